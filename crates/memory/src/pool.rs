@@ -25,12 +25,12 @@ mod known_bugs;
 mod load;
 mod pinned;
 mod queues;
+mod recent_pages;
 mod resize;
 mod table;
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
 mod tests;
-mod visits;
 mod warm;
 
 use std::fmt;
@@ -56,8 +56,8 @@ use keeper::{Keeper, Room};
 use load::Load;
 use pinned::Filling;
 pub use pinned::Page;
+pub use recent_pages::RecentPages;
 use resize::table_bytes;
-pub use visits::Visits;
 pub use warm::{Resident, Warmed};
 
 /// The most chunks of a budget with a pool: 16 TiB, so that the table's slots can be counted in 32 bits.
@@ -151,7 +151,7 @@ pub enum Touch {
     Point,
     /// By a long scan: this access never makes the page hot, and the page leaves first.
     Scan,
-    /// By an operation that has accessed the page before ([`Visits`]): nothing changes, and a page evicted in between
+    /// By an operation that has accessed the page before ([`RecentPages`]): nothing changes, and a page evicted in between
     /// comes back cold.
     Again,
 }

@@ -52,7 +52,7 @@ pub(crate) struct RowCache {
 
 struct Kept {
     /// Exchanged if the cache cannot be resized in place; each view carries its own.
-    shelf: Mutex<Shelf>,
+    handle: Mutex<RowHandle>,
     /// The counters of earlier caches.
     earlier: Mutex<CacheStats>,
     budget: Budget,
@@ -67,7 +67,7 @@ struct Kept {
 
 /// A view's handle of the row cache; empty if it is switched off. Clones share the cache.
 #[derive(Clone, Default)]
-pub(crate) struct Shelf {
+pub(crate) struct RowHandle {
     cache: Option<Arc<Cache>>,
 }
 
@@ -92,7 +92,7 @@ impl RowCache {
         let balance = Balance::default();
         balance.begin(&cache, pool, bytes);
         let kept = Kept {
-            shelf: Mutex::new(Shelf { cache: Some(cache) }),
+            handle: Mutex::new(RowHandle { cache: Some(cache) }),
             earlier: Mutex::new(CacheStats::default()),
             budget: budget.clone(),
             pool: Arc::clone(pool),
@@ -105,14 +105,14 @@ impl RowCache {
     }
 
     /// The current cache.
-    pub(crate) fn shelf(&self) -> Shelf {
-        self.kept.as_ref().map(|kept| kept.shelf().clone()).unwrap_or_default()
+    pub(crate) fn handle(&self) -> RowHandle {
+        self.kept.as_ref().map(|kept| kept.handle().clone()).unwrap_or_default()
     }
 
     /// Inserts the newest version of a key in a view's set of runs, if its read `missed` a page or memory is free, and if no younger
-    /// versions have entered the runs since. `registered` is the number and the shelf that the view carries.
-    pub(crate) fn fill(&self, registered: (u64, &Shelf), missed: bool, key: &[u8], glsn: Glsn, value: &[u8]) {
-        let (runs, Shelf { cache: Some(cache) }) = registered else { return };
+    /// versions have entered the runs since. `registered` is the number and the handle that the view carries.
+    pub(crate) fn fill(&self, registered: (u64, &RowHandle), missed: bool, key: &[u8], glsn: Glsn, value: &[u8]) {
+        let (runs, RowHandle { cache: Some(cache) }) = registered else { return };
         let Some(kept) = &self.kept else { return };
         // Acquire: pairs with the Release in `begin_runs`; the cache's lock decides the order, see there.
         let is_current = || kept.runs.load(Ordering::Acquire) == runs;
@@ -188,10 +188,10 @@ impl RowCache {
     }
 
     /// Makes an empty cache current for views from now on. Returns the old one, to be emptied once no view refers to it.
-    pub(crate) fn exchange(&self, exchange: Exchange) -> Shelf {
+    pub(crate) fn exchange(&self, exchange: Exchange) -> RowHandle {
         let kept = self.kept.as_ref().expect("what is switched off is not exchanged");
-        let new = Shelf { cache: Some(exchange.new) };
-        let before = std::mem::replace(&mut *kept.shelf(), new);
+        let new = RowHandle { cache: Some(exchange.new) };
+        let before = std::mem::replace(&mut *kept.handle(), new);
         let counted = before.cache.as_ref().map(|cache| cache.stats()).unwrap_or_default();
         let mut earlier = kept.earlier();
         *earlier = sum_of(&earlier, counted);
@@ -226,7 +226,7 @@ impl RowCache {
     }
 }
 
-impl Shelf {
+impl RowHandle {
     /// The cached value of an index key as of `at`. The caller has checked that nothing above the runs has a version for that moment.
     pub(crate) fn get(&self, key: &[u8], at: Glsn, budget: &Budget) -> Result<Option<Value>, OutOfBudget> {
         let Some(cache) = &self.cache else { return Ok(None) };
@@ -234,7 +234,7 @@ impl Shelf {
         value_of(seen, cache, key, at, budget)
     }
 
-    /// As [`Shelf::get`], but calls `look` with the value, in its place if it is there in one piece. `look` is taken if there is a value.
+    /// As [`RowHandle::get`], but calls `look` with the value, in its place if it is there in one piece. `look` is taken if there is a value.
     pub(crate) fn get_with<T>(
         &self,
         key: &[u8],
@@ -260,7 +260,7 @@ impl Shelf {
         }
     }
 
-    /// Whether a value of an index key as of `at` is cached; the condition of [`Shelf::get`] applies.
+    /// Whether a value of an index key as of `at` is cached; the condition of [`RowHandle::get`] applies.
     pub(crate) fn contains(&self, key: &[u8], at: Glsn) -> bool {
         let is_kept = |entry: plimsoll_memory::cache::Value<'_>| (version_of(entry) <= at).then_some(());
         self.cache.as_ref().is_some_and(|cache| cache.read_if(key, is_kept).is_some())
@@ -276,8 +276,8 @@ impl Shelf {
 }
 
 impl Kept {
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    fn handle(&self) -> MutexGuard<'_, RowHandle> {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn earlier(&self) -> MutexGuard<'_, CacheStats> {
@@ -285,8 +285,8 @@ impl Kept {
     }
 
     fn cache(&self) -> Arc<Cache> {
-        let shelf = self.shelf();
-        Arc::clone(shelf.cache.as_ref().expect("there is one unless the row cache is switched off"))
+        let handle = self.handle();
+        Arc::clone(handle.cache.as_ref().expect("there is one unless the row cache is switched off"))
     }
 }
 
@@ -383,9 +383,9 @@ fn copy(entry: plimsoll_memory::cache::Value<'_>, mut bytes: Buffer) -> Buffer {
     bytes
 }
 
-impl fmt::Debug for Shelf {
+impl fmt::Debug for RowHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.cache.is_some() { "Shelf" } else { "Shelf(none)" })
+        f.write_str(if self.cache.is_some() { "RowHandle" } else { "RowHandle(none)" })
     }
 }
 

@@ -118,7 +118,7 @@ impl Core {
         let active = Arc::new(Memtable::new(&context.budget));
         let limits = Arc::new(head.limits.clone());
         let depth = depth(runs.iter().map(|run| run.span()));
-        let shelf = context.row_cache.shelf();
+        let rows = context.row_cache.handle();
         let held = runs.iter().chain(&history).map(|run| run.max_glsn()).max().unwrap_or(Glsn::NONE);
         let gaps = Arc::new(Gaps::new(&context.budget, !context.read_only, held));
         let view = View {
@@ -126,7 +126,7 @@ impl Core {
             closed: Vec::new(),
             runs,
             set: 0,
-            shelf,
+            rows,
             depth,
             history,
             limits,
@@ -295,7 +295,7 @@ impl Core {
         let before = row_cache.exchange(exchange);
         let set = self.view().set + 1;
         row_cache.begin_runs(set);
-        self.swap_view(|view| (view.set, view.shelf) = (set, row_cache.shelf()));
+        self.swap_view(|view| (view.set, view.rows) = (set, row_cache.handle()));
         drop(record);
         before.empty();
     }

@@ -25,7 +25,7 @@ use crate::index::run::table::{Table, TableInfo};
 use crate::index::seat::Walk;
 use crate::index::source::{Memtable, Place, Run, Source, lookup_in_run};
 pub(crate) use crate::index::walk::{OwnRange, Versions, Visible};
-use crate::rowcache::Shelf;
+use crate::rowcache::RowHandle;
 use crate::types::error::{Error, Result};
 use crate::types::version::Stored;
 
@@ -95,7 +95,7 @@ pub(crate) struct View {
     /// Number of this set of runs: it changes each time younger versions enter it.
     pub(crate) set: u64,
     /// The row cache for values of these runs.
-    pub(crate) shelf: Shelf,
+    pub(crate) rows: RowHandle,
     /// The most of `runs` that one key can lie in (the read amplification).
     pub(crate) depth: usize,
     /// Most recently made first.

@@ -69,7 +69,7 @@ impl Reader {
         self.read(|view| {
             let above = view.get_above(key, at)?;
             if above.leaves_it_to_the_runs()
-                && let Some(value) = view.shelf.get(key, at, &self.budget)?
+                && let Some(value) = view.rows.get(key, at, &self.budget)?
             {
                 return Ok(Some(value));
             }
@@ -83,7 +83,7 @@ impl Reader {
             })?;
             borders::hit(Border::ValueLoaded);
             if hit.is_newest_in_runs() {
-                self.row_cache.fill((view.set, &view.shelf), missed, key, glsn, &value);
+                self.row_cache.fill((view.set, &view.rows), missed, key, glsn, &value);
             }
             Ok(Some(value))
         })
@@ -96,7 +96,7 @@ impl Reader {
         self.read(|view| {
             let above = view.get_above(key, at)?;
             if above.leaves_it_to_the_runs()
-                && let Some(looked) = view.shelf.get_with(key, at, &self.budget, &mut look)?
+                && let Some(looked) = view.rows.get_with(key, at, &self.budget, &mut look)?
             {
                 return Ok(Some(looked));
             }
@@ -104,7 +104,7 @@ impl Reader {
             let (glsn, stored, mut missed) = (hit.glsn(), hit.stored(), hit.is_miss());
             let mut lend = |value: &[u8], missed| {
                 if hit.is_newest_in_runs() {
-                    self.row_cache.fill((view.set, &view.shelf), missed, key, glsn, value);
+                    self.row_cache.fill((view.set, &view.rows), missed, key, glsn, value);
                 }
                 Ok(look.take().map(|look| look(value)))
             };
@@ -134,7 +134,7 @@ impl Reader {
     pub(crate) fn contains(&self, key: &[u8], at: Glsn) -> Result<bool> {
         self.read(|view| {
             let above = view.get_above(key, at)?;
-            let kept = above.leaves_it_to_the_runs() && view.shelf.contains(key, at);
+            let kept = above.leaves_it_to_the_runs() && view.rows.contains(key, at);
             Ok(kept || view.get_beneath(above, key, at)?.is_some_and(|hit| is_there(&hit)))
         })
     }

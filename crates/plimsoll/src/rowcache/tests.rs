@@ -55,7 +55,7 @@ fn index_key(key: &[u8]) -> Vec<u8> {
 
 /// The cached value of a key for the newest moment, ignoring memtables.
 fn kept(store: &Arc<Engine>, key: &[u8]) -> Option<Vec<u8>> {
-    let value = store.reader.row_cache.shelf().get(&index_key(key), Glsn::MAX, &store.reader.budget).unwrap();
+    let value = store.reader.row_cache.handle().get(&index_key(key), Glsn::MAX, &store.reader.budget).unwrap();
     value.map(|value| value.to_vec())
 }
 
@@ -93,7 +93,7 @@ impl Stopped {
 
     fn goes_on(self, store: &Arc<Engine>, key: &[u8]) {
         store.reader.row_cache.fill(
-            (self.view.set, &self.view.shelf),
+            (self.view.set, &self.view.rows),
             self.missed,
             &index_key(key),
             self.glsn,
@@ -146,7 +146,7 @@ fn what_an_image_said_before_a_younger_one_came_into_the_runs_is_not_brought_bac
     store.flush().unwrap();
     let bring_back = |view: &Arc<View>| {
         let what = (Glsn(1), &b"old"[..]);
-        store.reader.row_cache.bring_back((view.set, &view.shelf), &index_key(b"k"), what, 0)
+        store.reader.row_cache.bring_back((view.set, &view.rows), &index_key(b"k"), what, 0)
     };
     let view = store.reader.index.view();
     assert_eq!(bring_back(&view), BroughtBack::Entered);
@@ -294,7 +294,7 @@ fn a_value_displaces_no_more_than_a_small_part_of_the_rows() {
     let _taken = take_memory(&store, 4 << 20);
     let view = store.reader.index.view();
     for key in keys {
-        store.reader.row_cache.fill((view.set, &view.shelf), true, &index_key(&key.to_be_bytes()), Glsn(1), &[7; 200]);
+        store.reader.row_cache.fill((view.set, &view.rows), true, &index_key(&key.to_be_bytes()), Glsn(1), &[7; 200]);
     }
     let before = store.reader.row_cache.stats().unwrap().0;
     assert!(before.evictions > 0, "they are full: {before:?}");
@@ -524,7 +524,7 @@ fn rows_that_have_grown_give_way_to_a_small_budget_and_grow_again_in_a_large_one
     let view = store.reader.index.view();
     for key in 0..1_500_000u32 {
         let value = key.to_le_bytes();
-        store.reader.row_cache.fill((view.set, &view.shelf), true, &index_key(&key.to_be_bytes()), Glsn(1), &value);
+        store.reader.row_cache.fill((view.set, &view.rows), true, &index_key(&key.to_be_bytes()), Glsn(1), &value);
     }
     let stats = store.reader.row_cache.stats().unwrap().0;
     assert!(stats.index_bytes > 12 << 20, "as much as the small budget has for them: {stats:?}");

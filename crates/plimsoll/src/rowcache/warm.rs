@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::cache::{BroughtBack, Cache};
 
-use crate::rowcache::{GLSN_BYTES, RowCache, Shelf};
+use crate::rowcache::{GLSN_BYTES, RowCache, RowHandle};
 
 /// Splits a cached entry into the version's GLSN and the value.
 pub(crate) fn parts_of(entry: &[u8]) -> Option<(Glsn, &[u8])> {
@@ -34,27 +34,27 @@ impl RowCache {
     pub(crate) fn expect_share(&self, parts: u64) {
         let Some(kept) = &self.kept else { return };
         // Held, so that a cache that is exchanged in between gets no memory after it was emptied.
-        let shelf = kept.shelf();
-        if let Some(cache) = &shelf.cache {
+        let handle = kept.handle();
+        if let Some(cache) = &handle.cache {
             kept.balance.begin_with(parts, cache, &kept.pool);
         }
     }
 
     /// Prefetches the key's place in the cache's index.
-    pub(crate) fn bring_near(&self, shelf: &Shelf, key: &[u8]) {
-        shelf.cache.iter().for_each(|cache| cache.prefetch(key));
+    pub(crate) fn bring_near(&self, handle: &RowHandle, key: &[u8]) {
+        handle.cache.iter().for_each(|cache| cache.prefetch(key));
     }
 
     /// Restores the newest version of a key in the runs of a view, like [`RowCache::fill`], if that needs no eviction. `registered` is the
-    /// number and the shelf that the view carries.
+    /// number and the handle that the view carries.
     pub(crate) fn bring_back(
         &self,
-        registered: (u64, &Shelf),
+        registered: (u64, &RowHandle),
         key: &[u8],
         (glsn, value): (Glsn, &[u8]),
         touches: u8,
     ) -> BroughtBack {
-        let (runs, Shelf { cache: Some(cache) }) = registered else { return BroughtBack::NoRoom };
+        let (runs, RowHandle { cache: Some(cache) }) = registered else { return BroughtBack::NoRoom };
         let Some(kept) = &self.kept else { return BroughtBack::NoRoom };
         // Acquire: as in `fill`.
         cache.bring_back(key, &[&glsn.0.to_le_bytes(), value], touches, || kept.runs.load(Ordering::Acquire) == runs)

@@ -175,7 +175,7 @@ impl RowsRestorer {
             while ahead < OBJECTS_AHEAD
                 && let Some((later, behind)) = read_at(body, near)
             {
-                context.row_cache.bring_near(&view.shelf, later.key);
+                context.row_cache.bring_near(&view.rows, later.key);
                 (near, ahead) = (behind, ahead + 1);
             }
             ahead = ahead.saturating_sub(1);
@@ -191,7 +191,7 @@ impl RowsRestorer {
                 continue;
             }
             let what = (row.glsn, row.value);
-            match context.row_cache.bring_back((view.set, &view.shelf), row.key, what, row.touches) {
+            match context.row_cache.bring_back((view.set, &view.rows), row.key, what, row.touches) {
                 BroughtBack::Entered => {
                     if !is_all_older {
                         hit(Border::RowBelieved);

@@ -108,14 +108,14 @@ fn pages_of_a_file_that_is_gone_leave_the_ring_of_scans_as_it_was() {
 fn several_reads_of_a_page_by_one_operation_count_once() {
     let (_budget, pool) = pool_of(4);
     let (_, file) = numbered(&pool, 1);
-    let mut first = Visits::default();
+    let mut first = RecentPages::default();
     for _ in 0..5 {
         for number in [0, 1, 0] {
             assert_is(&file.get_in(&mut first, number, Touch::Point).unwrap(), 1, number);
         }
     }
     assert!(!file.is_hot(0) && !file.is_hot(1));
-    file.get_in(&mut Visits::default(), 0, Touch::Point).unwrap();
+    file.get_in(&mut RecentPages::default(), 0, Touch::Point).unwrap();
     assert!(file.is_hot(0) && !file.is_hot(1));
     for number in 2..10 {
         file.get_in(&mut first, number, Touch::Scan).unwrap();

@@ -11,7 +11,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 use plimsoll_memory::page::{PAGE_BYTES, page_kind, page_payload};
-use plimsoll_memory::pool::{Page, Touch, Visits};
+use plimsoll_memory::pool::{Page, RecentPages, Touch};
 
 use crate::index::run::leaf::{LEAF_PAGE, LeafShape, Sought, Spot};
 use crate::index::run::table::{Step, Table};
@@ -87,7 +87,7 @@ enum Way {
 impl RunCursor {
     /// A cursor without a position yet.
     pub(crate) fn new(tables: Arc<[Table]>, feed: Feed) -> Self {
-        let pages = Pages { feed, held: Held::Nothing, chunk: None, leaves_walked: 0, visits: Visits::default() };
+        let pages = Pages { feed, held: Held::Nothing, chunk: None, leaves_walked: 0, recent: RecentPages::default() };
         Self { tables, pages, stand: Stand::Nowhere, key: Vec::new(), before: Vec::new(), heat: None }
     }
 
@@ -254,7 +254,7 @@ impl RunCursor {
     fn lift(&mut self) {
         self.stand = Stand::Nowhere;
         self.pages.leaves_walked = 0;
-        self.pages.visits = Visits::default();
+        self.pages.recent = RecentPages::default();
     }
 
     /// Moves to the first entry of the first leaf at or after `page`.
@@ -312,7 +312,7 @@ struct Pages {
     chunk: Option<Chunk>,
     leaves_walked: u32,
     /// Pages that this walk has accessed: returning to a page does not make it hot.
-    visits: Visits,
+    recent: RecentPages,
 }
 
 /// The held pages of table `number`.
@@ -359,7 +359,7 @@ impl Pages {
                     read_ahead(table, at, way);
                 }
                 let touch = if is_long { Touch::Scan } else { *touch };
-                let page = table.file.get_in(&mut self.visits, at, touch);
+                let page = table.file.get_in(&mut self.recent, at, touch);
                 let page = page.map_err(|error| table.failed_to_load(error))?;
                 self.held = Held::Pinned { number, at, page };
                 return Ok(());

@@ -1,7 +1,7 @@
 //! Deduplicates the accesses of one operation: a page counts once, however often the operation returns to it.
 //!
 //! A page becomes hot by the second operation that needs it, not by the second read. An operation that may read a page
-//! repeatedly (a cursor between a leaf and the page above it, a record in several fragments) keeps a [`Visits`] for
+//! repeatedly (a cursor between a leaf and the page above it, a record in several fragments) keeps a [`RecentPages`] for
 //! that time.
 
 use super::frame::PageKey;
@@ -12,12 +12,12 @@ const REMEMBERED: usize = 8;
 
 /// The pages that one operation accessed last.
 #[derive(Debug, Default)]
-pub struct Visits {
+pub struct RecentPages {
     pages: [Option<PageKey>; REMEMBERED],
     next: usize,
 }
 
-impl Visits {
+impl RecentPages {
     /// Records a page. Returns whether it was accessed already.
     fn note(&mut self, key: PageKey) -> bool {
         if self.pages.contains(&Some(key)) {
@@ -34,8 +34,8 @@ impl PoolFile {
     ///
     /// # Errors
     /// As for [`PoolFile::get`].
-    pub fn get_in(&self, visits: &mut Visits, number: u32, touch: Touch) -> Result<Page, LoadError> {
-        let again = visits.note(self.key(number));
+    pub fn get_in(&self, recent: &mut RecentPages, number: u32, touch: Touch) -> Result<Page, LoadError> {
+        let again = recent.note(self.key(number));
         self.get(number, if again { Touch::Again } else { touch })
     }
 }
