@@ -336,6 +336,10 @@ impl Log for FileLog {
         self.log.sweep(keep)
     }
 
+    fn sweep_these_blobs(&self, blobs: &[BlobId], keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError> {
+        self.log.sweep_these(blobs, keep)
+    }
+
     fn create_blob(&self) -> Result<Box<dyn BlobWriter>, LogError> {
         Ok(Box::new(FileBlobWriter::create(&self.log.blobs)?))
     }

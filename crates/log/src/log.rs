@@ -124,6 +124,12 @@ pub trait Log: Send + Sync + Debug {
     /// The disk.
     fn sweep_blobs(&self, keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError>;
 
+    /// The same, of these files alone: it costs nothing for those that are not among them.
+    ///
+    /// # Errors
+    /// The disk.
+    fn sweep_these_blobs(&self, blobs: &[BlobId], keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError>;
+
     /// From now on only `keep` protects a finished blob file from sweeps: no record will name it, and the caller has noted it durably.
     fn hand_over_blob(&self, id: BlobId);
 

@@ -285,13 +285,13 @@ impl SortedMap {
         &self,
         from: (&[u8], u64),
         to: Option<(&[u8], u64)>,
-        mut weigh: impl FnMut(Entry<'_>) -> i64,
-    ) -> i64 {
+        mut weigh: impl FnMut(Entry<'_>) -> f64,
+    ) -> f64 {
         let to = to.map(|(key, order)| Probe::new(key, order));
-        let mut sum = 0;
+        let mut sum = 0.0;
         let each =
             self.entries.sample(&Probe::new(from.0, from.1), to.as_ref(), SAMPLE_LEAST, |at| sum += weigh(self.at(at)));
-        sum * each as i64
+        sum * each as f64
     }
 
     fn lock(&self) -> MutexGuard<'_, Writer> {

@@ -20,6 +20,7 @@
 //! ```
 
 mod background;
+pub(crate) mod blobs;
 mod check;
 mod compaction;
 mod core;
@@ -68,12 +69,13 @@ use plimsoll_memory::pool::Pool;
 use plimsoll_memory::sorted::SortedMap;
 
 use crate::index::background::Threads;
-use crate::index::core::{Core, lock};
+use crate::index::blobs::Left;
+use crate::index::core::Core;
 use crate::index::files::run_of;
 use crate::index::gaps::Gaps;
 use crate::index::manifest::Manifest;
 use crate::index::reservation::Reservation;
-use crate::index::run::table::{Table, TableId, TableInfo};
+use crate::index::run::table::{Table, TableInfo};
 use crate::index::seat::Seats;
 use crate::index::source::Memtable;
 use crate::index::view::{Content, View};
@@ -133,7 +135,8 @@ pub(crate) trait Horizon: Send + Sync {
         self.relocate_below()
     }
 
-    /// A value that nobody asked to be moved cannot be read: it stays where it is, and so do the others.
+    /// A value that nobody asked to be moved cannot be read or copied: it stays where it is, and so do the others, for a while; if it is
+    /// damaged, for good.
     fn stop_relocating(&self, _glsn: Glsn, _error: &Error) {}
 }
 
@@ -346,14 +349,17 @@ impl Index {
 
     /// The oldest log entry that a value in a run points to.
     pub(crate) fn min_pointer(&self) -> Option<Glsn> {
-        self.view().all_runs().filter_map(|run| run.min_pointer()).min()
+        self.view().min_pointer()
     }
 
     /// Whether a blob file is a table of the index, holds values of one, or is about to.
     pub(crate) fn uses_blob(&self, blob: BlobId) -> bool {
-        // Check the files in work first: a file that a manifest comes to name in between is then found in the view.
-        lock(&self.core.blobs_in_work).contains(&blob)
-            || self.view().infos().any(|info| info.id == TableId::Blob(blob) || info.blobs.binary_search(&blob).is_ok())
+        self.core.blobs.uses(blob, || self.view())
+    }
+
+    /// The blob files of tables that are no longer current, since the last call.
+    pub(crate) fn take_left_blobs(&self) -> Left {
+        self.core.blobs.take_left()
     }
 
     /// The current manifest, the run files that it names (its blob files belong to the log), and a view that keeps them.

@@ -190,14 +190,15 @@ fn an_estimate_is_exact_for_few_entries_and_near_for_many() {
         for n in 0..entries {
             map.insert(&(n * 7_919 % entries).to_be_bytes(), 1, b"value").unwrap();
         }
-        let all = map.estimate((b"", u64::MAX), None, |_| 1);
+        let all = map.estimate((b"", u64::MAX), None, |_| 1.0) as i64;
         assert!(all.abs_diff(entries as i64) <= tolerance, "{all} for {entries}");
         let half =
-            map.estimate((&(entries / 2).to_be_bytes(), u64::MAX), Some((&entries.to_be_bytes(), u64::MAX)), |_| 1);
+            map.estimate((&(entries / 2).to_be_bytes(), u64::MAX), Some((&entries.to_be_bytes(), u64::MAX)), |_| 1.0)
+                as i64;
         assert!(half.abs_diff((entries - entries / 2) as i64) <= tolerance, "{half} for half of {entries}");
-        let one = map.estimate((&7u64.to_be_bytes(), u64::MAX), Some((&7u64.to_be_bytes(), 0)), |_| 1);
+        let one = map.estimate((&7u64.to_be_bytes(), u64::MAX), Some((&7u64.to_be_bytes(), 0)), |_| 1.0) as i64;
         assert_eq!(one, i64::from(entries > 7));
-        let none = map.estimate((&9u64.to_be_bytes(), 0), Some((&10u64.to_be_bytes(), u64::MAX)), |_| 1);
+        let none = map.estimate((&9u64.to_be_bytes(), 0), Some((&10u64.to_be_bytes(), u64::MAX)), |_| 1.0) as i64;
         assert_eq!(none, 0, "nothing lies between two keys that follow each other");
     }
 }

@@ -185,9 +185,9 @@ impl Db {
     /// # }
     /// ```
     ///
-    /// For a choice between two plans, a progress bar, a monitor. Memtables are sampled, and tables tell how many versions they hold, so:
-    /// among many keys the error is about an eighth; an overwritten key counts once for each run that holds a value of it until these are
-    /// merged, and a deletion of an absent key subtracts one. [`Snapshot::len`] counts.
+    /// For a choice between two plans, a progress bar, a monitor. Memtables are sampled, and so are tables that lie in the range in part: among
+    /// many keys the error is about an eighth. A key counts once for each memtable and run that holds a value of it until these are merged,
+    /// and a deletion subtracts one, also that of an absent key. [`Snapshot::len`] counts.
     ///
     /// # Errors
     /// A handle of another store or of a dropped keyspace, a key that is too long, disk errors, the budget, or corruption.

@@ -150,7 +150,6 @@ pub(crate) fn open_by(
         keyspaces: Arc::clone(&keyspaces),
         trim_wanted: AtomicU64::new(0),
         move_wanted: AtomicU64::new(0),
-        moves_looked: AtomicU64::new(0),
         moves_stopped: OnceLock::new(),
         ready: OnceLock::new(),
     });

@@ -25,9 +25,7 @@ pub(crate) struct RetentionHorizon {
     pub(crate) trim_wanted: AtomicU64,
     /// Values below this GLSN hold much of the log back: they are to be moved.
     pub(crate) move_wanted: AtomicU64,
-    /// Where the log ended when what they hold back was last looked at.
-    pub(crate) moves_looked: AtomicU64,
-    /// Why such values are moved no more until the next opening: one cannot be read.
+    /// Why such values are moved no more until the next opening: one is damaged.
     pub(crate) moves_stopped: OnceLock<String>,
     /// Until it is set nothing is dropped: the keyspaces are not loaded yet.
     pub(crate) ready: OnceLock<()>,
@@ -72,8 +70,11 @@ impl Horizon for RetentionHorizon {
     }
 
     fn stop_relocating(&self, glsn: Glsn, error: &Error) {
-        let _ = self.moves_stopped.set(format!(
-            "a value of GLSN {glsn} holds the log back and cannot be moved, so the log is freed up to there only: {error}"
-        ));
+        self.move_wanted.store(0, Ordering::Release);
+        if let Error::Corrupt { .. } = error {
+            let _ = self.moves_stopped.set(format!(
+                "a value of GLSN {glsn} holds the log back and cannot be moved, so the log is freed up to there only: {error}"
+            ));
+        }
     }
 }

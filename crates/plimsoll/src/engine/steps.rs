@@ -8,7 +8,7 @@ use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::engine::Engine;
 use crate::engine::trim;
-use crate::index::{Horizon, estimate};
+use crate::index::Horizon;
 use crate::txn::committer::FreeLog;
 use crate::types::error::Result;
 use crate::types::retention::Retention;
@@ -19,18 +19,21 @@ const HELD_SEGMENTS: u64 = 8;
 /// Flushes, merges everything, and frees the part of the log that is no longer needed.
 pub(crate) fn compact(store: &Engine) -> Result<()> {
     store.flush()?;
-    if let Some(until) = may_be_freed(store)? {
-        store.catalog.horizon.moves_looked.store(0, Ordering::Release);
-        want_values_moved(store, until);
-    }
+    // Merges come first: they show which values are still needed, and nothing that hinders a move may hinder them.
+    store.catalog.horizon.move_wanted.store(0, Ordering::Release);
     store.reader.index.compact_all()?;
-    free_log(store)
+    let moved = match may_be_freed(store)? {
+        Some(until) if want_values_moved(store, until) => store.reader.index.relocate(),
+        _ => Ok(()),
+    };
+    free_log(store)?;
+    moved
 }
 
 /// Trims the log, unless a keyspace keeps everything or a user's stream prevents it. A keyspace that was never written to has nothing to keep.
 pub(crate) fn free_log(store: &Engine) -> Result<()> {
     let Some(until) = may_be_freed(store)? else { return Ok(()) };
-    want_values_moved(store, until);
+    let _ = want_values_moved(store, until);
     trim::free_if_idle(store, until)
 }
 
@@ -54,30 +57,23 @@ fn may_be_freed(store: &Engine) -> Result<Option<Glsn>> {
     Ok(Some(oldest.min(newest).min(store.catalog.cursors.oldest())))
 }
 
-/// If values that runs point to hold much of the log back, compaction is to move them into blob files (decision 48). A value is moved once, and
-/// each time the index is rewritten once at most: so at least as many bytes of the log must become free, beside those that are copied.
-fn want_values_moved(store: &Engine, until: Glsn) {
+/// If values that runs point to hold much of the log back, compaction is to move them into blob files (decision 48): true if it is from now
+/// on. A value is moved once, and each time the index is rewritten once at most: so at least as many bytes of the log must become free,
+/// beside those that are copied.
+fn want_values_moved(store: &Engine, until: Glsn) -> bool {
     let (index, horizon) = (&store.reader.index, &store.catalog.horizon);
     let until = until.min(index.checkpoint().glsn.next());
+    let view = index.view();
     // Those that are to be moved already are not counted again.
-    let Some(oldest) = index.min_pointer().filter(|oldest| (horizon.relocate_below()..until).contains(oldest)) else {
-        return;
-    };
-    let index_bytes: u64 = index.view().infos().map(|info| u64::from(info.pages) * PAGE_BYTES as u64).sum();
-    let least_bytes = HELD_SEGMENTS * store.options.segment_limit_bytes() + index_bytes;
-    let held_bytes = |from: Glsn| store.file_log.segment_bytes_between(from, until);
-    // The look costs reads: once for so many bytes.
-    let looked = Glsn(horizon.moves_looked.load(Ordering::Acquire));
-    if held_bytes(oldest.max(looked)) < least_bytes {
-        return;
-    }
-    horizon.moves_looked.store(until.0, Ordering::Release);
-    // Where a page cannot be read, whoever needs it reports that.
-    let is_worth_it =
-        estimate::bytes_in_log(&index.view()).is_ok_and(|live| held_bytes(oldest) >= least_bytes + 2 * live);
+    let oldest = view.min_pointer().filter(|oldest| (horizon.relocate_below()..until).contains(oldest));
+    let (Some(oldest), Some(live_bytes)) = (oldest, view.log_bytes()) else { return false };
+    let index_bytes: u64 = view.infos().map(|info| u64::from(info.pages) * PAGE_BYTES as u64).sum();
+    let least_bytes = HELD_SEGMENTS * store.options.segment_limit_bytes() + index_bytes + 2 * live_bytes;
+    let is_worth_it = store.file_log.segment_bytes_between(oldest, until) >= least_bytes;
     if is_worth_it {
         horizon.move_wanted.fetch_max(until.0, Ordering::AcqRel);
     }
+    is_worth_it
 }
 
 fn was_written_to(store: &Engine, keyspace: u32) -> Result<bool> {

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
+use crate::index::blobs::Left;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 
@@ -47,10 +48,18 @@ fn free(store: &Engine, until: Glsn) -> Result<Glsn> {
     let (start, before) = (clock.monotonic_nanos(), log.bounds().first);
     let first = log.trim(until, &|blob| store.reader.index.uses_blob(blob)).lift()?;
     if first > before {
-        // Files of moved values that no run uses any more are no record's, so no trim removes them. One that cannot be removed now is
-        // swept at the next trim or opening.
-        let _ = log.sweep_blobs(&|blob| store.reader.index.uses_blob(blob));
+        sweep_blobs(store);
         events::trimmed(first, first.0 - before.0, clock.monotonic_nanos() - start);
     }
     Ok(first)
+}
+
+/// Removes files of moved values that no run uses any more: they are no record's, so no trim removes them. One that cannot be removed now is
+/// swept at the next opening.
+fn sweep_blobs(store: &Engine) {
+    let keep = |blob| store.reader.index.uses_blob(blob);
+    let _ = match store.reader.index.take_left_blobs() {
+        Left::Many => store.reader.log.sweep_blobs(&keep),
+        Left::These(blobs) => store.reader.log.sweep_these_blobs(&Vec::from_iter(blobs), &keep),
+    };
 }

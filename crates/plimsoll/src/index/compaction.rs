@@ -456,6 +456,7 @@ impl Job {
             runs: task.runs,
             view: Arc::new(view.without_memtables(&core.context.budget)),
         };
+        core.blobs.job_reads(&job.view);
         job.ahead = job.next_segment();
         job
     }

@@ -9,12 +9,12 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::{ArcSwap, Guard};
-use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_memory::budget::{Backing, Budget, Kind, Lease};
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::index::background::Signals;
+use crate::index::blobs::Blobs;
 use crate::index::compaction::Compactor;
 use crate::index::counters::Counters;
 use crate::index::debt::Debt;
@@ -58,8 +58,7 @@ pub(crate) struct Core {
     pub(crate) held: Glsn,
     /// The boundary of the source that was flushed last.
     pub(crate) flushed: AtomicU64,
-    /// Blob files being written, or written and not named by a manifest yet.
-    pub(crate) blobs_in_work: Arc<Mutex<BTreeSet<BlobId>>>,
+    pub(crate) blobs: Arc<Blobs>,
 }
 
 /// Memory reserved from the budget permanently, so that a job that frees memory never has to ask for any. It is a budget of its own, which
@@ -154,7 +153,7 @@ impl Core {
             gaps,
             signals: Signals::default(),
             counters: Counters::default(),
-            blobs_in_work: Arc::default(),
+            blobs: Arc::default(),
             context,
             horizon,
             files,
@@ -246,6 +245,7 @@ impl Core {
             view.history = change.history;
             view.limits = limits;
         });
+        self.blobs.note_removed(change.removed.iter().flat_map(|run| run.infos()));
         drop(record);
         drop((change.removed, change.added, change.takes_closed));
         self.seats.exchanged();

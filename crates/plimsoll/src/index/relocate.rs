@@ -2,9 +2,8 @@
 //!
 //! Law: a value is copied only if it matches its checksum: a copy of a damaged value would look sound for ever.
 
-use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use plimsoll_disk::checksum::Running;
 use plimsoll_log::blob::{BlobId, BlobWriter};
@@ -15,14 +14,15 @@ use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::Chunk;
 
 use crate::index::Horizon;
-use crate::index::core::{Core, lock};
+use crate::index::blobs::Blobs;
+use crate::index::core::Core;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::version::{Stored, Version, running_value_sum};
 
 /// Copies the values of one job. If it is dropped before a manifest names its blob file, it removes the file.
 pub(crate) struct Relocator {
     log: Arc<dyn Log>,
-    in_work: Arc<Mutex<BTreeSet<BlobId>>>,
+    blobs: Arc<Blobs>,
     budget: Budget,
     horizon: Arc<dyn Horizon>,
     below: Glsn,
@@ -30,6 +30,8 @@ pub(crate) struct Relocator {
     writer: Option<Box<dyn BlobWriter>>,
     blob: Option<BlobId>,
     copying: Option<Copying>,
+    /// A value that was copied and that nobody asked to be moved.
+    unasked: Option<Glsn>,
     finished: bool,
     named: bool,
 }
@@ -59,7 +61,7 @@ impl Relocator {
     pub(crate) fn new(core: &Core, budget: &Budget) -> Self {
         Self {
             log: Arc::clone(&core.context.log),
-            in_work: Arc::clone(&core.blobs_in_work),
+            blobs: Arc::clone(&core.blobs),
             budget: budget.clone(),
             horizon: Arc::clone(&core.horizon),
             below: core.horizon.relocate_below(),
@@ -67,6 +69,7 @@ impl Relocator {
             writer: None,
             blob: None,
             copying: None,
+            unasked: None,
             finished: false,
             named: false,
         }
@@ -83,12 +86,19 @@ impl Relocator {
         if !self.wants(version.glsn) {
             return Ok(Moved::Ready(version.stored));
         }
-        self.begin()?;
+        let is_asked = version.glsn < self.horizon.must_relocate_below();
+        if let Err(error) = self.begin() {
+            if is_asked {
+                return Err(error);
+            }
+            self.stop_unasked(version.glsn, &error);
+            return Ok(Moved::Ready(version.stored));
+        }
         let (writer, piece) = (self.writer.as_mut().expect("begun"), self.piece.as_mut().expect("begun"));
         let start = writer.position();
         let mut copying = self.copying.take().unwrap_or_else(|| Copying { start, copied: 0, sum: running_value_sum() });
         let blob = writer.id();
-        let is_asked = version.glsn < self.horizon.must_relocate_below();
+        self.unasked = self.unasked.or((!is_asked).then_some(version.glsn));
         while copying.copied < len {
             if *allowance == 0 {
                 self.copying = Some(copying);
@@ -106,7 +116,7 @@ impl Relocator {
                 read => _ = read.lift()?,
             }
             copying.sum.take(into);
-            writer.write(into).lift()?;
+            writer.write(into).lift().inspect_err(|error| note_unwritten(&*self.horizon, self.unasked, error))?;
             copying.copied += bytes;
             *allowance = allowance.saturating_sub(bytes);
         }
@@ -130,7 +140,7 @@ impl Relocator {
         if self.writer.is_none() {
             self.piece = Some(self.budget.take(Kind::Sort)?);
             let writer = self.log.create_blob().lift()?;
-            lock(&self.in_work).insert(writer.id());
+            self.blobs.begin(writer.id());
             self.blob = Some(writer.id());
             self.writer = Some(writer);
         }
@@ -140,7 +150,7 @@ impl Relocator {
     /// Syncs the blob file, if there is one.
     pub(crate) fn finish(&mut self) -> Result<()> {
         if let Some(writer) = self.writer.take() {
-            writer.finish().lift()?;
+            writer.finish().lift().inspect_err(|error| note_unwritten(&*self.horizon, self.unasked, error))?;
             self.finished = true;
         }
         Ok(())
@@ -159,6 +169,13 @@ impl Relocator {
     }
 }
 
+/// A blob file that cannot be written fails its job, which begins anew: without the moves that nobody asked for.
+fn note_unwritten(horizon: &dyn Horizon, unasked: Option<Glsn>, error: &Error) {
+    if let Some(glsn) = unasked {
+        horizon.stop_relocating(glsn, error);
+    }
+}
+
 impl Drop for Relocator {
     fn drop(&mut self) {
         drop(self.writer.take());
@@ -167,7 +184,7 @@ impl Drop for Relocator {
                 // A file that cannot be removed now is swept at the next open.
                 let _ = self.log.discard_blob(blob);
             }
-            lock(&self.in_work).remove(&blob);
+            self.blobs.end(blob);
         }
     }
 }

@@ -69,6 +69,7 @@ mod tests {
             min_glsn: Glsn(1),
             max_glsn: Glsn(1),
             min_pointer: None,
+            log_bytes: None,
             blobs: Vec::new(),
             fixed_glsn: None,
         };

@@ -198,6 +198,16 @@ impl View {
         self.all_runs().flat_map(|run| run.infos())
     }
 
+    /// The oldest log entry that a value in a run points to.
+    pub(crate) fn min_pointer(&self) -> Option<Glsn> {
+        self.all_runs().filter_map(|run| run.min_pointer()).min()
+    }
+
+    /// Bytes of the values in log entries that runs point to, also those that a merge will drop; `None` if a table does not tell.
+    pub(crate) fn log_bytes(&self) -> Option<u64> {
+        self.infos().filter(|info| info.min_pointer.is_some()).map(|info| info.log_bytes).sum()
+    }
+
     /// Refuses a moment whose versions may be gone, so that a wrong answer is never given.
     pub(crate) fn check_readable(&self, key: &[u8], at: Glsn) -> Result<()> {
         let keyspace = key.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use plimsoll::{Db, Error, Glsn, Keyspace, Options, Retention};
 use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_log::blob::BlobId;
 
 /// Above what a leaf takes in, below what gets a blob file of its own: it lies in the log.
 const VALUE_BYTES: usize = 3000;
@@ -133,4 +135,76 @@ fn a_log_that_is_live_altogether_is_left_as_it_is() {
     assert_eq!(blob_files(&disk).len(), 1);
     assert!(first(&db) > Glsn(2 * FILLING as u64), "{}", first(&db));
     assert_eq!(db.get(&keys, "key 77").unwrap().unwrap(), [b'k'; VALUE_BYTES]);
+}
+
+/// Values in the log and values in leaves, none of them overwritten.
+#[test]
+fn a_live_log_is_left_as_it_is_where_most_versions_are_in_leaves() {
+    let disk = MemDisk::new();
+    let db = Db::open("/store", options(&disk)).unwrap();
+    let [small, large] = ["small", "large"].map(|name| db.create_keyspace(name, Retention::Latest).unwrap());
+    for number in 0..2000 {
+        db.put(&small, format!("key {number}"), [b's'; 900]).unwrap();
+        if number % 3 == 0 {
+            put(&db, &large, &format!("key {number}"), b'l');
+        }
+    }
+    db.compact().unwrap();
+    assert_eq!(blob_files(&disk), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn one_compaction_frees_the_log_where_values_were_flushed_before_they_were_overwritten() {
+    let disk = MemDisk::new();
+    let db = Db::open("/store", options(&disk)).unwrap();
+    let keys = db.create_keyspace("keys", Retention::Latest).unwrap();
+    put(&db, &keys, "old", b'o');
+    for _ in 0..6 {
+        (0..300).for_each(|number| put(&db, &keys, &format!("key {number}"), b'k'));
+        db.flush().unwrap();
+    }
+    db.compact().unwrap();
+    assert!(first(&db) > Glsn(1500), "{}", first(&db));
+    assert_eq!(db.get(&keys, "old").unwrap().unwrap(), [b'o'; VALUE_BYTES]);
+}
+
+/// What hinders a move that nobody asked for hinders no merge.
+#[test]
+fn a_move_that_cannot_be_written_leaves_the_runs_merged_and_the_log_as_it_is() {
+    for is_full in [true, false] {
+        let disk = LyingDisk::new(1);
+        let open = || {
+            let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
+            let options = Options::new().memory_bytes(16 << 20).segment_bytes(64 << 10).memtable_bytes(64 << 10);
+            let db = Db::open("/store", options.background(false).world(Arc::new(disk.clone()), clock)).unwrap();
+            let keys = db.create_keyspace("keys", Retention::Latest).unwrap();
+            (db, keys)
+        };
+        drop(open());
+        if !is_full {
+            // No blob file can be created any more.
+            let last = Path::new("/store/log").join(BlobId::LAST.file_name());
+            disk.open(&last, Open::CreateNew, Caching::Buffered).unwrap();
+        }
+        let (db, keys) = open();
+        (0..100).for_each(|number| put(&db, &keys, &format!("old {number}"), b'o'));
+        for _ in 0..4 {
+            write_much(&db, &keys);
+            db.flush().unwrap();
+        }
+        assert!(db.stats().index.runs.len() > 1);
+        disk.fill_up(is_full.then_some(160 << 10));
+        let compacted = db.compact();
+        assert_eq!(compacted.is_err(), is_full, "{compacted:?}");
+        assert_eq!(db.stats().index.runs.len(), 1);
+        assert_eq!(first(&db), Glsn(1));
+        disk.fill_up(None);
+        for _ in 0..2 {
+            write_much(&db, &keys);
+            db.compact().unwrap();
+            assert_eq!(db.stats().index.runs.len(), 1);
+        }
+        assert_eq!(first(&db) > Glsn(1000), is_full, "{}", first(&db));
+        assert_eq!(db.get(&keys, "old 50").unwrap().unwrap(), [b'o'; VALUE_BYTES]);
+    }
 }

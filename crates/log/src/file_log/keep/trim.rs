@@ -56,9 +56,7 @@ impl OpenLog {
         let mut candidates = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, 0)?;
         for name in self.env.options.disk.names(&self.env.options.dir)? {
             match FileName::parse(&name) {
-                Some(FileName::Blob(id))
-                    if !keep(id) && !self.blobs.registry.is_unnamed(id) && id.0 <= self.blobs.registry.last_id() =>
-                {
+                Some(FileName::Blob(id)) if self.may_be_swept(id, keep) => {
                     candidates.reserve(1)?;
                     candidates.push(id);
                 }
@@ -69,6 +67,24 @@ impl OpenLog {
             }
         }
         candidates.sort_unstable();
+        self.remove_unnamed(&candidates)
+    }
+
+    /// Removes those of `blobs`, in ascending order, that no record names.
+    pub(crate) fn sweep_these(&self, blobs: &[BlobId], keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError> {
+        self.env.check_writable()?;
+        let _trimming = lock(&self.segments.trimming);
+        let mut candidates = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, blobs.len())?;
+        blobs.iter().filter(|id| self.may_be_swept(**id, keep)).for_each(|id| candidates.push(*id));
+        self.remove_unnamed(&candidates)
+    }
+
+    fn may_be_swept(&self, id: BlobId, keep: &dyn Fn(BlobId) -> bool) -> bool {
+        !keep(id) && !self.blobs.registry.is_unnamed(id) && id.0 <= self.blobs.registry.last_id()
+    }
+
+    /// `candidates` are sorted.
+    fn remove_unnamed(&self, candidates: &[BlobId]) -> Result<u64, LogError> {
         let mut named = Buffer::zeroed(&self.env.options.budget, Kind::Staging, candidates.len())?;
         if !candidates.is_empty() {
             self.for_each_named_blob(&mut |id| {

@@ -301,6 +301,7 @@ impl Finder<'_> {
             min_glsn: Glsn::MAX,
             max_glsn: Glsn::NONE,
             min_pointer: None,
+            log_bytes: None,
             blobs: Vec::new(),
             fixed_glsn: None,
         });

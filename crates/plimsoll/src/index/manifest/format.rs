@@ -27,6 +27,8 @@ const HAS_POINTER: u8 = 1;
 const HAS_FIXED_GLSN: u8 = 2;
 /// Reserved: the table has versions of branches (a leaf then has their ids).
 pub(super) const HAS_BRANCHES: u8 = 4;
+/// Earlier versions did not count the bytes of values in log entries.
+const HAS_LOG_BYTES: u8 = 8;
 
 /// Writes a manifest of `runs` (whether each is history, and its tables) into an empty file.
 pub(super) fn write<'a, R, P>(file: &dyn File, head: &Head, runs: R) -> io::Result<()>
@@ -103,7 +105,8 @@ fn encode_table(info: &TableInfo, out: &mut Vec<u8>) {
     out.push(place);
     let pointer = if info.min_pointer.is_some() { HAS_POINTER } else { 0 };
     let fixed = if info.fixed_glsn.is_some() { HAS_FIXED_GLSN } else { 0 };
-    out.push(pointer | fixed);
+    let counted = if info.log_bytes.is_some() { HAS_LOG_BYTES } else { 0 };
+    out.push(pointer | fixed | counted);
     for number in [id, u64::from(info.pages), u64::from(info.root), info.versions, info.deletions] {
         push_varint(out, number);
     }
@@ -116,6 +119,7 @@ fn encode_table(info: &TableInfo, out: &mut Vec<u8>) {
     for glsn in [info.min_pointer, info.fixed_glsn].into_iter().flatten() {
         push_varint(out, glsn.0);
     }
+    info.log_bytes.iter().for_each(|bytes| push_varint(out, *bytes));
     push_varint(out, info.blobs.len() as u64);
     info.blobs.iter().for_each(|blob| push_varint(out, blob.0));
 }
@@ -260,11 +264,12 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
     let (min_glsn, max_glsn) = (input.glsn()?, input.glsn()?);
     let min_pointer = if flags & HAS_POINTER > 0 { Some(input.glsn()?) } else { None };
     let fixed_glsn = if flags & HAS_FIXED_GLSN > 0 { Some(input.glsn()?) } else { None };
+    let log_bytes = if flags & HAS_LOG_BYTES > 0 { Some(input.varint()?) } else { None };
     let mut blobs = Vec::new();
     for _ in 0..input.varint()? {
         blobs.push(BlobId(input.varint()?));
     }
-    let sound = flags & !(HAS_POINTER | HAS_FIXED_GLSN) == 0
+    let sound = flags & !(HAS_POINTER | HAS_FIXED_GLSN | HAS_LOG_BYTES) == 0
         && root < pages
         && (1..=u64::MAX).contains(&versions)
         && deletions <= versions
@@ -286,6 +291,7 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
         min_glsn,
         max_glsn,
         min_pointer,
+        log_bytes,
         blobs,
         fixed_glsn,
     })

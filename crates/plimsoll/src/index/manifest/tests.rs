@@ -23,6 +23,7 @@ fn info(n: u64) -> TableInfo {
         min_glsn: Glsn(n + 1),
         max_glsn: Glsn(if n == 4 { n + 1 } else { n + 500 }),
         min_pointer: (n == 5).then_some(Glsn(3)),
+        log_bytes: (n != 6).then_some(n * 1000),
         blobs: (0..n % 4).map(BlobId).collect(),
         fixed_glsn: (n == 4).then_some(Glsn(5)),
     }

@@ -98,6 +98,7 @@ struct Tally {
     min_glsn: Glsn,
     max_glsn: Glsn,
     min_pointer: Option<Glsn>,
+    log_bytes: u64,
     blobs: BTreeSet<u64>,
     /// The last one pointed to: usually the next one as well.
     last_blob: Option<BlobId>,
@@ -358,6 +359,7 @@ impl Tally {
             min_glsn: Glsn::MAX,
             max_glsn: Glsn::NONE,
             min_pointer: None,
+            log_bytes: 0,
             blobs: BTreeSet::new(),
             last_blob: None,
             blobs_lease: budget.lease(Kind::Sort, 0)?,
@@ -375,7 +377,8 @@ impl Tally {
         match version.stored {
             Stored::Deleted => self.deletions += 1,
             Stored::Inline(_) | Stored::Dropped { .. } => {}
-            Stored::InLog { .. } => {
+            Stored::InLog { len, .. } => {
+                self.log_bytes = self.log_bytes.saturating_add(len);
                 self.min_pointer = Some(self.min_pointer.map_or(version.glsn, |oldest| oldest.min(version.glsn)));
             }
             Stored::InBlob { blob, .. } => self.note_blob(blob)?,
@@ -402,6 +405,7 @@ impl Tally {
             min_glsn: self.min_glsn,
             max_glsn: self.max_glsn,
             min_pointer: self.min_pointer,
+            log_bytes: Some(self.log_bytes),
             blobs: self.blobs.len() as u32,
             blobs_page,
             pending,

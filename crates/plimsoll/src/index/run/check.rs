@@ -224,6 +224,7 @@ struct Seen {
     deletions: u64,
     glsns: Option<(Glsn, Glsn)>,
     min_pointer: Option<Glsn>,
+    log_bytes: u64,
     first_key: Vec<u8>,
     last_key: Vec<u8>,
     /// Blob files to which values may point.
@@ -243,7 +244,11 @@ impl Seen {
         match stored {
             Stored::Deleted => self.deletions += 1,
             Stored::Inline(_) | Stored::Dropped { .. } => {}
-            Stored::InLog { .. } => self.min_pointer = Some(self.min_pointer.map_or(glsn, |oldest| oldest.min(glsn))),
+            Stored::InLog { len, .. } => {
+                self.min_pointer = Some(self.min_pointer.map_or(glsn, |oldest| oldest.min(glsn)));
+                // The length is any number in a page that is damaged.
+                self.log_bytes = self.log_bytes.saturating_add(len);
+            }
             Stored::InBlob { blob, .. } => return self.blobs.binary_search(&blob).is_ok(),
         }
         true
@@ -255,6 +260,7 @@ impl Seen {
             && (self.versions, self.deletions) == (said.versions, said.deletions)
             && self.glsns == Some((said.min_glsn, said.max_glsn))
             && self.min_pointer == said.min_pointer
+            && said.log_bytes.is_none_or(|bytes| bytes == self.log_bytes)
             && (&self.first_key, &self.last_key) == (&said.first_key, &said.last_key)
     }
 }

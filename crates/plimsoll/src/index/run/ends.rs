@@ -41,6 +41,8 @@ const HEADER_BYTES: usize = 64;
 
 const PENDING_FLAG: u8 = 1;
 const POINTER_FLAG: u8 = 2;
+/// Earlier versions did not count the bytes of values in log entries.
+const LOG_BYTES_FLAG: u8 = 4;
 
 /// The contents of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +111,8 @@ pub(crate) struct Footer {
     pub(crate) min_glsn: Glsn,
     pub(crate) max_glsn: Glsn,
     pub(crate) min_pointer: Option<Glsn>,
+    /// Bytes of values in log entries; `None` if an earlier version wrote the table.
+    pub(crate) log_bytes: Option<u64>,
     /// The number of blob files pointed to.
     pub(crate) blobs: u32,
     /// The page where their list begins; it ends before the footer.
@@ -136,11 +140,14 @@ impl Footer {
         put(&self.blobs.to_le_bytes());
         put(&self.blobs_page.to_le_bytes());
         let pointer_flag = if self.min_pointer.is_some() { POINTER_FLAG } else { 0 };
-        put(&[pointer_flag | if self.pending { PENDING_FLAG } else { 0 }]);
+        let pending_flag = if self.pending { PENDING_FLAG } else { 0 };
+        let counted_flag = if self.log_bytes.is_some() { LOG_BYTES_FLAG } else { 0 };
+        put(&[pointer_flag | pending_flag | counted_flag]);
         for key in [&self.first_key, &self.last_key] {
             put(&(key.len() as u16).to_le_bytes());
             put(key);
         }
+        self.log_bytes.iter().for_each(|bytes| put(&bytes.to_le_bytes()));
         at
     }
 
@@ -157,6 +164,7 @@ impl Footer {
             min_glsn: self.min_glsn,
             max_glsn: self.max_glsn,
             min_pointer: self.min_pointer,
+            log_bytes: self.log_bytes,
             blobs,
             fixed_glsn: None,
         }
@@ -199,6 +207,7 @@ fn read_footer(payload: &[u8]) -> Option<Footer> {
         (len <= MAX_INDEX_KEY_BYTES).then(|| key.to_vec())
     };
     let (first_key, last_key) = (key()?, key()?);
+    let log_bytes = if flags & LOG_BYTES_FLAG != 0 { Some(reader.u64()?) } else { None };
     let min_pointer = (flags & POINTER_FLAG != 0).then_some(pointer);
     let pending = flags & PENDING_FLAG != 0;
     (reader.remaining() == 0).then_some(Footer {
@@ -209,6 +218,7 @@ fn read_footer(payload: &[u8]) -> Option<Footer> {
         min_glsn,
         max_glsn,
         min_pointer,
+        log_bytes,
         blobs,
         blobs_page,
         pending,

@@ -11,12 +11,12 @@ use plimsoll_memory::pool::{LoadError, Page, PoolFile, Touch};
 use crate::index::run::filter::key_hash;
 use crate::index::run::guide::{GUIDE_PAGE, Guide};
 use crate::index::run::inner::{INNER_PAGE, Inner};
-use crate::index::run::leaf::{BRANCHES, Entry, LEAF_PAGE, Leaf, Sought, check_leaf, has_branches};
+use crate::index::run::leaf::{BRANCHES, Entry, LEAF_PAGE, Leaf, Sought, check_leaf, comes_before, has_branches};
 use crate::types::error::{Error, Result};
 use crate::types::version::Stored;
 
-/// Leaves that an estimate of a table's values reads.
-const LEAVES_SAMPLED: u64 = 2;
+/// The most leaves between its ends that an estimate of a range reads.
+const LEAVES_SAMPLED: u32 = 8;
 
 /// The location of a table's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,6 +74,8 @@ pub(crate) struct TableInfo {
     pub(crate) max_glsn: Glsn,
     /// The oldest log entry that one of its values points to.
     pub(crate) min_pointer: Option<Glsn>,
+    /// Bytes of its values that lie in log entries; `None` if an earlier version wrote it, which did not count them.
+    pub(crate) log_bytes: Option<u64>,
     /// Blob files that its values point to, sorted.
     pub(crate) blobs: Vec<BlobId>,
     /// Set if every version has this GLSN, whatever the pages say (a transaction that was written before its GLSN was known).
@@ -180,7 +182,7 @@ impl Table {
         // An older version is in the same leaf, unless the key's versions go on in another one.
         let mut found = self.find_in_page(leaf, newest.page, key, at)?;
         if matches!(found, InLeaf::Behind) {
-            let leaf = self.leaf_of(key, at, touch)?;
+            let (leaf, _) = self.leaf_of(key, at, touch)?;
             found = self.find_in_leaf(leaf, key, at, touch, &mut missed)?;
         }
         Ok(Lookup { newest: newest_glsn, found: found.found(), missed })
@@ -218,60 +220,62 @@ impl Table {
         Ok(InLeaf::Found(Found { glsn, page, tag, start, end }))
     }
 
-    /// Page of the leaf that contains (`key`, `glsn`). If that leaf ends before it, the next one begins after it.
-    fn leaf_of(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<u32> {
+    /// Page of the leaf that contains (`key`, `glsn`), and the leaves of its guide. If that leaf ends before it, the next one begins after it.
+    fn leaf_of(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<(u32, u32)> {
         let (number, page, _) = self.guide_of(key, glsn, touch)?;
         let guide = self.read(number, Guide::new(page_payload(&page)))?;
-        self.read(number, guide.find(key, glsn))
+        Ok((self.read(number, guide.find(key, glsn))?, guide.leaves()))
     }
 
-    /// Versions before (`key`, `glsn`): estimated from its place among the leaves, exact where the table has one leaf. Reads no page for a
-    /// place outside of the table.
-    pub(crate) fn rank(&self, key: &[u8], glsn: Glsn) -> Result<u64> {
+    /// Estimates a sum over the versions from the place `from` up to `to` (`None`: the table's ends), whose order is by key and then from the
+    /// newest on: `weigh` is called with those of the first leaf, of the last one, and of a few in between. Exact for a few leaves.
+    pub(crate) fn estimate(
+        &self,
+        from: Option<(&[u8], Glsn)>,
+        to: Option<(&[u8], Glsn)>,
+        mut weigh: impl FnMut(Stored<'_>) -> f64,
+    ) -> Result<f64> {
         let info = &self.info;
-        if key < &info.first_key[..] {
-            return Ok(0);
-        }
-        if key > &info.last_key[..] {
-            return Ok(info.versions);
-        }
-        let first = self.leaf_of(&info.first_key, Glsn::MAX, Touch::Scan)?;
-        let last = self.leaf_of(&info.last_key, Glsn::NONE, Touch::Scan)?;
-        let number = self.leaf_of(key, glsn, Touch::Scan)?;
-        let page = self.load(number, Touch::Scan)?;
-        let leaf = self.leaf(number, &page)?;
-        let within = match self.read(number, leaf.seek(key, glsn))? {
-            Sought::At(spot, _) => spot.number,
-            Sought::Behind => leaf.entries(),
-        };
-        let leaves = f64::from(last.saturating_sub(first)) + 1.0;
-        let before = f64::from(number.saturating_sub(first)) + within as f64 / leaf.entries() as f64;
-        Ok((info.versions as f64 * (before / leaves).min(1.0)).round() as u64)
-    }
-
-    /// Bytes of values in log entries that its versions point to: estimated from a few leaves.
-    pub(crate) fn bytes_in_log(&self) -> Result<u64> {
-        if self.info.min_pointer.is_none() {
-            return Ok(0);
-        }
-        let (mut versions, mut bytes) = (0, 0);
-        for part in 0..LEAVES_SAMPLED {
-            // A page that is no leaf lies among leaves: the next one is.
-            let first = (u64::from(self.info.pages) * (2 * part + 1) / (2 * LEAVES_SAMPLED)) as u32;
-            for number in first..(first + 2).min(self.info.pages) {
-                let page = self.load(number, Touch::Scan)?;
-                if page_kind(&page) == LEAF_PAGE {
-                    let each = |_: &[u8], _, stored: Stored<'_>| {
-                        versions += 1;
-                        bytes += if let Stored::InLog { len, .. } = stored { len } else { 0 };
-                    };
-                    check_leaf(page_payload(&page), self.info.fixed_glsn, each)
-                        .map_err(|fault| self.corrupt(number, fault))?;
-                    break;
+        let (begin, end) = ((&info.first_key[..], Glsn::MAX), (&info.last_key[..], Glsn::NONE));
+        let is_before =
+            |(key, glsn): (&[u8], Glsn), place: (&[u8], Glsn)| comes_before(key.cmp(place.0), glsn, place.1);
+        let from = from.filter(|from| is_before(begin, *from)).unwrap_or(begin);
+        let to = to.filter(|to| is_before(*to, end)).unwrap_or(end);
+        let (first, of_guide) = self.leaf_of(from.0, from.1, Touch::Scan)?;
+        let (last, _) = self.leaf_of(to.0, to.1, Touch::Scan)?;
+        let mut in_leaf = |number: u32| -> Result<Option<f64>> {
+            let page = self.load(number, Touch::Scan)?;
+            if page_kind(&page) != LEAF_PAGE {
+                return Ok(None);
+            }
+            let mut sum = 0.0;
+            let each = |key: &[u8], glsn, stored: Stored<'_>| {
+                if !is_before((key, glsn), from) && is_before((key, glsn), to) {
+                    sum += weigh(stored);
                 }
+            };
+            check_leaf(page_payload(&page), info.fixed_glsn, each).map_err(|fault| self.corrupt(number, fault))?;
+            Ok(Some(sum))
+        };
+        let mut sum = in_leaf(first)?.unwrap_or(0.0);
+        if last > first {
+            sum += in_leaf(last)?.unwrap_or(0.0);
+        }
+        let between = last.saturating_sub(first + 1);
+        let pages = between.min(LEAVES_SAMPLED);
+        let (mut sampled, mut leaves) = (0.0, 0.0);
+        for page in 0..pages {
+            let number = first + 1 + (u64::from(between) * u64::from(2 * page + 1) / u64::from(2 * pages)) as u32;
+            if let Some(in_leaf) = in_leaf(number)? {
+                (sampled, leaves) = (sampled + in_leaf, leaves + 1.0);
             }
         }
-        Ok((bytes as f64 / f64::from(versions.max(1)) * self.info.versions as f64) as u64)
+        if pages == between {
+            return Ok(sum + sampled);
+        }
+        // Among them is a guide for each of as many leaves as the first one has.
+        let leaves_between = f64::from(between) * f64::from(of_guide) / f64::from(of_guide + 1);
+        Ok(sum + sampled / f64::max(leaves, 1.0) * leaves_between)
     }
 
     /// The guide over the leaf that contains (`key`, `glsn`), and the number of pages on the way that were not in memory.
