@@ -41,7 +41,7 @@ const CIRCLES: [(&str, &str, &str); 4] = [
     ),
     (
         "plimsoll::index",
-        "background compaction core files flush manifest merge output relocate reservation room seat source split view walk",
+        "background blobs compaction core files flush manifest merge output relocate reservation room seat source split view walk",
         "flushes, merges and views hold one core",
     ),
     ("sim", "case crash faults metamorphic rot", "a case names the modes, and each mode runs cases"),

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use plimsoll::{Db, Error, Glsn, Keyspace, Moment, Options, Retention};
 use plimsoll_disk::clock::{Clock, ManualClock, SystemClock};
@@ -21,6 +21,9 @@ const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Where a store works in threads: what a life of some milliseconds may see several of.
 const SHORT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The longest wait for an image to be taken in and another to be written.
+const WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// So many moments are remembered.
 const MOMENTS: usize = 12;
@@ -244,6 +247,14 @@ impl Life {
             let path = PathBuf::from(format!("/backup-{}", self.backups_made));
             db.backup(&path).unwrap();
             self.backups.push((path, self.model.clone()));
+        }
+        if self.threads && self.one_in(3) {
+            // On a busy machine its threads may not have had a turn yet.
+            let is_due = || db.stats().warm.restoring || db.stats().warm.bytes_written == 0;
+            let begun = Instant::now();
+            while is_due() && begun.elapsed() < WAIT_MAX {
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
         let stats = db.stats();
         self.seen.restored += stats.warm.pages_restored;

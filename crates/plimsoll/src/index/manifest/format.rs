@@ -28,7 +28,7 @@ const HAS_FIXED_GLSN: u8 = 2;
 /// Reserved: the table has versions of branches (a leaf then has their ids).
 pub(super) const HAS_BRANCHES: u8 = 4;
 /// Earlier versions did not count the bytes of values in log entries.
-const HAS_LOG_BYTES: u8 = 8;
+pub(super) const HAS_LOG_BYTES: u8 = 8;
 
 /// Writes a manifest of `runs` (whether each is history, and its tables) into an empty file.
 pub(super) fn write<'a, R, P>(file: &dyn File, head: &Head, runs: R) -> io::Result<()>

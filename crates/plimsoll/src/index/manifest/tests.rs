@@ -7,7 +7,7 @@ use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{DirEntry, DirLock, LockError};
 use plimsoll_log::blob::BlobId;
 
-use super::format::{DELETIONS_DROPPED, HAS_BRANCHES, HEAD_BYTES};
+use super::format::{DELETIONS_DROPPED, HAS_BRANCHES, HAS_LOG_BYTES, HEAD_BYTES};
 use super::*;
 use crate::index::run::table::TableId;
 
@@ -284,7 +284,7 @@ fn versions_of_a_branch_are_of_a_newer_version() {
     let flags = HEAD_BYTES + 64 + 5 + 1 + 1 + 1 + 1;
     assert_eq!(
         bytes[flags - 4..=flags],
-        [2, 0, 2, 1, 0],
+        [2, 0, 2, 1, HAS_LOG_BYTES],
         "two runs, a current one of two tables, the first a blob file"
     );
     bytes[flags] = HAS_BRANCHES;
