@@ -57,6 +57,40 @@ pub fn check_block(block: &[u8], block_number: u32, segment_seed: u64) -> Result
     }
 }
 
+/// Blanks what is damaged in a block that failed its check, so that its other records can be read; returns whether a fragment is left.
+///
+/// All of its segment was written in `epoch`, so nothing lies in it that was cut and written anew: a fragment that passes its checksum in
+/// its place is the one that was written there. Zeros are no fragment: readers find no record there.
+pub fn blank_damage(block: &mut [u8], block_number: u32, segment_seed: u64, epoch: u32) -> bool {
+    let Some(block_offset) = block_number.checked_mul(BLOCK_BYTES as u32) else { return false };
+    if block.len() != BLOCK_BYTES || (block_number == 0 && SegmentHeader::decode(block).is_err()) {
+        return false;
+    }
+    let start = first_fragment(block_number);
+    let sound_end = |block: &[u8], at: usize| match fragment_at(block, at, block_offset, segment_seed) {
+        Found::Fragment(fragment) if fragment.epoch == epoch => {
+            let end = at + align8(fragment.whole_bytes());
+            // By itself: what lies before it may be missing.
+            let mut alone = SoFar { epoch, goes_on: false, begins: at == start && block_number > 0, next: None };
+            alone.take(&fragment, end).is_ok().then_some(end)
+        }
+        _ => None,
+    };
+    let (mut at, mut is_left) = (start, false);
+    while at < BLOCK_BYTES {
+        match sound_end(block, at) {
+            Some(end) => (at, is_left) = (end, true),
+            None => {
+                let next = (at + 8..BLOCK_BYTES).step_by(8).find(|next| sound_end(block, *next).is_some());
+                let damaged_end = next.unwrap_or(BLOCK_BYTES);
+                block[at..damaged_end].fill(0);
+                at = damaged_end;
+            }
+        }
+    }
+    is_left
+}
+
 /// State of the check after some fragments of a block.
 struct SoFar {
     epoch: u32,
@@ -201,5 +235,30 @@ mod tests {
             assert!(check_block(&block, number, 5).is_err());
         }
         assert!(check_block(&block[..100], 1, 5).is_err());
+    }
+
+    #[test]
+    fn of_a_damaged_block_the_sound_fragments_are_left() {
+        let mut block = vec![0; BLOCK_BYTES];
+        let (mut ends, mut chain, mut at) = (vec![0], 0, 0);
+        for number in 0..6u64 {
+            (at, chain) = put_record(&mut block, at, 1 + number, chain, 3);
+            ends.push(at);
+        }
+        for damaged in 0..6 {
+            for byte in ends[damaged]..ends[damaged + 1] {
+                let mut bad = block.clone();
+                bad[byte] ^= 0x40;
+                assert!(check_block(&bad, 1, SEED).is_err());
+                assert!(!blank_damage(&mut bad.clone(), 1, SEED, 2), "of another epoch");
+                assert!(blank_damage(&mut bad, 1, SEED, 3));
+                assert!(bad[ends[damaged]..ends[damaged + 1]].iter().all(|byte| *byte == 0), "byte {byte}");
+                assert_eq!(bad[..ends[damaged]], block[..ends[damaged]]);
+                assert_eq!(bad[ends[damaged + 1]..], block[ends[damaged + 1]..]);
+            }
+        }
+        assert!(!blank_damage(&mut vec![7; BLOCK_BYTES], 1, SEED, 3), "nothing of it is sound");
+        assert!(!blank_damage(&mut vec![0; BLOCK_BYTES], 1, SEED, 3), "zeros are no fragment");
+        assert!(!blank_damage(&mut block[..100], 1, SEED, 3), "a part of a block");
     }
 }

@@ -94,7 +94,7 @@ fn a_damaged_value_that_nobody_asked_to_move_stops_no_merge() {
     let keys = db.create_keyspace("keys", Retention::Latest).unwrap();
     put(&db, &keys, "old", b'o');
     write_much(&db, &keys);
-    // In another block: a damaged one is refused whole.
+    // In another block.
     put(&db, &keys, "other", b'p');
     let segment = Path::new("/store/log/00000000000000000001.seg");
     let file = disk.open(segment, Open::ReadWrite, Caching::Buffered).unwrap();

@@ -32,6 +32,7 @@ mod lost_manifest;
 mod many_transactions;
 mod memory;
 mod module_graph;
+mod neighbours;
 mod repair;
 mod review;
 mod set_aside;

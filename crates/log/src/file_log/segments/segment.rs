@@ -1,17 +1,18 @@
 //! One segment: its header, its pages in the pool, its offset table.
 
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, Weak};
 
-use plimsoll_disk::vfs::Caching;
+use plimsoll_disk::checksum::checksum;
+use plimsoll_disk::vfs::{Caching, File};
 use plimsoll_memory::pool::{LoadError, PageSource, PoolFile};
 
 use crate::file_log::env::Env;
 use crate::file_log::files::names::FileName;
 use crate::file_log::files::open_files::OpenFiles;
 use crate::file_log::segments::offset_table::OffsetTable;
-use crate::format::block::{BadBlock, check_block, first_fragment};
+use crate::format::block::{BadBlock, blank_damage, check_block, first_fragment};
 use crate::format::segment_header::SegmentHeader;
 use crate::format::{BLOCK_BYTES, segment_seed};
 use crate::glsn::Glsn;
@@ -37,7 +38,7 @@ pub(crate) struct Segment {
     pub(crate) table: RwLock<Option<Arc<OffsetTable>>>,
     /// Where it ends, once it is sealed.
     sealed: OnceLock<SegmentEnd>,
-    end: Arc<AtomicU32>,
+    known: Arc<KnownBySource>,
 }
 
 /// The end of a sealed segment, as the header of the next segment says.
@@ -54,32 +55,43 @@ pub(crate) struct SegmentEnd {
 /// The end of a segment that is not sealed: unknown to its pages.
 const OPEN: u32 = u32::MAX;
 
+/// What its pages know of a sealed segment.
+#[derive(Debug)]
+struct KnownBySource {
+    /// Where its fragments end; [`OPEN`] while it is not sealed.
+    end: AtomicU32,
+    /// Whether all of it was written in the epoch of its header.
+    is_of_one_epoch: AtomicBool,
+}
+
 /// Heap bytes of a segment's description, with its entries in the list of segments and in the pool.
 pub(crate) const SEGMENT_LEASE_BYTES: u64 = 512;
 
 impl Segment {
     /// The segment with this header; `unwritten` has the bytes that are not in its file yet.
     pub(crate) fn new(header: SegmentHeader, env: &Env, unwritten: Weak<dyn Unwritten>) -> Arc<Self> {
-        let end = Arc::new(AtomicU32::new(OPEN));
+        let known = Arc::new(KnownBySource { end: AtomicU32::new(OPEN), is_of_one_epoch: AtomicBool::new(false) });
         let source = SegmentSource {
             first: header.first,
+            epoch: header.epoch,
             seed: segment_seed(header.log_id, header.first),
-            end: Arc::clone(&end),
+            known: Arc::clone(&known),
             caching: env.options.caching,
             files: Arc::clone(&env.files),
             unwritten,
         };
         let pages = env.options.pool.attach(Arc::new(source));
-        Arc::new(Self { header, pages, table: RwLock::new(None), sealed: OnceLock::new(), end })
+        Arc::new(Self { header, pages, table: RwLock::new(None), sealed: OnceLock::new(), known })
     }
 
     /// Nothing more is appended to it: another segment, with the header `next`, follows.
     pub(crate) fn seal(&self, next: &SegmentHeader) {
         let sealed = SegmentEnd { next: next.first, chain: next.previous_chain, end: next.previous_end };
         self.sealed.get_or_init(|| sealed);
-        // Relaxed: the value chooses how the file is read, and both ways read the same bytes; and how blocks that were
+        // Relaxed: the values choose how the file is read, and both ways read the same bytes; and how blocks that were
         // complete before are checked.
-        self.end.store(sealed.end, Ordering::Relaxed);
+        self.known.is_of_one_epoch.store(next.epoch == self.header.epoch, Ordering::Relaxed);
+        self.known.end.store(sealed.end, Ordering::Relaxed);
     }
 
     /// Where it ends, if it is sealed.
@@ -96,9 +108,9 @@ impl Segment {
 /// Blocks of a segment: from the tail's buffer until they are written, else from the file.
 struct SegmentSource {
     first: Glsn,
+    epoch: u32,
     seed: u64,
-    /// Where the segment's fragments end, if it is sealed.
-    end: Arc<AtomicU32>,
+    known: Arc<KnownBySource>,
     caching: Caching,
     files: Arc<OpenFiles>,
     /// Weak: the tail holds the active segment.
@@ -119,21 +131,39 @@ impl SegmentSource {
         let n = file.read_at(pages, u64::from(first) * BLOCK_BYTES as u64)?;
         // Zeros after the file's end: a sealed segment ends with the block of its last record.
         pages[n..].fill(0);
-        for (number, page) in (first..).zip(pages.chunks_exact(BLOCK_BYTES)) {
-            check_whole_block(page, number, self.seed, end).map_err(|bad| LoadError::Corrupt {
-                message: format!("{} (at {} of block {number})", bad.what, bad.at),
-            })?;
+        for (number, page) in (first..).zip(pages.chunks_exact_mut(BLOCK_BYTES)) {
+            if let Err(bad) = check_whole_block(page, number, self.seed, end)
+                && !self.save_sound_part(&*file, number, page)?
+            {
+                let message = format!("{} (at {} of block {number})", bad.what, bad.at);
+                return Err(LoadError::Corrupt { message });
+            }
         }
         Ok(())
     }
 
+    /// Reads a damaged block once more and leaves its sound fragments in `page`; false if there are none, or if nobody can tell which are.
+    fn save_sound_part(&self, file: &dyn File, number: u32, page: &mut [u8]) -> Result<bool, LoadError> {
+        if !self.known.is_of_one_epoch.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let before = checksum(0, page);
+        let n = file.read_at(page, u64::from(number) * BLOCK_BYTES as u64)?;
+        page[n..].fill(0);
+        if check_whole_block(page, number, self.seed, self.known_end()).is_ok() {
+            return Ok(true);
+        }
+        // What differs from one read to the next is no damage of the file: the page must not stay in memory.
+        Ok(checksum(0, page) == before && blank_damage(page, number, self.seed, self.epoch))
+    }
+
     fn is_sealed(&self) -> bool {
-        self.end.load(Ordering::Relaxed) != OPEN
+        self.known.end.load(Ordering::Relaxed) != OPEN
     }
 
     /// Where the fragments of the segment end, as far as known.
     fn known_end(&self) -> KnownEnd {
-        let end = self.end.load(Ordering::Relaxed);
+        let end = self.known.end.load(Ordering::Relaxed);
         if end != OPEN {
             return KnownEnd::At(end);
         }
