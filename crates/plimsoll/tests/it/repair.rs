@@ -376,6 +376,24 @@ fn an_index_that_comes_after_one_that_was_removed_by_hand_uses_none_of_its_files
 }
 
 #[test]
+fn a_file_with_a_name_that_no_run_gets_is_let_alone() {
+    let disk = mem_disk();
+    drop(Db::open(STORE, options(&disk)).unwrap());
+    let stray = Path::new(STORE).join("index").join(format!("{:020}.run", u64::MAX));
+    disk.open(&stray, Open::CreateNew, Caching::Buffered).unwrap();
+    let mut models = Vec::new();
+    for round in 0..3 {
+        let db = Db::open(STORE, options(&disk)).unwrap();
+        models = fill(&db, 100, 900 + round);
+        db.compact().unwrap();
+        db.close().unwrap();
+    }
+    let db = Db::open(STORE, options(&disk)).unwrap();
+    assert!(content(&db) == models.pop().unwrap());
+    assert!(disk.open(&stray, Open::Read, Caching::Buffered).is_ok());
+}
+
+#[test]
 fn an_older_manifest_does_not_take_the_place_of_the_newest() {
     let disk = mem_disk();
     let db = Db::open(STORE, options(&disk)).unwrap();

@@ -27,11 +27,15 @@ use crate::types::error::{Error, Lift, Result};
 /// Fewest pages of a table: header, leaf, guide, footer.
 const MIN_PAGES: u32 = 4;
 
+/// The highest id that a run is taken to have: with the gaps that openings leave, ids last for 2^31 openings. A file with a higher number
+/// would leave no ids above it, so it is none of the index's.
+const LAST_RUN: u64 = u64::MAX / 2;
+
 /// The id of the run that has this name; `None` if no run has.
 pub(crate) fn run_id_of(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".run")?;
     let id = digits.parse().ok()?;
-    (run_file_name(id) == name).then_some(id)
+    (id <= LAST_RUN && run_file_name(id) == name).then_some(id)
 }
 
 pub(crate) fn run_seed(log_id: u128, id: u64) -> u64 {
