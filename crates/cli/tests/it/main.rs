@@ -15,6 +15,7 @@ mod comparison;
 mod completions;
 mod cursors;
 mod damage;
+mod damaged_sector;
 mod disks;
 mod import;
 mod import_refusals;

@@ -57,6 +57,13 @@ pub fn check_block(block: &[u8], block_number: u32, segment_seed: u64) -> Result
     }
 }
 
+/// Whether a fragment that passes its checksum lies at or behind `from`.
+pub fn has_fragment(block: &[u8], from: usize, block_number: u32, segment_seed: u64) -> bool {
+    let Some(block_offset) = block_number.checked_mul(BLOCK_BYTES as u32) else { return false };
+    let is_fragment = |at| matches!(fragment_at(block, at, block_offset, segment_seed), Found::Fragment(_));
+    block[from..].iter().any(|byte| *byte != 0) && (from..BLOCK_BYTES).step_by(8).any(is_fragment)
+}
+
 /// Blanks what is damaged in a block that failed its check, so that its other records can be read; returns whether a fragment is left.
 ///
 /// All of its segment was written in `epoch`, so nothing lies in it that was cut and written anew: a fragment that passes its checksum in

@@ -6,6 +6,7 @@ mod blocks;
 mod chain;
 mod common;
 mod crash;
+mod damaged_fragments;
 mod keeping;
 mod laws;
 mod mend;

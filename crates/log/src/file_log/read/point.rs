@@ -139,9 +139,11 @@ impl OpenLog {
     fn check_chain(&self, segment: &Segment, glsn: Glsn, record: &RecordStart) -> Result<(), LogError> {
         let next = block_end(u64::from(record.fragment_at));
         let part = self.follow(segment, glsn, record.fragment.checksum, next, &mut [], false)?;
-        match self.chain_after(record.header.last())? {
-            Some(behind) if behind != part.chain => Err(self.does_not_go_on(segment, glsn, next)),
-            _ => Ok(()),
+        match self.chain_after(record.header.last()) {
+            Ok(Some(behind)) if behind != part.chain => Err(self.does_not_go_on(segment, glsn, next)),
+            // The record behind is damaged. No other one was ever started here.
+            Err(LogError::Corrupt { .. }) if segment.was_never_cut() => Ok(()),
+            behind => behind.map(|_| ()),
         }
     }
 

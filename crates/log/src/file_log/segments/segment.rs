@@ -12,7 +12,7 @@ use crate::file_log::env::Env;
 use crate::file_log::files::names::FileName;
 use crate::file_log::files::open_files::OpenFiles;
 use crate::file_log::segments::offset_table::OffsetTable;
-use crate::format::block::{BadBlock, blank_damage, check_block, first_fragment};
+use crate::format::block::{BadBlock, blank_damage, check_block, first_fragment, has_fragment};
 use crate::format::segment_header::SegmentHeader;
 use crate::format::{BLOCK_BYTES, segment_seed};
 use crate::glsn::Glsn;
@@ -60,8 +60,8 @@ const OPEN: u32 = u32::MAX;
 struct KnownBySource {
     /// Where its fragments end; [`OPEN`] while it is not sealed.
     end: AtomicU32,
-    /// Whether all of it was written in the epoch of its header.
-    is_of_one_epoch: AtomicBool,
+    /// Whether all of it was written in the epoch of its header: a cut raises the epoch.
+    was_never_cut: AtomicBool,
 }
 
 /// Heap bytes of a segment's description, with its entries in the list of segments and in the pool.
@@ -70,7 +70,7 @@ pub(crate) const SEGMENT_LEASE_BYTES: u64 = 512;
 impl Segment {
     /// The segment with this header; `unwritten` has the bytes that are not in its file yet.
     pub(crate) fn new(header: SegmentHeader, env: &Env, unwritten: Weak<dyn Unwritten>) -> Arc<Self> {
-        let known = Arc::new(KnownBySource { end: AtomicU32::new(OPEN), is_of_one_epoch: AtomicBool::new(false) });
+        let known = Arc::new(KnownBySource { end: AtomicU32::new(OPEN), was_never_cut: AtomicBool::new(false) });
         let source = SegmentSource {
             first: header.first,
             epoch: header.epoch,
@@ -90,13 +90,18 @@ impl Segment {
         self.sealed.get_or_init(|| sealed);
         // Relaxed: the values choose how the file is read, and both ways read the same bytes; and how blocks that were
         // complete before are checked.
-        self.known.is_of_one_epoch.store(next.epoch == self.header.epoch, Ordering::Relaxed);
+        self.known.was_never_cut.store(next.epoch == self.header.epoch, Ordering::Relaxed);
         self.known.end.store(sealed.end, Ordering::Relaxed);
     }
 
     /// Where it ends, if it is sealed.
     pub(crate) fn sealed(&self) -> Option<SegmentEnd> {
         self.sealed.get().copied()
+    }
+
+    /// Whether it is sealed and no torn tail was ever cut in it: each fragment that passes its checksum is the one that was written there.
+    pub(crate) fn was_never_cut(&self) -> bool {
+        self.known.was_never_cut.load(Ordering::Relaxed)
     }
 
     /// Its first GLSN.
@@ -132,11 +137,15 @@ impl SegmentSource {
         // Zeros after the file's end: a sealed segment ends with the block of its last record.
         pages[n..].fill(0);
         for (number, page) in (first..).zip(pages.chunks_exact_mut(BLOCK_BYTES)) {
-            if let Err(bad) = check_whole_block(page, number, self.seed, end)
-                && !self.save_sound_part(&*file, number, page)?
-            {
-                let message = format!("{} (at {} of block {number})", bad.what, bad.at);
-                return Err(LoadError::Corrupt { message });
+            match check_whole_block(page, number, self.seed, end) {
+                // Nobody checked what lies behind them. A fragment whose header turned to zeros ends them too early.
+                Ok(filled) if is_complete(number, end) => page[filled..].fill(0),
+                Ok(_) => {}
+                Err(_) if self.save_sound_part(&*file, number, page)? => {}
+                Err(bad) => {
+                    let message = format!("{} (at {} of block {number})", bad.what, bad.at);
+                    return Err(LoadError::Corrupt { message });
+                }
             }
         }
         Ok(())
@@ -144,13 +153,14 @@ impl SegmentSource {
 
     /// Reads a damaged block once more and leaves its sound fragments in `page`; false if there are none, or if nobody can tell which are.
     fn save_sound_part(&self, file: &dyn File, number: u32, page: &mut [u8]) -> Result<bool, LoadError> {
-        if !self.known.is_of_one_epoch.load(Ordering::Relaxed) {
+        if !self.known.was_never_cut.load(Ordering::Relaxed) {
             return Ok(false);
         }
         let before = checksum(0, page);
         let n = file.read_at(page, u64::from(number) * BLOCK_BYTES as u64)?;
         page[n..].fill(0);
-        if check_whole_block(page, number, self.seed, self.known_end()).is_ok() {
+        if let Ok(filled) = check_whole_block(page, number, self.seed, self.known_end()) {
+            page[filled..].fill(0);
             return Ok(true);
         }
         // What differs from one read to the next is no damage of the file: the page must not stay in memory.
@@ -180,10 +190,21 @@ pub(crate) enum KnownEnd {
     NotBefore(u32),
 }
 
-/// Checks a block, and that the segment's records reach as far into it as they must.
-pub(crate) fn check_whole_block(block: &[u8], number: u32, seed: u64, end: KnownEnd) -> Result<(), BadBlock> {
+/// Checks a block, and that the segment's records reach as far into it as they must; returns where its fragments end.
+pub(crate) fn check_whole_block(block: &[u8], number: u32, seed: u64, end: KnownEnd) -> Result<usize, BadBlock> {
     let filled = check_block(block, number, seed)?;
-    check_end(number, filled, end).map_err(|what| BadBlock { at: filled, what: what.to_owned() })
+    let is_behind = || is_complete(number, end) && has_fragment(block, filled, number, seed);
+    let checked = match check_end(number, filled, end) {
+        Ok(()) if is_behind() => Err("zeros in place of a fragment"),
+        checked => checked,
+    };
+    checked.map(|()| filled).map_err(|what| BadBlock { at: filled, what: what.to_owned() })
+}
+
+/// Whether the log goes on behind the block.
+fn is_complete(number: u32, end: KnownEnd) -> bool {
+    let (KnownEnd::At(least) | KnownEnd::NotBefore(least)) = end;
+    (u64::from(number) + 1) * BLOCK_BYTES as u64 <= u64::from(least)
 }
 
 /// Compares the end of a block's fragments with the end of the segment's: an empty block is valid only after all

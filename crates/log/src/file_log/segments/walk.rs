@@ -264,6 +264,9 @@ impl<'v> SegmentWalk<'v> {
                     at += align8(fragment.whole_bytes());
                 }
                 Found::Bad(refusal) => self.fail(offset, refusal),
+                Found::Nothing if self.passes && self.find_record(block, block_offset, at).is_some() => {
+                    self.fail(offset, Refusal::bad("zeros in place of a fragment"));
+                }
                 Found::Nothing => {
                     self.no_fragment(block, block_offset, at);
                     match self.outcome.problem {
@@ -278,13 +281,30 @@ impl<'v> SegmentWalk<'v> {
     }
 
     /// Looks for the next good record in a block, from `at` on, and continues there; returns its place.
-    fn resume(
-        &mut self,
-        block: &[u8],
-        offset: u32,
-        mut at: usize,
-        problem: Problem,
-    ) -> Result<Option<usize>, LogError> {
+    fn resume(&mut self, block: &[u8], offset: u32, at: usize, problem: Problem) -> Result<Option<usize>, LogError> {
+        let Some((at, header)) = self.find_record(block, offset, at) else { return Ok(None) };
+        let here = offset + at as u32;
+        let outcome = &mut self.outcome;
+        let lost = Lost {
+            problem,
+            start: outcome.end,
+            end: here,
+            from: outcome.next,
+            next: header.first,
+            chain: outcome.chain,
+            chain_after: header.previous_chain,
+            epoch: outcome.epoch,
+            timestamp: outcome.last_timestamp,
+        };
+        self.visitor.lost(&lost)?;
+        (outcome.problem, outcome.end) = (None, here);
+        (outcome.next, outcome.chain) = (header.first, header.previous_chain);
+        (self.blank, self.dirty, self.resumed_at) = (false, None, here);
+        Ok(Some(at))
+    }
+
+    /// The next good record in a block, from `at` on, that may be a later one than the last good one.
+    fn find_record(&self, block: &[u8], offset: u32, mut at: usize) -> Option<(usize, RecordHeader)> {
         while at + FRAGMENT_HEADER_BYTES <= block.len() {
             let Found::Fragment(fragment) = fragment_at(block, at, offset, self.seed) else {
                 at += 8;
@@ -294,27 +314,11 @@ impl<'v> SegmentWalk<'v> {
             let begins = matches!(fragment.part, FragmentType::Whole | FragmentType::First);
             let header = RecordHeader::decode(fragment.bytes).ok().filter(|_| begins && here > self.resumed_at);
             if let Some(header) = header.filter(|header| self.may_follow(fragment.epoch, header)) {
-                let outcome = &mut self.outcome;
-                let lost = Lost {
-                    problem,
-                    start: outcome.end,
-                    end: here,
-                    from: outcome.next,
-                    next: header.first,
-                    chain: outcome.chain,
-                    chain_after: header.previous_chain,
-                    epoch: outcome.epoch,
-                    timestamp: outcome.last_timestamp,
-                };
-                self.visitor.lost(&lost)?;
-                (outcome.problem, outcome.end) = (None, here);
-                (outcome.next, outcome.chain) = (header.first, header.previous_chain);
-                (self.blank, self.dirty, self.resumed_at) = (false, None, here);
-                return Ok(Some(at));
+                return Some((at, header));
             }
             at += align8(fragment.whole_bytes());
         }
-        Ok(None)
+        None
     }
 
     /// Whether a record may be a later one than the last good one.

@@ -1,0 +1,146 @@
+//! A damaged fragment costs the entries in it and no others: those beside it in the same block are read as they were
+//! written, one by one, by scans and after the damage was dropped.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use plimsoll_disk::mem::MemDisk;
+use plimsoll_disk::vfs::Disk;
+use plimsoll_log::error::LogError;
+use plimsoll_log::file_log::FileLog;
+use plimsoll_log::file_log::repair::mend::{Wanted, mend};
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::Log;
+
+use crate::common::{Memory, append, copy_of, open, options, payload, read_file, write_file};
+
+const SEALED: &str = "00000000000000000001.seg";
+
+/// Bytes of a fragment's header and of the headers between it and the payload of a record of one entry.
+const BEFORE_PAYLOAD: usize = 16 + 64 + 16;
+
+/// A log of sealed segments with `count` entries of `size` bytes, each a record of its own.
+fn closed_log(count: u64, size: usize) -> Arc<dyn Disk> {
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let log = open(&disk, &Memory::new(16 << 20));
+    for glsn in 1..=count {
+        append(&log, 0, &payload(glsn, size));
+    }
+    log.close().unwrap();
+    disk
+}
+
+/// The offset of an entry's payload in the first segment.
+fn place_of(bytes: &[u8], glsn: u64, size: usize) -> usize {
+    let front = &payload(glsn, size)[..32];
+    bytes.windows(front.len()).position(|window| window == front).unwrap()
+}
+
+fn is_sound(log: &FileLog, glsn: u64, size: usize) -> bool {
+    let expected = payload(glsn, size);
+    let mut part = vec![0; size - 9];
+    let (whole, in_part) = (log.read(Glsn(glsn)), log.read_range(Glsn(glsn), 5, &mut part));
+    match &whole {
+        Ok(entry) => assert!(**entry == expected[..], "GLSN {glsn}"),
+        Err(error) => assert!(matches!(error, LogError::Corrupt { .. }), "GLSN {glsn}: {error}"),
+    }
+    assert!(in_part.is_err() || part == expected[5..size - 4], "a part of GLSN {glsn}");
+    assert_eq!(whole.is_ok(), in_part.is_ok(), "GLSN {glsn}: {in_part:?}");
+    whole.is_ok()
+}
+
+/// Entries that a scan leaves out which begins again behind each entry that it cannot read.
+fn left_out_of_a_scan(log: &FileLog, count: u64, size: usize) -> BTreeSet<u64> {
+    let (mut next, mut left_out) = (1, BTreeSet::new());
+    while next <= count {
+        let mut scan = log.scan(Glsn(next)..Glsn(count + 1), None).unwrap();
+        while let Some(Ok(entry)) = scan.next_entry() {
+            assert_eq!(entry.meta.glsn, Glsn(next));
+            assert!(entry.payload == payload(next, size), "GLSN {next} by a scan");
+            next += 1;
+        }
+        if next <= count {
+            left_out.insert(next);
+            next += 1;
+        }
+    }
+    left_out
+}
+
+/// Damages the first segment: only `lost` cannot be read, `verify` says so, and only they are dropped.
+#[track_caller]
+fn costs_only(lost: &[u64], count: u64, size: usize, damage: impl FnOnce(&mut Vec<u8>)) {
+    let lost: BTreeSet<u64> = lost.iter().copied().collect();
+    let disk = copy_of(&*closed_log(count, size));
+    let mut bytes = read_file(&*disk, SEALED);
+    damage(&mut bytes);
+    write_file(&*disk, SEALED, &bytes);
+    let memory = Memory::new(16 << 20);
+    let log = open(&disk, &memory);
+    // Twice: what was read first must not be believed by later readers.
+    for _ in 0..2 {
+        let refused: BTreeSet<u64> = (1..=count).filter(|glsn| !is_sound(&log, *glsn, size)).collect();
+        assert_eq!(refused, lost, "one by one");
+        assert_eq!(left_out_of_a_scan(&log, count, size), lost, "by scans");
+    }
+    let found = log.verify(&|_| true, &mut |_| {}).unwrap();
+    let named = found.iter().filter(|finding| !finding.harmless);
+    let named: BTreeSet<u64> =
+        named.flat_map(|finding| finding.glsn.unwrap().0..=finding.last.or(finding.glsn).unwrap().0).collect();
+    assert_eq!(named, lost, "{found:?}");
+    log.close().unwrap();
+    drop(log);
+
+    let wanted =
+        Wanted { damaged: &|_| true, sound: &|_| false, blobs: &[], kept: &|_| false, log_id: None, dry_run: false };
+    mend(&options(&disk, &memory), &wanted).unwrap();
+    let log = open(&disk, &memory);
+    for glsn in 1..=count {
+        match log.read(Glsn(glsn)) {
+            Ok(entry) => assert!(*entry == payload(glsn, size)[..] && !lost.contains(&glsn), "GLSN {glsn}"),
+            Err(error) => assert!(matches!(error, LogError::Dropped { .. }) && lost.contains(&glsn), "{glsn}: {error}"),
+        }
+    }
+    let found = log.verify(&|_| true, &mut |_| {}).unwrap();
+    assert!(found.iter().all(|finding| finding.harmless), "{found:?}");
+}
+
+#[test]
+fn a_damaged_sector_costs_only_the_value_that_it_lies_in() {
+    // Some values lie within a block, others go on in the next one.
+    for glsn in 9..17 {
+        costs_only(&[glsn], 100, 4096, |bytes| {
+            let sector = (place_of(bytes, glsn, 4096) + 1024).next_multiple_of(512);
+            bytes[sector..sector + 512].fill(0xa5);
+        });
+    }
+}
+
+#[test]
+fn a_damaged_length_hides_no_fragment_behind_it() {
+    for length in [[0, 0], [0xff, 0xff], [0x08, 0], [0xf0, 0x0f]] {
+        for glsn in [9, 10, 11] {
+            costs_only(&[glsn], 100, 4096, |bytes| {
+                let fragment = place_of(bytes, glsn, 4096) - BEFORE_PAYLOAD;
+                bytes[fragment + 12..fragment + 14].copy_from_slice(&length);
+            });
+        }
+    }
+    costs_only(&[10], 100, 4096, |bytes| {
+        let fragment = place_of(bytes, 10, 4096) - BEFORE_PAYLOAD;
+        bytes[fragment..fragment + 16].fill(0);
+    });
+}
+
+#[test]
+fn small_commits_beside_a_damaged_one_in_their_block_are_read() {
+    costs_only(&[100], 1000, 300, |bytes| {
+        let at = place_of(bytes, 100, 300);
+        bytes[at + 7] ^= 1;
+    });
+    costs_only(&[100, 120], 1000, 300, |bytes| {
+        let (a, b) = (place_of(bytes, 100, 300), place_of(bytes, 120, 300));
+        bytes[a - BEFORE_PAYLOAD..a].fill(0);
+        bytes[b + 9] ^= 1;
+    });
+}
