@@ -22,7 +22,7 @@
 mod background;
 pub(crate) mod blobs;
 mod check;
-mod compaction;
+pub(crate) mod compaction;
 mod core;
 mod counters;
 mod debt;
@@ -130,14 +130,13 @@ pub(crate) trait Horizon: Send + Sync {
     /// `Glsn::NONE` if nothing is to be freed.
     fn relocate_below(&self) -> Glsn;
 
-    /// The same, as far as somebody asked for it: a value below it that cannot be read is an error.
+    /// The same, as far as somebody asked for it: merges move values, too, and fail where they cannot.
     fn must_relocate_below(&self) -> Glsn {
         self.relocate_below()
     }
 
-    /// A value that nobody asked to be moved cannot be read or copied: it stays where it is, and so do the others, for a while; if it is
-    /// damaged, for good.
-    fn stop_relocating(&self, _glsn: Glsn, _error: &Error) {}
+    /// Values below `below` that nobody asked to be moved cannot be: they stay where they are for a while; if something is damaged, for good.
+    fn stop_relocating(&self, _below: Glsn, _error: &Error) {}
 }
 
 /// The outcome of one step of background work.
@@ -355,6 +354,11 @@ impl Index {
     /// Whether a blob file is a table of the index, holds values of one, or is about to.
     pub(crate) fn uses_blob(&self, blob: BlobId) -> bool {
         self.core.blobs.uses(blob, || self.view())
+    }
+
+    /// These could not be removed.
+    pub(crate) fn put_back_blobs(&self, blobs: Left) {
+        self.core.blobs.put_back(blobs);
     }
 
     /// The blob files of tables that are no longer current, since the last call.

@@ -8,6 +8,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 
 use crate::index::Horizon;
+use crate::index::compaction::is_lasting;
 use crate::read::moments::Snapshots;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::Error;
@@ -25,7 +26,7 @@ pub(crate) struct RetentionHorizon {
     pub(crate) trim_wanted: AtomicU64,
     /// Values below this GLSN hold much of the log back: they are to be moved.
     pub(crate) move_wanted: AtomicU64,
-    /// Why such values are moved no more until the next opening: one is damaged.
+    /// Why such values are moved no more until the next opening: a move would fail again.
     pub(crate) moves_stopped: OnceLock<String>,
     /// Until it is set nothing is dropped: the keyspaces are not loaded yet.
     pub(crate) ready: OnceLock<()>,
@@ -69,11 +70,11 @@ impl Horizon for RetentionHorizon {
         Glsn(self.trim_wanted.load(Ordering::Acquire))
     }
 
-    fn stop_relocating(&self, glsn: Glsn, error: &Error) {
+    fn stop_relocating(&self, below: Glsn, error: &Error) {
         self.move_wanted.store(0, Ordering::Release);
-        if let Error::Corrupt { .. } = error {
+        if is_lasting(error) {
             let _ = self.moves_stopped.set(format!(
-                "a value of GLSN {glsn} holds the log back and cannot be moved, so the log is freed up to there only: {error}"
+                "a value below GLSN {below} holds the log back and cannot be moved, so the log is freed up to there only: {error}"
             ));
         }
     }

@@ -68,7 +68,8 @@ fn want_values_moved(store: &Engine, until: Glsn) -> bool {
     let oldest = view.min_pointer().filter(|oldest| (horizon.relocate_below()..until).contains(oldest));
     let (Some(oldest), Some(live_bytes)) = (oldest, view.log_bytes()) else { return false };
     let index_bytes: u64 = view.infos().map(|info| u64::from(info.pages) * PAGE_BYTES as u64).sum();
-    let least_bytes = HELD_SEGMENTS * store.options.segment_limit_bytes() + index_bytes + 2 * live_bytes;
+    let least_bytes = HELD_SEGMENTS * store.options.segment_limit_bytes() + index_bytes;
+    let least_bytes = least_bytes.saturating_add(live_bytes.saturating_mul(2));
     let is_worth_it = store.file_log.segment_bytes_between(oldest, until) >= least_bytes;
     if is_worth_it {
         horizon.move_wanted.fetch_max(until.0, Ordering::AcqRel);

@@ -54,12 +54,17 @@ fn free(store: &Engine, until: Glsn) -> Result<Glsn> {
     Ok(first)
 }
 
-/// Removes files of moved values that no run uses any more: they are no record's, so no trim removes them. One that cannot be removed now is
-/// swept at the next opening.
+/// Removes files of moved values that no run uses any more: they are no record's, so no trim removes them. Those that cannot be removed now
+/// are tried again at the next trim, or at the next opening.
 fn sweep_blobs(store: &Engine) {
-    let keep = |blob| store.reader.index.uses_blob(blob);
-    let _ = match store.reader.index.take_left_blobs() {
-        Left::Many => store.reader.log.sweep_blobs(&keep),
-        Left::These(blobs) => store.reader.log.sweep_these_blobs(&Vec::from_iter(blobs), &keep),
+    let (index, log) = (&store.reader.index, &store.reader.log);
+    let keep = |blob| index.uses_blob(blob);
+    let left = index.take_left_blobs();
+    let swept = match &left {
+        Left::Many => log.sweep_blobs(&keep),
+        Left::These(blobs) => log.sweep_these_blobs(&Vec::from_iter(blobs.iter().copied()), &keep),
     };
+    if swept.is_err() {
+        index.put_back_blobs(left);
+    }
 }

@@ -83,6 +83,16 @@ impl Blobs {
         Left::These(now)
     }
 
+    /// The files could not be removed: they are told again.
+    pub(crate) fn put_back(&self, blobs: Left) {
+        let mut left = lock(&self.left);
+        match (&mut *left, blobs) {
+            (Left::These(these), Left::These(blobs)) => these.extend(blobs),
+            (left, Left::Many) => *left = Left::Many,
+            (Left::Many, _) => {}
+        }
+    }
+
     /// Whether a file is in use, given the current view: `view` is asked for after the files in work, so that a file that a manifest comes to
     /// name in between is found in the view.
     pub(crate) fn uses(&self, blob: BlobId, view: impl FnOnce() -> Arc<View>) -> bool {
@@ -90,8 +100,12 @@ impl Blobs {
     }
 
     fn is_in_work(&self, blob: BlobId) -> bool {
-        lock(&self.in_work).contains(&blob)
-            || lock(&self.of_jobs).iter().filter_map(Weak::upgrade).any(|view| names(&view, blob))
+        if lock(&self.in_work).contains(&blob) {
+            return true;
+        }
+        // Outside of the lock: the last owner of a view removes its files.
+        let views: Vec<_> = lock(&self.of_jobs).iter().filter_map(Weak::upgrade).collect();
+        views.iter().any(|view| names(view, blob))
     }
 }
 

@@ -80,6 +80,7 @@ struct Slot {
 #[derive(Debug)]
 struct Job {
     inputs: Inputs,
+    moves_unasked: bool,
     /// Newest first: if two hold the same version, the newer one wins.
     runs: Vec<Arc<Run>>,
     /// For a job on history: the highest horizon when it began.
@@ -198,12 +199,19 @@ impl Slot {
     }
 }
 
+/// Whether a job that failed would fail again.
+pub(crate) fn is_lasting(error: &Error) -> bool {
+    matches!(error, Error::Corrupt { .. } | Error::Format { .. })
+}
+
 /// The inputs of a job.
 struct Task {
     inputs: Inputs,
     runs: Vec<Arc<Run>>,
     /// Why it is done.
     priority: Priority,
+    /// Whether values are moved although nobody asked to free the log. Merges are not to fail because of them.
+    moves_unasked: bool,
 }
 
 impl Core {
@@ -260,12 +268,23 @@ impl Core {
             Ok(done) => *done,
             Err(_) => true,
         };
+        let unasked = job.moves_unasked.then(|| job.relocator.below());
         let job = if ended { slot.job.take() } else { None };
         let result = match (step, job) {
             (Ok(true), Some(job)) => self.finish(&mut compactor, job),
             (step, _) => step.map(|_| ()),
         };
-        if let Err(error @ (Error::Corrupt { .. } | Error::Format { .. })) = &result {
+        let result = match (result, unasked) {
+            (Err(error), Some(below)) => {
+                self.horizon.stop_relocating(below, &error);
+                // Whoever asks for what is damaged is told.
+                if is_lasting(&error) { Ok(()) } else { Err(error) }
+            }
+            (result, _) => result,
+        };
+        if let Err(error) = &result
+            && is_lasting(error)
+        {
             compactor.stopped = Some(error.clone());
         }
         drop(compactor);
@@ -322,7 +341,9 @@ impl Core {
         let below = self.horizon.relocate_below();
         let wanted = |run: &Arc<Run>| run.min_pointer().is_some_and(|pointer| pointer < below);
         let current = view.runs.iter().position(wanted).map(|at| current_task(view, at..at + 1, Priority::Due));
-        current.or_else(|| view.history.iter().position(wanted).map(|at| history_task(view, at..at + 1, Priority::Due)))
+        let history = || view.history.iter().position(wanted).map(|at| history_task(view, at..at + 1, Priority::Due));
+        let moves_unasked = below > self.horizon.must_relocate_below();
+        current.or_else(history).map(|task| Task { moves_unasked, ..task })
     }
 
     /// The last run, if it holds deletions; the last history run, if it may hold droppable versions.
@@ -410,11 +431,12 @@ impl Core {
 }
 
 fn current_task(view: &View, plan: Plan, priority: Priority) -> Task {
-    Task { inputs: Inputs::Current { oldest: plan.end == view.runs.len() }, runs: view.runs[plan].to_vec(), priority }
+    let inputs = Inputs::Current { oldest: plan.end == view.runs.len() };
+    Task { inputs, runs: view.runs[plan].to_vec(), priority, moves_unasked: false }
 }
 
 fn history_task(view: &View, plan: Plan, priority: Priority) -> Task {
-    Task { inputs: Inputs::History, runs: view.history[plan].to_vec(), priority }
+    Task { inputs: Inputs::History, runs: view.history[plan].to_vec(), priority, moves_unasked: false }
 }
 
 /// `all` with its adjacent `inputs` replaced by `output`.
@@ -437,14 +459,19 @@ impl Job {
             Inputs::Current { .. } => Glsn::NONE,
             Inputs::History => task.runs.iter().map(|run| core.horizon_of_run(run)).max().unwrap_or(Glsn::NONE),
         };
+        let below = match task.moves_unasked {
+            true => core.horizon.relocate_below(),
+            false => core.horizon.must_relocate_below(),
+        };
         let infos = task.runs.iter().flat_map(|run| run.infos());
         let small = infos.filter(|info| is_small(core, info)).count();
         let mut job = Self {
             inputs: task.inputs,
+            moves_unasked: task.moves_unasked,
             horizon,
             joins_small: task.priority == Priority::All || small > SMALL_MAX,
             splitter: Splitter::new(task.inputs, task.runs.len() == view.history.len()),
-            relocator: Relocator::new(core, &set_aside.budget),
+            relocator: Relocator::new(core, &set_aside.budget, below),
             sweep: Sweep::new(task.runs.len()),
             ahead: None,
             merge: Merge::new(task.runs.iter().map(cursor).collect(), Direction::Forward),
@@ -540,7 +567,10 @@ impl Job {
     /// be moved.
     fn needs_change(&self, core: &Core, info: &TableInfo) -> bool {
         let moves = info.min_pointer.is_some_and(|pointer| self.relocator.wants(pointer));
+        // An earlier version did not count them.
+        let counts = info.min_pointer.is_some() && info.log_bytes.is_none();
         moves
+            || counts
             || match self.inputs {
                 Inputs::Current { oldest } => oldest && info.deletions > 0,
                 Inputs::History => core.horizon_passed(info),

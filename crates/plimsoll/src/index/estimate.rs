@@ -46,13 +46,18 @@ fn in_memtable(memtable: &Memtable, range: KeyRange<'_>) -> f64 {
     let mut next = map.seek(from.0, from.1.0);
     while let Some(newest) = next.map(|at| map.at(at)).filter(is_within) {
         if keys == KEYS_COUNTED {
-            // Each version counts for its part of a key.
-            let sampled = map.estimate((from.0, from.1.0), to.map(|(key, glsn)| (key, glsn.0)), |entry| {
-                let newest = map.seek(entry.key, u64::MAX).map_or(entry, |at| map.at(at));
-                let versions = map.estimate((entry.key, u64::MAX), Some((entry.key, Glsn::NONE.0)), |_| 1.0);
-                weight(newest.value) / versions.max(1.0)
+            // Each version counts for its part of a key. Samples of one key follow each other.
+            let (mut key, mut each) = (Vec::new(), 0.0);
+            let behind = map.estimate((newest.key, u64::MAX), to.map(|(key, glsn)| (key, glsn.0)), |entry| {
+                if key != entry.key {
+                    entry.key.clone_into(&mut key);
+                    let newest = map.seek(entry.key, u64::MAX).map_or(entry, |at| map.at(at));
+                    let versions = map.estimate((entry.key, u64::MAX), Some((entry.key, Glsn::NONE.0)), |_| 1.0);
+                    each = weight(newest.value) / versions.max(1.0);
+                }
+                each
             });
-            return if sum > 0.0 { sampled.max(sum) } else { sampled };
+            return sum + behind;
         }
         keys += 1;
         sum += weight(newest.value);

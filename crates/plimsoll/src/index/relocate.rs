@@ -13,10 +13,9 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::Chunk;
 
-use crate::index::Horizon;
 use crate::index::blobs::Blobs;
 use crate::index::core::Core;
-use crate::types::error::{Error, Lift, Result};
+use crate::types::error::{Lift, Result};
 use crate::types::version::{Stored, Version, running_value_sum};
 
 /// Copies the values of one job. If it is dropped before a manifest names its blob file, it removes the file.
@@ -24,14 +23,11 @@ pub(crate) struct Relocator {
     log: Arc<dyn Log>,
     blobs: Arc<Blobs>,
     budget: Budget,
-    horizon: Arc<dyn Horizon>,
     below: Glsn,
     piece: Option<Chunk>,
     writer: Option<Box<dyn BlobWriter>>,
     blob: Option<BlobId>,
     copying: Option<Copying>,
-    /// A value that was copied and that nobody asked to be moved.
-    unasked: Option<Glsn>,
     finished: bool,
     named: bool,
 }
@@ -57,22 +53,25 @@ pub(crate) enum Moved<'a> {
 }
 
 impl Relocator {
-    /// Copies the values in entries that the horizon wants moved now; takes one chunk of `budget`.
-    pub(crate) fn new(core: &Core, budget: &Budget) -> Self {
+    /// Copies the values in entries below `below`; takes one chunk of `budget`.
+    pub(crate) fn new(core: &Core, budget: &Budget, below: Glsn) -> Self {
         Self {
             log: Arc::clone(&core.context.log),
             blobs: Arc::clone(&core.blobs),
             budget: budget.clone(),
-            horizon: Arc::clone(&core.horizon),
-            below: core.horizon.relocate_below(),
+            below,
             piece: None,
             writer: None,
             blob: None,
             copying: None,
-            unasked: None,
             finished: false,
             named: false,
         }
+    }
+
+    /// Values of entries below this one are copied.
+    pub(crate) fn below(&self) -> Glsn {
+        self.below
     }
 
     /// Whether values of this entry are copied.
@@ -86,19 +85,11 @@ impl Relocator {
         if !self.wants(version.glsn) {
             return Ok(Moved::Ready(version.stored));
         }
-        let is_asked = version.glsn < self.horizon.must_relocate_below();
-        if let Err(error) = self.begin() {
-            if is_asked {
-                return Err(error);
-            }
-            self.stop_unasked(version.glsn, &error);
-            return Ok(Moved::Ready(version.stored));
-        }
+        self.begin()?;
         let (writer, piece) = (self.writer.as_mut().expect("begun"), self.piece.as_mut().expect("begun"));
         let start = writer.position();
         let mut copying = self.copying.take().unwrap_or_else(|| Copying { start, copied: 0, sum: running_value_sum() });
         let blob = writer.id();
-        self.unasked = self.unasked.or((!is_asked).then_some(version.glsn));
         while copying.copied < len {
             if *allowance == 0 {
                 self.copying = Some(copying);
@@ -109,31 +100,16 @@ impl Relocator {
             match self.log.read_range(version.glsn, offset + copying.copied, into) {
                 // The entry was dropped: the version records it from now on.
                 Err(LogError::Dropped { .. }) => return Ok(Moved::Ready(Stored::Dropped { len })),
-                Err(error @ (LogError::Corrupt { .. } | LogError::Io { .. })) if !is_asked => {
-                    self.stop_unasked(version.glsn, &Error::of_log(error));
-                    return Ok(Moved::Ready(version.stored));
-                }
                 read => _ = read.lift()?,
             }
             copying.sum.take(into);
-            writer.write(into).lift().inspect_err(|error| note_unwritten(&*self.horizon, self.unasked, error))?;
+            writer.write(into).lift()?;
             copying.copied += bytes;
             *allowance = allowance.saturating_sub(bytes);
         }
         let stored = Stored::InBlob { blob, offset: copying.start, len, sum };
-        match version.stored.check_sum(version.glsn, copying.sum.sum()) {
-            Err(error) if !is_asked => {
-                self.stop_unasked(version.glsn, &error);
-                Ok(Moved::Ready(version.stored))
-            }
-            checked => checked.map(|()| Moved::Ready(stored)),
-        }
-    }
-
-    /// From here on only values that somebody asked for are copied.
-    fn stop_unasked(&mut self, glsn: Glsn, error: &Error) {
-        self.below = self.horizon.must_relocate_below();
-        self.horizon.stop_relocating(glsn, error);
+        version.stored.check_sum(version.glsn, copying.sum.sum())?;
+        Ok(Moved::Ready(stored))
     }
 
     fn begin(&mut self) -> Result<()> {
@@ -150,7 +126,7 @@ impl Relocator {
     /// Syncs the blob file, if there is one.
     pub(crate) fn finish(&mut self) -> Result<()> {
         if let Some(writer) = self.writer.take() {
-            writer.finish().lift().inspect_err(|error| note_unwritten(&*self.horizon, self.unasked, error))?;
+            writer.finish().lift()?;
             self.finished = true;
         }
         Ok(())
@@ -166,13 +142,6 @@ impl Relocator {
         if let Some(blob) = self.blob {
             self.log.hand_over_blob(blob);
         }
-    }
-}
-
-/// A blob file that cannot be written fails its job, which begins anew: without the moves that nobody asked for.
-fn note_unwritten(horizon: &dyn Horizon, unasked: Option<Glsn>, error: &Error) {
-    if let Some(glsn) = unasked {
-        horizon.stop_relocating(glsn, error);
     }
 }
 

@@ -205,7 +205,8 @@ impl View {
 
     /// Bytes of the values in log entries that runs point to, also those that a merge will drop; `None` if a table does not tell.
     pub(crate) fn log_bytes(&self) -> Option<u64> {
-        self.infos().filter(|info| info.min_pointer.is_some()).map(|info| info.log_bytes).sum()
+        let mut counts = self.infos().filter(|info| info.min_pointer.is_some()).map(|info| info.log_bytes);
+        counts.try_fold(0u64, |sum, bytes| Some(sum.saturating_add(bytes?)))
     }
 
     /// Refuses a moment whose versions may be gone, so that a wrong answer is never given.

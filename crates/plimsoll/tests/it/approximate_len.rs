@@ -97,6 +97,22 @@ fn a_queue_that_is_emptied_takes_no_keys_from_its_neighbour() {
 }
 
 #[test]
+fn values_in_front_of_many_deletions_do_not_hide_them() {
+    let (_dir, db) = store();
+    let keys = db.keyspace("keys").unwrap();
+    for first in (0..20_000).step_by(5_000) {
+        put(&db, &keys, first..first + 5_000);
+    }
+    db.flush().unwrap();
+    put(&db, &keys, 0..200);
+    let mut tx = db.begin();
+    (200..20_000u32).for_each(|number| tx.delete(&keys, number.to_be_bytes()).unwrap());
+    tx.commit().unwrap();
+    let about = db.approximate_len(&keys, ..).unwrap();
+    assert!(about <= 6_000, "about {about} of 200, 19,800 deletions");
+}
+
+#[test]
 fn keys_that_are_overwritten_in_one_memtable_count_once() {
     for keys in [10u32, 300, 1_000] {
         let (_dir, db) = store();

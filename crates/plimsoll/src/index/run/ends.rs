@@ -8,7 +8,7 @@
 //! blobs (as many pages as they take, usually none): | count u16 | distances (varints) ... |
 //!
 //! footer (the last page):
-//! | pages | root | versions | deletions | min glsn | max glsn | min pointer | blobs | blobs page | flags | first key | last key |
+//! | pages | root | versions | deletions | min glsn | max glsn | min pointer | blobs | blobs page | flags | first key | last key | log bytes |
 //!   u32     u32    u64        u64         u64        u64        u64           u32     u32          u8      u16 and bytes
 //! ```
 //!

@@ -266,7 +266,12 @@ impl Table {
         let (mut sampled, mut leaves) = (0.0, 0.0);
         for page in 0..pages {
             let number = first + 1 + (u64::from(between) * u64::from(2 * page + 1) / u64::from(2 * pages)) as u32;
-            if let Some(in_leaf) = in_leaf(number)? {
+            // A page of another kind lies among leaves.
+            let there = match in_leaf(number)? {
+                None if number + 1 < last && pages < between => in_leaf(number + 1)?,
+                there => there,
+            };
+            if let Some(in_leaf) = there {
                 (sampled, leaves) = (sampled + in_leaf, leaves + 1.0);
             }
         }
