@@ -165,8 +165,7 @@ fn a_store_of_somebody_else_can_be_read_and_says_so_to_writers() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "k", "v"]).ok();
-    let program = folder.at("plimsoll");
-    fs::copy(env!("CARGO_BIN_EXE_plimsoll"), &program).unwrap();
+    let program = folder.program("plimsoll", env!("CARGO_BIN_EXE_plimsoll"));
     let set_mode = |path: &str, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     let folders = [folder.at("store/log"), folder.at("store/index"), folder.at("store"), folder.at("")];
     folders.iter().for_each(|path| set_mode(path, 0o555));

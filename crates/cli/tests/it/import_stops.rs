@@ -1,7 +1,6 @@
 //! An import that is stopped keeps what it has and goes on from there.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -21,8 +20,7 @@ fn slow_git(folder: &Folder) -> String {
         "#!/bin/sh\ncase \"$*\" in\n*--reverse*) '{real}' \"$@\" | while read line; do echo $line; sleep 0.01; done ;;\n*) exec '{real}' \"$@\" ;;\nesac\n"
     );
     fs::create_dir(folder.at("bin")).unwrap();
-    let path = folder.file("bin/git", script);
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    folder.program("bin/git", &folder.file("git.sh", script));
     format!("{}:{}", folder.at("bin"), std::env::var("PATH").unwrap())
 }
 

@@ -99,4 +99,15 @@ impl Folder {
         std::fs::write(&path, content).unwrap();
         path.to_str().unwrap().to_owned()
     }
+
+    /// A program in it, with the bytes of a file.
+    ///
+    /// Another process writes it: a thread that starts a command at that moment would inherit our handle of a file that we
+    /// write, and until that command runs, whoever starts the program is told that its text file is busy.
+    pub(crate) fn program(&self, name: &str, from: &str) -> String {
+        let path = self.at(name);
+        let installed = Command::new("install").args(["-m", "755", from, &path]).output().unwrap();
+        assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
+        path
+    }
 }
