@@ -70,6 +70,12 @@ impl Pieces {
         // Not under the lock: the budget may have to make room.
         let chunk = inner.budget.take(inner.kind)?;
         let mut cuts = inner.lock();
+        if let Some(piece) = inner.take_free(&mut cuts) {
+            // Another holder gave it back meanwhile. A cut of which nobody holds a piece would keep its chunk.
+            drop(cuts);
+            drop(chunk);
+            return Ok(piece);
+        }
         let number = cuts.unused.pop().unwrap_or(cuts.cuts.len());
         let cut = Some(Cut { chunk, used: 0 });
         match cuts.cuts.get_mut(number) {
@@ -177,7 +183,7 @@ impl fmt::Debug for Piece {
 #[cfg(not(any(loom, shuttle)))]
 mod tests {
     use super::*;
-    use crate::budget::Backing;
+    use crate::budget::{Backing, Reclaim};
 
     fn pieces(chunks: u64, piece_bytes: usize) -> (Budget, Pieces) {
         let budget = Budget::new(chunks * CHUNK_BYTES as u64, Backing::Heap).unwrap();
@@ -205,6 +211,28 @@ mod tests {
             assert_eq!(budget.free_bytes(), 2 * CHUNK_BYTES as u64);
             assert_eq!(budget.usage().of(Kind::WriteSet), 0);
         }
+    }
+
+    /// Gives back a piece and a chunk when it is asked, as other threads do.
+    struct Others(std::sync::Mutex<Option<(Piece, Chunk)>>);
+
+    impl Reclaim for Others {
+        fn reclaim(&self, _: usize) -> usize {
+            usize::from(self.0.lock().unwrap().take().is_some())
+        }
+    }
+
+    #[test]
+    fn a_piece_that_comes_free_while_a_chunk_is_taken_leaves_no_empty_chunk_behind() {
+        let (budget, pieces) = pieces(2, 4096);
+        let mut held: Vec<_> = (0..16).map(|_| pieces.take().unwrap()).collect();
+        let others = (held.pop().unwrap(), budget.take(Kind::Staging).unwrap());
+        let others: Arc<dyn Reclaim> = Arc::new(Others(std::sync::Mutex::new(Some(others))));
+        budget.add_reclaimer(Arc::downgrade(&others));
+        held.push(pieces.take().unwrap());
+        drop(held);
+        assert_eq!(budget.usage().of(Kind::WriteSet), 0);
+        assert_eq!(budget.free_bytes(), 2 * CHUNK_BYTES as u64);
     }
 
     #[test]
