@@ -213,7 +213,8 @@ pub(crate) fn open_by(
     store.committer.free_log_by(this);
     keyspace_commits::load(&store, replayed.last)?;
     cursor_commits::load(&store, replayed.last)?;
-    if let Some(checkpoints) = store.maintenance.checkpoints.as_ref().filter(|_| !store.options.background) {
+    let sweeps = !store.options.background && store.options.sizes.sweeps_at_open;
+    if let Some(checkpoints) = store.maintenance.checkpoints.as_ref().filter(|_| sweeps) {
         // With threads, the checkpoint thread does this, and opening does not wait for it.
         checkpoints.sweep()?;
     }

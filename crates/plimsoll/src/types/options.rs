@@ -75,6 +75,9 @@ pub struct Sizes {
     pub read_set_bytes: Option<u64>,
     /// Page reads, made to validate rows, after which a step of restoring the warm image ends.
     pub restore_loads: u64,
+    /// Without threads: whether opening sweeps the files that an earlier process left beside the log. If not, the first step of background
+    /// work that looks at checkpoints does, as the thread would: a while after opening, beside transactions.
+    pub sweeps_at_open: bool,
 }
 
 #[cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "simulations reach it"))]
@@ -86,6 +89,7 @@ impl Sizes {
         write_set_bytes: None,
         read_set_bytes: None,
         restore_loads: 64,
+        sweeps_at_open: true,
     };
 }
 

@@ -84,7 +84,12 @@ impl Checkpoints {
 
     /// Looks once, if no thread does.
     pub(crate) fn step(&self) -> Progress {
-        if self.worker.is_some() { Progress::Idle } else { self.core.step() }
+        if self.worker.is_some() {
+            return Progress::Idle;
+        }
+        // Unless opening did. A file that cannot be swept now is swept at the next call, or when the store is opened again.
+        let _ = self.core.sweep();
+        self.core.step()
     }
 
     /// Sweeps the leftovers of an earlier process beside the log, unless that was done: for callers that inspect the files.
