@@ -15,6 +15,7 @@ mod cursors;
 mod held;
 mod image;
 mod moments;
+mod removals;
 mod restore;
 mod salvage;
 mod spaces;
@@ -108,6 +109,8 @@ pub struct Driver {
     in_doubt: bool,
     /// Whether the store was closed cleanly, so that nothing can be lost.
     closed_cleanly: bool,
+    /// Whether only the process ends at the next power cut, which is scheduled.
+    ends_process: bool,
     /// Whether a fault or a power cut has happened to the store.
     was_hurt: bool,
     /// Timestamps increase with GLSNs: not after the clock was set back by more than a day.
@@ -156,6 +159,7 @@ impl Driver {
             care,
             in_doubt: false,
             closed_cleanly: true,
+            ends_process: false,
             was_hurt: false,
             times_ordered: true,
             trim_asked: 0,
@@ -378,7 +382,7 @@ impl Driver {
                 Ok(db) => return self.opened(db),
                 Err(_) if self.world.disk.power_is_cut() => {
                     self.was_hurt = true;
-                    self.world.disk.restore_power();
+                    self.power_on();
                 }
                 Err(error) => {
                     ensure(self.excused(&error), || format!("the store does not open: {error} [{error:?}]"))?;
@@ -469,11 +473,17 @@ impl Driver {
         self.drop_handles();
         // Its files are invalid: closing must fail without harm.
         drop(self.db.take());
-        self.world.disk.restore_power();
+        self.power_on();
         self.closed_cleanly = false;
         self.open_store(cut_again)?;
         self.raise_floors();
         Ok(())
+    }
+
+    /// The disk works again: after a power cut, or after the end of the process that was scheduled in its place.
+    fn power_on(&mut self) {
+        let disk = &self.world.disk;
+        if std::mem::take(&mut self.ends_process) { disk.restart_process() } else { disk.restore_power() }
     }
 
     /// Ends the process without closing the store, and opens it again: everything that it wrote is there, synced or not.
@@ -571,7 +581,7 @@ impl Driver {
 
     /// The invariants between any two operations.
     fn settle(&mut self, op: &Op) -> Outcome {
-        if may_drop_versions(op) {
+        if step::may_drop_versions(op) {
             self.raise_floors();
         }
         let (newest, bounds) = (self.db().newest(), self.db().log().bounds());
@@ -650,25 +660,6 @@ impl Driver {
         }
         Ok(())
     }
-}
-
-/// Whether flush or compaction can run within an operation.
-fn may_drop_versions(op: &Op) -> bool {
-    !matches!(
-        op,
-        Op::Begin { .. }
-            | Op::Get { .. }
-            | Op::Walk { amid: None, .. }
-            | Op::WalkOn { .. }
-            | Op::ReaderOn { .. }
-            | Op::Snapshot { .. }
-            | Op::Release { .. }
-            | Op::Advance { .. }
-            | Op::Jump { .. }
-            | Op::Fault(_)
-            | Op::DropCaches
-            | Op::Wait
-    )
 }
 
 /// Opens a store in a world, runs a workload and compares everything at the end; a panic counts as a failure.

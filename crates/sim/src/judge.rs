@@ -80,6 +80,22 @@ impl View<'_> {
         }
     }
 
+    fn get_lent(&self, keyspace: &Keyspace, key: &[u8]) -> plimsoll::Result<Option<Vec<u8>>> {
+        match self {
+            View::Tx(tx, _) => tx.get_with(keyspace, key, <[u8]>::to_vec),
+            View::Snapshot(snapshot) => snapshot.get_with(keyspace, key, <[u8]>::to_vec),
+        }
+    }
+
+    /// The first and the last key.
+    fn ends(&self, keyspace: &Keyspace) -> plimsoll::Result<[Option<Vec<u8>>; 2]> {
+        let (first, last) = match self {
+            View::Tx(tx, _) => (tx.first(keyspace)?, tx.last(keyspace)?),
+            View::Snapshot(snapshot) => (snapshot.first(keyspace)?, snapshot.last(keyspace)?),
+        };
+        Ok([first, last].map(|pair| pair.map(|(key, _)| key)))
+    }
+
     fn walk(&self, keyspace: &Keyspace, span: &Span) -> plimsoll::Result<Range<'_>> {
         let bounds = |lower, upper| (bound(lower), bound(upper));
         match (self, span) {
@@ -168,6 +184,11 @@ impl Judge<'_> {
                 let Some(bytes) = self.drain(what, reader)? else { return Ok(false) };
                 is_value(what, bytes.as_deref(), wanted)?;
             }
+            Get::Lent | Get::Now => {
+                let answer = view.get_lent(place.keyspace, key);
+                let Some(value) = self.settle(what, moment, answer)? else { return Ok(false) };
+                is_value(what, value.as_deref(), wanted)?;
+            }
             Get::Contains => {
                 let Some(there) = self.settle(what, moment, view.contains(place.keyspace, key))? else {
                     return Ok(false);
@@ -175,6 +196,32 @@ impl Judge<'_> {
                 same(what(), &there, &wanted.is_some())?;
             }
         }
+        Ok(true)
+    }
+
+    /// Reads one key by the store's own calls, at its newest moment; whether all were answered.
+    pub(crate) fn get_now(&self, place: Place<'_>, key: &[u8]) -> Outcome<bool> {
+        let wanted = self.model.get(place.space, key, self.db.newest().0);
+        let what = |call: &'static str| move || format!("{call} of {} in {} now", show(key), space_name(place.space));
+        let lent = self.db.get_with(place.keyspace, key, <[u8]>::to_vec);
+        let Some(value) = self.settle(what("get_with"), None, lent)? else { return Ok(false) };
+        is_value(what("get_with"), value.as_deref(), wanted)?;
+        let Some(value) = self.settle(what("get"), None, self.db.get(place.keyspace, key))? else { return Ok(false) };
+        is_value(what("get"), value.as_deref(), wanted)?;
+        Ok(true)
+    }
+
+    /// The first and the last key of a keyspace; whether they were answered.
+    pub(crate) fn ends(&self, view: View<'_>, place: Place<'_>) -> Outcome<bool> {
+        let (at, nothing) = (view.at(), Writes::new());
+        let what = || format!("the first and the last key at {at} in {}", space_name(place.space));
+        let Some(found) = self.settle(what, Some((place.space, at)), view.ends(place.keyspace))? else {
+            return Ok(false);
+        };
+        let all = Span::Range(Edge::Open, Edge::Open);
+        let wanted = self.model.walk(place.space, &all, at, view.own().unwrap_or(&nothing));
+        let wanted = [wanted.first(), wanted.last()].map(|pair| pair.map(|(key, _)| show(key)));
+        same(what(), &found.map(|key| key.map(|key| show(&key))), &wanted)?;
         Ok(true)
     }
 
@@ -379,7 +426,7 @@ impl Judge<'_> {
             let (glsn, stream, time) = (entry.glsn, entry.stream, entry.time);
             self.is_entry(what, &LogEntryRef { glsn, stream, time, payload: entry.payload() })?;
         }
-        if stream == Some(0) { self.feed(from) } else { Ok(true) }
+        if matches!(stream, None | Some(0)) { self.feed(from) } else { Ok(true) }
     }
 
     /// Reads the change feed to its end: every commit once, in order, but for those that only move cursors.
@@ -399,6 +446,49 @@ impl Judge<'_> {
             if !self.is_commit(what, &commit)? {
                 return Ok(false);
             }
+        }
+    }
+
+    /// Reads the commits that changed keys with a prefix, each with these changes alone.
+    pub(crate) fn watch(&self, place: Place<'_>, from: u64, prefix: &[u8]) -> Outcome<bool> {
+        let what = || format!("watch {} in {} from {from}", show(prefix), space_name(place.space));
+        let mut commits = match self.db.watch(place.keyspace, prefix, Glsn(from)) {
+            Err(Error::Trimmed { .. }) if from < self.model.first() => return Ok(false),
+            answer => match self.settle(what, None, answer)? {
+                Some(commits) => commits,
+                None => return Ok(false),
+            },
+        };
+        let changes_of = |glsn: u64| -> Vec<(String, Option<Content>)> {
+            match self.model.entry(glsn).map(|placed| &placed.entry) {
+                Some(Entry::Commit { writes, .. }) => {
+                    let of_space = writes.iter().filter(|((space, _), _)| *space == place.space);
+                    let inside = of_space.filter(|((_, key), _)| key.starts_with(prefix));
+                    inside.map(|((_, key), value)| (show(key), *value)).collect()
+                }
+                Some(Entry::Dropped { space, keys }) if *space == place.space => {
+                    keys.iter().filter(|key| key.starts_with(prefix)).map(|key| (show(key), None)).collect()
+                }
+                _ => Vec::new(),
+            }
+        };
+        let mut wanted = (from.max(1)..=self.db.newest().0).filter(|glsn| !changes_of(*glsn).is_empty());
+        loop {
+            let Some(commit) = self.settle(what, None, commits.next().transpose())? else { return Ok(false) };
+            let wanted = wanted.next();
+            same(format!("{}: next GLSN", what()), &commit.as_ref().map(|commit| commit.glsn().0), &wanted)?;
+            let Some(commit) = commit else { return Ok(true) };
+            let mut wanted = changes_of(commit.glsn().0).into_iter();
+            let Some(changes) = self.settle(what, None, commit.changes())? else { return Ok(false) };
+            for change in changes {
+                let Some(change) = self.settle(what, None, change)? else { return Ok(false) };
+                let what = || format!("{}: {} in {}", what(), show(change.key()), commit.glsn());
+                let (key, content) = wanted.next().unzip();
+                same(what(), &Some(show(change.key())), &key)?;
+                let Some(value) = self.settle(what, None, change.value())? else { return Ok(false) };
+                is_value(what, value.as_deref(), content.flatten())?;
+            }
+            same(format!("{}: changes left out of {}", what(), commit.glsn()), &None, &wanted.next())?;
         }
     }
 
@@ -536,7 +626,7 @@ fn fits(found: Option<&[u8]>, wanted: Option<Content>) -> bool {
     }
 }
 
-fn is_value(what: impl Fn() -> String, found: Option<&[u8]>, wanted: Option<Content>) -> Outcome {
+pub(crate) fn is_value(what: impl Fn() -> String, found: Option<&[u8]>, wanted: Option<Content>) -> Outcome {
     ensure(fits(found, wanted), || {
         let begin =
             |bytes: &[u8]| format!("{} bytes beginning {}", bytes.len(), bytes[..bytes.len().min(16)].escape_ascii());

@@ -92,6 +92,19 @@ pub enum Op {
         /// The key.
         key: Key,
     },
+    /// Takes away what a walk finds.
+    Remove {
+        /// The transaction.
+        tx: u8,
+        /// The keyspace's number.
+        space: u8,
+        /// Which keys; for the first and the last one, of all.
+        span: Span,
+        /// Which of them, and by which call.
+        how: Removal,
+        /// How many at most, where the call returns one after the other.
+        limit: u32,
+    },
     /// Reads a key.
     Get {
         /// Where.
@@ -224,6 +237,15 @@ pub enum Op {
         /// Only this stream.
         stream: Option<u32>,
     },
+    /// Reads the commits that changed keys with a prefix.
+    Watch {
+        /// The keyspace's number.
+        space: u8,
+        /// From this many GLSNs before the newest.
+        back: u64,
+        /// The beginning of the keys.
+        prefix: Key,
+    },
     /// Reads one entry of the log.
     Read {
         /// This many GLSNs before the newest.
@@ -270,6 +292,11 @@ pub enum Op {
         /// At this many GLSNs before the newest.
         back: u64,
     },
+    /// In a copy of the store: the log loses its last segments, and what the index has is salvaged.
+    LoseLog {
+        /// How many segments.
+        segments: u8,
+    },
     /// Writes what is in memory into runs.
     Flush,
     /// Merges all runs.
@@ -315,6 +342,8 @@ pub enum Op {
     Verify,
     /// Compares the whole store with the model.
     Check,
+    /// Opens the store once more, read-only, and compares what that one reads.
+    ReadBeside,
     /// Lets time pass.
     Advance {
         /// How much.
@@ -335,6 +364,11 @@ pub enum Op {
         /// At which sync from now on.
         after: u64,
     },
+    /// Lets the process end later, in the middle of an operation: what it wrote stays, synced or not.
+    KillAtSync {
+        /// At which sync from now on.
+        after: u64,
+    },
     /// Changes how the disk lies.
     Fault(Fault),
 }
@@ -347,6 +381,8 @@ impl Op {
             | Op::PutMany { space, .. }
             | Op::BulkLoad { space, .. }
             | Op::Delete { space, .. }
+            | Op::Remove { space, .. }
+            | Op::Watch { space, .. }
             | Op::Get { space, .. }
             | Op::Walk { space, .. }
             | Op::WalkBegin { space, .. }
@@ -451,6 +487,34 @@ pub enum Get {
     Streamed,
     /// `contains_key`.
     Contains,
+    /// `get_with`.
+    Lent,
+    /// By the store's own calls, at its newest moment.
+    Now,
+}
+
+/// Which keys are taken away, and by which call. The numbers choose every n-th key, by its bytes ([`Removal::takes`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// `pop_first`.
+    First,
+    /// `pop_last`.
+    Last,
+    /// `retain`.
+    Retain(u8),
+    /// `extract_if`.
+    Extract(u8),
+}
+
+impl Removal {
+    /// Whether it takes a key away.
+    pub fn takes(self, key: &[u8]) -> bool {
+        let sum: u64 = key.iter().map(|byte| u64::from(*byte)).sum();
+        match self {
+            Removal::First | Removal::Last => true,
+            Removal::Retain(each) | Removal::Extract(each) => sum.is_multiple_of(u64::from(each.max(1))),
+        }
+    }
 }
 
 /// The end of a range.

@@ -37,6 +37,26 @@ impl Driver {
         Ok(self.model.newest())
     }
 
+    /// Opens the store once more, as a process that only reads does beside the one that writes, and compares what it reads.
+    pub(super) fn read_beside(&mut self) -> Outcome<String> {
+        let excuses = self.excuses;
+        if self.in_doubt || excuses.reads || excuses.flips || excuses.sync || excuses.full {
+            // What is in memory only, or is lost, the other one cannot know.
+            return Ok(String::new());
+        }
+        let opened = Db::open(self.world.store_path(), self.world.options().read_only(true));
+        let Some(db) = self.expect("opening the store to read beside the writer", opened)? else {
+            return Ok(String::new());
+        };
+        let (newest, mut model) = (db.newest(), self.model.clone());
+        ensure(model.may_end_at(newest.0), || {
+            format!("a reader beside the writer begins at {newest}, {} is acknowledged", model.acked())
+        })?;
+        model.cut_behind(newest.0);
+        compare(&db, &model, &|error: &Error| self.excused(error))?;
+        Ok(String::new())
+    }
+
     /// Reads every byte of the store.
     pub(crate) fn verify(&mut self) -> Outcome {
         let Some(report) = self.expect("verify", self.db().verify(&mut |_| {}))? else { return Ok(()) };
@@ -82,6 +102,7 @@ impl Driver {
         let report = self.expect("backup", backed_up)?;
         let mut model = self.model.clone();
         let excuses = self.excuses;
+        self.ends_process = false;
         self.world.disk.cut_power();
         self.recover(0)?;
         let well = !(excuses.reads || excuses.flips || excuses.full || excuses.sync);
@@ -153,8 +174,9 @@ fn compare_moment(judge: &Judge<'_>, space: u8, keyspace: &Keyspace, at: u64) ->
     let all = Span::Range(Edge::Open, Edge::Open);
     judge.walk(View::Snapshot(&snapshot), place, &all, Way::whole(false))?;
     judge.walk(View::Snapshot(&snapshot), place, &all, Way::whole(true))?;
+    judge.ends(View::Snapshot(&snapshot), place)?;
     for (number, key) in judge.model.keys(space).into_iter().take(KEYS).enumerate() {
-        let how = [Get::Value, Get::Streamed, Get::Contains][number % 3];
+        let how = [Get::Value, Get::Streamed, Get::Contains, Get::Lent][number % 4];
         judge.get(View::Snapshot(&snapshot), place, &key, how)?;
     }
     judge.get(View::Snapshot(&snapshot), place, b"never written", Get::Value)?;

@@ -1,15 +1,25 @@
 //! Manual repairs of a closed store. Its log is cut, and the store is then as at the end of the record before the cut; or its index is
-//! removed, and is rebuilt from the log. The warm image stays, with data on runs and moments that are gone.
+//! removed, and is rebuilt from the log; or, in a copy, the log loses its end and the index is what is left. The warm image stays, with
+//! data on runs and moments that are gone.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use plimsoll_disk::vfs::Disk;
 
-use plimsoll::Glsn;
+use plimsoll::{Error, Glsn};
 
 use crate::driver::Driver;
 use crate::failure::{Failure, Outcome, ensure, same};
+use crate::judge::{is_value, show};
+use crate::model::{Writes, space_name};
+use crate::op::{Edge, Span};
+use crate::world::World;
+
+/// Longer values are in the log only, or in blob files.
+const INLINE_BYTES: u32 = 1024;
+
+const ALL: Span = Span::Range(Edge::Open, Edge::Open);
 
 impl Driver {
     /// Takes the index away.
@@ -69,6 +79,72 @@ impl Driver {
         let newest = self.db().newest();
         ensure(newest == kept, || format!("salvaged up to {kept}, and opened at {newest}"))?;
         Ok(format!("kept {kept}"))
+    }
+
+    /// Has the index know everything, and salvages a copy of the store whose log has lost its end.
+    pub(super) fn lose_log(&mut self, segments: u8) -> Outcome<String> {
+        if self.model.last_commit() == 0 {
+            return Ok("nothing to salvage".to_owned());
+        }
+        self.heal();
+        let flushed = self.upkeep("flush", |db| db.flush())?;
+        if flushed != "answered" || !self.close_for_copying()? {
+            self.reopen()?;
+            return Ok("failed".to_owned());
+        }
+        let world = self.world.copy();
+        let salvaged = self.salvage_without_end(&world, segments)?;
+        self.open_store(0)?;
+        Ok(salvaged)
+    }
+
+    fn salvage_without_end(&self, world: &World, segments: u8) -> Outcome<String> {
+        let told = |error: std::io::Error| Failure::new(format!("taking the end of the log away: {error}"));
+        let mut files = world.files(&world.store_path().join("log")).map_err(told)?;
+        files.retain(|(path, _)| path.extension().is_some_and(|ending| ending == "seg"));
+        files.sort();
+        for (path, _) in files.iter().rev().take(usize::from(segments)) {
+            world.disk.remove(path).map_err(told)?;
+        }
+        let report = match plimsoll::salvage_from_index(world.store_path(), world.options()) {
+            // No commit was in what is gone.
+            Err(Error::InvalidInput { .. }) => return Ok("whole".to_owned()),
+            report => report.map_err(|error| Failure::new(format!("salvage from the index: {error} [{error:?}]")))?,
+        };
+        let failed = |what: &str, error: &Error| Failure::new(format!("{what} a salvaged store: {error} [{error:?}]"));
+        let db = world.open().map_err(|error| failed("opening", &error))?;
+        same("newest moment of a salvaged store", &db.newest(), &report.glsn)?;
+        let problems = db.verify(&mut |_| {}).map_err(|error| failed("verifying", &error))?.problems;
+        ensure(problems.is_empty(), || format!("a salvaged store is damaged: {problems:?}"))?;
+        let newest = self.model.newest();
+        for (space, _) in self.model.spaces() {
+            let name = space_name(space);
+            let is_lost = |key: &[u8]| report.lost.iter().any(|(of, lost)| *of == name && lost == key);
+            for (key, _) in self.model.walk(space, &ALL, newest, &Writes::new()) {
+                let Some((glsn, Some(content))) = self.model.version_at(space, &key, newest) else { continue };
+                ensure(!is_lost(&key) || glsn > report.front.0 && content.bytes > INLINE_BYTES, || {
+                    format!("{} in {name} was lost, although commit {glsn} is not in what is gone", show(&key))
+                })?;
+            }
+            let keyspace = db.keyspace(&name).map_err(|error| failed("a keyspace of", &error))?;
+            let walk = db.snapshot().range(&keyspace, ..).map_err(|error| failed("walking over", &error))?;
+            let found: Vec<_> =
+                walk.collect::<plimsoll::Result<_>>().map_err(|error| failed("walking over", &error))?;
+            let mut found = found.into_iter().filter(|(key, _)| !is_lost(key));
+            let mut wanted = self.model.walk(space, &ALL, newest, &Writes::new()).into_iter();
+            for (key, content) in wanted.by_ref().filter(|(key, _)| !is_lost(key)) {
+                let next = found.next();
+                same(
+                    format!("next key in {name} of a salvaged store"),
+                    &next.as_ref().map(|(key, _)| show(key)),
+                    &Some(show(&key)),
+                )?;
+                let value = next.map(|(_, value)| value);
+                is_value(|| format!("{} in {name} of a salvaged store", show(&key)), value.as_deref(), Some(content))?;
+            }
+            same(format!("a key more in {name} of a salvaged store"), &found.next().map(|(key, _)| show(&key)), &None)?;
+        }
+        Ok(format!("{} lost", report.lost_count))
     }
 
     /// Advances the clock: a manual repair takes time.

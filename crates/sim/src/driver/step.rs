@@ -47,6 +47,8 @@ impl Driver {
                 self.bulk_load(*space, *first, *count, *value, *scattered)
             }
             Op::Delete { tx, space, key } => self.delete(*tx, *space, key),
+            Op::Remove { tx, space, span, how, limit } => self.remove(*tx, *space, span, *how, *limit),
+            Op::Get { space, key, how: Get::Now, .. } => self.get_now(*space, key),
             Op::Get { from, space, key, how } => self.get(*from, *space, key, *how),
             Op::Walk { from, space, span, reverse, limit, keys_only, amid } => {
                 let how = Way { reverse: *reverse, limit: *limit, keys_only: *keys_only, amid: *amid };
@@ -84,6 +86,12 @@ impl Driver {
                 let from = self.back(*back).max(1);
                 answered(self.judge(&|error| self.excused(error)).follow(from, *stream)?)
             }
+            Op::Watch { space, back, prefix } => {
+                let Some(keyspace) = self.keyspace(*space)? else { return said("failed") };
+                let from = self.back(*back).max(1);
+                let place = self.place(*space, &keyspace);
+                answered(self.judge(&|error| self.excused(error)).watch(place, from, prefix)?)
+            }
             Op::Read { back } => {
                 let glsn = self.back(*back).max(1);
                 answered(self.judge(&|error| self.excused(error)).read(glsn)?)
@@ -95,6 +103,7 @@ impl Driver {
             Op::AdvanceCursor { name, back } => self.advance_cursor(*name, *back),
             Op::DropCursor { name } => self.drop_cursor(*name),
             Op::Salvage { back } => self.salvage(*back),
+            Op::LoseLog { segments } => self.lose_log(*segments),
             Op::Flush => self.upkeep("flush", |db| db.flush()),
             Op::Compact => self.upkeep("compact", |db| db.compact()),
             // Between two steps no page may be relied on to be in memory: the row cache then answers instead of pages.
@@ -139,6 +148,7 @@ impl Driver {
                 self.db().drop_caches();
                 said("")
             }
+            Op::ReadBeside => self.read_beside(),
             Op::Advance { micros } => {
                 self.world.clock.advance(Duration::from_micros(*micros));
                 said("")
@@ -149,11 +159,13 @@ impl Driver {
                 said("")
             }
             Op::Crash { again } => {
+                self.ends_process = false;
                 self.world.disk.cut_power();
                 self.recover(*again)?;
                 said("")
             }
-            Op::CutAtSync { after } => {
+            Op::CutAtSync { after } | Op::KillAtSync { after } => {
+                self.ends_process = matches!(op, Op::KillAtSync { .. });
                 let disk = &self.world.disk;
                 disk.cut_power_at_sync(disk.sync_count().saturating_add(*after));
                 said("")
@@ -258,8 +270,8 @@ impl Driver {
             let mut load = self.db().begin_bulk_load(&keyspace)?;
             for number in 0..count {
                 let number = if scattered { scatter(number, count) } else { number };
-                // Of two rows with one key the last one counts.
-                if number.is_multiple_of(7) {
+                // Of two rows with one key the last one counts. Where there are none, rising rows are not sorted.
+                if value.seed.is_multiple_of(2) && number.is_multiple_of(3) {
                     load.put(key(number), content(number.wrapping_add(1)).make())?;
                 }
                 load.put(key(number), content(number).make())?;
@@ -531,7 +543,7 @@ impl Driver {
         answered(self.expect("set_retention", set)?.is_some())
     }
 
-    fn upkeep(&mut self, what: &str, work: impl FnOnce(&Db) -> plimsoll::Result<()>) -> Outcome<String> {
+    pub(super) fn upkeep(&mut self, what: &str, work: impl FnOnce(&Db) -> plimsoll::Result<()>) -> Outcome<String> {
         let done = work(self.db());
         if let Err(Error::Poisoned { .. }) = &done {
             self.in_doubt = true;
@@ -577,6 +589,26 @@ impl Driver {
     }
 }
 
+/// Whether flush or compaction can run within an operation.
+pub(super) fn may_drop_versions(op: &Op) -> bool {
+    !matches!(
+        op,
+        Op::Begin { .. }
+            | Op::Get { .. }
+            | Op::Watch { .. }
+            | Op::Walk { amid: None, .. }
+            | Op::WalkOn { .. }
+            | Op::ReaderOn { .. }
+            | Op::Snapshot { .. }
+            | Op::Release { .. }
+            | Op::Advance { .. }
+            | Op::Jump { .. }
+            | Op::Fault(_)
+            | Op::DropCaches
+            | Op::Wait
+    )
+}
+
 /// A permutation of the numbers below `count` in a pseudo-random order.
 fn scatter(number: u32, count: u32) -> u32 {
     const STEP: u64 = 7919;
@@ -600,6 +632,6 @@ pub(super) fn said(what: impl Into<String>) -> Outcome<String> {
     Ok(what.into())
 }
 
-fn answered(yes: bool) -> Outcome<String> {
+pub(super) fn answered(yes: bool) -> Outcome<String> {
     said(if yes { "answered" } else { "refused" })
 }

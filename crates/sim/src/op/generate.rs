@@ -4,6 +4,7 @@
 //! know (whether a commit met a conflict) are determined by the driver.
 
 mod past;
+mod removals;
 mod scenes;
 
 use std::collections::VecDeque;
@@ -11,7 +12,7 @@ use std::collections::VecDeque;
 use plimsoll_disk::random::Random;
 
 use crate::content::Content;
-use crate::op::{Deed, Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Span, Within, numbered_key};
+use crate::op::{Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Span, numbered_key};
 
 /// The most transactions, and the most snapshots, that are open at once.
 const SLOTS: u8 = 3;
@@ -238,6 +239,7 @@ impl Generator {
             (if_so(open, 5), Self::put_many),
             (2, Self::bulk_load),
             (if_so(open, 40), Self::delete),
+            (if_so(open, 12), Self::remove),
             (if_so(open, 90), Self::commit),
             (if_so(open && settings.submits, 25), Self::submit),
             (if_so(settings.submits, 15), |_| Op::Wait),
@@ -249,7 +251,7 @@ impl Generator {
             (5, Self::reader_begin),
             (8, Self::reader_on),
             (8, Self::amid),
-            (if_so(settings.scenes, 12), Self::scene),
+            (if_so(settings.scenes, 14), Self::scene),
             (10, Self::snapshot),
             (8, Self::release),
             (12, Self::history),
@@ -258,6 +260,7 @@ impl Generator {
             (if_so(!settings.forgetful, 10), Self::append),
             (8, Self::scan),
             (3, Self::follow),
+            (4, Self::watch),
             (8, Self::read),
             (if_so(settings.limited, 4), Self::trim),
             (if_so(settings.limited, 6), Self::keyspace),
@@ -272,6 +275,7 @@ impl Generator {
             (10, Self::work),
             (3, |_| Op::DropCaches),
             (2, Self::memory),
+            (if_so(settings.restores, 2), Self::lose_log),
             (if_so(settings.restores, 3), Self::keep),
             (if_so(settings.restores, 4), Self::restore),
             (if_so(settings.upkeep, 6), Self::reopen),
@@ -282,10 +286,12 @@ impl Generator {
             (1, |_| Op::SaveImage),
             (if_so(settings.upkeep, 2), |_| Op::Verify),
             (2, |_| Op::Check),
+            (if_so(settings.upkeep, 2), |_| Op::ReadBeside),
             (10, Self::advance),
             (if_so(settings.jumps, 2), Self::jump),
             (if_so(settings.crashes, 6), Self::crash),
             (if_so(settings.crashes, 6), Self::cut),
+            (if_so(settings.crashes, 4), |generator| Op::KillAtSync { after: 1 + generator.below(12) }),
             (if_so(settings.fault.is_some(), if self.faulty { 40 } else { 15 }), Self::fault),
         ]
     }
@@ -434,10 +440,12 @@ impl Generator {
     }
 
     fn get(&mut self) -> Op {
-        let how = match self.below(10) {
-            0..7 => Get::Value,
-            7 => Get::Streamed,
-            _ => Get::Contains,
+        let how = match self.below(12) {
+            0..6 => Get::Value,
+            6 => Get::Streamed,
+            7 | 8 => Get::Contains,
+            9 | 10 => Get::Lent,
+            _ => Get::Now,
         };
         Op::Get { from: self.reader(), space: self.space(), key: self.key(), how }
     }
@@ -503,36 +511,6 @@ impl Generator {
         Op::ReaderOn { slot: self.below(2) as u8, bytes: 1 + self.below(reach) as u32 }
     }
 
-    fn amid(&mut self) -> Op {
-        let deed = match self.below(10) {
-            0..6 => Deed::Commit { space: self.space(), key: self.key(), value: self.content() },
-            6..8 => Deed::Compact,
-            8 if self.settings.limited => Deed::Trim,
-            _ => Deed::DropCaches,
-        };
-        let (at, op) = match self.below(8) {
-            6 => (Within::WalkSat, self.walk_on()),
-            7 => (
-                Within::WalkSat,
-                Op::Walk {
-                    from: self.reader(),
-                    space: self.space(),
-                    span: self.span(),
-                    reverse: self.random.chance(0.5),
-                    limit: u32::MAX,
-                    keys_only: false,
-                    amid: None,
-                },
-            ),
-            0 => (Within::MomentAsked, self.begin()),
-            1 => (Within::MomentAsked, self.snapshot_of(Moment::Newest)),
-            2 | 3 => (Within::SourcesTaken, self.get()),
-            4 => (Within::ValueLoaded, self.get()),
-            _ => (Within::MomentAsked, self.get()),
-        };
-        Op::Amid { at, deed, op: Box::new(op) }
-    }
-
     fn snapshot(&mut self) -> Op {
         let moment = match self.below(11) {
             10 => Moment::TimeOf { back: self.back(), micros: self.below(3) as i64 - 1 },
@@ -568,10 +546,12 @@ impl Generator {
     }
 
     fn append(&mut self) -> Op {
-        let count = 1 + self.below(4);
+        // At times more than a feed of commits passes one by one.
+        let (count, most) =
+            if self.random.chance(0.15) { (30 + self.below(40), 60) } else { (1 + self.below(4), 200_000) };
         let payloads = (0..count).map(|_| {
             let content = self.content();
-            Content { bytes: content.bytes.min(200_000), ..content }
+            Content { bytes: content.bytes.min(most), ..content }
         });
         let payloads = payloads.collect();
         let wait = !self.settings.submits || self.random.chance(0.7);

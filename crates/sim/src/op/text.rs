@@ -11,7 +11,7 @@ use std::fmt::{self, Write};
 use std::str::FromStr;
 
 use crate::content::Content;
-use crate::op::{Deed, Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Span, Within};
+use crate::op::{Deed, Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Removal, Span, Within};
 
 /// A byte repeated at least this often is written as a run.
 const RUN_BYTES: usize = 9;
@@ -54,6 +54,7 @@ impl fmt::Display for Op {
                 write!(f, "bulk-load s{space} {first} {count} {value} {order}")
             }
             Op::Delete { tx, space, key } => write!(f, "delete t{tx} s{space} ={}", Escaped(key)),
+            Op::Remove { tx, space, span, how, limit } => write!(f, "remove t{tx} s{space} {span} {how} {limit}"),
             Op::Get { from, space, key, how } => write!(f, "{} {from} s{space} ={}", get_name(*how), Escaped(key)),
             Op::Walk { from, space, span, reverse, limit, keys_only, amid } => {
                 let (direction, what) = (direction_name(*reverse), what_name(*keys_only));
@@ -80,6 +81,7 @@ impl fmt::Display for Op {
             }
             Op::Scan { back, count, stream } => write!(f, "scan {back} {count} {}", StreamName(*stream)),
             Op::Follow { back, stream } => write!(f, "follow {back} {}", StreamName(*stream)),
+            Op::Watch { space, back, prefix } => write!(f, "watch s{space} {back} ^{}", Escaped(prefix)),
             Op::Read { back } => write!(f, "read {back}"),
             Op::Trim { back } => write!(f, "trim {back}"),
             Op::Keyspace { space, retention } => write!(f, "keyspace s{space} {retention}"),
@@ -88,6 +90,7 @@ impl fmt::Display for Op {
             Op::AdvanceCursor { name, back } => write!(f, "advance-cursor c{name} {back}"),
             Op::DropCursor { name } => write!(f, "drop-cursor c{name}"),
             Op::Salvage { back } => write!(f, "salvage {back}"),
+            Op::LoseLog { segments } => write!(f, "lose-log {segments}"),
             Op::Flush => f.write_str("flush"),
             Op::Compact => f.write_str("compact"),
             Op::Step => f.write_str("step"),
@@ -110,9 +113,11 @@ impl fmt::Display for Op {
             Op::Kill => f.write_str("kill"),
             Op::Verify => f.write_str("verify"),
             Op::Check => f.write_str("check"),
+            Op::ReadBeside => f.write_str("read-beside"),
             Op::Advance { micros } => write!(f, "advance {micros}"),
             Op::Jump { micros } => write!(f, "jump {micros}"),
             Op::Crash { again } => write!(f, "crash {again}"),
+            Op::KillAtSync { after } => write!(f, "kill-at-sync {after}"),
             Op::CutAtSync { after } => write!(f, "cut {after}"),
             Op::Fault(Fault::Reads(permille)) => write!(f, "fault reads {permille}"),
             Op::Fault(Fault::Flips(permille)) => write!(f, "fault flips {permille}"),
@@ -161,6 +166,19 @@ fn get_name(how: Get) -> &'static str {
         Get::Value => "get",
         Get::Streamed => "get-stream",
         Get::Contains => "contains",
+        Get::Lent => "get-lent",
+        Get::Now => "get-now",
+    }
+}
+
+impl fmt::Display for Removal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Removal::First => f.write_str("first"),
+            Removal::Last => f.write_str("last"),
+            Removal::Retain(each) => write!(f, "retain:{each}"),
+            Removal::Extract(each) => write!(f, "extract:{each}"),
+        }
     }
 }
 
@@ -313,6 +331,15 @@ impl<'a> Words<'a> {
             "get" => self.get(Get::Value)?,
             "get-stream" => self.get(Get::Streamed)?,
             "contains" => self.get(Get::Contains)?,
+            "get-lent" => self.get(Get::Lent)?,
+            "get-now" => self.get(Get::Now)?,
+            "remove" => Op::Remove {
+                tx: self.sign("t")?,
+                space: self.sign("s")?,
+                span: self.span()?,
+                how: self.removal()?,
+                limit: self.number()?,
+            },
             "walk" => self.walk()?,
             "walk-begin" => Op::WalkBegin {
                 slot: self.sign("w")?,
@@ -340,6 +367,7 @@ impl<'a> Words<'a> {
             "append" | "append-submit" => self.append(verb == "append")?,
             "scan" => Op::Scan { back: self.number()?, count: self.number()?, stream: self.stream()? },
             "follow" => Op::Follow { back: self.number()?, stream: self.stream()? },
+            "watch" => Op::Watch { space: self.sign("s")?, back: self.number()?, prefix: self.key("^")? },
             "read" => Op::Read { back: self.number()? },
             "trim" => Op::Trim { back: self.number()? },
             "keyspace" => Op::Keyspace { space: self.sign("s")?, retention: self.retention()? },
@@ -348,6 +376,7 @@ impl<'a> Words<'a> {
             "advance-cursor" => Op::AdvanceCursor { name: self.sign("c")?, back: self.number()? },
             "drop-cursor" => Op::DropCursor { name: self.sign("c")? },
             "salvage" => Op::Salvage { back: self.number()? },
+            "lose-log" => Op::LoseLog { segments: self.number()? },
             "flush" => Op::Flush,
             "compact" => Op::Compact,
             "step" => Op::Step,
@@ -366,9 +395,11 @@ impl<'a> Words<'a> {
             "kill" => Op::Kill,
             "verify" => Op::Verify,
             "check" => Op::Check,
+            "read-beside" => Op::ReadBeside,
             "advance" => Op::Advance { micros: self.number()? },
             "jump" => Op::Jump { micros: self.number()? },
             "crash" => Op::Crash { again: self.number()? },
+            "kill-at-sync" => Op::KillAtSync { after: self.number()? },
             "cut" => Op::CutAtSync { after: self.number()? },
             "fault" => Op::Fault(self.fault()?),
             _ => return Err(format!("there is no operation {verb:?}")),
@@ -395,6 +426,17 @@ impl<'a> Words<'a> {
                 _ => None,
             },
         })
+    }
+
+    fn removal(&mut self) -> Result<Removal, String> {
+        let word = self.next()?;
+        match (word, tagged(word)) {
+            ("first", _) => Ok(Removal::First),
+            ("last", _) => Ok(Removal::Last),
+            (_, Some(("retain", each))) => Ok(Removal::Retain(each as u8)),
+            (_, Some(("extract", each))) => Ok(Removal::Extract(each as u8)),
+            _ => Err(format!("{word:?} is no way to take keys away")),
+        }
     }
 
     fn amid(&mut self) -> Result<Op, String> {

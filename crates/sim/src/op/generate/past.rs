@@ -1,9 +1,10 @@
-//! Operations and scenes on past versions: under retentions, held by cursors, of dropped keyspaces, and their place in full files.
+//! Operations and scenes on past versions: under retentions, held by cursors, of dropped keyspaces, changed within another operation, and their
+//! place in full files.
 
 use crate::content::Content;
 use crate::op::generate::Generator;
 use crate::op::generate::scenes::{ALL, OTHER_TX, SLOT, TX, commit};
-use crate::op::{Get, Keep, Moment, Op, Reader, numbered_key};
+use crate::op::{Deed, Get, Keep, Moment, Op, Reader, Within, numbered_key};
 
 impl Generator {
     pub(super) fn drop_space(&mut self) -> Op {
@@ -22,9 +23,51 @@ impl Generator {
         Op::AdvanceCursor { name: self.cursor_name(), back: self.back() }
     }
 
+    pub(super) fn amid(&mut self) -> Op {
+        let deed = match self.below(10) {
+            0..6 => Deed::Commit { space: self.space(), key: self.key(), value: self.content() },
+            6..8 => Deed::Compact,
+            8 if self.settings.limited => Deed::Trim,
+            _ => Deed::DropCaches,
+        };
+        let (at, op) = match self.below(8) {
+            6 => (Within::WalkSat, self.walk_on()),
+            7 => (
+                Within::WalkSat,
+                Op::Walk {
+                    from: self.reader(),
+                    space: self.space(),
+                    span: self.span(),
+                    reverse: self.random.chance(0.5),
+                    limit: u32::MAX,
+                    keys_only: false,
+                    amid: None,
+                },
+            ),
+            0 => (Within::MomentAsked, self.begin()),
+            1 => (Within::MomentAsked, self.snapshot_of(Moment::Newest)),
+            2 | 3 => (Within::SourcesTaken, self.get_at_a_moment()),
+            4 => (Within::ValueLoaded, self.get_at_a_moment()),
+            _ => (Within::MomentAsked, self.get_at_a_moment()),
+        };
+        Op::Amid { at, deed, op: Box::new(op) }
+    }
+
+    fn get_at_a_moment(&mut self) -> Op {
+        match self.get() {
+            Op::Get { from, space, key, how: Get::Now } => Op::Get { from, space, key, how: Get::Value },
+            get => get,
+        }
+    }
+
     pub(super) fn lose_index(&mut self) -> Op {
         self.closed();
         Op::LoseIndex
+    }
+
+    pub(super) fn lose_log(&mut self) -> Op {
+        self.closed();
+        Op::LoseLog { segments: 1 + self.below(3) as u8 }
     }
 
     pub(super) fn salvage(&mut self) -> Op {

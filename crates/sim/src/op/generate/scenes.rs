@@ -32,7 +32,7 @@ impl Generator {
         let (upkeep, limited, faulty) =
             (settings.upkeep, settings.limited, settings.fault.is_some() && !settings.restores);
         let wide = settings.many > 250 && self.random.chance(0.3);
-        let scenes: [(bool, Scene); 22] = [
+        let scenes: [(bool, Scene); 27] = [
             (true, Self::spilled),
             (true, Self::many_versions),
             (true, Self::moved_deletion),
@@ -55,6 +55,11 @@ impl Generator {
             (true, Self::dropped_and_made_anew),
             (limited, Self::cursor_holds_the_log),
             (true, Self::queue),
+            (settings.restores, Self::deletions_lost_with_the_log),
+            (crashes, Self::killed_within),
+            (true, Self::removed_in_batches),
+            (true, Self::deletions_of_nothing),
+            (true, Self::reads_with_one_end),
         ];
         let permitted: Vec<Scene> =
             scenes.into_iter().filter(|(permitted, _)| *permitted).map(|(_, scene)| scene).collect();
@@ -67,7 +72,7 @@ impl Generator {
     }
 
     /// One of the first three keyspaces: two of them keep everything for ever.
-    fn kept_space(&mut self) -> u8 {
+    pub(super) fn kept_space(&mut self) -> u8 {
         self.below(3.min(u64::from(self.settings.spaces))) as u8
     }
 
@@ -132,10 +137,20 @@ impl Generator {
         let many = Op::PutMany { tx: TX, space, first: 0, count: QUEUED, value, scattered: false };
         let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX)];
         ops.extend(self.interruption());
-        let end = |from, limit| {
-            let span = Span::Prefix(b"m/".to_vec());
-            Op::Walk { from, space, span, reverse, limit, keys_only: false, amid: None }
+        // The two keys that stay may be beside the range, which a gap must not reach beyond.
+        let mut edge = |key: u64| {
+            let key = numbered_key(key as u32);
+            if self.random.chance(0.5) { Edge::Beside(key) } else { Edge::At(key) }
         };
+        let range = Span::Range(edge(0), edge(u64::from(QUEUED) - 1));
+        let narrow = Span::Range(edge(1), edge(u64::from(QUEUED) - 2));
+        let span = match self.below(4) {
+            0 => range,
+            1 => narrow,
+            _ => Span::Prefix(b"m/".to_vec()),
+        };
+        let end =
+            |from, limit| Op::Walk { from, space, span: span.clone(), reverse, limit, keys_only: false, amid: None };
         let from_end = |number: u32| numbered_key(if reverse { QUEUED - 1 - number } else { number });
         let popped = self.below(u64::from(QUEUED) - 12) as u32;
         ops.push(Op::Begin { tx: TX });
@@ -154,6 +169,7 @@ impl Generator {
             }
         }
         ops.extend([end(Reader::Back(0), 1), end(Reader::Back(0), 2), end(Reader::Back(3), 2)]);
+        ops.push(self.walk_of(Reader::Back(0), space, None));
         if self.random.chance(0.2) {
             ops.extend(self.interruption());
         }
@@ -365,6 +381,14 @@ impl Generator {
     fn large_values_relocated(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let mut ops = Vec::new();
+        let deleted = numbered_key(9);
+        let deletes = self.random.chance(0.5);
+        if deletes {
+            // The run that moves values deletes what an older run holds.
+            ops.extend(self.put_one(space, &deleted, 30));
+            ops.extend([Op::Flush, Op::Begin { tx: TX }]);
+            ops.extend([Op::Delete { tx: TX, space, key: deleted.clone() }, commit(TX)]);
+        }
         for number in 0..3 {
             let bytes = 17_000 + self.below(30_000) as u32;
             ops.extend(self.put_one(space, &numbered_key(number), bytes));
@@ -377,6 +401,10 @@ impl Generator {
         let get = |number| Op::Get { from: Reader::Back(0), space, key: numbered_key(number), how: Get::Value };
         ops.extend((0..3).map(get));
         ops.push(Op::Get { from: Reader::Back(2), space, key: numbered_key(0), how: Get::Streamed });
+        ops.push(Op::Get { from: Reader::Back(0), space, key: deleted.clone(), how: Get::Value });
+        if deletes && self.random.chance(0.5) {
+            ops.extend([Op::Compact, Op::Get { from: Reader::Back(0), space, key: deleted, how: Get::Value }]);
+        }
         ops
     }
 

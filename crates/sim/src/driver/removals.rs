@@ -1,0 +1,135 @@
+//! Removals: what a transaction takes away by a walk, call by call, against the model's walk.
+
+use plimsoll::Keyspace;
+
+use crate::content::Content;
+use crate::driver::step::{answered, said};
+use crate::driver::{Driver, OpenTx};
+use crate::failure::{Outcome, same};
+use crate::judge::{bound, is_value, show};
+use crate::model::space_name;
+use crate::op::{Edge, Key, Removal, Span};
+
+impl Driver {
+    /// Reads a key by the store's own calls.
+    pub(super) fn get_now(&mut self, space: u8, key: &Key) -> Outcome<String> {
+        let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
+        let place = self.place(space, &keyspace);
+        answered(self.judge(&|error| self.excused(error)).get_now(place, key)?)
+    }
+
+    /// Takes away what a walk finds. Where the call fails it is not known what was taken: the transaction is dropped.
+    pub(super) fn remove(&mut self, tx: u8, space: u8, span: &Span, how: Removal, limit: u32) -> Outcome<String> {
+        let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
+        let Some(mut open) = self.txs.remove(&tx) else { return said("no transaction") };
+        let span = match (how, span) {
+            (Removal::First | Removal::Last, _) => Span::Range(Edge::Open, Edge::Open),
+            (_, Span::Prefix(prefix)) => Span::Range(Edge::At(prefix.clone()), Edge::Open),
+            (_, span) => span.clone(),
+        };
+        let wanted = self.model.walk(space, &span, open.handle.at().0, &open.writes);
+        let what = format!("{how:?} of {span} at {} in {}", open.handle.at(), space_name(space));
+        let taken = match how {
+            Removal::First | Removal::Last => {
+                let reverse = how == Removal::Last;
+                self.pop(&mut open, (space, &keyspace), reverse, &wanted, &what)?
+            }
+            Removal::Retain(_) => self.retain(&mut open, (space, &keyspace), (&span, how), &wanted, &what)?,
+            Removal::Extract(_) => self.extract(&mut open, (space, &keyspace), (&span, how), limit, &wanted, &what)?,
+        };
+        let Some(taken) = taken else { return said("failed") };
+        let answer = format!("{} keys", taken.len());
+        open.writes.extend(taken.into_iter().map(|key| ((space, key), None)));
+        self.txs.insert(tx, open);
+        said(answer)
+    }
+
+    fn pop(
+        &self,
+        open: &mut OpenTx,
+        (space, keyspace): (u8, &Keyspace),
+        reverse: bool,
+        wanted: &[(Key, Content)],
+        what: &str,
+    ) -> Outcome<Option<Vec<Key>>> {
+        let popped = if reverse { open.handle.pop_last(keyspace) } else { open.handle.pop_first(keyspace) };
+        let Some(popped) = self.expect(what, popped)? else { return Ok(None) };
+        let wanted = if reverse { wanted.last() } else { wanted.first() };
+        let all = Span::Range(Edge::Open, Edge::Open);
+        same(what, &popped.as_ref().map(|(key, _)| show(key)), &wanted.map(|(key, _)| show(key)))?;
+        let (Some((key, value)), Some((_, content))) = (popped, wanted) else {
+            open.reads.whole(space, &all);
+            return Ok(Some(Vec::new()));
+        };
+        is_value(|| format!("{what}: value of {}", show(&key)), Some(&value), Some(*content))?;
+        open.reads.part(space, &all, reverse, &key);
+        Ok(Some(vec![key]))
+    }
+
+    fn retain(
+        &self,
+        open: &mut OpenTx,
+        (space, keyspace): (u8, &Keyspace),
+        (span, how): (&Span, Removal),
+        wanted: &[(Key, Content)],
+        what: &str,
+    ) -> Outcome<Option<Vec<Key>>> {
+        let mut seen = Vec::new();
+        let retained = open.handle.retain(keyspace, range_of(span), |key, value| {
+            let content = wanted.get(seen.len()).map(|(_, content)| *content);
+            seen.push((show(key), content.is_some_and(|content| content.is(value))));
+            !how.takes(key)
+        });
+        let Some(deleted) = self.expect(what, retained)? else { return Ok(None) };
+        let all: Vec<_> = wanted.iter().map(|(key, _)| (show(key), true)).collect();
+        same(format!("{what}: keys that were shown, each with its value"), &seen, &all)?;
+        let taken: Vec<Key> = wanted.iter().map(|(key, _)| key.clone()).filter(|key| how.takes(key)).collect();
+        same(format!("{what}: number of deleted keys"), &deleted, &(taken.len() as u64))?;
+        open.reads.whole(space, span);
+        Ok(Some(taken))
+    }
+
+    fn extract(
+        &self,
+        open: &mut OpenTx,
+        (space, keyspace): (u8, &Keyspace),
+        (span, how): (&Span, Removal),
+        limit: u32,
+        wanted: &[(Key, Content)],
+        what: &str,
+    ) -> Outcome<Option<Vec<Key>>> {
+        let mut wanted = wanted.iter().filter(|(key, _)| how.takes(key));
+        let (mut taken, mut ended) = (Vec::new(), false);
+        let extracted = open.handle.extract_if(keyspace, range_of(span), |key, _| how.takes(key));
+        let Some(mut extracted) = self.expect(what, extracted)? else { return Ok(None) };
+        for _ in 0..limit {
+            let Some(next) = self.expect(what, extracted.next().transpose())? else { return Ok(None) };
+            let wanted = wanted.next();
+            same(what, &next.as_ref().map(|(key, _)| show(key)), &wanted.map(|(key, _)| show(key)))?;
+            let (Some((key, value)), Some((_, content))) = (next, wanted) else {
+                ended = true;
+                break;
+            };
+            is_value(|| format!("{what}: value of {}", show(&key)), Some(&value), Some(*content))?;
+            taken.push(key);
+        }
+        drop(extracted);
+        match taken.last() {
+            _ if ended => open.reads.whole(space, span),
+            // It reads ahead.
+            Some(last) => {
+                open.reads.part(space, span, false, last);
+                open.reads.perhaps(space, span);
+            }
+            None => open.reads.perhaps(space, span),
+        }
+        Ok(Some(taken))
+    }
+}
+
+fn range_of(span: &Span) -> (std::ops::Bound<&[u8]>, std::ops::Bound<&[u8]>) {
+    match span {
+        Span::Range(lower, upper) => (bound(lower), bound(upper)),
+        Span::Prefix(prefix) => (std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded),
+    }
+}
