@@ -16,8 +16,11 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-use crate::chunk::CHUNK_BYTES;
+use crate::backing::Backing;
 use crate::reserved::Reserved;
+
+/// Bytes of a chunk: 64 KiB.
+pub const CHUNK_BYTES: usize = 64 * 1024;
 
 /// A huge page, and the alignment of an arena.
 const BLOCK_BYTES: usize = 2 << 20;
@@ -25,15 +28,6 @@ const CHUNKS_PER_BLOCK: usize = BLOCK_BYTES / CHUNK_BYTES;
 
 /// Size of the system's page table for a block in use: eight bytes for each 4 KiB. A huge page reserves one too.
 const PAGE_TABLE_BYTES: usize = BLOCK_BYTES / 4096 * 8;
-
-/// The source of an arena's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backing {
-    /// An anonymous mapping, with huge pages where the system has them. Pages are taken from the system at first touch.
-    Mapped,
-    /// One zeroed heap block: for Miri and for systems without mappings.
-    Heap,
-}
 
 #[derive(Debug)]
 pub(crate) struct Arena {

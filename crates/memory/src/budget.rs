@@ -13,8 +13,11 @@
 //! (the page pool first), and refuses only if they give none.
 
 pub mod account;
+pub(crate) mod bell;
+pub mod chunk;
 mod free;
 mod resize;
+mod spare;
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
 mod tests;
@@ -28,14 +31,14 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use crate::arena::Arena;
-pub use crate::arena::Backing;
-use crate::buffer::{backing_of, best_of, spare_bytes_max};
-use crate::chunk::{CHUNK_BYTES, Chunk};
-use crate::evictor::bell::{Bell, Cause};
+pub use crate::backing::Backing;
 use crate::mapping::Mapping;
 use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+use bell::{Bell, Cause};
+use chunk::{CHUNK_BYTES, Chunk};
 use free::Free;
 pub use resize::ResizeError;
+use spare::{best_of, spare_bytes_max};
 pub use usage::{Kind, OutOfBudget, Pressure, Usage};
 
 /// The smallest budget: 16 MiB.
@@ -641,7 +644,7 @@ impl Lease {
 
     /// The source of contiguous memory.
     pub(crate) fn backing(&self) -> Backing {
-        backing_of(self.inner.arena.backing())
+        if cfg!(any(miri, loom)) { Backing::Heap } else { self.inner.arena.backing() }
     }
 
     /// Takes a spare mapping of at least `bytes`, and the lease of the same kind that covers it.

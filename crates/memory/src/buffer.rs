@@ -15,7 +15,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-use crate::budget::{Backing, Budget, Kind, Lease, OutOfBudget};
+use crate::budget::{Budget, Kind, Lease, OutOfBudget};
 use crate::mapping::{MAPPING_ALIGN, Mapping};
 
 /// Largest buffer on the heap: 64 KiB.
@@ -302,27 +302,11 @@ impl<T: Copy> fmt::Debug for Buffer<T> {
     }
 }
 
-/// Upper bound on all spare mappings together: a 64th of the budget, 4 MiB at most.
-pub(crate) fn spare_bytes_max(limit_bytes: u64) -> u64 {
-    (limit_bytes / 64).min(4 << 20)
-}
-
-/// The best-fitting spare mapping for `bytes`: the smallest that is large enough, but not more than twice as large.
-pub(crate) fn best_of(spare: &[Mapping], bytes: usize) -> Option<usize> {
-    let fits = |mapping: &Mapping| (bytes..=2 * bytes).contains(&mapping.bytes());
-    let fitting = spare.iter().enumerate().filter(|(_, mapping)| fits(mapping));
-    fitting.min_by_key(|(_, mapping)| mapping.bytes()).map(|(at, _)| at)
-}
-
-/// The source of a budget's mappings.
-pub(crate) fn backing_of(backing: Backing) -> Backing {
-    if cfg!(any(miri, loom)) { Backing::Heap } else { backing }
-}
-
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
 mod tests {
     use super::*;
+    use crate::budget::Backing;
 
     const BACKINGS: [Backing; 2] = if cfg!(miri) { [Backing::Heap; 2] } else { [Backing::Heap, Backing::Mapped] };
 

@@ -67,7 +67,7 @@ use plimsoll_disk::checksum::checksum;
 use plimsoll_disk::clock::{Clock, SystemClock};
 
 use crate::budget::{Budget, Kind, Lease, OutOfBudget, Reclaim};
-use crate::chunk::CHUNK_BYTES;
+use crate::budget::chunk::CHUNK_BYTES;
 use crate::turnover::Turnover;
 use entry::{Arrival, Placed};
 pub use entry::{Pieces, Value};

@@ -2,7 +2,7 @@
 //!
 //! It keeps two kinds of room between a low and a high watermark ([`room`]): free frames for page misses, and free
 //! chunks of the budget for everything else (memtables, write sets, leases). The caller that takes room below the low
-//! watermark rings ([`bell`]). The evictor then works in batches of 16 to 64 victims until the high watermark is
+//! watermark rings ([`crate::budget`]). The evictor then works in batches of 16 to 64 victims until the high watermark is
 //! reached, and sleeps. It never polls. A caller that still finds no room evicts inline, as it would without an
 //! evictor, and is counted.
 //!
@@ -11,7 +11,6 @@
 //! 2. Evicted memory becomes room: free frames + frames with a page = frames, before and after.
 //! 3. An evictor that can free nothing sleeps; it does not burn a core over pinned pages.
 
-pub(crate) mod bell;
 mod room;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
@@ -28,10 +27,10 @@ use plimsoll_disk::clock::Clock;
 use plimsoll_disk::thread::spawn;
 
 use crate::budget::Budget;
-use crate::chunk::CHUNK_BYTES;
+use crate::budget::bell::{Bell, Cause};
+use crate::budget::chunk::CHUNK_BYTES;
 use crate::page::PAGE_BYTES;
-use crate::pool::Pool;
-use bell::{Bell, Cause};
+use crate::pool::{EvictorStats, Pool};
 use room::{BATCH_PAGES_MAX, BATCH_PAGES_MIN, Demand, Watermarks, batch};
 
 const PAGES_PER_CHUNK: usize = CHUNK_BYTES / PAGE_BYTES;
@@ -50,31 +49,6 @@ pub enum Progress {
     Worked,
     /// There is enough room, or nothing that can be evicted.
     Idle,
-}
-
-/// The evictor's counters since the pool was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EvictorStats {
-    /// Batches evicted.
-    pub rounds: u64,
-    /// Pages evicted.
-    pub victims: u64,
-    /// Bytes freed: frames for pages, and chunks for everything else.
-    pub bytes: u64,
-    /// Of these, bytes of chunks that went back to the budget.
-    pub chunk_bytes: u64,
-    /// Times it was woken because free frames were few.
-    pub woken_for_frames: u64,
-    /// Times it was woken because free chunks were few.
-    pub woken_for_chunks: u64,
-    /// Times it was woken by a caller that had to evict inline.
-    pub woken_inline: u64,
-    /// Nanoseconds from a wake-up call to the first room, on average.
-    pub reaction_nanos: u64,
-    /// Free frames at which it stops.
-    pub high_frames: u64,
-    /// Free chunks at which it stops.
-    pub high_chunks: u64,
 }
 
 /// The job itself. Run it with [`EvictorThread`], or call [`Evictor::step`] from a scheduler.

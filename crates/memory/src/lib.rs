@@ -10,10 +10,10 @@
 //! is usable alone: [`cache::Cache`] as a cache with a byte limit, the rest as parts of another database.
 
 mod arena;
+mod backing;
 pub mod budget;
 pub mod buffer;
 pub mod cache;
-pub mod chunk;
 pub mod evictor;
 mod mapping;
 pub mod page;
@@ -25,3 +25,5 @@ pub mod sort_buffer;
 pub mod sorted;
 mod sync;
 pub mod turnover;
+
+pub use budget::chunk;

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use crate::budget::Backing;
+use crate::backing::Backing;
 
 /// Alignment and granularity of a mapping: 4 KiB.
 pub(crate) const MAPPING_ALIGN: usize = 4096;

@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::budget::{Budget, Kind, OutOfBudget};
-use crate::chunk::{CHUNK_BYTES, Chunk};
+use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 use crate::sync::{Mutex, MutexGuard};
 
 /// The smallest piece: a chunk has at most as many pieces as `Cut::used` has bits.

@@ -13,6 +13,7 @@
 //! 4. Lock order: a sorted map's, the pool's, the budget's. The budget holds no lock while it asks for chunks.
 
 mod ahead;
+mod evictor_stats;
 mod frame;
 mod frames;
 mod ghosts;
@@ -42,13 +43,13 @@ use std::sync::{Arc, OnceLock};
 use plimsoll_disk::io_cause::IoCause;
 
 use crate::budget::{Budget, Kind, Lease, OutOfBudget, Reclaim};
-use crate::chunk::{CHUNK_BYTES, Chunk};
-use crate::evictor::EvictorStats;
-use crate::evictor::bell::{Bell, Cause};
+use crate::budget::chunk::{CHUNK_BYTES, Chunk};
+use crate::budget::bell::{Bell, Cause};
 use crate::page::PAGE_BYTES;
 use crate::sync::{Mutex, MutexGuard};
 use crate::turnover::Turnover;
 pub use ahead::ReaderThreads;
+pub use evictor_stats::EvictorStats;
 use frame::{Heat, PageKey, Pin};
 use frames::{FRAMES_PER_CHUNK, Frames};
 use hits::Hits;

@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-use crate::budget::Backing;
+use crate::backing::Backing;
 
 /// Granularity in which memory is given back: a multiple of the system's pages (of 4 or 16 KiB; it refuses steps of
 /// less than one).

@@ -9,7 +9,7 @@
 
 use crate::budget::{Budget, Kind, OutOfBudget};
 use crate::buffer::Buffer;
-use crate::chunk::{CHUNK_BYTES, Chunk};
+use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 use crate::prefetch::prefetch_address;
 
 /// Lengths of key and value, before them.

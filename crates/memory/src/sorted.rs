@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::budget::{Budget, Kind, OutOfBudget};
-use crate::chunk::CHUNK_BYTES;
+use crate::budget::chunk::CHUNK_BYTES;
 use crate::pieces::Pieces;
 pub use entries::Position;
 use entries::{DESCENTS, Entries, MAX_CHUNKS, Placement, Probe};

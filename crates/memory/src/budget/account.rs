@@ -163,7 +163,7 @@ impl fmt::Debug for Charge {
 mod tests {
     use super::*;
     use crate::budget::Backing;
-    use crate::chunk::CHUNK_BYTES;
+    use crate::budget::chunk::CHUNK_BYTES;
 
     fn account(chunks: u64) -> (Budget, Arc<Account>) {
         let budget = Budget::new(chunks * CHUNK_BYTES as u64, Backing::Heap).unwrap();

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 
 use super::{Inner, Lease, RECLAIMED_AT_ONCE, State, Usage, WITHDRAWN_AT_ONCE};
-use crate::chunk::CHUNK_BYTES;
+use crate::budget::chunk::CHUNK_BYTES;
 use crate::sync::{MutexGuard, Ordering};
 
 /// Why a budget could not be resized; it is as it was.

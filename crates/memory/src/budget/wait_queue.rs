@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
     use crate::budget::{Backing, Kind, OutOfBudget};
-    use crate::chunk::{CHUNK_BYTES, Chunk};
+    use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 
     const LONG: Duration = Duration::from_secs(600);
 

@@ -23,7 +23,7 @@ use super::keeper::Keeper;
 use super::pinned::Filling;
 use super::{Pool, PoolFile};
 use crate::budget::Kind;
-use crate::chunk::CHUNK_BYTES;
+use crate::budget::chunk::CHUNK_BYTES;
 use crate::page::PAGE_BYTES;
 use crate::sync::{Condvar, Mutex, MutexGuard, Ordering};
 

@@ -11,7 +11,7 @@ use super::Touch;
 use super::frame::{Frame, PageKey, Pin};
 use super::table::{Fingerprint, SLOTS_PER_FRAME, Slots, Table};
 use crate::budget::Backing;
-use crate::chunk::{CHUNK_BYTES, Chunk};
+use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 use crate::page::PAGE_BYTES;
 use crate::reserved::Reserved;
 use crate::sync::{AtomicU64, Ordering};

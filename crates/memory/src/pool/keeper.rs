@@ -30,7 +30,7 @@ use super::hazard;
 use super::load::Loads;
 use super::queues::{Queue, Queues};
 use crate::budget::{Budget, Kind};
-use crate::chunk::{CHUNK_BYTES, Chunk};
+use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 use crate::page::PAGE_BYTES;
 use crate::turnover::Turnover;
 

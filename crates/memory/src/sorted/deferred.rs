@@ -94,7 +94,7 @@ fn prefix_of(key: &[u8]) -> [u64; 2] {
 mod tests {
     use super::*;
     use crate::budget::Backing;
-    use crate::chunk::CHUNK_BYTES;
+    use crate::budget::chunk::CHUNK_BYTES;
 
     #[test]
     fn a_full_budget_is_not_pressed_and_not_asked_again() {

@@ -21,7 +21,7 @@ use std::sync::atomic::{self, AtomicPtr, AtomicU64, AtomicUsize};
 
 use super::Entry;
 use super::link::{Link, splice};
-use crate::chunk::CHUNK_BYTES;
+use crate::budget::chunk::CHUNK_BYTES;
 
 /// The most levels of a tower.
 pub(super) const MAX_HEIGHT: usize = 12;

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use super::deferred::Deferred;
 use super::entries::{BITS_A_LEVEL, Gap, HEADER_BYTES, LINK_BYTES, MAX_HEIGHT};
 use crate::budget::Lease;
-use crate::chunk::{CHUNK_BYTES, Chunk};
+use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 use crate::pieces::Piece;
 
 /// Links that each insert earns for its tower and those after it; four thirds are needed on average.

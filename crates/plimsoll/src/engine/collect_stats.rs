@@ -2,8 +2,8 @@
 
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::chunk::CHUNK_BYTES;
-use plimsoll_memory::evictor;
 use plimsoll_memory::page::PAGE_BYTES;
+use plimsoll_memory::pool;
 
 use crate::engine::Engine;
 use crate::types::error::Result;
@@ -80,7 +80,7 @@ fn of_rows(store: &Engine) -> RowCacheStats {
     }
 }
 
-fn of_evictor(stats: evictor::EvictorStats) -> EvictorStats {
+fn of_evictor(stats: pool::EvictorStats) -> EvictorStats {
     EvictorStats {
         rounds: stats.rounds,
         victims: stats.victims,

@@ -2,7 +2,7 @@
 
 use super::super::Shared;
 use super::{Keeper, RESERVE};
-use crate::chunk::CHUNK_BYTES;
+use crate::budget::chunk::CHUNK_BYTES;
 
 /// Step by which the limit is lowered; at least a segment.
 const BITE_BYTES: usize = 256 << 10;

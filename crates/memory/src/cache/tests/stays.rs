@@ -3,7 +3,7 @@
 use super::{budget, cache_of, value_of};
 use crate::budget::{Budget, Kind};
 use crate::cache::{Cache, CacheOptions};
-use crate::chunk::CHUNK_BYTES;
+use crate::budget::chunk::CHUNK_BYTES;
 
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]

@@ -6,7 +6,7 @@ use plimsoll_disk::random::Random;
 
 use super::{cache_of, some_len, value_of};
 use crate::cache::{Cache, slot};
-use crate::chunk::CHUNK_BYTES;
+use crate::budget::chunk::CHUNK_BYTES;
 
 /// A thread that reads within a read has a line for each, and there are 64.
 #[test]

@@ -60,18 +60,18 @@ impl Bell {
     }
 
     /// Arms the bell: from here on, takers that find little room ring.
-    pub(super) fn arm(&self) {
+    pub(crate) fn arm(&self) {
         self.armed.store(true, Ordering::Relaxed);
     }
 
     /// Disarms the bell while the evictor works.
-    pub(super) fn disarm(&self) {
+    pub(crate) fn disarm(&self) {
         self.armed.store(false, Ordering::Relaxed);
         self.lock().call = None;
     }
 
     /// Sleeps until the bell rings. Returns cause and time, or `None` if it was closed.
-    pub(super) fn wait(&self) -> Option<(Cause, u64)> {
+    pub(crate) fn wait(&self) -> Option<(Cause, u64)> {
         let mut calls = self.lock();
         loop {
             if calls.closing {
@@ -85,12 +85,12 @@ impl Bell {
     }
 
     /// Ends `wait`, now and for ever.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.lock().closing = true;
         self.rung.notify_one();
     }
 
-    pub(super) fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         self.lock().closing
     }
 

@@ -6,10 +6,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+pub use crate::arena::CHUNK_BYTES;
 use crate::budget::{Inner, Kind};
-
-/// Bytes of a chunk: 64 KiB.
-pub const CHUNK_BYTES: usize = 64 * 1024;
 
 /// 64 KiB of the arena with exclusive access; given back on drop. The contents are those of the last holder.
 pub struct Chunk {
