@@ -66,8 +66,8 @@ use std::time::Duration;
 use plimsoll_disk::checksum::checksum;
 use plimsoll_disk::clock::{Clock, SystemClock};
 
-use crate::budget::{Budget, Kind, Lease, OutOfBudget, Reclaim};
 use crate::budget::chunk::CHUNK_BYTES;
+use crate::budget::{Budget, Kind, Lease, OutOfBudget, Reclaim};
 use crate::turnover::Turnover;
 use entry::{Arrival, Placed};
 pub use entry::{Pieces, Value};

@@ -11,8 +11,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::budget::{Budget, Kind, OutOfBudget};
 use crate::budget::chunk::{CHUNK_BYTES, Chunk};
+use crate::budget::{Budget, Kind, OutOfBudget};
 use crate::sync::{Mutex, MutexGuard};
 
 /// The smallest piece: a chunk has at most as many pieces as `Cut::used` has bits.

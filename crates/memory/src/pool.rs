@@ -42,9 +42,9 @@ use std::sync::{Arc, OnceLock};
 
 use plimsoll_disk::io_cause::IoCause;
 
-use crate::budget::{Budget, Kind, Lease, OutOfBudget, Reclaim};
-use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 use crate::budget::bell::{Bell, Cause};
+use crate::budget::chunk::{CHUNK_BYTES, Chunk};
+use crate::budget::{Budget, Kind, Lease, OutOfBudget, Reclaim};
 use crate::page::PAGE_BYTES;
 use crate::sync::{Mutex, MutexGuard};
 use crate::turnover::Turnover;

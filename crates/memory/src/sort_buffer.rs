@@ -7,9 +7,9 @@
 //! 1. A row that is refused changes nothing.
 //! 2. Of rows with equal keys only the one that came last is read back.
 
+use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 use crate::budget::{Budget, Kind, OutOfBudget};
 use crate::buffer::Buffer;
-use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 use crate::prefetch::prefetch_address;
 
 /// Lengths of key and value, before them.

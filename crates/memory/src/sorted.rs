@@ -24,8 +24,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::budget::{Budget, Kind, OutOfBudget};
 use crate::budget::chunk::CHUNK_BYTES;
+use crate::budget::{Budget, Kind, OutOfBudget};
 use crate::pieces::Pieces;
 pub use entries::Position;
 use entries::{DESCENTS, Entries, MAX_CHUNKS, Placement, Probe};

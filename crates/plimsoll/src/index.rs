@@ -31,7 +31,9 @@ mod files;
 mod flush;
 pub(crate) mod gap_list;
 pub(crate) mod gaps;
+mod job;
 mod key_prefix;
+mod limits;
 pub(crate) mod manifest;
 pub(crate) mod merge;
 mod output;
@@ -44,6 +46,7 @@ pub(crate) mod resting_key;
 mod room;
 pub(crate) mod run;
 pub(crate) mod seat;
+mod signals;
 mod source;
 mod split;
 mod stalls;
@@ -51,7 +54,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 pub(crate) mod view;
-mod walk;
+pub(crate) mod walk;
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -70,6 +73,7 @@ use plimsoll_memory::sorted::SortedMap;
 
 use crate::index::background::Threads;
 use crate::index::blobs::Left;
+use crate::index::compaction::Compaction;
 use crate::index::core::Core;
 use crate::index::files::run_of;
 use crate::index::gaps::Gaps;
@@ -163,6 +167,7 @@ pub(crate) struct Unflushed {
 #[derive(Debug)]
 pub(crate) struct Index {
     core: Arc<Core>,
+    compaction: Arc<Compaction>,
     threads: Threads,
 }
 
@@ -174,8 +179,9 @@ impl Index {
     pub(crate) fn open(context: Context, manifest: Manifest, horizon: Arc<dyn Horizon>) -> Result<Arc<Index>> {
         let background = context.background && !context.read_only;
         let core = Arc::new(Core::open(context, manifest, horizon)?);
-        let threads = if background { Threads::start(&core)? } else { Threads::none() };
-        Ok(Arc::new(Index { core, threads }))
+        let compaction = Arc::new(Compaction::new(&core)?);
+        let threads = if background { Threads::start(&core, &compaction)? } else { Threads::none() };
+        Ok(Arc::new(Index { core, compaction, threads }))
     }
 
     /// The place in the log up to which the manifest's runs are complete.
@@ -234,7 +240,7 @@ impl Index {
     /// # Errors
     /// A merge on this thread failed; without threads only.
     pub(crate) fn hold_back(&self) -> Result<()> {
-        self.core.hold_back()
+        self.core.hold_back(&self.compaction)
     }
 
     /// Slows the writer of `bytes` down while flushes or merges lag behind. Not under the commit lock.
@@ -322,18 +328,18 @@ impl Index {
     /// Does a bounded piece of compaction, if any is due. If nothing was written since the last call, also merges runs to make reads
     /// cheaper.
     pub(crate) fn compact_step(&self) -> Result<Progress> {
-        self.core.compact_step()
+        self.compaction.step()
     }
 
     /// Compacts everything into as few runs as possible: one current and one history run, without versions that may be dropped.
     pub(crate) fn compact_all(&self) -> Result<()> {
-        self.core.compact_all()
+        self.compaction.run_all()
     }
 
     /// Moves every value that is stored in a log entry below the horizon's `relocate_below` into a blob file. Only tables that point to
     /// such values are rewritten.
     pub(crate) fn relocate(&self) -> Result<()> {
-        self.core.relocate()
+        self.compaction.relocate()
     }
 
     /// The budget is, or is about to become, `bytes`: resizes the row cache to its share.
@@ -343,7 +349,7 @@ impl Index {
 
     /// Adapts compaction to a changed budget: memory reserved for a second job is released if the budget has room for one job only.
     pub(crate) fn fit_jobs(&self) {
-        self.core.fit_jobs();
+        self.compaction.fit();
     }
 
     /// The oldest log entry that a value in a run points to.
@@ -415,7 +421,7 @@ impl Index {
 
     /// Stops background work and waits for it.
     pub(crate) fn close(&self) {
-        self.threads.stop(&self.core);
+        self.threads.stop(&self.core, &self.compaction);
     }
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod invalid_input;
 pub(crate) mod io;
 pub(crate) mod key_range;
 pub(crate) mod keyspaces;
+pub(crate) mod lock;
 pub(crate) mod machine_memory;
 pub(crate) mod options;
 pub(crate) mod retention;

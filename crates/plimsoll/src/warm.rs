@@ -22,7 +22,6 @@
 //! 4. An image is replaced only by a process that restored all of it, or had no room for the rest and stayed open for an interval. A short
 //!    run with a small budget leaves it unchanged, and so does a run that ends before the restore does. The image of rows is replaced
 //!    only by a process that stayed open for an interval.
-//!    stayed open for an interval.
 
 mod files;
 pub(crate) mod image;
@@ -39,7 +38,7 @@ mod validation;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
@@ -52,6 +51,7 @@ use plimsoll_memory::pool::Pool;
 use crate::index::{Index, Progress};
 use crate::rowcache::RowCache;
 use crate::types::events;
+use crate::types::lock::lock;
 use crate::types::stats::WarmStats;
 use crate::warm::restorer::{Restorer, Step};
 use crate::warm::rows_restorer::RowsRestorer;
@@ -348,11 +348,6 @@ fn may_replace(took_all: bool, open_nanos: u64, interval: Duration) -> bool {
 
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
-}
-
-/// The state that each lock guards is consistent between any two statements.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -3,14 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::crash;
-use crate::driver::{Care, Driver, run};
-use crate::failure::Outcome;
-use crate::faults;
-use crate::metamorphic;
 use crate::op::Op;
 use crate::op::generate::{Profile, generate};
-use crate::rot;
 use crate::world::{Setting, World};
 
 /// The kind of a run.
@@ -119,30 +113,6 @@ impl Case {
     /// The world that it begins in.
     pub fn world(&self) -> World {
         World::new(self.seed, Setting::of_seed(self.seed))
-    }
-
-    /// Runs it.
-    ///
-    /// # Errors
-    /// The store differs from the model.
-    pub fn run(&self) -> Outcome {
-        self.run_workload(&self.workload())
-    }
-
-    /// Runs another workload instead: a shortened one.
-    ///
-    /// # Errors
-    /// The store differs from the model.
-    pub fn run_workload(&self, ops: &[Op]) -> Outcome {
-        let done = |_: Driver| ();
-        match self.mode {
-            Mode::Model | Mode::Crash => run(self.world(), Care::default(), ops).map(done),
-            Mode::EverySync => crash::cut_at_every_sync(self, ops).map(|_| ()),
-            Mode::FailedReads | Mode::Flips | Mode::Full | Mode::FailedSyncs => faults::run_faulty(self, ops).map(done),
-            Mode::Budget => faults::run_short_of_memory(self, ops).map(done),
-            Mode::Metamorphic => metamorphic::compare_settings(self, ops),
-            Mode::Rot => rot::damage(self, ops).map(|_| ()),
-        }
     }
 }
 

@@ -28,7 +28,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll::{CommitTicket, Db, Durability, Error, Glsn, Keyspace, Retention, Snapshot, Transaction};
+use plimsoll::{CommitTicket, Db, Durability, Error, Glsn, Keyspace, Snapshot, Transaction};
 use plimsoll_disk::clock::Clock;
 
 use crate::driver::amid::CommitAmid;
@@ -45,16 +45,6 @@ const DAY_MICROS: u64 = 24 * 60 * 60 * 1_000_000;
 
 /// How often a store is opened again if faults prevent it.
 const OPENS_MAX: usize = 16;
-
-/// The store's retention for that of an operation.
-pub(crate) fn retention(keep: Keep) -> Retention {
-    match keep {
-        Keep::Forever => Retention::Forever,
-        Keep::Latest => Retention::Latest,
-        Keep::Glsns(glsns) => Retention::Glsns(glsns),
-        Keep::Micros(micros) => Retention::Time(Duration::from_micros(micros)),
-    }
-}
 
 /// A transaction that is open.
 struct OpenTx {

@@ -560,7 +560,7 @@ impl Judge<'_> {
         let found: BTreeSet<String> =
             self.db.keyspaces().into_iter().map(|info| format!("{} {:?}", info.name, info.retention)).collect();
         let spaces = self.model.spaces();
-        let wanted = spaces.map(|(space, keep)| format!("{} {:?}", space_name(space), crate::driver::retention(keep)));
+        let wanted = spaces.map(|(space, keep)| format!("{} {:?}", space_name(space), keep.retention()));
         same("keyspaces", &found, &wanted.collect())
     }
 }

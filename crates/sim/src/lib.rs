@@ -32,5 +32,6 @@ pub mod op;
 pub mod planted;
 pub mod real;
 pub mod rot;
+mod run_case;
 pub mod stress;
 pub mod world;

@@ -10,6 +10,10 @@
 pub mod generate;
 pub mod text;
 
+use std::time::Duration;
+
+use plimsoll::Retention;
+
 use crate::content::Content;
 
 /// A key's bytes.
@@ -569,6 +573,18 @@ pub enum Keep {
     Glsns(u64),
     /// What a reader of at most this age can see.
     Micros(u64),
+}
+
+impl Keep {
+    /// As the store takes it.
+    pub fn retention(self) -> Retention {
+        match self {
+            Keep::Forever => Retention::Forever,
+            Keep::Latest => Retention::Latest,
+            Keep::Glsns(glsns) => Retention::Glsns(glsns),
+            Keep::Micros(micros) => Retention::Time(Duration::from_micros(micros)),
+        }
+    }
 }
 
 impl Span {

@@ -160,8 +160,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::budget::{Backing, Kind, OutOfBudget};
     use crate::budget::chunk::{CHUNK_BYTES, Chunk};
+    use crate::budget::{Backing, Kind, OutOfBudget};
 
     const LONG: Duration = Duration::from_secs(600);
 

@@ -29,8 +29,8 @@ use super::ghosts::{Ghosts, Left};
 use super::hazard;
 use super::load::Loads;
 use super::queues::{Queue, Queues};
-use crate::budget::{Budget, Kind};
 use crate::budget::chunk::{CHUNK_BYTES, Chunk};
+use crate::budget::{Budget, Kind};
 use crate::page::PAGE_BYTES;
 use crate::turnover::Turnover;
 

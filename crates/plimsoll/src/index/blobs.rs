@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, Weak};
 
 use plimsoll_log::blob::BlobId;
 
-use crate::index::core::lock;
 use crate::index::run::table::{TableId, TableInfo};
 use crate::index::view::View;
+use crate::types::lock::lock;
 
 /// The most blob files that are remembered one by one.
 const LEFT_MAX: usize = 4096;

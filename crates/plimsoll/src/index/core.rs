@@ -1,37 +1,36 @@
 //! The shared state of the index: the view, the manifest's head, and the locks.
 //!
-//! Lock order: the writer's; then the flush's or the compactor's (never both); then the record's; then the view's, which only
+//! Lock order: the writer's; then the flush's or the compaction's (never both); then the record's; then the view's, which only
 //! those take that replace it, for a few instructions. Files are written and synced only under the job's own lock and the record's.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::{ArcSwap, Guard};
 use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_memory::budget::{Backing, Budget, Kind, Lease};
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
-use crate::index::background::Signals;
 use crate::index::blobs::Blobs;
-use crate::index::compaction::Compactor;
 use crate::index::counters::Counters;
 use crate::index::debt::Debt;
 use crate::index::files::{Files, run_of};
 use crate::index::gaps::Gaps;
+use crate::index::limits::Limits;
 use crate::index::manifest::{self, Head, Manifest, Outcome, number_after, run_infos};
-use crate::index::room::Writer;
+use crate::index::output::OUTPUT_CHUNKS;
 use crate::index::seat::Seats;
+use crate::index::signals::Signals;
 use crate::index::source::{Memtable, Run};
-use crate::index::view::{Content, Limits, View, depth};
+use crate::index::view::{Content, View, depth};
 use crate::index::{Context, Horizon};
 use crate::types::error::{Error, Lift, Result};
+use crate::types::lock::lock;
 
-/// Takes a lock even if a holder panicked: the state that each lock guards is consistent between any two statements.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// Chunks reserved for a flush: outputs for current and superseded versions.
+const FLUSH_CHUNKS: u64 = 2 * OUTPUT_CHUNKS;
 
 /// The state behind [`super::Index`].
 pub(crate) struct Core {
@@ -43,7 +42,6 @@ pub(crate) struct Core {
     pub(crate) debt: Mutex<Debt>,
     /// Held during a flush.
     pub(crate) flush: Mutex<SetAside>,
-    pub(crate) compactor: Mutex<Compactor>,
     /// The last manifest without its runs; the lock is held while a manifest is written.
     pub(crate) record: Mutex<Head>,
     /// Read without a lock.
@@ -59,6 +57,18 @@ pub(crate) struct Core {
     /// The boundary of the source that was flushed last.
     pub(crate) flushed: AtomicU64,
     pub(crate) blobs: Arc<Blobs>,
+}
+
+/// The state of the committing thread.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub(crate) active: Arc<Memtable>,
+}
+
+impl Writer {
+    pub(crate) fn new(active: Arc<Memtable>) -> Self {
+        Self { active }
+    }
 }
 
 /// Memory reserved from the budget permanently, so that a job that frees memory never has to ask for any. It is a budget of its own, which
@@ -140,11 +150,7 @@ impl Core {
         Ok(Self {
             writer: Mutex::new(Writer::new(active)),
             debt: Mutex::default(),
-            flush: Mutex::new(SetAside::new(
-                &context.budget,
-                if context.read_only { 1 } else { super::flush::CHUNKS },
-            )?),
-            compactor: Mutex::new(Compactor::new(&context)?),
+            flush: Mutex::new(SetAside::new(&context.budget, if context.read_only { 1 } else { FLUSH_CHUNKS })?),
             flushed: AtomicU64::new(head.checkpoint.glsn.0),
             record: Mutex::new(head),
             view: ArcSwap::from_pointee(view),

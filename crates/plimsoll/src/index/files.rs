@@ -26,7 +26,6 @@ use crate::index::Context;
 use crate::index::manifest::names::is_leftover;
 use crate::index::run::file::{RunFileSink, open_run, run_id_of};
 use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
-use crate::index::source::Member;
 use crate::types::error::{Error, Lift, Result};
 
 /// Reserve beyond the metadata in use: a dozen descriptions with the longest keys.
@@ -297,6 +296,25 @@ pub(crate) fn run_of(info: &TableInfo) -> Option<u64> {
     match info.id {
         TableId::Run(id) => Some(id),
         TableId::Blob(_) => None,
+    }
+}
+
+/// A table and the guard of its file.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) table: Table,
+    pub(crate) guard: Arc<FileGuard>,
+}
+
+impl Member {
+    /// The table's metadata.
+    pub(crate) fn info(&self) -> &TableInfo {
+        &self.table.info
+    }
+
+    /// Bytes of its pages.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.info().bytes()
     }
 }
 

@@ -6,19 +6,18 @@ use std::sync::atomic::Ordering;
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::Progress;
-use crate::index::core::{Change, Core, SetAside, lock};
+use crate::index::core::{Change, Core, SetAside};
 use crate::index::counters::Counters;
 use crate::index::files::Reserve;
-use crate::index::output::{OUTPUT_CHUNKS, Output};
+use crate::index::limits::Limits;
+use crate::index::output::Output;
 use crate::index::run::warmth::Warmth;
 use crate::index::source::{Memtable, Run};
 use crate::index::split::{Disposition, Inputs, Nowhere, Splitter};
-use crate::index::view::{Closed, Content, Limits};
+use crate::index::view::{Closed, Content};
 use crate::types::error::{Lift, Result};
 use crate::types::events;
-
-/// Chunks reserved for a flush: outputs for current and superseded versions.
-pub(crate) const CHUNKS: u64 = 2 * OUTPUT_CHUNKS;
+use crate::types::lock::lock;
 
 /// The result of flushing a source.
 #[derive(Default)]

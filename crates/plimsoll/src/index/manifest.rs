@@ -22,10 +22,10 @@ use std::sync::Arc;
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 use plimsoll_log::glsn::{Glsn, Position};
 
+use crate::index::limits::Limits;
 use crate::index::manifest::blocks::Failure;
 use crate::index::manifest::names::{KEPT, manifest_name, manifest_number, new_manifest_name};
 use crate::index::run::table::TableInfo;
-use crate::index::view::Limits;
 use crate::types::error::{Error, Result};
 
 /// A run as the manifest names it.

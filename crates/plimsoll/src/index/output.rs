@@ -5,11 +5,10 @@ use std::sync::Arc;
 use plimsoll_memory::budget::Budget;
 
 use crate::borders::{Border, hit};
-use crate::index::files::{FileGuard, Files, Reserve};
+use crate::index::files::{FileGuard, Files, Member, Reserve};
 use crate::index::run::builder::TableBuilder;
 use crate::index::run::file::RunFileSink;
 use crate::index::run::warmth::Warmth;
-use crate::index::source::Member;
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
 

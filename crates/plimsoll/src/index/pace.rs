@@ -11,11 +11,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::index::Progress;
-use crate::index::core::{Core, lock};
+use crate::index::compaction::Compaction;
+use crate::index::core::Core;
 use crate::index::debt::WAIT_MIN_NANOS;
 use crate::index::policy::Priority;
 use crate::index::stalls::Cause;
 use crate::types::error::Result;
+use crate::types::lock::lock;
 
 /// If a key may lie in more runs than this, writers are slowed down.
 const DEPTH_SOFT: usize = 12;
@@ -47,12 +49,12 @@ const STEPS_INLINE: usize = 32;
 
 impl Core {
     /// Holds a writer back while there are too many runs; without threads, it merges them instead.
-    pub(crate) fn hold_back(&self) -> Result<()> {
+    pub(crate) fn hold_back(&self, compaction: &Compaction) -> Result<()> {
         if self.context.read_only || self.signals.is_closing() {
             return Ok(());
         }
         if !self.context.background {
-            return self.compact_inline();
+            return self.compact_inline(compaction);
         }
         if self.is_overrun() {
             self.note_stall(Cause::Depth, || {
@@ -129,10 +131,10 @@ impl Core {
         pace
     }
 
-    fn compact_inline(&self) -> Result<()> {
+    fn compact_inline(&self, compaction: &Compaction) -> Result<()> {
         for _ in 0..STEPS_INLINE {
             let view = self.current_view();
-            if runs_above(view.depth, view.runs.len()) == 0 || self.compact(Priority::Due)? == Progress::Idle {
+            if runs_above(view.depth, view.runs.len()) == 0 || compaction.step_for(Priority::Due)? == Progress::Idle {
                 break;
             }
         }

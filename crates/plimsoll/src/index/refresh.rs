@@ -9,13 +9,14 @@ use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::core::{Core, lock};
+use crate::index::core::{Core, Writer};
+use crate::index::files::Member;
 use crate::index::manifest::Manifest;
-use crate::index::room::Writer;
 use crate::index::run::table::{TableId, TableInfo};
-use crate::index::source::{Member, Memtable, Run};
+use crate::index::source::{Memtable, Run};
 use crate::index::view::{Closed, Content, View, depth};
 use crate::types::error::Result;
+use crate::types::lock::lock;
 
 /// Current runs, and history runs.
 type Runs = (Vec<Arc<Run>>, Vec<Arc<Run>>);

@@ -14,7 +14,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::OutOfBudget;
 
 use crate::index::Progress;
-use crate::index::core::{Core, lock};
+use crate::index::core::{Core, Writer};
 use crate::index::counters::Counters;
 use crate::index::files::metadata_bytes;
 use crate::index::reservation::Reservation;
@@ -23,21 +23,10 @@ use crate::index::source::{Memtable, Run};
 use crate::index::stalls::Cause;
 use crate::index::view::{Closed, Content};
 use crate::types::error::Result;
+use crate::types::lock::lock;
 
 /// Memtables that may wait to be flushed: one in a small budget, two from this many bytes on.
 const TWO_CLOSED_BYTES: u64 = 64 << 20;
-
-/// The state of the committing thread.
-#[derive(Debug)]
-pub(crate) struct Writer {
-    active: Arc<Memtable>,
-}
-
-impl Writer {
-    pub(crate) fn new(active: Arc<Memtable>) -> Self {
-        Self { active }
-    }
-}
 
 /// The next action of a caller that needs room.
 enum Next<'a> {

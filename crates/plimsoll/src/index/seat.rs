@@ -34,10 +34,10 @@ use plimsoll_memory::budget::account::{Account, Charge};
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget, Reclaim};
 use plimsoll_memory::pool::Pool;
 
-use crate::index::core::lock;
 use crate::index::resting_key::KeyRoom;
 use crate::index::view::View;
 use crate::types::error::Result;
+use crate::types::lock::lock;
 
 /// Divisor: all seated walks together may take this part of the budget for their cursors before idle ones have to get up.
 const SEATED_PART: u64 = 32;

@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind};
-use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::pool::Touch;
 use plimsoll_memory::sorted::{Inserter, Position, SortedMap};
 
-use crate::index::files::FileGuard;
+use crate::index::files::{FileGuard, Member};
 use crate::index::run::table::{Found, Table, TableInfo};
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
@@ -133,30 +132,6 @@ impl Memtable {
     }
 }
 
-/// A table and the guard of its file.
-#[derive(Clone, Debug)]
-pub(crate) struct Member {
-    pub(crate) table: Table,
-    pub(crate) guard: Arc<FileGuard>,
-}
-
-impl Member {
-    /// The table's metadata.
-    pub(crate) fn info(&self) -> &TableInfo {
-        &self.table.info
-    }
-
-    /// Bytes of its pages.
-    pub(crate) fn bytes(&self) -> u64 {
-        table_bytes(self.info())
-    }
-}
-
-/// Bytes of a table's pages.
-pub(crate) fn table_bytes(info: &TableInfo) -> u64 {
-    u64::from(info.pages) * PAGE_BYTES as u64
-}
-
 /// A run: sorted tables that do not overlap. Holding it keeps their files.
 #[derive(Debug)]
 pub(crate) struct Run {
@@ -176,7 +151,7 @@ impl Run {
         debug_assert!(members.windows(2).all(|pair| pair[0].info().last_key < pair[1].info().first_key));
         let infos = || members.iter().map(Member::info);
         Self {
-            bytes: infos().map(table_bytes).sum(),
+            bytes: infos().map(TableInfo::bytes).sum(),
             versions: infos().map(|info| info.versions).sum(),
             deletions: infos().map(|info| info.deletions).sum(),
             min_glsn: infos().map(|info| info.min_glsn).min().expect("a run is never empty"),

@@ -10,7 +10,7 @@
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::Horizon;
-use crate::index::view::Limits;
+use crate::index::limits::Limits;
 use crate::types::version::{Stored, Version};
 
 /// The disposition of a version.

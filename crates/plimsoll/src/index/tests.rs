@@ -32,7 +32,6 @@ use crate::index::run::builder::TableBuilder;
 use crate::index::run::file::BlobSink;
 use crate::index::run::table::{Table, TableInfo};
 use crate::index::seat::Walk;
-use crate::index::source::table_bytes;
 use crate::index::view::{Direction, View};
 use crate::index::{Context, Horizon, Index};
 use crate::types::error::{Lift, Result};
@@ -496,7 +495,7 @@ impl World {
         let (mut problems, mut bytes) = (Vec::new(), 0);
         let mut found = Vec::new();
         let mut checked = |table: &Table, wrong: Vec<String>| {
-            bytes += table_bytes(&table.info);
+            bytes += table.info.bytes();
             found.extend(wrong);
         };
         self.index().verify(&mut |_| {}, &mut checked, &mut |problem| problems.push(problem)).unwrap();

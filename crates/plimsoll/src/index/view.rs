@@ -18,19 +18,21 @@ use plimsoll_memory::pool::Touch;
 
 use crate::borders::{Border, hit};
 use crate::index::gaps::Gaps;
+use crate::index::limits::Limits;
 pub(crate) use crate::index::merge::Direction;
 use crate::index::merge::{Cursor, Merge};
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::table::{Table, TableInfo};
-use crate::index::seat::Walk;
 use crate::index::source::{Memtable, Place, Run, Source, lookup_in_run};
-pub(crate) use crate::index::walk::{OwnRange, Versions, Visible};
 use crate::rowcache::RowHandle;
 use crate::types::error::{Error, Result};
 use crate::types::version::Stored;
 
 /// A range of index keys.
 pub(crate) type KeyRange<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
+/// A range of index keys, owned.
+pub(crate) type OwnRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 /// A source that waits to be flushed.
 #[derive(Clone, Debug)]
@@ -47,41 +49,6 @@ pub(crate) enum Content {
     Memtable(Arc<Memtable>),
     /// Runs of a large transaction, newest first: the manifest has only to name them.
     Adopted(Vec<Arc<Run>>),
-}
-
-/// The limits that compaction sets on readable moments.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Limits {
-    /// Youngest deletion that was moved into history.
-    pub(crate) deletions_moved: Glsn,
-    /// Oldest moment at which every keyspace can be read.
-    pub(crate) oldest_readable: Glsn,
-    /// The same per keyspace, sorted; keyspaces that are not listed lost no version.
-    pub(crate) oldest_readable_in: Vec<(u32, Glsn)>,
-    /// Youngest deletion that was dropped together with all that it deleted, per keyspace, sorted; keyspaces that are not listed lost none.
-    /// It may be younger than the real one.
-    pub(crate) deletions_dropped_in: Vec<(u32, Glsn)>,
-}
-
-impl Limits {
-    /// A version of `keyspace` that was superseded by `by` was dropped.
-    pub(crate) fn dropped(&mut self, keyspace: u32, by: Glsn) {
-        self.oldest_readable = self.oldest_readable.max(by);
-        raise(&mut self.oldest_readable_in, keyspace, by);
-    }
-
-    /// The youngest version of a key of `keyspace`, a deletion, was dropped, and so was all that it deleted.
-    pub(crate) fn deletion_dropped(&mut self, keyspace: u32, deletion: Glsn) {
-        raise(&mut self.deletions_dropped_in, keyspace, deletion);
-    }
-
-    /// Includes the limits of another job.
-    pub(crate) fn merge(&mut self, other: &Limits) {
-        self.deletions_moved = self.deletions_moved.max(other.deletions_moved);
-        other.oldest_readable_in.iter().for_each(|&(keyspace, by)| self.dropped(keyspace, by));
-        other.deletions_dropped_in.iter().for_each(|&(keyspace, glsn)| self.deletion_dropped(keyspace, glsn));
-        self.oldest_readable = self.oldest_readable.max(other.oldest_readable);
-    }
 }
 
 /// The sources at one moment: memtables, adopted runs, runs, history runs. A view keeps their files.
@@ -373,58 +340,15 @@ impl View {
         Ok(None)
     }
 
-    /// Walks the keys of a range as of `at`, each with its newest version that is not younger; deleted keys are left out.
-    ///
-    /// # Errors
-    /// `Trimmed` below the oldest moment at which the keyspace that the range begins in can be read.
-    pub(crate) fn visible(
-        self: &Arc<Self>,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-        at: Glsn,
-        direction: Direction,
-    ) -> Result<Visible> {
-        let mut walk = Visible::new((lower.map(<[u8]>::to_vec), upper.map(<[u8]>::to_vec)), at, direction);
-        walk.sit_down(self, &[])?;
-        Ok(walk)
-    }
-
-    #[cfg(test)]
-    /// Walks all versions of a range that are younger than `after` and not younger than `upto`, deletions and history included: by key,
-    /// newest first.
-    pub(crate) fn versions(
-        self: &Arc<Self>,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-        after: Glsn,
-        upto: Glsn,
-    ) -> Result<Versions> {
-        let mut walk = Versions::new((lower.map(<[u8]>::to_vec), upper.map(<[u8]>::to_vec)), after, upto);
-        walk.sit_down(self, &[])?;
-        Ok(walk)
-    }
-
     /// Oldest moment at which a keyspace can be read.
     pub(crate) fn oldest_readable_in(&self, keyspace: u32) -> Glsn {
-        limit_of(&self.limits.oldest_readable_in, keyspace)
+        self.limits.oldest_readable_in(keyspace)
     }
 
     /// The youngest dropped deletion of a keyspace; says nothing of younger deletions.
     pub(crate) fn deletions_dropped_in(&self, keyspace: u32) -> Glsn {
-        limit_of(&self.limits.deletions_dropped_in, keyspace)
+        self.limits.deletions_dropped_in(keyspace)
     }
-}
-
-/// Raises the entry of a keyspace to `to`.
-fn raise(limits: &mut Vec<(u32, Glsn)>, keyspace: u32, to: Glsn) {
-    match limits.binary_search_by_key(&keyspace, |entry| entry.0) {
-        Ok(at) => limits[at].1 = limits[at].1.max(to),
-        Err(at) => limits.insert(at, (keyspace, to)),
-    }
-}
-
-fn limit_of(limits: &[(u32, Glsn)], keyspace: u32) -> Glsn {
-    limits.binary_search_by_key(&keyspace, |entry| entry.0).map_or(Glsn::NONE, |at| limits[at].1)
 }
 
 /// The most runs that one key can lie in, given the first and the last key of each.

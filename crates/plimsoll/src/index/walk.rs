@@ -15,12 +15,45 @@ use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::table::Table;
 use crate::index::seat::Walk;
 use crate::index::source::{Run, Source};
-use crate::index::view::{KeyRange, View, beyond, in_front, seek_lower, seek_upper, tables_in};
+use crate::index::view::{KeyRange, OwnRange, View, beyond, in_front, seek_lower, seek_upper, tables_in};
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
 
 /// After this many unwanted versions of one key, the walk seeks past them instead of stepping on.
 const STEPS_MAX: u32 = 8;
+
+impl View {
+    /// Walks the keys of a range as of `at`, each with its newest version that is not younger; deleted keys are left out.
+    ///
+    /// # Errors
+    /// `Trimmed` below the oldest moment at which the keyspace that the range begins in can be read.
+    pub(crate) fn visible(
+        self: &Arc<Self>,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        at: Glsn,
+        direction: Direction,
+    ) -> Result<Visible> {
+        let mut walk = Visible::new((lower.map(<[u8]>::to_vec), upper.map(<[u8]>::to_vec)), at, direction);
+        walk.sit_down(self, &[])?;
+        Ok(walk)
+    }
+
+    #[cfg(test)]
+    /// Walks all versions of a range that are younger than `after` and not younger than `upto`, deletions and history included: by key,
+    /// newest first.
+    pub(crate) fn versions(
+        self: &Arc<Self>,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        after: Glsn,
+        upto: Glsn,
+    ) -> Result<Versions> {
+        let mut walk = Versions::new((lower.map(<[u8]>::to_vec), upper.map(<[u8]>::to_vec)), after, upto);
+        walk.sit_down(self, &[])?;
+        Ok(walk)
+    }
+}
 
 /// The bounds of the range that is not walked over yet.
 #[derive(Debug)]
@@ -66,9 +99,6 @@ impl Bounds {
         bytes(&self.lower) + bytes(&self.upper)
     }
 }
-
-/// A range of index keys, owned.
-pub(crate) type OwnRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 /// An index key begins with its keyspace.
 const KEYSPACE_BYTES: usize = 4;

@@ -8,7 +8,7 @@ use plimsoll::{Db, Error, Glsn};
 use plimsoll_disk::clock::Clock;
 
 use crate::content::Content;
-use crate::driver::{Driver, Durability, OpenTx, retention};
+use crate::driver::{Driver, Durability, OpenTx};
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::judge::{View, Way, show};
 use crate::model::reads::Reads;
@@ -525,7 +525,7 @@ impl Driver {
 
     fn change_keyspace(&mut self, space: u8, keep: Keep) -> Outcome<String> {
         if !self.model.has_space(space) {
-            let made = self.db().create_keyspace(&space_name(space), retention(keep));
+            let made = self.db().create_keyspace(&space_name(space), keep.retention());
             if self.in_doubt && made.is_ok() {
                 // It is unknown whether the earlier keyspace of this name was dropped: this may be that one.
                 return said("in doubt");
@@ -536,7 +536,7 @@ impl Driver {
             return said("");
         }
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
-        let set = self.db().set_retention(&keyspace, retention(keep));
+        let set = self.db().set_retention(&keyspace, keep.retention());
         if !self.model.has_recorded(space, keep) {
             self.committed_unseen(&set, Entry::Keyspace { space, retention: keep });
         }

@@ -9,8 +9,8 @@ use plimsoll_disk::random::Random;
 
 use super::{budget, cache_of, some_len, value_of};
 use crate::budget::Kind;
-use crate::cache::{Cache, CacheOptions};
 use crate::budget::chunk::CHUNK_BYTES;
+use crate::cache::{Cache, CacheOptions};
 
 #[test]
 fn what_was_entered_is_found_and_what_was_removed_is_not() {

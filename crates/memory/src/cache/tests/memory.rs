@@ -6,8 +6,8 @@ use plimsoll_disk::random::Random;
 
 use super::{budget, cache_of};
 use crate::budget::Kind;
-use crate::cache::{Cache, CacheOptions, MIN_CACHE_BYTES};
 use crate::budget::chunk::CHUNK_BYTES;
+use crate::cache::{Cache, CacheOptions, MIN_CACHE_BYTES};
 
 /// The contents of a cache after four times as many entries as it holds have passed through it, one in three of them
 /// replacing another if `replace`: entries, bytes of their keys and values, and bytes that the budget has charged for

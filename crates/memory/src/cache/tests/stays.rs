@@ -1,9 +1,9 @@
 //! Eviction: entries in use stay.
 
 use super::{budget, cache_of, value_of};
+use crate::budget::chunk::CHUNK_BYTES;
 use crate::budget::{Budget, Kind};
 use crate::cache::{Cache, CacheOptions};
-use crate::budget::chunk::CHUNK_BYTES;
 
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]

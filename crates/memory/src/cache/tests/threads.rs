@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use plimsoll_disk::random::Random;
 
 use super::{cache_of, some_len, value_of};
-use crate::cache::{Cache, slot};
 use crate::budget::chunk::CHUNK_BYTES;
+use crate::cache::{Cache, slot};
 
 /// A thread that reads within a read has a line for each, and there are 64.
 #[test]

@@ -14,7 +14,7 @@
 //! Law: writers that fill a memtable in less than that time are not affected. Slower ones pay with a smaller run each time, which merges
 //! rewrite once or twice more: at most one memtable's bytes in [`AGE_MAX`], or the bytes of a burst before writers rested.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
@@ -26,6 +26,7 @@ use plimsoll_log::log::Log;
 use crate::index::{Index, Progress, Unflushed};
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Lift, Result};
+use crate::types::lock::lock;
 
 /// A memtable is too small for a run if it holds less than both this and this part of its limit (a divisor),
 const LEAST_BYTES: u64 = 1 << 20;
@@ -244,11 +245,6 @@ impl Watch {
 
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// The state that each lock guards is consistent between any two statements.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

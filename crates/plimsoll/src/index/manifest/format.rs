@@ -12,8 +12,8 @@ use plimsoll_log::glsn::{Glsn, Position};
 
 use super::blocks::{CUT, Failure, Input, SENSELESS, Writer};
 use super::{Head, Manifest, RunInfo};
+use crate::index::limits::Limits;
 use crate::index::run::table::{TableId, TableInfo};
-use crate::index::view::Limits;
 use crate::types::version::MAX_INDEX_KEY_BYTES;
 
 const MAGIC: [u8; 8] = *b"PLIMMANI";

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::page::{PAGE_HEADER_BYTES, page_kind, page_payload};
 use plimsoll_memory::pool::{LoadError, Page, PoolFile, Touch};
 
@@ -80,6 +81,13 @@ pub(crate) struct TableInfo {
     pub(crate) blobs: Vec<BlobId>,
     /// Set if every version has this GLSN, whatever the pages say (a transaction that was written before its GLSN was known).
     pub(crate) fixed_glsn: Option<Glsn>,
+}
+
+impl TableInfo {
+    /// Bytes of its pages.
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.pages) * PAGE_BYTES as u64
+    }
 }
 
 /// A table open for reading.

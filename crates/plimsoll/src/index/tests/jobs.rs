@@ -9,7 +9,6 @@ use plimsoll_memory::budget::{Lease, MIN_BUDGET_BYTES};
 
 use super::*;
 use crate::index::Progress;
-use crate::index::core::lock;
 use crate::index::files::Reserve;
 use crate::index::manifest::names::{manifest_name, new_manifest_name};
 use crate::index::output::Output;
@@ -43,7 +42,7 @@ impl World {
 
     /// Does the work that is due, and no more.
     fn compact_due(&self) {
-        while self.index().core.compact(crate::index::policy::Priority::Due).unwrap() == Progress::Worked {}
+        while self.index().compaction.step_for(crate::index::policy::Priority::Due).unwrap() == Progress::Worked {}
     }
 
     fn latest_only(&self) {
@@ -391,7 +390,7 @@ fn while_a_large_merge_is_under_way_newer_runs_are_merged_by_a_small_one() {
     for _ in 0..4 {
         scattered(&mut world, 60_000);
     }
-    let due = |world: &World| world.index().core.compact(crate::index::policy::Priority::Due).unwrap();
+    let due = |world: &World| world.index().compaction.step_for(crate::index::policy::Priority::Due).unwrap();
     assert_eq!(due(&world), Progress::Worked);
     for _ in 0..4 {
         scattered(&mut world, 1000);
@@ -516,7 +515,7 @@ fn writers_of_whole_runs_are_paced_like_all_others() {
     world.open().unwrap();
     let index = Arc::clone(world.index());
     // No merge runs in between.
-    let compactor = lock(&index.core.compactor);
+    let compactor = index.compaction.pause();
     for _ in 0..20 {
         let run = (0..200).map(|number| (key(FOREVER, number), Some(vec![1; 9]))).collect();
         world.commit_spilled(vec![run]).unwrap();
@@ -537,7 +536,7 @@ fn writers_of_whole_runs_stop_where_runs_are_too_many_to_walk_over() {
     world.open().unwrap();
     let index = Arc::clone(world.index());
     // No merge runs in between.
-    let compactor = lock(&index.core.compactor);
+    let compactor = index.compaction.pause();
     for _ in 0..70 {
         let run = (0..50).map(|number| (key(FOREVER, number), Some(vec![1; 9]))).collect();
         world.commit_spilled(vec![run]).unwrap();

@@ -174,7 +174,6 @@ impl Generator {
 
     /// A transaction writes rising keys, each twice in a row, and is spilled as often as several runs become one: the last key of one run
     /// may be the first of the next.
-    /// next may begin with.
     pub(super) fn rising_twice(&mut self) -> Vec<Op> {
         let space = self.below(2) as u8;
         let keys = 100 + self.below(50) as u32;
@@ -187,6 +186,63 @@ impl Generator {
         ops.push(commit(TX));
         ops.extend(self.interruption());
         ops.push(self.walk_of(Reader::Back(0), space, None));
+        ops
+    }
+
+    /// A keyspace keeps a window of time; what it kept is read at moments within the window, and at its edge.
+    pub(super) fn window_of_time(&mut self) -> Vec<Op> {
+        let space = 2 + self.below(u64::from(self.settings.spaces.max(3)) - 2) as u8;
+        let window = 4_000_000 + self.below(16_000_000);
+        let mut ops = vec![Op::Keyspace { space, retention: Keep::Micros(window) }];
+        let key = numbered_key(self.below(3) as u32);
+        for _ in 0..3 + self.below(4) {
+            ops.extend(self.put_one(space, &key, 60));
+            if self.random.chance(0.3) {
+                ops.extend([Op::Begin { tx: TX }, Op::Delete { tx: TX, space, key: key.clone() }, commit(TX)]);
+            }
+            if self.random.chance(0.3) {
+                ops.push(Op::Flush);
+            }
+            ops.push(Op::Advance { micros: window / 8 + self.below(window / 8) });
+        }
+        ops.push(Op::Compact);
+        for _ in 0..3 {
+            ops.push(Op::Snapshot { slot: SLOT, moment: Moment::Age(self.below(window + window / 4)) });
+            ops.push(Op::Get { from: Reader::Snapshot(SLOT), space, key: key.clone(), how: Get::Value });
+            ops.push(Op::Release { slot: SLOT });
+        }
+        ops
+    }
+
+    /// A deletion and what it deleted stand in different history runs; the younger ones are merged while the deletion is the answer at
+    /// the oldest moment that is kept.
+    pub(super) fn deletion_between_history_runs(&mut self) -> Vec<Op> {
+        let space = 2 + self.below(u64::from(self.settings.spaces.max(3)) - 2) as u8;
+        let (between, behind) = (2 + self.below(6), 2 + self.below(3));
+        let retention = Keep::Glsns(behind + self.below(between + 1));
+        let key = numbered_key(self.below(40) as u32);
+        let mut ops = vec![Op::Keyspace { space, retention: Keep::Forever }];
+        for _ in 0..2 {
+            let value = self.value_of(400);
+            let many = Op::PutMany { tx: TX, space, first: 0, count: 40, value, scattered: false };
+            ops.extend([Op::Begin { tx: TX }, many, commit(TX), Op::Compact]);
+        }
+        ops.extend([Op::Begin { tx: TX }, Op::Delete { tx: TX, space, key: key.clone() }, commit(TX), Op::Flush]);
+        for number in 0..between {
+            ops.extend(self.put_one(space, &numbered_key(50 + number as u32 % 2), 20));
+        }
+        ops.extend(self.put_one(space, &key, 20));
+        ops.push(Op::Keyspace { space, retention });
+        ops.push(Op::Flush);
+        ops.extend((0..6).map(|_| Op::Step));
+        for number in 0..behind {
+            ops.extend(self.put_one(space, &numbered_key(50 + number as u32 % 2), 20));
+        }
+        ops.push(Op::Flush);
+        ops.extend((0..6).map(|_| Op::Step));
+        for back in behind..=behind + between + 1 {
+            ops.push(Op::Get { from: Reader::Back(back), space, key: key.clone(), how: Get::Value });
+        }
         ops
     }
 

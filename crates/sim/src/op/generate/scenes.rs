@@ -32,7 +32,7 @@ impl Generator {
         let (upkeep, limited, faulty) =
             (settings.upkeep, settings.limited, settings.fault.is_some() && !settings.restores);
         let wide = settings.many > 250 && self.random.chance(0.3);
-        let scenes: [(bool, Scene); 27] = [
+        let scenes: [(bool, Scene); 29] = [
             (true, Self::spilled),
             (true, Self::many_versions),
             (true, Self::moved_deletion),
@@ -55,6 +55,8 @@ impl Generator {
             (true, Self::dropped_and_made_anew),
             (limited, Self::cursor_holds_the_log),
             (true, Self::queue),
+            (limited, Self::window_of_time),
+            (limited, Self::deletion_between_history_runs),
             (settings.restores, Self::deletions_lost_with_the_log),
             (crashes, Self::killed_within),
             (true, Self::removed_in_batches),

@@ -1,0 +1,104 @@
+//! The signals between the writers and the background threads of the index.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use plimsoll_disk::worker::Bell;
+
+use crate::types::error::Error;
+use crate::types::lock::lock;
+
+/// A background thread of the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Thread {
+    Flush,
+    Compaction,
+}
+
+/// The signals between writers and background threads.
+#[derive(Debug, Default)]
+pub(crate) struct Signals {
+    /// Rung when there is something to flush.
+    pub(crate) flush: Arc<Bell>,
+    /// Rung when there may be something to compact.
+    pub(crate) compaction: Arc<Bell>,
+    state: Mutex<State>,
+    /// Signalled when a flush or a compaction step ended or failed.
+    progress: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    closing: bool,
+    flush_error: Option<String>,
+    compaction_error: Option<String>,
+}
+
+impl Signals {
+    /// There is something to flush.
+    pub(crate) fn call_flush(&self) {
+        self.flush.ring();
+    }
+
+    /// There may be something to compact.
+    pub(crate) fn call_compaction(&self) {
+        self.compaction.ring();
+    }
+
+    /// A flush ended.
+    pub(crate) fn flush_ended(&self, error: Option<&Error>) {
+        lock(&self.state).flush_error = error.map(ToString::to_string);
+        self.progress.notify_all();
+        if error.is_none() {
+            self.call_compaction();
+        }
+    }
+
+    /// A step of compaction ended; `changed`: there are fewer runs now.
+    pub(crate) fn compaction_ended(&self, changed: bool, error: Option<&Error>) {
+        lock(&self.state).compaction_error = error.map(ToString::to_string);
+        if changed || error.is_some() {
+            self.progress.notify_all();
+        }
+    }
+
+    /// Why the last flush or step of compaction failed, if it did.
+    pub(crate) fn last_error(&self) -> Option<String> {
+        let state = lock(&self.state);
+        state.flush_error.clone().or_else(|| state.compaction_error.clone())
+    }
+
+    /// Waits for `delay`, or until a flush or compaction ended or failed. Returns whether one did.
+    pub(crate) fn wait_for_progress(&self, delay: Duration) -> bool {
+        let state = lock(&self.state);
+        if state.closing {
+            return true;
+        }
+        !self.progress.wait_timeout(state, delay).map_or(true, |(_, timeout)| timeout.timed_out())
+    }
+
+    /// Records that a thread ended by a panic: the threads that wait for its work do it themselves.
+    pub(crate) fn thread_panicked(&self, of: Thread) {
+        let error = Some("the thread for it has panicked; open the store again".to_owned());
+        let mut state = lock(&self.state);
+        match of {
+            Thread::Flush => state.flush_error = error,
+            Thread::Compaction => state.compaction_error = error,
+        }
+        drop(state);
+        self.progress.notify_all();
+    }
+
+    /// The threads are to end, and all waits.
+    pub(crate) fn close(&self) {
+        lock(&self.state).closing = true;
+        self.progress.notify_all();
+        self.flush.stop();
+        self.compaction.stop();
+    }
+
+    /// Whether the threads are about to end.
+    pub(crate) fn is_closing(&self) -> bool {
+        lock(&self.state).closing
+    }
+}

@@ -1,0 +1,33 @@
+//! Runs a case as its mode wants it.
+
+use crate::case::{Case, Mode};
+use crate::driver::{Care, Driver, run};
+use crate::failure::Outcome;
+use crate::op::Op;
+use crate::{crash, faults, metamorphic, rot};
+
+impl Case {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// The store differs from the model.
+    pub fn run(&self) -> Outcome {
+        self.run_workload(&self.workload())
+    }
+
+    /// Runs another workload instead: a shortened one.
+    ///
+    /// # Errors
+    /// The store differs from the model.
+    pub fn run_workload(&self, ops: &[Op]) -> Outcome {
+        let done = |_: Driver| ();
+        match self.mode {
+            Mode::Model | Mode::Crash => run(self.world(), Care::default(), ops).map(done),
+            Mode::EverySync => crash::cut_at_every_sync(self, ops).map(|_| ()),
+            Mode::FailedReads | Mode::Flips | Mode::Full | Mode::FailedSyncs => faults::run_faulty(self, ops).map(done),
+            Mode::Budget => faults::run_short_of_memory(self, ops).map(done),
+            Mode::Metamorphic => metamorphic::compare_settings(self, ops),
+            Mode::Rot => rot::damage(self, ops).map(|_| ()),
+        }
+    }
+}
