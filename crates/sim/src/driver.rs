@@ -571,9 +571,6 @@ impl Driver {
 
     /// The invariants between any two operations.
     fn settle(&mut self, op: &Op) -> Outcome {
-        if step::may_drop_versions(op) {
-            self.raise_floors();
-        }
         let (newest, bounds) = (self.db().newest(), self.db().log().bounds());
         let (acked, submitted) = (self.model.acked(), self.model.newest());
         ensure((acked..=submitted).contains(&newest.0), || {
@@ -600,6 +597,9 @@ impl Driver {
         self.model.trimmed(bounds.first.0);
         self.check_cursors(bounds.first.0)?;
         self.learn_times(newest.0)?;
+        if step::may_drop_versions(op) {
+            self.raise_floors();
+        }
         self.check_counts()
     }
 

@@ -335,8 +335,11 @@ impl Model {
     /// Raises the floors to what background work may have dropped: `oldest_read` is the oldest open moment (or the newest), `newest` the
     /// newest that may have been visible, `now` the time of the clock.
     pub fn raise_floors(&mut self, oldest_read: u64, newest: u64, now: u64) {
-        // An entry of unknown time, because its commit ended in an error, may be as old as those before it.
-        let at_time = |then: u64| self.log.iter().rposition(|placed| placed.micros.is_none_or(|at| at <= then));
+        // An entry of unknown time, because its commit ended in an error, may be as old as the one before it.
+        let at_time = |then: u64| {
+            let known = self.log.iter().position(|placed| placed.micros.is_some_and(|at| at > then));
+            known.unwrap_or(self.log.len()).checked_sub(1)
+        };
         let windows: Vec<(u8, u64)> = self
             .spaces
             .iter()
@@ -512,6 +515,21 @@ mod tests {
         assert_eq!((0..8).filter(|glsn| model.may_end_at(*glsn)).collect::<Vec<_>>(), [2, 3, 6]);
         model.cut_behind(2);
         assert_eq!((model.newest(), model.get(0, b"b", 9)), (2, Some(content(2))));
+    }
+
+    #[test]
+    fn a_window_of_time_is_kept_from_the_last_entry_that_may_be_older() {
+        let mut model = three_commits();
+        let last = model.submit(vec![Entry::Keyspace { space: 0, retention: Keep::Micros(10) }]);
+        model.learn_time(1, 100);
+        model.learn_time(2, 200);
+        model.raise_floors(last, last, 109);
+        assert_eq!(model.floor(0), 0);
+        model.raise_floors(last, last, 209);
+        assert_eq!(model.floor(0), 1);
+        // The others' times are unknown: they may be as old as the second one.
+        model.raise_floors(last, last, 210);
+        assert_eq!(model.floor(0), last);
     }
 
     #[test]

@@ -214,33 +214,29 @@ impl Generator {
         ops
     }
 
-    /// A deletion and what it deleted stand in different history runs; the younger ones are merged while the deletion is the answer at
-    /// the oldest moment that is kept.
+    /// A deletion and what it deleted stand in different history runs, and the younger ones are merged without the oldest while moments are
+    /// kept below another deletion, at which history is searched.
     pub(super) fn deletion_between_history_runs(&mut self) -> Vec<Op> {
         let space = 2 + self.below(u64::from(self.settings.spaces.max(3)) - 2) as u8;
-        let (between, behind) = (2 + self.below(6), 2 + self.below(3));
-        let retention = Keep::Glsns(behind + self.below(between + 1));
-        let key = numbered_key(self.below(40) as u32);
+        let (count, between) = (250, 2 + self.below(6));
+        let [key, other] = [0, 1].map(|_| numbered_key(self.below(count) as u32));
         let mut ops = vec![Op::Keyspace { space, retention: Keep::Forever }];
-        for _ in 0..2 {
-            let value = self.value_of(400);
-            let many = Op::PutMany { tx: TX, space, first: 0, count: 40, value, scattered: false };
-            ops.extend([Op::Begin { tx: TX }, many, commit(TX), Op::Compact]);
+        // The oldest history run is large enough to be left alone.
+        for _ in 0..4 {
+            let value = self.value_of(900);
+            let many = Op::PutMany { tx: TX, space, first: 0, count: count as u32, value, scattered: false };
+            ops.extend([Op::Begin { tx: TX }, many, commit(TX)]);
         }
+        ops.push(Op::Compact);
         ops.extend([Op::Begin { tx: TX }, Op::Delete { tx: TX, space, key: key.clone() }, commit(TX), Op::Flush]);
         for number in 0..between {
-            ops.extend(self.put_one(space, &numbered_key(50 + number as u32 % 2), 20));
+            ops.extend(self.put_one(space, &numbered_key((count + number % 2) as u32), 20));
         }
-        ops.extend(self.put_one(space, &key, 20));
-        ops.push(Op::Keyspace { space, retention });
-        ops.push(Op::Flush);
-        ops.extend((0..6).map(|_| Op::Step));
-        for number in 0..behind {
-            ops.extend(self.put_one(space, &numbered_key(50 + number as u32 % 2), 20));
-        }
-        ops.push(Op::Flush);
-        ops.extend((0..6).map(|_| Op::Step));
-        for back in behind..=behind + between + 1 {
+        ops.extend([Op::Begin { tx: TX }, Op::Delete { tx: TX, space, key: other }, commit(TX)]);
+        let kept = 2 + self.below(between + 1);
+        ops.extend([Op::Keyspace { space, retention: Keep::Glsns(kept) }, Op::Flush]);
+        ops.extend((0..12).map(|_| Op::Step));
+        for back in 1..kept + 2 {
             ops.push(Op::Get { from: Reader::Back(back), space, key: key.clone(), how: Get::Value });
         }
         ops

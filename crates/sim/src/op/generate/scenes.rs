@@ -56,7 +56,7 @@ impl Generator {
             (limited, Self::cursor_holds_the_log),
             (true, Self::queue),
             (limited, Self::window_of_time),
-            (limited, Self::deletion_between_history_runs),
+            (limited && settings.many >= 250, Self::deletion_between_history_runs),
             (settings.restores, Self::deletions_lost_with_the_log),
             (crashes, Self::killed_within),
             (true, Self::removed_in_batches),
