@@ -13,6 +13,7 @@ pub(crate) mod read_set;
 pub(crate) mod reads;
 pub(crate) mod removals;
 pub(crate) mod retry;
+mod rows_ahead;
 pub(crate) mod sequencer;
 pub(crate) mod spill;
 pub(crate) mod ticket;

@@ -24,6 +24,7 @@ use crate::txn::committer::Committer;
 use crate::txn::own_gaps::OwnGaps;
 use crate::txn::own_writes::{OwnWrites, own_value};
 use crate::txn::read_set::ReadSet;
+use crate::txn::rows_ahead::RowsAhead;
 use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::{Error, Result};
 use crate::types::value::{Value, is_free, room_for};
@@ -63,7 +64,9 @@ pub struct Range<'t> {
     /// It gave a key.
     has_any: bool,
     finished: bool,
-    /// The key that it gave last. Where a step failed, the one that was looked at.
+    /// Rows read ahead, with the one that it gave last; if there are none, that is in `key` and `value`.
+    rows: RowsAhead,
+    /// The key that the base has come to. Where a step failed, the one that was looked at.
     key: RestingKey,
     value: Buffer,
 }
@@ -74,7 +77,7 @@ struct Walk<'t> {
     base: Seat<Visible>,
     /// The last key of the base, where that is not the range's.
     base_key: Vec<u8>,
-    /// A base version that lies behind the next own write.
+    /// A base version that was found, and is given later: it lies behind the next own write, or behind rows that were read ahead.
     waiting: Option<Waiting>,
     base_done: bool,
     own: Option<OwnWrites<'t>>,
@@ -106,6 +109,9 @@ impl Walk<'_> {
     }
 }
 
+/// An index key begins with its keyspace.
+const KEYSPACE_BYTES: usize = 4;
+
 const SPAN: &str = "it is kept where it is asked for";
 
 /// A copy of a version of the base's last key.
@@ -131,6 +137,7 @@ impl<'t> Range<'t> {
             _moment: None,
             walk: None,
             has_any: false,
+            rows: RowsAhead::default(),
             key: RestingKey::default(),
             value: Buffer::default(),
         }
@@ -189,7 +196,15 @@ impl<'t> Range<'t> {
             return Ok(None);
         }
         self.charge()?;
-        Ok(Some((self.key.user_key(), &self.value)))
+        Ok(Some(match self.rows.current() {
+            Some((key, value)) => (&key[KEYSPACE_BYTES..], value),
+            None => (self.key.user_key(), &self.value),
+        }))
+    }
+
+    /// The index key that it gave last.
+    fn given_key(&self) -> Cow<'_, [u8]> {
+        self.rows.current().map_or_else(|| self.key.index_key(), |(key, _)| Cow::Borrowed(key))
     }
 
     /// Puts the next key and value into the buffers; false at the end.
@@ -216,18 +231,19 @@ impl<'t> Range<'t> {
     fn finish(&mut self) {
         self.finished = true;
         self.walk = None;
+        self.rows = RowsAhead::default();
     }
 
     /// Charges what the walk holds between two calls. Refused, it is at its end.
     fn charge(&mut self) -> Result<()> {
-        let Some(walk) = &mut self.walk else { return Ok(()) };
+        let Some(walk) = self.walk.as_mut().filter(|_| !self.rows.is_settled()) else { return Ok(()) };
         let reader = &self.committer.reader;
         // A walk that has begun goes ahead of those who wait: most steps need no more memory.
         let room = reader.index.seats().key_room();
         let key = &mut self.key;
         let rested = self.committer.patience.in_transaction(false, || Ok(key.rest(room)?));
         let own_value = if self.value.charged_bytes() > 0 { 0 } else { self.value.capacity() };
-        let bytes = size_of::<Self>() + self.key.heap_bytes() + own_value + walk.heap_bytes();
+        let bytes = size_of::<Self>() + self.key.heap_bytes() + self.rows.heap_bytes() + own_value + walk.heap_bytes();
         let span = self.span.as_ref().map_or(0, Span::heap_bytes);
         let charge = || Ok(walk.base.charge_user(bytes + span)?);
         let charged = rested.and_then(|()| self.committer.patience.in_transaction(false, charge));
@@ -240,6 +256,10 @@ impl<'t> Range<'t> {
     /// Puts the next key and value into the buffers; false at the end.
     fn step(&mut self) -> Result<bool> {
         self.reader().check_open()?;
+        if self.rows.pass() {
+            return Ok(true);
+        }
+        self.rows.begin();
         let mut walk = match self.walk.take() {
             Some(walk) => walk,
             None => match self.begin()? {
@@ -308,7 +328,7 @@ impl<'t> Range<'t> {
         // First: what is a gap was read.
         self.note_reads(at_end);
         let span = self.span();
-        let key = if at_end { Cow::Borrowed(&[][..]) } else { self.key.index_key() };
+        let key = if at_end { Cow::Borrowed(&[][..]) } else { self.given_key() };
         let (first, end) = match self.direction {
             Direction::Forward => {
                 let end = if at_end { span.end() } else { Some(key) };
@@ -329,26 +349,48 @@ impl<'t> Range<'t> {
         self.span.as_ref().expect(SPAN)
     }
 
-    /// Puts the next base version's key and value into the buffers; false at the end.
+    /// Reads the next rows of the base; false at the end. The last one's value may be elsewhere: then it waits for the ones before it.
     fn step_in_base(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<bool> {
-        let Self { committer, keys_only, value, .. } = self;
-        let found = committer.reader.walk(&mut walk.base, key, |base, key| {
-            let Some(version) = base.next(key)? else { return Ok(None) };
-            if *keys_only {
-                return Ok(Some(None));
-            }
-            if let Stored::Inline(bytes) = version.stored {
-                take_small_value(value, bytes);
-            }
-            let (glsn, elsewhere) = (version.glsn, version.stored.elsewhere());
-            // It is read when the walk has been let go of: a failure of that must not move it on.
-            Ok(Some(elsewhere.map(|stored| (glsn, stored, base.view()))))
-        })?;
-        match found {
-            None => Ok(false),
-            Some(None) => Ok(true),
-            Some(Some((glsn, stored, view))) => self.load_value(key, glsn, stored, &view).map(|()| true),
+        if walk.waiting.is_none() {
+            walk.waiting = self.read_ahead(walk, key)?;
         }
+        if self.rows.current().is_some() {
+            return Ok(true);
+        }
+        let Some(Waiting { glsn, encoded, view }) = walk.waiting.take() else { return Ok(false) };
+        if !self.keys_only {
+            let stored = Stored::decode(&encoded).expect("encoded just now");
+            self.load_value(key, glsn, stored, &view)?;
+        }
+        Ok(true)
+    }
+
+    /// Reads as many rows of the base as this sitting is to read, in which `key` is left at the last; returns one that is not small.
+    fn read_ahead(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<Option<Waiting>> {
+        let Self { committer, keys_only, rows, .. } = self;
+        committer.reader.walk(&mut walk.base, key, |base, key| {
+            while !rows.is_full() {
+                let version = match base.next(key) {
+                    Ok(Some(version)) => version,
+                    Ok(None) => break,
+                    Err(error) if rows.current().is_none() => return Err(error),
+                    // The next sitting begins where this one failed.
+                    Err(_) => break,
+                };
+                let (glsn, stored) = (version.glsn, version.stored);
+                let is_ahead = match stored {
+                    _ if *keys_only => rows.push(version.key, &[]),
+                    Stored::Inline(value) => rows.push(version.key, value),
+                    _ => false,
+                };
+                if !is_ahead {
+                    let mut encoded = Vec::new();
+                    stored.encode(&mut encoded);
+                    return Ok(Some(Waiting { glsn, encoded, view: base.view() }));
+                }
+            }
+            Ok(None)
+        })
     }
 
     /// Reads the value of the base version at `key`, which was found in `view`.
@@ -525,7 +567,7 @@ impl<'t> Range<'t> {
     fn note_reads(&self, whole: bool) {
         let Some(reads) = self.reads else { return };
         let span = self.span();
-        let key = self.key.index_key();
+        let key = self.given_key();
         let (first, last) = match (whole, self.direction, self.has_any) {
             (true, _, _) => (span.first(), span.upper()),
             (false, _, false) => return,
@@ -553,15 +595,6 @@ fn make_value_room(reader: &Reader, value: &mut Buffer, len: u64) -> Result<()> 
     Ok(())
 }
 
-/// Replaces `value` by a copy of a value that is small.
-fn take_small_value(value: &mut Buffer, bytes: &[u8]) {
-    if value.charged_bytes() > 0 {
-        *value = Buffer::default();
-    }
-    value.clear();
-    value.extend_from_slice(bytes);
-}
-
 impl Iterator for Range<'_> {
     type Item = Result<(Vec<u8>, Value)>;
 
@@ -571,11 +604,14 @@ impl Iterator for Range<'_> {
             Err(error) => Some(Err(error)),
             Ok(true) => {
                 // The value changes hands, a large one with what covers it.
-                let value = Value::new(std::mem::take(&mut self.value));
+                let value = std::mem::take(&mut self.value);
                 if let Err(error) = self.charge() {
                     return Some(Err(error));
                 }
-                Some(Ok((self.key.user_key().to_vec(), value)))
+                Some(Ok(match self.rows.current() {
+                    Some((key, value)) => (key[KEYSPACE_BYTES..].to_vec(), Value::new(value.to_vec().into())),
+                    None => (self.key.user_key().to_vec(), Value::new(value)),
+                }))
             }
         }
     }

@@ -1,0 +1,133 @@
+//! Rows that a walk has read ahead: taking a seat, leaving it and charging for it cost more than a small row.
+//!
+//! Laws:
+//! 1. Rows are read ahead only of small keys and values, a few KiB at most: a walk that is left alone holds no more.
+//! 2. A sitting reads more rows than the one before: a caller that wants few has few read in vain.
+
+use std::collections::VecDeque;
+
+/// The most rows of a sitting, and the bytes after which it ends.
+const ROWS_MAX: usize = 16;
+const BYTES_MAX: usize = 2 << 10;
+
+/// A longer key, or a longer value, is not read ahead.
+const KEY_BYTES_MAX: usize = 512;
+const VALUE_BYTES_MAX: usize = 1 << 10;
+
+/// Rows in the order of the walk; the first is the one that the walk gave last.
+#[derive(Debug, Default)]
+pub(crate) struct RowsAhead {
+    /// Keys and values, one behind the other.
+    bytes: Vec<u8>,
+    /// Where they end, of the rows that were not passed.
+    rows: VecDeque<Ends>,
+    /// Where the first row begins.
+    begin: usize,
+    /// Rows of the last sitting.
+    of_sitting: usize,
+    /// Whether the first row is one of an earlier sitting than the last call.
+    is_settled: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    key: usize,
+    value: usize,
+}
+
+impl RowsAhead {
+    /// A sitting begins.
+    pub(crate) fn begin(&mut self) {
+        self.clear();
+        self.of_sitting = (2 * self.of_sitting + 1).min(ROWS_MAX);
+    }
+
+    /// Forgets all rows.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.rows.clear();
+        (self.begin, self.is_settled) = (0, false);
+    }
+
+    /// Whether the sitting is to end.
+    pub(crate) fn is_full(&self) -> bool {
+        self.rows.len() >= self.of_sitting || self.bytes.len() >= BYTES_MAX
+    }
+
+    /// Adds a row; false if it is too large.
+    pub(crate) fn push(&mut self, key: &[u8], value: &[u8]) -> bool {
+        if key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX {
+            return false;
+        }
+        self.bytes.extend_from_slice(key);
+        let key = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.rows.push_back(Ends { key, value: self.bytes.len() });
+        true
+    }
+
+    /// The index key and the value of the row that the walk gave last, if that was read ahead.
+    pub(crate) fn current(&self) -> Option<(&[u8], &[u8])> {
+        let ends = self.rows.front()?;
+        Some((&self.bytes[self.begin..ends.key], &self.bytes[ends.key..ends.value]))
+    }
+
+    /// Passes the current row; false if it is the last, which then stays.
+    pub(crate) fn pass(&mut self) -> bool {
+        if self.rows.len() < 2 {
+            return false;
+        }
+        let passed = self.rows.pop_front().expect("there are two");
+        (self.begin, self.is_settled) = (passed.value, true);
+        true
+    }
+
+    /// Whether nothing was read since the walk was charged last.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_settled
+    }
+
+    /// Heap bytes.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.bytes.capacity() + self.rows.capacity() * size_of::<Ends>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_in_their_order_and_the_last_one_stays() {
+        let mut rows = RowsAhead::default();
+        assert_eq!(rows.current(), None);
+        assert!(!rows.pass());
+        for sitting in [1, 3, 7, 15, 16, 16] {
+            rows.begin();
+            let mut count = 0;
+            while !rows.is_full() {
+                assert!(rows.push(&[count; 3], &[count]));
+                count += 1;
+            }
+            assert_eq!(count, sitting);
+            for number in 0..count {
+                assert_eq!(rows.current(), Some((&[number; 3][..], &[number][..])));
+                assert_eq!(rows.is_settled(), number > 0);
+                assert_eq!(rows.pass(), number + 1 < count);
+            }
+            assert_eq!(rows.current(), Some((&[count - 1; 3][..], &[count - 1][..])));
+        }
+    }
+
+    #[test]
+    fn a_sitting_ends_after_a_few_kib_and_long_rows_are_left_out() {
+        let mut rows = RowsAhead::default();
+        (0..9).for_each(|_| rows.begin());
+        assert!(!rows.push(&[1; KEY_BYTES_MAX + 1], b"v") && !rows.push(b"key", &[1; VALUE_BYTES_MAX + 1]));
+        assert_eq!(rows.current(), None);
+        let pushed =
+            std::iter::from_fn(|| (!rows.is_full()).then(|| rows.push(&[1; KEY_BYTES_MAX], &[2; VALUE_BYTES_MAX])));
+        assert_eq!(pushed.count(), 2);
+        assert!(rows.heap_bytes() < 8 << 10);
+    }
+}
