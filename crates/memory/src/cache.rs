@@ -48,12 +48,14 @@ mod entry;
 mod index;
 mod keeper;
 mod loads;
+mod options;
 mod policy;
 mod probation_part;
 mod queue;
 mod readers;
 mod segments;
 mod slot;
+mod stats;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
@@ -64,7 +66,7 @@ use std::sync::{Arc, LockResult, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use plimsoll_disk::checksum::checksum;
-use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::clock::Clock;
 
 use crate::budget::chunk::CHUNK_BYTES;
 use crate::budget::{Budget, Kind, Lease, OutOfBudget, Reclaim};
@@ -76,11 +78,13 @@ use keeper::Keeper;
 pub use keeper::{BroughtBack, Census, Changes, Copied, Copies, Standing};
 pub use loads::LoadFailed;
 use loads::{Loads, Turn};
+pub use options::CacheOptions;
 use policy::Queue;
 use queue::{Ring, offset_of, sequence_of};
 use readers::{Readers, Reading, Span};
 use segments::{Owner, Segments};
 use slot::{Slot, fingerprint};
+pub use stats::CacheStats;
 
 /// The smallest cache: two queues, an index, and room to move.
 pub const MIN_CACHE_BYTES: u64 = 64 << 10;
@@ -94,68 +98,6 @@ const LEAST_IN_QUEUE: usize = 32;
 /// Attempts to take the lock before a thread sleeps for it, and pauses between two attempts.
 const LOOKS_AT_LOCK: u32 = 64;
 const PAUSES_BETWEEN_LOOKS: u32 = 8;
-
-/// Settings of a cache.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct CacheOptions {
-    /// The limit in bytes, at least [`MIN_CACHE_BYTES`]. All memory that the budget charges to the cache stays within
-    /// it, except that a cache below 512 KiB may hold a chunk of which it uses only a part.
-    pub memory_bytes: u64,
-    /// The largest value that [`Cache::set_memory`] accepts later: the tables are made for it. At least `memory_bytes`.
-    pub max_bytes: u64,
-    /// The largest entry, as a fraction of the cache: 0 to 0.5. Default: 0.25. An entry larger than a 64th of the cache
-    /// stays for long only if it is accessed as often as the entries that it displaces.
-    pub largest_part: f64,
-    /// The clock that times to live are measured with.
-    pub clock: Arc<dyn Clock>,
-}
-
-impl CacheOptions {
-    /// A cache limited to `memory_bytes`, with all other settings at their defaults.
-    pub fn of_bytes(memory_bytes: u64) -> Self {
-        Self { memory_bytes, max_bytes: memory_bytes, largest_part: 0.25, clock: Arc::new(SystemClock::new()) }
-    }
-}
-
-/// Counters and sizes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CacheStats {
-    /// Look-ups that found something.
-    pub hits: u64,
-    /// Look-ups that did not.
-    pub misses: u64,
-    /// Entries inserted.
-    pub insertions: u64,
-    /// Entries rejected because they were too large or no room could be made.
-    pub refusals: u64,
-    /// Entries evicted to make room, or because they had expired.
-    pub evictions: u64,
-    /// Insertions of keys that had left the probation queue too early, as their ghosts show.
-    pub returns: u64,
-    /// Bytes copied to keep entries when their segment was needed.
-    pub moved_bytes: u64,
-    /// Entries now.
-    pub entries: u64,
-    /// Ghosts now.
-    pub ghosts: u64,
-    /// Bytes of entries now, each with its header, key, value and rounding.
-    pub live_bytes: u64,
-    /// Bytes of entries that were removed or replaced and not yet cleaned away.
-    pub dead_bytes: u64,
-    /// Memory in use: all segments, whole, and the tables.
-    pub memory_bytes: u64,
-    /// Of that, the index.
-    pub index_bytes: u64,
-    /// Of that, the tables.
-    pub table_bytes: u64,
-    /// Upper bound on `memory_bytes`, with everything counted.
-    pub limit_bytes: u64,
-    /// Target size of the probation queue; beyond it its oldest entries leave. Between a tenth and nine tenths of the
-    /// cache, adapted to the requests.
-    pub probation_bytes: u64,
-}
 
 /// A cache of byte strings by byte strings. See the [module](self).
 pub struct Cache {

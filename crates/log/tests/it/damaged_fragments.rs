@@ -9,10 +9,11 @@ use plimsoll_disk::vfs::Disk;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::repair::mend::{Wanted, mend};
+use plimsoll_log::file_log::repair::verify::{VerifyScope, verify};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 
-use crate::common::{Memory, append, copy_of, open, options, payload, read_file, write_file};
+use crate::common::{Memory, append, copy_of, open, options, payload, read_file, submit, write_file};
 
 const SEALED: &str = "00000000000000000001.seg";
 
@@ -130,6 +131,43 @@ fn a_damaged_length_hides_no_fragment_behind_it() {
         let fragment = place_of(bytes, 10, 4096) - BEFORE_PAYLOAD;
         bytes[fragment..fragment + 16].fill(0);
     });
+}
+
+/// The system writes what was not synced in any order: a hole behind the last durable record is a torn tail, whatever follows it.
+#[test]
+fn a_hole_behind_what_is_durable_is_no_damage_and_the_next_opening_cuts_it() {
+    let (disk, memory): (Arc<dyn Disk>, _) = (Arc::new(MemDisk::new()), Memory::new(16 << 20));
+    let log = open(&disk, &memory);
+    for glsn in 1..=5 {
+        append(&log, 0, &payload(glsn, 300));
+    }
+    let tickets: Vec<_> = (6..=8).map(|glsn| submit(&log, 0, &payload(glsn, 300)).unwrap()).collect();
+    log.wait_durable(tickets[2].last).unwrap();
+    // Not closed: nothing says that the last three are durable.
+    let killed = copy_of(&*disk);
+    let mut bytes = read_file(&*killed, SEALED);
+    let from = place_of(&bytes, 6, 300) - BEFORE_PAYLOAD;
+    let hole = from..place_of(&bytes, 7, 300) - BEFORE_PAYLOAD;
+    bytes[hole].fill(0);
+    write_file(&*killed, SEALED, &bytes);
+    let verify = |durable| {
+        let scope = VerifyScope {
+            disk: &*killed,
+            dir: &options(&killed, &memory).dir,
+            budget: &options(&killed, &memory).budget,
+            durable: Some(Glsn(durable)),
+            unfinished: &|_| false,
+            kept: &|_| false,
+        };
+        verify(&scope, &mut |_| {}).unwrap()
+    };
+    let found = verify(5);
+    assert!(found.iter().any(|finding| finding.what.contains("the next opening for writing cuts it")), "{found:?}");
+    assert!(found.iter().all(|finding| finding.harmless), "{found:?}");
+    let damage = verify(6).into_iter().find(|finding| !finding.harmless).expect("GLSN 6 was durable");
+    assert_eq!((damage.glsn, damage.last), (Some(Glsn(6)), Some(Glsn(6))));
+    let log = open(&killed, &memory);
+    assert_eq!(log.bounds().next, Glsn(6), "a suffix is cut, and no more than that");
 }
 
 #[test]

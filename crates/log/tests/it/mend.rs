@@ -216,6 +216,32 @@ fn mending_that_is_cut_short_anywhere_is_done_by_the_next() {
 }
 
 #[test]
+fn a_damaged_mark_at_the_front_of_a_block_is_replaced() {
+    let (disk, memory): (Arc<dyn Disk>, _) = (Arc::new(MemDisk::new()), Memory::new(16 << 20));
+    let log = open(&disk, &memory);
+    // 32 bytes are left in its block: too few for a mark.
+    append(&log, 0, &payload(1, 16_128));
+    log.close().unwrap();
+    drop(log);
+    let log = open(&disk, &memory);
+    for glsn in 2..=4 {
+        append(&log, 0, &payload(glsn, 100));
+    }
+    log.close().unwrap();
+    drop(log);
+    let mut bytes = read_file(&*disk, SEALED);
+    assert_ne!(bytes[BLOCK_BYTES..BLOCK_BYTES + 40], [0; 40]);
+    bytes[BLOCK_BYTES + 20] ^= 1;
+    write_file(&*disk, SEALED, &bytes);
+    assert!(mend_all(&disk, &[], &no).records.iter().all(|dropped| dropped.glsns.is_empty()));
+    let log = open(&disk, &memory);
+    assert!(log.verify(&|_| true, &mut |_| {}).unwrap().iter().all(|finding| finding.harmless));
+    for (glsn, size) in [(1, 16_128), (2, 100), (3, 100), (4, 100)] {
+        assert!(*log.read(Glsn(glsn)).unwrap() == payload(glsn, size)[..]);
+    }
+}
+
+#[test]
 fn a_damaged_page_of_a_blob_file_is_dropped_alone() {
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
     let memory = Memory::new(16 << 20);

@@ -71,6 +71,26 @@ fn first_records(
     Ok(found.len())
 }
 
+/// Later recoveries, and readers of a damaged block, take equal epochs for a segment that was never cut.
+#[test]
+fn after_a_cut_a_clean_close_leaves_a_mark_of_the_new_epoch() {
+    let (disk, memory) = (mem_disk(), Memory::new(16 << 20));
+    let used = |disk: &dyn Disk| read_file(disk, SEGMENT).iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    let log = open(&disk, &memory);
+    append(&log, 0, b"kept");
+    log.close().unwrap();
+    drop(log);
+    let closed = used(&*disk);
+    let mut bytes = read_file(&*disk, SEGMENT);
+    bytes.resize(bytes.len().max(closed + 100), 0);
+    bytes[closed + 20] = 7;
+    write_file(&*disk, SEGMENT, &bytes);
+    let log = open(&disk, &memory);
+    log.close().unwrap();
+    drop(log);
+    assert!(used(&*disk) > closed, "a second mark behind the first");
+}
+
 #[test]
 fn a_tail_torn_at_any_byte_is_cut_at_a_record_and_the_log_goes_on() {
     let memory = Memory::new(16 << 20);

@@ -44,6 +44,15 @@ pub(crate) struct Compaction {
     jobs: Mutex<Jobs>,
 }
 
+/// What becomes of the failure of a job that moves values although nobody asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unasked {
+    /// The values stay where they are, and the next job begins.
+    IsLeft,
+    /// The caller is told, unless something is damaged: whoever reads that is told.
+    IsTold,
+}
+
 /// The running jobs, and their memory.
 #[derive(Debug)]
 struct Jobs {
@@ -192,7 +201,9 @@ impl Compaction {
         let view = self.core.view();
         let enough = done() + (view.runs.len() + view.history.len()) as u64 + JOBS_MORE;
         drop(view);
-        while self.work(|_| self.relocation(&self.core.view()))? == Progress::Worked && done() < enough {}
+        while self.work(Unasked::IsTold, |_| self.relocation(&self.core.view()))? == Progress::Worked && done() < enough
+        {
+        }
         self.check_stopped()
     }
 
@@ -202,11 +213,11 @@ impl Compaction {
 
     /// Does a bounded piece of a job; starts one first if it is due.
     pub(crate) fn step_for(&self, priority: Priority) -> Result<Progress> {
-        self.work(|jobs| self.task(jobs, priority))
+        self.work(Unasked::IsLeft, |jobs| self.task(jobs, priority))
     }
 
     /// Does a bounded piece of a job; starts the job that `task` returns if none is under way.
-    fn work(&self, task: impl FnOnce(&Jobs) -> Option<Task>) -> Result<Progress> {
+    fn work(&self, unasked: Unasked, task: impl FnOnce(&Jobs) -> Option<Task>) -> Result<Progress> {
         let mut jobs = lock(&self.jobs);
         if jobs.stopped.is_some() {
             return Ok(Progress::Idle);
@@ -222,7 +233,7 @@ impl Compaction {
             Ok(done) => *done,
             Err(_) => true,
         };
-        let unasked = job.moves_unasked_below();
+        let unasked_below = job.moves_unasked_below();
         let job = if ended { slot.job.take() } else { None };
         let result = match (step, job) {
             (Ok(true), Some(job)) => job.finish(&self.core).map(|swept| {
@@ -232,11 +243,11 @@ impl Compaction {
             }),
             (step, _) => step.map(|_| ()),
         };
-        let result = match (result, unasked) {
+        let result = match (result, unasked_below) {
             (Err(error), Some(below)) => {
                 self.core.horizon.stop_relocating(below, &error);
-                // Whoever asks for what is damaged is told.
-                if is_lasting(&error) { Ok(()) } else { Err(error) }
+                // Whoever asks for what is damaged is told by that.
+                if unasked == Unasked::IsLeft || is_lasting(&error) { Ok(()) } else { Err(error) }
             }
             (result, _) => result,
         };
@@ -304,12 +315,18 @@ impl Compaction {
 
     /// A run with values in log entries that are to be freed.
     fn relocation(&self, view: &View) -> Option<Task> {
-        let below = self.core.horizon.relocate_below();
-        let wanted = |run: &Arc<Run>| run.min_pointer().is_some_and(|pointer| pointer < below);
-        let current = view.runs.iter().position(wanted).map(|at| current_task(view, at..at + 1, Priority::Due));
-        let history = || view.history.iter().position(wanted).map(|at| history_task(view, at..at + 1, Priority::Due));
-        let moves_unasked = below > self.core.horizon.must_relocate_below();
-        current.or_else(history).map(|task| Task { moves_unasked, ..task })
+        let task = |below: Glsn| {
+            let wanted = |run: &Arc<Run>| run.min_pointer().is_some_and(|pointer| pointer < below);
+            let current = view.runs.iter().position(wanted).map(|at| current_task(view, at..at + 1, Priority::Due));
+            let history =
+                || view.history.iter().position(wanted).map(|at| history_task(view, at..at + 1, Priority::Due));
+            current.or_else(history)
+        };
+        // What was asked for does not wait for the rest, nor fail with it.
+        task(self.core.horizon.must_relocate_below()).or_else(|| {
+            let unasked = task(self.core.horizon.relocate_below());
+            unasked.map(|task| Task { moves_unasked: true, ..task })
+        })
     }
 
     /// The last run, if it holds deletions; the last history run, if it may hold droppable versions.

@@ -230,10 +230,7 @@ impl Job {
     /// be moved.
     fn needs_change(&self, core: &Core, info: &TableInfo) -> bool {
         let moves = info.min_pointer.is_some_and(|pointer| self.relocator.wants(pointer));
-        // An earlier version did not count them.
-        let counts = info.min_pointer.is_some() && info.log_bytes.is_none();
         moves
-            || counts
             || match self.inputs {
                 Inputs::Current { oldest } => oldest && info.deletions > 0,
                 Inputs::History => core.horizon_passed(info),

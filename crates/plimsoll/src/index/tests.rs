@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use plimsoll_disk::clock::{ManualClock, SystemClock};
 use plimsoll_disk::mem::MemDisk;
@@ -55,6 +55,8 @@ struct TestHorizon {
     /// The newest readable moment: the durable one.
     visible: AtomicU64,
     relocate_below: AtomicU64,
+    /// Moves are wanted, and nobody asked for them.
+    unasked: AtomicBool,
 }
 
 impl Horizon for TestHorizon {
@@ -70,6 +72,14 @@ impl Horizon for TestHorizon {
 
     fn relocate_below(&self) -> Glsn {
         Glsn(self.relocate_below.load(Ordering::Relaxed))
+    }
+
+    fn must_relocate_below(&self) -> Glsn {
+        if self.unasked.load(Ordering::Relaxed) { Glsn::NONE } else { self.relocate_below() }
+    }
+
+    fn stop_relocating(&self, _: Glsn, _: &crate::types::error::Error) {
+        self.relocate_below.store(0, Ordering::Relaxed);
     }
 }
 

@@ -110,7 +110,7 @@ fn nobody_passes_by_the_door() {
 /// and the timing of a replay.
 const CLOCKS: [&str; 7] = [
     "plimsoll/src/types/options.rs",
-    "memory/src/cache.rs",
+    "memory/src/cache/options.rs",
     "memory/src/budget/wait_queue.rs",
     "memory/src/pool/resize.rs",
     "disk/",

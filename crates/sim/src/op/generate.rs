@@ -4,6 +4,7 @@
 //! know (whether a commit met a conflict) are determined by the driver.
 
 mod past;
+pub mod profile;
 mod removals;
 mod scenes;
 
@@ -12,6 +13,7 @@ use std::collections::VecDeque;
 use plimsoll_disk::random::Random;
 
 use crate::content::Content;
+pub use crate::op::generate::profile::{Profile, Settings};
 use crate::op::{Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Span, numbered_key};
 
 /// The most transactions, and the most snapshots, that are open at once.
@@ -19,150 +21,6 @@ const SLOTS: u8 = 3;
 
 /// The most operations that are made from bytes.
 const OPS_FROM_BYTES: usize = 300;
-
-/// The purpose of a workload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Profile {
-    /// All operations of a user, on a disk without faults.
-    Model,
-    /// The same, without operations that replace the store's disk.
-    EverySync,
-    /// Short and full of commits, for power cuts.
-    Crash,
-    /// Reads fail.
-    FailedReads,
-    /// Reads return wrong bits.
-    Flips,
-    /// The disk is full occasionally.
-    Full,
-    /// Syncs fail.
-    FailedSyncs,
-    /// Operations whose answer does not depend on the budget and the background work.
-    Metamorphic,
-    /// Transactions larger than the memory they may use.
-    Budget,
-}
-
-/// The parameters of a workload.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The number of different keys.
-    pub keys: u64,
-    /// The number of keyspaces; those from 2 on get other retentions if `limited`.
-    pub spaces: u8,
-    /// Probability of a value above 64 KiB.
-    pub large: f64,
-    /// Probability of a value above 1 MiB.
-    pub huge: f64,
-    /// The least bytes of each value.
-    pub value_bytes_min: u32,
-    /// Only few keys, and values near the longest that are stored in a leaf: many versions of each.
-    pub hot: bool,
-    /// The most keys that one operation writes.
-    pub many: u32,
-    /// Operations that belong together come one after the other ([`scenes`]).
-    pub scenes: bool,
-    /// Keyspaces forget, and the log is trimmed.
-    pub limited: bool,
-    /// All keyspaces forget: the log trims itself.
-    pub forgetful: bool,
-    /// Commits are submitted without waiting.
-    pub submits: bool,
-    /// The store is closed and opened, rebuilt, backed up, verified.
-    pub upkeep: bool,
-    /// The wall clock jumps.
-    pub jumps: bool,
-    /// The folder is put back as it was, or a part of it.
-    pub restores: bool,
-    /// Power cuts.
-    pub crashes: bool,
-    /// The process is killed.
-    pub kills: bool,
-    /// A fault that comes and goes.
-    pub fault: Option<fn(&mut Random) -> Fault>,
-}
-
-impl Profile {
-    /// All of them.
-    pub const ALL: [Profile; 9] = [
-        Profile::Model,
-        Profile::EverySync,
-        Profile::Crash,
-        Profile::FailedReads,
-        Profile::Flips,
-        Profile::Full,
-        Profile::FailedSyncs,
-        Profile::Metamorphic,
-        Profile::Budget,
-    ];
-
-    /// Its settings.
-    pub fn settings(self) -> Settings {
-        let plain = Settings {
-            keys: 40,
-            spaces: 5,
-            large: 0.01,
-            huge: 0.001,
-            value_bytes_min: 0,
-            hot: false,
-            many: 250,
-            scenes: true,
-            limited: true,
-            forgetful: false,
-            submits: true,
-            upkeep: true,
-            jumps: true,
-            restores: false,
-            crashes: false,
-            kills: true,
-            fault: None,
-        };
-        match self {
-            Profile::Model => {
-                Settings { restores: true, fault: Some(|random| Fault::Slow(random.below(3_000_000) as u32)), ..plain }
-            }
-            Profile::EverySync => Settings { many: 40, scenes: false, ..plain },
-            Profile::Crash => Settings { huge: 0.004, crashes: true, restores: true, ..plain },
-            Profile::FailedReads => Settings { fault: Some(|random| Fault::Reads(permille(random))), ..plain },
-            Profile::Flips => Settings { kills: false, fault: Some(|random| Fault::Flips(permille(random))), ..plain },
-            Profile::Full => {
-                Settings { large: 0.05, fault: Some(|random| Fault::Full(random.below(400_000))), ..plain }
-            }
-            Profile::FailedSyncs => Settings { crashes: true, fault: Some(failed_sync), ..plain },
-            Profile::Metamorphic => {
-                Settings { limited: false, submits: false, jumps: false, kills: false, many: 100, ..plain }
-            }
-            Profile::Budget => Settings { keys: 400, large: 0.1, value_bytes_min: 3000, crashes: true, ..plain },
-        }
-    }
-}
-
-impl Settings {
-    /// The settings for one seed: some runs have few keys with many versions, some have transactions of thousands of keys.
-    pub fn of_seed(self, seed: u64) -> Self {
-        let mut random = Random::new(seed ^ 0x5ca1_ab1e);
-        let settings = if self.many >= 250 && random.below(8) == 0 { Settings { many: 2000, ..self } } else { self };
-        let settings = match random.below(6) {
-            0 => Settings { hot: true, keys: 3, ..settings },
-            _ => settings,
-        };
-        Settings { forgetful: settings.limited && random.below(8) == 0, ..settings }
-    }
-}
-
-/// The next sync, one of the next, or a rename.
-fn failed_sync(random: &mut Random) -> Fault {
-    match random.below(4) {
-        0 => Fault::Sync,
-        1 => Fault::RenameLater(1 + random.below(2)),
-        _ => Fault::SyncLater(1 + random.below(9)),
-    }
-}
-
-/// From one in a thousand to one in five, small ones as often as large ones.
-fn permille(random: &mut Random) -> u16 {
-    (1 << random.below(8)) + random.below(70) as u16 / 10
-}
 
 /// A workload of this many operations.
 pub fn generate(seed: u64, settings: &Settings, count: usize) -> Vec<Op> {

@@ -83,7 +83,7 @@ impl OpenLog {
         !keep(id) && !self.blobs.registry.is_unnamed(id) && id.0 <= self.blobs.registry.last_id()
     }
 
-    /// `candidates` are sorted.
+    /// `candidates` are sorted. One that cannot be removed hinders no other; the first such error is returned in the end.
     fn remove_unnamed(&self, candidates: &[BlobId]) -> Result<u64, LogError> {
         let mut named = Buffer::zeroed(&self.env.options.budget, Kind::Staging, candidates.len())?;
         if !candidates.is_empty() {
@@ -93,11 +93,14 @@ impl OpenLog {
                 }
             })?;
         }
-        let mut removed = 0;
+        let (mut removed, mut failed) = (0, None);
         for (id, _) in candidates.iter().zip(named.iter()).filter(|(_, named)| **named == 0) {
-            removed += u64::from(self.blobs.remove(*id)?);
+            match self.blobs.remove(*id) {
+                Ok(was_there) => removed += u64::from(was_there),
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
-        Ok(removed)
+        failed.map_or(Ok(removed), Err)
     }
 
     /// Whether another process may be writing a blob file now: this log is open read-only, the file has no trailer, and

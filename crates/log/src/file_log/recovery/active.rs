@@ -55,7 +55,7 @@ pub(crate) fn read_active(
     };
     let most = if may_cut { most_entries(options) } else { u32::MAX };
     let mut gather = ActiveVisitor::new(&options.budget, most)?;
-    let outcome = walk_segment(&*file, &header, u64::MAX, &mut staging, &mut gather)?;
+    let mut outcome = walk_segment(&*file, &header, u64::MAX, &mut staging, &mut gather)?;
     let mut epoch = outcome.epoch;
     let known = options.known.map_or(Glsn::NONE, |known| known.glsn);
     if let Some(cut) = decide(header.first, known, &outcome)? {
@@ -70,6 +70,10 @@ pub(crate) fn read_active(
         let last_synced = synced.0.checked_sub(header.first.0).and_then(|index| u32::try_from(index).ok());
         let from = last_synced.and_then(|index| gather.entry_offsets.offset(index)).unwrap_or(0);
         make_durable(options, &*file, &outcome, from, &mut staging)?;
+    }
+    if report.cut.is_some() {
+        // So that closing writes one of the new epoch: it tells that something was cut.
+        outcome.marked = false;
     }
     report.replayed = outcome.next.0 - header.first.0;
     if let Some(at) = outcome.dirty_padding {

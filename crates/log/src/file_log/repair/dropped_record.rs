@@ -91,7 +91,13 @@ fn fill_with_marks(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Res
     let mark = Mark { durable: Glsn(lost.from.0 - 1), chain: lost.chain, timestamp_micros: lost.timestamp };
     let bytes = (FRAGMENT_HEADER_BYTES + MARK_BYTES) as u32;
     let mut at = lost.start;
-    while at + bytes <= lost.end && u64::from(at + bytes) <= block_end(u64::from(at)) {
+    while at + bytes <= lost.end {
+        let end = block_end(u64::from(at)) as u32;
+        if end - at < bytes {
+            // The marks go on in the next block, as those did that were damaged.
+            at = end;
+            continue;
+        }
         write_mark(file, segment, at, lost.epoch, &mark)?;
         at += bytes;
     }

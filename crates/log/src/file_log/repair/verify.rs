@@ -248,11 +248,13 @@ impl Check<'_> {
             count: 0,
             of_record: (0, 0),
             blobs: (0, 0),
-            lost: false,
+            lost: Vec::new(),
         };
         let outcome = walk_past_damage(&*file, &header, staging, &mut walk)?;
         let seen = SegmentSummary { hash: walk.hash, count: walk.count, blobs: walk.blobs };
-        let is_whole = !walk.lost && outcome.problem.is_none();
+        let lost = walk.lost;
+        let is_whole = lost.is_empty() && outcome.problem.is_none();
+        self.lost_records(name, &outcome, next, &lost);
         self.end_of_segment(name, &outcome, next);
         if next.is_some() && is_whole {
             self.table(&header, &outcome, &seen)?;
@@ -306,15 +308,26 @@ impl Check<'_> {
         }
     }
 
+    /// Records that were damaged, with good ones behind them. At the end of the log they may never have been durable: the system writes what
+    /// was not synced in any order, and a writer may be at it.
+    fn lost_records(&mut self, name: FileName, outcome: &Outcome, next: Option<Glsn>, lost: &[Lost]) {
+        let durable = self.scope.durable.map(|durable| durable.max(outcome.durable)).filter(|_| next.is_none());
+        for lost in lost {
+            if durable.is_some_and(|durable| lost.from > durable) {
+                self.report_harmless(name, lost.problem.at, behind_all(lost.problem.what));
+                // So is all that follows.
+                break;
+            }
+            let last = (lost.from < lost.next).then(|| Glsn(lost.next.0 - 1));
+            self.report_range(name, lost.problem.at, (Some(lost.from), last), lost.problem.what, Cure::Drop);
+        }
+    }
+
     fn end_of_segment(&mut self, name: FileName, outcome: &Outcome, next: Option<Glsn>) {
         if let Some(problem) = outcome.problem {
             let is_behind_all = next.is_none() && self.scope.durable.is_some_and(|durable| outcome.next > durable);
             if is_behind_all {
-                let what = format!(
-                    "{}, behind the last durable record: a writer is at it, or the next opening for writing cuts it",
-                    problem.what
-                );
-                self.report_harmless(name, problem.at, what);
+                self.report_harmless(name, problem.at, behind_all(problem.what));
             } else {
                 // The next segment says how the log continues.
                 let cure = if next.is_some() && !problem.newer { Cure::Drop } else { Cure::Cut };
@@ -463,6 +476,10 @@ impl Check<'_> {
     }
 }
 
+fn behind_all(what: &str) -> String {
+    format!("{what}, behind the last durable record: a writer is at it, or the next opening for writing cuts it")
+}
+
 /// Pages of a blob file that are damaged.
 #[derive(Default)]
 struct BadPages {
@@ -488,8 +505,8 @@ struct VerifyVisitor<'c, 'a> {
     name: FileName,
     hash: u64,
     count: u32,
-    /// Whether records of the segment are damaged.
-    lost: bool,
+    /// Damaged records of the segment.
+    lost: Vec<Lost>,
     /// Of the record that may not be complete.
     of_record: (u64, u32),
     blobs: (u64, u32),
@@ -525,10 +542,7 @@ impl Visitor for VerifyVisitor<'_, '_> {
     }
 
     fn lost(&mut self, lost: &Lost) -> Result<(), LogError> {
-        self.lost = true;
-        let last = (lost.from < lost.next).then(|| Glsn(lost.next.0 - 1));
-        let glsns = (Some(lost.from), last);
-        self.check.report_range(self.name, lost.problem.at, glsns, lost.problem.what, Cure::Drop);
+        self.lost.push(*lost);
         Ok(())
     }
 

@@ -348,7 +348,7 @@ impl<'v> SegmentWalk<'v> {
 
     fn fail(&mut self, offset: u32, refusal: Refusal) {
         self.outcome.problem = Some(Problem { at: u64::from(offset), what: refusal.what, newer: refusal.newer });
-        self.open = None;
+        (self.open, self.dirty) = (None, None);
         self.visitor.abandon();
     }
 
@@ -360,7 +360,6 @@ impl<'v> SegmentWalk<'v> {
         if self.blank {
             return Ok(Err(Refusal::bad("a fragment behind the end of the log")));
         }
-        self.outcome.dirty_padding = self.outcome.dirty_padding.or(self.dirty.take());
         let taken = match fragment.part {
             FragmentType::Mark => self.mark(fragment),
             FragmentType::Whole | FragmentType::First => self.begin(offset, fragment)?,
@@ -369,6 +368,7 @@ impl<'v> SegmentWalk<'v> {
         if taken.is_err() {
             return Ok(taken);
         }
+        self.outcome.dirty_padding = self.outcome.dirty_padding.or(self.dirty.take());
         if matches!(fragment.part, FragmentType::Whole | FragmentType::Last) {
             let ended = self.end_record()?;
             if ended.is_err() {

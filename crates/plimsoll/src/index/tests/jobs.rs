@@ -297,6 +297,29 @@ fn only_tables_with_values_that_are_to_move_are_rewritten() {
 }
 
 #[test]
+fn moves_that_nobody_asked_for_and_that_fail_for_now_hinder_nobody() {
+    let disk = LyingDisk::new(1);
+    let mut world = World::new(Arc::new(disk.clone()), 1, FLUSHED);
+    let writes = (0..3).map(|number| (key(FOREVER, number), Some(vec![9; 50_000])));
+    world.commit(writes.collect()).unwrap();
+    world.index().flush(world.applied).unwrap();
+    let want = |world: &World| world.horizon.relocate_below.store(world.applied.0 + 1, Ordering::Relaxed);
+    world.horizon.unasked.store(true, Ordering::Relaxed);
+    want(&world);
+    disk.fill_up(Some(0));
+    while world.index().compact_step().unwrap() == Progress::Worked {}
+    assert_eq!(world.index().stats().last_error, None);
+    assert!(world.index().min_pointer().is_some());
+    want(&world);
+    assert!(world.index().relocate().is_err(), "who asks is told");
+    disk.fill_up(None);
+    want(&world);
+    while world.index().compact_step().unwrap() == Progress::Worked {}
+    assert_eq!(world.index().min_pointer(), None);
+    world.check_all();
+}
+
+#[test]
 fn a_moment_whose_versions_may_be_gone_is_refused() {
     let mut world = world(FLUSHED);
     for round in 0..3 {
