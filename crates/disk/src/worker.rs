@@ -26,6 +26,8 @@ pub enum Next {
     Within(Duration),
     /// Takes a step once the bell has rung since the last step began.
     Rung,
+    /// Ends: there is nothing left to do.
+    End,
 }
 
 /// The reason for a step.
@@ -75,6 +77,7 @@ impl Bell {
     fn wait(&self, next: Next, seen: u64) -> Option<Woken> {
         let is_asleep = |state: &mut State| !state.stopping && state.rings == seen;
         let state = match next {
+            Next::End => return None,
             Next::Again => self.state(),
             Next::Rung => self.changed.wait_while(self.state(), is_asleep).unwrap_or_else(PoisonError::into_inner),
             Next::Within(time) => {
@@ -178,6 +181,26 @@ mod tests {
     use super::*;
 
     const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_worker_that_ends_takes_no_step_for_a_later_ring() {
+        let bell = Arc::new(Bell::default());
+        let (told, steps) = channel();
+        let worker = Worker::start(
+            "w",
+            &bell,
+            || {},
+            move |woken| {
+                told.send(woken).unwrap();
+                Next::End
+            },
+        );
+        assert_eq!(steps.recv_timeout(LONG), Ok(Woken::Rung));
+        bell.ring();
+        // The thread has dropped its end of the channel.
+        assert!(steps.recv_timeout(LONG).is_err());
+        assert!(worker.unwrap().stop());
+    }
 
     #[test]
     fn a_worker_steps_until_it_has_nothing_to_do_and_again_for_each_ring() {

@@ -198,6 +198,14 @@ impl Budget {
         self.inner.take_free(self.inner.lock(), kind).ok()
     }
 
+    /// Takes one chunk that was never taken before, if one is free: its memory has not come from the system yet. Asks no reclaimer, and a
+    /// failure does not count as a refusal.
+    pub fn try_take_fresh(&self, kind: Kind) -> Option<Chunk> {
+        let mut state = self.inner.lock();
+        let id = state.free.pop_never_taken()?;
+        Some(self.inner.taken(state, id, kind))
+    }
+
     /// Takes one chunk, waiting up to `patience` for one to become free.
     ///
     /// # Errors
@@ -353,13 +361,18 @@ impl Inner {
         kind: Kind,
     ) -> Result<Chunk, MutexGuard<'a, State>> {
         let Some(id) = state.free.pop_back() else { return Err(state) };
+        Ok(self.taken(state, id, kind))
+    }
+
+    /// Hands out a chunk that was removed from the free ones under this lock.
+    fn taken(self: &Arc<Self>, mut state: MutexGuard<'_, State>, id: u32, kind: Kind) -> Chunk {
         if std::mem::take(&mut state.out[id as usize]) {
             self.arena.restore(id);
         }
         state.taken += u64::from(kind != Kind::Pages);
         self.by_kind[kind as usize].fetch_add(CHUNK_BYTES as u64, Ordering::Relaxed);
         self.note_taken(state);
-        Ok(Chunk::new(Arc::clone(self), id, kind))
+        Chunk::new(Arc::clone(self), id, kind)
     }
 
     /// Called after chunks were taken: calls the evictor if few are left.

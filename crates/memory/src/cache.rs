@@ -75,7 +75,7 @@ use entry::{Arrival, Placed};
 pub use entry::{Pieces, Value};
 use index::{Index, Pages};
 use keeper::Keeper;
-pub use keeper::{BroughtBack, Census, Changes, Copied, Copies, Standing};
+pub use keeper::{BroughtBack, Census, Changes, Copied, Copies, Returning, Standing, Stopped};
 pub use loads::LoadFailed;
 use loads::{Loads, Turn};
 pub use options::CacheOptions;
@@ -261,12 +261,6 @@ impl Cache {
         self.inner.loads.supersede(key);
         let arrival = Arrival { hash: self.inner.shared.hash(key), key, value: parts, expires_at: None };
         self.inner.lock().replace(&self.inner.shared, &arrival)
-    }
-
-    /// Prefetches the index entry of `key`. For callers about to look up many keys one after the other.
-    pub fn prefetch(&self, key: &[u8]) {
-        let shared = &self.inner.shared;
-        shared.index.prefetch(&shared.segments, shared.hash(key));
     }
 
     /// Whether there is no entry. A concurrent insertion counts as before or after.

@@ -4,7 +4,8 @@
 //! each valid for a position in the log. It is a cache of a cache. It can be deleted at any moment; the only cost is a colder start.
 //!
 //! ```text
-//! open    restorers: read segments, hottest first: rows enter their cache (rows_restorer.rs), pages are loaded (restorer.rs),
+//! open    clear_ahead.rs: touches the memory that rows will take
+//!         restorers: read segments, hottest first: rows enter their cache (rows_restorer.rs), pages are loaded (restorer.rs),
 //!            |       while there is free memory
 //! later   savers: every 30 s write the changes                                    (saver.rs, rows_saver.rs)
 //!            |
@@ -23,6 +24,7 @@
 //!    run with a small budget leaves it unchanged, and so does a run that ends before the restore does. The image of rows is replaced
 //!    only by a process that stayed open for an interval.
 
+mod clear_ahead;
 mod files;
 pub(crate) mod image;
 mod pages;
@@ -65,6 +67,9 @@ pub(crate) const WARM_DIR: &str = "warm";
 /// The time limit for writing changed rows at close.
 const CLOSE_MILLIS: u64 = 150;
 
+/// The restore may use the allowance of this time at once: the first requests are waiting for it.
+const AT_ONCE_NANOS: u64 = 1_000_000_000;
+
 /// The environment of the warm image: its sources and its location.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -93,6 +98,8 @@ pub(crate) struct Warm {
     core: Arc<Core>,
     /// `None`: its owner calls [`Warm::step`].
     worker: Option<Worker>,
+    /// Touches memory ahead of the worker.
+    clearer: Option<Worker>,
 }
 
 #[derive(Debug)]
@@ -118,6 +125,8 @@ struct Work {
     rejected: bool,
     /// No work before this time: the allowance is used up until then.
     not_before: u64,
+    /// The allowance that the restore may use at once, in the time in which it would come.
+    at_once_nanos: u64,
 }
 
 impl Work {
@@ -165,11 +174,13 @@ impl Warm {
             took_all: true,
             rejected: false,
             not_before: 0,
+            at_once_nanos: AT_ONCE_NANOS,
         };
         let counts = Counts { restoring: AtomicBool::new(true), ..Counts::default() };
         let core = Arc::new(Core { context, work: Mutex::new(work), counts, opened_nanos });
         let worker = background.then(|| core.start_worker()).transpose()?;
-        Ok(Self { core, worker })
+        let clearer = background.then(|| clear_ahead::start(&core.context)).transpose()?;
+        Ok(Self { core, worker, clearer })
     }
 
     /// Does a bounded piece of work if any is due, the allowance permits it and no thread does it.
@@ -179,7 +190,7 @@ impl Warm {
 
     /// Stops the work, and writes the changes since the image was last written.
     pub(crate) fn close(&self) {
-        if let Some(worker) = &self.worker {
+        for worker in self.clearer.iter().chain(&self.worker) {
             // If it panicked, the image stays as it was.
             worker.stop();
         }
@@ -229,7 +240,9 @@ impl Core {
             return Progress::Idle;
         }
         let bytes = if work.is_restoring() {
-            self.restore(&mut work)
+            let bytes = self.restore(&mut work);
+            work.not_before = now + self.pause_of_restore(&mut work, bytes);
+            return Progress::Worked;
         } else if !self.may_save(&work, now) {
             return Progress::Idle;
         } else if work.saver.is_due(now) {
@@ -326,6 +339,14 @@ impl Core {
     fn pause_nanos(&self, bytes: u64) -> u64 {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.context.bytes_per_second.max(1));
         u64::try_from(nanos).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
+    }
+
+    /// The pause after the restore has read `bytes`: none while the allowance of the first second lasts.
+    fn pause_of_restore(&self, work: &mut Work, bytes: u64) -> u64 {
+        let pause = self.pause_nanos(bytes);
+        let at_once = pause.min(work.at_once_nanos);
+        work.at_once_nanos -= at_once;
+        pause - at_once
     }
 
     /// The time until the next work is due.

@@ -61,6 +61,11 @@ impl Free {
         self.back.pop_back().or_else(from_fresh).or_else(|| self.front.pop_back())
     }
 
+    /// Takes the never-taken chunk that [`Free::pop_back`] would take first.
+    pub(super) fn pop_never_taken(&mut self) -> Option<u32> {
+        self.fresh.next()
+    }
+
     /// Whether the first `count` were never taken.
     pub(super) fn begins_fresh(&self, count: usize) -> bool {
         self.front.is_empty() && count <= self.fresh.len()
@@ -92,7 +97,12 @@ mod tests {
             let count = below(20) as u32;
             let (mut free, mut queue) = (Free::fresh(0..count), (0..count).rev().collect::<VecDeque<u32>>());
             for next in 1000..1200 {
-                match below(5) {
+                match below(6) {
+                    5 => {
+                        let taken = free.pop_never_taken();
+                        assert_eq!(taken, queue.iter().copied().filter(|id| *id < 1000).min());
+                        queue.retain(|id| Some(*id) != taken);
+                    }
                     0 => assert_eq!(free.pop_front(), queue.pop_front()),
                     1 => assert_eq!(free.pop_back(), queue.pop_back()),
                     2 => {

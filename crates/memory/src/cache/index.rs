@@ -307,6 +307,15 @@ impl Pages {
         self.entries[index.page_of(hash) as usize] as usize * 100 >= most
     }
 
+    /// A hash of the page with the most cells, if so many entries of this mean size would make it crowded.
+    pub(super) fn widest(&self, index: &Index, entries: u64, mean_bytes: u64) -> Option<u64> {
+        let widest = self.pages.iter().max_by_key(|page| page.cells)?;
+        let most = (index.buckets * BUCKET * crowded_percent(mean_bytes) / 100) as u128;
+        let its = u128::from(entries) * u128::from(widest.cells) / index.cells.len() as u128;
+        // Entries are not spread evenly: a sixteenth more.
+        (its + its / 16 >= most).then_some(u64::from(widest.first_cell) << index.cell_shift)
+    }
+
     /// Takes the ghost of a key with this hash, if one still counts. Returns its age in ticks.
     pub(super) fn take_ghost(&self, index: &Index, segments: &Segments, hash: u64, now: u64) -> Option<u64> {
         let place = index.place_of(segments, hash);

@@ -36,7 +36,7 @@ use super::readers::FingerprintFilter;
 use super::segments::Owner;
 use super::slot::Slot;
 use passing::Aside;
-pub use warm::{BroughtBack, Census, Changes, Copied, Copies, Standing};
+pub use warm::{BroughtBack, Census, Changes, Copied, Copies, Returning, Standing, Stopped};
 
 /// Segments that stay free for moves.
 const RESERVE: usize = 2;

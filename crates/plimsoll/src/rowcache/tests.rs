@@ -10,6 +10,7 @@ use plimsoll_disk::random::Random;
 use plimsoll_disk::thread::spawn;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::cache::BroughtBack;
+use plimsoll_memory::cache::Stopped::NotCurrent;
 
 use crate::api::snapshot::{Moment, Snapshot};
 use crate::engine::Engine;
@@ -18,6 +19,7 @@ use crate::engine::work_steps;
 use crate::index::view::View;
 use crate::read::point::{KeyBuffer, find};
 use crate::rowcache::share;
+use crate::rowcache::warm::Row;
 use crate::txn::transaction::Transaction;
 use crate::types::keyspaces::Keyspace;
 use crate::types::options::Options;
@@ -145,18 +147,18 @@ fn what_an_image_said_before_a_younger_one_came_into_the_runs_is_not_brought_bac
     put(&store, b"k", b"old");
     store.flush().unwrap();
     let bring_back = |view: &Arc<View>| {
-        let what = (Glsn(1), &b"old"[..]);
-        store.reader.row_cache.bring_back((view.set, &view.rows), &index_key(b"k"), what, 0)
+        let row = Row { key: &index_key(b"k"), glsn: Glsn(1), value: b"old", touches: 0 };
+        store.reader.row_cache.bring_back((view.set, &view.rows), &[row])
     };
     let view = store.reader.index.view();
-    assert_eq!(bring_back(&view), BroughtBack::Entered);
+    assert_eq!(bring_back(&view), BroughtBack { entered: 1, stopped: None });
     assert_eq!(kept(&store, b"k"), Some(b"old".to_vec()));
     work_steps::drop_caches(&store);
     // Check, then a commit and its flush, then the restore.
     let view = store.reader.index.view();
     put(&store, b"k", b"new");
     store.flush().unwrap();
-    assert_eq!(bring_back(&view), BroughtBack::NotCurrent);
+    assert_eq!(bring_back(&view), BroughtBack { entered: 0, stopped: Some(NotCurrent) });
     assert_eq!((kept(&store, b"k"), get(&store, b"k")), (None, Some(b"new".to_vec())));
 }
 

@@ -4,9 +4,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::Glsn;
-use plimsoll_memory::cache::{BroughtBack, Cache};
+use plimsoll_memory::cache::{BroughtBack, Cache, Stopped};
+use smallvec::SmallVec;
 
 use crate::rowcache::{GLSN_BYTES, RowCache, RowHandle};
+
+/// The best number of rows to restore at a time: each waits for memory, and they wait together.
+pub(crate) const ROWS_AT_ONCE: usize = 16;
+
+/// A row as an image has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Row<'a> {
+    /// Its index key.
+    pub(crate) key: &'a [u8],
+    /// The GLSN of its version.
+    pub(crate) glsn: Glsn,
+    pub(crate) value: &'a [u8],
+    pub(crate) touches: u8,
+}
 
 /// Splits a cached entry into the version's GLSN and the value.
 pub(crate) fn parts_of(entry: &[u8]) -> Option<(Glsn, &[u8])> {
@@ -40,24 +55,27 @@ impl RowCache {
         }
     }
 
-    /// Prefetches the key's place in the cache's index.
-    pub(crate) fn bring_near(&self, handle: &RowHandle, key: &[u8]) {
-        handle.cache.iter().for_each(|cache| cache.prefetch(key));
+    /// Makes the cache's index large enough for so many rows of this mean size.
+    pub(crate) fn expect_rows(&self, rows: u64, mean_bytes: u64) {
+        if let Some(cache) = self.kept.as_ref().map(|kept| kept.handle()).and_then(|handle| handle.cache.clone()) {
+            cache.expect_entries(rows, mean_bytes);
+        }
     }
 
-    /// Restores the newest version of a key in the runs of a view, like [`RowCache::fill`], if that needs no eviction. `registered` is the
-    /// number and the handle that the view carries.
-    pub(crate) fn bring_back(
-        &self,
-        registered: (u64, &RowHandle),
-        key: &[u8],
-        (glsn, value): (Glsn, &[u8]),
-        touches: u8,
-    ) -> BroughtBack {
-        let (runs, RowHandle { cache: Some(cache) }) = registered else { return BroughtBack::NoRoom };
-        let Some(kept) = &self.kept else { return BroughtBack::NoRoom };
+    /// Restores the newest versions of some keys in the runs of a view, like [`RowCache::fill`], as far as that needs no eviction.
+    /// `registered` is the number and the handle that the view carries.
+    pub(crate) fn bring_back(&self, registered: (u64, &RowHandle), rows: &[Row<'_>]) -> BroughtBack {
+        let no_room = BroughtBack { entered: 0, stopped: Some(Stopped::NoRoom) };
+        let (runs, RowHandle { cache: Some(cache) }) = registered else { return no_room };
+        let Some(kept) = &self.kept else { return no_room };
+        let glsns: SmallVec<[_; ROWS_AT_ONCE]> = rows.iter().map(|row| row.glsn.0.to_le_bytes()).collect();
+        let returning = |(row, glsn)| {
+            let (row, glsn): (&Row<'_>, &[u8; GLSN_BYTES]) = (row, glsn);
+            cache.returning(row.key, [glsn, row.value], row.touches)
+        };
+        let entries: SmallVec<[_; ROWS_AT_ONCE]> = rows.iter().zip(&glsns).map(returning).collect();
         // Acquire: as in `fill`.
-        cache.bring_back(key, &[&glsn.0.to_le_bytes(), value], touches, || kept.runs.load(Ordering::Acquire) == runs)
+        cache.bring_back(&entries, || kept.runs.load(Ordering::Acquire) == runs)
     }
 }
 

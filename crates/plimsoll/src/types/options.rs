@@ -245,7 +245,8 @@ impl Options {
     }
 
     /// Bandwidth limit in bytes per second for reading the warm image's data after opening, and for writing the image; 256 MiB by default,
-    /// at least 64 KiB. A lower limit disturbs reads right after a restart less; a higher one warms the caches sooner.
+    /// at least 64 KiB. Reading may use the allowance of the first second at once. A lower limit disturbs reads right after a restart
+    /// less; a higher one warms the caches sooner.
     pub fn warm_bytes_per_second(mut self, bytes: u64) -> Self {
         self.warm_bytes_per_second = bytes;
         self

@@ -10,7 +10,7 @@ use plimsoll_memory::pool::Warmed;
 use crate::warm::files::Files;
 use crate::warm::image::{self, Name};
 use crate::warm::pages::{BodyReader, PageRun};
-use crate::warm::segment::{HEADER_BYTES, Kind, Rejection, SegmentOnDisk, body_sum, open};
+use crate::warm::segment::{HEADER_BYTES, Kind, Rejection, SegmentOnDisk, open};
 use crate::warm::{Context, Counts};
 
 /// A step reads about this many pages, and examines at most this many ranges of them.
@@ -80,10 +80,9 @@ impl Restorer {
             return Ok(Step::end(true));
         };
         let number = u64::from(self.number);
-        let (header, body) = open(&bytes[..len], Kind::Pages, number)?;
+        let (header, _, sum) = open(&bytes[..len], Kind::Pages, number)?;
         // Below the trim point no comparison is possible; names of pages are safe to use without one.
         image::check_past(&header, &*context.log)?;
-        let sum = body_sum(Kind::Pages, number, body);
         let segment = SegmentOnDisk { number: self.number, sum, bytes: len as u64 };
         self.number += 1;
         self.open = Some(OpenSegment { bytes, len, reader: BodyReader::default(), rest: None });

@@ -9,28 +9,17 @@
 use plimsoll_disk::codec::{Reader, put_varint, varint_len};
 use plimsoll_log::glsn::Glsn;
 
+use crate::rowcache::warm::Row;
 use crate::warm::image::SEGMENT_BYTES_MAX;
 use crate::warm::segment::{HEADER_BYTES, Header};
 
 /// Larger rows (key and value) are not in the image; the pages that hold them are.
 pub(crate) const OBJECT_BYTES_MAX: usize = 16 << 10;
 
-/// A row in the image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Row<'a> {
-    /// Its index key.
-    pub(crate) key: &'a [u8],
-    /// The GLSN of its version.
-    pub(crate) glsn: Glsn,
-    pub(crate) value: &'a [u8],
-    pub(crate) touches: u8,
-}
-
-impl Row<'_> {
-    fn bytes(&self) -> usize {
-        let numbers = [self.key.len() as u64, self.value.len() as u64, self.glsn.0];
-        numbers.into_iter().map(varint_len).sum::<usize>() + 1 + self.key.len() + self.value.len()
-    }
+/// The length of a row in the body.
+fn bytes_of(row: &Row<'_>) -> usize {
+    let numbers = [row.key.len() as u64, row.value.len() as u64, row.glsn.0];
+    numbers.into_iter().map(varint_len).sum::<usize>() + 1 + row.key.len() + row.value.len()
 }
 
 /// The kind-specific part of an rows segment's header.
@@ -101,7 +90,7 @@ impl<'a> BodyWriter<'a> {
 
     /// Adds a row; returns the new length, or `None` if there is no room for it.
     pub(crate) fn push(mut self, row: &Row<'_>) -> Option<usize> {
-        if self.len + row.bytes() > self.body.len() {
+        if self.len + bytes_of(row) > self.body.len() {
             return None;
         }
         for number in [row.key.len() as u64, row.value.len() as u64, row.glsn.0] {

@@ -5,25 +5,25 @@
 
 use std::sync::atomic::Ordering;
 
-use plimsoll_log::glsn::Position;
+use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Kind as Memory, Lease};
-use plimsoll_memory::cache::BroughtBack;
+use plimsoll_memory::cache::Stopped;
 use plimsoll_memory::page::PAGE_BYTES;
+use smallvec::SmallVec;
 
 use crate::borders::{Border, hit};
+use crate::index::view::View;
+use crate::rowcache::warm::{ROWS_AT_ONCE, Row};
 use crate::warm::image::{self, Name, OpenFile, Past, RowsName, SEGMENT_BYTES_MAX};
 use crate::warm::restorer::Step;
 use crate::warm::rows::{Note, Round, read_at};
-use crate::warm::segment::{Header, Kind, Rejection, body_sum, open};
+use crate::warm::segment::{Header, Kind, Rejection, open};
 use crate::warm::validation::{is_all_older, is_current};
 use crate::warm::{Context, Counts};
 
 /// The most segments that a step reads.
 const SEGMENTS_AT_ONCE: usize = 16;
-
-/// The index position of a row is prefetched this many rows ahead: it is a random access.
-const OBJECTS_AHEAD: usize = 8;
 
 /// The progress of the restore.
 #[derive(Debug)]
@@ -34,12 +34,16 @@ pub(super) struct RowsRestorer {
     /// The current file, and the round.
     at: usize,
     round: Round,
-    /// A file that is open.
+    /// The current file, if it is open.
     open: Option<OpenFile>,
+    /// The next file, which the system is fetching, and its place in the list.
+    next: Option<(usize, OpenFile)>,
     /// The position that was last compared with the log.
     past: Option<(Position, Past)>,
     /// Where to continue in the next segment, if its body has this checksum.
     rest: Option<(u64, usize)>,
+    /// Bytes of all files, until the cache was told how many rows will come.
+    unannounced: Option<u64>,
 }
 
 /// A file of the image.
@@ -61,9 +65,69 @@ enum Taken {
     Partly,
 }
 
+/// Rows of a segment that follow each other and are true.
+struct Group<'a> {
+    rows: SmallVec<[Row<'a>; ROWS_AT_ONCE]>,
+    /// Rows that were left out, as there may be younger versions.
+    stale: u64,
+    end: Option<End>,
+}
+
+/// Why no group follows.
+enum End {
+    /// The body has ended.
+    Body,
+    /// The step has read enough.
+    Loads,
+}
+
+impl<'a> Group<'a> {
+    /// Reads the group at a place in the body of a segment for the position `since`; returns the place behind it, too. `loads` counts the
+    /// pages that were not in memory.
+    fn read(
+        context: &Context,
+        view: &View,
+        (body, mut at): (&'a [u8], usize),
+        since: Glsn,
+        loads: &mut u64,
+    ) -> Result<(Self, usize), Rejection> {
+        let mut group = Self { rows: SmallVec::new(), stale: 0, end: None };
+        let is_all_older = is_all_older(view, since);
+        while group.rows.len() < ROWS_AT_ONCE {
+            let Some((row, next)) = read_at(body, at) else {
+                group.end = Some(End::Body);
+                break;
+            };
+            if row.glsn > since {
+                return Err(Rejection::Damaged { what: "it holds what is younger than itself" });
+            }
+            if *loads >= context.loads_at_once {
+                group.end = Some(End::Loads);
+                break;
+            }
+            match is_all_older || is_current(view, row.key, row.glsn, since, loads) {
+                true => group.rows.push(row),
+                false => group.stale += 1,
+            }
+            at = next;
+        }
+        Ok((group, at))
+    }
+}
+
 impl RowsRestorer {
     pub(super) fn new() -> Self {
-        Self { files: None, _lease: None, at: 0, round: Round::Often, open: None, past: None, rest: None }
+        Self {
+            files: None,
+            _lease: None,
+            at: 0,
+            round: Round::Often,
+            open: None,
+            next: None,
+            past: None,
+            rest: None,
+            unannounced: None,
+        }
     }
 
     /// Reads some segments and restores their rows.
@@ -80,10 +144,9 @@ impl RowsRestorer {
             };
             step.bytes += len as u64;
             let number = name.segment_number(place);
-            let (header, body) = open(&bytes[..len], Kind::Rows, number)?;
+            let (header, body, sum) = open(&bytes[..len], Kind::Rows, number)?;
             let mut loads = 0;
-            let content = (body, body_sum(Kind::Rows, number, body));
-            let taken = self.take_in(context, counts, &header, content, &mut loads)?;
+            let taken = self.take_in(context, counts, &header, (body, sum), &mut loads)?;
             step.bytes += loads * PAGE_BYTES as u64;
             match taken {
                 Taken::All => {}
@@ -104,6 +167,7 @@ impl RowsRestorer {
         let Ok(lease) = context.budget.lease(Memory::Metadata, (found.len() * size_of::<Part>()) as u64) else {
             return Ok(false);
         };
+        self.unannounced = Some(found.iter().map(|(_, len)| *len).sum());
         self.files = Some(found.into_iter().map(|(name, _)| Part { name, place: 0 }).collect());
         self._lease = Some(lease);
         Ok(true)
@@ -125,10 +189,20 @@ impl RowsRestorer {
                 continue;
             };
             if self.open.is_none() {
-                self.open = image::open_to_read(&*context.disk, &context.dir, Name::Rows(part.name))?;
+                let name = part.name;
+                self.open = match self.next.take().filter(|(at, _)| *at == self.at) {
+                    Some((_, file)) => Some(file),
+                    None => fetch(context, name)?,
+                };
+                match self.open.is_some() {
+                    true => self.fetch_next(context)?,
+                    // A missing file is not damage.
+                    false => self.next_file(),
+                }
+                continue;
             }
             let begin = u64::from(part.place) * SEGMENT_BYTES_MAX as u64;
-            // An empty file is damage; a missing file is not.
+            // An empty file is damage.
             let rest = self.open.as_ref().and_then(|open| Some((&open.file, open.len.checked_sub(begin)?)));
             let Some((file, len)) = rest.filter(|(_, len)| *len > 0 || part.place == 0) else {
                 self.next_file();
@@ -140,6 +214,15 @@ impl RowsRestorer {
             part.place += 1;
             return Ok(Some((part.name, place, len)));
         }
+    }
+
+    /// Asks the system for the file behind the current one.
+    fn fetch_next(&mut self, context: &Context) -> Result<(), Rejection> {
+        let files = self.files.as_ref().expect("they were listed before");
+        if let Some(part) = files.get(self.at + 1) {
+            self.next = fetch(context, part.name)?.map(|file| (self.at + 1, file));
+        }
+        Ok(())
     }
 
     fn next_file(&mut self) {
@@ -167,44 +250,36 @@ impl RowsRestorer {
             return Ok(Taken::All);
         }
         context.row_cache.expect_share(u64::from(note.share));
+        if let Some(all) = self.unannounced.take() {
+            // As if all segments were as this one.
+            let mean_bytes = body.len() as u64 / header.entries.max(1);
+            context.row_cache.expect_rows(all / mean_bytes.max(1), mean_bytes);
+        }
         let view = context.index.view();
         let is_all_older = is_all_older(&view, header.position.glsn);
         let mut at = self.rest.take().filter(|(of, _)| *of == sum).map_or(0, |(_, at)| at);
-        let (mut near, mut ahead) = (at, 0);
-        while let Some((row, next)) = read_at(body, at) {
-            while ahead < OBJECTS_AHEAD
-                && let Some((later, behind)) = read_at(body, near)
-            {
-                context.row_cache.bring_near(&view.rows, later.key);
-                (near, ahead) = (behind, ahead + 1);
-            }
-            ahead = ahead.saturating_sub(1);
-            if row.glsn > header.position.glsn {
-                return Err(Rejection::Damaged { what: "it holds what is younger than itself" });
-            }
-            if *loads >= context.loads_at_once {
-                return Ok(self.partly(sum, at));
-            }
-            if !is_all_older && !is_current(&view, row.key, row.glsn, header.position.glsn, loads) {
-                counts.stale.fetch_add(1, Ordering::Relaxed);
-                at = next;
-                continue;
-            }
-            let what = (row.glsn, row.value);
-            match context.row_cache.bring_back((view.set, &view.rows), row.key, what, row.touches) {
-                BroughtBack::Entered => {
-                    if !is_all_older {
-                        hit(Border::RowBelieved);
-                    }
-                    counts.rows.fetch_add(1, Ordering::Relaxed);
+        loop {
+            let (group, next) = Group::read(context, &view, (body, at), header.position.glsn, loads)?;
+            if !group.rows.is_empty() {
+                let brought = context.row_cache.bring_back((view.set, &view.rows), &group.rows);
+                counts.rows.fetch_add(brought.entered, Ordering::Relaxed);
+                if !is_all_older && brought.entered > 0 {
+                    hit(Border::RowBelieved);
                 }
-                BroughtBack::LeftOut => {}
-                BroughtBack::NoRoom => return Ok(Taken::NoRoom),
-                BroughtBack::NotCurrent => return Ok(self.partly(sum, at)),
+                match brought.stopped {
+                    None => {}
+                    Some(Stopped::NoRoom) => return Ok(Taken::NoRoom),
+                    Some(Stopped::NotCurrent) => return Ok(self.partly(sum, at)),
+                }
             }
+            counts.stale.fetch_add(group.stale, Ordering::Relaxed);
             at = next;
+            match group.end {
+                None => {}
+                Some(End::Body) => return Ok(Taken::All),
+                Some(End::Loads) => return Ok(self.partly(sum, at)),
+            }
         }
-        Ok(Taken::All)
     }
 
     /// Marks the current segment to be read again, continuing at `at`.
@@ -229,6 +304,13 @@ impl RowsRestorer {
             }
         }
     }
+}
+
+/// Opens a file, and asks the system for its bytes without waiting for them.
+fn fetch(context: &Context, name: RowsName) -> Result<Option<OpenFile>, Rejection> {
+    let open = image::open_to_read(&*context.disk, &context.dir, Name::Rows(name))?;
+    open.iter().for_each(|open| open.file.will_read(0, open.len));
+    Ok(open)
 }
 
 #[cfg(test)]

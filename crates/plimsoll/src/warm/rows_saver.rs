@@ -21,10 +21,10 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Kind as Memory, Lease};
 use plimsoll_memory::cache::{Cache, Census, Changes, Copies, Standing};
 
-use crate::rowcache::warm::parts_of;
+use crate::rowcache::warm::{Row, parts_of};
 use crate::types::error::Result;
 use crate::warm::image::{self, Name, NewFile, RowsName, SEGMENT_BYTES_MAX};
-use crate::warm::rows::{BodyWriter, Note, OBJECT_BYTES_MAX, Round as Rounds, Row};
+use crate::warm::rows::{BodyWriter, Note, OBJECT_BYTES_MAX, Round as Rounds};
 use crate::warm::segment::{HEADER_BYTES, Header, Kind, seal};
 use crate::warm::validation::shares_table_with_younger;
 use crate::warm::{Context, Counts, nanos};

@@ -170,14 +170,14 @@ pub(crate) fn read_header(head: &[u8], kind: Kind, number: u64, file_bytes: u64)
     Ok((Header { kind, log_id, position, entries, note }, sum))
 }
 
-/// Reads segment `number` of `kind`: its header and its body.
-pub(crate) fn open(bytes: &[u8], kind: Kind, number: u64) -> Result<(Header, &[u8]), Rejection> {
+/// Reads segment `number` of `kind`: its header, its body and the checksum of that.
+pub(crate) fn open(bytes: &[u8], kind: Kind, number: u64) -> Result<(Header, &[u8], u64), Rejection> {
     let (header, sum) = read_header(bytes, kind, number, bytes.len() as u64)?;
     let body = &bytes[HEADER_BYTES..];
     if body_sum(kind, number, body) != sum {
         return Err(Rejection::Damaged { what: "its checksum does not match" });
     }
-    Ok((header, body))
+    Ok((header, body, sum))
 }
 
 #[cfg(test)]
@@ -202,7 +202,10 @@ mod tests {
     #[test]
     fn a_segment_comes_back_as_it_was_written() {
         let bytes = segment();
-        assert_eq!(open(&bytes, Kind::Pages, 5), Ok((HEADER, &b"twenty bytes of body"[..])));
+        assert_eq!(
+            open(&bytes, Kind::Pages, 5),
+            Ok((HEADER, &b"twenty bytes of body"[..], body_sum(Kind::Pages, 5, &bytes[HEADER_BYTES..])))
+        );
     }
 
     #[test]

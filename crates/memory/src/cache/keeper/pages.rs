@@ -8,6 +8,9 @@ use super::super::slot::{Kind, Slot};
 use super::Keeper;
 use super::passing::{Aside, AsideFor};
 
+/// Pages that are added per acquisition of the lock.
+const PAGES_AT_ONCE: usize = 16;
+
 impl Keeper {
     /// Shares a crowded page of the index. Without memory for that the index stays as it is, at the cost of ghosts.
     pub(super) fn make_room_in_index(&mut self, shared: &Shared, queue: Queue, header: Header, hash: u64) -> bool {
@@ -31,6 +34,17 @@ impl Keeper {
     /// whether it did.
     pub(super) fn share_full_page(&mut self, shared: &Shared, hash: u64) -> bool {
         self.has_room(shared, 1) && self.share_page(shared, hash)
+    }
+
+    /// Adds pages for so many entries of this mean size: some at a time, as the lock is held. Returns whether there is more to add.
+    pub(super) fn add_pages_for(&mut self, shared: &Shared, entries: u64, mean_bytes: u64) -> bool {
+        for _ in 0..PAGES_AT_ONCE {
+            let Some(hash) = self.pages.widest(&shared.index, entries, mean_bytes) else { return false };
+            if !self.share_full_page(shared, hash) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Mean size of an entry in bytes.

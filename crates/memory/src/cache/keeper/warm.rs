@@ -53,16 +53,30 @@ pub struct Changes {
     pub turned: u64,
 }
 
-/// Result of taking an entry in.
+/// An entry to be taken in; made by [`Cache::returning`].
+#[derive(Debug)]
+pub struct Returning<'a> {
+    hash: u64,
+    key: &'a [u8],
+    parts: [&'a [u8]; 2],
+    touches: u8,
+}
+
+/// Result of taking entries in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BroughtBack {
+    /// Entries that were inserted. Those whose key has an entry already, or that do not fit into this cache, are left out.
+    pub entered: u64,
+    /// Why the rest was not looked at.
+    pub stopped: Option<Stopped>,
+}
+
+/// Why entries were not taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BroughtBack {
-    /// It was inserted.
-    Entered,
-    /// Its key has an entry already, or it does not fit into this cache.
-    LeftOut,
-    /// There is no room without an eviction.
+pub enum Stopped {
+    /// There is no room for the next one without an eviction.
     NoRoom,
-    /// The caller's check found it out of date.
+    /// The caller's check found them out of date: none was taken in.
     NotCurrent,
 }
 
@@ -189,22 +203,40 @@ impl Cache {
         }
     }
 
-    /// Inserts an entry, in parts, that this cache or another had before, in the protected queue. It does so only if
-    /// there is room without an eviction, the key has none, and `is_current` returns true, as for [`Cache::insert_if`].
-    pub fn bring_back(
-        &self,
-        key: &[u8],
-        parts: &[&[u8]],
-        touches: u8,
-        is_current: impl FnOnce() -> bool,
-    ) -> BroughtBack {
+    /// Adds pages to the index for so many entries of this mean size, as far as there is room without an eviction: an index that grows
+    /// while they come moves each of them several times.
+    pub fn expect_entries(&self, entries: u64, mean_bytes: u64) {
+        // No more than fit: an entry has some words beside its key and value.
+        let entries = entries.min(self.turnover().limit_bytes / (mean_bytes + 16));
+        while self.inner.lock().add_pages_for(&self.inner.shared, entries, mean_bytes) {}
+    }
+
+    /// Prepares an entry that this cache or another had before, its value in two parts, for [`Cache::bring_back`]. Prefetches its place in
+    /// the index, which is a random access: several are to be prepared before the first is taken in.
+    pub fn returning<'a>(&self, key: &'a [u8], parts: [&'a [u8]; 2], touches: u8) -> Returning<'a> {
         let shared = &self.inner.shared;
-        let arrival = Arrival { hash: shared.hash(key), key, value: parts, expires_at: None };
+        let hash = shared.hash(key);
+        shared.index.prefetch(&shared.segments, hash);
+        Returning { hash, key, parts, touches: touches.min(MAX_TOUCHES) }
+    }
+
+    /// Inserts entries in the protected queue, one after the other, if there is room without an eviction and the key has none. None is
+    /// inserted unless `is_current` returns true, as for [`Cache::insert_if`]. The cache's lock is held for all of them.
+    pub fn bring_back(&self, entries: &[Returning<'_>], is_current: impl FnOnce() -> bool) -> BroughtBack {
+        let shared = &self.inner.shared;
         let mut keeper = self.inner.lock();
         if !is_current() {
-            return BroughtBack::NotCurrent;
+            return BroughtBack { entered: 0, stopped: Some(Stopped::NotCurrent) };
         }
-        keeper.bring_back(shared, &arrival, touches.min(MAX_TOUCHES))
+        let mut brought = BroughtBack::default();
+        for Returning { hash, key, parts, touches } in entries {
+            let arrival = Arrival { hash: *hash, key, value: parts, expires_at: None };
+            match keeper.bring_back(shared, &arrival, *touches) {
+                Some(entered) => brought.entered += u64::from(entered),
+                None => return BroughtBack { stopped: Some(Stopped::NoRoom), ..brought },
+            }
+        }
+        brought
     }
 }
 
@@ -220,18 +252,19 @@ impl Keeper {
         (placed, slot.map(|slot| Slot(slot.load(Ordering::Relaxed)).touches()))
     }
 
-    fn bring_back(&mut self, shared: &Shared, arrival: &Arrival<'_>, touches: u8) -> BroughtBack {
+    /// Whether the entry was inserted; `None` if there is no room for it without an eviction.
+    fn bring_back(&mut self, shared: &Shared, arrival: &Arrival<'_>, touches: u8) -> Option<bool> {
         let header = arrival.header();
         if !self.fits(shared, header) || self.find(shared, arrival.hash, arrival.key).is_some() {
-            return BroughtBack::LeftOut;
+            return Some(false);
         }
         // One segment more than the entry needs, for a page of the index: with these nothing has to be evicted.
         let wanted = self.ends[Queue::Protected as usize].segments_for(&shared.segments, header) + 1;
         if !self.has_room(shared, wanted) {
-            return BroughtBack::NoRoom;
+            return None;
         }
         let entered = self.place(shared, arrival, header, Queue::Protected, touches);
-        if self.count_arrival(entered) { BroughtBack::Entered } else { BroughtBack::LeftOut }
+        Some(self.count_arrival(entered))
     }
 }
 
@@ -324,23 +357,69 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
+    fn an_index_for_what_is_expected_does_not_grow_meanwhile_and_takes_no_room_from_entries() {
+        for (expected, before) in [(5000, 0), (5000, 700), (u64::MAX, 700)] {
+            let cache = cache(1 << 20);
+            let pages = || cache.inner.lock().pages.len();
+            (0..before).for_each(|n| assert!(cache.insert(&number(n), &[1; 100])));
+            cache.expect_entries(expected, 104);
+            cache.check();
+            let added = pages();
+            assert!(added > 1, "{added}");
+            (before..5000).for_each(|n| {
+                cache.bring_back(&[cache.returning(&number(n), [&[1; 100], &[]], 0)], || true);
+            });
+            assert_eq!(pages(), added);
+            cache.check();
+            let stats = cache.stats();
+            assert_eq!((stats.evictions, stats.entries > 700), (0, true), "{stats:?}");
+            // What was not needed is given up where entries need the room.
+            (0..20_000).for_each(|n| assert!(cache.insert(&number(n), &[1; 100])));
+            cache.check();
+            assert!(cache.stats().entries > 6000, "{:?}", cache.stats());
+        }
+    }
+
+    #[test]
+    fn a_group_is_taken_in_up_to_the_first_for_which_there_is_no_room() {
+        let cache = cache(256 << 10);
+        let value = [7; 6000];
+        let keys: Vec<[u8; 4]> = (0..60).map(number).collect();
+        let group: Vec<_> = keys.iter().map(|key| cache.returning(key, [b"head", &value], 1)).collect();
+        let brought = cache.bring_back(&group, || true);
+        assert!((10..50).contains(&brought.entered) && brought.stopped == Some(Stopped::NoRoom), "{brought:?}");
+        let whole = [&b"head"[..], &value].concat();
+        for (at, key) in keys.iter().enumerate() {
+            assert_eq!(cache.get(key), ((at as u64) < brought.entered).then(|| whole.clone()));
+        }
+        cache.check();
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
     fn what_comes_back_is_found_and_nobody_leaves_for_it() {
         let (full, other) = (cache(1 << 20), cache(256 << 10));
         (0..5000).for_each(|n| assert!(full.insert(&number(n), &[n as u8; 100])));
         other.insert(&number(3), b"newer");
-        let mut ends = Vec::new();
-        for (key, value, touches) in all_of(&full) {
-            ends.push(other.bring_back(&key, &[&value[..40], &value[40..]], touches, || true));
+        let all = all_of(&full);
+        let returning = |(key, value, touches): &'_ (Vec<u8>, Vec<u8>, u8)| {
+            // A group of one.
+            other.bring_back(&[other.returning(key, [&value[..40], &value[40..]], *touches)], || true)
+        };
+        let (mut entered, mut ended) = (0, None);
+        for (at, entry) in all.iter().enumerate() {
+            let brought = returning(entry);
+            assert_eq!(brought.entered, u64::from(brought.stopped.is_none() && at != 3), "{at}");
+            (entered, ended) = (entered + brought.entered, brought.stopped);
         }
-        assert_eq!(ends[3], BroughtBack::LeftOut);
         assert_eq!(other.get(&number(3)).as_deref(), Some(&b"newer"[..]));
-        let entered = ends.iter().filter(|end| **end == BroughtBack::Entered).count();
-        assert!(entered > 1000 && ends.last() == Some(&BroughtBack::NoRoom), "{entered}");
+        assert!(entered > 1000 && ended == Some(Stopped::NoRoom), "{entered}");
         let stats = other.stats();
-        assert_eq!((stats.evictions, stats.entries), (0, entered as u64 + 1));
+        assert_eq!((stats.evictions, stats.entries), (0, entered + 1));
         assert!((0..5000u32).all(|n| n == 3 || other.get(&number(n)).is_none_or(|value| value == [n as u8; 100])));
         other.check();
-        assert_eq!(other.bring_back(b"new", &[b"x"], 0, || false), BroughtBack::NotCurrent);
-        assert_eq!(other.get(b"new"), None);
+        let new = [other.returning(b"new", [b"x", b""], 0)];
+        let refused = BroughtBack { entered: 0, stopped: Some(Stopped::NotCurrent) };
+        assert_eq!((other.bring_back(&new, || false), other.get(b"new")), (refused, None));
     }
 }
