@@ -58,9 +58,8 @@ fn walk_leaf(payload: &[u8], fixed: Option<Glsn>, wanted: &[u8]) -> Option<()> {
     let mut spot = leaf.spot(0, &mut key)?;
     loop {
         leaf.stored(&spot.entry)?;
-        match leaf.after(&spot, &mut key)? {
-            Some(next) => spot = next,
-            None => return Some(()),
+        if !leaf.step(&mut spot, &mut key)? {
+            return Some(());
         }
     }
 }

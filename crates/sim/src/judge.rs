@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll::{
@@ -45,6 +45,11 @@ pub(crate) struct Way {
 }
 
 impl Way {
+    /// Whether the rows are lent to a closure, instead of asked for one by one.
+    fn is_visit(self) -> bool {
+        if self.limit == u32::MAX { self.reverse } else { self.limit % 3 == 1 }
+    }
+
     /// Over everything.
     pub(crate) fn whole(reverse: bool) -> Self {
         Self { reverse, limit: u32::MAX, keys_only: false, amid: None }
@@ -262,22 +267,10 @@ impl Judge<'_> {
         range = if reverse { range.reverse() } else { range };
         range = if keys_only { range.keys_only() } else { range };
         let mut wanted = wanted.into_iter();
-        for number in 0..limit {
-            if amid == Some(number) {
-                self.exchange_sources();
-            }
-            let Some(item) = self.settle(what, Some((place.space, at)), range.advance())? else {
-                walked.failed = true;
-                return Ok(walked);
-            };
+        let mut rows = 0;
+        // Compares a row with what is wanted next.
+        let mut take = |walked: &mut Walked, key: &[u8], value: &[u8]| -> Outcome<()> {
             let wanted = wanted.next();
-            let Some((key, value)) = item else {
-                walked.ended = true;
-                ensure(wanted.is_none(), || {
-                    format!("{} ended before {:?}", what(), wanted.map(|(key, _)| show(&key)))
-                })?;
-                return Ok(walked);
-            };
             same(format!("{}: key", what()), &Some(show(key)), &wanted.as_ref().map(|(key, _)| show(key)))?;
             let content = wanted.map(|(_, content)| content);
             if keys_only {
@@ -286,6 +279,52 @@ impl Judge<'_> {
                 is_value(|| format!("{}: value of {}", what(), show(key)), Some(value), content)?;
             }
             walked.reached = Some(key.to_vec());
+            Ok(())
+        };
+        let ended = if how.is_visit() {
+            let visited = range.visit(|key, value| {
+                if amid == Some(rows) {
+                    self.exchange_sources();
+                }
+                rows += 1;
+                match take(&mut walked, key, value) {
+                    Ok(()) if rows < limit => ControlFlow::Continue(()),
+                    taken => ControlFlow::Break(taken),
+                }
+            });
+            match self.settle(what, Some((place.space, at)), visited)? {
+                Some(Some(taken)) => {
+                    taken?;
+                    false
+                }
+                Some(None) => true,
+                None => {
+                    walked.failed = true;
+                    return Ok(walked);
+                }
+            }
+        } else {
+            let mut ended = false;
+            while rows < limit && !ended {
+                if amid == Some(rows) {
+                    self.exchange_sources();
+                }
+                rows += 1;
+                let Some(item) = self.settle(what, Some((place.space, at)), range.advance())? else {
+                    walked.failed = true;
+                    return Ok(walked);
+                };
+                match item {
+                    Some((key, value)) => take(&mut walked, key, value)?,
+                    None => ended = true,
+                }
+            }
+            ended
+        };
+        if ended {
+            walked.ended = true;
+            let wanted = wanted.next();
+            ensure(wanted.is_none(), || format!("{} ended before {:?}", what(), wanted.map(|(key, _)| show(&key))))?;
         }
         Ok(walked)
     }

@@ -1,6 +1,6 @@
 //! Plimsoll as a store.
 
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 
 use anyhow::Result;
@@ -48,12 +48,10 @@ impl Peer for PlimsollPeer {
     fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
         let snapshot = self.db.snapshot();
         let from: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Included(from), Bound::Unbounded);
-        let mut pairs = snapshot.range(&self.keyspace, from)?;
-        while let Some((key, value)) = pairs.advance()? {
-            if !each(key, value) {
-                break;
-            }
-        }
+        snapshot.range(&self.keyspace, from)?.visit(|key, value| match each(key, value) {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        })?;
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use crate::index::run::cursor::RunCursor;
 use crate::index::run::warmth::Warmth;
 use crate::index::source::Memtable;
 use crate::types::error::Result;
-use crate::types::version::Version;
+use crate::types::version::{Version, VersionHead};
 
 /// The direction of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +82,7 @@ impl Cursor {
     }
 
     /// The version at the cursor.
+    #[inline]
     pub(crate) fn current(&self) -> Option<Version<'_>> {
         match self {
             Cursor::Memtable(cursor) => cursor.at.map(|position| cursor.memtable.version(position)),
@@ -91,7 +92,25 @@ impl Cursor {
         }
     }
 
-    /// The key of that version: cheaper than all of it.
+    /// The head of that version: cheaper than all of it.
+    #[inline]
+    fn head(&self) -> Option<VersionHead<'_>> {
+        match self {
+            Cursor::Run(cursor) => cursor.head(),
+            other => other.current().map(VersionHead::from),
+        }
+    }
+
+    /// The value of that version, where the version holds it.
+    #[inline]
+    fn inline_value(&self) -> Option<&[u8]> {
+        match self {
+            Cursor::Run(cursor) => cursor.inline_value(),
+            other => other.current()?.stored.inline_value(),
+        }
+    }
+
+    /// The key of that version: cheaper still.
     fn key(&self) -> Option<&[u8]> {
         match self {
             Cursor::Memtable(cursor) => cursor.at.map(|position| cursor.memtable.map().at(position).key),
@@ -130,16 +149,11 @@ impl Cursor {
 struct Head {
     cursor: Cursor,
     prefix: u128,
-    /// Heap bytes of the cursor when it was last moved.
-    heap_bytes: usize,
 }
 
 impl Head {
-    /// Call after moving the cursor: records its heap bytes and, if it is to be compared with others, its key's prefix. Returns whether it
-    /// has a current version.
-    fn note(&mut self, heap_bytes: &mut usize, is_alone: bool) -> bool {
-        let now = self.cursor.heap_bytes();
-        *heap_bytes = *heap_bytes - std::mem::replace(&mut self.heap_bytes, now) + now;
+    /// Call after moving the cursor: records its key's prefix if it is to be compared with others. Returns whether it has a current version.
+    fn note(&mut self, is_alone: bool) -> bool {
         match self.cursor.key() {
             Some(key) if !is_alone => self.prefix = prefix(key),
             Some(_) => {}
@@ -157,23 +171,20 @@ pub(crate) struct Merge {
     heads: Vec<Head>,
     /// Indexes into `heads`; the next version is on top.
     heap: Vec<u32>,
-    /// Sum over the cursors, each as of its last move.
-    heap_bytes: usize,
 }
 
 impl Merge {
     /// A merge of cursors in order of precedence, not yet positioned.
     pub(crate) fn new(cursors: Vec<Cursor>, direction: Direction) -> Self {
         let heap = Vec::with_capacity(cursors.len());
-        let head = |cursor: Cursor| Head { heap_bytes: cursor.heap_bytes(), cursor, prefix: 0 };
-        let heads: Vec<_> = cursors.into_iter().map(head).collect();
-        let heap_bytes = heads.iter().map(|head| head.heap_bytes).sum();
-        Self { direction, heads, heap, heap_bytes }
+        let heads = cursors.into_iter().map(|cursor| Head { cursor, prefix: 0 }).collect();
+        Self { direction, heads, heap }
     }
 
     /// Heap bytes of the merge and its cursors.
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.heap_bytes + self.heads.capacity() * size_of::<Head>() + self.heap.capacity() * size_of::<u32>()
+        let cursors: usize = self.heads.iter().map(|head| head.cursor.heap_bytes()).sum();
+        cursors + self.heads.capacity() * size_of::<Head>() + self.heap.capacity() * size_of::<u32>()
     }
 
     /// Moves to the first version at or after (`key`, `glsn`).
@@ -197,7 +208,7 @@ impl Merge {
         let is_alone = self.is_of_one();
         for (at, head) in self.heads.iter_mut().enumerate() {
             seek(&mut head.cursor)?;
-            if head.note(&mut self.heap_bytes, is_alone) {
+            if head.note(is_alone) {
                 self.heap.push(at as u32);
             }
         }
@@ -208,9 +219,24 @@ impl Merge {
     }
 
     /// The top version, borrowed until the merge is moved.
+    #[inline]
     pub(crate) fn top(&self) -> Option<Version<'_>> {
         let &top = self.heap.first()?;
         self.heads[top as usize].cursor.current()
+    }
+
+    /// The value of the version on top, where the version holds it.
+    #[inline]
+    pub(crate) fn top_inline_value(&self) -> Option<&[u8]> {
+        let &top = self.heap.first()?;
+        self.heads[top as usize].cursor.inline_value()
+    }
+
+    /// The head of the version on top.
+    #[inline]
+    pub(crate) fn top_head(&self) -> Option<VersionHead<'_>> {
+        let &top = self.heap.first()?;
+        self.heads[top as usize].cursor.head()
     }
 
     /// The key of the version on top.
@@ -241,7 +267,7 @@ impl Merge {
     fn settle_top(&mut self) -> Result<()> {
         let is_alone = self.is_of_one();
         let head = &mut self.heads[self.heap[0] as usize];
-        if !head.note(&mut self.heap_bytes, is_alone) {
+        if !head.note(is_alone) {
             self.heap.swap_remove(0);
         }
         self.sift_down(0);

@@ -173,6 +173,11 @@ impl Seats {
         }
     }
 
+    /// Number of the last exchange of sources, raised after the view is exchanged.
+    pub(crate) fn exchange_number(&self) -> u64 {
+        self.exchange.load(Ordering::SeqCst)
+    }
+
     /// Call after the sources were exchanged: walks in older ones get up.
     pub(crate) fn exchanged(&self) {
         // SeqCst: ordered before the visit, and seen by a call that ends after the visit.
@@ -258,7 +263,7 @@ impl<W: Walk + 'static> Seat<W> {
         let sitting = &mut *held;
         if !sitting.walk.is_seated() {
             // Before the view is taken: an exchange in between is detected below.
-            sitting.sat_at = self.seats.exchange.load(Ordering::SeqCst);
+            sitting.sat_at = self.seats.exchange_number();
             sitting.walk.sit_down(&view(), key)?;
         }
         let sat_at = sitting.sat_at;
@@ -274,7 +279,7 @@ impl<W: Walk + 'static> Seat<W> {
         };
         drop(held);
         drop(refused);
-        if sat_at != self.seats.exchange.load(Ordering::SeqCst) {
+        if sat_at != self.seats.exchange_number() {
             drop(self.slot.revoke(Which::All));
         }
         if more {

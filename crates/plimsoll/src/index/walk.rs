@@ -233,7 +233,7 @@ impl Walk for Visible {
             if matches!(self.place, Place::At | Place::Past) {
                 hit(Border::WalkResumed);
             }
-            let cursors = visible_cursors(view, self.rest(key), self.at);
+            let cursors = visible_cursors(view, rest_of(&self.bounds, self.place, self.direction, key), self.at);
             self.sat = Some(Sat::new(view, cursors, self.direction));
             hit(Border::WalkSat);
         }
@@ -265,25 +265,16 @@ impl Visible {
         self.sat.as_ref().map_or_else(Weak::new, |sat| Arc::downgrade(&sat.view))
     }
 
-    /// The rest of its range.
-    fn rest<'a>(&'a self, key: &'a [u8]) -> KeyRange<'a> {
-        let (lower, upper) = (self.bounds.lower(), self.bounds.upper());
-        let end = match self.place {
-            Place::Before | Place::Behind => return (lower, upper),
-            Place::At => Bound::Included(key),
-            Place::Past => Bound::Excluded(key),
-        };
-        match self.direction {
-            Direction::Forward => (end, upper),
-            Direction::Backward => (lower, end),
-        }
-    }
-
     /// The next key's version, borrowed until the next call. `key` receives the key itself; it must hold the key left there by the last
     /// call. The walk must be seated.
     pub(crate) fn next<'a>(&'a mut self, key: &'a mut Vec<u8>) -> Result<Option<Version<'a>>> {
+        Ok(if self.step(key)? { self.current(key) } else { None })
+    }
+
+    /// Moves to the next key, as [`Visible::next`] does; false at the end. [`Visible::inline_value`] and [`Visible::current`] tell what is there.
+    pub(crate) fn step(&mut self, key: &mut Vec<u8>) -> Result<bool> {
         if self.place == Place::Behind {
-            return Ok(None);
+            return Ok(false);
         }
         self.passed.clear();
         let found = match self.direction {
@@ -300,21 +291,31 @@ impl Visible {
                 self.place = Place::Past;
                 self.bounds.pass(self.direction);
             }
-            Ok(false) => {
-                self.place = Place::Behind;
-                return Ok(None);
-            }
-            Err(error) => {
+            Ok(false) => self.place = Place::Behind,
+            Err(_) => {
                 if let Some(sat) = &mut self.sat {
                     sat.is_placed = false;
                 }
-                return Err(error);
             }
         }
-        Ok(match self.direction {
-            Direction::Forward => merge_of(&mut self.sat).top(),
+        found
+    }
+
+    /// The value at the key that [`Visible::step`] moved to, where the version holds it. Cheaper than the version.
+    #[inline]
+    pub(crate) fn inline_value(&self) -> Option<&[u8]> {
+        match self.direction {
+            Direction::Forward => self.sat.as_ref()?.merge.top_inline_value(),
+            Direction::Backward => self.held.stored().inline_value(),
+        }
+    }
+
+    /// The version of the key that [`Visible::step`] moved to.
+    pub(crate) fn current<'a>(&'a self, key: &'a [u8]) -> Option<Version<'a>> {
+        match self.direction {
+            Direction::Forward => self.sat.as_ref()?.merge.top(),
             Direction::Backward => Some(Version { key, glsn: self.held.glsn, stored: self.held.stored() }),
-        })
+        }
     }
 
     /// Goes on at `to` (forward), or right before it (backward), which lies ahead: the caller knows that nothing in between is wanted. `key`
@@ -361,14 +362,14 @@ impl Visible {
         if self.sat.as_ref().expect(SITS).is_placed {
             return Ok(true);
         }
-        let mut sat = self.sat.take().expect(SITS);
-        let placed = match self.direction {
-            Direction::Forward => seek_lower(&mut sat.merge, self.rest(key).0),
-            Direction::Backward => seek_upper(&mut sat.merge, self.rest(key).1),
-        };
-        sat.is_placed = placed.is_ok();
-        self.sat = Some(sat);
-        placed.map(|()| false)
+        let sat = self.sat.as_mut().expect(SITS);
+        let range = rest_of(&self.bounds, self.place, self.direction, key);
+        match self.direction {
+            Direction::Forward => seek_lower(&mut sat.merge, range.0)?,
+            Direction::Backward => seek_upper(&mut sat.merge, range.1)?,
+        }
+        sat.is_placed = true;
+        Ok(false)
     }
 
     /// Moves to the next key's visible version; false at the end.
@@ -377,18 +378,18 @@ impl Visible {
             self.pass_key_forward(key)?;
         }
         loop {
-            let Some(version) = merge_of(&mut self.sat).top() else { return Ok(false) };
+            let Some(version) = merge_of(&mut self.sat).top_head() else { return Ok(false) };
             if beyond(version.key, self.bounds.upper()) {
                 return Ok(false);
             }
-            let (glsn, stored) = (version.glsn, version.stored);
+            let (glsn, is_deleted) = (version.glsn, version.is_deleted);
             key.clear();
             key.extend_from_slice(version.key);
             self.place = Place::At;
             if glsn > self.at {
                 // Either to the wanted version of the key, or to the next key if there is none.
                 self.pass_younger(key)?;
-            } else if stored == Stored::Deleted {
+            } else if is_deleted {
                 let gaps = &self.sat.as_ref().expect(SITS).view.gaps;
                 match self.passed.step_over(key, gaps, self.direction, self.at) {
                     Some(to) => merge_of(&mut self.sat).skip_to(&to, Glsn::MAX)?,
@@ -417,7 +418,7 @@ impl Visible {
         let merge = merge_of(&mut self.sat);
         for _ in 0..STEPS_MAX {
             merge.advance()?;
-            if merge.top().is_none_or(|version| version.glsn <= self.at || version.key != key) {
+            if merge.top_head().is_none_or(|version| version.glsn <= self.at || version.key != key) {
                 return Ok(());
             }
         }
@@ -463,6 +464,20 @@ impl Visible {
             any = true;
         })?;
         Ok(any)
+    }
+}
+
+/// The rest of a walk's range.
+fn rest_of<'a>(bounds: &'a Bounds, place: Place, direction: Direction, key: &'a [u8]) -> KeyRange<'a> {
+    let (lower, upper) = (bounds.lower(), bounds.upper());
+    let end = match place {
+        Place::Before | Place::Behind => return (lower, upper),
+        Place::At => Bound::Included(key),
+        Place::Past => Bound::Excluded(key),
+    };
+    match direction {
+        Direction::Forward => (end, upper),
+        Direction::Backward => (lower, end),
     }
 }
 

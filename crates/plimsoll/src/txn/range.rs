@@ -3,6 +3,8 @@
 //! Law: between two calls a walk holds its own buffers, which are charged to the budget, and nothing of the store that others may want
 //! (`index::seat`).
 
+mod visit;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Bound;
@@ -30,7 +32,8 @@ use crate::types::error::{Error, Result};
 use crate::types::value::{Value, is_free, room_for};
 use crate::types::version::Stored;
 
-/// A walk over a range of keys. An iterator of keys and values; [`Range::advance`] lends them instead, without an allocation for each.
+/// A walk over a range of keys. An iterator of keys and values; [`Range::advance`] lends them instead, without an allocation for each, and
+/// [`Range::visit`] lends them from where they are in memory.
 ///
 /// The walk of a snapshot is a `Range<'static>`: it keeps the snapshot's moment open itself, and can be sent to another thread.
 ///

@@ -1,5 +1,7 @@
 //! The common interface of snapshots and transactions: reads of the store at one moment.
 
+use std::ops::ControlFlow;
+
 use plimsoll_log::glsn::Glsn;
 
 use crate::read::point::ValueReader;
@@ -105,10 +107,11 @@ pub trait Read: sealed::Sealed {
     /// # Errors
     /// As for [`Read::get`].
     fn len(&self, keyspace: &Keyspace) -> Result<u64> {
-        let (mut walk, mut keys) = (self.iter(keyspace)?.keys_only(), 0);
-        while walk.advance()?.is_some() {
+        let mut keys = 0;
+        self.iter(keyspace)?.keys_only().visit(|_, _| {
             keys += 1;
-        }
+            ControlFlow::<()>::Continue(())
+        })?;
         Ok(keys)
     }
 

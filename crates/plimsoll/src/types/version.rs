@@ -60,6 +60,9 @@ pub(crate) fn running_value_sum() -> Running {
     Running::new(VALUE_SEED)
 }
 
+/// Tag of [`Stored::Inline`] in the encoding.
+pub(crate) const INLINE_TAG: u64 = 1;
+
 /// The stored content of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored<'a> {
@@ -156,10 +159,31 @@ impl<'a> Stored<'a> {
     }
 
     /// Decodes an encoding whose first byte is stored apart from the others.
+    #[inline]
     pub(crate) fn from_parts(tag: u8, body: &'a [u8]) -> Option<Self> {
-        if tag == 1 {
+        if u64::from(tag) == INLINE_TAG {
             return (body.len() <= INLINE_BYTES).then_some(Stored::Inline(body));
         }
+        Self::from_other_parts(tag, body)
+    }
+
+    /// The value, where this is the value itself.
+    #[inline]
+    pub(crate) fn inline_value(&self) -> Option<&'a [u8]> {
+        match *self {
+            Stored::Inline(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Whether the stored form with this tag and this many bytes of body is [`Stored::Deleted`].
+    #[inline]
+    pub(crate) fn is_deletion(tag: u8, body_bytes: usize) -> bool {
+        tag == 0 && body_bytes == 0
+    }
+
+    /// Where it is no value itself.
+    fn from_other_parts(tag: u8, body: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(body);
         let stored = match tag {
             0 if body.is_empty() => Stored::Deleted,
@@ -214,6 +238,23 @@ pub(crate) struct Version<'a> {
     pub(crate) glsn: Glsn,
     /// Its stored content.
     pub(crate) stored: Stored<'a>,
+}
+
+/// The key of a version, who wrote it, and whether it is a deletion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VersionHead<'a> {
+    /// The index key.
+    pub(crate) key: &'a [u8],
+    /// The commit that wrote it.
+    pub(crate) glsn: Glsn,
+    /// The key was deleted.
+    pub(crate) is_deleted: bool,
+}
+
+impl<'a> From<Version<'a>> for VersionHead<'a> {
+    fn from(version: Version<'a>) -> Self {
+        Self { key: version.key, glsn: version.glsn, is_deleted: version.stored == Stored::Deleted }
+    }
 }
 
 #[cfg(test)]

@@ -38,6 +38,7 @@ mod review;
 mod set_aside;
 mod tickets;
 mod tidy;
+mod visits;
 mod warm;
 mod warm_law;
 mod warm_objects;

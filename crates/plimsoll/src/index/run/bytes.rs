@@ -33,6 +33,7 @@ pub(crate) fn compare(a: &[u8], b: &[u8]) -> (usize, Ordering) {
 }
 
 /// Decodes the varint at `at`, and moves `at` behind it.
+#[inline]
 pub(crate) fn varint_at(bytes: &[u8], at: &mut usize) -> Option<u64> {
     let first = *bytes.get(*at)?;
     if first < 0x80 {

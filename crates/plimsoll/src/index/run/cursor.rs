@@ -13,10 +13,10 @@ use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 use plimsoll_memory::page::{PAGE_BYTES, page_kind, page_payload};
 use plimsoll_memory::pool::{Page, RecentPages, Touch};
 
-use crate::index::run::leaf::{LEAF_PAGE, LeafShape, Sought, Spot};
+use crate::index::run::leaf::{Entry, LEAF_PAGE, LeafShape, Sought, Spot};
 use crate::index::run::table::{Step, Table};
 use crate::types::error::{Lift, Result};
-use crate::types::version::{Version, is_index_key_len};
+use crate::types::version::{INLINE_TAG, Stored, Version, VersionHead, is_index_key_len};
 
 /// A walk over more leaves than this is a scan.
 const SHORT_WALK_LEAVES: u32 = 8;
@@ -143,12 +143,29 @@ impl RunCursor {
         }
     }
 
+    /// The key, GLSN and kind (whether it is a deletion) of the current version: cheaper than all of it.
+    #[inline]
+    pub(crate) fn head(&self) -> Option<VersionHead<'_>> {
+        let Stand::On(place) = &self.stand else { return None };
+        let Entry { glsn, tag, body, end, .. } = place.spot.entry;
+        Some(VersionHead { key: &self.key, glsn, is_deleted: Stored::is_deletion(tag as u8, end - body) })
+    }
+
     /// The current version; `None` before the first, behind the last, or without a position.
+    #[inline]
     pub(crate) fn current(&self) -> Option<Version<'_>> {
         let Stand::On(place) = &self.stand else { return None };
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
         let stored = leaf.stored(&place.spot.entry).expect("it was read once when the cursor came here");
         Some(Version { key: &self.key, glsn: place.spot.entry.glsn, stored })
+    }
+
+    /// The value of that version, where the version holds it. Not through [`RunCursor::current`], whose answer is copied from call to call.
+    #[inline]
+    pub(crate) fn inline_value(&self) -> Option<&[u8]> {
+        let Stand::On(place) = &self.stand else { return None };
+        let Entry { tag, body, end, .. } = place.spot.entry;
+        if tag == INLINE_TAG { page_payload(self.pages.held(place.leaf)).get(body..end) } else { None }
     }
 
     /// The key of that version.
@@ -195,23 +212,20 @@ impl RunCursor {
             Stand::Before | Stand::Nowhere => return self.seek_first(),
         };
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
-        let after = leaf.after(&place.spot, &mut self.key);
+        let from = place.spot.entry.glsn;
+        let moved = leaf.step(&mut place.spot, &mut self.key);
         // Most steps stay in the leaf: then nothing but the entry changes.
-        if let Some(Some(spot)) = after
-            && leaf.stored(&spot.entry).is_some()
-            && is_index_key_len(self.key.len())
-        {
-            place.spot = spot;
+        if moved == Some(true) && leaf.stored(&place.spot.entry).is_some() && is_index_key_len(self.key.len()) {
             return Ok(());
         }
         let place = *place;
         self.stand = Stand::Nowhere;
-        match self.tables[place.table].read(place.leaf, after)? {
-            Some(spot) => self.stand_on(Place { spot, ..place }),
-            None => {
+        match self.tables[place.table].read(place.leaf, moved)? {
+            true => self.stand_on(place),
+            false => {
                 std::mem::swap(&mut self.key, &mut self.before);
                 self.enter_forward(place.table, place.leaf + 1)?;
-                self.check_order(&place, Ordering::Less)
+                self.check_order(from, Ordering::Less)
             }
         }
     }
@@ -234,14 +248,14 @@ impl RunCursor {
                 self.stand_on(Place { spot, ..place })?;
             }
         }
-        self.check_order(&place, Ordering::Greater)
+        self.check_order(place.spot.entry.glsn, Ordering::Greater)
     }
 
-    /// After a step from `from`, whose key is in `before`: checks that `from` is in `order` to the current position. Merges and walks rely
-    /// on it.
-    fn check_order(&mut self, from: &Place, order: Ordering) -> Result<()> {
+    /// After a step from a version with the GLSN `from`, whose key is in `before`: checks that it is in `order` to the current one. Merges and
+    /// walks rely on it.
+    fn check_order(&mut self, from: Glsn, order: Ordering) -> Result<()> {
         let Stand::On(place) = &self.stand else { return Ok(()) };
-        let (before, now) = (Reverse(from.spot.entry.glsn), Reverse(place.spot.entry.glsn));
+        let (before, now) = (Reverse(from), Reverse(place.spot.entry.glsn));
         if (&self.before, before).cmp(&(&self.key, now)) == order {
             return Ok(());
         }

@@ -276,8 +276,8 @@ pub(crate) struct Entry {
     pub(crate) body: usize,
     /// End of its body, and offset of the next one.
     pub(crate) end: usize,
-    /// The kind of [`Stored`] in the body.
-    pub(crate) tag: u8,
+    /// The kind of [`Stored`] in the body. As wide as its neighbours, so that an entry is copied in whole words.
+    pub(crate) tag: u64,
     /// The commit that wrote it.
     pub(crate) glsn: Glsn,
 }
@@ -397,27 +397,34 @@ impl<'a> Leaf<'a> {
         Some(Spot { number, entry })
     }
 
-    /// The entry after `spot`. `key` holds the key of `spot` and is changed to the new one's. `None` inside is the end of the leaf.
-    pub(crate) fn after(&self, spot: &Spot, key: &mut Vec<u8>) -> Option<Option<Spot>> {
+    /// Moves `spot` to the next entry; false at the end of the leaf. `key` holds the key of `spot` and is changed to the new one's. Where it
+    /// returns `None`, both are as before or worthless.
+    ///
+    /// In place, because a walk takes one for each version: a copy of what was written just now waits for the processor's store buffer.
+    #[inline]
+    pub(crate) fn step(&self, spot: &mut Spot, key: &mut Vec<u8>) -> Option<bool> {
         let number = spot.number + 1;
         if number >= self.shape.entries {
-            return Some(None);
+            return Some(false);
         }
+        let before = spot.entry.glsn;
         let entry = self.after_entry(&spot.entry)?;
         if number.is_multiple_of(RESTART_EVERY) {
-            if !self.restart_follows(&entry, spot.entry.glsn, key)? {
+            if !self.restart_follows(&entry, before, key)? {
                 return None;
             }
             self.restart_key(&entry, key)?;
         } else {
-            self.extend_key(&entry, spot.entry.glsn, key)?;
+            self.extend_key(&entry, before, key)?;
         }
-        Some(Some(Spot { number, entry }))
+        *spot = Spot { number, entry };
+        Some(true)
     }
 
     /// The version at an entry.
+    #[inline]
     pub(crate) fn stored(&self, entry: &Entry) -> Option<Stored<'a>> {
-        Stored::from_parts(entry.tag, self.payload.get(entry.body..entry.end)?)
+        Stored::from_parts(entry.tag as u8, self.payload.get(entry.body..entry.end)?)
     }
 
     fn restart_key(&self, entry: &Entry, key: &mut Vec<u8>) -> Option<()> {
@@ -428,6 +435,7 @@ impl<'a> Leaf<'a> {
     }
 
     /// Turns `key` from the previous entry's (whose GLSN is `before`) into that of `entry`; `None` if the two are out of order.
+    #[inline]
     fn extend_key(&self, entry: &Entry, before: Glsn, key: &mut Vec<u8>) -> Option<()> {
         let rest = &self.payload[entry.rest..entry.next];
         // The shared length is maximal (law 2): the first byte after it determines the order.
@@ -489,12 +497,13 @@ impl<'a> Leaf<'a> {
         self.entry(self.shape.keys_start(), self.shape.bodies)
     }
 
+    #[inline]
     fn after_entry(&self, entry: &Entry) -> Option<Entry> {
         self.entry(entry.next, entry.end)
     }
 
     /// The entry at an offset, with its body at another.
-    #[inline]
+    #[inline(always)]
     fn entry(&self, offset: usize, body: usize) -> Option<Entry> {
         let bytes = self.payload.get(..self.shape.bodies)?;
         let head = usize::from(*bytes.get(offset)?);
@@ -510,7 +519,7 @@ impl<'a> Leaf<'a> {
         let (next, end) = (at + rest_len, body + body_len);
         let glsn = self.shape.fixed.unwrap_or(Glsn(self.shape.base.wrapping_add_signed(distance)));
         let is_inside = next <= bytes.len() && end <= self.payload.len();
-        is_inside.then_some(Entry { shared, rest: at, next, body, end, tag: (length_and_tag & 3) as u8, glsn })
+        is_inside.then_some(Entry { shared, rest: at, next, body, end, tag: length_and_tag & 3, glsn })
     }
 }
 
@@ -536,6 +545,7 @@ pub(crate) fn comes_before(order: Ordering, glsn: Glsn, at: Glsn) -> bool {
     order == Ordering::Less || order == Ordering::Equal && glsn > at
 }
 
+#[inline]
 fn extended(bytes: &[u8], at: &mut usize, nibble: usize) -> Option<usize> {
     if nibble < NIBBLE {
         return Some(nibble);

@@ -225,7 +225,7 @@ impl Table {
         self.read(number, leaf.stored(&spot.entry))?;
         let Entry { body, end, tag, glsn, .. } = spot.entry;
         let (start, end) = ((PAGE_HEADER_BYTES + body) as u32, (PAGE_HEADER_BYTES + end) as u32);
-        Ok(InLeaf::Found(Found { glsn, page, tag, start, end }))
+        Ok(InLeaf::Found(Found { glsn, page, tag: tag as u8, start, end }))
     }
 
     /// Page of the leaf that contains (`key`, `glsn`), and the leaves of its guide. If that leaf ends before it, the next one begins after it.

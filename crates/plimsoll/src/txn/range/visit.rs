@@ -1,0 +1,167 @@
+//! Visits: walks that lend each row, from where it is in memory, to a closure.
+//!
+//! Laws:
+//! 1. A visit holds a page of each run and the memtables of one moment of the index. Once the sources were exchanged (a flush, a step of
+//!    compaction) it holds those that it began with until the closure returns, and no longer.
+//! 2. What it needs of memory beyond that is charged.
+
+use std::mem::take;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use plimsoll_memory::budget::account::Charge;
+
+use super::Range;
+use crate::index::seat::Walk;
+use crate::index::view::View;
+use crate::index::walk::Visible;
+use crate::types::error::Result;
+
+/// Charged for the cursors of a visit before it sits down; what they take beyond that is charged when they are there.
+const CURSORS_BYTES: usize = 1 << 10;
+
+/// What the cursors take is charged once in as many rows: it grows with the longest key.
+const ROWS_A_CHARGE: u64 = 64;
+
+impl<'t> Range<'t> {
+    /// Calls `each` with the remaining keys and values, in order, until it breaks; returns the value that it breaks with, `None` at the end.
+    ///
+    /// The fastest way to read many rows: keys and values are lent from where they are in memory, nothing is copied, and nothing is
+    /// allocated for a row. `each` should be short, although it may use the store: while it runs, the memory that the walk uses is not freed.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// use std::ops::ControlFlow;
+    ///
+    /// let stars = db.keyspace("stars")?;
+    /// db.transact(|tx| ["deneb", "sirius", "vega"].iter().try_for_each(|star| tx.put(&stars, star, "bright")))?;
+    /// let long = db.snapshot().range(&stars, ..)?.visit(|star, _| match star.len() {
+    ///     6.. => ControlFlow::Break(star.to_vec()),
+    ///     _ => ControlFlow::Continue(()),
+    /// })?;
+    /// assert_eq!(long.unwrap(), b"sirius");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Range::advance`].
+    pub fn visit<B>(mut self, mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
+        if self.own.is_some() || self.walk.is_some() || self.finished {
+            while let Some((key, value)) = self.advance()? {
+                if let ControlFlow::Break(found) = each(key, value) {
+                    return Ok(Some(found));
+                }
+            }
+            return Ok(None);
+        }
+        Visit::new(self)?.run(each)
+    }
+}
+
+/// A visit of what is committed.
+struct Visit<'t> {
+    range: Range<'t>,
+    base: Visible,
+    charge: Charge,
+    /// The key that the base has come to.
+    key: Vec<u8>,
+    /// A row was lent.
+    has_any: bool,
+}
+
+/// Why a visit has left its sources.
+enum Left<B> {
+    Broke(B),
+    AtEnd,
+    /// The sources were exchanged, or its cursors could not be charged for: it sits down anew.
+    Early,
+}
+
+impl<'t> Visit<'t> {
+    fn new(range: Range<'t>) -> Result<Self> {
+        let mut range = range;
+        let span = if range.reads.is_some() { range.span.clone() } else { range.span.take() };
+        let base = Visible::new(span.expect(super::SPAN).into_range(), range.at, range.direction);
+        let committer = &range.committer;
+        let mut charge = committer.reader.index.seats().charge();
+        let bytes = (base.kept_bytes() + CURSORS_BYTES) as u64;
+        committer.patience.in_transaction(true, || Ok(charge.set(bytes)?))?;
+        Ok(Self { base, charge, range, key: Vec::new(), has_any: false })
+    }
+
+    fn run<B>(mut self, mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
+        loop {
+            let exchange = self.range.reader().index.seats().exchange_number();
+            let view = self.range.reader().index.view();
+            self.base.sit_down(&view, &self.key)?;
+            let left = self.lend(exchange, &view, &mut each);
+            self.base.get_up();
+            match left {
+                Ok(Left::Broke(found)) => return Ok(Some(found)),
+                Ok(Left::AtEnd) => {
+                    self.settle();
+                    self.range.remember(true);
+                    return Ok(None);
+                }
+                Ok(Left::Early) => {}
+                // What the old sources needed may be gone.
+                Err(error) => drop(self.range.reader().newer_view(&Arc::downgrade(&view)).ok_or(error)?),
+            }
+        }
+    }
+
+    /// Lends rows from the view that it sits in, which was taken after the exchange with this number.
+    fn lend<B>(
+        &mut self,
+        exchange: u64,
+        view: &Arc<View>,
+        each: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
+    ) -> Result<Left<B>> {
+        let Self { range, base, charge, key, has_any } = self;
+        let mut rows: u64 = 0;
+        loop {
+            range.reader().check_open()?;
+            if !base.step(key)? {
+                return Ok(Left::AtEnd);
+            }
+            let value = match base.inline_value() {
+                _ if range.keys_only => &[],
+                Some(value) => value,
+                None => {
+                    let version = base.current(key).expect("it has moved there");
+                    range.load_value(version.key, version.glsn, version.stored, &Arc::downgrade(view))?;
+                    &range.value[..]
+                }
+            };
+            *has_any = true;
+            if let ControlFlow::Break(found) = each(&key[super::KEYSPACE_BYTES..], value) {
+                return Ok(Left::Broke(found));
+            }
+            if range.reader().index.seats().exchange_number() != exchange {
+                return Ok(Left::Early);
+            }
+            if rows.is_multiple_of(ROWS_A_CHARGE)
+                && charge.set((base.kept_bytes() + key.capacity() + base.seated_bytes()) as u64).is_err()
+            {
+                return Ok(Left::Early);
+            }
+            rows += 1;
+        }
+    }
+
+    /// Hands the range what it needs to say what was read.
+    fn settle(&mut self) {
+        self.range.has_any = self.has_any;
+        self.range.key.put(take(&mut self.key));
+    }
+}
+
+/// Also where the closure panics: what was lent was read.
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}
