@@ -129,7 +129,7 @@ impl Worker {
         Ok(Self { name: name.to_owned(), bell: Arc::clone(bell), thread: Mutex::new(Some(thread)) })
     }
 
-    /// Whether it has not been stopped.
+    /// Whether it has not been stopped. A worker that ended by itself counts as running until then.
     pub fn is_running(&self) -> bool {
         self.thread().is_some()
     }
@@ -176,7 +176,7 @@ impl<F: Fn()> Drop for Alarm<F> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
+    use std::sync::mpsc::{RecvTimeoutError, channel};
 
     use super::*;
 
@@ -197,8 +197,8 @@ mod tests {
         );
         assert_eq!(steps.recv_timeout(LONG), Ok(Woken::Rung));
         bell.ring();
-        // The thread has dropped its end of the channel.
-        assert!(steps.recv_timeout(LONG).is_err());
+        // The thread has ended, and dropped its end of the channel.
+        assert_eq!(steps.recv_timeout(LONG), Err(RecvTimeoutError::Disconnected));
         assert!(worker.unwrap().stop());
     }
 

@@ -198,8 +198,8 @@ impl Budget {
         self.inner.take_free(self.inner.lock(), kind).ok()
     }
 
-    /// Takes one chunk that was never taken before, if one is free: its memory has not come from the system yet. Asks no reclaimer, and a
-    /// failure does not count as a refusal.
+    /// Takes one chunk that was never taken before, if one is free and at hand: most likely its memory has not come from the system yet. Asks
+    /// no reclaimer, and a failure does not count as a refusal.
     pub fn try_take_fresh(&self, kind: Kind) -> Option<Chunk> {
         let mut state = self.inner.lock();
         let id = state.free.pop_never_taken()?;

@@ -4,7 +4,7 @@
 //! each valid for a position in the log. It is a cache of a cache. It can be deleted at any moment; the only cost is a colder start.
 //!
 //! ```text
-//! open    clear_ahead.rs: touches the memory that rows will take
+//! open    clear_ahead.rs: touches the memory that rows will take, until the restorer of rows has ended
 //!         restorers: read segments, hottest first: rows enter their cache (rows_restorer.rs), pages are loaded (restorer.rs),
 //!            |       while there is free memory
 //! later   savers: every 30 s write the changes                                    (saver.rs, rows_saver.rs)
@@ -18,8 +18,8 @@
 //!    nothing younger of its key (validation.rs).
 //! 2. A segment that is damaged, of another format, of another log, ahead of the log, or of a fork of it ends the restore with one warning,
 //!    and a writing process removes the files of its kind. Trouble with the image is never an error of the store.
-//! 3. Opening does not wait for the restore. The restore takes only free memory, and reads and writes no more than its allowance. Closing
-//!    waits until the changed page segments are written, and as many of the changed rows as can be written in [`CLOSE_MILLIS`].
+//! 3. Opening does not wait for the restore. The restore takes only free memory, and reads and writes no more than its allowance, of which
+//!    that of the first second may be used at once. Closing waits until the changed page segments are written, and as many of the changed rows as can be written in [`CLOSE_MILLIS`].
 //! 4. An image is replaced only by a process that restored all of it, or had no room for the rest and stayed open for an interval. A short
 //!    run with a small budget leaves it unchanged, and so does a run that ends before the restore does. The image of rows is replaced
 //!    only by a process that stayed open for an interval.
@@ -67,7 +67,7 @@ pub(crate) const WARM_DIR: &str = "warm";
 /// The time limit for writing changed rows at close.
 const CLOSE_MILLIS: u64 = 150;
 
-/// The restore may use the allowance of this time at once: the first requests are waiting for it.
+/// The restore may use the allowance of this time at once, so that the first requests find what it restores.
 const AT_ONCE_NANOS: u64 = 1_000_000_000;
 
 /// The environment of the warm image: its sources and its location.
@@ -98,7 +98,7 @@ pub(crate) struct Warm {
     core: Arc<Core>,
     /// `None`: its owner calls [`Warm::step`].
     worker: Option<Worker>,
-    /// Touches memory ahead of the worker.
+    /// Touches memory ahead of the worker, if there is an image of rows.
     clearer: Option<Worker>,
 }
 
@@ -138,6 +138,10 @@ impl Work {
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     restoring: AtomicBool,
+    /// Rows are being restored.
+    restoring_rows: AtomicBool,
+    /// Bytes of the image whose rows were taken in or found stale.
+    pub(crate) row_bytes_read: AtomicU64,
     pub(crate) restored: AtomicU64,
     pub(crate) gone: AtomicU64,
     pub(crate) rows: AtomicU64,
@@ -176,10 +180,11 @@ impl Warm {
             not_before: 0,
             at_once_nanos: AT_ONCE_NANOS,
         };
-        let counts = Counts { restoring: AtomicBool::new(true), ..Counts::default() };
+        let (restoring, restoring_rows) = (AtomicBool::new(true), AtomicBool::new(true));
+        let counts = Counts { restoring, restoring_rows, ..Counts::default() };
         let core = Arc::new(Core { context, work: Mutex::new(work), counts, opened_nanos });
         let worker = background.then(|| core.start_worker()).transpose()?;
-        let clearer = background.then(|| clear_ahead::start(&core.context)).transpose()?;
+        let clearer = background.then(|| clear_ahead::start(&core)).flatten();
         Ok(Self { core, worker, clearer })
     }
 
@@ -239,13 +244,15 @@ impl Core {
         if now < work.not_before {
             return Progress::Idle;
         }
-        let bytes = if work.is_restoring() {
-            let bytes = self.restore(&mut work);
-            work.not_before = now + self.pause_of_restore(&mut work, bytes);
+        if work.is_restoring() {
+            let pause = self.pause_nanos(self.restore(&mut work));
+            work.not_before = now + pause_beyond(pause, &mut work.at_once_nanos);
             return Progress::Worked;
-        } else if !self.may_save(&work, now) {
+        }
+        if !self.may_save(&work, now) {
             return Progress::Idle;
-        } else if work.saver.is_due(now) {
+        }
+        let bytes = if work.saver.is_due(now) {
             self.note(Saved::Pages, work.saver.step(&self.context, &self.counts, now))
         } else if work.rows_saver.due() <= now {
             self.note(Saved::RowCache, work.rows_saver.step(&self.context, &self.counts, now))
@@ -271,6 +278,7 @@ impl Core {
                 work.restorer = None;
             }
             self.counts.restoring.store(work.is_restoring(), Ordering::Relaxed);
+            self.counts.restoring_rows.store(work.rows_restorer.is_some(), Ordering::Relaxed);
             if !work.is_restoring() {
                 let (pages, rows) = (&self.counts.restored, &self.counts.rows);
                 let nanos = self.context.clock.monotonic_nanos() - self.opened_nanos;
@@ -341,14 +349,6 @@ impl Core {
         u64::try_from(nanos).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
     }
 
-    /// The pause after the restore has read `bytes`: none while the allowance of the first second lasts.
-    fn pause_of_restore(&self, work: &mut Work, bytes: u64) -> u64 {
-        let pause = self.pause_nanos(bytes);
-        let at_once = pause.min(work.at_once_nanos);
-        work.at_once_nanos -= at_once;
-        pause - at_once
-    }
-
     /// The time until the next work is due.
     fn patience(&self) -> Duration {
         let work = lock(&self.work);
@@ -360,6 +360,13 @@ impl Core {
         };
         Duration::from_nanos(next.saturating_sub(now))
     }
+}
+
+/// The part of a pause beyond what may be used at once, which is reduced by the rest of it.
+fn pause_beyond(pause: u64, at_once: &mut u64) -> u64 {
+    let used = pause.min(*at_once);
+    *at_once -= used;
+    pause - used
 }
 
 /// Law 4: whether a process may replace the image that it found.
@@ -374,6 +381,15 @@ fn nanos(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_restore_pauses_once_the_allowance_of_the_first_second_is_used_up() {
+        let mut at_once = AT_ONCE_NANOS;
+        let pauses =
+            [400_000_000, 500_000_000, 300_000_000, 200_000_000].map(|pause| pause_beyond(pause, &mut at_once));
+        assert_eq!(pauses, [0, 0, 200_000_000, 200_000_000]);
+        assert_eq!(at_once, 0);
+    }
 
     #[test]
     fn a_short_visit_that_did_not_take_all_in_replaces_nothing() {

@@ -307,7 +307,7 @@ impl Pages {
         self.entries[index.page_of(hash) as usize] as usize * 100 >= most
     }
 
-    /// A hash of the page with the most cells, if so many entries of this mean size would make it crowded.
+    /// A hash of the page with the most cells, if this many entries of this mean size would make it crowded.
     pub(super) fn widest(&self, index: &Index, entries: u64, mean_bytes: u64) -> Option<u64> {
         let widest = self.pages.iter().max_by_key(|page| page.cells)?;
         let most = (index.buckets * BUCKET * crowded_percent(mean_bytes) / 100) as u128;

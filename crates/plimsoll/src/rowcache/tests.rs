@@ -147,11 +147,13 @@ fn what_an_image_said_before_a_younger_one_came_into_the_runs_is_not_brought_bac
     put(&store, b"k", b"old");
     store.flush().unwrap();
     let bring_back = |view: &Arc<View>| {
-        let row = Row { key: &index_key(b"k"), glsn: Glsn(1), value: b"old", touches: 0 };
-        store.reader.row_cache.bring_back((view.set, &view.rows), &[row])
+        let keys = [index_key(b"j"), index_key(b"k"), index_key(b"l")];
+        let row = |key| Row { key, glsn: Glsn(1), value: b"old", touches: 0 };
+        let rows: Vec<_> = keys.iter().map(|key| row(key)).collect();
+        store.reader.row_cache.bring_back((view.set, &view.rows), &rows)
     };
     let view = store.reader.index.view();
-    assert_eq!(bring_back(&view), BroughtBack { entered: 1, stopped: None });
+    assert_eq!(bring_back(&view), BroughtBack { entered: 3, stopped: None });
     assert_eq!(kept(&store, b"k"), Some(b"old".to_vec()));
     work_steps::drop_caches(&store);
     // Check, then a commit and its flush, then the restore.
@@ -160,6 +162,7 @@ fn what_an_image_said_before_a_younger_one_came_into_the_runs_is_not_brought_bac
     store.flush().unwrap();
     assert_eq!(bring_back(&view), BroughtBack { entered: 0, stopped: Some(NotCurrent) });
     assert_eq!((kept(&store, b"k"), get(&store, b"k")), (None, Some(b"new".to_vec())));
+    assert_eq!((kept(&store, b"j"), kept(&store, b"l")), (None, None), "all of them or none");
 }
 
 #[test]

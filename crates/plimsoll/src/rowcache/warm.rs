@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::rowcache::{GLSN_BYTES, RowCache, RowHandle};
 
-/// The best number of rows to restore at a time: each waits for memory, and they wait together.
+/// The best number of rows to restore at a time: the misses of the processor's caches overlap.
 pub(crate) const ROWS_AT_ONCE: usize = 16;
 
 /// A row as an image has it.
@@ -55,11 +55,9 @@ impl RowCache {
         }
     }
 
-    /// Makes the cache's index large enough for so many rows of this mean size.
-    pub(crate) fn expect_rows(&self, rows: u64, mean_bytes: u64) {
-        if let Some(cache) = self.kept.as_ref().map(|kept| kept.handle()).and_then(|handle| handle.cache.clone()) {
-            cache.expect_entries(rows, mean_bytes);
-        }
+    /// Makes the index of a view's cache larger for this many rows of this mean size; returns whether to call it again, for more.
+    pub(crate) fn expect_rows(&self, handle: &RowHandle, rows: u64, mean_bytes: u64) -> bool {
+        handle.cache.as_ref().is_some_and(|cache| cache.expect_entries(rows, mean_bytes))
     }
 
     /// Restores the newest versions of some keys in the runs of a view, like [`RowCache::fill`], as far as that needs no eviction.

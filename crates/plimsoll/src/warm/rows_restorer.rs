@@ -35,15 +35,29 @@ pub(super) struct RowsRestorer {
     at: usize,
     round: Round,
     /// The current file, if it is open.
-    open: Option<OpenFile>,
+    open: Option<Fetched>,
     /// The next file, which the system is fetching, and its place in the list.
-    next: Option<(usize, OpenFile)>,
+    next: Option<(usize, Fetched)>,
+    /// Whether the last file that was begun has rows of this round.
+    is_in_round: bool,
+    /// Bytes that the system was asked for, or that were read beyond them, since the last step.
+    unpaid: u64,
     /// The position that was last compared with the log.
     past: Option<(Position, Past)>,
     /// Where to continue in the next segment, if its body has this checksum.
     rest: Option<(u64, usize)>,
-    /// Bytes of all files, until the cache was told how many rows will come.
-    unannounced: Option<u64>,
+    /// Bytes of all files, until it is known how large a row is.
+    all_bytes: Option<u64>,
+    /// Rows to come and their mean size, until the cache's index is large enough for them.
+    unannounced: Option<(u64, u64)>,
+}
+
+/// An open file of the image.
+#[derive(Debug)]
+struct Fetched {
+    open: OpenFile,
+    /// Bytes from its beginning that the system was asked for.
+    bytes: u64,
 }
 
 /// A file of the image.
@@ -65,7 +79,7 @@ enum Taken {
     Partly,
 }
 
-/// Rows of a segment that follow each other and are true.
+/// Rows of a segment that follow each other and are current.
 struct Group<'a> {
     rows: SmallVec<[Row<'a>; ROWS_AT_ONCE]>,
     /// Rows that were left out, as there may be younger versions.
@@ -124,8 +138,11 @@ impl RowsRestorer {
             round: Round::Often,
             open: None,
             next: None,
+            is_in_round: true,
+            unpaid: 0,
             past: None,
             rest: None,
+            all_bytes: None,
             unannounced: None,
         }
     }
@@ -138,19 +155,29 @@ impl RowsRestorer {
         }
         let Some(mut bytes) = context.budget.try_take(Memory::Staging) else { return Ok(Step::end(false)) };
         for _ in 0..SEGMENTS_AT_ONCE {
-            let Some((name, place, len)) = self.next_segment(context, &mut bytes)? else {
+            if self.announce(context) {
+                break;
+            }
+            let next = self.next_segment(context, &mut bytes)?;
+            step.bytes += std::mem::take(&mut self.unpaid);
+            let Some((name, place, len)) = next else {
                 step.ended = Some(true);
                 break;
             };
-            step.bytes += len as u64;
             let number = name.segment_number(place);
             let (header, body, sum) = open(&bytes[..len], Kind::Rows, number)?;
             let mut loads = 0;
             let taken = self.take_in(context, counts, &header, (body, sum), &mut loads)?;
             step.bytes += loads * PAGE_BYTES as u64;
             match taken {
-                Taken::All => {}
-                Taken::Later => self.next_file(),
+                Taken::All => {
+                    self.is_in_round = true;
+                    counts.row_bytes_read.fetch_add(len as u64, Ordering::Relaxed);
+                }
+                Taken::Later => {
+                    self.is_in_round = place > 0;
+                    self.next_file();
+                }
                 Taken::Partly => break,
                 Taken::NoRoom => {
                     step.ended = Some(false);
@@ -167,7 +194,7 @@ impl RowsRestorer {
         let Ok(lease) = context.budget.lease(Memory::Metadata, (found.len() * size_of::<Part>()) as u64) else {
             return Ok(false);
         };
-        self.unannounced = Some(found.iter().map(|(_, len)| *len).sum());
+        self.all_bytes = Some(found.iter().map(|(_, len)| *len).sum());
         self.files = Some(found.into_iter().map(|(name, _)| Part { name, place: 0 }).collect());
         self._lease = Some(lease);
         Ok(true)
@@ -192,10 +219,10 @@ impl RowsRestorer {
                 let name = part.name;
                 self.open = match self.next.take().filter(|(at, _)| *at == self.at) {
                     Some((_, file)) => Some(file),
-                    None => fetch(context, name)?,
+                    None => self.fetch(context, name)?,
                 };
                 match self.open.is_some() {
-                    true => self.fetch_next(context)?,
+                    true => self.fetch_next(context),
                     // A missing file is not damage.
                     false => self.next_file(),
                 }
@@ -203,26 +230,49 @@ impl RowsRestorer {
             }
             let begin = u64::from(part.place) * SEGMENT_BYTES_MAX as u64;
             // An empty file is damage.
-            let rest = self.open.as_ref().and_then(|open| Some((&open.file, open.len.checked_sub(begin)?)));
-            let Some((file, len)) = rest.filter(|(_, len)| *len > 0 || part.place == 0) else {
+            let rest = self
+                .open
+                .as_ref()
+                .and_then(|Fetched { open, bytes }| Some((&open.file, open.len.checked_sub(begin)?, *bytes)));
+            let Some((file, len, fetched)) = rest.filter(|(_, len, _)| *len > 0 || part.place == 0) else {
                 self.next_file();
                 continue;
             };
             let len = usize::try_from(len).map_or(SEGMENT_BYTES_MAX, |len| len.min(SEGMENT_BYTES_MAX));
             file.read_exact_at(&mut bytes[..len], begin).map_err(image::unread)?;
+            if begin + len as u64 > fetched {
+                self.unpaid += len as u64;
+            }
             let place = part.place;
             part.place += 1;
             return Ok(Some((part.name, place, len)));
         }
     }
 
-    /// Asks the system for the file behind the current one.
-    fn fetch_next(&mut self, context: &Context) -> Result<(), Rejection> {
+    /// Opens a file, and asks the system, without waiting, for as much of it as this round will read, if it is as the one before.
+    fn fetch(&mut self, context: &Context, name: RowsName) -> Result<Option<Fetched>, Rejection> {
+        let Some(open) = image::open_to_read(&*context.disk, &context.dir, Name::Rows(name))? else { return Ok(None) };
+        let bytes = if self.is_in_round { open.len } else { open.len.min(SEGMENT_BYTES_MAX as u64) };
+        open.file.will_read(0, bytes);
+        self.unpaid += bytes;
+        Ok(Some(Fetched { open, bytes }))
+    }
+
+    /// Asks the system for the file behind the current one. Trouble with it is told when it is its turn.
+    fn fetch_next(&mut self, context: &Context) {
         let files = self.files.as_ref().expect("they were listed before");
-        if let Some(part) = files.get(self.at + 1) {
-            self.next = fetch(context, part.name)?.map(|file| (self.at + 1, file));
+        if let Some(&Part { name, .. }) = files.get(self.at + 1) {
+            self.next = self.fetch(context, name).ok().flatten().map(|file| (self.at + 1, file));
         }
-        Ok(())
+    }
+
+    /// Makes the cache's index larger for the rows to come, a few pages at a time; returns whether there is more to do.
+    fn announce(&mut self, context: &Context) -> bool {
+        let Some((rows, mean_bytes)) = self.unannounced else { return false };
+        let view = context.index.view();
+        let has_more = context.row_cache.expect_rows(&view.rows, rows, mean_bytes);
+        self.unannounced = self.unannounced.filter(|_| has_more);
+        has_more
     }
 
     fn next_file(&mut self) {
@@ -250,10 +300,10 @@ impl RowsRestorer {
             return Ok(Taken::All);
         }
         context.row_cache.expect_share(u64::from(note.share));
-        if let Some(all) = self.unannounced.take() {
+        if let Some(all) = self.all_bytes.take() {
             // As if all segments were as this one.
             let mean_bytes = body.len() as u64 / header.entries.max(1);
-            context.row_cache.expect_rows(all / mean_bytes.max(1), mean_bytes);
+            self.unannounced = Some((all / mean_bytes.max(1), mean_bytes));
         }
         let view = context.index.view();
         let is_all_older = is_all_older(&view, header.position.glsn);
@@ -304,13 +354,6 @@ impl RowsRestorer {
             }
         }
     }
-}
-
-/// Opens a file, and asks the system for its bytes without waiting for them.
-fn fetch(context: &Context, name: RowsName) -> Result<Option<OpenFile>, Rejection> {
-    let open = image::open_to_read(&*context.disk, &context.dir, Name::Rows(name))?;
-    open.iter().for_each(|open| open.file.will_read(0, open.len));
-    Ok(open)
 }
 
 #[cfg(test)]

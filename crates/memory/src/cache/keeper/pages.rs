@@ -36,7 +36,7 @@ impl Keeper {
         self.has_room(shared, 1) && self.share_page(shared, hash)
     }
 
-    /// Adds pages for so many entries of this mean size: some at a time, as the lock is held. Returns whether there is more to add.
+    /// Adds pages for this many entries of this mean size: some at a time, as the lock is held. Returns whether there is more to add.
     pub(super) fn add_pages_for(&mut self, shared: &Shared, entries: u64, mean_bytes: u64) -> bool {
         for _ in 0..PAGES_AT_ONCE {
             let Some(hash) = self.pages.widest(&shared.index, entries, mean_bytes) else { return false };
