@@ -27,6 +27,7 @@ mod load;
 mod pinned;
 mod queues;
 mod recent_pages;
+mod resident_only;
 mod resize;
 mod table;
 #[cfg(test)]
@@ -58,6 +59,7 @@ use load::Load;
 use pinned::Filling;
 pub use pinned::Page;
 pub use recent_pages::RecentPages;
+pub use resident_only::ResidentOnly;
 use resize::table_bytes;
 pub use warm::{Resident, Warmed};
 
@@ -533,7 +535,8 @@ impl PoolFile {
     /// Returns page `number`, from its frame or loaded; concurrent requests share one load.
     ///
     /// # Errors
-    /// The source's error, or no frame is available (all are pinned and the budget has none to give).
+    /// The source's error, or no frame is available (all are pinned and the budget has none to give). While [`ResidentOnly`] is entered: the
+    /// page is not found without a lock.
     #[inline]
     pub fn get(&self, number: u32, touch: Touch) -> Result<Page, LoadError> {
         let pool = &self.file.pool;
@@ -554,6 +557,7 @@ impl PoolFile {
 
     #[cold]
     fn get_under_lock(&self, key: PageKey, touch: Touch) -> Result<Page, LoadError> {
+        resident_only::check_may_load()?;
         let pool = &self.file.pool;
         let mut pressed = false;
         loop {

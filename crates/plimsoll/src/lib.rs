@@ -52,6 +52,7 @@ pub use api::skip::Skipped;
 pub use api::snapshot::{Moment, Snapshot};
 pub use engine::cursors::CursorInfo;
 pub use read::point::ValueReader;
+pub use read::resident::Resident;
 pub use txn::bulk_load::BulkLoad;
 pub use txn::payload::MAX_METADATA_BYTES;
 pub use txn::range::Range;

@@ -3,4 +3,5 @@
 pub(crate) mod moments;
 pub(crate) mod point;
 pub(crate) mod reader;
+pub(crate) mod resident;
 pub(crate) mod span;

@@ -26,6 +26,7 @@ use crate::engine::steps;
 #[cfg(any(test, feature = "testing"))]
 use crate::engine::work_steps;
 use crate::read::point::KeyBuffer;
+use crate::read::resident::Resident;
 use crate::read::span::Span;
 use crate::txn::bulk_load::BulkLoad;
 use crate::txn::retry;
@@ -279,6 +280,26 @@ impl Db {
         let (reader, key, mut look) = (&self.store.reader, self.key(keyspace, key.as_ref())?, Some(look));
         let read = |at| reader.get_with(key.get(), at, |value: &[u8]| look.take().map(|look| look(value)));
         Ok(reader.at_newest(|| self.store.visible(), read)?.flatten())
+    }
+
+    /// As [`Db::get_with`], but answers only from memory: it reads no file and waits for no other reader's. For callers that hold a lock
+    /// which others wait for.
+    ///
+    /// # Errors
+    /// As for [`Snapshot::get`].
+    pub fn get_resident<T>(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Resident<T>> {
+        let (reader, key, mut look) = (&self.store.reader, self.key(keyspace, key.as_ref())?, Some(look));
+        let read = |at| reader.get_resident(key.get(), at, |value: &[u8]| look.take().map(|look| look(value)));
+        Ok(match reader.at_newest(|| self.store.visible(), read)? {
+            Resident::Value(looked) => looked.map_or(Resident::Absent, Resident::Value),
+            Resident::Absent => Resident::Absent,
+            Resident::NotResident => Resident::NotResident,
+        })
     }
 
     fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {

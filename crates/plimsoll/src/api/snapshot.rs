@@ -12,6 +12,7 @@ use crate::engine::keyspace_commits;
 use crate::read::moments::OpenMoment;
 use crate::read::point::{KeyBuffer, ValueReader};
 use crate::read::reader::check_retained;
+use crate::read::resident::Resident;
 use crate::read::span::Span;
 use crate::txn::range::Range;
 use crate::txn::reads::reads_by_its_own_methods;
@@ -158,6 +159,19 @@ impl Snapshot {
         look: impl FnOnce(&[u8]) -> T,
     ) -> Result<Option<T>> {
         self.store.reader.get_with(self.key(keyspace, key.as_ref())?.get(), self.moment.at(), look)
+    }
+
+    /// As [`Snapshot::get_with`], but answers only from memory: see [`crate::Db::get_resident`].
+    ///
+    /// # Errors
+    /// As for [`Snapshot::get`].
+    pub fn get_resident<T>(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Resident<T>> {
+        self.store.reader.get_resident(self.key(keyspace, key.as_ref())?.get(), self.moment.at(), look)
     }
 
     fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {

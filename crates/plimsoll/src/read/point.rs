@@ -93,30 +93,39 @@ impl Reader {
     pub(crate) fn get_with<T>(&self, key: &[u8], at: Glsn, look: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         let mut look = Some(look);
         // Nothing fails once `look` was called, so it is called once.
-        self.read(|view| {
-            let above = view.get_above(key, at)?;
-            if above.leaves_it_to_the_runs()
-                && let Some(looked) = view.rows.get_with(key, at, &self.budget, &mut look)?
-            {
-                return Ok(Some(looked));
+        self.read(|view| self.get_in(view, key, at, &mut look))
+    }
+
+    /// As [`Reader::get_with`], in the sources of `view`. `look` is taken if there is a value.
+    pub(crate) fn get_in<T>(
+        &self,
+        view: &Arc<View>,
+        key: &[u8],
+        at: Glsn,
+        look: &mut Option<impl FnOnce(&[u8]) -> T>,
+    ) -> Result<Option<T>> {
+        let above = view.get_above(key, at)?;
+        if above.leaves_it_to_the_runs()
+            && let Some(looked) = view.rows.get_with(key, at, &self.budget, look)?
+        {
+            return Ok(Some(looked));
+        }
+        let Some(hit) = view.get_beneath(above, key, at)?.filter(is_there) else { return Ok(None) };
+        let (glsn, stored, mut missed) = (hit.glsn(), hit.stored(), hit.is_miss());
+        let mut lend = |value: &[u8], missed| {
+            if hit.is_newest_in_runs() {
+                self.row_cache.fill((view.set, &view.rows), missed, key, glsn, value);
             }
-            let Some(hit) = view.get_beneath(above, key, at)?.filter(is_there) else { return Ok(None) };
-            let (glsn, stored, mut missed) = (hit.glsn(), hit.stored(), hit.is_miss());
-            let mut lend = |value: &[u8], missed| {
-                if hit.is_newest_in_runs() {
-                    self.row_cache.fill((view.set, &view.rows), missed, key, glsn, value);
-                }
-                Ok(look.take().map(|look| look(value)))
-            };
-            if let Stored::Inline(value) = stored {
-                return lend(value, missed);
-            }
-            let value = Value::of_len(&self.budget, stored.value_bytes(), |bytes| {
-                missed |= self.load(glsn, stored, bytes)?;
-                Ok::<_, Error>(())
-            })?;
-            lend(&value, missed)
-        })
+            Ok(look.take().map(|look| look(value)))
+        };
+        if let Stored::Inline(value) = stored {
+            return lend(value, missed);
+        }
+        let value = Value::of_len(&self.budget, stored.value_bytes(), |bytes| {
+            missed |= self.load(glsn, stored, bytes)?;
+            Ok::<_, Error>(())
+        })?;
+        lend(&value, missed)
     }
 
     /// Reads at the newest moment, without opening it: if what it needs is dropped meanwhile, reads again at a newer one.

@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 
 use crate::read::moments::OpenMoment;
 use crate::read::point::{KeyBuffer, ValueReader};
+use crate::read::resident::{Resident, resident};
 use crate::read::span::Span;
 use crate::txn::committer::Committer;
 use crate::txn::own_gaps::OwnGaps;
@@ -128,6 +129,28 @@ impl Transaction {
             None => {
                 self.note_read(key.get())?;
                 self.committer.reader.get_with(key.get(), self.moment.at(), look)
+            }
+        }
+    }
+
+    /// As [`Transaction::get_with`], but answers only from memory: see [`crate::Db::get_resident`].
+    ///
+    /// # Errors
+    /// As for [`Transaction::get`].
+    pub fn get_resident<T>(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Resident<T>> {
+        let key = self.key(keyspace, key.as_ref())?;
+        match resident(|| self.own(key.get()))? {
+            Resident::Value(Some(own)) => Ok(Resident::Value(look(&own))),
+            Resident::Value(None) => Ok(Resident::Absent),
+            Resident::NotResident => Ok(Resident::NotResident),
+            Resident::Absent => {
+                self.note_read(key.get())?;
+                self.committer.reader.get_resident(key.get(), self.moment.at(), look)
             }
         }
     }

@@ -34,6 +34,7 @@ mod memory;
 mod module_graph;
 mod neighbours;
 mod repair;
+mod resident;
 mod review;
 mod set_aside;
 mod tickets;

@@ -1,0 +1,58 @@
+//! Point reads that answer from memory or not at all.
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::pool::ResidentOnly;
+
+use crate::read::reader::Reader;
+use crate::types::error::Result;
+
+/// The answer of a read that uses only what is in memory: [`crate::Db::get_resident`].
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+/// use plimsoll::Resident;
+///
+/// let users = db.keyspace("users")?;
+/// db.put(&users, "ada", "Ada Lovelace")?;
+/// let bytes = match db.get_resident(&users, "ada", |name| name.len())? {
+///     Resident::Value(bytes) => Some(bytes),
+///     Resident::Absent => None,
+///     // On another thread, or after a lock was released: this one may wait for the disk.
+///     Resident::NotResident => db.get_with(&users, "ada", |name| name.len())?,
+/// };
+/// assert_eq!(bytes, Some(12));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resident<T> {
+    /// The key has a value, and it is in memory.
+    Value(T),
+    /// The key has no value.
+    Absent,
+    /// Something would have to be loaded to tell.
+    NotResident,
+}
+
+/// Runs a read that loads no page and waits for none.
+pub(crate) fn resident<T>(read: impl FnOnce() -> Result<Option<T>>) -> Result<Resident<T>> {
+    let only = ResidentOnly::enter();
+    match read() {
+        Ok(Some(value)) => Ok(Resident::Value(value)),
+        Ok(None) => Ok(Resident::Absent),
+        Err(_) if only.missed() => Ok(Resident::NotResident),
+        Err(error) => Err(error),
+    }
+}
+
+impl Reader {
+    /// As [`Reader::get_with`], from memory only.
+    pub(crate) fn get_resident<T>(&self, key: &[u8], at: Glsn, look: impl FnOnce(&[u8]) -> T) -> Result<Resident<T>> {
+        self.check_open()?;
+        let mut look = Some(|value: &[u8]| ResidentOnly::pause(|| look(value)));
+        // Not retried in newer sources: to find them may take a file.
+        resident(|| self.get_in(&self.index.current_view(), key, at, &mut look))
+    }
+}
