@@ -32,18 +32,18 @@ pub enum Resident<T> {
     Value(T),
     /// The key has no value.
     Absent,
-    /// Something would have to be loaded to tell.
+    /// Something would have to be loaded to tell, or the read failed: an ordinary read tells.
     NotResident,
 }
 
-/// Runs a read that loads no page and waits for none.
-pub(crate) fn resident<T>(read: impl FnOnce() -> Result<Option<T>>) -> Result<Resident<T>> {
-    let only = ResidentOnly::enter();
+/// Runs a read that loads no page and waits for none. Where it fails, the answer is [`Resident::NotResident`]: what it needs may be in newer
+/// sources, and if not, the read that comes next finds the error, too.
+pub(crate) fn resident<T>(read: impl FnOnce() -> Result<Option<T>>) -> Resident<T> {
+    let _only = ResidentOnly::enter();
     match read() {
-        Ok(Some(value)) => Ok(Resident::Value(value)),
-        Ok(None) => Ok(Resident::Absent),
-        Err(_) if only.missed() => Ok(Resident::NotResident),
-        Err(error) => Err(error),
+        Ok(Some(value)) => Resident::Value(value),
+        Ok(None) => Resident::Absent,
+        Err(_) => Resident::NotResident,
     }
 }
 
@@ -52,7 +52,6 @@ impl Reader {
     pub(crate) fn get_resident<T>(&self, key: &[u8], at: Glsn, look: impl FnOnce(&[u8]) -> T) -> Result<Resident<T>> {
         self.check_open()?;
         let mut look = Some(|value: &[u8]| ResidentOnly::pause(|| look(value)));
-        // Not retried in newer sources: to find them may take a file.
-        resident(|| self.get_in(&self.index.current_view(), key, at, &mut look))
+        Ok(resident(|| self.get_in(&self.index.current_view(), key, at, &mut look)))
     }
 }

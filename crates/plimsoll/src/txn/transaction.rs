@@ -144,7 +144,7 @@ impl Transaction {
         look: impl FnOnce(&[u8]) -> T,
     ) -> Result<Resident<T>> {
         let key = self.key(keyspace, key.as_ref())?;
-        match resident(|| self.own(key.get()))? {
+        match resident(|| self.own(key.get())) {
             Resident::Value(Some(own)) => Ok(Resident::Value(look(&own))),
             Resident::Value(None) => Ok(Resident::Absent),
             Resident::NotResident => Ok(Resident::NotResident),

@@ -1,0 +1,134 @@
+"""Plimsoll: an embedded, versioned, transactional key-value store that keeps to one memory budget.
+
+>>> db = plimsoll.in_memory()
+>>> db[b"ada"] = b"Ada Lovelace"
+>>> with db.transaction() as tx:
+...     tx[b"alan"] = b"Alan Turing"
+>>> [key for key in db]
+[b'ada', b'alan']
+
+`open` opens a store in a folder. Every commit has a number, its GLSN (global log sequence number): `Db.at` reads the store as it was after
+any of them, `Db.watch` and `Db.log` follow them.
+"""
+
+import atexit as _atexit
+import os as _os
+from collections.abc import Mapping as _Mapping
+from collections.abc import MutableMapping as _MutableMapping
+from importlib.metadata import version as _version
+
+from . import _native
+from ._errors import (
+    Closed,
+    Conflict,
+    Corrupt,
+    Dropped,
+    Error,
+    FormatError,
+    InvalidInput,
+    IoError,
+    Locked,
+    LogMismatch,
+    NoKeyspace,
+    NotAStore,
+    NotYet,
+    OutOfBudget,
+    Poisoned,
+    ReadOnly,
+    TransactionEnded,
+    Trimmed,
+    UsedAfterFork,
+)
+from ._native import (
+    BackupReport,
+    Change,
+    Commit,
+    Commits,
+    Db,
+    Diff,
+    Difference,
+    History,
+    Keyspace,
+    KeyspaceSize,
+    LiveMapping,
+    Log,
+    LogBounds,
+    LogEntry,
+    LogFollow,
+    LogScan,
+    ReadMapping,
+    Rows,
+    Snapshot,
+    Ticket,
+    Transaction,
+    VerifyReport,
+    Version,
+    Watch,
+    WriteMapping,
+    in_memory,
+    open,
+    verify,
+)
+from ._value_reader import ValueReader
+from ._watch_async import AsyncWatch
+
+__version__: str = _version("plimsoll-db")
+
+__all__ = [
+    "AsyncWatch",
+    "BackupReport",
+    "Change",
+    "Closed",
+    "Commit",
+    "Commits",
+    "Conflict",
+    "Corrupt",
+    "Db",
+    "Diff",
+    "Difference",
+    "Dropped",
+    "Error",
+    "FormatError",
+    "History",
+    "InvalidInput",
+    "IoError",
+    "Keyspace",
+    "KeyspaceSize",
+    "LiveMapping",
+    "Locked",
+    "Log",
+    "LogBounds",
+    "LogEntry",
+    "LogFollow",
+    "LogMismatch",
+    "LogScan",
+    "NoKeyspace",
+    "NotAStore",
+    "NotYet",
+    "OutOfBudget",
+    "Poisoned",
+    "ReadMapping",
+    "ReadOnly",
+    "Rows",
+    "Snapshot",
+    "Ticket",
+    "Transaction",
+    "TransactionEnded",
+    "Trimmed",
+    "UsedAfterFork",
+    "ValueReader",
+    "VerifyReport",
+    "Version",
+    "Watch",
+    "WriteMapping",
+    "in_memory",
+    "open",
+    "verify",
+]
+
+_Mapping.register(ReadMapping)
+_MutableMapping.register(WriteMapping)
+
+# A store is closed before the interpreter is taken down, and a forked child touches nothing of its parent's.
+_atexit.register(_native._close_all)
+_os.register_at_fork(after_in_child=_native._after_fork_in_child)

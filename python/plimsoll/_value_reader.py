@@ -1,0 +1,43 @@
+"""A large value as a file object."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._native import RawValueReader
+
+
+class ValueReader(io.RawIOBase):
+    """Reads a value piece by piece, from `ReadMapping.open_value`.
+
+    What it reads is the value as it was when the reader was made, whatever is written meanwhile.
+    """
+
+    def __init__(self, raw: RawValueReader) -> None:
+        super().__init__()
+        self._raw = raw
+
+    @property
+    def size(self) -> int:
+        """Length of the whole value in bytes."""
+        return len(self._raw)
+
+    def readable(self) -> bool:
+        """Always true."""
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fills a buffer with the next bytes; returns how many there were, 0 at the end."""
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        view = memoryview(buffer).cast("B")
+        filled = 0
+        while filled < len(view):
+            piece = self._raw.read(len(view) - filled)
+            if not piece:
+                break
+            view[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        return filled

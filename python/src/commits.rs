@@ -1,0 +1,221 @@
+//! Commits and their changes, read back from the log.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use plimsoll::{Glsn, Result as EngineResult};
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+use pyo3::types::PyBytes;
+
+use crate::calls::SLICE;
+use crate::errors::OrRaise;
+use crate::fork::ForkSafe;
+use crate::moments::to_datetime;
+use crate::options::timeout as timeout_of;
+use crate::store::Store;
+
+/// Waits for something in slices, so that Ctrl-C ends it. `None` after `timeout`.
+pub(crate) fn wait_for<T: Send>(
+    py: Python<'_>,
+    timeout: Option<Duration>,
+    mut next: impl FnMut(Duration) -> PyResult<EngineResult<Option<T>>> + Send,
+) -> PyResult<Option<T>> {
+    let begun = Instant::now();
+    loop {
+        let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
+        let slice = left.map_or(SLICE, |left| left.min(SLICE));
+        if let Some(found) = py.detach(|| next(slice))?.or_raise()? {
+            return Ok(Some(found));
+        }
+        py.check_signals()?;
+        if left.is_some_and(|left| left <= slice) {
+            return Ok(None);
+        }
+    }
+}
+
+/// The commits of the log from a GLSN on, in order: an iterator, from `Log.commits`.
+///
+/// It ends at the newest commit; asked again later, it goes on with newer ones. `next` waits for them.
+#[pyclass(module = "plimsoll", frozen)]
+pub struct Commits {
+    store: Arc<Store>,
+    commits: Mutex<ForkSafe<plimsoll::Commits>>,
+}
+
+impl Commits {
+    pub(crate) fn new(store: &Arc<Store>, commits: plimsoll::Commits) -> Self {
+        Self { store: Arc::clone(store), commits: Mutex::new(ForkSafe::new(commits)) }
+    }
+}
+
+#[pymethods]
+impl Commits {
+    fn __iter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        this
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Commit>> {
+        let next = py.detach(|| -> PyResult<_> {
+            Ok(self.commits.lock().unwrap_or_else(PoisonError::into_inner).get_mut()?.next())
+        })?;
+        Ok(next.transpose().or_raise()?.map(|commit| Commit::new(&self.store, commit)))
+    }
+
+    /// The next commit, waited for up to `timeout` seconds (`None`: without end); `None` if none came.
+    #[pyo3(signature = (timeout = None))]
+    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Commit>> {
+        let next = wait_for(py, timeout_of(timeout)?, |slice| {
+            Ok(self.commits.lock().unwrap_or_else(PoisonError::into_inner).get_mut()?.next_timeout(slice))
+        })?;
+        Ok(next.map(|commit| Commit::new(&self.store, commit)))
+    }
+
+    /// The GLSN from which a new feed continues this one. To process each commit exactly once, store it in the same transaction as the result.
+    #[getter]
+    fn position(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.commits.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner).get()?.position().0)
+    }
+}
+
+/// A commit, read back from the log: an iterable of its changes.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> with db.transaction(metadata=b"by Ada") as tx:
+/// ...     tx[b"a"] = b"1"
+/// ...     tx[b"b"] = b"2"
+/// >>> commit = db.log.commit(tx.glsn)
+/// >>> commit.metadata, [change.key for change in commit]
+/// (b'by Ada', [b'a', b'b'])
+#[pyclass(module = "plimsoll", frozen)]
+pub struct Commit {
+    store: Arc<Store>,
+    commit: Mutex<ForkSafe<plimsoll::Commit>>,
+    glsn: Glsn,
+}
+
+impl Commit {
+    pub(crate) fn new(store: &Arc<Store>, commit: plimsoll::Commit) -> Self {
+        let glsn = commit.glsn();
+        Self { store: Arc::clone(store), commit: Mutex::new(ForkSafe::new(commit)), glsn }
+    }
+
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        then: impl FnOnce(&plimsoll::Commit) -> EngineResult<T> + Send,
+    ) -> PyResult<T> {
+        py.detach(|| -> PyResult<_> { Ok(then(self.commit.lock().unwrap_or_else(PoisonError::into_inner).get()?)) })?
+            .or_raise()
+    }
+}
+
+#[pymethods]
+impl Commit {
+    /// Its GLSN.
+    #[getter]
+    fn glsn(&self) -> u64 {
+        self.glsn.0
+    }
+
+    /// Its time.
+    #[getter]
+    fn time<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        to_datetime(py, self.with(py, |commit| Ok(commit.time()))?)
+    }
+
+    /// The GLSN at which its transaction read.
+    #[getter]
+    fn read_at(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |commit| Ok(commit.read_at().0))
+    }
+
+    /// The bytes that travel with it.
+    #[getter]
+    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let metadata = self.with(py, |commit| commit.metadata().map(<[u8]>::to_vec))?;
+        Ok(PyBytes::new(py, &metadata))
+    }
+
+    /// Its changes as a list, ordered by keyspace and key, one for each key.
+    fn changes(&self, py: Python<'_>) -> PyResult<Vec<Change>> {
+        let changes = self.with(py, |commit| commit.changes()?.collect::<EngineResult<Vec<_>>>())?;
+        Ok(changes.into_iter().map(|change| Change::new(&self.store, change)).collect())
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        use pyo3::IntoPyObjectExt;
+        Ok(self.changes(py)?.into_bound_py_any(py)?.try_iter()?.into_any())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<plimsoll commit of GLSN {}>", self.glsn)
+    }
+}
+
+/// A change of a commit: a key with its new value, or its deletion.
+#[pyclass(module = "plimsoll", frozen)]
+pub struct Change {
+    _store: Arc<Store>,
+    change: ForkSafe<plimsoll::Change>,
+}
+
+impl Change {
+    pub(crate) fn new(store: &Arc<Store>, change: plimsoll::Change) -> Self {
+        Self { _store: Arc::clone(store), change: ForkSafe::new(change) }
+    }
+}
+
+#[pymethods]
+impl Change {
+    /// The commit's GLSN.
+    #[getter]
+    fn glsn(&self) -> PyResult<u64> {
+        Ok(self.change.get()?.glsn().0)
+    }
+
+    /// Time of the commit.
+    #[getter]
+    fn time<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        to_datetime(py, self.change.get()?.time())
+    }
+
+    /// Name of the keyspace; `None` for the store's own records of keyspaces and cursors.
+    #[getter]
+    fn keyspace(&self) -> PyResult<Option<&str>> {
+        Ok(self.change.get()?.keyspace())
+    }
+
+    /// The key.
+    #[getter]
+    fn key<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, self.change.get()?.key()))
+    }
+
+    /// Whether the key was deleted.
+    #[getter]
+    fn deleted(&self) -> PyResult<bool> {
+        Ok(self.change.get()?.is_delete())
+    }
+
+    /// Length of the value in bytes; `None` if the key was deleted.
+    #[getter]
+    fn size(&self) -> PyResult<Option<u64>> {
+        Ok(self.change.get()?.value_len())
+    }
+
+    /// The value; `None` if the key was deleted. One above 1 KiB is read only now.
+    fn value<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let change = self.change.get()?;
+        let value = py.detach(|| change.value()).or_raise()?;
+        Ok(value.map(|value| PyBytes::new(py, &value)))
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        let change = self.change.get()?;
+        let key = String::from_utf8_lossy(change.key());
+        let what = if change.is_delete() { "deleted" } else { "put" };
+        Ok(format!("<plimsoll change of GLSN {}: {key:?} {what}>", change.glsn()))
+    }
+}

@@ -1,0 +1,316 @@
+//! The store: the keyspace "default", and the way to everything else.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use plimsoll::Moment;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::admin::{BackupReport, VerifyReport, verify_open};
+use crate::bytes_like::BytesLike;
+use crate::calls::interruptible;
+use crate::errors::{self, OrRaise};
+use crate::keyspace::{Keyspace, handle};
+use crate::live_mapping::{self, LiveMapping, init};
+use crate::log::Log;
+use crate::moments::When;
+use crate::options::{Keeps, Size, retention_to_python};
+use crate::place::Place;
+use crate::snapshot::Snapshot;
+use crate::stats;
+use crate::store::Store;
+use crate::transact::transact;
+use crate::transaction::Transaction;
+
+/// An open store: a sorted mapping (its keyspace "default"), transactions, snapshots of any moment, the log.
+///
+/// Made by `plimsoll.open`. Can be used from many threads. Closed by `close`, at the end of a `with` block, or when the interpreter exits; a
+/// commit that has returned is safe without that.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> with db.transaction() as tx:
+/// ...     tx[b"ada"] = b"Ada Lovelace"
+/// ...     tx[b"alan"] = b"Alan Turing"
+/// >>> list(db)
+/// [b'ada', b'alan']
+/// >>> db.close()
+#[pyclass(module = "plimsoll", frozen, mapping, extends = LiveMapping)]
+pub struct Db;
+
+impl Db {
+    pub(crate) fn new(py: Python<'_>, store: Arc<Store>) -> PyResult<Py<Self>> {
+        let place = Place::now(&store, store.default.clone());
+        Py::new(py, init(place, Self))
+    }
+}
+
+fn store<'a>(this: &'a PyRef<'_, Db>) -> &'a Arc<Store> {
+    &live_mapping::place(this.as_super()).store
+}
+
+#[pymethods]
+impl Db {
+    /// Closes the store for everything that was made from it, and releases its folder.
+    fn close(this: PyRef<'_, Self>) -> PyResult<()> {
+        store(&this).close(this.py())
+    }
+
+    fn __enter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        this
+    }
+
+    #[pyo3(signature = (*_exception), text_signature = "($self, *exception)")]
+    fn __exit__(this: PyRef<'_, Self>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        store(&this).close(this.py())
+    }
+
+    /// The store's folder; empty for a store in memory.
+    #[getter]
+    fn path(this: PyRef<'_, Self>) -> String {
+        store(&this).path.clone()
+    }
+
+    /// Whether it was opened read-only.
+    #[getter]
+    fn read_only(this: PyRef<'_, Self>) -> bool {
+        store(&this).read_only
+    }
+
+    /// The store's id, made at its creation.
+    #[getter]
+    fn id(this: PyRef<'_, Self>) -> PyResult<u128> {
+        Ok(store(&this).db()?.id())
+    }
+
+    /// The GLSN of the newest commit.
+    #[getter]
+    fn newest(this: PyRef<'_, Self>) -> PyResult<u64> {
+        Ok(store(&this).db()?.newest().0)
+    }
+
+    /// The keyspace with this name; it is made, by a commit, if there is none. With `retention`: it keeps this much of the past, and must not
+    /// exist with another one.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> sessions = db.keyspace("sessions", retention="latest")
+    /// >>> sessions[b"42"] = b"ada"
+    /// >>> b"42" in db, b"42" in sessions
+    /// (False, True)
+    #[pyo3(signature = (name, *, retention = None))]
+    fn keyspace(this: PyRef<'_, Self>, name: &str, retention: Option<Keeps>) -> PyResult<Py<Keyspace>> {
+        let (py, store) = (this.py(), store(&this));
+        let db = store.db()?;
+        let keyspace = py.detach(|| match retention {
+            None => db.keyspace(name),
+            Some(Keeps(retention)) => db.create_keyspace(name, retention),
+        });
+        Keyspace::new(py, store, keyspace.or_raise()?)
+    }
+
+    /// All keyspaces and what each keeps of its past.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> sessions = db.keyspace("sessions", retention="latest")
+    /// >>> db.keyspaces()
+    /// {'default': 'forever', 'sessions': 'latest'}
+    fn keyspaces<'py>(this: PyRef<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        let py = this.py();
+        let all = PyDict::new(py);
+        for info in store(&this).db()?.keyspaces() {
+            all.set_item(info.name, retention_to_python(py, info.retention)?)?;
+        }
+        Ok(all)
+    }
+
+    /// Deletes a keyspace with all its keys, in one commit; returns the commit's GLSN. Earlier moments stay readable as far back as its
+    /// retention allows.
+    fn drop_keyspace(this: PyRef<'_, Self>, keyspace: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let (py, store) = (this.py(), store(&this));
+        let keyspace = existing(py, store, keyspace)?;
+        let db = store.db()?;
+        Ok(py.detach(|| db.drop_keyspace(&keyspace)).or_raise()?.glsn.0)
+    }
+
+    /// Changes what a keyspace keeps of its past, by a commit.
+    fn set_retention(this: PyRef<'_, Self>, keyspace: &Bound<'_, PyAny>, retention: Keeps) -> PyResult<()> {
+        let (py, store) = (this.py(), store(&this));
+        let keyspace = existing(py, store, keyspace)?;
+        let db = store.db()?;
+        py.detach(|| db.set_retention(&keyspace, retention.0)).or_raise()
+    }
+
+    /// Begins a transaction. As a context manager it is committed at the end of the block, and aborted by an exception.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> with db.transaction(metadata=b"by Ada") as tx:
+    /// ...     tx[b"a"] = b"1"
+    /// >>> db.log.commit(tx.glsn).metadata
+    /// b'by Ada'
+    #[pyo3(signature = (*, metadata = None))]
+    fn transaction(this: PyRef<'_, Self>, metadata: Option<BytesLike<'_>>) -> PyResult<Py<Transaction>> {
+        let (py, store) = (this.py(), store(&this));
+        let mut transaction = store.db()?.begin();
+        if let Some(metadata) = metadata {
+            transaction.set_metadata(metadata.get()).or_raise()?;
+        }
+        Transaction::new(py, store, transaction)
+    }
+
+    /// Calls `function(tx, *args, **kwargs)` in a transaction and commits it; on a conflict with another transaction it is called again in a new
+    /// one, after a short random pause. Returns what the last call returned. If it raises, nothing is written.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> def count(tx, key):
+    /// ...     visits = int(tx.get(key, b"0")) + 1
+    /// ...     tx[key] = b"%d" % visits
+    /// ...     return visits
+    /// >>> db.transact(count, b"visits"), db.transact(count, b"visits")
+    /// (1, 2)
+    #[pyo3(signature = (function, /, *args, **kwargs))]
+    fn transact<'py>(
+        this: PyRef<'py, Self>,
+        function: Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, store) = (this.py(), store(&this));
+        let (result, _) = transact(py, store, |open| {
+            let transaction = Transaction::of(py, store, open)?;
+            let first = PyTuple::new(py, [transaction])?.into_any();
+            let all = first.add(args)?.cast_into::<PyTuple>()?;
+            let result = function.call(all, kwargs)?;
+            if result.hasattr("__await__")? {
+                return Err(PyTypeError::new_err(
+                    "transact runs plain functions: a transaction must not wait in an event loop",
+                ));
+            }
+            Ok(result)
+        })?;
+        Ok(result)
+    }
+
+    /// The store as it is now, for reading. It never changes, waits for no writer and blocks none.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> with db.snapshot() as before:
+    /// ...     db[b"a"] = b"1"
+    /// ...     b"a" in before
+    /// False
+    fn snapshot(this: PyRef<'_, Self>) -> PyResult<Py<Snapshot>> {
+        let store = store(&this);
+        Snapshot::new(this.py(), store, store.db()?.snapshot())
+    }
+
+    /// The store as it was at an earlier moment: right after the commit with a GLSN, or at a time (a `datetime`; one without a time zone is local
+    /// time).
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> first = db.put(b"tea", b"3.10")
+    /// >>> second = db.put(b"tea", b"3.20")
+    /// >>> db.at(first)[b"tea"]
+    /// b'3.10'
+    fn at(this: PyRef<'_, Self>, moment: When) -> PyResult<Py<Snapshot>> {
+        let (py, store) = (this.py(), store(&this));
+        let db = store.db()?;
+        let moment: Moment = moment.0;
+        let snapshot = py.detach(|| db.snapshot_at(moment)).or_raise()?;
+        Snapshot::new(py, store, snapshot)
+    }
+
+    /// The log: all commits in their order, and streams of your own.
+    #[getter]
+    fn log(this: PyRef<'_, Self>) -> PyResult<Log> {
+        let store = store(&this);
+        store.db()?;
+        Ok(Log::new(store))
+    }
+
+    /// Statistics as nested dictionaries: memory by purpose, caches, log, index, position.
+    ///
+    /// >>> db = plimsoll.in_memory(memory="32MiB")
+    /// >>> stats = db.stats()
+    /// >>> stats["memory"]["limit_bytes"]
+    /// 33554432
+    /// >>> stats["memory"]["peak_bytes"] <= stats["memory"]["limit_bytes"]
+    /// True
+    fn stats<'py>(this: PyRef<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        let py = this.py();
+        let db = store(&this).db()?;
+        let stats = py.detach(|| db.stats());
+        stats::to_python(py, &stats)
+    }
+
+    /// What the last open found, one line each: a clock that was set back, a torn tail that was cut, an ignored warm image.
+    #[getter]
+    fn warnings(this: PyRef<'_, Self>) -> PyResult<Vec<String>> {
+        Ok(store(&this).db()?.warnings())
+    }
+
+    /// Changes the memory budget while the store is in use.
+    fn set_memory(this: PyRef<'_, Self>, memory: Size) -> PyResult<()> {
+        let db = store(&this).db()?;
+        this.py().detach(|| db.set_memory(memory.0)).or_raise()
+    }
+
+    /// Reads and checks every byte of the store. `progress(done_bytes, total_bytes)` is called now and then. Ctrl-C ends the call.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.verify().ok
+    /// True
+    #[pyo3(signature = (progress = None))]
+    fn verify(this: PyRef<'_, Self>, progress: Option<Bound<'_, PyAny>>) -> PyResult<VerifyReport> {
+        verify_open(this.py(), store(&this).db()?, progress)
+    }
+
+    /// Copies the store, as it is at one moment, into a new folder while it is in use. Files that do not change any more are hard-linked where
+    /// possible; with `copy` all of them are copied.
+    #[pyo3(signature = (dest, *, copy = false))]
+    fn backup(this: PyRef<'_, Self>, dest: PathBuf, copy: bool) -> PyResult<BackupReport> {
+        let db = store(&this).db()?.clone();
+        let report = interruptible(this.py(), move || if copy { db.backup_copy(dest) } else { db.backup(dest) })?;
+        Ok(BackupReport::new(&report.or_raise()?))
+    }
+
+    /// Writes what is only in memory and in the log into the index's files. Not needed for safety.
+    fn flush(this: PyRef<'_, Self>) -> PyResult<()> {
+        let db = store(&this).db()?.clone();
+        interruptible(this.py(), move || db.flush())?.or_raise()
+    }
+
+    /// Merges the index's files into as few as possible.
+    fn compact(this: PyRef<'_, Self>) -> PyResult<()> {
+        let db = store(&this).db()?.clone();
+        interruptible(this.py(), move || db.compact())?.or_raise()
+    }
+
+    /// A store cannot be sent to another process.
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err("a store cannot be pickled: open it in the other process, or send its path"))
+    }
+
+    fn __repr__(this: PyRef<'_, Self>) -> String {
+        match &store(&this).path[..] {
+            "" => "<plimsoll store in memory>".to_owned(),
+            path => format!("<plimsoll store {path:?}>"),
+        }
+    }
+}
+
+/// A keyspace that exists, by its name or handle.
+pub(crate) fn existing(
+    py: Python<'_>,
+    store: &Arc<Store>,
+    keyspace: &Bound<'_, PyAny>,
+) -> PyResult<plimsoll::Keyspace> {
+    if let Ok(keyspace) = keyspace.cast::<Keyspace>() {
+        return Ok(handle(&keyspace.borrow()));
+    }
+    let name: String = keyspace
+        .extract()
+        .map_err(|_| PyTypeError::new_err("a keyspace is given by its name or by what Db.keyspace returned"))?;
+    let db = store.db()?;
+    let found = py.detach(|| db.snapshot().keyspace(&name)).or_raise()?;
+    found.ok_or_else(|| errors::no_keyspace(&name))
+}

@@ -1,0 +1,176 @@
+//! Errors of the engine as exceptions of Python. The classes are in `plimsoll/_errors.py`; the numbers become attributes.
+
+use plimsoll::Error;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+const MODULE: &str = "plimsoll._errors";
+
+/// Results of the engine as results of Python.
+pub(crate) trait OrRaise<T> {
+    /// The value, or the exception for the error.
+    fn or_raise(self) -> PyResult<T>;
+}
+
+impl<T> OrRaise<T> for plimsoll::Result<T> {
+    #[inline]
+    fn or_raise(self) -> PyResult<T> {
+        match self {
+            Ok(value) => Ok(value),
+            Err(error) => Err(raised(&error)),
+        }
+    }
+}
+
+/// A store of another process was used.
+pub(crate) fn used_after_fork() -> PyErr {
+    let message = "this object belongs to the process that opened the store, and this one was forked from it; open the store in the child, \
+                   or start processes with multiprocessing's method \"spawn\" or \"forkserver\"";
+    plain("UsedAfterFork", message)
+}
+
+/// A transaction was used after its end.
+pub(crate) fn transaction_ended(how: &str) -> PyErr {
+    plain("TransactionEnded", &format!("the transaction was {how}; begin a new one with Db.transaction()"))
+}
+
+/// A snapshot, watch or iterator was used after it was closed.
+pub(crate) fn closed(what: &str) -> PyErr {
+    plain("Closed", &format!("this {what} is closed"))
+}
+
+/// An argument is invalid.
+pub(crate) fn invalid(message: impl AsRef<str>) -> PyErr {
+    plain("InvalidInput", message.as_ref())
+}
+
+fn plain(class: &str, message: &str) -> PyErr {
+    Python::attach(|py| match exception(py, class, message) {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(error) => error,
+    })
+}
+
+fn exception<'py>(py: Python<'py>, class: &str, message: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import(MODULE)?.getattr(class)?.call1((message,))
+}
+
+/// An error as an exception.
+#[cold]
+pub(crate) fn raised(error: &Error) -> PyErr {
+    Python::attach(|py| convert(py, error).map_or_else(|failed| failed, PyErr::from_value))
+}
+
+fn convert<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
+    let message = error.to_string();
+    let make = |class| exception(py, class, &message);
+    Ok(match error {
+        Error::Conflict { key, at, by } => {
+            let made = make("Conflict")?;
+            made.setattr("key", PyBytes::new(py, key))?;
+            made.setattr("at", at.0)?;
+            made.setattr("by", by.0)?;
+            made
+        }
+        Error::Trimmed { asked, first } => {
+            let made = make("Trimmed")?;
+            made.setattr("asked", asked.0)?;
+            made.setattr("first", first.0)?;
+            made
+        }
+        Error::Future { asked, newest } => {
+            let made = make("NotYet")?;
+            made.setattr("asked", asked.0)?;
+            made.setattr("newest", newest.0)?;
+            made
+        }
+        Error::InvalidInput(input) => invalid_input(py, input)?,
+        Error::NotAStore { path, .. } => {
+            let made = make("NotAStore")?;
+            made.setattr("path", path.as_os_str())?;
+            made
+        }
+        Error::Locked { path, pid, .. } => {
+            let made = make("Locked")?;
+            made.setattr("path", path.as_os_str())?;
+            made.setattr("pid", *pid)?;
+            made
+        }
+        Error::Closed => make("Closed")?,
+        Error::ReadOnly => make("ReadOnly")?,
+        Error::Format { path, .. } => {
+            let made = make("FormatError")?;
+            made.setattr("path", path.as_ref().map(|path| path.as_os_str()))?;
+            made
+        }
+        Error::Corrupt { file, glsn, .. } => {
+            let made = make("Corrupt")?;
+            made.setattr("file", file.as_deref())?;
+            made.setattr("glsn", glsn.map(|glsn| glsn.0))?;
+            made
+        }
+        Error::Dropped { glsn } => {
+            let made = make("Dropped")?;
+            made.setattr("glsn", glsn.0)?;
+            made
+        }
+        Error::Forked { glsn, .. } => {
+            let made = make("LogMismatch")?;
+            made.setattr("glsn", glsn.map(|glsn| glsn.0))?;
+            made
+        }
+        Error::Poisoned { cause } => {
+            let made = make("Poisoned")?;
+            made.setattr("cause", cause)?;
+            made
+        }
+        Error::OutOfBudget(refusal) => {
+            let made = make("OutOfBudget")?;
+            made.setattr("needed_bytes", refusal.needed_bytes)?;
+            made.setattr("limit_bytes", refusal.usage.limit_bytes)?;
+            made
+        }
+        Error::Io { source, .. } => {
+            let number = source.as_ref().and_then(|cause| cause.raw_os_error());
+            py.import(MODULE)?.getattr("IoError")?.call1((number, message))?
+        }
+        _ => make("Error")?,
+    })
+}
+
+fn invalid_input<'py>(py: Python<'py>, input: &plimsoll::InvalidInput) -> PyResult<Bound<'py, PyAny>> {
+    use plimsoll::InvalidInput as Input;
+    let message = in_words_of_python(&input.to_string());
+    let class = if matches!(input, Input::NoKeyspace { .. }) { "NoKeyspace" } else { "InvalidInput" };
+    let made = exception(py, class, &message)?;
+    match input {
+        Input::KeyTooLong { bytes, limit_bytes }
+        | Input::ValueTooLong { bytes, limit_bytes }
+        | Input::MetadataTooLong { bytes, limit_bytes }
+        | Input::RecordTooLong { bytes, limit_bytes } => {
+            made.setattr("bytes", *bytes)?;
+            made.setattr("limit_bytes", *limit_bytes)?;
+        }
+        Input::BudgetTooSmall { bytes, min_bytes: limit } | Input::BudgetTooLarge { bytes, limit_bytes: limit, .. } => {
+            made.setattr("bytes", *bytes)?;
+            made.setattr("limit_bytes", *limit)?;
+        }
+        _ => {}
+    }
+    Ok(made)
+}
+
+/// The engine's messages name Rust's methods.
+fn in_words_of_python(message: &str) -> String {
+    message.replace("Db::", "Db.").replace("Log::", "Log.").replace("Db.create_keyspace", "Db.keyspace")
+}
+
+/// There is no such keyspace.
+pub(crate) fn no_keyspace(name: &str) -> PyErr {
+    plain("NoKeyspace", &format!("there is no keyspace {name:?}"))
+}
+
+/// Whether it says that a transaction has ended.
+pub(crate) fn is_ended(py: Python<'_>, error: &PyErr) -> bool {
+    error.get_type(py).name().is_ok_and(|name| name == "TransactionEnded")
+}

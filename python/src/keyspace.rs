@@ -1,0 +1,98 @@
+//! A named keyspace of an open store.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+
+use crate::errors::OrRaise;
+use crate::live_mapping::{self, LiveMapping, init};
+use crate::options::{Keeps, retention_to_python};
+use crate::place::Place;
+use crate::store::Store;
+
+/// A keyspace: a sorted mapping of its own within a store, with its own retention.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> cats, dogs = db.keyspace("cats"), db.keyspace("dogs")
+/// >>> cats[b"tom"] = b"grey"
+/// >>> list(cats), list(dogs)
+/// ([b'tom'], [])
+#[pyclass(module = "plimsoll", frozen, mapping, extends = LiveMapping)]
+pub struct Keyspace;
+
+impl Keyspace {
+    pub(crate) fn new(py: Python<'_>, store: &Arc<Store>, keyspace: plimsoll::Keyspace) -> PyResult<Py<Self>> {
+        Py::new(py, init(Place::now(store, keyspace), Self))
+    }
+}
+
+fn place<'a>(this: &'a PyRef<'_, Keyspace>) -> &'a Place {
+    live_mapping::place(this.as_super())
+}
+
+/// The engine's handle of a keyspace.
+pub(crate) fn handle(this: &PyRef<'_, Keyspace>) -> plimsoll::Keyspace {
+    place(this).keyspace.clone()
+}
+
+#[pymethods]
+impl Keyspace {
+    /// Its name.
+    #[getter]
+    fn name(this: PyRef<'_, Self>) -> String {
+        place(&this).keyspace.name().to_owned()
+    }
+
+    /// What it keeps of its past: "forever", "latest", a `timedelta`, or a number of GLSNs. Can be set, by a commit.
+    #[getter]
+    fn retention<'py>(this: PyRef<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let place = place(&this);
+        let all = place.store.db()?.keyspaces();
+        let info = all.into_iter().find(|info| info.name == place.keyspace.name());
+        let info = info.ok_or_else(|| crate::errors::no_keyspace(place.keyspace.name()))?;
+        retention_to_python(this.py(), info.retention)
+    }
+
+    #[setter]
+    fn set_retention(this: PyRef<'_, Self>, retention: Keeps) -> PyResult<()> {
+        let place = place(&this);
+        let db = place.store.db()?;
+        this.py().detach(|| db.set_retention(&place.keyspace, retention.0)).or_raise()
+    }
+
+    /// Its size now. Counts up to `keys_max` keys and estimates the rest.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> cats = db.keyspace("cats")
+    /// >>> cats[b"tom"] = b"grey"
+    /// >>> cats.size().keys, cats.size().exact
+    /// (1, True)
+    #[pyo3(signature = (keys_max = 100_000))]
+    fn size(this: PyRef<'_, Self>, keys_max: u64) -> PyResult<KeyspaceSize> {
+        let place = place(&this);
+        let db = place.store.db()?;
+        let size = this.py().detach(|| db.keyspace_size(&place.keyspace, keys_max)).or_raise()?;
+        Ok(KeyspaceSize { keys: size.keys, bytes: size.bytes, exact: size.exact, oldest: size.oldest.0 })
+    }
+}
+
+/// The size of a keyspace.
+#[pyclass(module = "plimsoll", frozen, get_all)]
+pub struct KeyspaceSize {
+    /// Number of keys.
+    keys: u64,
+    /// Bytes of keys and values.
+    bytes: u64,
+    /// Whether all keys were counted; otherwise both numbers are estimates.
+    exact: bool,
+    /// The oldest GLSN at which the keyspace can be read.
+    oldest: u64,
+}
+
+#[pymethods]
+impl KeyspaceSize {
+    fn __repr__(&self) -> String {
+        let about = if self.exact { "" } else { "about " };
+        format!("<plimsoll keyspace size: {about}{} keys, {} bytes>", self.keys, self.bytes)
+    }
+}

@@ -1,0 +1,79 @@
+//! Plimsoll for Python: the module `plimsoll._native`. Names for users are in the package `plimsoll`, which re-exports it.
+//!
+//! Laws:
+//! 1. The interpreter's lock is kept for what is answered from memory, and released around what can block: files, syncs, waiting.
+//! 2. No lock of this crate is waited for while the interpreter's lock is held (`lock_py_attached` and `try_lock` only), so a thread may wait
+//!    for the interpreter's lock while it holds another.
+//! 3. What belongs to a store is neither used nor dropped in a forked child (`fork`).
+
+mod admin;
+mod bytes_like;
+mod calls;
+mod commits;
+mod db;
+mod diff;
+mod errors;
+mod fork;
+mod history;
+mod keyspace;
+mod live_mapping;
+mod log;
+mod many;
+mod moments;
+mod open;
+mod options;
+mod place;
+mod read_mapping;
+mod rows;
+mod snapshot;
+mod span;
+mod stats;
+mod store;
+mod ticket;
+mod transact;
+mod transaction;
+mod value_reader;
+mod watch;
+mod write_mapping;
+
+#[pyo3::pymodule]
+mod _native {
+    #[pymodule_export]
+    use crate::admin::{BackupReport, VerifyReport, verify};
+    #[pymodule_export]
+    use crate::commits::{Change, Commit, Commits};
+    #[pymodule_export]
+    use crate::db::Db;
+    #[pymodule_export]
+    use crate::diff::{Diff, Difference};
+    #[pymodule_export]
+    use crate::fork::_after_fork_in_child;
+    #[pymodule_export]
+    use crate::history::{History, Version};
+    #[pymodule_export]
+    use crate::keyspace::{Keyspace, KeyspaceSize};
+    #[pymodule_export]
+    use crate::live_mapping::LiveMapping;
+    #[pymodule_export]
+    use crate::log::{Log, LogBounds, LogEntry, LogFollow, LogScan};
+    #[pymodule_export]
+    use crate::open::{in_memory, open};
+    #[pymodule_export]
+    use crate::read_mapping::ReadMapping;
+    #[pymodule_export]
+    use crate::rows::Rows;
+    #[pymodule_export]
+    use crate::snapshot::Snapshot;
+    #[pymodule_export]
+    use crate::store::_close_all;
+    #[pymodule_export]
+    use crate::ticket::Ticket;
+    #[pymodule_export]
+    use crate::transaction::Transaction;
+    #[pymodule_export]
+    use crate::value_reader::RawValueReader;
+    #[pymodule_export]
+    use crate::watch::Watch;
+    #[pymodule_export]
+    use crate::write_mapping::WriteMapping;
+}

@@ -1,0 +1,327 @@
+//! The log: commits, streams of the user's own, cursors, trimming.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use plimsoll::Glsn;
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::bytes_like::BytesLike;
+use crate::calls::interruptible;
+use crate::commits::{Commit, Commits, wait_for};
+use crate::errors::{self, OrRaise};
+use crate::fork::ForkSafe;
+use crate::moments::to_datetime;
+use crate::options::timeout as timeout_of;
+use crate::store::Store;
+use crate::ticket::Ticket;
+
+/// The log of a store: its commits and streams of your own, in one total order, each entry with a GLSN.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> first, last = db.log.append(7, b"started", b"stopped")
+/// >>> [(entry.glsn - first, entry.payload) for entry in db.log.scan(stream=7)]
+/// [(0, b'started'), (1, b'stopped')]
+#[pyclass(module = "plimsoll", frozen)]
+pub struct Log {
+    store: Arc<Store>,
+}
+
+impl Log {
+    pub(crate) fn new(store: &Arc<Store>) -> Self {
+        Self { store: Arc::clone(store) }
+    }
+}
+
+#[pymethods]
+impl Log {
+    /// The log's first entry, its next GLSN, and the last durable one.
+    #[getter]
+    fn bounds(&self) -> PyResult<LogBounds> {
+        let bounds = self.store.db()?.log().bounds();
+        Ok(LogBounds { first: bounds.first.0, next: bounds.next.0, durable: bounds.durable.0 })
+    }
+
+    /// Appends entries to a stream (1 or higher), all of them or none; returns the GLSNs of the first and the last once they are durable. The
+    /// payloads of one call add up to at most 1 MiB.
+    #[pyo3(signature = (stream, *payloads))]
+    fn append(&self, py: Python<'_>, stream: u32, payloads: Vec<BytesLike<'_>>) -> PyResult<(u64, u64)> {
+        let db = self.store.db()?;
+        let payloads: Vec<&[u8]> = payloads.iter().map(BytesLike::get).collect();
+        let glsns = py.detach(|| db.log().append(stream, &payloads)).or_raise()?;
+        Ok((glsns.start().0, glsns.end().0))
+    }
+
+    /// As `append`, but does not wait until the entries are durable.
+    #[pyo3(signature = (stream, *payloads))]
+    fn append_submit(&self, py: Python<'_>, stream: u32, payloads: Vec<BytesLike<'_>>) -> PyResult<Ticket> {
+        let db = self.store.db()?;
+        let payloads: Vec<&[u8]> = payloads.iter().map(BytesLike::get).collect();
+        Ok(Ticket::new(py.detach(|| db.log().append_submit(stream, &payloads)).or_raise()?))
+    }
+
+    /// Reads one entry.
+    fn read(&self, py: Python<'_>, glsn: u64) -> PyResult<LogEntry> {
+        let db = self.store.db()?;
+        let entry = py.detach(|| db.log().read(Glsn(glsn))).or_raise()?;
+        Ok(LogEntry::new(entry.glsn, entry.stream, entry.time, entry.payload()))
+    }
+
+    /// The entries from `start` (inclusive) to `stop` (exclusive), of one stream or of all: an iterator up to the newest entry.
+    #[pyo3(signature = (start = None, stop = None, *, stream = None))]
+    fn scan(&self, start: Option<u64>, stop: Option<u64>, stream: Option<u32>) -> PyResult<LogScan> {
+        let first = self.store.db()?.log().bounds().first;
+        let walk = LogWalk {
+            next: Glsn(start.unwrap_or(first.0)),
+            stop: stop.map(Glsn),
+            stream,
+            ahead: Vec::new().into_iter(),
+            at_end: false,
+        };
+        Ok(LogScan { store: Arc::clone(&self.store), walk: Mutex::new(walk) })
+    }
+
+    /// Follows the entries from `start` on, of one stream or of all: an iterator that waits for the next one.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> follow = db.log.follow(stream=7)
+    /// >>> follow.next(timeout=0) is None
+    /// True
+    /// >>> glsns = db.log.append(7, b"started")
+    /// >>> next(follow).payload
+    /// b'started'
+    #[pyo3(signature = (start = None, *, stream = None))]
+    fn follow(&self, start: Option<u64>, stream: Option<u32>) -> PyResult<LogFollow> {
+        let db = self.store.db()?;
+        let from = start.map_or_else(|| db.newest().next(), Glsn);
+        let follow = db.log().follow(from, stream).or_raise()?;
+        Ok(LogFollow { _store: Arc::clone(&self.store), follow: Mutex::new(ForkSafe::new(follow)) })
+    }
+
+    /// The commits from `start` on, in order. With `keyspace`: those that changed its keys that begin with `prefix`, reduced to these changes.
+    #[pyo3(signature = (start = None, *, keyspace = None, prefix = None))]
+    fn commits(
+        &self,
+        py: Python<'_>,
+        start: Option<u64>,
+        keyspace: Option<&Bound<'_, PyAny>>,
+        prefix: Option<BytesLike<'_>>,
+    ) -> PyResult<Commits> {
+        let db = self.store.db()?;
+        let from = Glsn(start.unwrap_or_else(|| db.log().bounds().first.0));
+        let commits = match (keyspace, prefix) {
+            (None, None) => db.log().commits(from),
+            (None, Some(_)) => return Err(errors::invalid("a prefix needs a keyspace, e.g. keyspace=\"default\"")),
+            (Some(keyspace), prefix) => {
+                let keyspace = crate::db::existing(py, &self.store, keyspace)?;
+                db.watch(&keyspace, prefix.as_ref().map_or(&b""[..], BytesLike::get), from)
+            }
+        };
+        Ok(Commits::new(&self.store, commits.or_raise()?))
+    }
+
+    /// The commit with this GLSN; `None` if the entry belongs to a stream of your own.
+    fn commit(&self, py: Python<'_>, glsn: u64) -> PyResult<Option<Commit>> {
+        let db = self.store.db()?;
+        let commit = py.detach(|| db.log().commit(Glsn(glsn))).or_raise()?;
+        Ok(commit.map(|commit| Commit::new(&self.store, commit)))
+    }
+
+    /// The next GLSN to read of a follower's named cursor; it is made at `start` if there is none. What a cursor has not passed is never trimmed.
+    #[pyo3(signature = (name, start = None))]
+    fn cursor(&self, py: Python<'_>, name: &str, start: Option<u64>) -> PyResult<u64> {
+        let db = self.store.db()?;
+        let from = start.map_or_else(|| db.newest().next(), Glsn);
+        Ok(py.detach(|| db.log().cursor(name, from)).or_raise()?.0)
+    }
+
+    /// Moves a cursor: everything below `next` has been processed. Costs a commit.
+    fn advance_cursor(&self, py: Python<'_>, name: &str, next: u64) -> PyResult<()> {
+        let db = self.store.db()?;
+        py.detach(|| db.log().advance_cursor(name, Glsn(next))).or_raise()
+    }
+
+    /// Removes a cursor.
+    fn drop_cursor(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let db = self.store.db()?;
+        py.detach(|| db.log().drop_cursor(name)).or_raise()
+    }
+
+    /// All cursors and the next GLSN of each.
+    fn cursors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let all = PyDict::new(py);
+        for cursor in self.store.db()?.log().cursors() {
+            all.set_item(cursor.name, cursor.next.0)?;
+        }
+        Ok(all)
+    }
+
+    /// Frees whole segments of the log below `until`; returns the first remaining GLSN. Keys and their kept versions stay readable.
+    fn trim(&self, py: Python<'_>, until: u64) -> PyResult<u64> {
+        let db = self.store.db()?.clone();
+        Ok(interruptible(py, move || db.log().trim(Glsn(until)))?.or_raise()?.0)
+    }
+}
+
+/// The bounds of a log.
+#[pyclass(module = "plimsoll", frozen, get_all)]
+pub struct LogBounds {
+    /// The lowest GLSN that is not trimmed.
+    first: u64,
+    /// The GLSN that the next entry will get.
+    next: u64,
+    /// Every entry up to here survives a power cut.
+    durable: u64,
+}
+
+#[pymethods]
+impl LogBounds {
+    fn __repr__(&self) -> String {
+        format!("<plimsoll log bounds: first {}, next {}, durable {}>", self.first, self.next, self.durable)
+    }
+}
+
+/// An entry of the log.
+#[pyclass(module = "plimsoll", frozen)]
+pub struct LogEntry {
+    glsn: Glsn,
+    stream: u32,
+    time: SystemTime,
+    payload: Vec<u8>,
+}
+
+impl LogEntry {
+    fn new(glsn: Glsn, stream: u32, time: SystemTime, payload: &[u8]) -> Self {
+        Self { glsn, stream, time, payload: payload.to_vec() }
+    }
+}
+
+#[pymethods]
+impl LogEntry {
+    /// Its position in the log's total order.
+    #[getter]
+    fn glsn(&self) -> u64 {
+        self.glsn.0
+    }
+
+    /// Its stream; 0 for commits.
+    #[getter]
+    fn stream(&self) -> u32 {
+        self.stream
+    }
+
+    /// Time of the append.
+    #[getter]
+    fn time<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        to_datetime(py, self.time)
+    }
+
+    /// The bytes that were appended.
+    #[getter]
+    fn payload<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.payload)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<plimsoll log entry of GLSN {}, stream {}, {} bytes>", self.glsn, self.stream, self.payload.len())
+    }
+}
+
+/// Entries of the log, from `Log.scan`. Read ahead in batches.
+#[pyclass(module = "plimsoll", frozen)]
+pub struct LogScan {
+    store: Arc<Store>,
+    walk: Mutex<LogWalk>,
+}
+
+struct LogWalk {
+    next: Glsn,
+    stop: Option<Glsn>,
+    stream: Option<u32>,
+    ahead: std::vec::IntoIter<LogEntry>,
+    at_end: bool,
+}
+
+impl LogWalk {
+    /// Reads entries ahead.
+    fn fill(&mut self, db: &plimsoll::Db) -> plimsoll::Result<()> {
+        const ENTRIES: usize = 1024;
+        const BYTES: usize = 1 << 20;
+        let log = db.log();
+        let mut scan = match self.stop {
+            Some(stop) => log.scan(self.next..stop.max(self.next), self.stream)?,
+            None => log.scan(self.next.., self.stream)?,
+        };
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        self.at_end = true;
+        while let Some(entry) = scan.next() {
+            let entry = entry?;
+            bytes += entry.payload.len();
+            self.next = entry.glsn.next();
+            entries.push(LogEntry::new(entry.glsn, entry.stream, entry.time, entry.payload));
+            if entries.len() == ENTRIES || bytes >= BYTES {
+                self.at_end = false;
+                break;
+            }
+        }
+        self.ahead = entries.into_iter();
+        Ok(())
+    }
+}
+
+#[pymethods]
+impl LogScan {
+    fn __iter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        this
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<LogEntry>> {
+        let mut walk = self.walk.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = walk.ahead.next() {
+            return Ok(Some(entry));
+        }
+        if walk.at_end {
+            return Ok(None);
+        }
+        py.check_signals()?;
+        let db = self.store.db()?;
+        let filled = &mut *walk;
+        py.detach(|| filled.fill(db)).or_raise()?;
+        Ok(walk.ahead.next())
+    }
+}
+
+/// Follows the log, from `Log.follow`: an iterator that waits for the next entry.
+#[pyclass(module = "plimsoll", frozen)]
+pub struct LogFollow {
+    _store: Arc<Store>,
+    follow: Mutex<ForkSafe<plimsoll::LogFollow>>,
+}
+
+#[pymethods]
+impl LogFollow {
+    fn __iter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        this
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<LogEntry>> {
+        self.next(py, None)
+    }
+
+    /// The next entry, waited for up to `timeout` seconds (`None`: without end); `None` if none came.
+    #[pyo3(signature = (timeout = None))]
+    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<LogEntry>> {
+        let next = wait_for(py, timeout_of(timeout)?, |slice| {
+            Ok(self.follow.lock().unwrap_or_else(PoisonError::into_inner).get_mut()?.next_timeout(slice))
+        })?;
+        Ok(next.map(|entry| LogEntry::new(entry.glsn, entry.stream, entry.time, entry.payload())))
+    }
+
+    /// The GLSN from which a new follower continues this one.
+    #[getter]
+    fn position(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.follow.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner).get()?.position().0)
+    }
+}

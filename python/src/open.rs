@@ -1,0 +1,76 @@
+//! Opening a store.
+
+use std::path::PathBuf;
+
+use plimsoll::{Db as Engine, Options};
+use pyo3::prelude::*;
+
+use crate::calls::interruptible;
+use crate::db::Db;
+use crate::errors::OrRaise;
+use crate::options::{Keeps, Size, durability as durability_of, io as io_of};
+use crate::store::Store;
+
+/// Opens the store in a folder, or makes one there.
+///
+/// - `memory`: the budget for everything that grows with the data, as a number of bytes or as text ("256MB", "1GiB"); at least 16 MiB. By
+///   default a quarter of the container's or the machine's memory. What Python holds (keys, values, results) comes on top.
+/// - `durability`: "sync" (a commit returns when it survives a power cut) or "buffered" (a crash may lose the last 200 ms).
+/// - `retention`: what the keyspace "default", and keyspaces made without one of their own, keep of the past: "forever", "latest", a
+///   `timedelta`, or a number of GLSNs.
+/// - `read_only`: works beside a process that writes, and shows the state that was durable at opening.
+/// - `create`: whether to make the store if there is none.
+/// - `warm`: whether what was hot in memory is there again after a restart.
+/// - `io`: "auto", "direct" (past the page cache) or "cached".
+///
+/// >>> with plimsoll.open(path, memory="64MB") as db:
+/// ...     db[b"ada"] = b"Ada Lovelace"
+/// >>> with plimsoll.open(path, memory="64MB") as db:
+/// ...     db[b"ada"]
+/// b'Ada Lovelace'
+#[pyfunction]
+#[pyo3(signature = (path, *, memory = None, durability = "sync", retention = None, read_only = false, create = true, warm = true, io = "auto"))]
+#[allow(clippy::too_many_arguments, reason = "they are keywords in Python")]
+pub(crate) fn open(
+    py: Python<'_>,
+    path: PathBuf,
+    memory: Option<Size>,
+    durability: &str,
+    retention: Option<Keeps>,
+    read_only: bool,
+    create: bool,
+    warm: bool,
+    io: &str,
+) -> PyResult<Py<Db>> {
+    let options = options(memory, durability, retention)?.read_only(read_only).create(create).warm(warm).io(io_of(io)?);
+    let shown = path.display().to_string();
+    let engine = interruptible(py, move || Engine::open(path, options))?.or_raise()?;
+    Db::new(py, Store::new(engine, shown, read_only)?)
+}
+
+/// Makes an empty store in memory: the ordinary store on files in memory, gone when it is closed. For tests, and for data that need not outlive
+/// the process. The bytes that it holds come on top of the budget.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> db[b"a"] = b"1"
+/// >>> len(db)
+/// 1
+#[pyfunction]
+#[pyo3(signature = (*, memory = None, retention = None))]
+pub(crate) fn in_memory(py: Python<'_>, memory: Option<Size>, retention: Option<Keeps>) -> PyResult<Py<Db>> {
+    const MEMORY: Size = Size(16 << 20);
+    let options = options(memory.or(Some(MEMORY)), "sync", retention)?;
+    let engine = py.detach(|| Engine::in_memory(options)).or_raise()?;
+    Db::new(py, Store::new(engine, String::new(), false)?)
+}
+
+fn options(memory: Option<Size>, durability: &str, retention: Option<Keeps>) -> PyResult<Options> {
+    let mut options = Options::new().durability(durability_of(durability)?);
+    if let Some(Size(bytes)) = memory {
+        options = options.memory_bytes(bytes);
+    }
+    if let Some(Keeps(retention)) = retention {
+        options = options.retention(retention);
+    }
+    Ok(options)
+}

@@ -1,0 +1,85 @@
+//! The store as it was at one moment.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::errors::{OrRaise, no_keyspace};
+use crate::moments::to_datetime;
+use crate::place::{OpenSnapshot, Place, When};
+use crate::read_mapping::ReadMapping;
+use crate::store::Store;
+
+/// The store as it was at one moment: a mapping to read, of the keyspace "default". `keyspace` gives the others.
+///
+/// While it is open, no version that it can see is dropped: close it, or use it as a context manager.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> db[b"a"] = b"1"
+/// >>> with db.snapshot() as snapshot:
+/// ...     db[b"a"] = b"2"
+/// ...     snapshot[b"a"], db[b"a"]
+/// (b'1', b'2')
+#[pyclass(module = "plimsoll", frozen, mapping, extends = ReadMapping)]
+pub struct Snapshot {
+    open: Arc<OpenSnapshot>,
+}
+
+impl Snapshot {
+    pub(crate) fn new(py: Python<'_>, store: &Arc<Store>, snapshot: plimsoll::Snapshot) -> PyResult<Py<Self>> {
+        let open = OpenSnapshot::new(snapshot);
+        let keyspace = store.default.clone();
+        let place = Place { store: Arc::clone(store), keyspace, when: When::At(Arc::clone(&open)) };
+        Py::new(py, PyClassInitializer::from(ReadMapping { place }).add_subclass(Self { open }))
+    }
+}
+
+#[pymethods]
+impl Snapshot {
+    /// GLSN of its moment.
+    #[getter]
+    fn glsn(&self) -> u64 {
+        self.open.at.0
+    }
+
+    /// Time of the last commit in it; `None` for an empty store, or if the log no longer holds that commit.
+    #[getter]
+    fn time<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let snapshot = self.open.get(py)?;
+        let time = py.detach(|| snapshot.time()).or_raise()?;
+        time.map(|time| to_datetime(py, time)).transpose()
+    }
+
+    /// The keyspace that had this name at the moment, even if it was dropped since. Raises `NoKeyspace` if there was none.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> cats = db.keyspace("cats")
+    /// >>> cats[b"tom"] = b"grey"
+    /// >>> db.snapshot().keyspace("cats")[b"tom"]
+    /// b'grey'
+    fn keyspace(this: PyRef<'_, Self>, name: &str) -> PyResult<Py<ReadMapping>> {
+        let py = this.py();
+        let snapshot = this.open.get(py)?;
+        let keyspace = py.detach(|| snapshot.keyspace(name)).or_raise()?.ok_or_else(|| no_keyspace(name))?;
+        Py::new(py, ReadMapping { place: this.as_super().place.in_keyspace(keyspace) })
+    }
+
+    /// Gives up the moment: versions that only it can see may be dropped.
+    fn close(&self, py: Python<'_>) {
+        self.open.close(py);
+    }
+
+    fn __enter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        this
+    }
+
+    #[pyo3(signature = (*_exception), text_signature = "($self, *exception)")]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
+        self.open.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<plimsoll snapshot at GLSN {}>", self.open.at)
+    }
+}

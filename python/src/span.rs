@@ -1,0 +1,58 @@
+//! A range of keys as callers give it: a start, a stop, a prefix, or several of them.
+
+use std::ops::Bound;
+
+use pyo3::prelude::*;
+
+use crate::bytes_like::BytesLike;
+
+/// Keys from a start (inclusive) to a stop (exclusive).
+#[derive(Clone, Default)]
+pub(crate) struct KeySpan {
+    pub(crate) start: Option<Vec<u8>>,
+    pub(crate) stop: Option<Vec<u8>>,
+}
+
+impl KeySpan {
+    /// The keys that lie between `start` and `stop` and begin with `prefix`.
+    pub(crate) fn new(
+        start: Option<BytesLike<'_>>,
+        stop: Option<BytesLike<'_>>,
+        prefix: Option<BytesLike<'_>>,
+    ) -> PyResult<Self> {
+        let owned = |bytes: Option<BytesLike<'_>>| bytes.map(|bytes| bytes.get().to_vec());
+        let (mut start, mut stop) = (owned(start), owned(stop));
+        if let Some(prefix) = owned(prefix).filter(|prefix| !prefix.is_empty()) {
+            if let Some(end) = end_of_prefix(&prefix) {
+                stop = Some(stop.map_or(end.clone(), |stop| stop.min(end)));
+            }
+            start = start.max(Some(prefix));
+        }
+        Ok(Self { start, stop })
+    }
+
+    pub(crate) fn of_prefix(prefix: &[u8]) -> Self {
+        let stop = if prefix.is_empty() { None } else { end_of_prefix(prefix) };
+        Self { start: Some(prefix.to_vec()), stop }
+    }
+
+    /// As bounds, without the keys that a walk has passed up to `last`.
+    pub(crate) fn behind(&self, last: Option<&[u8]>, reverse: bool) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        let mut start = self.start.clone().map_or(Bound::Unbounded, Bound::Included);
+        let mut stop = self.stop.clone().map_or(Bound::Unbounded, Bound::Excluded);
+        match (last, reverse) {
+            (None, _) => {}
+            (Some(last), false) => start = Bound::Excluded(last.to_vec()),
+            (Some(last), true) => stop = Bound::Excluded(last.to_vec()),
+        }
+        (start, stop)
+    }
+}
+
+/// The first key behind those that begin with `prefix`; `None` if there is none.
+fn end_of_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let kept = prefix.iter().rposition(|&byte| byte < 0xff)?;
+    let mut end = prefix[..=kept].to_vec();
+    end[kept] += 1;
+    Some(end)
+}

@@ -1,0 +1,69 @@
+//! An open store, shared by everything that was made from it.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use plimsoll::{Db, Keyspace};
+use pyo3::prelude::*;
+
+use crate::calls::interruptible;
+use crate::errors::OrRaise;
+use crate::fork::ForkSafe;
+
+/// Stores that are open in this process.
+static OPEN: Mutex<Vec<Weak<Store>>> = Mutex::new(Vec::new());
+
+/// An open store.
+pub(crate) struct Store {
+    db: Option<ForkSafe<Db>>,
+    /// The keyspace that always exists.
+    pub(crate) default: Keyspace,
+    /// Empty for a store in memory.
+    pub(crate) path: String,
+    pub(crate) read_only: bool,
+}
+
+impl Store {
+    pub(crate) fn new(db: Db, path: String, read_only: bool) -> PyResult<Arc<Self>> {
+        let default = db.keyspace("default").or_raise()?;
+        let store = Arc::new(Self { db: Some(ForkSafe::new(db)), default, path, read_only });
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|store| store.strong_count() > 0);
+        open.push(Arc::downgrade(&store));
+        Ok(store)
+    }
+
+    /// The engine's handle, in the process that opened the store.
+    #[inline]
+    pub(crate) fn db(&self) -> PyResult<&Db> {
+        self.db.as_ref().expect("it is taken out only on drop").get()
+    }
+
+    pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let db = self.db()?.clone();
+        interruptible(py, move || db.close())?.or_raise()
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let db = self.db.take();
+        // Closing writes files and joins threads. An interpreter that is shutting down is not attached to any more.
+        let mut db = Some(db);
+        if Python::try_attach(|py| py.detach(|| drop(db.take()))).is_none() {
+            drop(db);
+        }
+    }
+}
+
+/// Closes every store that is still open: registered with `atexit`, so that memtables are flushed and the warm image is saved.
+#[pyfunction]
+pub(crate) fn _close_all(py: Python<'_>) {
+    let open = std::mem::take(&mut *OPEN.lock().unwrap_or_else(PoisonError::into_inner));
+    for store in open.iter().filter_map(Weak::upgrade) {
+        if let Ok(db) = store.db() {
+            let db = db.clone();
+            // What a commit has acknowledged is safe without it.
+            let _ = py.detach(move || db.close());
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Runs a change in a transaction, and again after a conflict.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll::Error;
+use pyo3::prelude::*;
+
+use crate::errors::raised;
+use crate::place::{OpenTransaction, Place, When};
+use crate::store::Store;
+
+/// Attempts before a conflict is an error, as for the engine's own `Db::transact`.
+const ATTEMPTS: u32 = 32;
+
+const FIRST_PAUSE: Duration = Duration::from_micros(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// Runs `change` with an open transaction and commits it, until there is no conflict. Returns the result of the last run, and the commit's
+/// GLSN.
+pub(crate) fn transact<T>(
+    py: Python<'_>,
+    store: &Arc<Store>,
+    mut change: impl FnMut(&Arc<OpenTransaction>) -> PyResult<T>,
+) -> PyResult<(T, u64)> {
+    let mut attempt = 1;
+    loop {
+        let open = OpenTransaction::new(store.db()?.begin());
+        let done = match change(&open) {
+            Ok(done) => done,
+            Err(error) => {
+                drop(open.end(py));
+                return Err(error);
+            }
+        };
+        match commit(py, &open) {
+            Ok(glsn) => return Ok((done, glsn)),
+            Err(Error::Conflict { .. }) if attempt < ATTEMPTS => pause(py, attempt)?,
+            Err(error) => return Err(raised(&error)),
+        }
+        attempt += 1;
+    }
+}
+
+/// Commits what `change` left open.
+fn commit(py: Python<'_>, open: &Arc<OpenTransaction>) -> plimsoll::Result<u64> {
+    let Ok(transaction) = open.end(py) else {
+        return Ok(open.committed(py).unwrap_or(open.at).0);
+    };
+    let glsn = py.detach(|| transaction.commit())?;
+    open.note_committed(py, glsn);
+    Ok(glsn.0)
+}
+
+/// A random pause below a bound that doubles.
+fn pause(py: Python<'_>, attempt: u32) -> PyResult<()> {
+    let bound = FIRST_PAUSE.saturating_mul(1 << (attempt - 1).min(16)).min(LONGEST_PAUSE);
+    py.detach(|| std::thread::sleep(bound.mul_f64(fastrand::f64())));
+    py.check_signals()
+}
+
+/// Runs a change of one keyspace: in the place's transaction, or in one of its own. Returns the commit's GLSN in the second case.
+pub(crate) fn change<T>(
+    py: Python<'_>,
+    place: &Place,
+    mut change: impl FnMut(&Place) -> PyResult<T>,
+) -> PyResult<(T, Option<u64>)> {
+    if let When::In(_) = &place.when {
+        return change(place).map(|done| (done, None));
+    }
+    let (done, glsn) = transact(py, &place.store, |open| {
+        let inside = Place { when: When::In(Arc::clone(open)), ..place.clone() };
+        change(&inside)
+    })?;
+    Ok((done, Some(glsn)))
+}

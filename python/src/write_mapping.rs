@@ -1,0 +1,249 @@
+//! A keyspace as a mapping that is written, too: at once, or in a transaction.
+
+use pyo3::exceptions::{PyKeyError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+
+use crate::bytes_like::BytesLike;
+use crate::errors::OrRaise;
+use crate::many;
+use crate::place::{Place, When};
+use crate::read_mapping::ReadMapping;
+use crate::rows::{self, Part, Visit, Walk};
+use crate::span::KeySpan;
+use crate::transact::change;
+
+/// A sorted mapping of `bytes` to `bytes` that can be changed: the keyspace of an open store, where each call is a commit of its own, or of a
+/// transaction, where all of them are one commit.
+#[pyclass(module = "plimsoll", frozen, subclass, mapping, extends = ReadMapping)]
+pub struct WriteMapping;
+
+/// The layers of a mapping in `place`.
+pub(crate) fn layers(place: Place) -> PyClassInitializer<WriteMapping> {
+    PyClassInitializer::from(ReadMapping { place }).add_subclass(WriteMapping)
+}
+
+/// The place of a mapping.
+fn place_of<'a>(this: &'a PyRef<'_, WriteMapping>) -> &'a Place {
+    let read: &ReadMapping = this.as_super();
+    &read.place
+}
+
+pub(crate) fn put(py: Python<'_>, place: &Place, key: &[u8], value: &[u8]) -> PyResult<Option<u64>> {
+    match &place.when {
+        When::Now => {
+            let db = place.store.db()?;
+            let glsn = py.detach(|| db.put(&place.keyspace, key, value)).or_raise()?;
+            Ok(Some(glsn.0))
+        }
+        When::In(transaction) => transaction
+            .write(py, key.len() + value.len(), |transaction| transaction.put(&place.keyspace, key, value))
+            .map(|()| None),
+        When::At(_) => unreachable!("a snapshot is no WriteMapping"),
+    }
+}
+
+pub(crate) fn delete(py: Python<'_>, place: &Place, key: &[u8]) -> PyResult<Option<u64>> {
+    match &place.when {
+        When::Now => {
+            let db = place.store.db()?;
+            let glsn = py.detach(|| db.delete(&place.keyspace, key)).or_raise()?;
+            Ok(Some(glsn.0))
+        }
+        When::In(transaction) => {
+            transaction.write(py, key.len(), |transaction| transaction.delete(&place.keyspace, key)).map(|()| None)
+        }
+        When::At(_) => unreachable!("a snapshot is no WriteMapping"),
+    }
+}
+
+/// Takes the first or the last row out.
+fn take_end<'py>(py: Python<'py>, place: &Place, reverse: bool) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let (taken, _) = change(py, place, |place| {
+        let visit = Visit { reverse, limit: Some(1), ..Visit::default() };
+        let mut taken = None;
+        Walk::new(py, place, visit, false)?.for_each_batch(py, |batch| {
+            for (key, value) in batch {
+                taken = Some((key.to_vec(), rows::part_of(py, Part::Items, (key, value))?));
+            }
+            Ok(())
+        })?;
+        let Some((key, row)) = taken else { return Ok(None) };
+        delete(py, place, &key)?;
+        Ok(Some(row))
+    })?;
+    Ok(taken)
+}
+
+/// The value of a key, for a change that depends on it.
+fn value<'py>(py: Python<'py>, place: &Place, key: &[u8]) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    Ok(place.load(py, key)?.map(|value| PyBytes::new(py, &value)))
+}
+
+#[pymethods]
+impl WriteMapping {
+    /// Gives a key a value. Returns the commit's GLSN once it is durable; in a transaction: `None`.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> glsn = db.put(b"ada", b"Ada Lovelace")
+    /// >>> db.at(glsn)[b"ada"]
+    /// b'Ada Lovelace'
+    fn put(this: PyRef<'_, Self>, key: BytesLike<'_>, value: BytesLike<'_>) -> PyResult<Option<u64>> {
+        put(this.py(), place_of(&this), key.get(), value.get())
+    }
+
+    /// Takes a key's value away, if it has one. Returns the commit's GLSN; in a transaction: `None`.
+    fn delete(this: PyRef<'_, Self>, key: BytesLike<'_>) -> PyResult<Option<u64>> {
+        delete(this.py(), place_of(&this), key.get())
+    }
+
+    fn __setitem__(this: PyRef<'_, Self>, key: BytesLike<'_>, value: BytesLike<'_>) -> PyResult<()> {
+        put(this.py(), place_of(&this), key.get(), value.get()).map(drop)
+    }
+
+    fn __delitem__(this: PyRef<'_, Self>, key: Bound<'_, PyAny>) -> PyResult<()> {
+        let py = this.py();
+        let bytes: BytesLike<'_> = key.extract()?;
+        let (was_there, _) = change(py, place_of(&this), |place| {
+            let was_there = place.contains(py, bytes.get())?;
+            if was_there {
+                delete(py, place, bytes.get())?;
+            }
+            Ok(was_there)
+        })?;
+        if was_there { Ok(()) } else { Err(PyKeyError::new_err(key.unbind())) }
+    }
+
+    /// Puts the pairs of a mapping or an iterable, all in one transaction. Returns the commit's GLSN; in a transaction: `None`.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> glsn = db.put_many((b"%03d" % n, b"x") for n in range(1000))
+    /// >>> db.count()
+    /// 1000
+    fn put_many(this: PyRef<'_, Self>, pairs: Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+        let py = this.py();
+        Ok(change(py, place_of(&this), |place| many::put_into(py, place, &pairs))?.1)
+    }
+
+    /// Deletes keys, all in one transaction; those without a value are left alone. Returns as `put_many`.
+    fn delete_many(this: PyRef<'_, Self>, keys: Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+        let py = this.py();
+        Ok(change(py, place_of(&this), |place| many::delete_from(py, place, &keys))?.1)
+    }
+
+    /// Deletes the keys from `start` (inclusive) to `stop` (exclusive) that begin with `prefix`, in one transaction. Returns how many there were.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.update({b"a/1": b"", b"a/2": b"", b"b": b""})
+    /// >>> db.delete_range(prefix=b"a/")
+    /// 2
+    #[pyo3(signature = (start = None, stop = None, *, prefix = None))]
+    fn delete_range(
+        this: PyRef<'_, Self>,
+        start: Option<BytesLike<'_>>,
+        stop: Option<BytesLike<'_>>,
+        prefix: Option<BytesLike<'_>>,
+    ) -> PyResult<u64> {
+        let py = this.py();
+        let span = KeySpan::new(start, stop, prefix)?;
+        delete_range(py, place_of(&this), &span)
+    }
+
+    /// Deletes every key of the keyspace, in one transaction.
+    fn clear(this: PyRef<'_, Self>) -> PyResult<()> {
+        delete_range(this.py(), place_of(&this), &KeySpan::default()).map(drop)
+    }
+
+    /// As `dict.update` with one mapping or iterable of pairs: all in one transaction.
+    fn update(this: PyRef<'_, Self>, other: Bound<'_, PyAny>) -> PyResult<()> {
+        let py = this.py();
+        change(py, place_of(&this), |place| many::put_into(py, place, &other)).map(drop)
+    }
+
+    /// Removes a key and returns its value, or `default`; raises `KeyError` if neither is there.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db[b"a"] = b"1"
+    /// >>> db.pop(b"a"), db.pop(b"a", None)
+    /// (b'1', None)
+    #[pyo3(signature = (key, *default), text_signature = "($self, key, default=...)")]
+    fn pop<'py>(
+        this: PyRef<'py, Self>,
+        key: Bound<'py, PyAny>,
+        default: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if default.len() > 1 {
+            return Err(PyTypeError::new_err("pop takes a key and one default"));
+        }
+        let py = this.py();
+        let bytes: BytesLike<'_> = key.extract()?;
+        let (taken, _) = change(py, place_of(&this), |place| {
+            let value = value(py, place, bytes.get())?;
+            if value.is_some() {
+                delete(py, place, bytes.get())?;
+            }
+            Ok(value)
+        })?;
+        match taken {
+            Some(value) => Ok(value.into_any()),
+            None if default.is_empty() => Err(PyKeyError::new_err(key.unbind())),
+            None => default.get_item(0),
+        }
+    }
+
+    /// Removes the first key, and returns it and its value; raises `KeyError` if there is none.
+    fn popitem<'py>(this: PyRef<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        take_end(this.py(), place_of(&this), false)?.ok_or_else(|| PyKeyError::new_err("there is no key"))
+    }
+
+    /// Removes the first key, and returns it and its value; `None` if there is none. Consumers that take from one keyspace at once each get
+    /// another key.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.update({b"1": b"wash", b"2": b"dry"})
+    /// >>> db.pop_first(), db.pop_last(), db.pop_last()
+    /// ((b'1', b'wash'), (b'2', b'dry'), None)
+    fn pop_first<'py>(this: PyRef<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        take_end(this.py(), place_of(&this), false)
+    }
+
+    /// As `pop_first`, for the last key.
+    fn pop_last<'py>(this: PyRef<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        take_end(this.py(), place_of(&this), true)
+    }
+
+    /// The value of a key; if it has none, it gets `default` first.
+    fn setdefault<'py>(
+        this: PyRef<'py, Self>,
+        key: BytesLike<'py>,
+        default: BytesLike<'py>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let py = this.py();
+        let (value, _) = change(py, place_of(&this), |place| match value(py, place, key.get())? {
+            Some(value) => Ok(value),
+            None => {
+                put(py, place, key.get(), default.get())?;
+                Ok(PyBytes::new(py, default.get()))
+            }
+        })?;
+        Ok(value)
+    }
+}
+
+fn delete_range(py: Python<'_>, place: &Place, span: &KeySpan) -> PyResult<u64> {
+    let (deleted, _) = change(py, place, |place| {
+        let mut deleted = 0;
+        let visit = Visit { span: span.clone(), ..Visit::default() };
+        Walk::new(py, place, visit, true)?.for_each_batch(py, |batch| {
+            let keys: Vec<Vec<u8>> = batch.map(|(key, _)| key.to_vec()).collect();
+            deleted += keys.len() as u64;
+            let When::In(transaction) = &place.when else { unreachable!("a change is in a transaction") };
+            let bytes = keys.iter().map(Vec::len).sum();
+            transaction.write(py, bytes, |transaction| {
+                keys.iter().try_for_each(|key| transaction.delete(&place.keyspace, key))
+            })
+        })?;
+        Ok(deleted)
+    })?;
+    Ok(deleted)
+}

@@ -1,0 +1,158 @@
+"""Streams of the log, commits, followers, watches."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+import plimsoll
+
+
+def test_streams_and_commits_have_one_order(db: plimsoll.Db) -> None:
+    first, last = db.log.append(7, b"a", bytearray(b"b"))
+    glsn = db.put(b"key", b"value")
+    db.log.append(8, b"c")
+    assert (last, glsn) == (first + 1, last + 1)
+    assert [entry.payload for entry in db.log.scan(stream=7)] == [b"a", b"b"]
+    entries = list(db.log.scan(first))
+    assert [(entry.glsn - first, entry.stream) for entry in entries] == [(0, 7), (1, 7), (2, 0), (3, 8)]
+    assert [entry.glsn for entry in db.log.scan(first, last)] == [first]
+    entry = db.log.read(first)
+    assert (entry.payload, entry.stream, entry.time.tzinfo is not None) == (b"a", 7, True)
+    assert db.log.commit(first) is None
+    bounds = db.log.bounds
+    assert bounds.next == first + 4 and bounds.durable == first + 3
+
+
+def test_scans_cross_batches(db: plimsoll.Db) -> None:
+    for _ in range(5):
+        db.log.append(1, *(b"%d" % number for number in range(1000)))
+    assert sum(1 for _ in db.log.scan(stream=1)) == 5_000
+
+
+def test_commits_are_read_back_with_their_changes(db: plimsoll.Db) -> None:
+    start = db.newest + 1
+    with db.transaction(metadata=b"why") as tx:
+        tx[b"a"] = b"1"
+        tx[b"big"] = b"x" * 100_000
+    db.delete(b"a")
+    first, second = db.log.commits(start)
+    assert first.metadata == b"why" and [change.key for change in first] == [b"a", b"big"]
+    assert [change.size for change in first.changes()] == [1, 100_000]
+    assert [change.value() for change in first][1] == b"x" * 100_000
+    (change,) = second
+    assert change.deleted and change.size is None and change.value() is None and change.keyspace == "default"
+    feed = db.log.commits(start, keyspace="default", prefix=b"b")
+    assert [[change.key for change in commit] for commit in feed] == [[b"big"]]
+    assert feed.next(timeout=0) is None
+    with pytest.raises(plimsoll.InvalidInput):
+        db.log.commits(prefix=b"b")
+
+
+def test_a_feed_waits_and_goes_on(db: plimsoll.Db) -> None:
+    feed = db.log.commits(db.newest + 1)
+    assert list(feed) == []
+    thread = threading.Timer(0.2, lambda: db.put(b"later", b""))
+    thread.start()
+    commit = feed.next(timeout=10)
+    thread.join()
+    assert commit is not None and [change.key for change in commit] == [b"later"]
+    assert feed.position == db.newest + 1
+
+
+def test_followers_wake_and_time_out(db: plimsoll.Db) -> None:
+    follow = db.log.follow(stream=2)
+    started = time.monotonic()
+    assert follow.next(timeout=0.2) is None and time.monotonic() - started >= 0.2
+    thread = threading.Timer(0.1, lambda: db.log.append(2, b"entry"))
+    thread.start()
+    assert next(follow).payload == b"entry"
+    thread.join()
+
+
+def test_cursors_hold_the_log(db: plimsoll.Db) -> None:
+    start = db.log.cursor("mailer", 1)
+    for number in range(3):
+        db[b"%d" % number] = b""
+    assert start == 1 and db.log.cursors() == {"mailer": 1}
+    db.log.advance_cursor("mailer", 3)
+    assert db.log.cursor("mailer") == 3
+    assert db.log.trim(db.newest) <= 3
+    db.log.drop_cursor("mailer")
+    assert db.log.cursors() == {}
+
+
+def test_a_watch_gives_each_change_once_in_order(db: plimsoll.Db) -> None:
+    with db.watch(b"user/") as watch:
+        db.update({b"user/a": b"1", b"other": b"", b"user/b": b"2"})
+        db.delete(b"user/a")
+        seen = [next(watch) for _ in range(3)]
+        assert [(change.key, change.value()) for change in seen] == [
+            (b"user/a", b"1"),
+            (b"user/b", b"2"),
+            (b"user/a", None),
+        ]
+        assert watch.next(timeout=0) is None
+        again = db.watch(b"user/", start=seen[0].glsn)
+        assert next(again).key == b"user/a" and again.position == seen[0].glsn
+        assert next(again).key == b"user/b" and again.position == seen[0].glsn + 1
+    with pytest.raises(plimsoll.Closed):
+        watch.next()
+    assert list(watch) == []
+
+
+def test_closing_a_watch_ends_who_waits_in_it(db: plimsoll.Db) -> None:
+    watch = db.watch()
+    timer = threading.Timer(0.2, watch.close)
+    timer.start()
+    assert list(watch) == []
+    timer.join()
+
+
+def test_closing_the_store_ends_a_watch(path: str) -> None:
+    db = plimsoll.open(path, memory="16MiB")
+    watch = db.watch()
+    timer = threading.Timer(0.2, db.close)
+    timer.start()
+    with pytest.raises(plimsoll.Closed):
+        next(watch)
+    timer.join()
+
+
+def test_an_event_loop_watches_and_loses_nothing_where_a_task_is_cancelled(db: plimsoll.Db) -> None:
+    async def main() -> list[bytes]:
+        seen = []
+        async with db.watch_async(b"k") as watch:
+            for number in range(20):
+                waiting = asyncio.ensure_future(anext(watch))
+                await asyncio.sleep(0.01)
+                if number % 3 == 0:
+                    waiting.cancel()
+                    await asyncio.gather(waiting, return_exceptions=True)
+                    await asyncio.to_thread(db.put, b"k%02d" % number, b"")
+                    await asyncio.sleep(0.01)
+                    seen.append((await anext(watch)).key)
+                else:
+                    await asyncio.to_thread(db.put, b"k%02d" % number, b"")
+                    seen.append((await waiting).key)
+        return seen
+
+    assert asyncio.run(main()) == [b"k%02d" % number for number in range(20)]
+
+
+def test_the_event_loop_goes_on_while_a_watch_waits(db: plimsoll.Db) -> None:
+    async def main() -> int:
+        ticks = 0
+        async with db.watch_async() as watch:
+            waiting = asyncio.ensure_future(anext(watch))
+            while not waiting.done() and ticks < 20:
+                await asyncio.sleep(0.01)
+                ticks += 1
+            db[b"a"] = b"1"
+            assert (await waiting).key == b"a"
+        return ticks
+
+    assert asyncio.run(main()) == 20

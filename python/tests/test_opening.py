@@ -1,0 +1,153 @@
+"""Opening, options, errors with their numbers, care of a store."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import plimsoll
+
+
+def test_what_was_written_is_there_again(path: str) -> None:
+    with plimsoll.open(path, memory="16MiB") as db:
+        db[b"a"] = b"1"
+        store = db.id
+    with plimsoll.open(Path(path), memory=16 << 20) as db:
+        assert (db[b"a"], db.id, db.path, db.read_only) == (b"1", store, path, False)
+    assert repr(db) == f"<plimsoll store {path!r}>".replace("'", '"')
+
+
+def test_a_closed_store_says_so(path: str) -> None:
+    db = plimsoll.open(path, memory="16MiB")
+    db[b"a"] = b"1"
+    space, snapshot, tx = db.keyspace("k"), db.snapshot(), db.transaction()
+    db.close()
+    db.close()
+    uses = (lambda: db[b"a"], lambda: db.put(b"a", b"2"), lambda: list(space), lambda: snapshot[b"a"], lambda: tx[b"a"])
+    for use in uses:
+        with pytest.raises(plimsoll.Closed):
+            use()
+
+
+def test_a_store_that_nobody_refers_to_is_closed(path: str) -> None:
+    plimsoll.open(path, memory="16MiB")[b"a"] = b"1"
+    gc.collect()
+    with plimsoll.open(path, memory="16MiB") as db:
+        assert db[b"a"] == b"1"
+
+
+def test_what_was_made_from_a_store_keeps_it_open(path: str) -> None:
+    space = plimsoll.open(path, memory="16MiB").keyspace("k")
+    gc.collect()
+    space[b"a"] = b"1"
+    walk = space.items()
+    del space
+    gc.collect()
+    assert list(walk) == [(b"a", b"1")]
+
+
+def test_sizes_are_written_as_people_write_them(path: str) -> None:
+    for text, size in (("16MiB", 16 << 20), ("20mb", 20_000_000), ("17 MiB", 17 << 20), ("16777216", 16 << 20), ("16m", 16 << 20)):
+        with plimsoll.open(path, memory=text) as db:
+            # In whole chunks of 64 KiB.
+            assert size - (1 << 16) < db.stats()["memory"]["limit_bytes"] <= size
+            db.set_memory("32MiB")
+            assert db.stats()["memory"]["limit_bytes"] == 32 << 20
+    for wrong in ("much", "", "-1", "1.5GB", "99999999999999TB"):
+        with pytest.raises(plimsoll.InvalidInput, match="size"):
+            plimsoll.open(path, memory=wrong)
+
+
+def test_errors_carry_their_numbers(path: str) -> None:
+    with pytest.raises(plimsoll.InvalidInput) as small:
+        plimsoll.open(path, memory="1MiB")
+    assert (small.value.bytes, small.value.limit_bytes) == (1 << 20, 16 << 20)
+    assert isinstance(small.value, ValueError)
+    with pytest.raises(plimsoll.NotAStore) as nothing:
+        plimsoll.open(path, memory="16MiB", create=False)
+    assert nothing.value.path == path
+    with pytest.raises(plimsoll.InvalidInput, match="durability"):
+        plimsoll.open(path, durability="maybe")  # type: ignore[arg-type]
+    with plimsoll.open(path, memory="16MiB") as db:
+        with pytest.raises(plimsoll.InvalidInput) as long:
+            db[b"k" * 5_000] = b""
+        assert (long.value.bytes, long.value.limit_bytes) == (5_000, 4_096)
+        with pytest.raises(plimsoll.Locked) as locked:
+            plimsoll.open(path, memory="16MiB")
+        assert (locked.value.path, locked.value.pid) == (path, os.getpid())
+    with pytest.raises(plimsoll.IoError) as failed:
+        plimsoll.open("/proc/no/store", memory="16MiB")
+    assert isinstance(failed.value, OSError) and failed.value.errno == 2
+
+
+def test_reading_only_works_beside_a_writer_and_writes_nothing(path: str) -> None:
+    with plimsoll.open(path, memory="16MiB") as db:
+        db[b"a"] = b"1"
+        with plimsoll.open(path, memory="16MiB", read_only=True) as reader:
+            assert reader[b"a"] == b"1" and reader.read_only
+            with pytest.raises(plimsoll.ReadOnly):
+                reader[b"b"] = b"2"
+
+
+def test_a_backup_is_a_store(db: plimsoll.Db, tmp_path: Path) -> None:
+    db[b"a"] = b"1"
+    report = db.backup(tmp_path / "copy")
+    assert report.glsn == db.newest and report.files > 0
+    with plimsoll.open(tmp_path / "copy", memory="16MiB") as copy:
+        assert copy[b"a"] == b"1"
+    assert db.backup(str(tmp_path / "whole"), copy=True).bytes_linked == 0
+
+
+def test_damage_is_reported(path: str) -> None:
+    with plimsoll.open(path, memory="16MiB") as db:
+        db.put_many((b"%05d" % number, b"x" * 100) for number in range(5_000))
+        db.flush()
+        seen: list[tuple[int, int]] = []
+        assert db.verify(lambda done, total: seen.append((done, total))).ok
+        assert seen and all(done <= total for done, total in seen)
+    run = max(Path(path).rglob("*.run"), key=lambda file: file.stat().st_size)
+    bytes_of = bytearray(run.read_bytes())
+    bytes_of[len(bytes_of) // 2] ^= 1
+    run.write_bytes(bytes_of)
+    report = plimsoll.verify(path, memory="16MiB")
+    assert not report.ok and any(run.name in problem for problem in report.problems)
+    with plimsoll.open(path, memory="16MiB") as db, pytest.raises(plimsoll.Corrupt) as caught:
+        list(db.items())
+    assert caught.value.file is not None and run.name in caught.value.file
+
+
+def test_a_progress_callback_may_end_a_verification(db: plimsoll.Db) -> None:
+    db.put_many((b"%05d" % number, b"x" * 1000) for number in range(5_000))
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        db.verify(stop)
+    assert db.verify().ok
+
+
+def test_memory_stays_below_its_line_from_outside(path: str) -> None:
+    program = f"""
+import plimsoll
+def anonymous():
+    for line in open("/proc/self/status"):
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) << 10
+before = anonymous()
+with plimsoll.open({path!r}, memory="32MiB", durability="buffered") as db:
+    peak = 0
+    for batch in range(100):
+        db.put_many((b"%08d" % (n * 7919 % 1_000_003), b"x" * 100) for n in range(batch * 3000, batch * 3000 + 3000))
+        peak = max(peak, anonymous())
+    assert db.count() == 300_000
+    peak = max(peak, anonymous())
+# Python's own objects (a batch of rows) come on top.
+assert peak - before < (32 << 20) + (8 << 20), peak - before
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=100)

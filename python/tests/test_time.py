@@ -1,0 +1,101 @@
+"""Earlier moments, history, differences, retention."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+import plimsoll
+
+
+def test_every_moment_can_be_read(db: plimsoll.Db) -> None:
+    glsns = [db.put(b"count", b"%d" % number) for number in range(50)]
+    for number, glsn in enumerate(glsns):
+        with db.at(glsn) as then:
+            assert then[b"count"] == b"%d" % number and then.glsn == glsn
+    assert b"count" not in db.at(glsns[0] - 1)
+
+
+def test_a_time_is_a_moment_with_and_without_a_zone(db: plimsoll.Db) -> None:
+    db[b"tea"] = b"3.10"
+    time.sleep(0.01)
+    between = datetime.now(timezone.utc)
+    time.sleep(0.01)
+    db[b"tea"] = b"3.20"
+    local = between.astimezone().replace(tzinfo=None)
+    for moment in (between, local):
+        assert db.at(moment)[b"tea"] == b"3.10"
+    written = db.at(db.newest).time
+    assert written is not None and written.tzinfo is timezone.utc and abs(written - between) < timedelta(seconds=10)
+    assert len(db.at(datetime(1969, 1, 1, tzinfo=timezone.utc))) == 0
+
+
+def test_moments_that_do_not_exist_say_so(db: plimsoll.Db) -> None:
+    newest = db.put(b"a", b"1")
+    with pytest.raises(plimsoll.NotYet) as caught:
+        db.at(newest + 1)
+    assert (caught.value.asked, caught.value.newest) == (newest + 1, newest)
+    for wrong in ("yesterday", 1.5, True, None):
+        with pytest.raises(TypeError, match="moment"):
+            db.at(wrong)  # type: ignore[arg-type]
+
+
+def test_history_and_differences_name_their_commits(db: plimsoll.Db) -> None:
+    first = db.put(b"tea", b"3.10")
+    second = db.delete(b"tea")
+    third = db.put(b"tea", b"3.20" * 1000)
+    versions = list(db.history(b"tea"))
+    assert [version.glsn for version in versions] == [third, second, first]
+    assert [version.deleted for version in versions] == [False, True, False]
+    assert [version.size for version in versions] == [4000, None, 4]
+    assert [version.value() for version in versions] == [b"3.20" * 1000, None, b"3.10"]
+    assert all(version.key == b"tea" and version.time is not None for version in versions)
+    (difference,) = db.diff(first, third)
+    assert (difference.key, difference.by) == (b"tea", third)
+    assert difference.before is not None and difference.before.value() == b"3.10"
+    assert list(db.diff(first, third, b"coffee")) == []
+    (gone,) = db.diff(first, second)
+    assert gone.after is None and gone.by == second
+
+
+def test_a_keyspace_that_keeps_only_the_present_refuses_the_past(db: plimsoll.Db) -> None:
+    sessions = db.keyspace("sessions", retention="latest")
+    first = sessions.put(b"a", b"1")
+    sessions.put(b"a", b"2")
+    db.flush()
+    db.compact()
+    with pytest.raises(plimsoll.Trimmed) as caught:
+        db.at(first).keyspace("sessions")[b"a"]
+    assert caught.value.asked == first < caught.value.first
+
+
+@pytest.mark.parametrize("retention", ["forever", "latest", 1000, timedelta(days=30)])
+def test_retentions_come_back_as_they_were_given(db: plimsoll.Db, retention: str | int | timedelta) -> None:
+    space = db.keyspace("space", retention=retention)  # type: ignore[arg-type]
+    assert space.retention == retention
+    other = "latest" if retention != "latest" else 7
+    with pytest.raises(plimsoll.InvalidInput):
+        db.keyspace("space", retention=other)  # type: ignore[arg-type]
+    space.retention = other  # type: ignore[assignment]
+    assert space.retention == other
+    for wrong in ("sometimes", -1, 1.5, True):
+        with pytest.raises((plimsoll.InvalidInput, OverflowError), match="retention|convert"):
+            db.set_retention("space", wrong)  # type: ignore[arg-type]
+
+
+def test_a_snapshot_holds_its_moment_until_it_is_closed(db: plimsoll.Db) -> None:
+    latest = db.keyspace("latest", retention="latest")
+    latest[b"a"] = b"1"
+    snapshot = db.snapshot()
+    then = snapshot.keyspace("latest")
+    latest[b"a"] = b"2"
+    db.flush()
+    db.compact()
+    assert then[b"a"] == b"1" and latest[b"a"] == b"2"
+    snapshot.close()
+    snapshot.close()
+    for use in (lambda: then[b"a"], lambda: list(snapshot), lambda: snapshot.time):
+        with pytest.raises(plimsoll.Closed):
+            use()

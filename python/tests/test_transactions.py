@@ -1,0 +1,152 @@
+"""Transactions: one commit or none, conflicts, retries."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+import plimsoll
+
+
+def test_a_block_is_one_commit(db: plimsoll.Db) -> None:
+    before = db.newest
+    with db.transaction(metadata=b"by Ada") as tx:
+        tx[b"a"] = b"1"
+        tx.update({b"b": b"2"})
+        assert tx[b"a"] == b"1" and b"a" not in db and tx.glsn is None and tx.at == before
+    assert tx.glsn == db.newest == before + 1 and dict(db) == {b"a": b"1", b"b": b"2"}
+    commit = db.log.commit(before + 1)
+    assert commit is not None and commit.metadata == b"by Ada" and commit.read_at == before
+
+
+def test_an_exception_in_a_block_writes_nothing(db: plimsoll.Db) -> None:
+    with pytest.raises(ZeroDivisionError), db.transaction() as tx:
+        tx[b"a"] = b"1"
+        1 / 0  # noqa: B018
+    assert len(db) == 0 and tx.glsn is None
+
+
+def test_what_was_read_and_changed_since_is_a_conflict(db: plimsoll.Db) -> None:
+    db[b"seat"] = b"free"
+    tx = db.transaction()
+    assert tx[b"seat"] == b"free"
+    by = db.put(b"seat", b"taken")
+    tx[b"other"] = b"1"
+    with pytest.raises(plimsoll.Conflict) as caught:
+        tx.commit()
+    assert (caught.value.key[-4:], caught.value.at, caught.value.by) == (b"seat", by - 1, by)
+    assert b"other" not in db
+
+
+def test_a_range_that_was_read_conflicts_with_a_new_key_in_it(db: plimsoll.Db) -> None:
+    tx = db.transaction()
+    assert tx.count(prefix=b"order/") == 0
+    db[b"order/1"] = b""
+    tx[b"total"] = b"0"
+    with pytest.raises(plimsoll.Conflict):
+        tx.commit()
+
+
+def test_a_transaction_that_has_ended_says_so(db: plimsoll.Db) -> None:
+    committed, aborted = db.transaction(), db.transaction()
+    committed.commit()
+    aborted.abort()
+    aborted.abort()
+    for tx, how in ((committed, "committed"), (aborted, "aborted")):
+        for use in (lambda: tx[b"a"], lambda: tx.put(b"a", b"1"), tx.commit, lambda: list(tx)):  # noqa: B023
+            with pytest.raises(plimsoll.TransactionEnded, match=how):
+                use()
+
+
+def test_transact_counts_right_from_many_threads(db: plimsoll.Db) -> None:
+    def add(tx: plimsoll.Transaction, key: bytes, amount: int) -> int:
+        total = int(tx.get(key, b"0")) + amount
+        tx[key] = b"%d" % total
+        return total
+
+    def work() -> None:
+        for _ in range(25):
+            db.transact(add, b"total", amount=2)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert db[b"total"] == b"200"
+
+
+def test_transact_passes_exceptions_on_and_refuses_coroutines(db: plimsoll.Db) -> None:
+    def fails(tx: plimsoll.Transaction) -> None:
+        tx[b"a"] = b"1"
+        raise LookupError("no")
+
+    with pytest.raises(LookupError, match="no"):
+        db.transact(fails)
+
+    async def waits(tx: plimsoll.Transaction) -> None:
+        tx[b"a"] = b"1"
+
+    with pytest.raises(TypeError, match="event loop"), pytest.warns(RuntimeWarning, match="never awaited"):
+        db.transact(waits)
+    assert len(db) == 0
+
+
+def test_transactions_span_keyspaces(db: plimsoll.Db) -> None:
+    cats = db.keyspace("cats")
+    with db.transaction() as tx:
+        tx[b"a"] = b"1"
+        tx.keyspace(cats)[b"tom"] = b"grey"
+        assert list(tx.keyspace("cats")) == [b"tom"]
+    assert cats[b"tom"] == b"grey" and b"tom" not in db
+    with pytest.raises(plimsoll.NoKeyspace, match="dogs"):
+        db.transaction().keyspace("dogs")
+
+
+def test_a_walk_of_a_transaction_sees_what_is_written_ahead_of_it(db: plimsoll.Db) -> None:
+    db.put_many((b"%04d" % number, b"") for number in range(2_000))
+    tx = db.transaction()
+    walk = iter(tx)
+    assert [next(walk) for _ in range(3)] == [b"0000", b"0001", b"0002"]
+    tx[b"1999+"] = b""
+    del tx[b"1998"]
+    assert list(walk)[-2:] == [b"1999", b"1999+"] and tx.count() == 2_000
+
+
+def test_tickets_are_waited_for_by_threads_and_by_tasks(db: plimsoll.Db) -> None:
+    async def together() -> list[int]:
+        tickets = []
+        for number in range(5):
+            tx = db.transaction()
+            tx[b"%d" % number] = b""
+            tickets.append(tx.commit_submit())
+        return list(await asyncio.gather(*tickets))
+
+    glsns = asyncio.run(together())
+    assert glsns == sorted(glsns) and db.count() == 5
+    ticket = db.log.append_submit(3, b"entry")
+    assert ticket.wait() == ticket.glsn == ticket.wait() and ticket.is_durable
+
+
+def test_a_transaction_larger_than_memory_is_one_commit(db: plimsoll.Db) -> None:
+    before = db.newest
+    with db.transaction() as tx:
+        for number in range(40):
+            tx[b"%02d" % number] = bytes([number]) * (1 << 20)
+        assert tx[b"07"] == b"\7" * (1 << 20)
+    assert db.newest == before + 1 and db[b"39"] == b"\x27" * (1 << 20)
+    stats = db.stats()["memory"]
+    assert stats["peak_bytes"] <= stats["limit_bytes"] == 16 << 20
+
+
+def test_a_new_keyspace_name_in_two_threads_is_made_once(db: plimsoll.Db) -> None:
+    made: list[plimsoll.Keyspace] = []
+    threads = [threading.Thread(target=lambda: made.append(db.keyspace("both"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    made[0][b"a"] = b"1"
+    assert len(made) == 8 and all(space[b"a"] == b"1" for space in made)

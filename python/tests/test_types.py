@@ -1,0 +1,71 @@
+"""The stubs describe the module, and a program that uses it is checked by them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import plimsoll
+
+PROGRAM = '''
+import asyncio
+from datetime import timedelta
+
+import plimsoll
+
+with plimsoll.open("store", memory="256MB", retention=timedelta(days=7)) as db:
+    value: bytes | None = db.get(b"a")
+    there: bytes = db[b"a"]
+    pairs: list[tuple[bytes, bytes]] = list(db[b"a":b"b"])
+    glsn: int = db.put(bytearray(b"a"), memoryview(b"1"))
+
+    def add(tx: plimsoll.Transaction, key: bytes, *, by: int = 1) -> int:
+        maybe: int | None = tx.put(key, b"1")
+        return by
+
+    total: int = db.transact(add, b"a", by=2)
+    spaces: plimsoll.Keyspace = db.keyspace("k", retention="latest")
+    many: list[bytes | str] = db.get_many([b"a"], "none")
+
+    async def follow() -> None:
+        async for change in db.watch_async(b"a"):
+            changed: bytes | None = change.value()
+
+    try:
+        pass
+    except plimsoll.Conflict as conflict:
+        by: int = conflict.by
+'''
+
+WRONG = '''
+import plimsoll
+
+db = plimsoll.in_memory()
+db["text"] = b"1"  # E
+db.put(b"a")  # E
+plimsoll.open("store", durability="maybe")  # E
+db.snapshot()[b"a"] = b"1"  # E
+'''
+
+
+def mypy(folder: Path, program: str) -> str:
+    file = folder / "program.py"
+    file.write_text(program)
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(folder / "cache"), str(file)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+def test_the_stubs_describe_the_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "mypy.stubtest", "plimsoll"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_right_program_is_accepted_and_a_wrong_one_is_not(tmp_path: Path) -> None:
+    assert mypy(tmp_path, PROGRAM) == ""
+    found = {int(line.split(":")[1]) for line in mypy(tmp_path, WRONG).splitlines() if ": error:" in line}
+    assert found == {number for number, line in enumerate(WRONG.splitlines(), 1) if line.endswith("# E")}
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (Path(plimsoll.__file__).parent / "py.typed").exists()
