@@ -1,5 +1,7 @@
 //! `plimsoll count`: how many keys there are in a range, read and counted, or estimated.
 
+use std::ops::ControlFlow;
+
 use crate::args::{CountKeys, Globals};
 use crate::bytes::key_bytes;
 use crate::exit::{Exit, Failure, Outcome};
@@ -21,11 +23,11 @@ pub(crate) fn run(globals: &Globals, args: CountKeys, output: &mut Output) -> Ou
             answers::about(db.approximate_len(&keyspace, range.bounds())?, output)?;
             return Ok(Exit::Done);
         }
-        let mut keys = snapshot.range(&keyspace, range.bounds())?.keys_only();
         let mut count = 0;
-        while keys.advance()?.is_some() {
+        snapshot.range(&keyspace, range.bounds())?.keys_only().visit(|_, _| {
             count += 1;
-        }
+            ControlFlow::<()>::Continue(())
+        })?;
         answers::count(count, output)?;
         Ok(Exit::Done)
     })

@@ -1,5 +1,7 @@
 //! What the lines of a script read from: the open transaction, or a moment of the store.
 
+use std::ops::ControlFlow;
+
 use plimsoll::{Keyspace, Range, Snapshot, Transaction, ValueReader};
 
 use crate::exit::Failure;
@@ -41,11 +43,11 @@ impl Source<'_> {
 
     /// How many keys a range has.
     pub(super) fn count(&self, keyspace: &Keyspace, range: &KeyRange) -> Result<u64, Failure> {
-        let mut keys = self.keys(keyspace, range)?;
         let mut count = 0;
-        while keys.advance()?.is_some() {
+        self.keys(keyspace, range)?.visit(|_, _| {
             count += 1;
-        }
+            ControlFlow::<()>::Continue(())
+        })?;
         Ok(count)
     }
 }
