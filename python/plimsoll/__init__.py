@@ -71,12 +71,17 @@ from ._native import (
 )
 from ._value_reader import ValueReader
 from ._watch_async import AsyncWatch
+from .cache import Cache, Timeout
+from .fanout import FanoutCache
+from .persistent import Deque, Index
+from .recipes import memoize_stampede
 
 __version__: str = _version("plimsoll-db")
 
 __all__ = [
     "AsyncWatch",
     "BackupReport",
+    "Cache",
     "Change",
     "Closed",
     "Commit",
@@ -84,12 +89,15 @@ __all__ = [
     "Conflict",
     "Corrupt",
     "Db",
+    "Deque",
     "Diff",
     "Difference",
     "Dropped",
     "Error",
+    "FanoutCache",
     "FormatError",
     "History",
+    "Index",
     "InvalidInput",
     "IoError",
     "Keyspace",
@@ -112,6 +120,7 @@ __all__ = [
     "Rows",
     "Snapshot",
     "Ticket",
+    "Timeout",
     "Transaction",
     "TransactionEnded",
     "Trimmed",
@@ -122,6 +131,7 @@ __all__ = [
     "Watch",
     "WriteMapping",
     "in_memory",
+    "memoize_stampede",
     "open",
     "verify",
 ]

@@ -1,0 +1,220 @@
+"""Keys and values of a cache as bytes.
+
+A key is encoded so that keys compare as bytes as they compare in Python: numbers, then text, then bytes, then everything else. A value
+comes back with the type that it was stored with. Nothing that is read can run code, unless the cache was opened with the serializer
+"pickle".
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import struct
+from collections.abc import Callable
+from datetime import date, datetime
+from decimal import Decimal
+from hashlib import blake2b
+from typing import Any
+from uuid import UUID
+
+RAW, TEXT, INTEGER, FLOAT, JSON, TAGGED, MSGPACK, PICKLE = range(8)
+"""How a value is encoded: the first byte of what is stored."""
+
+KEY_BYTES_MAX = 1024
+"""A longer key is stored under its hash."""
+
+_MODES = [bytes((mode,)) for mode in range(8)]
+_TAG = "\0"
+_FLOAT = struct.Struct(">d")
+_NUMBER = struct.Struct(">QQ")
+_SIGN = 1 << 63
+_MASK = (1 << 64) - 1
+
+
+class Serializer:
+    """Turns values into bytes and back, by the name of the format for what is not bytes, text or a number."""
+
+    def __init__(self, name: str = "json") -> None:
+        if name not in ("json", "msgpack", "pickle"):
+            raise ValueError(f'serializer is "json", "msgpack" or "pickle", not {name!r}')
+        self.name = name
+        self._pack: Callable[[Any], bytes] | None = None
+        self._unpack: Callable[[bytes], Any] | None = None
+        if name == "msgpack":
+            self._pack, self._unpack = _msgpack()
+
+    def dump(self, value: Any) -> bytes:
+        """A value as bytes. Raises `TypeError` for what the format does not have."""
+        kind = type(value)
+        body: bytes
+        if kind is bytes:
+            mode, body = RAW, value
+        elif kind is str:
+            mode, body = TEXT, value.encode("utf-8", "surrogatepass")
+        elif kind is int and -_SIGN <= value < _SIGN:
+            mode, body = INTEGER, value.to_bytes(8, "big", signed=True)
+        elif kind is float:
+            mode, body = FLOAT, _FLOAT.pack(value)
+        elif self.name == "pickle":
+            mode, body = PICKLE, pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        elif self._pack is not None:
+            mode, body = MSGPACK, self._pack(value)
+        else:
+            plain = _to_json(value)
+            mode = JSON if plain is value else TAGGED
+            body = json.dumps(plain, separators=(",", ":")).encode()
+        return _MODES[mode] + body
+
+    def load(self, data: bytes) -> Any:
+        """The value that was stored."""
+        mode, body = data[0], data[1:]
+        if mode == RAW:
+            return body
+        if mode == TEXT:
+            return body.decode("utf-8", "surrogatepass")
+        if mode == INTEGER:
+            return int.from_bytes(body, "big", signed=True)
+        if mode == FLOAT:
+            return _FLOAT.unpack(body)[0]
+        if mode == JSON:
+            return json.loads(body)
+        if mode == TAGGED:
+            return _from_json(json.loads(body))
+        if mode == MSGPACK:
+            return (self._unpack or _msgpack()[1])(body)
+        if mode == PICKLE:
+            if self.name != "pickle":
+                raise ValueError('the value is pickled; a cache reads it only if it was opened with serializer="pickle"')
+            return pickle.loads(body)  # noqa: S301
+        raise ValueError(f"values of kind {mode} are not known; a newer version may have written this one")
+
+    def dump_key(self, key: Any) -> bytes:
+        """A key as bytes. Equal numbers are the same key, as in a dictionary."""
+        kind = type(key)
+        if kind is float and key.is_integer():
+            kind, key = int, int(key)
+        if kind is int and not -_SIGN <= key < _SIGN:
+            kind = object
+        body: bytes
+        if kind is str:
+            first, body = b"s", key.encode("utf-8", "surrogatepass")
+        elif kind is int:
+            near = float(key)
+            first, body = b"n", _NUMBER.pack(_sortable(near), key - int(near) + _SIGN)
+        elif kind is bytes:
+            first, body = b"w", key
+        elif kind is float:
+            first, body = b"n", _sortable(key).to_bytes(8, "big")
+        else:
+            first, body = b"x", self.dump(key)
+        return first + body
+
+    def load_key(self, data: bytes) -> Any:
+        """The key that was stored."""
+        kind = data[:1]
+        if kind == b"s":
+            return data[1:].decode("utf-8", "surrogatepass")
+        if kind == b"w":
+            return data[1:]
+        if kind == b"x":
+            return self.load(data[1:])
+        if len(data) == 9:
+            return _from_sortable(int.from_bytes(data[1:], "big"))
+        near, rest = _NUMBER.unpack_from(data, 1)
+        return int(_from_sortable(near)) + rest - _SIGN
+
+
+def short_key(key: bytes) -> bytes:
+    """What a key is stored under: itself, or for a long one its hash."""
+    return key if len(key) <= KEY_BYTES_MAX else b"z" + blake2b(key, digest_size=32).digest()
+
+
+def _sortable(number: float) -> int:
+    bits: int = int.from_bytes(_FLOAT.pack(number), "big")
+    return bits ^ _MASK if bits & _SIGN else bits | _SIGN
+
+
+def _from_sortable(bits: int) -> float:
+    bits = bits & ~_SIGN if bits & _SIGN else bits ^ _MASK
+    number: float = _FLOAT.unpack(bits.to_bytes(8, "big"))[0]
+    return number
+
+
+def _to_json(value: Any) -> Any:
+    """A value in JSON's types: the value itself if it has no others, a copy with tags otherwise."""
+    kind = type(value)
+    if value is None or kind in (str, bool, int, float):
+        return value
+    if kind is list:
+        items = [_to_json(item) for item in value]
+        return value if all(map(_is, items, value)) else items
+    if kind is dict:
+        pairs = [(key, _to_json(item)) for key, item in value.items()]
+        if all(type(key) is str for key, _ in pairs) and _TAG not in value:
+            return value if all(item is value[key] for key, item in pairs) else dict(pairs)
+        return {_TAG: "dict", "v": [[_to_json(key), item] for key, item in pairs]}
+    if kind in (tuple, set, frozenset):
+        return {_TAG: kind.__name__, "v": [_to_json(item) for item in value]}
+    if kind is bytes:
+        return {_TAG: "bytes", "v": base64.b64encode(value).decode("ascii")}
+    if kind in (datetime, date):
+        return {_TAG: kind.__name__, "v": value.isoformat()}
+    if kind in (Decimal, UUID):
+        return {_TAG: kind.__name__, "v": str(value)}
+    raise TypeError(
+        f"a {kind.__qualname__} cannot be stored as JSON: store a dictionary or bytes, or open the cache with "
+        'serializer="pickle" if nobody else can write to its folder'
+    )
+
+
+def _is(first: object, second: object) -> bool:
+    return first is second
+
+
+_FROM_TAG: dict[str, Callable[[Any], Any]] = {
+    "dict": lambda pairs: {_from_json(key): _from_json(item) for key, item in pairs},
+    "tuple": lambda items: tuple(map(_from_json, items)),
+    "set": lambda items: set(map(_from_json, items)),
+    "frozenset": lambda items: frozenset(map(_from_json, items)),
+    "bytes": base64.b64decode,
+    "datetime": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "Decimal": Decimal,
+    "UUID": UUID,
+}
+
+
+def _from_json(plain: Any) -> Any:
+    if type(plain) is list:
+        return [_from_json(item) for item in plain]
+    if type(plain) is dict:
+        if _TAG in plain:
+            return _FROM_TAG[plain[_TAG]](plain["v"])
+        return {key: _from_json(item) for key, item in plain.items()}
+    return plain
+
+
+def _msgpack() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    """MessagePack's two functions. What it does not have (tuples, sets, large integers) travels as tagged JSON inside."""
+    try:
+        import msgpack  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    except ImportError:
+        raise ModuleNotFoundError('serializer="msgpack" needs the package msgpack') from None
+
+    def foreign(value: Any) -> Any:
+        return msgpack.ExtType(1, json.dumps(_to_json(value)).encode())
+
+    def load_foreign(code: int, data: bytes) -> Any:
+        if code != 1:
+            raise ValueError(f"MessagePack extension {code} is not known")
+        return _from_json(json.loads(data))
+
+    def pack(value: Any) -> bytes:
+        packed: bytes = msgpack.packb(value, default=foreign, strict_types=True)
+        return packed
+
+    def unpack(data: bytes) -> Any:
+        return msgpack.unpackb(data, ext_hook=load_foreign, strict_map_key=False)
+
+    return pack, unpack

@@ -1,0 +1,454 @@
+"""The rows of one cache in a store, and the indexes that find them by age, use, expiry and tag.
+
+A keyspace holds them all; the first byte of a key says what it is:
+
+    _   counters and settings
+    r   <key>                       the row: a head, and the value if it is short
+    v   <value id><piece>           a piece of a long value
+    o   <row id>                    the key, in the order of insertion
+    e   <time><row id>              a row that expires then
+    p   <rank><row id>              a row in the order of eviction
+    t   <hash of the tag><row id>   a row with this tag
+
+Law: every change of a row changes its indexes and the counters in the same transaction.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import struct
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._cache_store import Timeout
+
+if TYPE_CHECKING:
+    from ._cache_store import CacheStore
+    from ._native import ReadMapping, WriteMapping
+
+DEFAULT_SETTINGS: dict[str, Any] = {
+    "statistics": 0,
+    "tag_index": 0,
+    "eviction_policy": "least-recently-stored",
+    "size_limit": 2**30,
+    "cull_limit": 10,
+    "disk_min_file_size": 2**15,
+}
+"""What can be set at opening and with `Cache.reset`; it is kept in the store."""
+
+EVICTION_POLICIES = ("none", "least-recently-stored", "least-recently-used", "least-frequently-used")
+
+PIECE_BYTES = 64 << 10
+ROW_OVERHEAD_BYTES = 160
+"""What the indexes of a row are counted as."""
+TOUCHED_MAX = 10_000
+"""Uses that are remembered in memory before they are written to the rows."""
+
+_HEAD = struct.Struct(">QdddQQQQII")
+_TIME = struct.Struct(">dQ")
+_RANK = struct.Struct(">QQ")
+_ID = struct.Struct(">Q")
+_PIECE = struct.Struct(">QI")
+_COUNTERS = struct.Struct(">QQQQQ")
+_COUNTERS_KEY, _SETTINGS_KEY = b"_counters", b"_settings"
+
+
+class Row(NamedTuple):
+    """The head of a row, its tag, its key if that is stored under its hash, and the value if it is stored with the row."""
+
+    id: int
+    stored: float
+    expires: float
+    accessed: float
+    uses: int
+    size: int
+    value_id: int
+    value_bytes: int
+    tag: bytes
+    long_key: bytes
+    value: bytes
+
+    @classmethod
+    def load(cls, data: bytes) -> Row:
+        *numbers, tag_bytes, key_bytes = _HEAD.unpack_from(data)
+        tag_end = _HEAD.size + tag_bytes
+        key_end = tag_end + key_bytes
+        return cls._make((*numbers, data[_HEAD.size : tag_end], data[tag_end:key_end], data[key_end:]))
+
+    def dump(self) -> bytes:
+        head = _HEAD.pack(*self[:8], len(self.tag), len(self.long_key))
+        return b"".join((head, self.tag, self.long_key, self.value))
+
+
+class Table:
+    """The rows, counters and settings of one cache. Methods that take `rows` are for a transaction of the store."""
+
+    def __init__(self, store: CacheStore, name: str) -> None:
+        self.store = store
+        self.name = name
+        self.committed = store.db.keyspace("cache:" + name, retention="latest")
+        self.touched: dict[bytes, tuple[float, int]] = {}
+        self.settings = {**DEFAULT_SETTINGS, **json.loads(self.committed.get(_SETTINGS_KEY, b"{}"))}
+        counters = self.committed.get(_COUNTERS_KEY, bytes(_COUNTERS.size))
+        numbers: tuple[int, int, int, int, int] = _COUNTERS.unpack(counters)
+        self.count, self.size, self._next_id, self.hits, self.misses = numbers
+        self._saved = self._saving = self._counters()
+        self._next_expiry = self._first_expiry(self.committed)
+
+    # Transactions.
+
+    def rows(self) -> ReadMapping:
+        """What this thread sees: its transaction, or what is committed."""
+        transaction = self.store.transaction
+        return self.committed if transaction is None else transaction.keyspace(self.committed)
+
+    def before_commit(self, transaction: Any) -> None:
+        """Writes the counters if they have changed."""
+        self._saving = self._counters()
+        if self._saving != self._saved:
+            transaction.keyspace(self.committed).put(_COUNTERS_KEY, _COUNTERS.pack(*self._saving))
+
+    def after_commit(self) -> None:
+        """What was written is now what an abort goes back to."""
+        self._saved = self._saving
+
+    def after_abort(self) -> None:
+        """Takes back what the transaction has changed in memory."""
+        self.count, self.size, self._next_id = self._saved[:3]
+        self._next_expiry = 0.0
+        self.settings = {**DEFAULT_SETTINGS, **json.loads(self.committed.get(_SETTINGS_KEY, b"{}"))}
+
+    def _counters(self) -> tuple[int, int, int, int, int]:
+        return self.count, self.size, self._next_id, self.hits, self.misses
+
+    def totals(self) -> tuple[int, int]:
+        """Rows and their bytes, as this thread sees them."""
+        return (self.count, self.size) if self.store.transaction is not None else self._saved[:2]
+
+    # Settings.
+
+    def set_setting(self, rows: WriteMapping, name: str, value: Any) -> None:
+        """Keeps a setting. A new policy ranks all rows anew."""
+        if name == "eviction_policy" and value not in EVICTION_POLICIES:
+            raise ValueError(f"eviction_policy is one of {', '.join(EVICTION_POLICIES)}, not {value!r}")
+        changed = self.settings.get(name) != value
+        self.settings[name] = value
+        if not changed:
+            return
+        rows.put(_SETTINGS_KEY, json.dumps(self.settings).encode())
+        if name == "eviction_policy":
+            rows.delete_range(prefix=b"p")
+            for key, data in rows.items(prefix=b"r"):
+                self._rank(rows, key[1:], Row.load(data))
+
+    # Rows.
+
+    def get(self, rows: ReadMapping, key: bytes) -> Row | None:
+        """The row of a short key, expired or not."""
+        data = rows.get(b"r" + key)
+        return None if data is None else Row.load(data)
+
+    def value(self, rows: ReadMapping, row: Row) -> bytes | None:
+        """The value of a row; None if another thread has removed its pieces since the row was read."""
+        if not row.value_id:
+            return row.value
+        pieces = rows.get_many([b"v" + _PIECE.pack(row.value_id, number) for number in range(_piece_count(row))])
+        return None if None in pieces else b"".join(pieces)  # type: ignore[arg-type]
+
+    def put(
+        self,
+        rows: WriteMapping,
+        key: bytes,
+        long_key: bytes,
+        value: bytes | Iterable[bytes],
+        expires: float,
+        tag: bytes,
+        now: float,
+        old: Row | None,
+    ) -> Row | None:
+        """Stores a row in place of `old`, and evicts others for it. None, and nothing stored, if it is larger than the cache may be."""
+        if old is not None:
+            self.delete(rows, key, old, keep_order=True)
+        row_id = old.id if old is not None else self._take_id()
+        value_id, value_bytes, inline = 0, 0, b""
+        if isinstance(value, bytes) and len(value) < max(1, self.settings["disk_min_file_size"]):
+            inline, value_bytes = value, len(value)
+        else:
+            value_id = self._take_id()
+            value_bytes = self._put_pieces(rows, value_id, value)
+        size = 2 * len(key) + len(long_key) + len(tag) + value_bytes + ROW_OVERHEAD_BYTES
+        row = Row(row_id, now, expires, now, 0, size, value_id, value_bytes, tag, long_key, inline)
+        if size > self.settings["size_limit"] and self._is_hard():
+            if old is not None:
+                rows.delete(b"o" + _ID.pack(row_id))
+            rows.delete_many(_pieces(row))
+            return None
+        pairs = [(b"r" + key, row.dump())]
+        if old is None:
+            pairs.append((b"o" + _ID.pack(row_id), long_key or key))
+        pairs += [(index, key) for index in self._indexes(row)]
+        rows.put_many(pairs)
+        self.count += 1
+        self.size += size
+        self._next_expiry = min(self._next_expiry, expires)
+        self.store.wrote(size)
+        return row
+
+    def replace(self, rows: WriteMapping, key: bytes, old: Row, new: Row) -> None:
+        """Changes the head or the value beside it; the size stays."""
+        before, after = self._indexes(old), self._indexes(new)
+        rows.delete_many([index for index in before if index not in after])
+        rows.put_many([(b"r" + key, new.dump())] + [(index, key) for index in after if index not in before])
+        self._next_expiry = min(self._next_expiry, new.expires)
+
+    def delete(self, rows: WriteMapping, key: bytes, row: Row, *, keep_order: bool = False) -> None:
+        """Removes a row with its indexes and pieces."""
+        gone = [b"r" + key, *self._indexes(row), *_pieces(row)]
+        if not keep_order:
+            gone.append(b"o" + _ID.pack(row.id))
+        rows.delete_many(gone)
+        self.count -= 1
+        self.size -= row.size
+
+    def clear(self, rows: WriteMapping) -> int:
+        """Removes all rows; returns how many there were."""
+        count, self.count, self.size = self.count, 0, 0
+        rows.delete_range(b"a")
+        self.touched.clear()
+        self._next_expiry = math.inf
+        return count
+
+    # Order.
+
+    def keys_by_id(self, first: int, stop: int, *, reverse: bool, limit: int) -> list[tuple[int, bytes]]:
+        """Row ids from `first` to before `stop`, with their keys."""
+        found = self.rows().scan(b"o" + _ID.pack(first), b"o" + _ID.pack(stop), reverse=reverse, limit=limit)
+        return [(_ID.unpack_from(key, 1)[0], full) for key, full in found]
+
+    @property
+    def next_id(self) -> int:
+        """All rows have smaller ids."""
+        return self._next_id + 1
+
+    # Removal.
+
+    def remove_expired(self, rows: WriteMapping, now: float, limit: int) -> int:
+        """Removes rows that expired before `now`, oldest first."""
+        if self._next_expiry >= now:
+            return 0
+        removed = self._remove_indexed(rows, rows.scan(b"e", b"e" + _TIME.pack(max(0.0, now), 0), limit=limit))
+        self._next_expiry = self._first_expiry(rows)
+        return removed
+
+    def remove_tagged(self, rows: WriteMapping, tag: bytes, limit: int) -> int:
+        """Removes rows with a tag."""
+        return self._remove_indexed(rows, rows.scan(prefix=b"t" + _tag_hash(tag), limit=limit))
+
+    def make_room(self, rows: WriteMapping, now: float, keep: int) -> None:
+        """Removes what has expired, and if the cache is too large, whatever its policy gives up first, but not the row with the id `keep`."""
+        limit = self.settings["cull_limit"]
+        if limit == 0:
+            return
+        left = max(1, limit - self.remove_expired(rows, now, limit))
+        while self._is_hard() and self.size > self.settings["size_limit"]:
+            if not self.evict(rows, left, keep):
+                return
+
+    def cull(self, rows: WriteMapping, limit: int) -> int:
+        """Removes up to `limit` rows, and none more once the cache is within its size."""
+        removed = 0
+        while removed < limit and self.size > self.settings["size_limit"] and self.evict(rows, 1):
+            removed += 1
+        return removed
+
+    def evict(self, rows: WriteMapping, limit: int, keep: int = 0) -> int:
+        """Removes rows in the order of the policy."""
+        self.flush_touched()
+        found = rows.scan(prefix=b"p", limit=limit + 1)
+        return self._remove_indexed(rows, [entry for entry in found if _ID.unpack_from(entry[0], 9)[0] != keep][:limit])
+
+    def _remove_indexed(self, rows: WriteMapping, entries: Iterable[tuple[bytes, bytes]]) -> int:
+        count = 0
+        for _, key in entries:
+            row = self.get(rows, key)
+            if row is not None:
+                self.delete(rows, key, row)
+                count += 1
+        return count
+
+    # Use.
+
+    def touch(self, key: bytes, now: float) -> None:
+        """Remembers that a row was used; the policy hears of it before it evicts."""
+        touched = self.touched
+        touched[key] = now, touched.get(key, (now, 0))[1] + 1
+        if len(touched) > TOUCHED_MAX:
+            # A get waits for no writer: while one is busy, uses are remembered, up to a bound.
+            with suppress(Timeout), self.store.write(0):
+                self.flush_touched()
+            if len(touched) > 2 * TOUCHED_MAX and touched is self.touched:
+                self.touched = {}
+
+    def flush_touched(self) -> None:
+        """Writes the remembered uses to the rows, in the open transaction."""
+        touched, self.touched = self.touched, {}
+        transaction = self.store.transaction
+        if not touched or transaction is None:
+            return
+        rows = transaction.keyspace(self.committed)
+        for key, (used, uses) in list(touched.items()):
+            row = self.get(rows, key)
+            if row is not None:
+                self.replace(rows, key, row, row._replace(accessed=max(used, row.accessed), uses=row.uses + uses))
+
+    @property
+    def counts_uses(self) -> bool:
+        """Whether the policy asks how rows are used."""
+        return self.settings["eviction_policy"] in ("least-recently-used", "least-frequently-used")
+
+    # Checks.
+
+    def problems(self) -> list[str]:
+        """What does not agree: counters, rows and indexes."""
+        rows = self.rows()
+        count = size = 0
+        indexes: set[bytes] = set()
+        found = []
+        for key, data in rows.items(prefix=b"r"):
+            row = Row.load(data)
+            count, size = count + 1, size + row.size
+            indexes.update(self._indexes(row), (b"o" + _ID.pack(row.id),))
+            if self.value(rows, row) is None:
+                found.append(f"the row {key[1:]!r} lacks a piece of its value")
+        if (count, size) != (self.count, self.size):
+            found.append(f"counted {count} rows of {size} bytes, noted {self.count} of {self.size}")
+        noted = {key for kind in (b"e", b"o", b"p", b"t") for key in rows.keys(prefix=kind)}
+        found += [f"the index entry {key!r} is missing" for key in indexes - noted]
+        found += [f"the index entry {key!r} has no row" for key in noted - indexes]
+        return found
+
+    def repair(self, rows: WriteMapping) -> None:
+        """Makes the indexes and the counters anew from the rows."""
+        kept = [(key[1:], Row.load(data)) for key, data in rows.items(prefix=b"r")]
+        for kind in (b"e", b"o", b"p", b"t"):
+            rows.delete_range(prefix=kind)
+        self.count = self.size = 0
+        for key, row in kept:
+            if self.value(rows, row) is None:
+                rows.delete(b"r" + key)
+                continue
+            rows.put_many([(b"o" + _ID.pack(row.id), row.long_key or key), *((index, key) for index in self._indexes(row))])
+            self.count += 1
+            self.size += row.size
+
+    # Parts.
+
+    def _is_hard(self) -> bool:
+        return bool(self.settings["cull_limit"]) and self.settings["eviction_policy"] != "none"
+
+    def _take_id(self) -> int:
+        self._next_id += 1
+        return self._next_id
+
+    def _put_pieces(self, rows: WriteMapping, value_id: int, value: bytes | Iterable[bytes]) -> int:
+        size = 0
+        for number, piece in enumerate(_cut(value)):
+            rows.put(b"v" + _PIECE.pack(value_id, number), piece)
+            size += len(piece)
+        return size
+
+    def _rank(self, rows: WriteMapping, key: bytes, row: Row) -> None:
+        rows.put_many([(index, key) for index in self._indexes(row) if index[:1] == b"p"])
+
+    def _indexes(self, row: Row) -> list[bytes]:
+        keys = []
+        policy = self.settings["eviction_policy"]
+        if policy == "least-recently-stored":
+            keys.append(b"p" + _TIME.pack(max(0.0, row.stored), row.id))
+        elif policy == "least-recently-used":
+            keys.append(b"p" + _TIME.pack(max(0.0, row.accessed), row.id))
+        elif policy == "least-frequently-used":
+            keys.append(b"p" + _RANK.pack(row.uses, row.id))
+        if row.expires != math.inf:
+            keys.append(b"e" + _TIME.pack(max(0.0, row.expires), row.id))
+        if row.tag:
+            keys.append(b"t" + _tag_hash(row.tag) + _ID.pack(row.id))
+        return keys
+
+    def _first_expiry(self, rows: ReadMapping) -> float:
+        for key in rows.keys(prefix=b"e", limit=1):
+            return float(_TIME.unpack_from(key, 1)[0])
+        return math.inf
+
+
+class PieceReader(io.RawIOBase):
+    """Reads a value that is stored in pieces, as it was when the reader was made. Without one, `kind` is -1."""
+
+    def __init__(self, table: Table, key: bytes) -> None:
+        super().__init__()
+        self._pieces: Iterator[bytes] = iter(())
+        self._rest = b""
+        self._snapshot = table.store.db.snapshot()
+        rows = self._snapshot.keyspace(table.committed.name)
+        self.row = table.get(rows, key)
+        self.kind = -1
+        if self.row is not None and self.row.value_id:
+            self._pieces = (rows[piece] for piece in _pieces(self.row))
+            # The first byte says how the value is encoded.
+            first = next(self._pieces)
+            self.kind, self._rest = first[0], first[1:]
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer).cast("B")
+        if not self._rest:
+            self._rest = next(self._pieces, b"")
+        count = min(len(view), len(self._rest))
+        view[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+    def close(self) -> None:
+        if not self.closed:
+            self._snapshot.close()
+        super().close()
+
+
+def now() -> float:
+    """The time that expiry goes by."""
+    return time.time()
+
+
+def _piece_count(row: Row) -> int:
+    return -(-row.value_bytes // PIECE_BYTES)
+
+
+def _pieces(row: Row) -> list[bytes]:
+    if not row.value_id:
+        return []
+    return [b"v" + _PIECE.pack(row.value_id, number) for number in range(_piece_count(row))]
+
+
+def _cut(value: bytes | Iterable[bytes]) -> Iterator[bytes]:
+    """The value in pieces of one size; the last may be shorter."""
+    if isinstance(value, bytes):
+        yield from (value[start : start + PIECE_BYTES] for start in range(0, len(value), PIECE_BYTES))
+        return
+    held = bytearray()
+    for chunk in value:
+        held += chunk
+        while len(held) >= PIECE_BYTES:
+            yield bytes(held[:PIECE_BYTES])
+            del held[:PIECE_BYTES]
+    if held:
+        yield bytes(held)
+
+
+def _tag_hash(tag: bytes) -> bytes:
+    return blake2b(tag, digest_size=16).digest()

@@ -1,0 +1,163 @@
+"""The stores under caches: one for each folder in a process, however many caches look at it, and their transactions.
+
+A write takes the store's lock, so a cache never meets a conflict: `transact` of diskcache means that nobody else writes meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from . import _native
+from ._errors import Closed, Error
+
+if TYPE_CHECKING:
+    from ._cache_rows import Table
+    from ._native import Db, Transaction
+
+UPKEEP_BYTES = 32 << 20
+"""Written bytes between two rounds of `CacheStore._upkeep`."""
+
+
+class Timeout(Exception):
+    """Another thread kept the cache locked for longer than `timeout` seconds."""
+
+
+class CacheStore:
+    """An open store with its lock, its open transaction, and the tables of the caches in it."""
+
+    def __init__(self, path: str, memory: int | str, durability: str) -> None:
+        self.db: Db = _native.open(path, memory=memory, durability=durability, retention="latest")  # type: ignore[arg-type]
+        self.identity = identity(path)
+        self.pid = os.getpid()
+        self.users = 0
+        self.tables: dict[str, Table] = {}
+        self._lock = threading.RLock()
+        self._transaction: Transaction | None = None
+        self._owner = 0
+        self._written = 0
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """The open transaction, if it is this thread's."""
+        return self._transaction if self._owner == threading.get_ident() else None
+
+    @contextmanager
+    def write(self, timeout: float | None) -> Iterator[Transaction]:
+        """Joins this thread's transaction, or begins one and commits it at the end. Waits for others without end if `timeout` is None."""
+        open_one = self.transaction
+        if open_one is not None:
+            yield open_one
+            return
+        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
+            raise Timeout("another thread has kept the cache locked; pass retry=True to wait for it")
+        try:
+            transaction = self.db.transaction()
+            self._transaction, self._owner = transaction, threading.get_ident()
+            try:
+                yield transaction
+                for table in list(self.tables.values()):
+                    table.before_commit(transaction)
+                transaction.commit()
+                for table in list(self.tables.values()):
+                    table.after_commit()
+            except BaseException:
+                transaction.abort()
+                for table in list(self.tables.values()):
+                    table.after_abort()
+                raise
+            finally:
+                self._transaction, self._owner = None, 0
+            if self._written >= UPKEEP_BYTES:
+                self._upkeep()
+        finally:
+            self._lock.release()
+
+    def wrote(self, size: int) -> None:
+        """Counts bytes that are written, towards the next upkeep."""
+        self._written += size
+
+    def _upkeep(self) -> None:
+        """Gives back the disk space of what was overwritten and evicted."""
+        self._written = 0
+        self.db.log.trim(self.db.newest)
+        limit: int = sum(table.settings["size_limit"] for table in list(self.tables.values()))
+        if self.db.stats()["disk_bytes"] > limit:
+            self.db.compact()
+            self.db.log.trim(self.db.newest)
+
+
+_stores: dict[str, CacheStore] = {}
+_guard = threading.RLock()
+
+
+def _forget_in_child() -> None:
+    """A forked child opens stores of its own, and does not inherit a lock that a thread of its parent held."""
+    global _guard
+    _guard = threading.RLock()
+    _stores.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def identity(path: str) -> tuple[int, int] | None:
+    """Which folder this is; None if there is none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def acquire(path: str, memory: int | str, durability: str) -> CacheStore:
+    """The store in a folder, opened if it is not open. The first that opens it decides on memory and durability."""
+    with _guard:
+        path = os.path.realpath(path)
+        store = _stores.get(path)
+        if store is not None and (store.identity is None or identity(path) != store.identity):
+            # The folder was removed under an open cache, and perhaps made anew.
+            with suppress(Error):
+                _stores.pop(path).db.close()
+            store = None
+        if store is None:
+            store = _stores[path] = CacheStore(path, memory, durability)
+        store.users += 1
+        return store
+
+
+def release(store: CacheStore) -> None:
+    """Gives a store back; the last one closes it."""
+    if store.pid != os.getpid():
+        return
+    with _guard:
+        store.users -= 1
+        if store.users > 0:
+            return
+        for path, known in list(_stores.items()):
+            if known is store:
+                del _stores[path]
+        if store.identity != identity(store.db.path):
+            # The folder was removed or replaced: nothing can be written to it, and the store says so.
+            with suppress(Error):
+                store.db.close()
+            return
+        try:
+            with suppress(Closed), store.write(None):
+                for table in list(store.tables.values()):
+                    table.flush_touched()
+        finally:
+            store.db.close()
+
+
+def table(store: CacheStore, name: str) -> Table:
+    """The rows of the cache with this name in a store."""
+    from ._cache_rows import Table
+
+    with _guard:
+        if name not in store.tables:
+            store.tables[name] = Table(store, name)
+        return store.tables[name]

@@ -1,0 +1,678 @@
+"""A cache on disk with a limit, and the interface of the package diskcache.
+
+>>> with plimsoll.Cache() as cache:
+...     cache.set("answer", {"value": 42}, expire=60, tag="numbers")
+...     cache["answer"]
+True
+{'value': 42}
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import math
+import os
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
+
+from . import _cache_store
+from ._cache_codec import RAW, Serializer, short_key
+from ._cache_rows import DEFAULT_SETTINGS, EVICTION_POLICIES, PIECE_BYTES, PieceReader, Row, Table, now
+from ._cache_store import CacheStore, Timeout
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ._native import WriteMapping
+
+_BATCH = 100
+_FIRST_NUMBER = 500_000_000_000_000
+_TAGS = Serializer("json")
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "ENOVAL"
+
+
+ENOVAL: Any = _Missing()
+"""No value: the default that no caller passes."""
+
+
+class Cache:
+    """A mapping on disk whose rows may expire and are evicted to keep to a limit.
+
+    `size_limit` bounds the bytes of its rows: a row that would exceed it evicts others in the same commit, and one that is larger than the
+    limit is not stored. `memory` bounds what the store keeps in memory. Bytes, text, numbers and what JSON can hold are stored as such;
+    tuples, sets, dates and the like come back as what they were. `serializer="pickle"` stores every object, and trusts whoever can write to
+    the folder with running code.
+
+    - `directory`: where it is; a new temporary folder by default. Caches in one process may share a folder, processes may not.
+    - `timeout`: how many seconds to wait for a transaction of another thread before `Timeout`, unless `retry` is true.
+    - `durability`: "buffered" (a crash of the machine may lose the last 200 ms) or "sync".
+    - settings: any of `DEFAULT_SETTINGS`; they are kept in the store, and `reset` changes them.
+
+    >>> cache = plimsoll.Cache(size_limit=100_000_000)
+    >>> cache["key"] = ("a", 1)
+    >>> cache["key"]
+    ('a', 1)
+    >>> cache.get("other", default=0)
+    0
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        timeout: float = 60,
+        *,
+        serializer: str = "json",
+        memory: int | str = "64MB",
+        durability: str = "buffered",
+        _name: str = "",
+        **settings: Any,
+    ) -> None:
+        for setting in settings:
+            if setting not in DEFAULT_SETTINGS and not setting.startswith(("sqlite_", "disk_")):
+                raise TypeError(f"{setting!r} is not a setting of a cache")
+        if directory is None:
+            directory = tempfile.mkdtemp(prefix="plimsoll-cache-")
+        self._root = os.path.expandvars(os.path.expanduser(str(directory)))
+        self._name = _name
+        self._timeout = timeout
+        self._serializer = Serializer(serializer)
+        self._memory, self._durability = memory, durability
+        self._held: tuple[CacheStore, Table] | None = None
+        for setting, value in settings.items():
+            if setting in DEFAULT_SETTINGS:
+                self.reset(setting, value)
+        self._open()
+
+    # What it is.
+
+    @property
+    def directory(self) -> str:
+        """The folder of the cache; for a cache inside another one, where it would be."""
+        return os.path.join(self._root, *self._name.split("/")) if self._name else self._root
+
+    @property
+    def timeout(self) -> float:
+        """Seconds to wait for another thread."""
+        return self._timeout
+
+    def __getattr__(self, name: str) -> Any:
+        if name in DEFAULT_SETTINGS:
+            return self._open().settings[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.directory!r})"
+
+    def reset(self, key: str, value: Any = ENOVAL) -> Any:
+        """Changes a setting for all who use the cache, and returns it; without a value it only returns it."""
+        if key in ("count", "size", "hits", "misses"):
+            return getattr(self._open(), key)
+        if key not in DEFAULT_SETTINGS:
+            raise KeyError(key)
+        if value is not ENOVAL:
+            with self._transact(True) as rows:
+                self._open().set_setting(rows, key, value)
+        return self._open().settings[key]
+
+    # One row.
+
+    def set(
+        self,
+        key: Any,
+        value: Any,
+        expire: float | None = None,
+        read: bool = False,
+        tag: Any = None,
+        retry: bool = False,
+    ) -> bool:
+        """Stores a value, for `expire` seconds if that is given. With `read`, the value is a binary file that is read to its end.
+
+        Returns whether it was stored: a value larger than `size_limit` is not.
+        """
+        return self._store(key, value, expire, read, tag, retry, only_new=False)
+
+    def add(
+        self,
+        key: Any,
+        value: Any,
+        expire: float | None = None,
+        read: bool = False,
+        tag: Any = None,
+        retry: bool = False,
+    ) -> bool:
+        """Stores a value unless there is one. Of several threads that add a key, one gets true."""
+        return self._store(key, value, expire, read, tag, retry, only_new=True)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.set(key, value, retry=True)
+
+    def get(
+        self,
+        key: Any,
+        default: Any = None,
+        read: bool = False,
+        expire_time: bool = False,
+        tag: bool = False,
+        retry: bool = False,
+    ) -> Any:
+        """The value of a key, or `default`. With `expire_time` or `tag` (or both), a tuple of the value and these.
+
+        With `read`, a value that is bytes is returned as a file object.
+        """
+        table = self._open()
+        short = short_key(self._serializer.dump_key(key))
+        row, data = self._load(table, short, read)
+        if row is None or data is None:
+            if table.settings["statistics"]:
+                table.misses += 1
+            return _with_details(default, None, None, expire_time, tag)
+        if not isinstance(data, bytes):
+            value: Any = data
+        elif read and data[0] == RAW:
+            value = io.BytesIO(data[1:])
+        else:
+            value = self._serializer.load(data)
+        if table.settings["statistics"]:
+            table.hits += 1
+        if table.counts_uses:
+            table.touch(short, now())
+        return self._detailed(value, row, expire_time, tag)
+
+    def __getitem__(self, key: Any) -> Any:
+        value = self.get(key, ENOVAL, retry=True)
+        if value is ENOVAL:
+            raise KeyError(key)
+        return value
+
+    def read(self, key: Any, retry: bool = False) -> IO[bytes]:
+        """A value that is bytes, as a file object."""
+        file: Any = self.get(key, ENOVAL, read=True, retry=retry)
+        if file is ENOVAL:
+            raise KeyError(key)
+        return file  # type: ignore[no-any-return]
+
+    def __contains__(self, key: Any) -> bool:
+        table = self._open()
+        row = table.get(table.rows(), short_key(self._serializer.dump_key(key)))
+        return row is not None and row.expires > now()
+
+    def pop(
+        self, key: Any, default: Any = None, expire_time: bool = False, tag: bool = False, retry: bool = False
+    ) -> Any:
+        """Removes a key and returns its value, or `default`."""
+        table = self._open()
+        short = short_key(self._serializer.dump_key(key))
+        with self._transact(retry) as rows:
+            row = table.get(rows, short)
+            if row is None or row.expires <= now():
+                return _with_details(default, None, None, expire_time, tag)
+            data = table.value(rows, row)
+            table.delete(rows, short, row)
+        assert data is not None, "a transaction sees all pieces of a value"
+        return self._detailed(self._serializer.load(data), row, expire_time, tag)
+
+    def delete(self, key: Any, retry: bool = False) -> bool:
+        """Removes a key; returns whether there was one."""
+        table = self._open()
+        short = short_key(self._serializer.dump_key(key))
+        with self._transact(retry) as rows:
+            row = table.get(rows, short)
+            if row is None or row.expires <= now():
+                return False
+            table.delete(rows, short, row)
+            return True
+
+    def __delitem__(self, key: Any) -> None:
+        if not self.delete(key, retry=True):
+            raise KeyError(key)
+
+    def touch(self, key: Any, expire: float | None = None, retry: bool = False) -> bool:
+        """Gives a key another time to live; returns whether there is one."""
+        table = self._open()
+        short = short_key(self._serializer.dump_key(key))
+        with self._transact(retry) as rows:
+            row = table.get(rows, short)
+            if row is None or row.expires <= now():
+                return False
+            table.replace(rows, short, row, row._replace(expires=_expiry(expire)))
+            return True
+
+    def incr(self, key: Any, delta: float = 1, default: float | None = 0, retry: bool = False) -> Any:
+        """Adds `delta` to a number and returns the sum. A missing key counts as `default`, or raises `KeyError` if that is None."""
+        table = self._open()
+        full = self._serializer.dump_key(key)
+        short = short_key(full)
+        with self._transact(retry) as rows:
+            row = table.get(rows, short)
+            moment = now()
+            if row is None or row.expires <= moment:
+                if default is None:
+                    raise KeyError(key)
+                total = default + delta
+                expires, tag = math.inf, b""
+            else:
+                total = self._serializer.load(table.value(rows, row) or b"\0")
+                if not isinstance(total, (int, float)):
+                    raise TypeError(f"incr needs a number, and the value of {key!r} is a {type(total).__name__}")
+                total += delta
+                expires, tag = row.expires, row.tag
+            stored = table.put(rows, short, _long(full, short), self._serializer.dump(total), expires, tag, moment, row)
+            if stored is not None:
+                if row is not None:
+                    table.replace(rows, short, stored, stored._replace(uses=row.uses + 1))
+                table.make_room(rows, moment, stored.id)
+            return total
+
+    def decr(self, key: Any, delta: float = 1, default: float | None = 0, retry: bool = False) -> Any:
+        """Subtracts `delta` from a number, as `incr` adds it."""
+        return self.incr(key, -delta, default, retry)
+
+    # Queues.
+
+    def push(
+        self,
+        value: Any,
+        prefix: str | None = None,
+        side: str = "back",
+        expire: float | None = None,
+        read: bool = False,
+        tag: Any = None,
+        retry: bool = False,
+    ) -> Any:
+        """Puts a value at the end of a queue, and returns its key: a number, or text that begins with `prefix`."""
+        with self._transact(retry):
+            key, _, _ = self._end(prefix, side)
+            number = _FIRST_NUMBER
+            if key is not None:
+                number = int(key.rpartition("-")[2]) if prefix is not None else key
+                number += 1 if side == "back" else -1
+            key = number if prefix is None else f"{prefix}-{number:015d}"
+            self._store(key, value, expire, read, tag, retry, only_new=False)
+            return key
+
+    def pull(
+        self,
+        prefix: str | None = None,
+        default: Any = (None, None),
+        side: str = "front",
+        expire_time: bool = False,
+        tag: bool = False,
+        retry: bool = False,
+    ) -> Any:
+        """Takes the key and value at the front of a queue, or `default` from an empty one."""
+        return self._take(prefix, default, side, expire_time, tag, retry, remove=True)
+
+    def peek(
+        self,
+        prefix: str | None = None,
+        default: Any = (None, None),
+        side: str = "front",
+        expire_time: bool = False,
+        tag: bool = False,
+        retry: bool = False,
+    ) -> Any:
+        """The key and value at the front of a queue; they stay there."""
+        return self._take(prefix, default, side, expire_time, tag, retry, remove=False)
+
+    def peekitem(self, last: bool = True, expire_time: bool = False, tag: bool = False, retry: bool = False) -> Any:
+        """The key and value that were inserted last, or first."""
+        table = self._open()
+        with self._transact(retry) as rows:
+            while True:
+                found = table.keys_by_id(0, table.next_id, reverse=last, limit=1)
+                if not found:
+                    raise KeyError("the cache is empty")
+                full = found[0][1]
+                row = table.get(rows, short_key(full))
+                assert row is not None, "each entry of the order has its row"
+                if row.expires > now():
+                    item = self._serializer.load_key(full), self._serializer.load(table.value(rows, row) or b"\0")
+                    return self._detailed(item, row, expire_time, tag)
+                table.delete(rows, short_key(full), row)
+
+    # Many rows.
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._iterate(reverse=False)
+
+    def __reversed__(self) -> Iterator[Any]:
+        return self._iterate(reverse=True)
+
+    def iterkeys(self, reverse: bool = False) -> Iterator[Any]:
+        """The keys in their own order: numbers, text, bytes, others."""
+        table = self._open()
+        edge: bytes | None = None
+        while True:
+            start = b"r" if edge is None or reverse else edge + b"\0"
+            stop = b"s" if edge is None or not reverse else edge
+            found = table.rows().scan(start, stop, reverse=reverse, limit=_BATCH)
+            for stored, data in found:
+                yield self._serializer.load_key(Row.load(data).long_key or stored[1:])
+            if len(found) < _BATCH:
+                return
+            edge = found[-1][0]
+
+    def __len__(self) -> int:
+        """How many rows there are, those included that have expired and were not yet removed."""
+        return self._open().totals()[0]
+
+    def expire(self, now: float | None = None, retry: bool = False) -> int:
+        """Removes what has expired; returns how many rows."""
+        moment = _now() if now is None else now
+        return self._remove(lambda table, rows: table.remove_expired(rows, moment, _BATCH), retry)
+
+    def evict(self, tag: Any, retry: bool = False) -> int:
+        """Removes all rows with a tag; returns how many."""
+        dumped = _TAGS.dump(tag)
+        return self._remove(lambda table, rows: table.remove_tagged(rows, dumped, _BATCH), retry)
+
+    def cull(self, retry: bool = False) -> int:
+        """Removes what has expired, and evicts until the cache is within its limit; returns how many rows."""
+        count = self.expire(_now())
+        try:
+            return count + self._remove(lambda table, rows: table.cull(rows, _BATCH), retry)
+        except Timeout as timeout:
+            raise Timeout(count + timeout.args[0]) from None
+
+    def clear(self, retry: bool = False) -> int:
+        """Removes all rows, in one commit; returns how many."""
+        table = self._open()
+        with self._transact(retry) as rows:
+            return table.clear(rows)
+
+    def create_tag_index(self) -> None:
+        """Tags are always indexed; for programs written for diskcache."""
+        self.reset("tag_index", 1)
+
+    def drop_tag_index(self) -> None:
+        """Tags are always indexed; for programs written for diskcache."""
+        self.reset("tag_index", 0)
+
+    # The whole.
+
+    @contextmanager
+    def transact(self, retry: bool = False) -> Iterator[None]:
+        """Makes what is done inside one commit, or nothing of it after an exception. Other threads write before or after it, and read what
+        was committed before.
+
+        >>> cache = plimsoll.Cache()
+        >>> with cache.transact():
+        ...     total = cache.incr("total", 7)
+        ...     count = cache.incr("count")
+        """
+        with self._transact(retry):
+            yield
+
+    def stats(self, enable: bool = True, reset: bool = False) -> tuple[int, int]:
+        """Hits and misses while counting was enabled."""
+        table = self._open()
+        counted = table.hits, table.misses
+        if reset:
+            table.hits = table.misses = 0
+        self.reset("statistics", int(enable))
+        return counted
+
+    def volume(self) -> int:
+        """Bytes of the rows: keys, values, and what the indexes of a row are counted as. `size_limit` is about these."""
+        return self._open().totals()[1]
+
+    def disk_bytes(self) -> int:
+        """Bytes of the store's files, with what was overwritten and not yet given back; for all caches in the folder."""
+        self._open()
+        assert self._held is not None
+        size: int = self._held[0].db.stats()["disk_bytes"]
+        return size
+
+    def check(self, fix: bool = False, retry: bool = False) -> list[str]:
+        """Compares rows, indexes and counters, and verifies the store's files; returns what is wrong. With `fix`, the indexes are made anew."""
+        table = self._open()
+        with self._transact(retry) as rows:
+            found = table.problems()
+            if fix and found:
+                table.repair(rows)
+        return found + table.store.db.verify().problems
+
+    def close(self) -> None:
+        """Closes the store unless other caches of this process use it. A closed cache opens it again when it is used."""
+        if self._held is not None:
+            self._held = None
+            self._finalizer()
+
+    def __enter__(self) -> Self:
+        self._open()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("_root", "_name", "_timeout", "_memory", "_durability")
+        return {**{name: self.__dict__[name] for name in kept}, "serializer": self._serializer.name}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._serializer = Serializer(state.pop("serializer"))
+        self._held = None
+        self.__dict__.update(state)
+
+    def memoize(
+        self,
+        name: str | None = None,
+        typed: bool = False,
+        expire: float | None = None,
+        tag: Any = None,
+        ignore: Iterable[int | str] = (),
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Keeps the results of a function. `ignore` names arguments that make no difference; with `typed`, 3 and 3.0 do.
+
+        >>> cache = plimsoll.Cache()
+        >>> @cache.memoize(expire=60)
+        ... def square(number):
+        ...     return number * number
+        >>> square(4)
+        16
+        """
+        return memoize(self, name, typed, expire, tag, ignore)
+
+    # Parts.
+
+    def _open(self) -> Table:
+        if self._held is None:
+            os.makedirs(self._root, 0o755, exist_ok=True)
+            store = _cache_store.acquire(os.path.join(self._root, "store"), self._memory, self._durability)
+            self._finalizer = weakref.finalize(self, _cache_store.release, store)
+            self._held = store, _cache_store.table(store, self._name)
+        return self._held[1]
+
+    @contextmanager
+    def _transact(self, retry: bool = False) -> Iterator[WriteMapping]:
+        table = self._open()
+        with table.store.write(None if retry else self._timeout) as transaction:
+            yield transaction.keyspace(table.committed)
+
+    def _store(
+        self, key: Any, value: Any, expire: float | None, read: bool, tag: Any, retry: bool, *, only_new: bool
+    ) -> bool:
+        table = self._open()
+        full = self._serializer.dump_key(key)
+        short = short_key(full)
+        dumped = _file_pieces(value) if read else self._serializer.dump(value)
+        with self._transact(retry) as rows:
+            moment = now()
+            row = table.get(rows, short)
+            if only_new and row is not None and row.expires > moment:
+                return False
+            tag_bytes = b"" if tag is None else _TAGS.dump(tag)
+            stored = table.put(rows, short, _long(full, short), dumped, _expiry(expire), tag_bytes, moment, row)
+            if stored is not None:
+                table.make_room(rows, moment, stored.id)
+            return stored is not None
+
+    def _load(self, table: Table, short: bytes, read: bool) -> tuple[Row | None, bytes | IO[bytes] | None]:
+        """A row that has not expired, and its value: as a file if that was asked for and it is in pieces."""
+        if read and table.store.transaction is None:
+            reader = PieceReader(table, short)
+            if reader.row is not None and reader.kind == RAW and reader.row.expires > now():
+                return reader.row, io.BufferedReader(reader, PIECE_BYTES)
+            reader.close()
+        while True:
+            rows = table.rows()
+            row = table.get(rows, short)
+            if row is None or row.expires <= now():
+                return None, None
+            data = table.value(rows, row)
+            if data is not None:
+                return row, data
+
+    def _detailed(self, value: Any, row: Row, expire_time: bool, tag: bool) -> Any:
+        expires = None if row.expires == math.inf else row.expires
+        return _with_details(value, expires, _TAGS.load(row.tag) if row.tag and tag else None, expire_time, tag)
+
+    def _end(self, prefix: str | None, side: str) -> tuple[Any, bytes, Row | None]:
+        """The key at an end of a queue, with its row."""
+        if side not in ("front", "back"):
+            raise ValueError(f'side is "front" or "back", not {side!r}')
+        if prefix is None:
+            low, high = 1, 999_999_999_999_999
+        else:
+            low, high = f"{prefix}-000000000000001", f"{prefix}-999999999999999"  # type: ignore[assignment]
+        start, stop = (b"r" + self._serializer.dump_key(key) for key in (low, high))
+        if len(stop) > 1000:
+            raise ValueError("the prefix of a queue has up to 900 bytes")
+        for stored, data in self._open().rows().scan(start, stop, reverse=side == "back", limit=1):
+            return self._serializer.load_key(stored[1:]), stored[1:], Row.load(data)
+        return None, b"", None
+
+    def _take(
+        self, prefix: str | None, default: Any, side: str, expire_time: bool, tag: bool, retry: bool, *, remove: bool
+    ) -> Any:
+        table = self._open()
+        with self._transact(retry) as rows:
+            while True:
+                key, short, row = self._end(prefix, side)
+                if row is None:
+                    return _with_details(default, None, None, expire_time, tag)
+                alive = row.expires > now()
+                data = table.value(rows, row) if alive else None
+                if remove or not alive:
+                    table.delete(rows, short, row)
+                if data is not None:
+                    return self._detailed((key, self._serializer.load(data)), row, expire_time, tag)
+
+    def _iterate(self, *, reverse: bool) -> Iterator[Any]:
+        table = self._open()
+        return self._iterate_between(table, table.next_id, reverse=reverse)
+
+    def _iterate_between(self, table: Table, stop: int, *, reverse: bool) -> Iterator[Any]:
+        first = 0
+        while True:
+            found = table.keys_by_id(first, stop, reverse=reverse, limit=_BATCH)
+            for _, full in found:
+                yield self._serializer.load_key(full)
+            if len(found) < _BATCH:
+                return
+            first, stop = (first, found[-1][0]) if reverse else (found[-1][0] + 1, stop)
+
+    def _remove(self, batch: Callable[[Table, WriteMapping], int], retry: bool) -> int:
+        """Removes in several commits, so that others can write in between. A `Timeout` carries the count so far."""
+        table = self._open()
+        total = 0
+        while True:
+            try:
+                with self._transact(retry) as rows:
+                    count = batch(table, rows)
+            except Timeout:
+                raise Timeout(total) from None
+            total += count
+            if not count:
+                return total
+
+
+def memoize(
+    cache: Any,
+    name: str | None,
+    typed: bool,
+    expire: float | None,
+    tag: Any,
+    ignore: Iterable[int | str],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`Cache.memoize` for everything with `get` and `set`."""
+    if callable(name):
+        raise TypeError("memoize takes the name of the function, not the function: write @cache.memoize()")
+    ignored = frozenset(ignore)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        base = full_name(function) if name is None else name
+
+        @functools.wraps(function)
+        def remembered(*args: Any, **kwargs: Any) -> Any:
+            key = args_to_key((base,), args, kwargs, typed, ignored)
+            result = cache.get(key, ENOVAL, retry=True)
+            if result is ENOVAL:
+                result = function(*args, **kwargs)
+                if expire is None or expire > 0:
+                    cache.set(key, result, expire, tag=tag, retry=True)
+            return result
+
+        def cache_key(*args: Any, **kwargs: Any) -> Any:
+            """The key for these arguments."""
+            return args_to_key((base,), args, kwargs, typed, ignored)
+
+        remembered.__cache_key__ = cache_key  # type: ignore[attr-defined]
+        return remembered
+
+    return decorate
+
+
+def args_to_key(
+    base: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], typed: bool, ignore: frozenset[int | str]
+) -> tuple[Any, ...]:
+    """The key of a call."""
+    positional = tuple(arg for index, arg in enumerate(args) if index not in ignore)
+    named = tuple(sorted((name, arg) for name, arg in kwargs.items() if name not in ignore))
+    key = (*base, positional, named)
+    if typed:
+        key += (tuple(full_name(type(arg)) for arg in positional), tuple(full_name(type(arg)) for _, arg in named))
+    return key
+
+
+def full_name(thing: Any) -> str:
+    """Module and name of a function or class."""
+    return f"{thing.__module__}.{thing.__qualname__}"
+
+
+_now = now
+
+
+def _expiry(expire: float | None) -> float:
+    return math.inf if expire is None else now() + expire
+
+
+def _long(full: bytes, short: bytes) -> bytes:
+    return full if full is not short else b""
+
+
+def _file_pieces(file: IO[bytes]) -> Iterator[bytes]:
+    yield b"\0"
+    while piece := file.read(PIECE_BYTES):
+        yield piece
+
+
+def _with_details(value: Any, expires: float | None, tag: Any, with_expiry: bool, with_tag: bool) -> Any:
+    if with_expiry and with_tag:
+        return value, expires, tag
+    if with_expiry:
+        return value, expires
+    if with_tag:
+        return value, tag
+    return value
+
+
+__all__ = ["DEFAULT_SETTINGS", "ENOVAL", "EVICTION_POLICIES", "Cache", "Timeout"]

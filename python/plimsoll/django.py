@@ -1,0 +1,209 @@
+"""A cache backend for Django.
+
+    CACHES = {
+        "default": {
+            "BACKEND": "plimsoll.django.PlimsollCache",
+            "LOCATION": "/var/cache/site",
+            "OPTIONS": {"size_limit": 10**9, "memory": "64MB"},
+        }
+    }
+
+OPTIONS are those of `plimsoll.Cache`. Django's cache of whole pages and of sessions stores objects: `"serializer": "pickle"` allows it, for
+a folder that nobody else can write to. One process has the folder open at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import IO, Any
+
+from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+from .cache import Cache
+from .cache import memoize as _memoize
+from .fanout import FanoutCache
+from .persistent import Deque, Index
+
+
+class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
+    """Django's cache in a folder, with the additional methods of `plimsoll.Cache`: tags, `pop`, `expire`, named deques and indexes."""
+
+    def __init__(self, directory: str, params: dict[str, Any]) -> None:
+        super().__init__(params)
+        options = {
+            # What Django counts as entries, the cache counts as bytes.
+            name: value
+            for name, value in params.get("OPTIONS", {}).items()
+            if name not in ("MAX_ENTRIES", "CULL_FREQUENCY")
+        }
+        # Django makes a backend for each thread: they wait for each other.
+        self._cache = FanoutCache(directory, params.get("SHARDS", 1), params.get("DATABASE_TIMEOUT", 60), **options)
+
+    @property
+    def directory(self) -> str:
+        """The folder."""
+        return self._cache.directory
+
+    def add(
+        self,
+        key: Any,
+        value: Any,
+        timeout: Any = DEFAULT_TIMEOUT,
+        version: int | None = None,
+        read: bool = False,
+        tag: Any = None,
+        retry: bool = True,
+    ) -> bool:
+        """Stores a value unless there is one."""
+        return self._cache.add(self._key(key, version), value, self.get_backend_timeout(timeout), read, tag, retry)
+
+    def set(
+        self,
+        key: Any,
+        value: Any,
+        timeout: Any = DEFAULT_TIMEOUT,
+        version: int | None = None,
+        read: bool = False,
+        tag: Any = None,
+        retry: bool = True,
+    ) -> bool:
+        """Stores a value."""
+        return self._cache.set(self._key(key, version), value, self.get_backend_timeout(timeout), read, tag, retry)
+
+    def get(
+        self,
+        key: Any,
+        default: Any = None,
+        version: int | None = None,
+        read: bool = False,
+        expire_time: bool = False,
+        tag: bool = False,
+        retry: bool = False,
+    ) -> Any:
+        """The value of a key, or `default`."""
+        return self._cache.get(self._key(key, version), default, read, expire_time, tag, retry)
+
+    def read(self, key: Any, version: int | None = None) -> IO[bytes]:
+        """A value that is bytes, as a file object."""
+        return self._cache.read(self._key(key, version))
+
+    def touch(self, key: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None, retry: bool = True) -> bool:
+        """Gives a key another time to live."""
+        return self._cache.touch(self._key(key, version), self.get_backend_timeout(timeout), retry)
+
+    def pop(
+        self,
+        key: Any,
+        default: Any = None,
+        version: int | None = None,
+        expire_time: bool = False,
+        tag: bool = False,
+        retry: bool = True,
+    ) -> Any:
+        """Removes a key and returns its value, or `default`."""
+        return self._cache.pop(self._key(key, version), default, expire_time, tag, retry)
+
+    def delete(self, key: Any, version: int | None = None, retry: bool = True) -> bool:
+        """Removes a key."""
+        return self._cache.delete(self._key(key, version), retry)
+
+    def incr(
+        self, key: Any, delta: int = 1, version: int | None = None, default: int | None = None, retry: bool = True
+    ) -> Any:
+        """Adds to a number."""
+        try:
+            return self._cache.incr(self._key(key, version), delta, default, retry)
+        except KeyError:
+            raise ValueError(f"Key {key!r} not found") from None
+
+    def decr(
+        self, key: Any, delta: int = 1, version: int | None = None, default: int | None = None, retry: bool = True
+    ) -> Any:
+        """Subtracts from a number."""
+        return self.incr(key, -delta, version, default, retry)
+
+    def has_key(self, key: Any, version: int | None = None) -> bool:
+        """Whether there is a key that has not expired."""
+        return self._key(key, version) in self._cache
+
+    def clear(self) -> int:
+        """Removes everything."""
+        return self._cache.clear()
+
+    def close(self, **kwargs: Any) -> None:
+        """Closes the store. Django calls it after each request; the store stays open while another thread's backend uses it."""
+        self._cache.close()
+
+    def expire(self) -> int:
+        """Removes what has expired."""
+        return self._cache.expire()
+
+    def evict(self, tag: Any) -> int:
+        """Removes all rows with a tag."""
+        return self._cache.evict(tag)
+
+    def cull(self) -> int:
+        """Evicts until the cache is within its limit."""
+        return self._cache.cull()
+
+    def stats(self, enable: bool = True, reset: bool = False) -> tuple[int, int]:
+        """Hits and misses."""
+        return self._cache.stats(enable, reset)
+
+    def create_tag_index(self) -> None:
+        """Tags are always indexed; for programs written for diskcache."""
+        self._cache.create_tag_index()
+
+    def drop_tag_index(self) -> None:
+        """Tags are always indexed; for programs written for diskcache."""
+        self._cache.drop_tag_index()
+
+    def cache(self, name: str) -> Cache:
+        """A cache with a name inside this one."""
+        return self._cache.cache(name)
+
+    def deque(self, name: str, maxlen: int | None = None) -> Deque:
+        """A deque with a name inside this one."""
+        return self._cache.deque(name, maxlen)
+
+    def index(self, name: str) -> Index:
+        """A mapping with a name inside this one."""
+        return self._cache.index(name)
+
+    def get_backend_timeout(self, timeout: Any = DEFAULT_TIMEOUT) -> float | None:
+        """Seconds to live; None without end."""
+        seconds = self.default_timeout if timeout == DEFAULT_TIMEOUT else timeout
+        # 0 is "do not keep": an instant that has passed for sure.
+        return -1 if seconds == 0 else seconds
+
+    def memoize(
+        self,
+        name: str | None = None,
+        timeout: Any = DEFAULT_TIMEOUT,
+        version: int | None = None,
+        typed: bool = False,
+        tag: Any = None,
+        ignore: Iterable[int | str] = (),
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Keeps the results of a function."""
+        return _memoize(_Versioned(self, version), name, typed, self.get_backend_timeout(timeout), tag, ignore)
+
+    def _key(self, key: Any, version: int | None) -> str:
+        made: str = self.make_key(key, version=version)
+        return made
+
+
+class _Versioned:
+    """A backend as `memoize` sees it: keys of one version."""
+
+    def __init__(self, backend: PlimsollCache, version: int | None) -> None:
+        self._backend, self._version = backend, version
+
+    def get(self, key: Any, default: Any, retry: bool) -> Any:
+        return self._backend.get(key, default, self._version, retry=retry)
+
+    def set(self, key: Any, value: Any, expire: float | None, tag: Any, retry: bool) -> None:
+        self._backend.set(key, value, expire, self._version, tag=tag, retry=retry)
+
+
+__all__ = ["PlimsollCache"]

@@ -1,0 +1,318 @@
+"""A cache in several parts, with the interface of diskcache's FanoutCache.
+
+The parts are in one store with one budget of memory, so this is not faster than `Cache`. It is for programs written for diskcache, and for
+the caches, deques and indexes with names inside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+from zlib import adler32
+
+from ._cache_codec import Serializer, short_key
+from ._cache_rows import DEFAULT_SETTINGS
+from .cache import ENOVAL, Cache, Timeout, memoize
+from .persistent import Deque, Index
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_T = TypeVar("_T")
+
+
+class FanoutCache:
+    """`Cache` in `shards` parts. `size_limit` is shared out among them. A timeout is a miss or a false result, not an exception.
+
+    >>> cache = plimsoll.FanoutCache()
+    >>> cache.set("key", "value")
+    True
+    >>> cache["key"]
+    'value'
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        shards: int = 8,
+        timeout: float = 0.010,
+        *,
+        serializer: str = "json",
+        memory: int | str = "64MB",
+        durability: str = "buffered",
+        **settings: Any,
+    ) -> None:
+        if directory is None:
+            directory = tempfile.mkdtemp(prefix="plimsoll-cache-")
+        self._directory = os.path.expandvars(os.path.expanduser(str(directory)))
+        self._options: dict[str, Any] = {"serializer": serializer, "memory": memory, "durability": durability}
+        self._serializer = Serializer(serializer)
+        self._count = shards
+        settings["size_limit"] = settings.get("size_limit", DEFAULT_SETTINGS["size_limit"]) // shards
+        self._shards: tuple[Cache, ...] = tuple(
+            Cache(self._directory, timeout, _name=f"{number:03d}", **self._options, **settings)
+            for number in range(shards)
+        )
+        self._inside: dict[tuple[str, str], Any] = {}
+
+    @property
+    def directory(self) -> str:
+        """The folder of the cache."""
+        return self._directory
+
+    @property
+    def timeout(self) -> float:
+        """Seconds to wait for another thread."""
+        return self._shards[0].timeout
+
+    def __getattr__(self, name: str) -> Any:
+        if name in DEFAULT_SETTINGS:
+            return getattr(self._shards[0], name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _shard(self, key: Any) -> Cache:
+        return self._shards[adler32(short_key(self._serializer.dump_key(key))) % self._count]
+
+    @contextmanager
+    def transact(self, retry: bool = True) -> Iterator[None]:
+        """Makes what is done inside, in all parts, one commit."""
+        with ExitStack() as stack:
+            for shard in self._shards:
+                stack.enter_context(shard.transact(retry=True))
+            yield
+
+    def set(
+        self,
+        key: Any,
+        value: Any,
+        expire: float | None = None,
+        read: bool = False,
+        tag: Any = None,
+        retry: bool = False,
+    ) -> bool:
+        """`Cache.set`; false after a timeout."""
+        try:
+            return self._shard(key).set(key, value, expire, read, tag, retry)
+        except Timeout:
+            return False
+
+    def add(
+        self,
+        key: Any,
+        value: Any,
+        expire: float | None = None,
+        read: bool = False,
+        tag: Any = None,
+        retry: bool = False,
+    ) -> bool:
+        """`Cache.add`; false after a timeout."""
+        try:
+            return self._shard(key).add(key, value, expire, read, tag, retry)
+        except Timeout:
+            return False
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._shard(key)[key] = value
+
+    def get(
+        self,
+        key: Any,
+        default: Any = None,
+        read: bool = False,
+        expire_time: bool = False,
+        tag: bool = False,
+        retry: bool = False,
+    ) -> Any:
+        """`Cache.get`; `default` after a timeout."""
+        try:
+            return self._shard(key).get(key, default, read, expire_time, tag, retry)
+        except Timeout:
+            return default
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._shard(key)[key]
+
+    def read(self, key: Any) -> IO[bytes]:
+        """`Cache.read`."""
+        return self._shard(key).read(key, retry=True)
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._shard(key)
+
+    def pop(
+        self, key: Any, default: Any = None, expire_time: bool = False, tag: bool = False, retry: bool = False
+    ) -> Any:
+        """`Cache.pop`; `default` after a timeout."""
+        try:
+            return self._shard(key).pop(key, default, expire_time, tag, retry)
+        except Timeout:
+            return default
+
+    def delete(self, key: Any, retry: bool = False) -> bool:
+        """`Cache.delete`; false after a timeout."""
+        try:
+            return self._shard(key).delete(key, retry)
+        except Timeout:
+            return False
+
+    def __delitem__(self, key: Any) -> None:
+        del self._shard(key)[key]
+
+    def touch(self, key: Any, expire: float | None = None, retry: bool = False) -> bool:
+        """`Cache.touch`; false after a timeout."""
+        try:
+            return self._shard(key).touch(key, expire, retry)
+        except Timeout:
+            return False
+
+    def incr(self, key: Any, delta: float = 1, default: float | None = 0, retry: bool = False) -> Any:
+        """`Cache.incr`; None after a timeout."""
+        try:
+            return self._shard(key).incr(key, delta, default, retry)
+        except Timeout:
+            return None
+
+    def decr(self, key: Any, delta: float = 1, default: float | None = 0, retry: bool = False) -> Any:
+        """`Cache.decr`; None after a timeout."""
+        try:
+            return self._shard(key).decr(key, delta, default, retry)
+        except Timeout:
+            return None
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.chain.from_iterable([iter(shard) for shard in self._shards])
+
+    def __reversed__(self) -> Iterator[Any]:
+        return itertools.chain.from_iterable([reversed(shard) for shard in reversed(self._shards)])
+
+    def __len__(self) -> int:
+        return sum(map(len, self._shards))
+
+    def expire(self, now: float | None = None, retry: bool = False) -> int:
+        """`Cache.expire` in all parts."""
+        return self._in_all(lambda shard: shard.expire(now, retry=retry))
+
+    def evict(self, tag: Any, retry: bool = False) -> int:
+        """`Cache.evict` in all parts."""
+        return self._in_all(lambda shard: shard.evict(tag, retry=retry))
+
+    def cull(self, retry: bool = False) -> int:
+        """`Cache.cull` in all parts."""
+        return self._in_all(lambda shard: shard.cull(retry=retry))
+
+    def clear(self, retry: bool = False) -> int:
+        """`Cache.clear` in all parts."""
+        return self._in_all(lambda shard: shard.clear(retry=retry))
+
+    def _in_all(self, remove: Callable[[Cache], int]) -> int:
+        total = 0
+        for shard in self._shards:
+            while True:
+                try:
+                    total += remove(shard)
+                    break
+                except Timeout as timeout:
+                    total += next((done for done in timeout.args if isinstance(done, int)), 0)
+        return total
+
+    def check(self, fix: bool = False, retry: bool = False) -> list[str]:
+        """`Cache.check` in all parts."""
+        return [problem for shard in self._shards for problem in shard.check(fix, retry)]
+
+    def create_tag_index(self) -> None:
+        """Tags are always indexed; for programs written for diskcache."""
+        self.reset("tag_index", 1)
+
+    def drop_tag_index(self) -> None:
+        """Tags are always indexed; for programs written for diskcache."""
+        self.reset("tag_index", 0)
+
+    def reset(self, key: str, value: Any = ENOVAL) -> Any:
+        """`Cache.reset` in all parts. `size_limit` is that of one part."""
+        result = None
+        for shard in self._shards:
+            while True:
+                try:
+                    result = shard.reset(key, value)
+                    break
+                except Timeout:
+                    pass
+        return result
+
+    def stats(self, enable: bool = True, reset: bool = False) -> tuple[int, int]:
+        """`Cache.stats`, summed."""
+        counted = [shard.stats(enable, reset) for shard in self._shards]
+        return sum(hits for hits, _ in counted), sum(misses for _, misses in counted)
+
+    def volume(self) -> int:
+        """`Cache.volume`, summed."""
+        return sum(shard.volume() for shard in self._shards)
+
+    def disk_bytes(self) -> int:
+        """`Cache.disk_bytes`: one store holds all parts."""
+        return self._shards[0].disk_bytes()
+
+    def close(self) -> None:
+        """Closes all parts, and the caches inside."""
+        for shard in self._shards:
+            shard.close()
+        for inside in self._inside.values():
+            getattr(inside, "cache", inside).close()
+        self._inside.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "directory": self._directory,
+            "shards": self._count,
+            "timeout": self.timeout,
+            "size_limit": self.size_limit * self._count,
+            **self._options,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def cache(self, name: str, timeout: float = 60, **settings: Any) -> Cache:
+        """A cache with a name inside this one; it has a limit of its own."""
+        return self._named("cache", name, lambda path: Cache(self._directory, timeout, _name=path, **self._options, **settings))
+
+    def deque(self, name: str, maxlen: int | None = None) -> Deque:
+        """A deque with a name inside this one; nothing of it is evicted."""
+        return self._named("deque", name, lambda path: Deque.fromcache(self._unlimited(path), maxlen=maxlen))
+
+    def index(self, name: str) -> Index:
+        """A mapping with a name inside this one; nothing of it is evicted."""
+        return self._named("index", name, lambda path: Index.fromcache(self._unlimited(path)))
+
+    def _unlimited(self, path: str) -> Cache:
+        return Cache(self._directory, _name=path, eviction_policy="none", **self._options)
+
+    def _named(self, kind: str, name: str, make: Callable[[str], _T]) -> _T:
+        if (kind, name) not in self._inside:
+            self._inside[kind, name] = make(f"{kind}/{name}")
+        inside: _T = self._inside[kind, name]
+        return inside
+
+    def memoize(
+        self,
+        name: str | None = None,
+        typed: bool = False,
+        expire: float | None = None,
+        tag: Any = None,
+        ignore: Iterable[int | str] = (),
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """`Cache.memoize`."""
+        return memoize(self, name, typed, expire, tag, ignore)
+
+
+__all__ = ["FanoutCache"]

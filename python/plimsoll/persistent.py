@@ -1,0 +1,367 @@
+"""A deque and a mapping that live in a cache from which nothing is evicted."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from .cache import ENOVAL, Cache
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Deque(Sequence[Any]):
+    """A deque on disk. With `maxlen`, what is put at one end of a full deque pushes out the other end.
+
+    >>> deque = plimsoll.Deque("abc", maxlen=3)
+    >>> deque.append("d")
+    >>> list(deque)
+    ['b', 'c', 'd']
+    """
+
+    def __init__(
+        self,
+        iterable: Iterable[Any] = (),
+        directory: str | os.PathLike[str] | None = None,
+        maxlen: int | None = None,
+        **options: Any,
+    ) -> None:
+        self._cache = Cache(directory, eviction_policy="none", **options)
+        self._maxlen: float = float("inf") if maxlen is None else maxlen
+        self.extend(iterable)
+
+    @classmethod
+    def fromcache(cls, cache: Cache, iterable: Iterable[Any] = (), maxlen: int | None = None) -> Self:
+        """A deque in a cache, whose eviction policy should be "none"."""
+        self = cls.__new__(cls)
+        self._cache = cache
+        self._maxlen = float("inf") if maxlen is None else maxlen
+        self.extend(iterable)
+        return self
+
+    @property
+    def cache(self) -> Cache:
+        """The cache that holds the deque."""
+        return self._cache
+
+    @property
+    def directory(self) -> str:
+        """The folder of the cache."""
+        return self._cache.directory
+
+    @property
+    def maxlen(self) -> float:
+        """How long it may be."""
+        return self._maxlen
+
+    @maxlen.setter
+    def maxlen(self, value: float) -> None:
+        self._maxlen = value
+        with self.transact():
+            while len(self._cache) > value:
+                self.popleft()
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._at(index, self._cache.__getitem__)
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        self._at(index, lambda key: self._cache.__setitem__(key, value))
+
+    def __delitem__(self, index: int) -> None:
+        self._at(index, self._cache.__delitem__)
+
+    def _at(self, index: int, act: Callable[[Any], Any]) -> Any:
+        """Acts on the key at an index. A key that another thread removes meanwhile is passed over."""
+        length = len(self)
+        if -length <= index < length:
+            left = index if index >= 0 else -index - 1
+            for key in self._cache.iterkeys(reverse=index < 0):
+                if left > 0:
+                    left -= 1
+                    continue
+                try:
+                    return act(key)
+                except KeyError:
+                    continue
+        raise IndexError("deque index out of range")
+
+    def __len__(self) -> int:
+        return len(self._cache)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._values(self._cache.iterkeys())
+
+    def __reversed__(self) -> Iterator[Any]:
+        return self._values(self._cache.iterkeys(reverse=True))
+
+    def _values(self, keys: Iterable[Any]) -> Iterator[Any]:
+        for key in keys:
+            try:
+                yield self._cache[key]
+            except KeyError:
+                pass
+
+    def _compare(self, other: object, compare: Callable[[Any, Any], bool]) -> Any:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        if len(self) != len(other) and compare in (operator.eq, operator.ne):
+            return compare is operator.ne
+        for mine, theirs in zip(self, other):
+            if mine != theirs:
+                return compare(mine, theirs)
+        return compare(len(self), len(other))
+
+    def __eq__(self, other: object) -> Any:
+        return self._compare(other, operator.eq)
+
+    def __ne__(self, other: object) -> Any:
+        return self._compare(other, operator.ne)
+
+    def __lt__(self, other: object) -> Any:
+        return self._compare(other, operator.lt)
+
+    def __le__(self, other: object) -> Any:
+        return self._compare(other, operator.le)
+
+    def __gt__(self, other: object) -> Any:
+        return self._compare(other, operator.gt)
+
+    def __ge__(self, other: object) -> Any:
+        return self._compare(other, operator.ge)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __iadd__(self, iterable: Iterable[Any]) -> Self:
+        self.extend(iterable)
+        return self
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(directory={self.directory!r})"
+
+    def __getstate__(self) -> tuple[Cache, float]:
+        return self._cache, self._maxlen
+
+    def __setstate__(self, state: tuple[Cache, float]) -> None:
+        self._cache, self._maxlen = state
+
+    def append(self, value: Any) -> None:
+        """Puts a value at the back."""
+        with self.transact():
+            self._cache.push(value, retry=True)
+            if len(self._cache) > self._maxlen:
+                self.popleft()
+
+    def appendleft(self, value: Any) -> None:
+        """Puts a value at the front."""
+        with self.transact():
+            self._cache.push(value, side="front", retry=True)
+            if len(self._cache) > self._maxlen:
+                self.pop()
+
+    def extend(self, iterable: Iterable[Any]) -> None:
+        """Puts values at the back, one after the other."""
+        for value in iterable:
+            self.append(value)
+
+    def extendleft(self, iterable: Iterable[Any]) -> None:
+        """Puts values at the front, one before the other."""
+        for value in iterable:
+            self.appendleft(value)
+
+    def peek(self) -> Any:
+        """The value at the back."""
+        return self._found(self._cache.peek(default=(None, ENOVAL), side="back", retry=True))
+
+    def peekleft(self) -> Any:
+        """The value at the front."""
+        return self._found(self._cache.peek(default=(None, ENOVAL), retry=True))
+
+    def pop(self) -> Any:
+        """Takes the value at the back."""
+        return self._found(self._cache.pull(default=(None, ENOVAL), side="back", retry=True))
+
+    def popleft(self) -> Any:
+        """Takes the value at the front."""
+        return self._found(self._cache.pull(default=(None, ENOVAL), retry=True))
+
+    def _found(self, item: tuple[Any, Any]) -> Any:
+        if item[1] is ENOVAL:
+            raise IndexError("the deque is empty")
+        return item[1]
+
+    def clear(self) -> None:
+        """Removes all values."""
+        self._cache.clear(retry=True)
+
+    def copy(self) -> Deque:
+        """The same deque again, as in diskcache: both look at one cache."""
+        return type(self).fromcache(self._cache, maxlen=None if self._maxlen == float("inf") else int(self._maxlen))
+
+    def count(self, value: Any) -> int:
+        """How often a value occurs."""
+        return sum(1 for item in self if item == value)
+
+    def remove(self, value: Any) -> None:
+        """Removes the first of a value."""
+        for key in self._cache.iterkeys():
+            try:
+                if self._cache[key] == value:
+                    del self._cache[key]
+                    return
+            except KeyError:
+                continue
+        raise ValueError(f"{value!r} is not in the deque")
+
+    def reverse(self) -> None:
+        """Turns the order around, in one commit."""
+        with self.transact():
+            values = list(reversed(self))
+            self.clear()
+            self.extend(values)
+
+    def rotate(self, steps: int = 1) -> None:
+        """Moves values from the back to the front, or with negative `steps` the other way."""
+        if not isinstance(steps, int):
+            raise TypeError(f"rotate takes an integer, not a {type(steps).__name__}")
+        length = len(self)
+        if not length:
+            return
+        take, put = (self.pop, self.appendleft) if steps >= 0 else (self.popleft, self.append)
+        try:
+            for _ in range(abs(steps) % length):
+                put(take())
+        except IndexError:
+            return
+
+    @contextmanager
+    def transact(self) -> Iterator[None]:
+        """Makes what is done inside one commit."""
+        with self._cache.transact(retry=True):
+            yield
+
+
+class Index(MutableMapping[Any, Any]):
+    """An ordered mapping on disk.
+
+    >>> index = plimsoll.Index({"a": 1, "b": 2})
+    >>> index.popitem()
+    ('b', 2)
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        directory = None
+        if args and (args[0] is None or isinstance(args[0], (str, bytes, os.PathLike))):
+            directory, args = args[0], args[1:]
+        self._cache = Cache(os.fsdecode(directory) if directory is not None else None, eviction_policy="none")
+        self.update(*args, **kwargs)
+
+    @classmethod
+    def fromcache(cls, cache: Cache, *args: Any, **kwargs: Any) -> Self:
+        """A mapping in a cache, whose eviction policy should be "none"."""
+        self = cls.__new__(cls)
+        self._cache = cache
+        self.update(*args, **kwargs)
+        return self
+
+    @property
+    def cache(self) -> Cache:
+        """The cache that holds the mapping."""
+        return self._cache
+
+    @property
+    def directory(self) -> str:
+        """The folder of the cache."""
+        return self._cache.directory
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._cache[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._cache[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._cache[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._cache)
+
+    def __reversed__(self) -> Iterator[Any]:
+        return reversed(self._cache)
+
+    def __len__(self) -> int:
+        return len(self._cache)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mapping) or len(self) != len(other):
+            return False
+        if isinstance(other, (Index, OrderedDict)):
+            return list(self.items()) == list(other.items())
+        return all(other.get(key, ENOVAL) == value for key, value in self.items())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.directory!r})"
+
+    def __getstate__(self) -> Cache:
+        return self._cache
+
+    def __setstate__(self, state: Cache) -> None:
+        self._cache = state
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """The value of a key, which is `default` if there was none."""
+        with self.transact():
+            self._cache.add(key, default, retry=True)
+            return self._cache[key]
+
+    def pop(self, key: Any, default: Any = ENOVAL) -> Any:
+        """Takes a value; without a `default`, a missing key is a `KeyError`."""
+        value = self._cache.pop(key, default, retry=True)
+        if value is ENOVAL:
+            raise KeyError(key)
+        return value
+
+    def peekitem(self, last: bool = True) -> tuple[Any, Any]:
+        """The item that was inserted last, or first."""
+        item: tuple[Any, Any] = self._cache.peekitem(last, retry=True)
+        return item
+
+    def popitem(self, last: bool = True) -> tuple[Any, Any]:
+        """Takes the item that was inserted last, or first."""
+        with self.transact():
+            key, value = self.peekitem(last)
+            del self._cache[key]
+            return key, value
+
+    def push(self, value: Any, prefix: str | None = None, side: str = "back") -> Any:
+        """`Cache.push`."""
+        return self._cache.push(value, prefix, side, retry=True)
+
+    def pull(self, prefix: str | None = None, default: Any = (None, None), side: str = "front") -> Any:
+        """`Cache.pull`."""
+        return self._cache.pull(prefix, default, side, retry=True)
+
+    def clear(self) -> None:
+        """Removes all items."""
+        self._cache.clear(retry=True)
+
+    def memoize(
+        self, name: str | None = None, typed: bool = False, ignore: Iterable[int | str] = ()
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """`Cache.memoize`."""
+        return self._cache.memoize(name, typed, ignore=ignore)
+
+    @contextmanager
+    def transact(self) -> Iterator[None]:
+        """Makes what is done inside one commit."""
+        with self._cache.transact(retry=True):
+            yield
+
+
+__all__ = ["Deque", "Index"]

@@ -1,0 +1,198 @@
+"""What is built on caches: remembering results without stampedes, locks between threads, averages.
+
+The keys of locks and averages must not be evicted: use a cache with the eviction policy "none".
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .cache import ENOVAL, args_to_key, full_name
+
+_PAUSE = 0.001
+
+
+def memoize_stampede(
+    cache: Any,
+    expire: float,
+    name: str | None = None,
+    typed: bool = False,
+    tag: Any = None,
+    beta: float = 1,
+    ignore: Iterable[int | str] = (),
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Keeps the results of a function, and computes one anew before it expires, in a thread: the sooner, the longer it takes and the larger
+    `beta` is. So an expiry does not make all callers compute at once (Vattani, Chierichetti, Lowenstein: Optimal Probabilistic Cache
+    Stampede Prevention, VLDB 2015).
+
+    >>> cache = plimsoll.Cache()
+    >>> @plimsoll.memoize_stampede(cache, expire=60)
+    ... def square(number):
+    ...     return number * number
+    >>> square(4)
+    16
+    """
+    ignored = frozenset(ignore)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        base = full_name(function) if name is None else name
+
+        def cache_key(*args: Any, **kwargs: Any) -> Any:
+            return args_to_key((base,), args, kwargs, typed, ignored)
+
+        def compute(key: Any, args: Any, kwargs: Any) -> Any:
+            start = time.time()
+            result = function(*args, **kwargs)
+            cache.set(key, (result, time.time() - start), expire=expire, tag=tag, retry=True)
+            return result
+
+        @functools.wraps(function)
+        def remembered(*args: Any, **kwargs: Any) -> Any:
+            key = cache_key(*args, **kwargs)
+            pair, expires = cache.get(key, ENOVAL, expire_time=True, retry=True)
+            if pair is ENOVAL:
+                return compute(key, args, kwargs)
+            result, seconds = pair
+            early = -seconds * beta * math.log(1 - random.random())
+            # One thread at a time computes; the key expires in case it dies.
+            if early >= expires - time.time() and cache.add((*key, "stampede"), None, expire=seconds, retry=True):
+                threading.Thread(target=compute, args=(key, args, kwargs), daemon=True).start()
+            return result
+
+        remembered.__cache_key__ = cache_key  # type: ignore[attr-defined]
+        return remembered
+
+    return decorate
+
+
+class Averager:
+    """A running average.
+
+    >>> average = plimsoll.recipes.Averager(plimsoll.Cache(), "latency")
+    >>> average.add(1)
+    >>> average.add(2)
+    >>> average.get()
+    1.5
+    """
+
+    def __init__(self, cache: Any, key: Any, expire: float | None = None, tag: Any = None) -> None:
+        self._cache, self._key, self._expire, self._tag = cache, key, expire, tag
+
+    def add(self, value: float) -> None:
+        """Counts a value in."""
+        with self._cache.transact(retry=True):
+            total, count = self._cache.get(self._key, (0.0, 0))
+            self._cache.set(self._key, (total + value, count + 1), expire=self._expire, tag=self._tag)
+
+    def get(self) -> float | None:
+        """The average; None without values."""
+        return _average(self._cache.get(self._key, (0.0, 0), retry=True))
+
+    def pop(self) -> float | None:
+        """The average, which starts anew."""
+        return _average(self._cache.pop(self._key, (0.0, 0), retry=True))
+
+
+class BoundedSemaphore:
+    """Lets `value` threads in at a time."""
+
+    def __init__(self, cache: Any, key: Any, value: int = 1, expire: float | None = None, tag: Any = None) -> None:
+        self._cache, self._key, self._value, self._expire, self._tag = cache, key, value, expire, tag
+
+    def acquire(self) -> None:
+        """Waits for a place and takes it."""
+        while True:
+            with self._cache.transact(retry=True):
+                free = self._cache.get(self._key, self._value)
+                if free > 0:
+                    self._cache.set(self._key, free - 1, expire=self._expire, tag=self._tag)
+                    return
+            time.sleep(_PAUSE)
+
+    def release(self) -> None:
+        """Gives the place back."""
+        with self._cache.transact(retry=True):
+            free = self._cache.get(self._key, self._value)
+            assert free < self._value, "cannot release un-acquired semaphore"
+            self._cache.set(self._key, free + 1, expire=self._expire, tag=self._tag)
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+
+class Lock:
+    """A lock that the key of a cache stands for. With `expire`, it is free again after that time."""
+
+    def __init__(self, cache: Any, key: Any, expire: float | None = None, tag: Any = None) -> None:
+        self._cache, self._key, self._expire, self._tag = cache, key, expire, tag
+
+    def acquire(self) -> None:
+        """Waits for the lock."""
+        while not self._cache.add(self._key, None, expire=self._expire, tag=self._tag, retry=True):
+            time.sleep(_PAUSE)
+
+    def release(self) -> None:
+        """Frees the lock."""
+        self._cache.delete(self._key, retry=True)
+
+    def locked(self) -> bool:
+        """Whether it is taken."""
+        return self._key in self._cache
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+
+class RLock:
+    """A lock that its thread may take several times."""
+
+    def __init__(self, cache: Any, key: Any, expire: float | None = None, tag: Any = None) -> None:
+        self._cache, self._key, self._expire, self._tag = cache, key, expire, tag
+
+    def acquire(self) -> None:
+        """Waits for the lock, or takes it once more."""
+        while True:
+            with self._cache.transact(retry=True):
+                owner, count = self._cache.get(self._key, (None, 0))
+                if count == 0 or owner == _me():
+                    self._cache.set(self._key, (_me(), count + 1), expire=self._expire, tag=self._tag)
+                    return
+            time.sleep(_PAUSE)
+
+    def release(self) -> None:
+        """Gives it back once."""
+        with self._cache.transact(retry=True):
+            owner, count = self._cache.get(self._key, (None, 0))
+            assert owner == _me() and count > 0, "cannot release un-acquired lock"
+            self._cache.set(self._key, (owner, count - 1), expire=self._expire, tag=self._tag)
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+
+def _me() -> str:
+    return f"{os.getpid()}-{threading.get_ident()}"
+
+
+def _average(pair: tuple[float, int]) -> float | None:
+    total, count = pair
+    return total / count if count else None
+
+
+__all__ = ["Averager", "BoundedSemaphore", "Lock", "RLock", "memoize_stampede"]

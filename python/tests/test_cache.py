@@ -1,0 +1,419 @@
+"""The cache: what diskcache's users expect of it, and what they did not have."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import plimsoll
+from plimsoll import Cache, Deque, FanoutCache, Index, Timeout
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Cache]:
+    """An open cache."""
+    with Cache(tmp_path / "cache", memory="16MiB") as opened:
+        yield opened
+        assert opened.check() == []
+
+
+def test_a_value_comes_back_after_the_cache_was_opened_again(tmp_path: Path) -> None:
+    with Cache(tmp_path, memory="16MiB") as cache:
+        cache.set("key", {"a": (1, b"2")}, expire=60, tag="blue")
+        cache["large"] = b"x" * 300_000
+    with Cache(tmp_path, memory="16MiB") as cache:
+        value, expires, tag = cache.get("key", expire_time=True, tag=True)
+        assert (value, tag) == ({"a": (1, b"2")}, "blue")
+        assert expires == pytest.approx(time.time() + 60, abs=5)
+        assert cache["large"] == b"x" * 300_000
+        assert len(cache) == 2
+
+
+def test_a_missing_key_is_a_default_or_an_error(cache: Cache) -> None:
+    assert cache.get("no") is None
+    assert cache.get("no", 1) == 1
+    assert cache.get("no", expire_time=True, tag=True) == (None, None, None)
+    assert cache.pop("no", 2) == 2
+    assert not cache.delete("no")
+    for fails in (lambda: cache["no"], lambda: cache.__delitem__("no"), lambda: cache.incr("no", default=None)):
+        with pytest.raises(KeyError):
+            fails()
+
+
+def test_an_expired_row_is_not_there(cache: Cache) -> None:
+    cache.set("key", 1, expire=0.01)
+    time.sleep(0.02)
+    assert "key" not in cache
+    assert cache.get("key") is None
+    assert not cache.touch("key")
+    assert len(cache) == 1
+    assert cache.add("key", 2)
+    assert cache["key"] == 2
+
+
+def test_a_set_removes_what_has_expired(cache: Cache) -> None:
+    for number in range(5):
+        cache.set(number, number, expire=0.01)
+    time.sleep(0.02)
+    cache["new"] = 1
+    assert list(cache) == ["new"]
+
+
+def test_only_one_add_of_many_threads_is_true(cache: Cache) -> None:
+    added: list[bool] = []
+    threads = [threading.Thread(target=lambda: added.append(cache.add("key", 1, retry=True))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(added) == [False] * 7 + [True]
+
+
+def test_no_increment_of_many_threads_is_lost(cache: Cache) -> None:
+    def add() -> None:
+        for _ in range(200):
+            cache.incr("count", retry=True)
+
+    threads = [threading.Thread(target=add) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert cache["count"] == 1600
+
+
+def test_a_reader_sees_a_long_value_whole_while_it_is_replaced(cache: Cache) -> None:
+    values = {bytes([letter]) * 200_000 for letter in b"abc"}
+    cache["key"] = b"a" * 200_000
+    stop = threading.Event()
+    wrong: list[object] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            if cache["key"] not in values or cache.read("key").read() not in values:
+                wrong.append(1)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    for _ in range(30):
+        for value in values:
+            cache["key"] = value
+    stop.set()
+    thread.join()
+    assert not wrong
+
+
+def test_a_transaction_is_one_commit_or_none(cache: Cache) -> None:
+    cache["kept"] = 1
+    cache.set("goes", 1, expire=1000)
+    volume = cache.volume()
+    with pytest.raises(ZeroDivisionError), cache.transact():
+        cache["new"] = b"x" * 100_000
+        cache.reset("cull_limit", 3)
+        cache.clear()
+        assert len(cache) == 0
+        raise ZeroDivisionError
+    assert sorted(cache) == ["goes", "kept"]
+    assert (len(cache), cache.volume(), cache.cull_limit) == (2, volume, 10)
+    with cache.transact():
+        cache["a"] = 1
+        with cache.transact():
+            cache["b"] = cache["a"] + 1
+    assert cache["b"] == 2
+
+
+def test_a_writer_waits_for_a_transaction_of_another_thread_or_times_out(tmp_path: Path) -> None:
+    with Cache(tmp_path, timeout=0.01, memory="16MiB") as cache:
+        held, done = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with cache.transact():
+                cache["key"] = 1
+                held.set()
+                done.wait(10)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait(10)
+        assert cache.get("key") is None, "a reader does not wait, and sees what is committed"
+        assert len(cache) == 0
+        with pytest.raises(Timeout):
+            cache.set("key", 2)
+        done.set()
+        cache.set("key", 3, retry=True)
+        thread.join()
+        assert cache["key"] == 3
+
+
+def test_a_pickled_value_is_read_only_by_who_asked_for_pickle(tmp_path: Path) -> None:
+    with Cache(tmp_path, serializer="pickle", memory="16MiB") as cache:
+        cache["key"] = ValueError
+        assert cache["key"] is ValueError
+        cache[ValueError] = 1
+    with Cache(tmp_path, memory="16MiB") as cache:
+        with pytest.raises(ValueError, match="pickle"):
+            cache["key"]
+        with pytest.raises(ValueError, match="pickle"):
+            list(cache)
+
+
+def test_what_json_does_not_have_is_refused_with_a_reason(cache: Cache) -> None:
+    with pytest.raises(TypeError, match='serializer="pickle"'):
+        cache["key"] = object()
+    with pytest.raises(TypeError, match='serializer="pickle"'):
+        cache[object()] = 1
+    assert len(cache) == 0
+    with pytest.raises(ValueError, match="serializer"):
+        Cache(cache.directory, serializer="yaml")
+    with pytest.raises(TypeError, match="colour"):
+        Cache(cache.directory, colour=1)
+
+
+def test_rows_are_evicted_by_tag(cache: Cache) -> None:
+    for number in range(250):
+        cache.set(number, number, tag=("even", "odd")[number % 2])
+    cache.set("ev", 1, tag="ev")
+    assert cache.evict("even") == 125
+    assert len(cache) == 126
+    assert cache.evict("none") == 0
+
+
+def test_a_file_is_stored_and_read_piece_by_piece(cache: Cache) -> None:
+    content = os.urandom(1_000_000)
+    cache.set("key", io.BytesIO(content), read=True)
+    cache.set("short", io.BytesIO(b"abc"), read=True)
+    with cache.read("key") as file:
+        assert file.read(10) == content[:10]
+        cache["key"] = 1
+        assert file.read() == content[10:], "it reads what was there when it was opened"
+    assert cache.read("short").read() == b"abc"
+    assert cache.get("key", read=True) == 1
+
+
+def test_keys_iterate_in_the_order_of_insertion_and_in_their_own(cache: Cache) -> None:
+    keys = ["b", 3, ("x", 1), -2.5, b"w", 10**30, "a", 0, "l" * 5000]
+    for key in keys:
+        cache[key] = 1
+    cache["b"] = 2
+    assert list(cache) == keys
+    assert list(reversed(cache)) == keys[::-1]
+    assert list(cache.iterkeys())[:6] == [-2.5, 0, 3, "a", "b", b"w"], "a long key is ordered by its hash, at the end"
+    assert sorted(map(repr, cache.iterkeys())) == sorted(map(repr, keys))
+    assert list(cache.iterkeys(reverse=True)) == list(cache.iterkeys())[::-1]
+
+
+def test_a_queue_gives_back_in_order(cache: Cache) -> None:
+    for number in range(3):
+        cache.push(number, prefix="jobs")
+        cache.push(-number, side="front")
+    assert [cache.pull(prefix="jobs")[1] for _ in range(3)] == [0, 1, 2]
+    assert [cache.pull()[1] for _ in range(3)] == [-2, -1, 0]
+    assert cache.pull() == (None, None)
+
+
+def test_a_function_is_computed_once(cache: Cache) -> None:
+    calls = []
+
+    @cache.memoize(typed=True, ignore={"log"})
+    def double(number: float, log: object = None) -> float:
+        calls.append(number)
+        return number * 2
+
+    assert [double(2), double(2, log=object()), double(2.0), double(2)] == [4, 4, 4.0, 4]
+    assert calls == [2, 2.0]
+    assert cache.get(double.__cache_key__(2)) == 4  # type: ignore[attr-defined]
+
+
+def test_a_stampede_is_one_computation_ahead_of_expiry(cache: Cache) -> None:
+    calls = []
+
+    @plimsoll.memoize_stampede(cache, expire=0.3)
+    def slow() -> int:
+        calls.append(time.time())
+        time.sleep(0.02)
+        return len(calls)
+
+    end = time.time() + 1
+    while time.time() < end:
+        slow()
+    time.sleep(0.1)
+    assert 3 <= len(calls) <= 30
+
+
+def test_two_caches_of_a_process_share_a_folder(cache: Cache) -> None:
+    other = Cache(cache.directory)
+    other["key"] = 1
+    assert cache["key"] == 1
+    other.close()
+    assert cache["key"] == 1
+    copy = pickle.loads(pickle.dumps(cache))
+    assert copy["key"] == 1
+    other["key"] = 2
+    assert copy["key"] == 2, "a closed cache opens again when it is used"
+
+
+def test_another_process_is_told_who_has_the_folder(cache: Cache) -> None:
+    program = f"import plimsoll; plimsoll.Cache({cache.directory!r})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "plimsoll._errors.Locked" in done.stderr
+    assert str(os.getpid()) in done.stderr
+
+
+def _use(cache: Cache, answers: multiprocessing.SimpleQueue[str]) -> None:
+    try:
+        answers.put(repr(cache.get("key")))
+    except plimsoll.Error as error:
+        answers.put(type(error).__name__)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_is_told_so(cache: Cache) -> None:
+    cache["key"] = 1
+    context = multiprocessing.get_context("fork")
+    answers: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
+    child = context.Process(target=_use, args=(cache, answers))
+    child.start()
+    assert answers.get() == "UsedAfterFork"
+    child.join()
+    assert cache["key"] == 1
+
+
+WRITER = """
+import sys, plimsoll
+cache = plimsoll.Cache(sys.argv[1], memory="16MiB", size_limit=3_000_000)
+number = 0
+while True:
+    number += 1
+    cache.set(number % 700, b"x" * (number * 37 % 70_000), expire=None if number % 3 else 0.05, tag=number % 5)
+    if number == 500:
+        print("ready", flush=True)
+"""
+
+
+def test_rows_and_indexes_agree_after_a_kill(tmp_path: Path) -> None:
+    for _ in range(3):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(0.1)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        with Cache(tmp_path, memory="16MiB") as cache:
+            assert cache.check() == []
+            assert 0 < cache.volume() <= 3_000_000
+
+
+def test_a_folder_that_was_removed_is_made_anew(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache", memory="16MiB")
+    cache["key"] = 1
+    subprocess.run(["rm", "-r", str(tmp_path / "cache")], check=True)
+    other = Cache(tmp_path / "cache", memory="16MiB")
+    assert "key" not in other
+    other["key"] = 2
+    cache.close()
+    assert other["key"] == 2
+    other.close()
+
+
+def test_a_check_finds_and_mends_a_lost_index(cache: Cache) -> None:
+    for number in range(10):
+        cache.set(number, b"x" * 100_000, tag="t", expire=1000)
+    with cache._transact(True) as rows:
+        rows.delete_range(prefix=b"t")
+        rows.delete_range(prefix=b"o")
+    assert len(cache.check()) == 20
+    assert len(cache.check(fix=True)) == 20
+    assert cache.check() == []
+    assert cache.evict("t") == 10
+
+
+def test_a_get_waits_for_no_writer(cache: Cache) -> None:
+    cache.reset("eviction_policy", "least-recently-used")
+    with cache.transact():
+        for number in range(50):
+            cache[number] = number
+    table = cache._open()
+    table.touched = {b"%d" % number: (0.0, 1) for number in range(20_000)}
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with cache.transact():
+            held.set()
+            done.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(10)
+    assert [cache[number] for number in range(50)] == list(range(50))
+    assert len(table.touched) <= 20_000
+    done.set()
+    thread.join()
+
+
+def test_a_cache_inside_another_is_made_in_a_transaction(tmp_path: Path) -> None:
+    with FanoutCache(tmp_path, shards=2, memory="16MiB") as cache:
+        with cache.transact():
+            cache["a"] = 1
+            inside = cache.cache("inside")
+            inside["b"] = 2
+        assert (cache["a"], inside["b"], inside.check()) == (1, 2, [])
+
+
+def test_an_open_cache_does_not_disturb_the_end_of_the_interpreter(tmp_path: Path) -> None:
+    program = f"import plimsoll; cache = plimsoll.Cache({str(tmp_path)!r}, memory='16MiB'); cache['key'] = 1"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    with Cache(tmp_path, memory="16MiB") as cache:
+        assert cache["key"] == 1
+
+
+def test_the_parts_of_a_fanout_cache_are_one_store(tmp_path: Path) -> None:
+    with FanoutCache(tmp_path, shards=4, memory="16MiB") as cache:
+        for number in range(100):
+            cache.set(number, number, tag=number % 2)
+        assert sorted(cache) == list(range(100))
+        assert len(list((tmp_path).iterdir())) == 1
+        with pytest.raises(ZeroDivisionError), cache.transact():
+            for number in range(100):
+                del cache[number]
+            raise ZeroDivisionError
+        assert len(cache) == 100
+        assert cache.evict(1) == 50
+        cache.index("settings")["a"] = 1
+        cache.deque("jobs").append("first")
+        cache.cache("pages")["/"] = "<html>"
+        assert len(cache) == 50
+    with FanoutCache(tmp_path, shards=4, memory="16MiB") as cache:
+        assert dict(cache.index("settings")) == {"a": 1}
+        assert list(cache.deque("jobs")) == ["first"]
+        assert cache.cache("pages")["/"] == "<html>"
+        assert cache.check() == []
+
+
+def test_a_deque_and_an_index_are_as_pythons(tmp_path: Path) -> None:
+    deque = Deque("abcde", directory=tmp_path / "deque", maxlen=4, memory="16MiB")
+    deque.rotate(1)
+    deque.reverse()
+    assert list(deque) == ["d", "c", "b", "e"]
+    deque[1] = "x"
+    del deque[-1]
+    assert deque == ["d", "x", "b"]
+    deque.cache.close()
+    index = Index(str(tmp_path / "index"), {"a": 1}, b=2)
+    assert index.setdefault("c", 3) == 3
+    assert list(index.items()) == [("a", 1), ("b", 2), ("c", 3)]
+    assert index.popitem(last=False) == ("a", 1)
+    assert index == {"c": 3, "b": 2}
+    index.cache.close()

@@ -1,0 +1,73 @@
+"""Keys and values of a cache come back as they were."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll._cache_codec import Serializer
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.decimals(allow_nan=False)
+) | st.dates() | st.uuids()
+HASHABLE = st.recursive(SCALARS, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=6)
+VALUES = st.recursive(
+    HASHABLE | st.sets(HASHABLE, max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.tuples(inner) | st.dictionaries(HASHABLE, inner, max_size=4),
+    max_leaves=12,
+)
+NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
+
+
+def typed(value: Any) -> Any:
+    """A value with the types of all its parts."""
+    if isinstance(value, dict):
+        return dict, sorted(((repr(typed(key)), typed(item)) for key, item in value.items()), key=lambda pair: pair[0])
+    if isinstance(value, (set, frozenset)):
+        return type(value), sorted(repr(typed(item)) for item in value)
+    if isinstance(value, (list, tuple)):
+        return type(value), [typed(item) for item in value]
+    return type(value), value
+
+
+@pytest.mark.parametrize("name", ["json", "msgpack", "pickle"])
+@given(value=VALUES)
+def test_a_value_comes_back_with_its_types(name: str, value: Any) -> None:
+    serializer = Serializer(name)
+    assert typed(serializer.load(serializer.dump(value))) == typed(value)
+
+
+@given(key=HASHABLE)
+def test_a_key_comes_back_equal(key: Any) -> None:
+    serializer = Serializer()
+    assert serializer.load_key(serializer.dump_key(key)) == key
+
+
+@given(first=NUMBERS, second=NUMBERS)
+def test_numbers_are_ordered_and_equal_as_in_python(first: float, second: float) -> None:
+    dump = Serializer().dump_key
+    if all(abs(number) < 2**63 or number != number // 1 for number in (first, second)) and abs(first) != float("inf") != abs(second):
+        assert (dump(first) < dump(second)) == (first < second)
+        assert (dump(first) == dump(second)) == (first == second)
+
+
+def test_kinds_that_json_lacks_are_kept() -> None:
+    serializer = Serializer()
+    value = {
+        1: datetime(2026, 1, 2, tzinfo=timezone.utc),
+        (2, 3): [date(2026, 1, 2), Decimal("1.50"), UUID(int=7), {"\0": "tag"}, {1, 2}],
+        "plain": float("inf"),
+    }
+    assert serializer.load(serializer.dump(value)) == value
+
+
+def test_text_with_lone_surrogates_is_kept() -> None:
+    serializer = Serializer()
+    assert serializer.load(serializer.dump("a\ud800")) == "a\ud800"
+    assert serializer.load_key(serializer.dump_key("a\ud800")) == "a\ud800"

@@ -1,0 +1,89 @@
+"""A cache keeps to its limits: bytes of rows after every commit, files on disk, memory."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from plimsoll import Cache
+
+POLICIES = ["least-recently-stored", "least-recently-used", "least-frequently-used"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_commit_leaves_more_rows_than_the_limit(tmp_path: Path, policy: str) -> None:
+    chosen = random.Random(7)
+    with Cache(tmp_path, memory="16MiB", size_limit=500_000, eviction_policy=policy) as cache:
+        for _ in range(600):
+            key = chosen.randrange(100)
+            if chosen.random() < 0.5:
+                size = chosen.choice((10, 1000, 40_000, 200_000))
+                assert cache.set(key, bytes(size), expire=chosen.choice((None, 1000)))
+                assert key in cache
+            else:
+                cache.get(key)
+            assert cache.volume() <= 500_000
+        assert cache.check() == []
+
+
+def test_a_value_larger_than_the_limit_is_not_stored(tmp_path: Path) -> None:
+    with Cache(tmp_path, memory="16MiB", size_limit=100_000) as cache:
+        cache["other"] = 1
+        cache["key"] = 1
+        assert not cache.set("key", bytes(200_000))
+        assert "key" not in cache, "the old value is not the one that was set last"
+        assert cache["other"] == 1
+        assert cache.check() == []
+
+
+def test_what_was_used_stays_also_over_a_restart(tmp_path: Path) -> None:
+    options = {"memory": "16MiB", "size_limit": 100_000, "eviction_policy": "least-recently-used", "cull_limit": 1}
+    with Cache(tmp_path, **options) as cache:
+        for number in range(9):
+            cache[number] = bytes(10_000)
+        assert cache[0] is not None
+    with Cache(tmp_path, **options) as cache:
+        cache[9] = bytes(50_000)
+        assert {0, 9} <= set(cache)
+        assert 1 not in cache
+
+
+def test_a_cache_without_eviction_grows_until_it_is_culled(tmp_path: Path) -> None:
+    with Cache(tmp_path, memory="16MiB", size_limit=100_000, cull_limit=0) as cache:
+        for number in range(20):
+            cache[number] = bytes(10_000)
+        assert cache.volume() > 200_000
+        assert cache.cull() == 11
+        assert cache.volume() <= 100_000
+        cache.reset("eviction_policy", "none")
+        cache.reset("size_limit", 0)
+        assert cache.cull() == 0
+        assert len(cache) == 9
+
+
+def test_a_new_policy_ranks_the_rows_that_are_there(tmp_path: Path) -> None:
+    with Cache(tmp_path, memory="16MiB", size_limit=100_000, eviction_policy="none", cull_limit=1) as cache:
+        for number in range(9):
+            cache[number] = bytes(10_000)
+        cache.reset("eviction_policy", "least-frequently-used")
+        for number in range(5):
+            cache.get(number)
+        assert cache.check() == []
+        cache[9] = bytes(20_000)
+        assert set(cache) >= {0, 1, 2, 3, 4, 9}
+        with pytest.raises(ValueError, match="least-recently-used"):
+            cache.reset("eviction_policy", "random")
+
+
+def test_files_and_memory_stay_bounded_while_much_is_written(tmp_path: Path) -> None:
+    with Cache(tmp_path, memory="16MiB", size_limit=20_000_000) as cache:
+        disk = []
+        for number in range(4000):
+            cache[number] = number.to_bytes(4, "big") * 25_000
+            if number % 100 == 0:
+                disk.append(cache.disk_bytes())
+        assert max(disk) < 300_000_000, "400 MB were written"
+        memory = cache._held[0].db.stats()["memory"]  # type: ignore[index]
+        assert memory["peak_bytes"] <= 16 << 20

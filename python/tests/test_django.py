@@ -1,0 +1,80 @@
+"""The cache backend for Django."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("django")
+
+from django.conf import settings  # noqa: E402
+
+if not settings.configured:
+    settings.configure(CACHES={})
+
+from plimsoll.django import PlimsollCache  # noqa: E402
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[Any]:
+    """A backend as Django makes it."""
+    made = PlimsollCache(str(tmp_path), {"OPTIONS": {"memory": "16MiB", "size_limit": 10_000_000}, "KEY_PREFIX": "site"})
+    yield made
+    made.close()
+
+
+def test_djangos_methods_work(backend: Any) -> None:
+    assert backend.add("key", {"a": 1})
+    assert not backend.add("key", 2)
+    assert backend.get("key") == {"a": 1}
+    assert backend.get("key", version=2) is None
+    backend.set_many({"one": 1, "two": 2})
+    assert backend.get_many(["one", "two", "three"]) == {"one": 1, "two": 2}
+    assert (backend.incr("one"), backend.decr("two", 5)) == (2, -3)
+    with pytest.raises(ValueError, match="not found"):
+        backend.incr("three")
+    assert backend.get_or_set("four", lambda: 4) == 4
+    assert backend.incr_version("four") == 2
+    assert backend.has_key("four", version=2)
+    assert backend.delete("key")
+    backend.clear()
+    assert backend.get("one") is None
+
+
+def test_a_timeout_of_nothing_keeps_nothing_and_none_keeps_all(backend: Any) -> None:
+    backend.set("gone", 1, timeout=0)
+    backend.set("soon", 1, timeout=0.01)
+    backend.set("kept", 1, timeout=None)
+    time.sleep(0.02)
+    assert backend.get_many(["gone", "soon", "kept"]) == {"kept": 1}
+    assert backend.touch("kept", 0)
+    assert backend.get("kept") is None
+
+
+def test_diskcaches_methods_work(backend: Any) -> None:
+    backend.set("a", 1, tag="t")
+    assert backend.pop("a", tag=True) == (1, "t")
+    backend.set("b", b"x" * 100_000, tag="t")
+    assert backend.read("b").read(3) == b"xxx"
+    assert backend.evict("t") == 1
+    calls = []
+
+    @backend.memoize(timeout=60)
+    def double(number: int) -> int:
+        calls.append(number)
+        return number * 2
+
+    assert (double(2), double(2), calls) == (4, 4, [2])
+    backend.deque("jobs").append(1)
+    assert list(backend.deque("jobs")) == [1]
+
+
+def test_the_backends_of_two_threads_share_the_store(backend: Any) -> None:
+    other = PlimsollCache(backend.directory, {"KEY_PREFIX": "site"})
+    other.set("key", 1)
+    other.close()
+    assert backend.get("key") == 1
