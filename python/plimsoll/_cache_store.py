@@ -1,6 +1,7 @@
 """The stores under caches: one for each folder in a process, however many caches look at it, and their transactions.
 
-A write takes the store's lock, so a cache never meets a conflict: `transact` of diskcache means that nobody else writes meanwhile.
+A write takes the store's lock, so a cache never meets a conflict: during `transact` no other thread writes,
+as in diskcache.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ class Cache:
 
     `size_limit` bounds the bytes of its rows: a row that would exceed it evicts others in the same commit, and one that is larger than the
     limit is not stored. `memory` bounds what the store keeps in memory. Bytes, text, numbers and what JSON can hold are stored as such;
-    tuples, sets, dates and the like come back as what they were. `serializer="pickle"` stores every object, and trusts whoever can write to
-    the folder with running code.
+    tuples, sets, dates and the like come back as what they were. `serializer="pickle"` stores every object; any program that can write
+    to the folder can then run code in this one.
 
     - `directory`: where it is; a new temporary folder by default. Caches in one process may share a folder, processes may not.
     - `timeout`: how many seconds to wait for a transaction of another thread before `Timeout`, unless `retry` is true.

@@ -34,7 +34,7 @@ pub(crate) fn interruptible_with<P: Send + 'static, T: Send + 'static>(
     let (sender, mut receiver) = sync_channel(16);
     let body = move || {
         let done = work(&mut |progress| drop(sender.send(Message::Progress(progress))));
-        // Nobody waits any more after an interruption.
+        // After an interruption no thread receives it.
         let _ = sender.send(Message::Done(done));
     };
     thread::Builder::new().name("plimsoll-call".into()).spawn(body)?;

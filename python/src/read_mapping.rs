@@ -53,8 +53,8 @@ impl ReadMapping {
     /// >>> db[b"ada"] = b"Ada Lovelace"
     /// >>> db.get(b"ada")
     /// b'Ada Lovelace'
-    /// >>> db.get(b"alan", b"nobody")
-    /// b'nobody'
+    /// >>> db.get(b"alan", b"unknown")
+    /// b'unknown'
     #[pyo3(signature = (key, default = None))]
     fn get<'py>(
         &self,

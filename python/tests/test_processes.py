@@ -238,7 +238,7 @@ def test_one_transaction_used_by_several_threads_keeps_all_writes(db: plimsoll.D
     assert len(db) == 1_200
 
 
-def test_a_fork_in_a_thread_of_a_busy_store_hangs_nobody(path: str) -> None:
+def test_a_fork_in_a_thread_of_a_busy_store_hangs_neither(path: str) -> None:
     with plimsoll.open(path, memory="16MiB", durability="buffered") as db, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         stop = threading.Event()

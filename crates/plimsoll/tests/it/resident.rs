@@ -69,7 +69,7 @@ fn a_key_that_a_transaction_asked_for_in_memory_is_one_that_it_read() {
 }
 
 #[test]
-fn whoever_looks_at_a_resident_value_may_read_what_is_not() {
+fn a_closure_that_looks_at_a_resident_value_may_read_one_that_is_not() {
     let (_dir, db, keyspace) = cold();
     db.put(&keyspace, "small", "in a memtable").unwrap();
     let look = |_: &[u8]| db.get(&keyspace, "in a blob file").unwrap().unwrap().len();

@@ -81,8 +81,7 @@ enum Left<B> {
 }
 
 impl<'t> Visit<'t> {
-    fn new(range: Range<'t>) -> Result<Self> {
-        let mut range = range;
+    fn new(mut range: Range<'t>) -> Result<Self> {
         let span = if range.reads.is_some() { range.span.clone() } else { range.span.take() };
         let base = Visible::new(span.expect(super::SPAN).into_range(), range.at, range.direction);
         let committer = &range.committer;
