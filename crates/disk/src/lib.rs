@@ -1,7 +1,7 @@
 //! THE DOOR: all access to the outside of the process.
 //!
 //! Files ([`vfs`], with real files in [`os`], switchable page caching in [`switching`]; files in memory in [`mem`];
-//! with the feature `testing`, simulated faults in `lying`), memory of the system ([`machine`], [`room`]), time ([`clock`]), threads ([`thread`],
+//! with the feature `testing`, simulated faults in `lying`; what processes share in [`sharing`]), memory of the system ([`machine`], [`room`]), time ([`clock`]), threads ([`thread`],
 //! [`worker`]), randomness ([`random`]), the one checksum ([`checksum`]) and the encoding of integers ([`codec`]). The
 //! crates above never call the operating system themselves; this lets one seed replay a whole run.
 
@@ -22,6 +22,9 @@ pub mod os;
 mod path_error;
 pub mod random;
 pub mod room;
+pub mod sharing;
+#[cfg_attr(not(any(test, feature = "testing")), allow(dead_code, reason = "disks in memory have it"))]
+mod sharing_in_memory;
 pub mod switching;
 pub mod thread;
 #[cfg_attr(not(any(test, feature = "testing")), allow(dead_code, reason = "parts of it are for disks that lie"))]

@@ -13,6 +13,7 @@
 //! copies it.
 
 mod bytes;
+mod lock;
 mod names;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,9 +31,12 @@ use rustix::io::Errno;
 use crate::clock::ManualClock;
 use crate::image::{PAGE_BYTES, end_of};
 use crate::lying::bytes::Bytes;
+use crate::lying::lock::LyingLock;
 use crate::lying::names::DurableNames;
 use crate::path_error::{at_path, of_kind};
 use crate::random::Random;
+use crate::sharing::{LockFile, SharedWords};
+use crate::sharing_in_memory::SharingInMemory;
 use crate::tree::{Change, NodeId, ROOT, Tree};
 use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, HERE_ALREADY, LockError, Open, check_direct};
 
@@ -71,6 +76,7 @@ pub struct Injected {
 #[derive(Clone)]
 pub struct LyingDisk {
     state: Arc<Mutex<State>>,
+    sharing: SharingInMemory,
 }
 
 #[derive(Clone, Debug)]
@@ -80,6 +86,8 @@ struct State {
     /// Number of handles of each open file.
     handles: BTreeMap<NodeId, u64>,
     locked: BTreeSet<NodeId>,
+    /// How many share the lock of a folder.
+    shared: BTreeMap<NodeId, usize>,
     /// Incremented at each crash, so that handles and locks from before are recognised.
     generation: u64,
     power_is_cut: bool,
@@ -103,7 +111,7 @@ struct State {
 impl LyingDisk {
     /// An empty disk.
     pub fn new(seed: u64) -> Self {
-        Self { state: Arc::new(Mutex::new(State::new(seed))) }
+        Self { state: Arc::new(Mutex::new(State::new(seed))), sharing: SharingInMemory::default() }
     }
 
     /// Reseeds all choices from now on, for instance to see other outcomes of one crash.
@@ -138,6 +146,7 @@ impl LyingDisk {
     /// scheduled cut.
     pub fn restore_power(&self) {
         self.state().restore_power();
+        self.sharing.forget_all();
     }
 
     /// Makes each read fail with this probability.
@@ -217,8 +226,9 @@ impl LyingDisk {
         let mut state = self.state().clone();
         state.handles.clear();
         state.locked.clear();
+        state.shared.clear();
         state.sweep();
-        Self { state: Arc::new(Mutex::new(state)) }
+        Self { state: Arc::new(Mutex::new(state)), sharing: SharingInMemory::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -229,6 +239,7 @@ impl LyingDisk {
     /// or not, and a later cut may take what is not. Cancels a scheduled cut.
     pub fn restart_process(&self) {
         self.state().begin_anew();
+        self.sharing.forget_all();
     }
 
     /// The state, if the power is on.
@@ -272,6 +283,7 @@ impl State {
             names: DurableNames::default(),
             handles: BTreeMap::new(),
             locked: BTreeSet::new(),
+            shared: BTreeMap::new(),
             generation: 0,
             power_is_cut: false,
             cut_at_sync: None,
@@ -318,6 +330,7 @@ impl State {
     fn begin_anew(&mut self) {
         self.handles.clear();
         self.locked.clear();
+        self.shared.clear();
         self.sweep();
         self.generation += 1;
         self.power_is_cut = false;
@@ -459,26 +472,6 @@ impl State {
         }
         Sync::Succeeds
     }
-
-    /// Creates or finds the lock file of a folder and writes the holder's id into it.
-    fn lock(&mut self, dir: &Path) -> Result<(NodeId, NodeId), LockError> {
-        let folder = self.tree.folder(dir).map_err(LockError::Io)?;
-        if self.locked.contains(&folder) {
-            return Err(LockError::Held { pid: Some(PID), who: HERE_ALREADY.to_owned() });
-        }
-        let path = dir.join(LOCK_NAME);
-        let opened = match self.open(&path, Open::CreateNew) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => self.open(&path, Open::ReadWrite),
-            opened => opened,
-        };
-        let file = opened.map_err(LockError::Io)?;
-        // The lock holds without the name: a full disk must not keep a store from being opened.
-        let text = format!("{PID}\n");
-        let named = self.write(file, &path, text.as_bytes(), 0);
-        self.set_len(file, &path, if named.is_ok() { text.len() as u64 } else { 0 }).map_err(LockError::Io)?;
-        self.locked.insert(folder);
-        Ok((folder, file))
-    }
 }
 
 /// How a sync ends.
@@ -551,7 +544,35 @@ impl Disk for LyingDisk {
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
         let mut state = self.powered(dir).map_err(LockError::Io)?;
         let (folder, file) = state.lock(dir)?;
-        Ok(Box::new(LyingLock { disk: self.clone(), generation: state.generation, folder, file }))
+        let is_shared = AtomicBool::new(false);
+        Ok(Box::new(LyingLock {
+            disk: self.clone(),
+            generation: state.generation,
+            folder,
+            file: Some(file),
+            is_shared,
+        }))
+    }
+
+    fn lock_shared(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        let mut state = self.powered(dir).map_err(LockError::Io)?;
+        let folder = state.tree.folder(dir).map_err(LockError::Io)?;
+        if state.locked.contains(&folder) {
+            return Err(LockError::Held { pid: Some(PID), who: HERE_ALREADY.to_owned() });
+        }
+        *state.shared.entry(folder).or_default() += 1;
+        let is_shared = AtomicBool::new(true);
+        Ok(Box::new(LyingLock { disk: self.clone(), generation: state.generation, folder, file: None, is_shared }))
+    }
+
+    fn lock_file(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
+        drop(self.powered(path)?);
+        Ok(self.sharing.lock_file(path))
+    }
+
+    fn shared_words(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
+        drop(self.powered(path)?);
+        Ok(self.sharing.words(path, count))
     }
 }
 
@@ -618,28 +639,6 @@ impl Drop for LyingFile {
         let mut state = self.disk.state();
         if state.generation == self.generation {
             state.close(self.id);
-        }
-    }
-}
-
-#[derive(Debug)]
-struct LyingLock {
-    disk: LyingDisk,
-    generation: u64,
-    folder: NodeId,
-    file: NodeId,
-}
-
-impl DirLock for LyingLock {}
-
-impl Drop for LyingLock {
-    fn drop(&mut self) {
-        let mut state = self.disk.state();
-        if state.generation == self.generation && !state.power_is_cut {
-            state.locked.remove(&self.folder);
-            if let Some(file) = state.tree.get_mut(self.file) {
-                file.set_len(0);
-            }
         }
     }
 }

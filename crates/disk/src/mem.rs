@@ -3,13 +3,16 @@
 //! Clones are the same disk. Paths start at its root, whether they are absolute or not. Direct handles require
 //! alignment, like those of the real disk.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::image::{Image, end_of};
 use crate::path_error::{at_path, of_kind};
+use crate::sharing::{LockFile, SharedWords};
+use crate::sharing_in_memory::SharingInMemory;
 use crate::tree::{Change, NodeId, Tree};
 use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, HERE_ALREADY, LockError, Open, check_direct};
 
@@ -19,17 +22,20 @@ const LOCK_NAME: &str = "LOCK";
 #[derive(Clone, Debug, Default)]
 pub struct MemDisk {
     state: Arc<Mutex<State>>,
+    sharing: SharingInMemory,
 }
 
 #[derive(Debug)]
 struct State {
     tree: Tree<Bytes>,
     locked: BTreeSet<NodeId>,
+    /// How many share the lock of a folder.
+    shared: BTreeMap<NodeId, usize>,
 }
 
 impl Default for State {
     fn default() -> Self {
-        Self { tree: Tree::new(), locked: BTreeSet::new() }
+        Self { tree: Tree::new(), locked: BTreeSet::new(), shared: BTreeMap::new() }
     }
 }
 
@@ -135,7 +141,7 @@ impl Disk for MemDisk {
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
         let mut state = self.state();
         let folder = state.tree.folder(dir).map_err(LockError::Io)?;
-        if state.locked.contains(&folder) {
+        if state.locked.contains(&folder) || state.shared.contains_key(&folder) {
             return Err(LockError::Held { pid: Some(std::process::id()), who: HERE_ALREADY.to_owned() });
         }
         let path = dir.join(LOCK_NAME);
@@ -147,7 +153,25 @@ impl Disk for MemDisk {
         bytes.write().set_len(0);
         bytes.write().write(format!("{}\n", std::process::id()).as_bytes(), 0);
         state.locked.insert(folder);
-        Ok(Box::new(MemLock { disk: self.clone(), folder, bytes }))
+        Ok(Box::new(MemLock { disk: self.clone(), folder, bytes, is_shared: AtomicBool::new(false) }))
+    }
+
+    fn lock_shared(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        let mut state = self.state();
+        let folder = state.tree.folder(dir).map_err(LockError::Io)?;
+        if state.locked.contains(&folder) {
+            return Err(LockError::Held { pid: Some(std::process::id()), who: HERE_ALREADY.to_owned() });
+        }
+        *state.shared.entry(folder).or_default() += 1;
+        Ok(Box::new(MemLock { disk: self.clone(), folder, bytes: Bytes::default(), is_shared: AtomicBool::new(true) }))
+    }
+
+    fn lock_file(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
+        Ok(self.sharing.lock_file(path))
+    }
+
+    fn shared_words(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
+        Ok(self.sharing.words(path, count))
     }
 }
 
@@ -206,12 +230,38 @@ struct MemLock {
     disk: MemDisk,
     folder: NodeId,
     bytes: Bytes,
+    is_shared: AtomicBool,
 }
 
-impl DirLock for MemLock {}
+impl DirLock for MemLock {
+    fn share(&self) -> Result<(), LockError> {
+        let mut state = self.disk.state();
+        state.locked.remove(&self.folder);
+        *state.shared.entry(self.folder).or_default() += 1;
+        self.is_shared.store(true, Ordering::Relaxed);
+        self.bytes.write().set_len(0);
+        Ok(())
+    }
+}
+
+impl State {
+    /// One of those that share a folder's lock gives it back.
+    fn unshare(&mut self, folder: NodeId) {
+        if let Some(count) = self.shared.get_mut(&folder) {
+            *count -= 1;
+            if *count == 0 {
+                self.shared.remove(&folder);
+            }
+        }
+    }
+}
 
 impl Drop for MemLock {
     fn drop(&mut self) {
+        if *self.is_shared.get_mut() {
+            self.disk.state().unshare(self.folder);
+            return;
+        }
         self.bytes.write().set_len(0);
         self.disk.state().locked.remove(&self.folder);
     }

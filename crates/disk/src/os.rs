@@ -7,6 +7,8 @@
 //! 4. Only regular files are opened: a FIFO or a device would block its reader for ever.
 
 mod lock;
+mod lock_file;
+mod shared_words;
 
 use std::fs;
 use std::io;
@@ -21,7 +23,10 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::image::end_of;
 use crate::os::lock::OsLock;
+use crate::os::lock_file::OsLockFile;
+use crate::os::shared_words::OsWords;
 use crate::path_error::{at_path, of_kind};
+use crate::sharing::{LockFile, SharedWords};
 use crate::vfs::{Caching, DIRECT_ALIGN, DirEntry, DirLock, Disk, File, LockError, Open, check_direct};
 
 /// The file systems of this machine.
@@ -118,6 +123,18 @@ impl Disk for OsDisk {
 
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
         Ok(Box::new(OsLock::take(dir)?))
+    }
+
+    fn lock_shared(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        Ok(Box::new(OsLock::take_shared(dir)?))
+    }
+
+    fn lock_file(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
+        Ok(Box::new(OsLockFile::open(path)?))
+    }
+
+    fn shared_words(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
+        Ok(Arc::new(OsWords::open(path, count)?))
     }
 }
 

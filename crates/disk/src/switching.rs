@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::sharing::{LockFile, SharedWords};
 use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
 
 /// Decides how files are read.
@@ -83,6 +84,18 @@ impl Disk for SwitchingDisk {
 
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
         self.disk.lock(dir)
+    }
+
+    fn lock_shared(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        self.disk.lock_shared(dir)
+    }
+
+    fn lock_file(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
+        self.disk.lock_file(path)
+    }
+
+    fn shared_words(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
+        self.disk.shared_words(path, count)
     }
 }
 

@@ -12,6 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use crate::path_error::of_kind;
+use crate::sharing::{LockFile, SharedWords};
 
 /// Offsets, lengths and memory of direct reads and writes are multiples of this many bytes.
 pub const DIRECT_ALIGN: usize = 4096;
@@ -121,6 +122,12 @@ pub trait DirLock: Send + Sync + Debug {
     fn check(&self) -> io::Result<()> {
         Ok(())
     }
+
+    /// Lets others lock the folder too, with [`Disk::lock_shared`]; keeps out those that want it alone. If another process took the lock
+    /// first, `Held`: then this lock holds no more, and [`DirLock::check`] fails.
+    fn share(&self) -> Result<(), LockError> {
+        Err(LockError::Io(io::ErrorKind::Unsupported.into()))
+    }
 }
 
 /// The text of [`LockError::Held`] if the holder is another handle of this process.
@@ -196,4 +203,20 @@ pub trait Disk: Send + Sync + Debug {
 
     /// Locks a folder for one writer. A file `LOCK` inside it names the holder's process id.
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError>;
+
+    /// Locks a folder for one writer among several: others may do the same, and [`Disk::lock`] fails meanwhile.
+    fn lock_shared(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        Err(LockError::Io(of_kind(dir, io::ErrorKind::Unsupported)))
+    }
+
+    /// Opens a lock between processes; the file is made if it is missing.
+    fn lock_file(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
+        Err(of_kind(path, io::ErrorKind::Unsupported))
+    }
+
+    /// Opens words that processes share; the file is made, with zeros, if it is missing.
+    fn shared_words(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
+        let _ = count;
+        Err(of_kind(path, io::ErrorKind::Unsupported))
+    }
 }

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{FlockOperation, OFlags};
@@ -42,15 +43,35 @@ pub(super) struct OsLock {
     file_identity: Identity,
     /// The process that took it.
     pid: u32,
+    held: AtomicU8,
 }
+
+/// Alone; names this process in the lock file.
+const ALONE: u8 = 0;
+/// With others.
+const SHARED: u8 = 1;
+/// Another process took the lock while it was being shared.
+const LOST: u8 = 2;
 
 impl OsLock {
     /// Locks a folder, or returns the holder.
     pub(super) fn take(dir: &Path) -> Result<Self, LockError> {
+        let lock = Self::take_as(dir, FlockOperation::NonBlockingLockExclusive, ALONE)?;
+        lock.file.name_holder(lock.pid);
+        locked_here().insert(lock.folder_identity, lock.pid);
+        Ok(lock)
+    }
+
+    /// Locks a folder beside others that share it, or returns who holds it alone.
+    pub(super) fn take_shared(dir: &Path) -> Result<Self, LockError> {
+        Self::take_as(dir, FlockOperation::NonBlockingLockShared, SHARED)
+    }
+
+    fn take_as(dir: &Path, how: FlockOperation, held_as: u8) -> Result<Self, LockError> {
         let folder = open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY).map_err(LockError::Io)?;
         let folder_identity = identity(dir, &folder).map_err(LockError::Io)?;
         let path = dir.join(LOCK_NAME);
-        match lock(&folder) {
+        match lock(&folder, how) {
             // Not every file system can lock a folder. The file's lock is then the only one.
             Ok(()) | Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => {}
             Err(Errno::WOULDBLOCK) => return Err(held(&path, folder_identity)),
@@ -58,20 +79,31 @@ impl OsLock {
         }
         let file = open_lock_file(&path).map_err(LockError::Io)?;
         let file_identity = identity(&path, &file.fd).map_err(LockError::Io)?;
-        match lock(&file.fd) {
+        match lock(&file.fd, how) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(held(&path, folder_identity)),
             Err(errno) => return Err(LockError::Io(at_path(&path, errno))),
         }
-        let pid = std::process::id();
-        file.name_holder(pid);
-        locked_here().insert(folder_identity, pid);
-        Ok(Self { folder, folder_identity, file, file_identity, pid })
+        let (pid, held) = (std::process::id(), AtomicU8::new(held_as));
+        Ok(Self { folder, folder_identity, file, file_identity, pid, held })
+    }
+
+    fn held(&self) -> u8 {
+        self.held.load(Ordering::Acquire)
+    }
+
+    /// Forgets that this process has the folder alone.
+    fn unname(&self) {
+        // Skipped if the file is another's by now.
+        if self.check().is_ok() {
+            let _ = self.file.set_len(0);
+        }
+        locked_here().remove(&self.folder_identity);
     }
 }
 
-fn lock(fd: &OwnedFd) -> rustix::io::Result<()> {
-    retry_on_intr(|| rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive))
+fn lock(fd: &OwnedFd, how: FlockOperation) -> rustix::io::Result<()> {
+    retry_on_intr(|| rustix::fs::flock(fd, how))
 }
 
 fn open_lock_file(path: &Path) -> io::Result<OsFile> {
@@ -152,12 +184,36 @@ impl DirLock for OsLock {
             }
             Err(errno) => return Err(at_path(&self.file.path, errno)),
         };
+        if self.held() == LOST {
+            let what = "another process locked this while it was being opened; open it again";
+            return Err(at_path(&self.file.path, io::Error::other(what)));
+        }
         if now == self.file_identity {
             return Ok(());
         }
         let what = "the lock file was exchanged, or its folder was, while it was open for writing; close it and see what else was \
                     changed";
         Err(at_path(&self.file.path, io::Error::other(what)))
+    }
+
+    fn share(&self) -> Result<(), LockError> {
+        self.unname();
+        // The system gives the lock up before it takes the other kind of it: another process may come in between.
+        for fd in [&self.folder, &self.file.fd] {
+            match lock(fd, FlockOperation::NonBlockingLockShared) {
+                Ok(()) | Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => {}
+                Err(Errno::WOULDBLOCK) => {
+                    self.held.store(LOST, Ordering::Release);
+                    return Err(held(&self.file.path, self.folder_identity));
+                }
+                Err(errno) => {
+                    self.held.store(LOST, Ordering::Release);
+                    return Err(LockError::Io(at_path(&self.file.path, errno)));
+                }
+            }
+        }
+        self.held.store(SHARED, Ordering::Release);
+        Ok(())
     }
 }
 
@@ -167,11 +223,10 @@ impl Drop for OsLock {
             // A forked child's copy: the lock is its parent's.
             return;
         }
-        // An unheld lock file names no holder. Skipped if the file is another's by now.
-        if self.check().is_ok() {
-            let _ = self.file.set_len(0);
+        if self.held() == ALONE {
+            // An unheld lock file names no holder.
+            self.unname();
         }
-        locked_here().remove(&self.folder_identity);
         // Not left to the closing of the descriptors: forked children may have copies of them.
         let _ = rustix::fs::flock(&self.file.fd, FlockOperation::Unlock);
         let _ = rustix::fs::flock(&self.folder, FlockOperation::Unlock);
@@ -281,6 +336,7 @@ mod tests {
             file: OsFile::new(rustix::io::dup(&lock.file.fd).unwrap(), false, &lock.file.path),
             file_identity: lock.file_identity,
             pid: std::process::id() + 1,
+            held: AtomicU8::new(ALONE),
         };
         assert!(child.check().unwrap_err().to_string().contains("forked child"));
         drop(child);
@@ -295,7 +351,7 @@ mod tests {
         let dead = child.id();
         child.wait().unwrap();
         let holder = open_fd(dir.path(), OFlags::RDONLY | OFlags::DIRECTORY).unwrap();
-        super::lock(&holder).unwrap();
+        super::lock(&holder, FlockOperation::NonBlockingLockExclusive).unwrap();
         fs::write(dir.path().join("LOCK"), format!("{dead}\n")).unwrap();
         let (pid, who) = refusal(dir.path());
         assert_eq!(pid, Some(dead));

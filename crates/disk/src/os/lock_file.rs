@@ -1,0 +1,60 @@
+//! A lock between processes: `flock` on an empty file.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::{Errno, retry_on_intr};
+
+use crate::os::{check_regular, open_fd};
+use crate::path_error::at_path;
+use crate::sharing::LockFile;
+
+/// An open lock file.
+#[derive(Debug)]
+pub(super) struct OsLockFile {
+    fd: OwnedFd,
+    path: PathBuf,
+    held: AtomicBool,
+    /// The process that opened it.
+    pid: u32,
+}
+
+impl OsLockFile {
+    /// Opens the file, and makes it if it is missing.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        // For writing too: on an overlay, a file that is opened only for reading first becomes another one later.
+        let fd = open_fd(path, OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK)?;
+        check_regular(&fd, path)?;
+        Ok(Self { fd, path: path.to_owned(), held: AtomicBool::new(false), pid: std::process::id() })
+    }
+}
+
+impl LockFile for OsLockFile {
+    fn try_lock(&self) -> io::Result<bool> {
+        match retry_on_intr(|| flock(&self.fd, FlockOperation::NonBlockingLockExclusive)) {
+            Ok(()) => {
+                self.held.store(true, Ordering::Relaxed);
+                Ok(true)
+            }
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(errno) => Err(at_path(&self.path, errno)),
+        }
+    }
+
+    fn unlock(&self) {
+        // Not left to the closing of the descriptor: a forked child may have a copy of it. And the lock of the parent is not the child's to
+        // give back.
+        if self.held.swap(false, Ordering::Relaxed) && std::process::id() == self.pid {
+            let _ = flock(&self.fd, FlockOperation::Unlock);
+        }
+    }
+}
+
+impl Drop for OsLockFile {
+    fn drop(&mut self) {
+        self.unlock();
+    }
+}

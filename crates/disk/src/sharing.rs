@@ -1,0 +1,38 @@
+//! What the processes that have one folder open share beside its files: locks of the system, and words of memory.
+//!
+//! Laws that every implementation keeps:
+//! 1. At most one [`LockFile`] of a path is locked at a time. The system unlocks it when its process ends, however that happens; a forked
+//!    child may keep it locked until it ends too. So a lock that can be taken proves that its holder has gone, and one that cannot be
+//!    taken proves nothing.
+//! 2. All [`SharedWords`] of a path are the same words. They outlive the processes and nothing else: what they say after a restart of the
+//!    machine means nothing.
+
+use std::fmt::Debug;
+use std::io;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// A lock between processes; each handle is another holder, also within one process. Unlocked when dropped.
+pub trait LockFile: Send + Sync + Debug {
+    /// Locks it if it is free; returns whether it did. A handle that holds it already must not ask again.
+    ///
+    /// # Errors
+    /// The system.
+    fn try_lock(&self) -> io::Result<bool>;
+
+    /// Unlocks it.
+    fn unlock(&self);
+}
+
+/// Words of memory that processes share.
+pub trait SharedWords: Send + Sync + Debug {
+    /// The words.
+    fn words(&self) -> &[AtomicU64];
+
+    /// Sleeps until [`SharedWords::wake`] is called for the word, or until `patience` is over; returns at once if the lower half of the word
+    /// is no longer that of `seen`. May return early.
+    fn wait(&self, at: usize, seen: u64, patience: Duration);
+
+    /// Wakes all that sleep at a word.
+    fn wake(&self, at: usize);
+}

@@ -1,0 +1,103 @@
+//! The laws of what processes share, for every disk that has it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use plimsoll_disk::lying::LyingDisk;
+use plimsoll_disk::mem::MemDisk;
+use plimsoll_disk::os::OsDisk;
+use plimsoll_disk::vfs::{Disk, LockError};
+
+/// Runs a test on each disk, in a folder of its own.
+fn on_each(test: impl Fn(Arc<dyn Disk>, &Path)) {
+    let dir = tempfile::tempdir().unwrap();
+    test(Arc::new(OsDisk::new()), dir.path());
+    for disk in [Arc::new(MemDisk::new()) as Arc<dyn Disk>, Arc::new(LyingDisk::new(1))] {
+        let path = PathBuf::from("/folder");
+        disk.create_dir(&path).unwrap();
+        test(disk, &path);
+    }
+}
+
+#[test]
+fn one_handle_at_a_time_has_a_lock_file() {
+    on_each(|disk, dir| {
+        let path = dir.join("turn");
+        let (one, two) = (disk.lock_file(&path).unwrap(), disk.lock_file(&path).unwrap());
+        assert!(one.try_lock().unwrap());
+        assert!(!two.try_lock().unwrap());
+        two.unlock();
+        assert!(!two.try_lock().unwrap(), "who does not hold it cannot give it back");
+        one.unlock();
+        assert!(two.try_lock().unwrap());
+        drop(two);
+        assert!(one.try_lock().unwrap());
+        assert!(disk.lock_file(&dir.join("other")).unwrap().try_lock().unwrap());
+    });
+}
+
+#[test]
+fn a_shared_folder_keeps_out_those_that_want_it_alone() {
+    on_each(|disk, dir| {
+        let alone = disk.lock(dir).unwrap();
+        assert!(matches!(disk.lock_shared(dir), Err(LockError::Held { .. })));
+        alone.share().unwrap();
+        alone.check().unwrap();
+        let second = disk.lock_shared(dir).unwrap();
+        drop(alone);
+        assert!(matches!(disk.lock(dir), Err(LockError::Held { .. })));
+        second.check().unwrap();
+        drop(second);
+        let again = disk.lock(dir).unwrap();
+        assert!(matches!(disk.lock(dir), Err(LockError::Held { .. })));
+        drop(again);
+        disk.lock_shared(dir).unwrap();
+    });
+}
+
+#[test]
+fn words_are_shared_and_wake_those_that_wait() {
+    on_each(|disk, dir| {
+        let path = dir.join("SHARED");
+        let (one, two) = (disk.shared_words(&path, 700).unwrap(), disk.shared_words(&path, 700).unwrap());
+        assert!(one.words().iter().all(|word| word.load(Ordering::Relaxed) == 0));
+        one.words()[699].store(7, Ordering::Release);
+        assert_eq!(two.words()[699].load(Ordering::Acquire), 7);
+        // Another value: no waiting.
+        two.wait(699, 8, Duration::from_secs(60));
+        two.wait(699, 7, Duration::from_millis(1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while two.words()[3].load(Ordering::Acquire) == 0 {
+                    two.wait(3, 0, Duration::from_secs(60));
+                }
+            });
+            one.words()[3].store(1, Ordering::Release);
+            one.wake(3);
+        });
+        drop((one, two));
+        assert_eq!(disk.shared_words(&path, 700).unwrap().words()[699].load(Ordering::Relaxed), 7);
+    });
+}
+
+#[test]
+fn a_power_cut_frees_the_locks_and_forgets_the_words() {
+    let disk = LyingDisk::new(1);
+    let dir = Path::new("/folder");
+    disk.create_dir(dir).unwrap();
+    let held = disk.lock_file(&dir.join("turn")).unwrap();
+    assert!(held.try_lock().unwrap());
+    let shared = disk.lock_shared(dir);
+    let words = disk.shared_words(&dir.join("SHARED"), 2).unwrap();
+    words.words()[0].store(1, Ordering::Release);
+    disk.cut_power();
+    disk.restore_power();
+    disk.create_dir(dir).unwrap();
+    assert!(disk.lock_file(&dir.join("turn")).unwrap().try_lock().unwrap());
+    assert!(held.try_lock().is_err(), "it is of before the power cut");
+    assert_eq!(disk.shared_words(&dir.join("SHARED"), 2).unwrap().words()[0].load(Ordering::Acquire), 0);
+    drop(shared);
+    disk.lock(dir).unwrap();
+}
