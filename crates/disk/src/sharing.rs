@@ -33,6 +33,6 @@ pub trait SharedWords: Send + Sync + Debug {
     /// is no longer that of `seen`. May return early.
     fn wait(&self, at: usize, seen: u64, patience: Duration);
 
-    /// Wakes all that sleep at a word.
-    fn wake(&self, at: usize);
+    /// Wakes up to `most` that sleep at a word.
+    fn wake(&self, at: usize, most: u32);
 }

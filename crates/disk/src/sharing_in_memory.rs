@@ -101,7 +101,7 @@ impl SharedWords for Words {
         }
     }
 
-    fn wake(&self, _: usize) {
+    fn wake(&self, _: usize, _: u32) {
         // Locked and unlocked: a thread that has looked and does not sleep yet is not missed.
         drop(self.sleeping.lock().unwrap_or_else(PoisonError::into_inner));
         self.woken.notify_all();

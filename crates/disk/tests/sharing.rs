@@ -75,7 +75,7 @@ fn words_are_shared_and_wake_those_that_wait() {
                 }
             });
             one.words()[3].store(1, Ordering::Release);
-            one.wake(3);
+            one.wake(3, 1);
         });
         drop((one, two));
         assert_eq!(disk.shared_words(&path, 700).unwrap().words()[699].load(Ordering::Relaxed), 7);

@@ -104,6 +104,15 @@ pub enum LogError {
         /// The holder, and what to do about it.
         who: String,
     },
+    /// Another process that has the log open does not give back what all need in turn: it is stopped, or hangs. Continue or end it; reads go
+    /// on meanwhile.
+    #[error("{} has kept the others waiting: continue or end it, then try again", holder_of(*pid))]
+    Stalled {
+        /// Its process id, where it is known.
+        pid: Option<u32>,
+        /// Since when: microseconds since 1970 UTC.
+        since_micros: u64,
+    },
     /// The log was opened read-only.
     #[error("the log is open read-only")]
     ReadOnly,
@@ -120,6 +129,11 @@ pub enum LogError {
         /// The system's error, where there is one.
         source: Option<IoCause>,
     },
+}
+
+/// Names the process that others wait for.
+fn holder_of(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
 }
 
 impl From<io::Error> for LogError {

@@ -21,6 +21,7 @@ pub mod read;
 mod recovery;
 pub mod repair;
 mod segments;
+pub mod shared;
 mod tail;
 
 use std::fmt;
@@ -47,8 +48,11 @@ use crate::file_log::options::{FileLogOptions, Mode, OpenReport};
 use crate::file_log::read::scan::FileScan;
 use crate::file_log::repair::verify::{self, Finding, VerifyProgress, VerifyScope};
 use crate::file_log::segments::list::Segments;
+use crate::file_log::shared::catch_up::catch_up;
+use crate::file_log::shared::turn::Turn;
 use crate::glsn::{Bounds, Glsn, Position, StreamId};
 use crate::log::{Durability, Log, Scan};
+use crate::members::Members;
 
 /// Closing seals a segment of at least this size: the next process to open the log would have to read it.
 pub const LONG_SEGMENT_BYTES: u64 = 4 << 20;
@@ -210,6 +214,14 @@ impl FileLog {
     /// # Errors
     /// `Poisoned`, the disk.
     pub fn close(&self) -> Result<(), LogError> {
+        self.close_as(self.log.env.members().is_none())
+    }
+
+    /// As [`FileLog::close`]; `is_last` says whether no other process has the log open to write. Otherwise its end is left as it is.
+    ///
+    /// # Errors
+    /// As for [`FileLog::close`].
+    pub fn close_as(&self, is_last: bool) -> Result<(), LogError> {
         drop(lock(&self.flusher).take());
         if self.log.env.is_read_only() || self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -217,14 +229,62 @@ impl FileLog {
         if let Some(sealer) = &self.sealer {
             sealer.stop();
         }
-        let sealed = append::seal_if_long(&self.log, LONG_SEGMENT_BYTES).and_then(|()| append::seal(&self.log));
-        let marked = sealed.and_then(|()| append::write_mark(&self.log));
-        if marked.is_ok() {
-            append::cut_zeros(&self.log);
-        }
+        let marked = if is_last { self.end_in_order() } else { Ok(()) };
         self.log.durability.group.close();
         self.log.durability.unlock_folder();
         marked
+    }
+}
+
+impl FileLog {
+    /// Leaves the end of the log so that the next opening has little to read.
+    fn end_in_order(&self) -> Result<(), LogError> {
+        self.catch_up()?;
+        append::seal_if_long(&self.log, LONG_SEGMENT_BYTES)?;
+        append::seal(&self.log)?;
+        append::write_mark(&self.log)?;
+        append::cut_zeros(&self.log);
+        Ok(())
+    }
+
+    /// Takes in what other members have ordered, as far as it is published now. Does nothing if this process has the log alone.
+    ///
+    /// # Errors
+    /// `Corrupt`, the disk, the budget.
+    pub fn catch_up(&self) -> Result<(), LogError> {
+        match self.log.env.members() {
+            Some(members) => catch_up(&self.log, members, &mut *self.log.tail.order()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for the right to order the next record, and takes in what other members have ordered; `None` if this process has the log alone.
+    ///
+    /// # Errors
+    /// `Stalled`, `Poisoned`, and those of [`FileLog::catch_up`].
+    pub fn turn(&self) -> Result<Option<Turn<'_>>, LogError> {
+        self.log.env.members().map(|members| Turn::take(&self.log, members)).transpose()
+    }
+
+    /// Waits until an entry beyond `glsn` is readable, whoever ordered it.
+    fn wait_for_members(&self, members: &Members, glsn: Glsn, patience: Duration) -> Result<(), LogError> {
+        let is_there = || members.durable_glsn() > glsn || members.is_poisoned();
+        let clock = &self.log.env.options.clock;
+        let begun = clock.monotonic_nanos();
+        while !is_there() {
+            let waited = Duration::from_nanos(clock.monotonic_nanos().saturating_sub(begun));
+            let Some(left) = patience.checked_sub(waited).filter(|left| !left.is_zero()) else { break };
+            members.wait_for_news(left, &is_there);
+        }
+        self.catch_up()
+    }
+
+    /// The entries of a stream from `from` on, durable or not, as far as they were taken in.
+    ///
+    /// # Errors
+    /// As for [`Log::scan`], and those of `each`.
+    pub fn scan_ordered(&self, from: Glsn, stream: StreamId) -> Result<FileScan<'_>, LogError> {
+        FileScan::of_ordered(&self.log, from..self.log.tail.next(), Some(stream))
     }
 }
 
@@ -291,7 +351,10 @@ impl Log for FileLog {
 
     fn wait_beyond(&self, glsn: Glsn, patience: Duration) -> Result<Glsn, LogError> {
         if self.log.readable() <= glsn {
-            self.log.durability.group.wait_for_news(patience, &|| self.log.readable() > glsn);
+            match self.log.env.members() {
+                Some(members) => self.wait_for_members(members, glsn, patience)?,
+                None => self.log.durability.group.wait_for_news(patience, &|| self.log.readable() > glsn),
+            }
         }
         let readable = self.log.readable();
         if readable <= glsn {

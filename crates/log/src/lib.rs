@@ -13,3 +13,4 @@ pub mod file_log;
 pub mod format;
 pub mod glsn;
 pub mod log;
+pub mod members;

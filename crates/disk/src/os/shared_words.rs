@@ -81,8 +81,8 @@ impl SharedWords for OsWords {
         let _ = futex::wait(self.half(at), futex::Flags::empty(), seen as u32, Some(&timeout));
     }
 
-    fn wake(&self, at: usize) {
-        let _ = futex::wake(self.half(at), futex::Flags::empty(), i32::MAX as u32);
+    fn wake(&self, at: usize, most: u32) {
+        let _ = futex::wake(self.half(at), futex::Flags::empty(), most.min(i32::MAX as u32));
     }
 }
 

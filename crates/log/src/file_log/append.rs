@@ -25,6 +25,8 @@ use crate::file_log::segments::entry_offsets::EntryOffsets;
 use crate::file_log::segments::list::Sealing;
 use crate::file_log::segments::offset_table::OffsetTable;
 use crate::file_log::segments::segment::Segment;
+use crate::file_log::shared::turn::Turn;
+use crate::file_log::shared::{end_of, next_segment};
 use crate::file_log::tail::order::{End, Order};
 use crate::format::fragment::FRAGMENT_HEADER_BYTES;
 use crate::format::layout::place_record;
@@ -96,14 +98,26 @@ fn seal_of(order: &Order) -> FragmentSeal {
 
 /// Gives a record its place in the order.
 pub(crate) fn submit(log: &OpenLog, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError> {
+    if let Some(members) = log.env.members() {
+        return Turn::take(log, members)?.submit_expecting(draft, expected);
+    }
+    submit_in_order(log, &mut *log.tail.order()?, draft, expected)
+}
+
+/// As [`submit`], for a caller that has the right to append.
+pub(crate) fn submit_in_order(
+    log: &OpenLog,
+    order: &mut Order,
+    draft: &Draft<'_>,
+    expected: Option<Glsn>,
+) -> Result<Ticket, LogError> {
     let sizes = DraftSizes::of(draft)?;
-    let mut order = log.tail.order()?;
     log.durability.group.check()?;
     let next = order.end.next;
     if let Some(expected) = expected.filter(|expected| *expected != next) {
         return Err(LogError::Conflict { expected, next });
     }
-    let (start, bound) = make_room(log, &mut order, &sizes, draft.blobs.len())?;
+    let (start, bound) = make_room(log, order, &sizes, draft.blobs.len())?;
     let header = RecordHeader {
         first: next,
         read_at: draft.read_at,
@@ -116,14 +130,23 @@ pub(crate) fn submit(log: &OpenLog, draft: &Draft<'_>, expected: Option<Glsn>) -
         blobs: draft.blobs.len() as u8,
         dropped: None,
     };
-    write(log, &mut order, start, bound, &header, draft).map_err(|error| log.durability.group.poison(&error))?;
-    drop(order);
+    let written = write(log, order, start, bound, &header, draft).and_then(|()| publish(log, order));
+    written.map_err(|error| log.durability.group.poison(&error))?;
     log.blobs.registry.named(draft.blobs);
     if log.env.options.durability == Durability::Buffered {
         log.durability.group.notify_followers();
         log.durability.appended(bound - start);
     }
     Ok(Ticket { first: next, last: header.last(), timestamp_micros: header.timestamp_micros })
+}
+
+/// Lets the other members know of a record, once its bytes are in the file.
+fn publish(log: &OpenLog, order: &Order) -> Result<(), LogError> {
+    if let Some(members) = log.env.members() {
+        log.durability.writer()?.write_out(&log.tail)?;
+        members.set_end(&end_of(order));
+    }
+    Ok(())
 }
 
 /// When a segment is sealed that another one follows.
@@ -270,6 +293,10 @@ fn roll_to_new_segment(log: &OpenLog, order: &mut Order, seal: Seal) -> Result<(
     let mut entry_offsets = EntryOffsets::default();
     let has_room = entry_offsets.reserve(1, &log.env.options.budget).is_ok();
     let zeroed = zero_step(log, order).min(u64::from(header.segment_bytes)).next_multiple_of(BLOCK_BYTES as u64);
+    if let Some(members) = log.env.members() {
+        drop(writer);
+        return next_segment::begin(log, members, order, header, zeroed, entry_offsets);
+    }
     let file = begin_segment(&*log.env.options.disk, &log.env.options.dir, &header, zeroed)?;
     writer.write_out(&log.tail).map_err(|error| log.durability.group.poison(&error))?;
     let held_bytes = log.tail.read().entry_offsets.held_bytes();
@@ -280,11 +307,14 @@ fn roll_to_new_segment(log: &OpenLog, order: &mut Order, seal: Seal) -> Result<(
     Ok(())
 }
 
-struct NewSegment {
-    header: SegmentHeader,
-    file: Arc<dyn File>,
-    zeroed: u64,
-    entry_offsets: EntryOffsets,
+/// A segment that is about to become the active one.
+pub(crate) struct NewSegment {
+    pub(crate) header: SegmentHeader,
+    pub(crate) file: Arc<dyn File>,
+    /// Its bytes below are there, at least zeros.
+    pub(crate) zeroed: u64,
+    /// Room for its first entries.
+    pub(crate) entry_offsets: EntryOffsets,
 }
 
 /// Seals the segment that was active, and keeps the memory that the first entries of the next one need.
@@ -299,7 +329,8 @@ fn seal_now(log: &OpenLog, writer: &mut SegmentWriter) {
     }
 }
 
-fn switch_to(log: &OpenLog, order: &mut Order, writer: &mut SegmentWriter, new: NewSegment) {
+/// Makes a new segment the active one; the one before waits to be sealed.
+pub(crate) fn switch_to(log: &OpenLog, order: &mut Order, writer: &mut SegmentWriter, new: NewSegment) {
     let NewSegment { header, file, zeroed, entry_offsets } = new;
     log.env.files.lend_unnamed(header.first, Arc::clone(&file));
     let segment = Segment::new(header, &log.env, Arc::downgrade(&log.tail) as _);
@@ -397,5 +428,10 @@ pub(crate) fn write_mark(log: &OpenLog) -> Result<(), LogError> {
         order.end.offset = end;
         order.marked = true;
     }
-    log.durability.write_and_sync().map(|_| ()).map_err(|error| log.durability.group.poison(&error))
+    let synced = log.durability.write_and_sync().and_then(|_| match log.env.members() {
+        // What is durable for all is not beyond the last record: the mark is synced beside.
+        Some(_) => Ok(order.file.sync()?),
+        None => Ok(()),
+    });
+    synced.map_err(|error| log.durability.group.poison(&error))
 }

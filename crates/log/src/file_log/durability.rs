@@ -19,9 +19,11 @@ use crate::file_log::durability::group_commit::GroupCommit;
 use crate::file_log::durability::syncing::Syncing;
 use crate::file_log::durability::writer::SegmentWriter;
 use crate::file_log::env::{Env, lock};
+use crate::file_log::shared::sync::{Wanted, sync};
 use crate::file_log::tail::Tail;
 use crate::file_log::tail::order::End;
 use crate::glsn::{Glsn, Position};
+use crate::members::Members;
 
 /// Appends wait for a sync if more bytes than this part of the budget (a divisor), within these bounds, are not synced:
 /// they would be dirty in the page cache, and lost in a crash.
@@ -60,10 +62,18 @@ impl DurabilityState {
         folder_lock: Option<Box<dyn DirLock>>,
     ) -> Self {
         let end = tail.read().end;
+        let mut durable = Position { glsn: Glsn(end.next.0 - 1), chain: end.chain };
+        if let Some(beside) = env.options.shared.as_ref().filter(|shared| !shared.is_first) {
+            // Others may not have synced all of it.
+            let theirs = beside.members.durable();
+            if theirs.next < end.next {
+                durable = Position { glsn: Glsn(theirs.next.0.saturating_sub(1)), chain: theirs.chain };
+            }
+        }
         Self {
             env: Arc::clone(env),
             tail: Arc::clone(tail),
-            group: GroupCommit::new(Position { glsn: Glsn(end.next.0 - 1), chain: end.chain }, env.options.on_poison),
+            group: GroupCommit::new(durable, env.options.on_poison),
             group_bytes: writer.as_ref().map_or_else(Arc::default, |writer| Arc::clone(&writer.group_bytes)),
             syncing: Mutex::default(),
             writer: writer.map(Mutex::new),
@@ -105,6 +115,11 @@ impl DurabilityState {
         self.group.check()?;
         self.check_locks()?;
         let appended_bytes = self.appended_bytes.load(Ordering::Relaxed);
+        if let Some(members) = self.env.members() {
+            let end = syncing.run(|| self.sync_with(members))?;
+            self.synced_bytes.fetch_max(appended_bytes, Ordering::Relaxed);
+            return Ok(end);
+        }
         let (end, unsynced) = {
             let mut writer = self.writer()?;
             (writer.write_out(&self.tail)?, writer.take_unsynced())
@@ -115,6 +130,23 @@ impl DurabilityState {
             self.writer()?.unnamed = None;
         }
         self.synced_bytes.fetch_max(appended_bytes, Ordering::Relaxed);
+        Ok(end)
+    }
+
+    /// Makes durable what this process has ordered, or taken in; one sync serves all members.
+    fn sync_with(&self, members: &Members) -> Result<End, LogError> {
+        let (mut end, wanted) = {
+            let mut writer = self.writer()?;
+            let end = writer.write_out(&self.tail)?;
+            writer.take_unsynced();
+            (end, Wanted { file: Arc::clone(&writer.file), segment: self.tail.read().first, next: end.next })
+        };
+        let published = members.end();
+        if published.next < end.next {
+            // The newest record is being published by another thread.
+            end = End { offset: published.offset, next: published.next, chain: published.chain, ..end };
+        }
+        sync(members, &self.env, &Wanted { next: end.next, ..wanted })?;
         Ok(end)
     }
 
@@ -142,7 +174,10 @@ impl DurabilityState {
     }
 
     fn publish_synced(&self, synced: Result<End, LogError>) -> Result<End, LogError> {
-        let end = synced.map_err(|error| self.group.poison(&error))?;
+        let end = synced.map_err(|error| match error {
+            stalled @ LogError::Stalled { .. } => stalled,
+            error => self.group.poison(&error),
+        })?;
         self.group.publish(&end);
         Ok(end)
     }

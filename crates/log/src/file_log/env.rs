@@ -7,6 +7,7 @@ use plimsoll_disk::vfs::{DirLock, LockError};
 use crate::error::LogError;
 use crate::file_log::files::open_files::OpenFiles;
 use crate::file_log::options::{FileLogOptions, Mode};
+use crate::members::Members;
 
 /// The environment of an open log.
 #[derive(Debug)]
@@ -27,6 +28,16 @@ impl Env {
     /// Whether the log is open read-only.
     pub(crate) fn is_read_only(&self) -> bool {
         self.options.mode == Mode::ReadOnly
+    }
+
+    /// The processes that have it open to write, if it may be several.
+    pub(crate) fn members(&self) -> Option<&Members> {
+        self.options.shared.as_ref().map(|shared| &*shared.members)
+    }
+
+    /// Whether another process may trim the log.
+    pub(crate) fn may_be_trimmed_elsewhere(&self) -> bool {
+        self.is_read_only() || self.options.shared.is_some()
     }
 
     /// Fails if the log is open read-only.

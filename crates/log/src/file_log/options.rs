@@ -11,6 +11,7 @@ use plimsoll_memory::pool::Pool;
 use crate::format::BLOCK_BYTES;
 use crate::glsn::{Glsn, Position};
 use crate::log::Durability;
+use crate::members::Members;
 
 /// The usual size of a segment: 64 MiB.
 pub const SEGMENT_BYTES: u32 = 64 << 20;
@@ -28,6 +29,15 @@ pub enum Mode {
     Write,
     /// Read the log as it is now. Nothing on disk is changed, and another process may be writing.
     ReadOnly,
+}
+
+/// A log that several processes have open to write.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// This process's part in it.
+    pub members: Arc<Members>,
+    /// Whether it is the first of them: it alone recovers the log.
+    pub is_first: bool,
 }
 
 /// Options of a file log.
@@ -63,6 +73,8 @@ pub struct FileLogOptions {
     pub caching: Caching,
     /// The lock of a folder around the log's: checked together with the log's own before each sync, while it is held.
     pub outer_lock: Option<Weak<dyn DirLock>>,
+    /// The processes that have it open together, if it may be several.
+    pub shared: Option<Shared>,
     /// Called with the cause when a failure poisons the log: once, and without a lock of the group commit.
     pub on_poison: Option<fn(&str)>,
 }
@@ -85,6 +97,7 @@ impl FileLogOptions {
             id: None,
             caching: Caching::Direct,
             outer_lock: None,
+            shared: None,
             on_poison: None,
         }
     }

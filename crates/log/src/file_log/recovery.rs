@@ -3,10 +3,10 @@
 //! Law: recovery may be killed anywhere and run again: zeros are written over the cut bytes before anything else
 //! happens, and a tail that is partly zero is still torn.
 
-mod active;
-mod assemble;
+pub(crate) mod active;
+pub(crate) mod assemble;
 mod decide;
-mod find;
+pub(crate) mod find;
 
 use std::io;
 
@@ -23,6 +23,7 @@ use crate::file_log::recovery::find::{
     LogFiles, check_tables, find_files, find_folder, find_named_files, no_log, sweep_unfinished,
 };
 use crate::file_log::segments::create::{NotCreated, create_segment};
+use crate::file_log::shared::open::{open_beside, publish};
 use crate::format::genesis_chain;
 use crate::format::segment_header::SegmentHeader;
 use crate::glsn::Glsn;
@@ -35,9 +36,13 @@ pub(crate) fn open(options: FileLogOptions) -> Result<(OpenLog, OpenReport), Log
     if options.mode == Mode::ReadOnly {
         return open_read_only(options);
     }
+    if let Some(beside) = options.shared.as_ref().filter(|shared| !shared.is_first) {
+        return open_beside(&options, &beside.members);
+    }
     let mut report = OpenReport::default();
     find_folder(&options)?;
-    let lock = lock_folder(&options)?;
+    // Members are kept apart from others by the store's lock.
+    let lock = if options.shared.is_some() { None } else { Some(lock_folder(&options)?) };
     // No other process changes the folder any more.
     let names = options.disk.names(&options.dir)?;
     sweep_unfinished(&options, &names)?;
@@ -48,8 +53,11 @@ pub(crate) fn open(options: FileLogOptions) -> Result<(OpenLog, OpenReport), Log
     check_tables(&options, &found.headers)?;
     let active = read_active(&options, &found, true, &mut report)?;
     let active = enlarge_if_empty(&options, &mut found, active)?;
-    let log = assemble(options, found, active, Some(lock), &mut report)?;
+    let log = assemble(options, found, active, lock, &mut report)?;
     check_known(&log)?;
+    if let Some(members) = log.env.members() {
+        publish(&log, members)?;
+    }
     Ok((log, report))
 }
 

@@ -40,7 +40,8 @@ impl Blobs {
         durability: &Arc<DurabilityState>,
         last_blob_id: u64,
     ) -> Result<Self, OutOfBudget> {
-        let registry = Registry::new(last_blob_id, &env.options.budget)?;
+        let members = env.options.shared.as_ref().map(|shared| Arc::clone(&shared.members));
+        let registry = Registry::new(last_blob_id, members, &env.options.budget)?;
         Ok(Self { env: Arc::clone(env), segments: Arc::clone(segments), durability: Arc::clone(durability), registry })
     }
 

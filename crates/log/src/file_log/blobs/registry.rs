@@ -5,13 +5,14 @@
 //! highest one ([`plimsoll_disk::random::first_id_after`]).
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
 
 use crate::blob::{Blob, BlobId, BlobRef};
 use crate::file_log::env::lock;
+use crate::members::Members;
 
 /// Heap bytes of an open blob file, here and in the pool.
 const OPEN_LEASE_BYTES: u64 = 512;
@@ -24,6 +25,8 @@ const OPEN_PART: u64 = 128;
 pub(crate) struct Registry {
     /// The highest id that was given out, or the id before the first one of this opening.
     last_id: AtomicU64,
+    /// The processes that give out ids together, if there may be several.
+    members: Option<Arc<Members>>,
     state: Mutex<State>,
     open_max: usize,
 }
@@ -44,21 +47,31 @@ struct Opened {
 }
 
 impl Registry {
-    pub(crate) fn new(last_id: u64, budget: &Budget) -> Result<Self, OutOfBudget> {
+    pub(crate) fn new(last_id: u64, members: Option<Arc<Members>>, budget: &Budget) -> Result<Self, OutOfBudget> {
         let lease = budget.lease(Kind::Metadata, 0)?;
         let state = State { unnamed: BTreeSet::new(), open: HashMap::new(), clock: 0, lease };
         let open_max = (budget.limit_bytes() / OPEN_PART / OPEN_LEASE_BYTES).max(16) as usize;
-        Ok(Self { last_id: AtomicU64::new(last_id), state: Mutex::new(state), open_max })
+        Ok(Self { last_id: AtomicU64::new(last_id), members, state: Mutex::new(state), open_max })
     }
 
     /// The highest id that was given out.
     pub(crate) fn last_id(&self) -> u64 {
-        self.last_id.load(Ordering::Relaxed)
+        let theirs = self.members.as_ref().map_or(0, |members| members.last_blob_id());
+        self.last_id.load(Ordering::Relaxed).max(theirs)
     }
 
     /// A new id, for a file that is about to be written; `None` if all were given out: a record that names an id beyond them is refused
     /// by the next opening.
     pub(crate) fn begin(&self) -> Option<BlobId> {
+        if let Some(members) = &self.members {
+            let mut state = lock(&self.state);
+            // Before the id is taken: no sweep of another process comes in between.
+            let oldest = state.unnamed.first().map_or_else(|| members.last_blob_id() + 1, |id| id.0);
+            members.pin_blobs(Some(oldest));
+            let id = BlobId(members.next_blob_id(BlobId::LAST.0)?);
+            state.unnamed.insert(id);
+            return Some(id);
+        }
         let next = |last: u64| (last < BlobId::LAST.0).then(|| last + 1);
         let last = self.last_id.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
         let id = BlobId(last + 1);
@@ -73,12 +86,22 @@ impl Registry {
             for blob in blobs {
                 state.unnamed.remove(&blob.id);
             }
+            self.pin(&state);
+        }
+    }
+
+    /// Tells the other members which files may be without a name.
+    fn pin(&self, state: &State) {
+        if let Some(members) = &self.members {
+            members.pin_blobs(state.unnamed.first().map(|id| id.0));
         }
     }
 
     /// The caller remembers this file from now on: no record will name it.
     pub(crate) fn handed_over(&self, id: BlobId) {
-        lock(&self.state).unnamed.remove(&id);
+        let mut state = lock(&self.state);
+        state.unnamed.remove(&id);
+        self.pin(&state);
     }
 
     /// Whether a file is being written, or is finished and neither named by a record nor handed over yet.
@@ -117,7 +140,9 @@ impl Registry {
     /// The file is about to be removed.
     pub(crate) fn forget(&self, id: BlobId) {
         let mut state = lock(&self.state);
-        state.unnamed.remove(&id);
+        if state.unnamed.remove(&id) {
+            self.pin(&state);
+        }
         let gone = state.open.remove(&id);
         if gone.is_some() {
             state.lease.shrink(OPEN_LEASE_BYTES);

@@ -144,7 +144,11 @@ impl GroupCommit {
             self.gather(expected, clock);
             let group = self.arrived.swap(0, Ordering::Relaxed);
             let result = write_and_sync();
+            let stalled = result.as_ref().err().filter(|error| matches!(error, LogError::Stalled { .. })).cloned();
             state = self.end_group(group, result);
+            if let Some(stalled) = stalled {
+                return Err(stalled);
+            }
         }
     }
 
@@ -190,7 +194,7 @@ impl GroupCommit {
     }
 
     fn end_group(&self, group: usize, result: Result<End, LogError>) -> MutexGuard<'_, State> {
-        if let Err(error) = &result {
+        if let Some(error) = result.as_ref().err().filter(|error| !matches!(error, LogError::Stalled { .. })) {
             self.poison(error);
         }
         let mut state = self.state();

@@ -36,10 +36,18 @@ pub(crate) struct Syncing {
 impl Syncing {
     /// Makes durable what was written. After a failure it always fails.
     pub(crate) fn sync(&mut self, unsynced: &Unsynced, env: &Env) -> Result<(), LogError> {
+        self.run(|| sync_all(unsynced, env))
+    }
+
+    /// Runs what syncs, unless that has failed before.
+    pub(crate) fn run<T>(&mut self, sync: impl FnOnce() -> Result<T, LogError>) -> Result<T, LogError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        sync_all(unsynced, env).inspect_err(|error| self.failed = Some(error.clone()))
+        sync().inspect_err(|error| {
+            // Nothing was tried if another process holds it up.
+            self.failed = Some(error.clone()).filter(|error| !matches!(error, LogError::Stalled { .. }));
+        })
     }
 }
 

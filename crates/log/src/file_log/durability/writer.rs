@@ -90,6 +90,11 @@ impl SegmentWriter {
         self.written = written;
     }
 
+    /// The active segment has its name, and the one before is durable.
+    pub(crate) fn is_named(&mut self) {
+        (self.behind, self.unnamed) = (None, None);
+    }
+
     /// The end, the full chunks that were not written, and in `staging` a copy of the new part of the current one.
     fn take_new(&mut self, tail: &TailState) -> (End, Vec<(u64, Arc<Chunk>)>) {
         let end = tail.end;

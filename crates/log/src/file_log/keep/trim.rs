@@ -11,6 +11,7 @@ use crate::error::LogError;
 use crate::file_log::env::lock;
 use crate::file_log::files::names::FileName;
 use crate::file_log::open_log::OpenLog;
+use crate::file_log::shared::catch_up::catch_up;
 use crate::glsn::Glsn;
 
 impl OpenLog {
@@ -53,10 +54,11 @@ impl OpenLog {
     pub(crate) fn sweep(&self, keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError> {
         self.env.check_writable()?;
         let _trimming = lock(&self.segments.trimming);
+        let unpinned = self.unpinned()?;
         let mut candidates = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, 0)?;
         for name in self.env.options.disk.names(&self.env.options.dir)? {
             match FileName::parse(&name) {
-                Some(FileName::Blob(id)) if self.may_be_swept(id, keep) => {
+                Some(FileName::Blob(id)) if id < unpinned && self.may_be_swept(id, keep) => {
                     candidates.reserve(1)?;
                     candidates.push(id);
                 }
@@ -74,9 +76,20 @@ impl OpenLog {
     pub(crate) fn sweep_these(&self, blobs: &[BlobId], keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError> {
         self.env.check_writable()?;
         let _trimming = lock(&self.segments.trimming);
+        let unpinned = self.unpinned()?;
         let mut candidates = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, blobs.len())?;
-        blobs.iter().filter(|id| self.may_be_swept(**id, keep)).for_each(|id| candidates.push(*id));
+        blobs.iter().filter(|id| **id < unpinned && self.may_be_swept(**id, keep)).for_each(|id| candidates.push(*id));
         self.remove_unnamed(&candidates)
+    }
+
+    /// Blob files below this id are being written by no other member, or named by a record that is known here: their mark first, then the
+    /// pins, then the records, so that a file that is begun or named meanwhile is not taken for one that is left over.
+    fn unpinned(&self) -> Result<BlobId, LogError> {
+        let Some(members) = self.env.members() else { return Ok(BlobId(u64::MAX)) };
+        let mark = members.last_blob_id();
+        let pin = members.oldest_blob_pin()?;
+        catch_up(self, members, &mut *self.tail.order()?)?;
+        Ok(BlobId(pin.min(mark + 1)))
     }
 
     fn may_be_swept(&self, id: BlobId, keep: &dyn Fn(BlobId) -> bool) -> bool {
@@ -107,7 +120,7 @@ impl OpenLog {
     /// no record names it.
     pub(crate) fn may_be_in_writing(&self, id: BlobId) -> bool {
         let mut is_named = false;
-        self.env.is_read_only()
+        self.env.may_be_trimmed_elsewhere()
             && self.blobs.read_trailer(id).is_err()
             && self.for_each_named_blob(&mut |named| is_named |= named == id).is_ok()
             && !is_named

@@ -52,6 +52,8 @@ const BEHIND_OFFSET_BYTES: u64 = 256;
 pub struct FileScan<'a> {
     log: &'a OpenLog,
     stream: Option<StreamId>,
+    /// Whether entries are passed that are ordered and not readable yet.
+    is_of_ordered: bool,
     /// The next GLSN to look up.
     next: Glsn,
     end: Glsn,
@@ -125,6 +127,7 @@ impl<'a> FileScan<'a> {
         Ok(Self {
             log,
             stream,
+            is_of_ordered: false,
             next: range.start,
             end: range.end,
             touch: if long { Touch::Scan } else { Touch::Point },
@@ -151,6 +154,11 @@ impl<'a> FileScan<'a> {
             ahead: ReadAhead::default(),
             failure: None,
         })
+    }
+
+    /// A scan of entries that are ordered, readable or not.
+    pub(crate) fn of_ordered(log: &'a OpenLog, range: Range<Glsn>, stream: Option<StreamId>) -> Result<Self, LogError> {
+        Ok(Self { is_of_ordered: true, ..Self::new(log, range, stream)? })
     }
 
     /// The next entry, lent until the next call; `None` at the end.
@@ -468,7 +476,8 @@ impl<'a> FileScan<'a> {
 
     fn try_look_up(&mut self) -> Result<bool, LogError> {
         loop {
-            let limit = self.end.min(self.log.readable().next());
+            let newest = if self.is_of_ordered { self.log.tail.last() } else { self.log.readable() };
+            let limit = self.end.min(newest.next());
             if self.next >= limit {
                 return Ok(false);
             }

@@ -114,7 +114,7 @@ fn make_durable(
 }
 
 /// Writes the bytes of a segment between two offsets once more, so that the next sync must save them. Does not sync.
-fn write_again(file: &dyn File, from: u64, end: u64, staging: &mut [u8]) -> Result<(), LogError> {
+pub(crate) fn write_again(file: &dyn File, from: u64, end: u64, staging: &mut [u8]) -> Result<(), LogError> {
     let mut at = from;
     let (bytes, again) = staging.split_at_mut(staging.len() / 2);
     while at < end {
@@ -131,18 +131,18 @@ pub(crate) fn most_entries(options: &FileLogOptions) -> u32 {
 }
 
 /// Collects the entry offsets of the active segment.
-struct ActiveVisitor<'a> {
+pub(crate) struct ActiveVisitor<'a> {
     budget: &'a Budget,
     most: u32,
-    entry_offsets: EntryOffsets,
-    blobs: NamedBlobs,
-    too_many: bool,
+    pub(crate) entry_offsets: EntryOffsets,
+    pub(crate) blobs: NamedBlobs,
+    pub(crate) too_many: bool,
     /// Entries and blob files of complete records.
     complete: (u32, usize),
 }
 
 impl<'a> ActiveVisitor<'a> {
-    fn new(budget: &'a Budget, most: u32) -> Result<Self, LogError> {
+    pub(crate) fn new(budget: &'a Budget, most: u32) -> Result<Self, LogError> {
         let blobs = NamedBlobs::new(budget)?;
         Ok(Self { budget, most, entry_offsets: EntryOffsets::default(), blobs, too_many: false, complete: (0, 0) })
     }

@@ -16,7 +16,7 @@ use crate::file_log::env::Env;
 use crate::file_log::files::names::FileName;
 use crate::file_log::files::rewrite::read_zero_padded;
 use crate::file_log::open_log::OpenLog;
-use crate::file_log::options::{FileLogOptions, OpenReport};
+use crate::file_log::options::{FileLogOptions, Mode, OpenReport};
 use crate::file_log::recovery::active::{Active, follow_with_new_segment, most_entries};
 use crate::file_log::recovery::find::LogFiles;
 use crate::file_log::segments::list::Segments;
@@ -48,7 +48,8 @@ pub(crate) fn assemble(
     let timestamp = active.outcome.last_timestamp;
     warn_of_the_future(&options, timestamp, report);
     let mut last_blob_id = found.last_blob_id.max(active.outcome.last_blob_id);
-    if lock.is_some() && !report.created {
+    let is_writable = options.mode != Mode::ReadOnly;
+    if is_writable && !report.created {
         let first = first_id_after(last_blob_id, options.clock.wall_micros(), BLOB_GAP_BITS);
         last_blob_id = first.saturating_sub(1).min(BlobId::LAST.0);
     }
@@ -57,9 +58,9 @@ pub(crate) fn assemble(
     }
     let end = End { offset: active.outcome.end, next: active.outcome.next, chain: active.outcome.chain, timestamp };
     let buffer = fill_buffer(&options.budget, &*active.file, &active.header, end)?;
-    let (order, writer) = match &lock {
-        Some(_) => Some(order_and_writer(&options, &mut active, end)?).unzip(),
-        None => (None, None),
+    let (order, writer) = match is_writable {
+        true => Some(order_and_writer(&options, &mut active, end)?).unzip(),
+        false => (None, None),
     };
     let env = Arc::new(Env::new(options, active.header.log_id));
     let tail = Arc::new_cyclic(|tail: &Weak<Tail>| {

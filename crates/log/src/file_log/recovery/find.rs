@@ -115,13 +115,14 @@ pub(crate) fn find_named_files(options: &FileLogOptions, names: Vec<String>) -> 
 }
 
 /// Opens a segment whose header is going to be read.
-fn open_header(options: &FileLogOptions, first: Glsn) -> Result<Arc<dyn File>, LogError> {
+pub(crate) fn open_header(options: &FileLogOptions, first: Glsn) -> Result<Arc<dyn File>, LogError> {
     let file = options.disk.open(&FileName::Segment(first).path(&options.dir), Open::Read, Caching::Buffered)?;
     file.will_read(0, SEGMENT_HEADER_BYTES as u64);
     Ok(file)
 }
 
-fn read_header(file: &dyn File, first: Glsn) -> Result<SegmentHeader, LogError> {
+/// Reads the header of the segment that begins with `first`.
+pub(crate) fn read_header(file: &dyn File, first: Glsn) -> Result<SegmentHeader, LogError> {
     let name = FileName::Segment(first);
     let mut bytes = [0; SEGMENT_HEADER_BYTES];
     let n = file.read_at(&mut bytes, 0)?;

@@ -126,10 +126,9 @@ impl Segments {
         first
     }
 
-    /// Called when a file of a log that is open read-only is missing: finds out which segments the writing process has
-    /// trimmed. Segments are trimmed from the front, so a missing segment after the first existing one was not trimmed.
+    /// Called when a file is missing of a log that another process may trim: finds out which segments it has trimmed. Segments are trimmed from the front, so a missing segment after the first existing one was not trimmed.
     pub(crate) fn notice_trim(&self) {
-        if !self.env.is_read_only() {
+        if !self.env.may_be_trimmed_elsewhere() {
             return;
         }
         let Ok(names) = self.env.options.disk.names(&self.env.options.dir) else { return };

@@ -129,6 +129,37 @@ pub(crate) fn walk_segment(
     run(file, limit, header, staging, SegmentWalk::new(header, visitor))
 }
 
+/// Where a walk begins: right behind a record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Start {
+    /// Its offset.
+    pub(crate) offset: u32,
+    /// The GLSN of the next record.
+    pub(crate) next: Glsn,
+    /// Chain hash, timestamp and epoch of the record before it.
+    pub(crate) chain: u64,
+    pub(crate) timestamp: u64,
+    pub(crate) epoch: u32,
+}
+
+/// As [`walk_segment`], from a place within the segment on.
+pub(crate) fn walk_on(
+    file: &dyn File,
+    header: &SegmentHeader,
+    start: Start,
+    limit: u64,
+    staging: &mut [u8],
+    visitor: &mut dyn Visitor,
+) -> Result<Outcome, LogError> {
+    let mut walk = SegmentWalk::new(header, visitor);
+    walk.begin = start.offset as usize % BLOCK_BYTES;
+    let outcome = &mut walk.outcome;
+    (outcome.end, outcome.next, outcome.chain) = (start.offset, start.next, start.chain);
+    (outcome.last_timestamp, outcome.epoch) = (start.timestamp, start.epoch);
+    let from = u64::from(start.offset) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+    run_from(from, file, limit, header, staging, walk)
+}
+
 /// As [`walk_segment`] of the whole segment, but continues with the next good record after damage and tells the visitor
 /// what is lost. Damage that no good record follows is the outcome's problem.
 pub(crate) fn walk_past_damage(
@@ -145,11 +176,23 @@ fn run(
     limit: u64,
     header: &SegmentHeader,
     staging: &mut [u8],
+    walk: SegmentWalk<'_>,
+) -> Result<Outcome, LogError> {
+    run_from(0, file, limit, header, staging, walk)
+}
+
+/// Walks from a block on, which begins at `from`.
+fn run_from(
+    from: u64,
+    file: &dyn File,
+    limit: u64,
+    header: &SegmentHeader,
+    staging: &mut [u8],
     mut walk: SegmentWalk<'_>,
 ) -> Result<Outcome, LogError> {
     let longest = u64::from(header.segment_bytes).min(u64::from(u32::MAX) - BLOCK_BYTES as u64);
     let limit = limit.min(file.len()?).min(longest);
-    let (mut offset, mut told) = (0, 0);
+    let (mut offset, mut told) = (from, from);
     while offset < limit {
         while told < limit && told < offset + 2 * AHEAD_BYTES {
             file.will_read(told, AHEAD_BYTES.min(limit - told));
@@ -181,6 +224,8 @@ struct SegmentWalk<'v> {
     passes: bool,
     /// The offset of the record with which it last continued.
     resumed_at: u32,
+    /// Where it begins in its first block, if not at the block's beginning.
+    begin: usize,
 }
 
 /// A record of which some fragments are still to come.
@@ -233,6 +278,7 @@ impl<'v> SegmentWalk<'v> {
             blank: false,
             passes: false,
             resumed_at: 0,
+            begin: 0,
         }
     }
 
@@ -242,7 +288,7 @@ impl<'v> SegmentWalk<'v> {
         if let Some(last) = block.iter().rposition(|byte| *byte != 0) {
             self.outcome.used = u64::from(block_offset) + last as u64 + 1;
         }
-        let mut at = first_fragment(number);
+        let mut at = first_fragment(number).max(std::mem::take(&mut self.begin));
         loop {
             if let Some(problem) = self.outcome.problem {
                 if !self.passes || problem.newer {

@@ -1,0 +1,198 @@
+//! Takes in what other members have ordered: their records are read from the files, checked, and become part of this process's tail.
+
+use std::sync::Arc;
+
+use plimsoll_disk::vfs::{Caching, File, Open};
+use plimsoll_memory::budget::{Budget, Kind};
+use plimsoll_memory::chunk::CHUNK_BYTES;
+
+use crate::blob::BlobRef;
+use crate::error::LogError;
+use crate::file_log::append::{NewSegment, switch_to};
+use crate::file_log::files::names::FileName;
+use crate::file_log::files::rewrite::read_zero_padded;
+use crate::file_log::open_log::OpenLog;
+use crate::file_log::recovery::find::{open_header, read_header};
+use crate::file_log::segments::entry_offsets::EntryOffsets;
+use crate::file_log::segments::walk::{Outcome, Start, Visitor, walk_on};
+use crate::file_log::tail::TailState;
+use crate::file_log::tail::order::{End, Order};
+use crate::format::offset_table::NamedBlob;
+use crate::format::record::RecordHeader;
+use crate::format::segment_header::SegmentHeader;
+use crate::glsn::{Glsn, StreamId};
+use crate::members::Members;
+
+/// Bytes that are taken in at a time: more than the largest record.
+const STEP_BYTES: u64 = 4 << 20;
+
+/// Takes in everything up to the published end.
+pub(crate) fn catch_up(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogError> {
+    let end = members.end();
+    while order.header.first < end.segment {
+        let next = header_after(log, order.header.first)?;
+        take_in(log, order, next.previous_end)?;
+        if order.end.next != next.first || order.end.chain != next.previous_chain {
+            return Err(strayed(order, "it does not lead to the next segment that another process began"));
+        }
+        follow(log, order, next)?;
+    }
+    if order.header.first == end.segment && order.end.offset < end.offset {
+        take_in(log, order, end.offset)?;
+    }
+    let here = (order.header.first, order.end.next, order.end.chain);
+    if here != (end.segment, end.next, end.chain) {
+        return Err(strayed(order, "what another process has ordered is not what it said"));
+    }
+    order.epoch = end.epoch;
+    note_durable(log, members, order);
+    Ok(())
+}
+
+/// What other members made durable is durable here, as far as it was taken in.
+pub(crate) fn note_durable(log: &OpenLog, members: &Members, order: &Order) {
+    let durable = members.durable();
+    let end = if durable.next <= order.end.next {
+        End { next: durable.next, chain: durable.chain, ..order.end }
+    } else {
+        order.end
+    };
+    if end.next > Glsn::FIRST && end.next > log.durability.group.durable().next() {
+        log.durability.group.publish(&end);
+    }
+}
+
+/// The header of the segment after the one that begins with `first`.
+fn header_after(log: &OpenLog, first: Glsn) -> Result<SegmentHeader, LogError> {
+    let options = &log.env.options;
+    let names = options.disk.names(&options.dir)?;
+    let segments = names.iter().filter_map(|name| match FileName::parse(name) {
+        Some(FileName::Segment(other)) if other > first => Some(other),
+        _ => None,
+    });
+    let next = segments.min().ok_or_else(|| LogError::Corrupt {
+        glsn: first,
+        file: FileName::Segment(first).name(),
+        offset: 0,
+        what: "another process began a segment behind it, which is not there".to_owned(),
+    })?;
+    read_header(&*open_header(options, next)?, next)
+}
+
+fn strayed(order: &Order, what: &str) -> LogError {
+    LogError::Corrupt {
+        glsn: order.end.next,
+        file: FileName::Segment(order.header.first).name(),
+        offset: u64::from(order.end.offset),
+        what: what.to_owned(),
+    }
+}
+
+/// Takes in the active segment up to the offset `until`.
+fn take_in(log: &OpenLog, order: &mut Order, until: u32) -> Result<(), LogError> {
+    let budget = &log.env.options.budget;
+    let mut staging = budget.take(Kind::Staging)?;
+    while order.end.offset < until {
+        let limit = u64::from(until).min(u64::from(order.end.offset) + STEP_BYTES);
+        let mut writer = log.durability.writer()?;
+        let mut tail = log.tail.write();
+        let complete = (tail.entry_offsets.len(), tail.blobs.list().len());
+        let mut taking = Taking { tail: &mut tail, budget, complete };
+        let start = Start {
+            offset: order.end.offset,
+            next: order.end.next,
+            chain: order.end.chain,
+            timestamp: order.end.timestamp,
+            epoch: order.epoch,
+        };
+        let walked = walk_on(&*order.file, &order.header, start, limit, &mut staging, &mut taking);
+        taking.abandon();
+        let outcome = walked?;
+        if outcome.end <= order.end.offset {
+            let what = outcome.problem.map_or("its records end before their end", |problem| problem.what);
+            return Err(strayed(order, what));
+        }
+        fill(&mut tail, &*order.file, order.end.offset, outcome.end)?;
+        advance(order, &mut tail, &outcome)?;
+        writer.written = u64::from(outcome.end);
+        log.tail.set_next(order.end.next);
+    }
+    Ok(())
+}
+
+/// Copies the bytes between two offsets into the tail's buffer. They are in the file: what the buffer cannot hold is left out.
+fn fill(tail: &mut TailState, file: &dyn File, from: u32, to: u32) -> Result<(), LogError> {
+    let chunk = CHUNK_BYTES as u64;
+    let (mut from, to) = (u64::from(from), u64::from(to));
+    if to >= tail.buffer.current_start() + chunk {
+        tail.buffer.restart(to);
+        from = tail.buffer.current_start();
+    }
+    let start = tail.buffer.current_start();
+    let (at, end) = ((from - start) as usize, (to - start) as usize);
+    Ok(read_zero_padded(file, &mut tail.buffer.current_mut()[at..end], from)?)
+}
+
+fn advance(order: &mut Order, tail: &mut TailState, outcome: &Outcome) -> Result<(), LogError> {
+    order.end =
+        End { offset: outcome.end, next: outcome.next, chain: outcome.chain, timestamp: outcome.last_timestamp };
+    order.epoch = outcome.epoch;
+    order.marked = outcome.marked;
+    // Another process may have written zeros further ahead.
+    order.zeroed = order.file.len()?.min(u64::from(order.header.segment_bytes)).max(u64::from(outcome.end));
+    if tail.first_timestamp == 0 {
+        tail.first_timestamp = outcome.first_timestamp;
+    }
+    tail.end = order.end;
+    Ok(())
+}
+
+/// The segment with this header, which another member began, is the active one now.
+fn follow(log: &OpenLog, order: &mut Order, header: SegmentHeader) -> Result<(), LogError> {
+    let options = &log.env.options;
+    let path = FileName::Segment(header.first).path(&options.dir);
+    let file: Arc<dyn File> = options.disk.open(&path, Open::ReadWrite, Caching::Buffered)?;
+    let zeroed = file.len()?.min(u64::from(header.segment_bytes));
+    let mut writer = log.durability.writer()?;
+    if log.segments.is_sealing() {
+        log.segments.seal(&mut writer.staging);
+    }
+    log.segments.reserve()?;
+    let mut entry_offsets = EntryOffsets::default();
+    entry_offsets.reserve(1, &options.budget)?;
+    order.epoch = header.epoch;
+    switch_to(log, order, &mut writer, NewSegment { header, file, zeroed, entry_offsets });
+    writer.is_named();
+    log.env.files.named(header.first);
+    Ok(())
+}
+
+/// Adds the entries and blob files of complete records to the tail.
+struct Taking<'a> {
+    tail: &'a mut TailState,
+    budget: &'a Budget,
+    /// Entries and blob files of complete records.
+    complete: (u32, usize),
+}
+
+impl Visitor for Taking<'_> {
+    fn entry(&mut self, offset: u32, stream: StreamId) -> Result<(), LogError> {
+        self.tail.entry_offsets.reserve(1, self.budget)?;
+        self.tail.entry_offsets.push(offset, stream);
+        Ok(())
+    }
+
+    fn record(&mut self, header: &RecordHeader, blobs: &[BlobRef]) -> Result<(), LogError> {
+        self.tail.blobs.reserve(blobs.len())?;
+        for blob in blobs {
+            self.tail.blobs.push(NamedBlob { record_first: header.first, record_count: header.count, blob: *blob });
+        }
+        self.complete = (self.tail.entry_offsets.len(), self.tail.blobs.list().len());
+        Ok(())
+    }
+
+    fn abandon(&mut self) {
+        self.tail.entry_offsets.truncate(self.complete.0);
+        self.tail.blobs.truncate(self.complete.1);
+    }
+}

@@ -1,0 +1,35 @@
+//! Begins a segment in a log that several processes have open: it is durable, under its name, before others learn of it.
+
+use crate::error::LogError;
+use crate::file_log::append::{NewSegment, switch_to};
+use crate::file_log::files::zeros::has_no_room;
+use crate::file_log::open_log::OpenLog;
+use crate::file_log::segments::create::{NotCreated, create_segment};
+use crate::file_log::shared::end_of;
+use crate::file_log::tail::order::Order;
+use crate::members::Members;
+use crate::members::words;
+
+/// Begins the segment of `new`, under the turn. The one before is durable then.
+pub(crate) fn begin(
+    log: &OpenLog,
+    members: &Members,
+    order: &mut Order,
+    header: crate::format::segment_header::SegmentHeader,
+    zeroed: u64,
+    entry_offsets: crate::file_log::segments::entry_offsets::EntryOffsets,
+) -> Result<(), LogError> {
+    log.durability.sync_to_end()?;
+    let (disk, dir) = (&*log.env.options.disk, &log.env.options.dir);
+    let file = create_segment(disk, dir, &header, zeroed).map_err(|error| match error {
+        NotCreated::Cleanly(error) if has_no_room(&error) => LogError::from(error),
+        NotCreated::Cleanly(error) | NotCreated::Perhaps(error) => log.durability.group.poison(&error.into()),
+    })?;
+    let mut writer = log.durability.writer()?;
+    switch_to(log, order, &mut writer, NewSegment { header, file, zeroed, entry_offsets });
+    writer.is_named();
+    log.env.files.named(header.first);
+    let end: words::End = end_of(order);
+    members.set_end(&end);
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! Opens a log beside other members: what they have ordered is read up to the end that they published, and nothing is changed.
+
+use std::io;
+
+use plimsoll_disk::vfs::{Caching, Open};
+use plimsoll_memory::budget::Kind;
+
+use crate::error::LogError;
+use crate::file_log::files::names::FileName;
+use crate::file_log::open_log::OpenLog;
+use crate::file_log::options::{FileLogOptions, OpenReport};
+use crate::file_log::recovery::active::{Active, ActiveVisitor, follow_with_new_segment, most_entries};
+use crate::file_log::recovery::assemble::assemble;
+use crate::file_log::recovery::find::{LogFiles, check_tables, find_files};
+use crate::file_log::segments::walk::walk_segment;
+use crate::file_log::shared::end_of;
+use crate::members::{Members, words};
+
+/// How often it tries again while others begin segments and trim.
+const ROUNDS: usize = 16;
+
+/// Publishes a log that this process, the first member, has recovered.
+pub(crate) fn publish(log: &OpenLog, members: &Members) -> Result<(), LogError> {
+    let order = log.tail.order()?;
+    members.set_last_blob_id(log.blobs.registry.last_id());
+    members.allow_entries(order.entries_max);
+    let end = end_of(&order);
+    members.set_durable(&end.as_durable());
+    members.set_end(&end);
+    Ok(())
+}
+
+/// Opens the log beside others.
+pub(crate) fn open_beside(options: &FileLogOptions, members: &Members) -> Result<(OpenLog, OpenReport), LogError> {
+    members.allow_entries(most_entries(options));
+    let mut rounds = 0;
+    loop {
+        rounds += 1;
+        match try_to_open(options, members) {
+            Ok(Some(opened)) => return Ok(opened),
+            Ok(None) if rounds < ROUNDS => {}
+            Ok(None) => {
+                let message = "other processes change the log all the time; try again".to_owned();
+                return Err(LogError::Format { message });
+            }
+            // Trimmed by another member a moment ago.
+            Err(LogError::Io { kind: io::ErrorKind::NotFound, .. }) if rounds < ROUNDS => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// `None`: another member began a segment meanwhile.
+fn try_to_open(options: &FileLogOptions, members: &Members) -> Result<Option<(OpenLog, OpenReport)>, LogError> {
+    let mut report = OpenReport::default();
+    let end = members.end();
+    let mut found = find_files(options)?;
+    // One that is being made, or that was never published.
+    found.headers.retain(|header| header.first <= end.segment);
+    if found.headers.last().is_none_or(|header| header.first != end.segment) {
+        return Ok(None);
+    }
+    check_tables(options, &found.headers)?;
+    let active = read_to(options, &found, &end)?;
+    report.replayed = end.next.0 - end.segment.0;
+    if active.too_many {
+        begin_another(options, &mut found, active, members, &end)?;
+        return Ok(None);
+    }
+    let log = assemble(options.clone(), found, active, None, &mut report)?;
+    Ok(Some((log, report)))
+}
+
+/// Reads the active segment up to the published end.
+fn read_to(options: &FileLogOptions, found: &LogFiles, end: &words::End) -> Result<Active, LogError> {
+    let header = *found.headers.last().expect("the active segment is in it");
+    let path = FileName::Segment(header.first).path(&options.dir);
+    let file = options.disk.open(&path, Open::ReadWrite, Caching::Buffered)?;
+    let mut staging = options.budget.take(Kind::Staging)?;
+    let mut gather = ActiveVisitor::new(&options.budget, most_entries(options))?;
+    let outcome = walk_segment(&*file, &header, u64::from(end.offset), &mut staging, &mut gather)?;
+    if (outcome.end, outcome.next, outcome.chain) != (end.offset, end.next, end.chain) {
+        let what = outcome.problem.map_or("it does not end where the other processes say", |problem| problem.what);
+        let file = FileName::Segment(header.first).name();
+        let offset = u64::from(outcome.end);
+        return Err(LogError::Corrupt { glsn: outcome.next, file, offset, what: what.to_owned() });
+    }
+    let epoch = outcome.epoch.max(end.epoch);
+    let ActiveVisitor { entry_offsets, blobs, too_many, .. } = gather;
+    Ok(Active { file, header, outcome, entry_offsets, blobs, too_many, epoch })
+}
+
+/// The active segment has more entries than this process's memory may hold: another one is begun, if it still ends there.
+fn begin_another(
+    options: &FileLogOptions,
+    found: &mut LogFiles,
+    full: Active,
+    members: &Members,
+    end: &words::End,
+) -> Result<(), LogError> {
+    members.take_turn()?;
+    let begun = begin_in_turn(options, found, full, members, end);
+    members.turn.release();
+    begun
+}
+
+fn begin_in_turn(
+    options: &FileLogOptions,
+    found: &mut LogFiles,
+    full: Active,
+    members: &Members,
+    end: &words::End,
+) -> Result<(), LogError> {
+    if members.end() != *end {
+        return Ok(());
+    }
+    members.take_sync(&|| false)?;
+    let synced = full.file.sync();
+    match &synced {
+        Ok(()) => members.set_durable(&end.as_durable()),
+        Err(_) => members.poison(),
+    }
+    members.sync.release();
+    synced?;
+    let next = follow_with_new_segment(options, found, full, end.timestamp, members.last_blob_id())?;
+    members.set_end(&words::End { segment: next.header.first, offset: next.outcome.end, ..*end });
+    Ok(())
+}

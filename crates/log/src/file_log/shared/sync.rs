@@ -1,0 +1,74 @@
+//! One sync makes durable what all members have ordered.
+
+use std::sync::Arc;
+
+use plimsoll_disk::vfs::File;
+use plimsoll_memory::budget::Kind;
+
+use crate::error::LogError;
+use crate::file_log::env::Env;
+use crate::file_log::recovery::active::write_again;
+use crate::format::BLOCK_BYTES;
+use crate::glsn::Glsn;
+use crate::members::Members;
+use crate::members::lock::Got;
+
+/// The segment that this process writes to, and how far it knows the log.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) segment: Glsn,
+    pub(crate) next: Glsn,
+}
+
+/// Makes everything below `wanted.next` durable, unless another member does. Law: the caller holds the process's own right to sync.
+pub(crate) fn sync(members: &Members, env: &Env, wanted: &Wanted) -> Result<(), LogError> {
+    let is_there = || members.durable().next >= wanted.next || members.is_poisoned();
+    if !is_there() {
+        let got = members.take_sync(&is_there)?;
+        if got == Got::Needless {
+            return check(members);
+        }
+        let done = if is_there() && got == Got::Clean { Ok(()) } else { sync_all(members, env, wanted, got) };
+        match &done {
+            Ok(()) => members.sync.release(),
+            // The next one writes again what is not known to be durable.
+            Err(_) => members.sync.release_abandoned(),
+        }
+        done?;
+    }
+    check(members)
+}
+
+fn check(members: &Members) -> Result<(), LogError> {
+    if members.is_poisoned() {
+        let message = "a sync failed in a process that has the log open".to_owned();
+        return Err(LogError::Format { message });
+    }
+    Ok(())
+}
+
+/// Under the lock of syncs.
+fn sync_all(members: &Members, env: &Env, wanted: &Wanted, got: Got) -> Result<(), LogError> {
+    let (end, durable) = (members.end(), members.durable());
+    if end.segment != wanted.segment {
+        // The next segment was begun, and before that all of this one was made durable.
+        return Ok(());
+    }
+    if got == Got::Abandoned {
+        let mut staging = env.options.budget.take(Kind::Staging)?;
+        let known = if durable.segment == end.segment { u64::from(durable.offset) } else { 0 };
+        write_again(
+            &*wanted.file,
+            known / BLOCK_BYTES as u64 * BLOCK_BYTES as u64,
+            u64::from(end.offset),
+            &mut staging,
+        )?;
+    }
+    if let Err(error) = wanted.file.sync() {
+        members.poison();
+        return Err(error.into());
+    }
+    members.set_durable(&end.as_durable());
+    Ok(())
+}

@@ -1,0 +1,289 @@
+//! Members of a log: each has its own handles, memory and locks, as in a process of its own.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::lying::LyingDisk;
+use plimsoll_disk::mem::MemDisk;
+use plimsoll_disk::os::OsDisk;
+use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_memory::budget::{Backing, Budget};
+use plimsoll_memory::pool::Pool;
+
+use super::turn::Turn;
+use crate::draft::{Draft, DraftEntry};
+use crate::error::LogError;
+use crate::file_log::FileLog;
+use crate::file_log::files::names::FileName;
+use crate::file_log::options::{FileLogOptions, Shared};
+use crate::glsn::{Glsn, StreamId};
+use crate::log::Log;
+use crate::members::Members;
+
+/// A member, as a process has it.
+struct Process {
+    log: FileLog,
+    members: Arc<Members>,
+}
+
+impl Process {
+    fn join(disk: &Arc<dyn Disk>, store: &Path, is_first: bool) -> Self {
+        Self::join_with(disk, store, is_first, 16 << 10, 16 << 20)
+    }
+
+    fn join_with(disk: &Arc<dyn Disk>, store: &Path, is_first: bool, segment_bytes: u32, memory: u64) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let patience = Duration::from_millis(200);
+        let members = Arc::new(Members::join(disk, &clock, store, patience).unwrap());
+        members.begin(is_first, 7, 0).unwrap();
+        let budget = Budget::new(memory, Backing::Heap).unwrap();
+        let pool = Pool::new(&budget, 1 << 20).unwrap();
+        let options = FileLogOptions {
+            segment_bytes,
+            background: false,
+            shared: Some(Shared { members: Arc::clone(&members), is_first }),
+            ..FileLogOptions::new(Arc::clone(disk), clock, store.join("log"), pool, budget)
+        };
+        let (log, _) = FileLog::open(options).unwrap();
+        members.joined();
+        Self { log, members }
+    }
+
+    fn append(&self, text: &str) -> Glsn {
+        let entries = [DraftEntry { stream: StreamId(9), parts: &[text.as_bytes()] }];
+        let ticket = self.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap();
+        self.log.wait_durable(ticket.last).unwrap();
+        ticket.last
+    }
+
+    fn texts(&self) -> Vec<String> {
+        self.log.catch_up().unwrap();
+        let mut scan = self.log.scan(Glsn::FIRST..Glsn::MAX, None).unwrap();
+        let mut texts = Vec::new();
+        while let Some(entry) = scan.next_entry() {
+            texts.push(String::from_utf8(entry.unwrap().payload.to_vec()).unwrap());
+        }
+        texts
+    }
+
+    fn leave(self) {
+        let is_last = self.members.leave().unwrap();
+        self.log.close_as(is_last).unwrap();
+        self.members.left();
+    }
+}
+
+fn mem_disk() -> (Arc<dyn Disk>, PathBuf) {
+    let (disk, store) = (MemDisk::new(), PathBuf::from("/store"));
+    disk.create_dir(&store).unwrap();
+    (Arc::new(disk), store)
+}
+
+fn verify(disk: &Arc<dyn Disk>, store: &Path) -> Vec<String> {
+    let alone = Process::join(disk, store, true);
+    assert_eq!(alone.log.verify(&|_| false, &mut |_| {}).unwrap(), []);
+    let texts = alone.texts();
+    alone.leave();
+    texts
+}
+
+#[test]
+fn each_member_reads_what_the_others_have_appended() {
+    let (disk, store) = mem_disk();
+    let one = Process::join(&disk, &store, true);
+    let mut appended = Vec::new();
+    let append = |process: &Process, appended: &mut Vec<String>| {
+        let n = appended.len();
+        // Some are longer than a block.
+        appended.push(format!("{n}:{}", "x".repeat(n * 37 % 9000)));
+        assert_eq!(process.append(appended.last().unwrap()), Glsn(appended.len() as u64));
+    };
+    append(&one, &mut appended);
+    let two = Process::join(&disk, &store, false);
+    assert_eq!(two.texts(), appended);
+    for _ in 0..40 {
+        append(&one, &mut appended);
+        append(&two, &mut appended);
+        append(&two, &mut appended);
+    }
+    let three = Process::join(&disk, &store, false);
+    for process in [&one, &two, &three] {
+        assert_eq!(process.texts(), appended);
+    }
+    append(&three, &mut appended);
+    one.leave();
+    append(&two, &mut appended);
+    assert_eq!(three.texts(), appended);
+    three.leave();
+    append(&two, &mut appended);
+    two.leave();
+    assert_eq!(verify(&disk, &store), appended);
+}
+
+#[test]
+fn what_one_member_waits_for_another_one_can_have_made_durable() {
+    let disk = LyingDisk::new(1);
+    let store = PathBuf::from("/store");
+    disk.create_dir(&store).unwrap();
+    disk.sync_dir(Path::new("/")).unwrap();
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let (one, two) = (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
+    let submit = |process: &Process, text: &str| {
+        let entries = [DraftEntry { stream: StreamId(9), parts: &[text.as_bytes()] }];
+        process.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap().last
+    };
+    let (a, b) = (submit(&one, "a"), submit(&two, "b"));
+    let before = disk.sync_count();
+    two.log.wait_durable(b).unwrap();
+    one.log.wait_durable(a).unwrap();
+    assert_eq!(disk.sync_count() - before, 1);
+    assert_eq!(two.members.durable_glsn(), b);
+    disk.cut_power();
+    drop((one, two));
+    disk.restore_power();
+    assert_eq!(verify(&shared, &store), ["a", "b"]);
+}
+
+#[test]
+fn what_a_member_leaves_that_ends_in_its_turn_is_removed_by_the_next() {
+    let (disk, store) = mem_disk();
+    let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
+    one.append("a");
+    let end = one.members.end();
+    // One has written half a record, and begun a segment that it did not publish.
+    let path = FileName::Segment(end.segment).path(&store.join("log"));
+    let file = disk.open(&path, Open::ReadWrite, Caching::Buffered).unwrap();
+    file.write_at(&[0xff; 300], u64::from(end.offset)).unwrap();
+    let unpublished = FileName::Segment(end.next).path(&store.join("log"));
+    disk.open(&unpublished, Open::CreateNew, Caching::Buffered).unwrap();
+    std::mem::forget(one.log.turn().unwrap());
+    let Process { log, members } = one;
+    drop((log, members));
+    let killed = Arc::clone(&two.members);
+    assert_eq!(two.append("b"), Glsn(2));
+    assert_eq!(disk.entry(&unpublished).unwrap(), None);
+    let mut behind = vec![0xff; 4096];
+    let n = file.read_at(&mut behind, u64::from(two.members.end().offset)).unwrap();
+    assert!(behind[..n].iter().all(|byte| *byte == 0));
+    assert_eq!(killed.list().unwrap().len(), 1, "the slot of the one that ended is free");
+    two.leave();
+    assert_eq!(verify(&disk, &store), ["a", "b"]);
+}
+
+#[test]
+fn a_sync_that_was_begun_and_not_ended_is_not_trusted() {
+    let disk = LyingDisk::new(1);
+    let store = PathBuf::from("/store");
+    disk.create_dir(&store).unwrap();
+    disk.sync_dir(Path::new("/")).unwrap();
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let (one, two) = (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
+    let entries = [DraftEntry { stream: StreamId(9), parts: &[b"a"] }];
+    let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
+    let glsn = one.log.submit(&draft, None).unwrap().last;
+    two.log.catch_up().unwrap();
+    // One syncs, is told of a failure, and ends before it can tell anyone. For the system all is written now.
+    one.members.take_sync(&|| false).unwrap();
+    disk.fail_next_sync();
+    let path = FileName::Segment(Glsn::FIRST).path(&store.join("log"));
+    disk.open(&path, Open::ReadWrite, Caching::Buffered).unwrap().sync().unwrap_err();
+    one.members.sync.release_abandoned();
+    two.log.wait_durable(glsn).unwrap();
+    disk.cut_power();
+    drop((one, two));
+    disk.restore_power();
+    assert_eq!(verify(&shared, &store), ["a"]);
+}
+
+#[test]
+fn a_failed_sync_stops_all_members() {
+    let disk = LyingDisk::new(1);
+    let store = PathBuf::from("/store");
+    disk.create_dir(&store).unwrap();
+    disk.sync_dir(Path::new("/")).unwrap();
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let (one, two) = (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
+    one.append("a");
+    let entries = [DraftEntry { stream: StreamId(9), parts: &[b"b"] }];
+    let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
+    let glsn = one.log.submit(&draft, None).unwrap().last;
+    disk.fail_next_sync();
+    assert!(matches!(one.log.wait_durable(glsn), Err(LogError::Poisoned { .. })));
+    assert!(matches!(two.log.submit(&draft, None), Err(LogError::Poisoned { .. })));
+    assert_eq!(two.texts(), ["a"], "what is durable can be read");
+}
+
+#[test]
+fn a_member_that_keeps_the_turn_is_named() {
+    let (disk, store) = mem_disk();
+    let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
+    let turn: Option<Turn<'_>> = one.log.turn().unwrap();
+    let begun = std::time::Instant::now();
+    let entries = [DraftEntry { stream: StreamId(9), parts: &[b"a"] }];
+    let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
+    let refused = two.log.submit(&draft, None).unwrap_err();
+    assert!(matches!(refused, LogError::Stalled { pid: Some(7), .. }), "{refused}");
+    assert!(begun.elapsed() >= Duration::from_millis(200));
+    drop(turn);
+    two.append("a");
+}
+
+#[test]
+fn members_with_little_memory_begin_another_segment() {
+    let (disk, store) = mem_disk();
+    let large = Process::join_with(&disk, &store, true, 64 << 20, 512 << 20);
+    let mut texts = Vec::new();
+    let entries: Vec<_> = (0..4000).map(|_| DraftEntry { stream: StreamId(9), parts: &[b"e"] }).collect();
+    for _ in 0..30 {
+        large.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap();
+        texts.extend((0..4000).map(|_| "e".to_owned()));
+    }
+    large.append("f");
+    texts.push("f".to_owned());
+    let small = Process::join_with(&disk, &store, false, 64 << 20, 16 << 20);
+    assert!(small.members.end().segment > Glsn::FIRST);
+    small.append("g");
+    texts.push("g".to_owned());
+    assert!(small.texts() == texts && large.texts() == texts);
+}
+
+#[test]
+fn many_threads_of_many_members_append_on_a_real_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
+    let first = Process::join(&disk, dir.path(), true);
+    let mut members = vec![first];
+    members.extend((0..3).map(|_| Process::join(&disk, dir.path(), false)));
+    let rounds = 150;
+    std::thread::scope(|scope| {
+        for (at, member) in members.iter().enumerate() {
+            for thread in 0..2 {
+                scope.spawn(move || {
+                    let mut last = Glsn::NONE;
+                    for round in 0..rounds {
+                        let glsn = member.append(&format!("{at}.{thread}.{round} {}", "y".repeat(round * 31 % 900)));
+                        assert!(glsn > last);
+                        last = glsn;
+                        // What was acknowledged anywhere is there.
+                        assert!(member.members.durable_glsn() >= glsn);
+                    }
+                });
+            }
+        }
+    });
+    let texts = members[0].texts();
+    assert_eq!(texts.len(), 8 * rounds);
+    for member in &members[1..] {
+        assert!(member.texts() == texts);
+    }
+    for (at, thread) in (0..4).flat_map(|at| [(at, 0), (at, 1)]) {
+        let start = format!("{at}.{thread}.");
+        let rounds_of =
+            texts.iter().filter_map(|text| text.strip_prefix(&start)?.split(' ').next()?.parse::<usize>().ok());
+        assert!(rounds_of.eq(0..rounds));
+    }
+    members.into_iter().for_each(Process::leave);
+    assert!(verify(&disk, dir.path()) == texts);
+}

@@ -1,0 +1,457 @@
+//! The members of a store: the processes that have it open together, to read and to write.
+//!
+//! Every member tails the one log. What they share beside its files: locks of the system, which end with their process ([`lock`]), and a few
+//! words of memory ([`words`]), which say where the log ends and what of it is durable. The words are a cache of the log: the first member
+//! makes them anew, and nothing depends on what they said before.
+//!
+//! Locks, in the order in which they are taken: `join` (while joining and leaving), `turn` (to order a record), `sync` (to make durable),
+//! `keeper` (for as long as a member does the background work of the index), and one for each slot, held for life: one that is free proves
+//! that its member has ended.
+
+pub(crate) mod lock;
+pub(crate) mod words;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use plimsoll_disk::clock::Clock;
+use plimsoll_disk::sharing::{LockFile, SharedWords};
+use plimsoll_disk::vfs::Disk;
+
+use crate::error::LogError;
+use crate::glsn::Glsn;
+use crate::members::lock::{Got, MemberLock, Places};
+use crate::members::words::{
+    BLOB_MARK, Durable, ENTRIES_MAX, End, FLUSH_WANTED, FOLLOWERS, KEEPER, MAGIC, MANIFEST, NEWS, POISON, Published,
+    SLOT_WORDS, SLOTS, SLOTS_AT, STATE, SYNC, Slot, SlotWord, TURN, WORDS,
+};
+
+/// The folder of the locks, in the store's.
+pub const LOCKS_DIR: &str = "members";
+
+/// The file of the words, in the store's folder.
+pub const WORDS_FILE: &str = "SHARED";
+
+/// How long a member waits for another one before it says that this one is stalled.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Version of the words' layout, and that there is one at all.
+const LAYOUT: u64 = 0x706c_696d_6d62_0001;
+
+/// No blob file is being written.
+const NO_BLOB: u64 = u64::MAX;
+
+/// This process's part in a store that several have open.
+pub struct Members {
+    words: Arc<dyn SharedWords>,
+    end: Published<6>,
+    durable: Published<4>,
+    join: MemberLock,
+    /// Held by an append, under the log's own order.
+    pub(crate) turn: MemberLock,
+    /// Held across a sync, under the log's own.
+    pub(crate) sync: MemberLock,
+    keeper: Box<dyn LockFile>,
+    slot: usize,
+    slot_lock: Box<dyn LockFile>,
+    patience: Duration,
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+}
+
+/// What is known of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its process id, in the container that it runs in.
+    pub pid: u32,
+    /// Whether it does the background work of the index.
+    pub is_keeper: bool,
+    /// The oldest moment that it may read.
+    pub floor: Glsn,
+    /// The last commit that its manifest holds: it may still need the log behind it.
+    pub checkpoint: Glsn,
+    /// When it joined: microseconds since 1970 UTC.
+    pub since_micros: u64,
+    /// Whether it is this one.
+    pub is_here: bool,
+}
+
+impl Members {
+    /// Opens what members share, waits for the right to join, and takes a slot. The caller then decides, by the store's lock, whether it is
+    /// the first ([`Members::begin`]).
+    ///
+    /// # Errors
+    /// `Stalled` if another process does not finish joining or leaving; the disk; too many members.
+    pub fn join(
+        disk: &Arc<dyn Disk>,
+        clock: &Arc<dyn Clock>,
+        store: &Path,
+        patience: Duration,
+    ) -> Result<Self, LogError> {
+        let dir = store.join(LOCKS_DIR);
+        match disk.create_dir(&dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error.into()),
+            _ => {}
+        }
+        let words = disk.shared_words(&store.join(WORDS_FILE), WORDS)?;
+        let lock = |name: &str, places: Places| -> Result<MemberLock, LogError> {
+            Ok(MemberLock::new(disk.lock_file(&dir.join(name))?, &words, clock, places))
+        };
+        let join = lock("join", words::JOIN)?;
+        join.take(patience, 0, &|| false)?;
+        let (turn, sync) = (lock("turn", TURN)?, lock("sync", SYNC)?);
+        let keeper = disk.lock_file(&dir.join("keeper"))?;
+        for slot in 0..SLOTS {
+            let slot_lock = disk.lock_file(&slot_path(&dir, slot))?;
+            if slot_lock.try_lock()? {
+                let (end, durable) = (Published::end(), Published::durable());
+                let (disk, dir) = (Arc::clone(disk), dir.clone());
+                return Ok(Self {
+                    words,
+                    end,
+                    durable,
+                    join,
+                    turn,
+                    sync,
+                    keeper,
+                    slot,
+                    slot_lock,
+                    disk,
+                    dir,
+                    patience,
+                });
+            }
+        }
+        Err(LogError::Format {
+            message: format!(
+                "{}: {SLOTS} processes have it open, which is the most; close one of them",
+                store.display()
+            ),
+        })
+    }
+
+    /// The first member makes the words anew; another one checks them.
+    ///
+    /// # Errors
+    /// `Format` if the words are not those of the living members, or of another version.
+    pub fn begin(&self, is_first: bool, pid: u32, now_micros: u64) -> Result<(), LogError> {
+        if is_first {
+            self.words.words().iter().for_each(|word| word.store(0, Ordering::SeqCst));
+        } else if self.word(MAGIC) != LAYOUT {
+            return Err(LogError::Format {
+                message: format!(
+                    "{}: other processes have the store open, and this file was removed, or is of another version; close the store \
+                     everywhere, and open it again",
+                    self.dir.with_file_name(WORDS_FILE).display()
+                ),
+            });
+        }
+        for (word, value) in [
+            (SlotWord::Floor, 0),
+            (SlotWord::Checkpoint, 0),
+            (SlotWord::BlobPin, NO_BLOB),
+            (SlotWord::Role, 0),
+            (SlotWord::Since, now_micros),
+            (SlotWord::Pid, u64::from(pid)),
+        ] {
+            self.set(word, value);
+        }
+        Ok(())
+    }
+
+    /// Takes the turn.
+    pub(crate) fn take_turn(&self) -> Result<Got, LogError> {
+        self.turn.take(self.patience, self.here(), &|| false)
+    }
+
+    /// Takes the lock of syncs, unless it is not wanted any more.
+    pub(crate) fn take_sync(&self, is_needless: &dyn Fn() -> bool) -> Result<Got, LogError> {
+        self.sync.take(self.patience, self.here(), is_needless)
+    }
+
+    /// The words are whole, and others may join.
+    pub fn joined(&self) {
+        self.words.words()[MAGIC].store(LAYOUT, Ordering::SeqCst);
+        self.join.release();
+    }
+
+    /// Waits for the right to leave; others neither join nor leave until [`Members::left`]. Returns whether this is the last member.
+    ///
+    /// # Errors
+    /// As for [`Members::join`].
+    pub fn leave(&self) -> Result<bool, LogError> {
+        self.join.take(self.patience, self.here(), &|| false)?;
+        Ok(self.others()?.is_empty())
+    }
+
+    /// Gives everything back.
+    pub fn left(&self) {
+        self.set(SlotWord::Pid, 0);
+        self.keeper.unlock();
+        self.slot_lock.unlock();
+        self.join.release();
+        // The keeper, if it was this one, is to be replaced.
+        self.tell();
+    }
+
+    /// Tries to become the one that does the background work; true also if it is that already.
+    ///
+    /// # Errors
+    /// The system.
+    pub fn try_keep(&self) -> Result<bool, LogError> {
+        if self.is_keeper() {
+            return Ok(true);
+        }
+        if !self.keeper.try_lock()? {
+            return Ok(false);
+        }
+        self.words.words()[KEEPER].store(self.slot as u64 + 1, Ordering::SeqCst);
+        self.set(SlotWord::Role, 1);
+        Ok(true)
+    }
+
+    /// Whether this one does the background work.
+    pub fn is_keeper(&self) -> bool {
+        self.slot_word(self.slot, SlotWord::Role).load(Ordering::Acquire) == 1
+    }
+
+    /// All living members; slots of those that have ended are cleared.
+    ///
+    /// # Errors
+    /// The system.
+    pub fn list(&self) -> Result<Vec<Member>, LogError> {
+        let mut members = self.others()?;
+        members.push(self.member(self.slot));
+        members.sort_unstable_by_key(|member| member.since_micros);
+        Ok(members)
+    }
+
+    /// The oldest moment that any of the other members may read, and the oldest checkpoint among them.
+    ///
+    /// # Errors
+    /// The system.
+    pub fn oldest_of_others(&self) -> Result<Option<(Glsn, Glsn)>, LogError> {
+        let others = self.others()?;
+        let oldest = |of: fn(&Member) -> Glsn| others.iter().map(of).min();
+        Ok(oldest(|member| member.floor).zip(oldest(|member| member.checkpoint)))
+    }
+
+    fn others(&self) -> Result<Vec<Member>, LogError> {
+        let mut others = Vec::new();
+        for slot in (0..SLOTS).filter(|slot| *slot != self.slot) {
+            if self.slot_word(slot, SlotWord::Pid).load(Ordering::SeqCst) == 0 {
+                continue;
+            }
+            let lock = self.disk.lock_file(&slot_path(&self.dir, slot))?;
+            if lock.try_lock()? {
+                // Its process has ended.
+                self.slot_word(slot, SlotWord::Pid).store(0, Ordering::SeqCst);
+                lock.unlock();
+            } else {
+                others.push(self.member(slot));
+            }
+        }
+        Ok(others)
+    }
+
+    fn member(&self, slot: usize) -> Member {
+        let word = |word| self.slot_word(slot, word).load(Ordering::SeqCst);
+        Member {
+            pid: word(SlotWord::Pid) as u32,
+            is_keeper: word(SlotWord::Role) == 1,
+            floor: Glsn(word(SlotWord::Floor)),
+            checkpoint: Glsn(word(SlotWord::Checkpoint)),
+            since_micros: word(SlotWord::Since),
+            is_here: slot == self.slot,
+        }
+    }
+
+    /// What this member is known by in the words: its slot, counted from one.
+    fn here(&self) -> u64 {
+        self.slot as u64 + 1
+    }
+
+    /// Promises to open no moment below `floor`.
+    pub fn set_floor(&self, floor: Glsn) {
+        self.set(SlotWord::Floor, floor.0);
+    }
+
+    /// Says what this member's manifest holds.
+    pub fn set_checkpoint(&self, checkpoint: Glsn) {
+        self.set(SlotWord::Checkpoint, checkpoint.0);
+    }
+
+    /// Where the log ends, for all members.
+    pub(crate) fn end(&self) -> End {
+        End::of(self.end.read(&*self.words))
+    }
+
+    /// The GLSN that the next entry of the log gets, whoever orders it.
+    pub fn next(&self) -> Glsn {
+        self.end().next
+    }
+
+    /// Publishes a new end. Law: only who has the turn does.
+    pub(crate) fn set_end(&self, end: &End) {
+        self.end.write(&*self.words, end.words());
+    }
+
+    /// What of the log is durable.
+    pub(crate) fn durable(&self) -> Durable {
+        Durable::of(self.durable.read(&*self.words))
+    }
+
+    /// The last durable GLSN, whoever made it so.
+    pub fn durable_glsn(&self) -> Glsn {
+        Glsn(self.durable().next.0.saturating_sub(1))
+    }
+
+    /// Publishes what is durable, and wakes those that wait for it. Law: only who has the lock of syncs does.
+    pub(crate) fn set_durable(&self, durable: &Durable) {
+        self.durable.write(&*self.words, durable.words());
+        self.sync.wake_all();
+        if self.word(FOLLOWERS) > 0 {
+            self.ring(NEWS);
+        }
+    }
+
+    /// Waits until something may have become durable, or until `patience` is over.
+    pub(crate) fn wait_for_news(&self, patience: Duration, is_there: &dyn Fn() -> bool) {
+        let words = self.words.words();
+        words[FOLLOWERS].fetch_add(1, Ordering::SeqCst);
+        let seen = self.word(NEWS);
+        if !is_there() {
+            self.words.wait(NEWS, seen, patience);
+        }
+        words[FOLLOWERS].fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// A sync failed: nothing more becomes durable in any member.
+    pub(crate) fn poison(&self) {
+        self.words.words()[POISON].store(1, Ordering::SeqCst);
+    }
+
+    /// Whether a sync failed in some member.
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.word(POISON) != 0
+    }
+
+    /// The most entries of a segment: the least of what the members' memory allows.
+    pub(crate) fn entries_max(&self) -> u32 {
+        self.word(ENTRIES_MAX) as u32
+    }
+
+    /// This member's memory allows so many entries of a segment.
+    pub(crate) fn allow_entries(&self, most: u32) {
+        let most = u64::from(most);
+        let lower = |now: u64| (now == 0 || now > most).then_some(most);
+        let _ = self.words.words()[ENTRIES_MAX].fetch_update(Ordering::SeqCst, Ordering::SeqCst, lower);
+    }
+
+    /// The highest id of a blob file that any member gave out.
+    pub(crate) fn last_blob_id(&self) -> u64 {
+        self.word(BLOB_MARK)
+    }
+
+    /// Sets that, while this is the first member.
+    pub(crate) fn set_last_blob_id(&self, id: u64) {
+        self.words.words()[BLOB_MARK].store(id, Ordering::SeqCst);
+    }
+
+    /// Gives out the next id of a blob file, at most `last`.
+    pub(crate) fn next_blob_id(&self, last: u64) -> Option<u64> {
+        let next = |before: u64| (before < last).then(|| before + 1);
+        let before = self.words.words()[BLOB_MARK].fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).ok()?;
+        Some(before + 1)
+    }
+
+    /// This member may be writing blob files from this id on; `None`: it writes none.
+    pub(crate) fn pin_blobs(&self, from: Option<u64>) {
+        self.set(SlotWord::BlobPin, from.unwrap_or(NO_BLOB));
+    }
+
+    /// Blob files below this id are not being written by another member.
+    pub(crate) fn oldest_blob_pin(&self) -> Result<u64, LogError> {
+        // Who has ended writes nothing.
+        self.others()?;
+        let pins = (0..SLOTS)
+            .filter(|slot| *slot != self.slot && self.slot_word(*slot, SlotWord::Pid).load(Ordering::SeqCst) > 0);
+        Ok(pins.map(|slot| self.slot_word(slot, SlotWord::BlobPin).load(Ordering::SeqCst)).min().unwrap_or(NO_BLOB))
+    }
+
+    /// The number of the newest manifest that the keeper has installed.
+    pub fn manifest(&self) -> u64 {
+        self.word(MANIFEST)
+    }
+
+    /// The keeper has installed a manifest: all others are woken.
+    pub fn set_manifest(&self, number: u64) {
+        self.words.words()[MANIFEST].store(number, Ordering::SeqCst);
+        self.tell();
+    }
+
+    /// Up to which GLSN some member wants the index flushed.
+    pub fn flush_wanted(&self) -> Glsn {
+        Glsn(self.word(FLUSH_WANTED))
+    }
+
+    /// Asks the keeper to flush up to here.
+    pub fn want_flush(&self, glsn: Glsn) {
+        self.words.words()[FLUSH_WANTED].fetch_max(glsn.0, Ordering::SeqCst);
+        self.tell();
+    }
+
+    /// Counts the times that members were told of something.
+    pub fn state(&self) -> u64 {
+        self.word(STATE)
+    }
+
+    /// Wakes all members that wait for a change: of the manifest, of the keeper, of what is wanted of it.
+    pub fn tell(&self) {
+        self.ring(STATE);
+    }
+
+    /// Waits until [`Members::state`] is no longer `seen`, or until `patience` is over.
+    pub fn wait_for_change(&self, seen: u64, patience: Duration) {
+        self.words.wait(STATE, seen, patience);
+    }
+
+    fn ring(&self, word: usize) {
+        self.words.words()[word].fetch_add(1, Ordering::SeqCst);
+        self.words.wake(word, u32::MAX);
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        self.words.words()[at].load(Ordering::SeqCst)
+    }
+
+    fn slot_word(&self, slot: usize, word: SlotWord) -> &AtomicU64 {
+        let Slot(at) = Slot::of(slot);
+        debug_assert!(at >= SLOTS_AT && at + SLOT_WORDS <= WORDS);
+        &self.words.words()[at + word as usize]
+    }
+
+    fn set(&self, word: SlotWord, value: u64) {
+        self.slot_word(self.slot, word).store(value, Ordering::SeqCst);
+    }
+}
+
+/// The process id of the member that a lock's word names.
+fn pid_in(words: &[AtomicU64], holder: u64) -> Option<u32> {
+    let slot = usize::try_from(holder.checked_sub(1)?).ok().filter(|slot| *slot < SLOTS)?;
+    let Slot(at) = Slot::of(slot);
+    Some(words[at + SlotWord::Pid as usize].load(Ordering::Relaxed) as u32).filter(|pid| *pid > 0)
+}
+
+fn slot_path(dir: &Path, slot: usize) -> PathBuf {
+    dir.join(format!("{slot:02}"))
+}
+
+impl fmt::Debug for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Members({}, slot {})", self.dir.display(), self.slot)
+    }
+}

@@ -1,0 +1,132 @@
+//! A lock between members, with patience, that tells whether its last holder ended while it had it.
+//!
+//! The lock itself is the system's. A member that does not get it sleeps at a word for at most a millisecond and tries again: so there are
+//! deadlines, and a wake-up that is lost with a process costs no more than that.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use plimsoll_disk::clock::Clock;
+use plimsoll_disk::sharing::{LockFile, SharedWords};
+
+use crate::error::LogError;
+
+/// The longest sleep between two tries.
+const SLEEP: Duration = Duration::from_millis(1);
+
+/// Tries before the first sleep.
+const TRIES: usize = 3;
+
+/// The words of a lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    /// Who holds it; 0: no one.
+    pub(super) holder: usize,
+    /// Since when: microseconds since 1970 UTC.
+    pub(super) since: usize,
+    /// How many sleep; too many if some were killed.
+    pub(super) waiters: usize,
+    /// The word that they sleep at.
+    pub(super) bell: usize,
+}
+
+/// How a lock was got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Got {
+    /// Its last holder gave it back.
+    Clean,
+    /// Its last holder ended, or failed, while it had it.
+    Abandoned,
+    /// It was not taken: what it was wanted for is there already.
+    Needless,
+}
+
+/// A lock between members. Law: one thread of a process at a time uses it, under a lock of the process's own.
+pub(crate) struct MemberLock {
+    file: Box<dyn LockFile>,
+    words: Arc<dyn SharedWords>,
+    clock: Arc<dyn Clock>,
+    places: Places,
+}
+
+impl MemberLock {
+    pub(super) fn new(
+        file: Box<dyn LockFile>,
+        words: &Arc<dyn SharedWords>,
+        clock: &Arc<dyn Clock>,
+        places: Places,
+    ) -> Self {
+        Self { file, words: Arc::clone(words), clock: Arc::clone(clock), places }
+    }
+
+    /// Takes the lock for `holder`, unless `is_needless` says that it is not wanted any more.
+    pub(crate) fn take(
+        &self,
+        patience: Duration,
+        holder: u64,
+        is_needless: &dyn Fn() -> bool,
+    ) -> Result<Got, LogError> {
+        let words = self.words.words();
+        let begun = self.clock.monotonic_nanos();
+        let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        let mut tries = 0;
+        while !self.file.try_lock()? {
+            if is_needless() {
+                return Ok(Got::Needless);
+            }
+            tries += 1;
+            if tries <= TRIES {
+                std::thread::yield_now();
+                continue;
+            }
+            if self.clock.monotonic_nanos().saturating_sub(begun) > patience {
+                return Err(self.stalled());
+            }
+            let seen = words[self.places.bell].load(Ordering::SeqCst);
+            words[self.places.waiters].fetch_add(1, Ordering::SeqCst);
+            let got = self.file.try_lock();
+            if let Ok(false) = got {
+                self.words.wait(self.places.bell, seen, SLEEP);
+            }
+            words[self.places.waiters].fetch_sub(1, Ordering::SeqCst);
+            if got? {
+                break;
+            }
+        }
+        let before = words[self.places.holder].swap(holder, Ordering::SeqCst);
+        words[self.places.since].store(self.clock.wall_micros(), Ordering::Relaxed);
+        Ok(if before == 0 { Got::Clean } else { Got::Abandoned })
+    }
+
+    /// Gives it back.
+    pub(crate) fn release(&self) {
+        self.words.words()[self.places.holder].store(0, Ordering::SeqCst);
+        self.release_abandoned();
+    }
+
+    /// Gives it back without having finished: the next one mends what is to be mended.
+    pub(crate) fn release_abandoned(&self) {
+        self.file.unlock();
+        if self.words.words()[self.places.waiters].load(Ordering::SeqCst) > 0 {
+            self.words.words()[self.places.bell].fetch_add(1, Ordering::SeqCst);
+            self.words.wake(self.places.bell, 1);
+        }
+    }
+
+    /// Wakes all that wait for it: what they want it for may be there.
+    pub(crate) fn wake_all(&self) {
+        if self.words.words()[self.places.waiters].load(Ordering::SeqCst) > 0 {
+            self.words.words()[self.places.bell].fetch_add(1, Ordering::SeqCst);
+            self.words.wake(self.places.bell, u32::MAX);
+        }
+    }
+
+    fn stalled(&self) -> LogError {
+        let words = self.words.words();
+        let holder = words[self.places.holder].load(Ordering::Relaxed);
+        let since_micros = words[self.places.since].load(Ordering::Relaxed);
+        let pid = super::pid_in(words, holder);
+        LogError::Stalled { pid, since_micros }
+    }
+}

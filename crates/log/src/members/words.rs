@@ -1,0 +1,207 @@
+//! The words that members share: their places, and numbers that are published together.
+//!
+//! What is published together has two copies and a version that says which one counts. Its only writer, who holds a lock, writes the other
+//! copy first: a writer that is killed half way leaves the copy that counts. (SQLite's header of the shared index of its write-ahead log is
+//! made the same way.)
+
+use std::sync::atomic::{Ordering, fence};
+
+use plimsoll_disk::sharing::SharedWords;
+
+use crate::glsn::Glsn;
+use crate::members::lock::Places;
+
+/// Says that the words are whole, and their layout.
+pub(super) const MAGIC: usize = 0;
+const END_AT: usize = 8;
+const DURABLE_AT: usize = 24;
+/// The holder of the turn, since when, how many wait, what they wait at.
+pub(super) const TURN: Places = Places { holder: 40, since: 41, waiters: 42, bell: 43 };
+pub(super) const SYNC: Places = Places { holder: 44, since: 45, waiters: 46, bell: 47 };
+pub(super) const JOIN: Places = Places { holder: 48, since: 49, waiters: 50, bell: 51 };
+pub(super) const KEEPER: usize = 52;
+pub(super) const POISON: usize = 53;
+pub(super) const ENTRIES_MAX: usize = 54;
+pub(super) const BLOB_MARK: usize = 55;
+/// How many wait for news, and what they wait at.
+pub(super) const FOLLOWERS: usize = 56;
+pub(super) const NEWS: usize = 57;
+pub(super) const MANIFEST: usize = 58;
+pub(super) const FLUSH_WANTED: usize = 59;
+pub(super) const STATE: usize = 60;
+
+/// The most members.
+pub(super) const SLOTS: usize = 64;
+pub(super) const SLOTS_AT: usize = 64;
+/// A slot has a cache line of its own.
+pub(super) const SLOT_WORDS: usize = 8;
+pub(super) const WORDS: usize = SLOTS_AT + SLOTS * SLOT_WORDS;
+
+/// The first word of a slot.
+pub(super) struct Slot(pub(super) usize);
+
+impl Slot {
+    pub(super) fn of(slot: usize) -> Self {
+        Self(SLOTS_AT + slot * SLOT_WORDS)
+    }
+}
+
+/// A word of a slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum SlotWord {
+    /// 0: the slot is free.
+    Pid,
+    Floor,
+    Checkpoint,
+    BlobPin,
+    Role,
+    Since,
+}
+
+/// Where the log ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct End {
+    /// First GLSN of the active segment.
+    pub(crate) segment: Glsn,
+    /// Where its last record ends.
+    pub(crate) offset: u32,
+    /// The GLSN that the next entry gets.
+    pub(crate) next: Glsn,
+    /// Chain hash of the last record.
+    pub(crate) chain: u64,
+    /// Timestamp of the last record.
+    pub(crate) timestamp: u64,
+    /// The epoch in which records are written.
+    pub(crate) epoch: u32,
+}
+
+impl End {
+    pub(super) fn of([segment, offset, next, chain, timestamp, epoch]: [u64; 6]) -> Self {
+        let (segment, next) = (Glsn(segment), Glsn(next));
+        Self { segment, offset: offset as u32, next, chain, timestamp, epoch: epoch as u32 }
+    }
+
+    pub(super) fn words(&self) -> [u64; 6] {
+        [self.segment.0, self.offset.into(), self.next.0, self.chain, self.timestamp, self.epoch.into()]
+    }
+
+    /// All of that is durable.
+    pub(crate) fn as_durable(&self) -> Durable {
+        Durable { segment: self.segment, offset: self.offset, next: self.next, chain: self.chain }
+    }
+}
+
+/// What of the log is durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Durable {
+    /// First GLSN of the segment that was synced last.
+    pub(crate) segment: Glsn,
+    /// Its bytes below are durable.
+    pub(crate) offset: u32,
+    /// The GLSN after the last durable one.
+    pub(crate) next: Glsn,
+    /// Chain hash of the record that ends there.
+    pub(crate) chain: u64,
+}
+
+impl Durable {
+    pub(super) fn of([segment, offset, next, chain]: [u64; 4]) -> Self {
+        Self { segment: Glsn(segment), offset: offset as u32, next: Glsn(next), chain }
+    }
+
+    pub(super) fn words(&self) -> [u64; 4] {
+        [self.segment.0, self.offset.into(), self.next.0, self.chain]
+    }
+}
+
+/// `N` words that are published together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Published<const N: usize> {
+    /// The version; the copies follow it.
+    at: usize,
+}
+
+impl Published<6> {
+    pub(super) fn end() -> Self {
+        Self { at: END_AT }
+    }
+}
+
+impl Published<4> {
+    pub(super) fn durable() -> Self {
+        Self { at: DURABLE_AT }
+    }
+}
+
+impl<const N: usize> Published<N> {
+    fn copy_at(self, version: u64) -> usize {
+        self.at + 1 + (version % 2) as usize * N
+    }
+
+    pub(super) fn read(self, words: &dyn SharedWords) -> [u64; N] {
+        let words = words.words();
+        loop {
+            let version = words[self.at].load(Ordering::Acquire);
+            let from = self.copy_at(version);
+            let read = std::array::from_fn(|i| words[from + i].load(Ordering::Relaxed));
+            // If a word of a later version was read, that version, or the one before it, is seen here.
+            fence(Ordering::Acquire);
+            if words[self.at].load(Ordering::Relaxed) == version {
+                return read;
+            }
+        }
+    }
+
+    /// Law: the caller holds the lock under which these words are written.
+    pub(super) fn write(self, words: &dyn SharedWords, new: [u64; N]) {
+        let words = words.words();
+        let version = words[self.at].load(Ordering::Relaxed) + 1;
+        // Pairs with the fence in `read`.
+        fence(Ordering::Release);
+        for (word, value) in words[self.copy_at(version)..].iter().zip(new) {
+            word.store(value, Ordering::Relaxed);
+        }
+        words[self.at].store(version, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use plimsoll_disk::mem::MemDisk;
+    use plimsoll_disk::vfs::Disk;
+
+    use super::*;
+
+    #[test]
+    fn what_is_published_together_is_read_together() {
+        let disk = MemDisk::new();
+        let words = disk.shared_words(Path::new("/words"), WORDS).unwrap();
+        let published = Published::end();
+        let rounds = if cfg!(miri) { 50 } else { 200_000 };
+        std::thread::scope(|scope| {
+            scope.spawn(|| (1..=rounds).for_each(|n| published.write(&*words, [n; 6])));
+            let mut last = 0;
+            while last < rounds {
+                let read = published.read(&*words);
+                assert!(read.iter().all(|word| *word == read[0]) && read[0] >= last, "{read:?} after {last}");
+                last = read[0];
+            }
+        });
+    }
+
+    #[test]
+    fn a_writer_that_is_killed_half_way_leaves_what_was_published() {
+        let disk = MemDisk::new();
+        let words = disk.shared_words(Path::new("/words"), WORDS).unwrap();
+        let published = Published::durable();
+        published.write(&*words, [1; 4]);
+        published.write(&*words, [2; 4]);
+        // As far as it got.
+        words.words()[DURABLE_AT + 1 + 4].store(3, Ordering::Relaxed);
+        assert_eq!(published.read(&*words), [2; 4]);
+        published.write(&*words, [4; 4]);
+        assert_eq!(published.read(&*words), [4; 4]);
+    }
+}
