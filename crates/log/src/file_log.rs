@@ -258,10 +258,10 @@ impl FileLog {
         }
     }
 
-    /// Waits for the right to order the next record, and takes in what other members have ordered; `None` if this process has the log alone.
+    /// Waits for the right to order the next record; `None` if this process has the log alone.
     ///
     /// # Errors
-    /// `Stalled`, `Poisoned`, and those of [`FileLog::catch_up`].
+    /// `Stalled`, `Poisoned`, the system.
     pub fn turn(&self) -> Result<Option<Turn<'_>>, LogError> {
         self.log.env.members().map(|members| Turn::take(&self.log, members)).transpose()
     }

@@ -13,8 +13,8 @@ pub(crate) mod words;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
@@ -52,6 +52,7 @@ pub struct Members {
     join: MemberLock,
     /// Held by an append, under the log's own order.
     pub(crate) turn: MemberLock,
+    own_turn: Mutex<()>,
     /// Held across a sync, under the log's own.
     pub(crate) sync: MemberLock,
     keeper: Box<dyn LockFile>,
@@ -115,6 +116,7 @@ impl Members {
                     durable,
                     join,
                     turn,
+                    own_turn: Mutex::new(()),
                     sync,
                     keeper,
                     slot,
@@ -162,6 +164,11 @@ impl Members {
         Ok(())
     }
 
+    /// The process's own part of the turn, taken before the members'.
+    pub(crate) fn own_turn(&self) -> MutexGuard<'_, ()> {
+        self.own_turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes the turn.
     pub(crate) fn take_turn(&self) -> Result<Got, LogError> {
         self.turn.take(self.patience, self.here(), &|| false)
@@ -189,6 +196,7 @@ impl Members {
 
     /// Gives everything back.
     pub fn left(&self) {
+        self.set(SlotWord::Role, 0);
         self.set(SlotWord::Pid, 0);
         self.keeper.unlock();
         self.slot_lock.unlock();
@@ -197,20 +205,30 @@ impl Members {
         self.tell();
     }
 
-    /// Tries to become the one that does the background work; true also if it is that already.
+    /// Tries to become the one that does the background work, after `prepare`; true also if it is that already. Law: one thread of a process
+    /// at a time.
     ///
     /// # Errors
-    /// The system.
-    pub fn try_keep(&self) -> Result<bool, LogError> {
+    /// The system, and those of `prepare`: then it is not the keeper.
+    pub fn try_keep<E: From<LogError>>(&self, prepare: impl FnOnce() -> Result<(), E>) -> Result<bool, E> {
         if self.is_keeper() {
             return Ok(true);
         }
-        if !self.keeper.try_lock()? {
+        if !self.keeper.try_lock().map_err(LogError::from)? {
             return Ok(false);
         }
-        self.words.words()[KEEPER].store(self.slot as u64 + 1, Ordering::SeqCst);
+        if let Err(error) = prepare() {
+            self.keeper.unlock();
+            return Err(error);
+        }
+        self.words.words()[KEEPER].store(self.here(), Ordering::SeqCst);
         self.set(SlotWord::Role, 1);
         Ok(true)
+    }
+
+    /// The process id of the keeper, as far as known.
+    pub fn keeper_pid(&self) -> Option<u32> {
+        pid_in(self.words.words(), self.word(KEEPER))
     }
 
     /// Whether this one does the background work.

@@ -158,7 +158,9 @@ fn what_a_member_leaves_that_ends_in_its_turn_is_removed_by_the_next() {
     file.write_at(&[0xff; 300], u64::from(end.offset)).unwrap();
     let unpublished = FileName::Segment(end.next).path(&store.join("log"));
     disk.open(&unpublished, Open::CreateNew, Caching::Buffered).unwrap();
-    std::mem::forget(one.log.turn().unwrap());
+    let mut turn = one.log.turn().unwrap().unwrap();
+    turn.begin().unwrap();
+    std::mem::forget(turn);
     let Process { log, members } = one;
     drop((log, members));
     let killed = Arc::clone(&two.members);
@@ -219,7 +221,7 @@ fn a_failed_sync_stops_all_members() {
 fn a_member_that_keeps_the_turn_is_named() {
     let (disk, store) = mem_disk();
     let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
-    let turn: Option<Turn<'_>> = one.log.turn().unwrap();
+    let turn: Turn<'_> = one.log.turn().unwrap().unwrap();
     let begun = std::time::Instant::now();
     let entries = [DraftEntry { stream: StreamId(9), parts: &[b"a"] }];
     let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };

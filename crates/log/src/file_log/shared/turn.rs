@@ -17,78 +17,94 @@ use crate::glsn::Glsn;
 use crate::members::Members;
 use crate::members::lock::Got;
 
-/// The right to order the next record. While it is held, no member orders another one, and this one has taken in all of them.
+/// The right to order the next record: while it is held, no other member orders one. [`Turn::begin`] comes first.
 pub struct Turn<'a> {
     log: &'a OpenLog,
     members: &'a Members,
-    order: MutexGuard<'a, Order>,
+    got: Got,
+    order: Option<MutexGuard<'a, Order>>,
+    /// The process's own part of the right.
+    _own: MutexGuard<'a, ()>,
 }
 
 impl<'a> Turn<'a> {
-    /// Waits for the turn.
+    /// Waits for the turn. No other lock of the log is held meanwhile: others read on.
     pub(crate) fn take(log: &'a OpenLog, members: &'a Members) -> Result<Self, LogError> {
-        let order = log.tail.order()?;
+        let own = members.own_turn();
         check(log, members)?;
         let got = members.take_turn()?;
-        let mut turn = Self { log, members, order };
-        if got == Got::Abandoned {
-            turn.bury()?;
+        Ok(Self { log, members, got, order: None, _own: own })
+    }
+
+    /// Takes in what other members have ordered; returns the last entry. From here on nothing else is ordered until a record is submitted.
+    ///
+    /// # Errors
+    /// `Corrupt`, the disk, the budget.
+    pub fn begin(&mut self) -> Result<Glsn, LogError> {
+        let mut order = self.log.tail.order()?;
+        if self.got == Got::Abandoned {
+            bury(self.log, self.members, &mut order)?;
+            self.got = Got::Clean;
         }
-        catch_up(log, members, &mut turn.order)?;
-        let least = members.entries_max();
-        turn.order.entries_max = turn.order.entries_max.min(least.max(1));
-        Ok(turn)
+        catch_up(self.log, self.members, &mut order)?;
+        order.entries_max = order.entries_max.min(self.members.entries_max().max(1));
+        let tip = Glsn(order.end.next.0 - 1);
+        self.order = Some(order);
+        Ok(tip)
     }
 
-    /// The last entry that was ordered.
-    pub fn tip(&self) -> Glsn {
-        Glsn(self.order.end.next.0 - 1)
-    }
-
-    /// Orders a record right behind the tip. When this returns, all members know it; it is not durable yet.
+    /// Orders a record right behind the last one. When this returns, all members know it; it is not durable yet.
     ///
     /// # Errors
     /// As for [`crate::log::Log::submit`].
     pub fn submit(&mut self, draft: &Draft<'_>) -> Result<Ticket, LogError> {
-        append::submit_in_order(self.log, &mut self.order, draft, None)
+        self.submit_expecting(draft, None)
     }
 
     /// As [`Turn::submit`], if the record's first GLSN is `expected`.
     pub(crate) fn submit_expecting(&mut self, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError> {
-        append::submit_in_order(self.log, &mut self.order, draft, expected)
+        if self.order.is_none() {
+            self.begin()?;
+        }
+        let order = self.order.as_mut().expect("it was begun");
+        append::submit_in_order(self.log, order, draft, expected)
     }
+}
 
-    /// Removes what a member left behind that ended in its turn.
-    fn bury(&mut self) -> Result<(), LogError> {
-        let end = self.members.end();
-        let (disk, dir) = (&self.log.env.options.disk, &self.log.env.options.dir);
-        if end.next > end.segment {
-            let unpublished = FileName::Segment(end.next).path(dir);
-            if disk.entry(&unpublished)?.is_some() {
-                disk.remove(&unpublished)?;
-                disk.sync_dir(dir)?;
-            }
+/// Removes what a member left behind that ended in its turn.
+fn bury(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogError> {
+    let end = members.end();
+    let (disk, dir) = (&log.env.options.disk, &log.env.options.dir);
+    if end.next > end.segment {
+        let unpublished = FileName::Segment(end.next).path(dir);
+        if disk.entry(&unpublished)?.is_some() {
+            disk.remove(&unpublished)?;
+            disk.sync_dir(dir)?;
         }
-        catch_up(self.log, self.members, &mut self.order)?;
-        let file = &*self.order.file;
-        let mut staging = self.log.env.options.budget.take(Kind::Staging)?;
-        let (mut at, len) = (u64::from(end.offset), file.len()?);
-        while at < len {
-            let piece = (len - at).min(staging.len() as u64) as usize;
-            let n = file.read_at(&mut staging[..piece], at)?;
-            if staging[..n].iter().any(|byte| *byte != 0) {
-                write_zeros(file, at, at + n as u64)?;
-            }
-            at += piece as u64;
-        }
-        Ok(())
     }
+    catch_up(log, members, order)?;
+    let file = &*order.file;
+    let mut staging = log.env.options.budget.take(Kind::Staging)?;
+    let (mut at, len) = (u64::from(end.offset), file.len()?);
+    while at < len {
+        let piece = (len - at).min(staging.len() as u64) as usize;
+        let n = file.read_at(&mut staging[..piece], at)?;
+        if staging[..n].iter().any(|byte| *byte != 0) {
+            write_zeros(file, at, at + n as u64)?;
+        }
+        at += piece as u64;
+    }
+    Ok(())
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         // What was written and not published is for the next one to bury.
-        if end_of(&self.order) == self.members.end() {
+        let left_all_right = match &self.order {
+            Some(order) => end_of(order) == self.members.end(),
+            None => self.got == Got::Clean,
+        };
+        if left_all_right {
             self.members.turn.release();
         } else {
             self.members.turn.release_abandoned();
