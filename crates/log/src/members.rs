@@ -205,25 +205,24 @@ impl Members {
         self.tell();
     }
 
-    /// Tries to become the one that does the background work, after `prepare`; true also if it is that already. Law: one thread of a process
-    /// at a time.
+    /// Tries to get the right to do the background work of the index. Whoever got it prepares and calls [`Members::keep`], or gives it back.
+    /// Law: one thread of a process at a time.
     ///
     /// # Errors
-    /// The system, and those of `prepare`: then it is not the keeper.
-    pub fn try_keep<E: From<LogError>>(&self, prepare: impl FnOnce() -> Result<(), E>) -> Result<bool, E> {
-        if self.is_keeper() {
-            return Ok(true);
-        }
-        if !self.keeper.try_lock().map_err(LogError::from)? {
-            return Ok(false);
-        }
-        if let Err(error) = prepare() {
-            self.keeper.unlock();
-            return Err(error);
-        }
+    /// The system.
+    pub fn try_to_keep(&self) -> Result<bool, LogError> {
+        Ok(self.keeper.try_lock()?)
+    }
+
+    /// From now on this one does the background work.
+    pub fn keep(&self) {
         self.words.words()[KEEPER].store(self.here(), Ordering::SeqCst);
         self.set(SlotWord::Role, 1);
-        Ok(true)
+    }
+
+    /// Gives the right back that [`Members::try_to_keep`] got.
+    pub fn give_keeping_back(&self) {
+        self.keeper.unlock();
     }
 
     /// The process id of the keeper, as far as known.
@@ -247,14 +246,21 @@ impl Members {
         Ok(members)
     }
 
-    /// The oldest moment that any of the other members may read, and the oldest checkpoint among them.
-    ///
-    /// # Errors
-    /// The system.
-    pub fn oldest_of_others(&self) -> Result<Option<(Glsn, Glsn)>, LogError> {
-        let others = self.others()?;
-        let oldest = |of: fn(&Member) -> Glsn| others.iter().map(of).min();
-        Ok(oldest(|member| member.floor).zip(oldest(|member| member.checkpoint)))
+    /// The oldest moment that any of the other members may read; [`Glsn::MAX`] if there is none. Of members that were killed, too, until
+    /// [`Members::list`] has found that they ended.
+    pub fn oldest_floor(&self) -> Glsn {
+        self.oldest(SlotWord::Floor)
+    }
+
+    /// The oldest checkpoint of the other members, as [`Members::oldest_floor`].
+    pub fn oldest_checkpoint(&self) -> Glsn {
+        self.oldest(SlotWord::Checkpoint)
+    }
+
+    fn oldest(&self, word: SlotWord) -> Glsn {
+        let others = (0..SLOTS)
+            .filter(|slot| *slot != self.slot && self.slot_word(*slot, SlotWord::Pid).load(Ordering::SeqCst) > 0);
+        others.map(|slot| Glsn(self.slot_word(slot, word).load(Ordering::SeqCst))).min().unwrap_or(Glsn::MAX)
     }
 
     fn others(&self) -> Result<Vec<Member>, LogError> {

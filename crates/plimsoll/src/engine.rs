@@ -6,6 +6,7 @@ pub(crate) mod cursors;
 pub(crate) mod io_choice;
 pub(crate) mod keyspace_commits;
 pub(crate) mod maintenance;
+pub(crate) mod membership;
 pub(crate) mod memory;
 pub(crate) mod open;
 pub(crate) mod replay;
@@ -31,6 +32,7 @@ use crate::engine::cursors::Cursors;
 use crate::engine::io_choice::IoChoice;
 use crate::engine::maintenance::checkpoints::{self, Checkpoints};
 use crate::engine::maintenance::upkeep::Upkeep;
+use crate::engine::membership::Membership;
 use crate::engine::retention::RetentionHorizon;
 use crate::read::moments::OpenMoment;
 use crate::read::reader::Reader;
@@ -55,6 +57,8 @@ pub(crate) struct Engine {
     pub(crate) catalog: Catalog,
     pub(crate) maintenance: Maintenance,
     pub(crate) opened: Opened,
+    /// `None` if this process has the store alone.
+    pub(crate) membership: Option<Membership>,
     pub(crate) lock: Mutex<Option<Arc<dyn DirLock>>>,
 }
 
@@ -89,6 +93,7 @@ pub(crate) struct Opened {
 impl Engine {
     /// The newest readable moment.
     pub(crate) fn visible(&self) -> Glsn {
+        self.committer.fresh();
         self.committer.sequencer.visible()
     }
 
@@ -123,17 +128,30 @@ impl Engine {
         if let Some(checkpoints) = &self.maintenance.checkpoints {
             checkpoints.stop();
         }
-        let flushed = if self.options.read_only { Ok(()) } else { self.settle() };
+        let is_last = self.leave();
+        let flushed = if self.options.read_only || !is_last { Ok(()) } else { self.settle() };
         self.reader.index.close();
         if let Some(warm) = &self.maintenance.warm {
             warm.close();
         }
         self.maintenance.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner).stop();
-        let closed = self.file_log.close().lift();
+        let closed = self.file_log.close_as(is_last).lift();
+        if let Some(membership) = &self.membership {
+            membership.members.left();
+        }
         self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         drop(no_backup);
         self.committer.wakers.stop();
         flushed.and(closed)
+    }
+
+    /// Stops doing what other members need; returns whether there are none.
+    fn leave(&self) -> bool {
+        let Some(membership) = &self.membership else { return true };
+        membership.stop();
+        // If another one does not finish to join or to leave, it is there.
+        let is_last = membership.members.leave().unwrap_or(false);
+        is_last && self.reader.index.follow(&membership.members).is_ok() && self.reader.index.may_write()
     }
 
     fn settle(&self) -> Result<()> {

@@ -26,9 +26,11 @@ pub(crate) mod compaction;
 mod core;
 mod counters;
 mod debt;
+pub(crate) mod duty;
 pub(crate) mod estimate;
 mod files;
 mod flush;
+mod follow;
 pub(crate) mod gap_list;
 pub(crate) mod gaps;
 mod job;
@@ -67,6 +69,7 @@ use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_log::log::Log;
+use plimsoll_log::members::Members;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 use plimsoll_memory::sorted::SortedMap;
@@ -75,6 +78,7 @@ use crate::index::background::Threads;
 use crate::index::blobs::Left;
 use crate::index::compaction::Compaction;
 use crate::index::core::Core;
+use crate::index::duty::Duty;
 use crate::index::files::run_of;
 use crate::index::gaps::Gaps;
 use crate::index::manifest::Manifest;
@@ -110,8 +114,8 @@ pub(crate) struct Context {
     pub(crate) table_bytes: u64,
     /// Bytes of input that one step of compaction processes.
     pub(crate) step_bytes: u64,
-    /// If set, no file is changed.
-    pub(crate) read_only: bool,
+    /// Whether this process changes the files.
+    pub(crate) duty: Duty,
     /// Whether flush and compaction run on their own threads. If not, `make_room` flushes when it must, and the owner calls the steps.
     pub(crate) background: bool,
 }
@@ -177,7 +181,7 @@ impl Index {
     /// With `read_only`, a writing process may remove files after the manifest was read and before this call opens them. An `Io` error of
     /// kind `NotFound` then means: read the manifest again.
     pub(crate) fn open(context: Context, manifest: Manifest, horizon: Arc<dyn Horizon>) -> Result<Arc<Index>> {
-        let background = context.background && !context.read_only;
+        let background = context.background && !context.duty.is_read_only();
         let core = Arc::new(Core::open(context, manifest, horizon)?);
         let compaction = Arc::new(Compaction::new(&core)?);
         let threads = if background { Threads::start(&core, &compaction)? } else { Threads::none() };
@@ -200,6 +204,28 @@ impl Index {
     /// The manifest or one of its files cannot be read, or the budget is exhausted. The sources stay as they were.
     pub(crate) fn refresh(&self) -> Result<()> {
         self.core.refresh()
+    }
+
+    /// Whether this process changes the files of the index.
+    pub(crate) fn may_write(&self) -> bool {
+        self.core.context.duty.may_write()
+    }
+
+    /// For a member: takes in what the keeper has installed, and becomes the keeper if there is none.
+    ///
+    /// # Errors
+    /// As for [`Index::refresh`].
+    pub(crate) fn follow(&self, members: &Members) -> Result<()> {
+        if !members.is_keeper() {
+            self.core.take_in(members)?;
+            self.core.keep_if_free(members)?;
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is in memory that the runs do not hold as well.
+    pub(crate) fn is_all_in_runs(&self, applied: Glsn) -> bool {
+        self.core.head().checkpoint.glsn >= applied
     }
 
     /// The sources as they are now.

@@ -1,9 +1,11 @@
 //! One transaction, and the order of all of them.
 
+pub(crate) mod apply;
 pub(crate) mod bulk_load;
 pub(crate) mod commit;
 pub(crate) mod committer;
 pub(crate) mod durable_wakers;
+pub(crate) mod follower;
 pub(crate) mod own_gaps;
 pub(crate) mod own_writes;
 pub(crate) mod patience;

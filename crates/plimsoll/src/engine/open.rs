@@ -13,16 +13,17 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use plimsoll_disk::clock::Clock;
 use plimsoll_disk::io_cause::IoCause;
 use plimsoll_disk::vfs::{DirLock, Disk, LockError};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
-use plimsoll_log::file_log::options::{FileLogOptions, Mode};
+use plimsoll_log::file_log::options::{FileLogOptions, Mode, Shared};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::{self, Log};
+use plimsoll_log::members::{LOCKS_DIR, WORDS_FILE};
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
@@ -32,16 +33,19 @@ use crate::engine::io_choice;
 use crate::engine::keyspace_commits;
 use crate::engine::maintenance::checkpoints::{self, Checkpoints};
 use crate::engine::maintenance::upkeep::Upkeep;
+use crate::engine::membership::{Joining, Membership};
 use crate::engine::replay::replay;
 use crate::engine::retention::RetentionHorizon;
 use crate::engine::{Catalog, Engine, Maintenance, Opened};
+use crate::index::duty::Duty;
 use crate::index::manifest::Manifest;
 use crate::index::run::file::newest_in_folder;
 use crate::index::{Context, Index};
 use crate::read::moments::Snapshots;
-use crate::read::reader::Reader;
+use crate::read::reader::{Reader, Refusal};
 use crate::rowcache::RowCache;
 use crate::txn::committer::Committer;
+use crate::txn::follower::Follower;
 use crate::txn::patience::{self, Patience};
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Lift, Result};
@@ -63,7 +67,7 @@ pub(crate) const POOL_FLOOR_SHARE: u64 = 8;
 
 /// Opens or creates the store at `path`.
 pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<Engine>> {
-    if !options.read_only {
+    if !options.read_only && !options.shared {
         return open_by(path, options, &Way::default(), &mut |_, _| {});
     }
     let mut tries = 0;
@@ -110,9 +114,18 @@ pub(crate) fn open_by(
     if way.log.is_none() {
         find_or_make_folder(path, &options)?;
     }
-    let lock = match &way.lock {
-        Some(lock) => Some(Arc::clone(lock)),
-        None => take_lock(path, &options)?.map(Arc::from),
+    let is_shared = options.shared && !options.read_only && way.lock.is_none() && way.log.is_none();
+    let joining = is_shared.then(|| Joining::begin(path, &options)).transpose()?;
+    let lock = match (&joining, &way.lock) {
+        (Some(joining), _) => Some(Arc::clone(&joining.lock)),
+        (None, Some(lock)) => Some(Arc::clone(lock)),
+        (None, None) => take_lock(path, &options)?.map(Arc::from),
+    };
+    let members = joining.as_ref().map(|joining| Arc::clone(&joining.members));
+    let duty = match &members {
+        Some(members) => Duty::Member(Arc::clone(members)),
+        None if options.read_only => Duty::ReadOnly,
+        None => Duty::Alone,
     };
     let budget = Budget::with_ceiling(options.memory_bytes, ceiling_bytes(options.memory_bytes), Backing::Mapped)?;
     let (options, io) = io_choice::choose(options, &budget);
@@ -124,6 +137,9 @@ pub(crate) fn open_by(
     let before_log = watch.nanos();
     let (file_log, report) = FileLog::open(FileLogOptions {
         outer_lock: lock.as_ref().map(Arc::downgrade),
+        shared: joining
+            .as_ref()
+            .map(|joining| Shared { members: Arc::clone(&joining.members), is_first: joining.is_first }),
         ..log_options(path, &options, &budget, &pool, manifest.as_ref(), way)
     })
     .map_err(|error| explain(path, error))?;
@@ -148,6 +164,7 @@ pub(crate) fn open_by(
         clock: Arc::clone(&options.clock),
         snapshots: Arc::clone(&snapshots),
         keyspaces: Arc::clone(&keyspaces),
+        members: members.clone(),
         trim_wanted: AtomicU64::new(0),
         move_wanted: AtomicU64::new(0),
         moves_stopped: OnceLock::new(),
@@ -165,7 +182,7 @@ pub(crate) fn open_by(
         memtable_bytes: options.memtable_bytes,
         table_bytes: options.sizes.table_bytes,
         step_bytes: options.sizes.step_bytes,
-        read_only: options.read_only,
+        duty: duty.clone(),
         background: options.background && !options.read_only,
     };
     let index = Index::open(context, manifest, Arc::clone(&horizon) as _)?;
@@ -176,7 +193,8 @@ pub(crate) fn open_by(
     let replayed = replay(&log, &budget, &index, checkpoint, progress)?;
     let replay_nanos = watch.nanos() - before_replay;
     sequencer.replayed(replayed.last);
-    let warm = options.warm.then(|| warm(path, &options, &budget, &pool, &row_cache, &file_log, &index)).transpose()?;
+    let warm =
+        options.warm.then(|| warm(path, &options, &duty, &budget, &pool, &row_cache, &file_log, &index)).transpose()?;
     let context = patience::Context { index: Arc::clone(&index), sequencer: Arc::clone(&sequencer) };
     let patience = Arc::new(Patience::new(&budget, context, options.background && !options.read_only));
     let context = checkpoints::Context {
@@ -193,10 +211,20 @@ pub(crate) fn open_by(
         row_cache,
         snapshots,
         keyspaces,
-        read_only: options.read_only,
-        closed: AtomicBool::new(false),
+        may_refresh: options.read_only || members.is_some(),
+        refusal: Refusal::default(),
     });
-    let committer = Committer::new(Arc::clone(&reader), sequencer, patience, options.clone());
+    let follower = members.as_ref().map(|members| Follower {
+        members: Arc::clone(members),
+        file_log: Arc::clone(&file_log),
+        log: Arc::clone(&reader.log),
+        budget: reader.budget.clone(),
+        index: Arc::clone(&reader.index),
+        sequencer: Arc::clone(&sequencer),
+        is_buffered: options.durability == Durability::Buffered,
+        learn: OnceLock::new(),
+    });
+    let committer = Committer::new(Arc::clone(&reader), sequencer, patience, options.clone(), follower);
     let store = Arc::new(Engine {
         path: path.to_owned(),
         options,
@@ -207,9 +235,13 @@ pub(crate) fn open_by(
         catalog: Catalog { cursors: Cursors::default(), horizon, streams_known: AtomicBool::new(false) },
         maintenance: Maintenance { pool, upkeep: Mutex::new(upkeep), warm, checkpoints, trim_lock: Mutex::new(()) },
         opened: Opened { stats: OnceLock::new(), warnings: report.warnings },
+        membership: members.as_ref().map(Membership::new),
         lock: Mutex::new(lock),
     });
     let this = Arc::downgrade(&store);
+    if let Some(follower) = &store.committer.follower {
+        let _ = follower.learn.set(Weak::clone(&this) as _);
+    }
     store.committer.free_log_by(this);
     keyspace_commits::load(&store, replayed.last)?;
     cursor_commits::load(&store, replayed.last)?;
@@ -218,11 +250,18 @@ pub(crate) fn open_by(
         // With threads, the checkpoint thread does this, and opening does not wait for it.
         checkpoints.sweep()?;
     }
-    if !store.options.read_only {
+    if store.reader.index.may_write() {
         // A rebuild's old index is no longer needed: the store has reached its newest moment without it.
         remove_folder(&*store.options.disk, &path.join(INDEX_OLD))?;
     }
     let _ = store.catalog.horizon.ready.set(());
+    if let (Some(joining), Some(membership)) = (&joining, &store.membership) {
+        let checkpoint = store.reader.index.checkpoint().glsn.min(checkpoint);
+        joining.end(path, store.committer.sequencer.visible(), checkpoint, store.reader.index.manifest_number())?;
+        if store.options.background {
+            membership.start(&Arc::downgrade(&store))?;
+        }
+    }
     let stats = OpeningStats {
         nanos: watch.nanos(),
         log_nanos,
@@ -256,6 +295,7 @@ impl Stopwatch {
 fn warm(
     path: &Path,
     options: &Options,
+    duty: &Duty,
     budget: &Budget,
     pool: &Arc<Pool>,
     row_cache: &Arc<RowCache>,
@@ -271,7 +311,8 @@ fn warm(
         log: Arc::clone(log),
         index: Arc::clone(index),
         row_cache: Arc::clone(row_cache),
-        read_only: options.read_only,
+        // The image is the keeper's.
+        read_only: !duty.may_write(),
         interval: options.warm_interval,
         bytes_per_second: options.warm_bytes_per_second,
         loads_at_once: options.sizes.restore_loads,
@@ -299,7 +340,10 @@ fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
             if names.iter().any(|name| name == SALVAGED) {
                 return not_a_store("a salvage was cut short here; run `plimsoll salvage --from-index` again");
             }
-            if names.iter().any(|name| !["LOCK", "log", "index", WARM_DIR].contains(&name.as_str())) {
+            if names
+                .iter()
+                .any(|name| !["LOCK", "log", "index", WARM_DIR, WORDS_FILE, LOCKS_DIR].contains(&name.as_str()))
+            {
                 return not_a_store(
                     "this folder holds other things and no store; give another path or an empty folder",
                 );

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use plimsoll_disk::clock::Clock;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
+use plimsoll_log::members::Members;
 
 use crate::index::Horizon;
 use crate::index::compaction::is_lasting;
@@ -22,6 +23,8 @@ pub(crate) struct RetentionHorizon {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) keyspaces: Arc<Keyspaces>,
+    /// The other processes that read the store, if there may be any.
+    pub(crate) members: Option<Arc<Members>>,
     /// Somebody asked to free the log below this GLSN.
     pub(crate) trim_wanted: AtomicU64,
     /// Values below this GLSN hold much of the log back: they are to be moved.
@@ -34,7 +37,8 @@ pub(crate) struct RetentionHorizon {
 
 impl RetentionHorizon {
     fn oldest_read(&self) -> Glsn {
-        self.snapshots.oldest(|| self.sequencer.visible())
+        let oldest = self.snapshots.oldest(|| self.sequencer.visible());
+        self.members.as_ref().map_or(oldest, |members| oldest.min(members.oldest_floor()))
     }
 }
 

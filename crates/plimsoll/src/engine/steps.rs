@@ -7,7 +7,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::engine::Engine;
-use crate::engine::trim;
+use crate::engine::trim::{self, check_keeps};
 use crate::index::Horizon;
 use crate::txn::committer::FreeLog;
 use crate::types::error::Result;
@@ -18,6 +18,7 @@ const HELD_SEGMENTS: u64 = 8;
 
 /// Flushes, merges everything, and frees the part of the log that is no longer needed.
 pub(crate) fn compact(store: &Engine) -> Result<()> {
+    check_keeps(store)?;
     store.flush()?;
     // Merges come first: they show which values are still needed, and nothing that hinders a move may hinder them.
     store.catalog.horizon.move_wanted.store(0, Ordering::Release);
@@ -32,6 +33,9 @@ pub(crate) fn compact(store: &Engine) -> Result<()> {
 
 /// Trims the log, unless a keyspace keeps everything or a user's stream prevents it. A keyspace that was never written to has nothing to keep.
 pub(crate) fn free_log(store: &Engine) -> Result<()> {
+    if check_keeps(store).is_err() {
+        return Ok(());
+    }
     let Some(until) = may_be_freed(store)? else { return Ok(()) };
     let _ = want_values_moved(store, until);
     trim::free_if_idle(store, until)

@@ -16,6 +16,7 @@ use crate::types::events;
 /// Frees whole segments below `until`; returns the first remaining GLSN.
 pub(crate) fn trim(store: &Arc<Engine>, until: Glsn) -> Result<Glsn> {
     store.check_writable()?;
+    check_keeps(store)?;
     let newest = store.visible();
     if until > newest.next() {
         return Err(Error::Future { asked: until, newest });
@@ -31,6 +32,14 @@ pub(crate) fn trim(store: &Arc<Engine>, until: Glsn) -> Result<Glsn> {
     free(store, until.min(store.catalog.cursors.oldest()))
 }
 
+/// Fails if another process does the background work of the store.
+pub(crate) fn check_keeps(store: &Engine) -> Result<()> {
+    match store.members() {
+        Some(members) if !members.is_keeper() => Err(Error::NotKeeper { pid: members.keeper_pid() }),
+        _ => Ok(()),
+    }
+}
+
 /// Frees unneeded segments below `until`. While a backup or a verification is running, they are left for later.
 pub(crate) fn free_if_idle(store: &Engine, until: Glsn) -> Result<()> {
     match store.maintenance.trim_lock.try_lock() {
@@ -43,7 +52,9 @@ fn free(store: &Engine, until: Glsn) -> Result<Glsn> {
     // The checkpoint first: a flush in between may add runs that point behind this one, never before it.
     let flushed = store.reader.index.checkpoint().glsn.next();
     let needed = store.reader.index.min_pointer().unwrap_or(Glsn::MAX);
-    let until = until.min(flushed).min(needed);
+    // What other members do not have in their runs yet, they read in the log.
+    let others = store.members().map_or(Glsn::MAX, |members| members.oldest_checkpoint().next());
+    let until = until.min(flushed).min(needed).min(others);
     let (log, clock) = (&store.reader.log, &store.options.clock);
     let (start, before) = (clock.monotonic_nanos(), log.bounds().first);
     let first = log.trim(until, &|blob| store.reader.index.uses_blob(blob)).lift()?;

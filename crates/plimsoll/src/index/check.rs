@@ -47,7 +47,7 @@ impl Core {
     /// Whether the manifest on disk names this table. Beside a writing process, the table may have been merged away and its file
     /// removed.
     fn is_named(&self, id: TableId) -> Result<bool> {
-        if !self.context.read_only {
+        if self.context.duty.may_write() {
             return Ok(true);
         }
         let manifest = Manifest::read(self.files.disk(), self.files.dir())?;

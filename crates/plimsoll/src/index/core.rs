@@ -57,6 +57,8 @@ pub(crate) struct Core {
     /// The boundary of the source that was flushed last.
     pub(crate) flushed: AtomicU64,
     pub(crate) blobs: Arc<Blobs>,
+    /// Held while this process tries to become the keeper.
+    pub(crate) keeping: Mutex<()>,
 }
 
 /// The state of the committing thread.
@@ -129,7 +131,7 @@ impl Core {
         let depth = depth(runs.iter().map(|run| run.span()));
         let rows = context.row_cache.handle();
         let held = runs.iter().chain(&history).map(|run| run.max_glsn()).max().unwrap_or(Glsn::NONE);
-        let gaps = Arc::new(Gaps::new(&context.budget, !context.read_only, held));
+        let gaps = Arc::new(Gaps::new(&context.budget, !context.duty.is_read_only(), held));
         let view = View {
             active: Arc::clone(&active),
             closed: Vec::new(),
@@ -141,7 +143,7 @@ impl Core {
             limits,
             gaps: Arc::clone(&gaps),
         };
-        if !context.read_only {
+        if context.duty.may_write() {
             let named: BTreeSet<u64> = view.infos().filter_map(run_of).collect();
             files.sweep(head.number, |run| named.contains(&run))?;
         }
@@ -150,7 +152,10 @@ impl Core {
         Ok(Self {
             writer: Mutex::new(Writer::new(active)),
             debt: Mutex::default(),
-            flush: Mutex::new(SetAside::new(&context.budget, if context.read_only { 1 } else { FLUSH_CHUNKS })?),
+            flush: Mutex::new(SetAside::new(
+                &context.budget,
+                if context.duty.is_read_only() { 1 } else { FLUSH_CHUNKS },
+            )?),
             flushed: AtomicU64::new(head.checkpoint.glsn.0),
             record: Mutex::new(head),
             view: ArcSwap::from_pointee(view),
@@ -160,6 +165,7 @@ impl Core {
             signals: Signals::default(),
             counters: Counters::default(),
             blobs: Arc::default(),
+            keeping: Mutex::new(()),
             context,
             horizon,
             files,
@@ -251,6 +257,9 @@ impl Core {
             view.history = change.history;
             view.limits = limits;
         });
+        if let Some(members) = self.context.duty.members() {
+            members.set_manifest(record.number);
+        }
         self.blobs.note_removed(change.removed.iter().flat_map(|run| run.infos()));
         drop(record);
         drop((change.removed, change.added, change.takes_closed));
@@ -260,7 +269,7 @@ impl Core {
 
     /// Rewrites the manifest with the current runs if the log is durable beyond the durable place in the last manifest.
     pub(crate) fn note_durable(&self) -> Result<()> {
-        if self.context.read_only || self.head().durable == self.context.log.position() {
+        if !self.context.duty.may_write() || self.head().durable == self.context.log.position() {
             return Ok(());
         }
         self.install(|view| Change {

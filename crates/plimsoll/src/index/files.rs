@@ -23,6 +23,7 @@ use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
 use plimsoll_memory::pool::{Pool, PoolFile};
 
 use crate::index::Context;
+use crate::index::duty::Duty;
 use crate::index::manifest::names::is_leftover;
 use crate::index::run::file::{RunFileSink, open_run, run_id_of};
 use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
@@ -47,7 +48,7 @@ pub(crate) struct Files {
     dir: PathBuf,
     pool: Arc<Pool>,
     log: Arc<dyn Log>,
-    read_only: bool,
+    duty: Duty,
     next_run: AtomicU64,
     metadata: Mutex<Metadata>,
 }
@@ -93,7 +94,7 @@ impl Files {
         let mut next = next_run;
         let names = match context.disk.names(&context.dir) {
             // A salvage moved the folder aside: the next process that writes recreates it.
-            Err(error) if context.read_only && error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) if !context.duty.may_write() && error.kind() == io::ErrorKind::NotFound => Vec::new(),
             names => names?,
         };
         for name in names {
@@ -102,7 +103,7 @@ impl Files {
         }
         // Also where there is no manifest: there was an index, and the pages that it left must not be taken for pages of the new one. Only
         // a log without commits never had one.
-        if !context.read_only && context.log.bounds().next > Glsn::FIRST {
+        if context.duty.may_write() && context.log.bounds().next > Glsn::FIRST {
             next = first_id_after(next.saturating_sub(1), context.clock.wall_micros(), GAP_BITS);
         }
         Ok(Arc::new(Self {
@@ -110,10 +111,24 @@ impl Files {
             dir: context.dir.clone(),
             pool: Arc::clone(&context.pool),
             log: Arc::clone(&context.log),
-            read_only: context.read_only,
+            duty: context.duty.clone(),
             next_run: AtomicU64::new(next),
             metadata: Mutex::new(Metadata { lease, used_bytes: 0 }),
         }))
+    }
+
+    /// From now on new files get ids above all that are in the folder, as in a folder that was just opened.
+    pub(crate) fn skip_those_in_folder(&self) -> Result<()> {
+        let names = self.disk.names(&self.dir)?;
+        let ids = names.iter().filter_map(|name| run_id_of(name));
+        let next = ids.max().map_or(0, |id| id.saturating_add(1)).max(self.next_run());
+        self.next_run.fetch_max(next, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Files that another process has made since have ids below this one.
+    pub(crate) fn skip_to(&self, next_run: u64) {
+        self.next_run.fetch_max(next_run, Ordering::AcqRel);
     }
 
     /// The disk that holds them.
@@ -208,11 +223,13 @@ impl Files {
     fn missing(&self, id: u64, error: Error) -> Error {
         match error {
             // Beside a writing process the manifest that was read may be out of date: reading it again helps.
-            Error::Io { kind: io::ErrorKind::NotFound, message, .. } if !self.read_only => Error::corrupt(format!(
-                "{message}: the manifest names {}, which is missing; `plimsoll verify` says what helps",
-                self.path_of(id).display()
-            ))
-            .in_file(|| TableId::Run(id).file()),
+            Error::Io { kind: io::ErrorKind::NotFound, message, .. } if self.duty.may_write() => {
+                Error::corrupt(format!(
+                    "{message}: the manifest names {}, which is missing; `plimsoll verify` says what helps",
+                    self.path_of(id).display()
+                ))
+                .in_file(|| TableId::Run(id).file())
+            }
             error => error,
         }
     }
@@ -331,7 +348,7 @@ impl Drop for FileGuard {
         self.files.metadata().release(*self.charged_bytes.get_mut());
         if let TableId::Run(id) = self.id
             && *self.obsolete.get_mut()
-            && !self.files.read_only
+            && self.files.duty.may_write()
         {
             // A file that cannot be removed now is swept at the next open.
             let _ = self.files.disk.remove(&self.files.path_of(id));

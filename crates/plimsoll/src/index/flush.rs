@@ -38,8 +38,11 @@ impl Flushed {
 impl Core {
     /// Makes the oldest closed source durable in the log and flushes it, if there is one.
     pub(crate) fn flush_step(&self) -> Result<Progress> {
-        if self.context.read_only {
+        if self.context.duty.is_read_only() {
             return Ok(Progress::Idle);
+        }
+        if let Some(members) = self.context.duty.followed() {
+            return self.follow_step(members);
         }
         let set_aside = lock(&self.flush);
         let Some(closed) = self.view().closed.last().cloned() else { return Ok(Progress::Idle) };
@@ -87,9 +90,15 @@ impl Core {
         let (mut current, mut history) = (output(), output());
         let mut splitter = Splitter::new(Inputs::Current { oldest: false }, false);
         let warmth = if memtable.is_read() { Warmth::Read } else { Warmth::Unread };
+        // A keeper that followed another one: its memtable may reach back behind the checkpoint.
+        let in_runs = self.context.duty.members().map_or(Glsn::NONE, |_| self.head().checkpoint.glsn);
         let mut at = memtable.map().first();
         while let Some(position) = at {
             let version = memtable.version(position);
+            if version.glsn <= in_runs {
+                at = memtable.map().next(position);
+                continue;
+            }
             match splitter.disposition(&version, &*self.horizon, &mut Nowhere)? {
                 Disposition::Current => current.add(&version, true, warmth)?,
                 // A version that was superseded while in memory is unlikely to be among those that were read.

@@ -50,7 +50,7 @@ const STEPS_INLINE: usize = 32;
 impl Core {
     /// Holds a writer back while there are too many runs; without threads, it merges them instead.
     pub(crate) fn hold_back(&self, compaction: &Compaction) -> Result<()> {
-        if self.context.read_only || self.signals.is_closing() {
+        if !self.context.duty.may_write() || self.signals.is_closing() {
             return Ok(());
         }
         if !self.context.background {
@@ -68,7 +68,7 @@ impl Core {
 
     /// Slows a writer of `bytes` down by the time it owes.
     pub(crate) fn pay(&self, bytes: u64) {
-        if self.context.read_only || !self.context.background {
+        if !self.context.duty.may_write() || !self.context.background {
             return;
         }
         let pace = self.pace();

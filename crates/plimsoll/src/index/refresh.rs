@@ -1,4 +1,4 @@
-//! Refreshes a read-only index from the manifest that another process has written.
+//! Refreshes an index, read-only or a member's, from the manifest that another process has written.
 //!
 //! Law: no answer changes. Versions up to the new checkpoint come from the new runs; later versions stay in memory; dropped moments are
 //! refused as usual. A version that is in both counts once (see `view`).
@@ -45,6 +45,20 @@ impl Core {
             }
         };
         let checkpoint = manifest.checkpoint.glsn;
+        self.files.skip_to(manifest.next_run);
+        if self.context.duty.members().is_some() {
+            let head = manifest.head();
+            let limits = Arc::new(head.limits.clone());
+            *record = head;
+            // The memtables stay until they are released: what is in them is younger than every row in the cache, or the same.
+            self.swap_view(|view| {
+                view.depth = depth(runs.iter().map(|run| run.span()));
+                (view.runs, view.history, view.limits) = (runs, history, limits);
+            });
+            drop((writer, record, view));
+            self.seats.exchanged();
+            return Ok(());
+        }
         let active = self.behind(&view.active, checkpoint)?;
         let mut closed = Vec::new();
         for source in view.closed.iter().filter(|source| source.boundary > checkpoint) {

@@ -49,7 +49,7 @@ impl Core {
                     let progress = self.flush_step()?;
                     stalled_nanos += (self.context.clock.monotonic_nanos() - start).max(1);
                     if progress == Progress::Idle
-                        && (self.context.read_only || self.current_view().closed.is_empty())
+                        && (self.context.duty.is_read_only() || self.current_view().closed.is_empty())
                         && let Some(refusal) = refusal
                     {
                         // Try once more: memory may just have been released.
@@ -72,7 +72,7 @@ impl Core {
     pub(crate) fn wait_for_room(&self, bytes: usize) -> Result<()> {
         let mut stalled_nanos = 0;
         // A closing index is flushed by who closes it, who then gives the folder back.
-        let may_flush = || !self.context.read_only && !self.signals.is_closing();
+        let may_flush = || !self.context.duty.is_read_only() && !self.signals.is_closing();
         while may_flush() && self.is_full(bytes) && self.closed_memtables() >= self.closed_max() {
             let start = self.context.clock.monotonic_nanos();
             let progress = self.flush_step()?;
@@ -97,14 +97,14 @@ impl Core {
         let empty = writer.active.is_empty();
         let full = writer.active.map().used_bytes() + bytes as u64 > self.context.memtable_limit_bytes();
         // A read-only index cannot flush: the memtable grows as long as the budget allows.
-        let refusal = match !full || empty || self.context.read_only {
+        let refusal = match !full || empty || self.context.duty.is_read_only() {
             true => match self.reserve(&writer.active, bytes) {
                 Ok(reservation) => return Next::Done(reservation),
                 Err(refusal) => Some(refusal),
             },
             false => None,
         };
-        if empty || self.context.read_only || self.closed_memtables() >= self.closed_max() {
+        if empty || self.context.duty.is_read_only() || self.closed_memtables() >= self.closed_max() {
             return Next::Flush(refusal);
         }
         self.close_active(&mut writer, boundary);
@@ -112,7 +112,7 @@ impl Core {
     }
 
     fn reserve(&self, memtable: &Arc<Memtable>, bytes: usize) -> Result<Reservation<'_>, OutOfBudget> {
-        if !self.context.read_only {
+        if !self.context.duty.is_read_only() {
             // First: chunks of a memtable are kept, and it may be empty.
             self.files.fill_reserve()?;
         }
@@ -191,7 +191,7 @@ impl Core {
     }
 
     pub(crate) fn flush_up_to(&self, boundary: Glsn) -> Result<()> {
-        if self.context.read_only {
+        if self.context.duty.is_read_only() {
             return Ok(());
         }
         self.close_up_to(boundary);

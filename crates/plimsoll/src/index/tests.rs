@@ -166,7 +166,7 @@ impl World {
             row_cache: RowCache::none(),
             memtable_bytes: Some(self.sizes.memtable_bytes),
             table_bytes: self.sizes.table_bytes,
-            read_only: false,
+            duty: crate::index::duty::Duty::Alone,
             background: self.background,
         }
     }

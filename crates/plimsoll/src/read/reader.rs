@@ -3,8 +3,8 @@
 //! Law: data that a view needs may be gone once the view was exchanged (log entries, blob files, another process's runs). A read that fails
 //! is retried if there is a newer view; its error is returned only if there is none.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
@@ -17,6 +17,7 @@ use crate::read::moments::Snapshots;
 use crate::rowcache::RowCache;
 use crate::types::error::{Error, Result};
 use crate::types::keyspaces::Keyspaces;
+use crate::types::lock::lock;
 
 /// Reads of one open store.
 pub(crate) struct Reader {
@@ -27,8 +28,26 @@ pub(crate) struct Reader {
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) keyspaces: Arc<Keyspaces>,
     /// Another process may exchange the sources.
-    pub(crate) read_only: bool,
-    pub(crate) closed: AtomicBool,
+    pub(crate) may_refresh: bool,
+    pub(crate) refusal: Refusal,
+}
+
+/// Why reads are rejected, if they are.
+#[derive(Debug, Default)]
+pub(crate) struct Refusal {
+    /// 0, [`CLOSED`] or [`BEHIND`].
+    why: AtomicU8,
+    cause: Mutex<String>,
+}
+
+const CLOSED: u8 = 1;
+/// What other members have committed could not be taken in.
+const BEHIND: u8 = 2;
+
+impl Refusal {
+    fn behind(&self) -> Error {
+        Error::Behind { cause: lock(&self.cause).clone() }
+    }
 }
 
 impl Reader {
@@ -85,7 +104,7 @@ impl Reader {
         let newer = || Some(self.index.view()).filter(|now| !Weak::ptr_eq(&Arc::downgrade(now), view));
         newer().or_else(|| {
             // An unreadable manifest is ignored: the error that led here describes the fault.
-            let _ = self.read_only.then(|| self.index.refresh());
+            let _ = self.may_refresh.then(|| self.index.refresh());
             newer()
         })
     }
@@ -103,12 +122,30 @@ impl Reader {
     /// Fails once the store is closed: another process may then own and change the folder.
     pub(crate) fn check_open(&self) -> Result<()> {
         // Acquire: pairs with the swap in `close`.
-        if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+        match self.refusal.why.load(Ordering::Acquire) {
+            0 => Ok(()),
+            CLOSED => Err(Error::Closed),
+            _ => Err(self.refusal.behind()),
+        }
     }
 
     /// Rejects all reads from now on; returns whether they were rejected before.
     pub(crate) fn close(&self) -> bool {
-        self.closed.swap(true, Ordering::AcqRel)
+        self.refusal.why.swap(CLOSED, Ordering::AcqRel) == CLOSED
+    }
+
+    /// Rejects reads with `cause` because what other members have committed could not be taken in, or allows them again.
+    pub(crate) fn set_behind(&self, cause: Option<Error>) {
+        let refusal = &self.refusal;
+        let (from, to) = match cause {
+            Some(cause) => {
+                *lock(&refusal.cause) = cause.to_string();
+                (0, BEHIND)
+            }
+            None if refusal.why.load(Ordering::Acquire) != BEHIND => return,
+            None => (BEHIND, 0),
+        };
+        let _ = refusal.why.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// The oldest moment at which a keyspace can be read.

@@ -12,6 +12,7 @@ use std::iter;
 use std::ops::Bound;
 
 use plimsoll_log::draft::{Draft, DraftEntry};
+use plimsoll_log::file_log::shared::turn::Turn;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::buffer::Buffer;
@@ -70,15 +71,21 @@ impl Committer {
         gaps: &mut Vec<Gap>,
         spaces: &[u32],
     ) -> Result<Glsn> {
+        let mut turn = self.follower.as_ref().map(|follower| follower.wait_for_turn()).transpose()?;
         let lock = self.sequencer.lock()?;
+        if let (Some(follower), Some(turn)) = (&self.follower, &mut turn) {
+            follower.begin(turn, &lock)?;
+        }
         self.reader.keyspaces.check_take_more(spaces.iter().copied())?;
         if let Err(error) = self.reader.read(|view| validate(view, reads, moment.at())) {
-            drop(lock);
+            drop((lock, turn));
             return Err(self.settle_conflict(error));
         }
         let room = self.make_room(body, writes)?;
         let submit = || {
-            let glsn = self.submit(body, writes, moment.at())?;
+            let glsn = self.submit(turn.as_mut(), body, writes, moment.at())?;
+            // From here on other members may order their commits.
+            drop(turn);
             writes.named();
             Ok(glsn)
         };
@@ -128,13 +135,20 @@ impl Committer {
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
         let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
         let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
+        let mut turn = self.follower.as_ref().map(|follower| follower.wait_for_turn()).transpose()?;
         let lock = self.sequencer.lock()?;
-        let submit = || self.reader.log.submit(&draft, None).lift();
+        if let (Some(follower), Some(turn)) = (&self.follower, &mut turn) {
+            follower.begin(turn, &lock)?;
+        }
+        let submit = || match turn {
+            Some(mut turn) => turn.submit(&draft).lift(),
+            None => self.reader.log.submit(&draft, None).lift(),
+        };
         let ticket = self.sequencer.submit_and_apply(&lock, submit, |ticket| Ok(ticket.last))?;
         Ok((ticket.first, ticket.last))
     }
 
-    fn submit(&self, body: &Body, writes: &WriteSet, read_at: Glsn) -> Result<Glsn> {
+    fn submit(&self, turn: Option<&mut Turn<'_>>, body: &Body, writes: &WriteSet, read_at: Glsn) -> Result<Glsn> {
         let mut parts: Vec<&[u8]> = Vec::with_capacity(1 + body.parts.len());
         parts.push(&body.head);
         for part in &body.parts {
@@ -145,8 +159,12 @@ impl Committer {
         }
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
         let blobs = writes.blobs();
-        let ticket = self.reader.log.submit(&Draft { entries: &entries, read_at, blobs: &blobs }, None).lift()?;
-        Ok(ticket.last)
+        let draft = Draft { entries: &entries, read_at, blobs: &blobs };
+        let ticket = match turn {
+            Some(turn) => turn.submit(&draft),
+            None => self.reader.log.submit(&draft, None),
+        };
+        Ok(ticket.lift()?.last)
     }
 
     fn apply(&self, room: Option<Reservation<'_>>, body: &Body, writes: &WriteSet, glsn: Glsn) -> Result<Glsn> {

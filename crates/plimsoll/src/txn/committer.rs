@@ -9,6 +9,7 @@ use crate::read::moments::OpenMoment;
 use crate::read::point::ValueReader;
 use crate::read::reader::Reader;
 use crate::txn::durable_wakers::DurableWakers;
+use crate::txn::follower::Follower;
 use crate::txn::patience::Patience;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Result};
@@ -26,6 +27,8 @@ pub(crate) struct Committer {
     pub(crate) sequencer: Arc<CommitSequencer>,
     pub(crate) patience: Arc<Patience>,
     pub(crate) options: Options,
+    /// What other members commit, if there may be any.
+    pub(crate) follower: Option<Follower>,
     /// The tasks that await durable commits.
     pub(crate) wakers: Arc<DurableWakers>,
     /// Bytes committed since the last attempt to free log segments.
@@ -39,10 +42,11 @@ impl Committer {
         sequencer: Arc<CommitSequencer>,
         patience: Arc<Patience>,
         options: Options,
+        follower: Option<Follower>,
     ) -> Self {
         let wakers = Arc::new(DurableWakers::new(&reader.log, options.background));
         let (bytes_since_free, free_log) = (AtomicU64::new(0), OnceLock::new());
-        Self { reader, sequencer, patience, options, wakers, bytes_since_free, free_log }
+        Self { reader, sequencer, patience, options, follower, wakers, bytes_since_free, free_log }
     }
 
     /// Sets the callback that frees the log.
@@ -59,6 +63,7 @@ impl Committer {
 
     /// Opens a snapshot at the newest moment.
     pub(crate) fn open_newest(&self) -> OpenMoment {
+        self.fresh();
         match self.reader.snapshots.open(&self.reader.budget, || self.sequencer.visible()) {
             Ok(moment) => moment,
             // A snapshot takes about a hundred bytes: leave it uncharged rather than fail.
@@ -68,7 +73,24 @@ impl Committer {
 
     /// Opens a snapshot at a past moment; waits for memory as writers do.
     pub(crate) fn open_at(&self, at: Glsn) -> Result<OpenMoment> {
-        self.patience.in_transaction(false, || self.reader.snapshots.open(&self.reader.budget, || at))
+        let opened = self.patience.in_transaction(false, || self.reader.snapshots.open(&self.reader.budget, || at));
+        self.promise_floor();
+        opened
+    }
+
+    /// Takes in what other members have committed, so that what is read next is what is durable anywhere now. If that cannot be done, reads
+    /// fail until it can.
+    pub(crate) fn fresh(&self) {
+        if let Some(follower) = &self.follower {
+            self.reader.set_behind(follower.fresh().err());
+        }
+    }
+
+    /// Promises the other members to open no moment before those that are open here.
+    pub(crate) fn promise_floor(&self) {
+        if let Some(follower) = &self.follower {
+            follower.members.set_floor(self.reader.snapshots.oldest(|| self.sequencer.visible()));
+        }
     }
 
     /// A reader of an index key's value as of a moment; waits for memory as writers do.

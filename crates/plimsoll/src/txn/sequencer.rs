@@ -49,6 +49,11 @@ impl CommitSequencer {
         self.applied.store(last.0, Ordering::Release);
     }
 
+    /// Everything up to `last`, which others have ordered, is applied.
+    pub(crate) fn took_in(&self, _lock: &CommitLock<'_>, last: Glsn) {
+        self.applied.store(last.0, Ordering::Release);
+    }
+
     /// The last applied commit.
     pub(crate) fn applied(&self) -> Glsn {
         Glsn(self.applied.load(Ordering::Acquire))

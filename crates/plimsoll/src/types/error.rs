@@ -131,6 +131,31 @@ pub enum Error {
         /// The first failure.
         cause: String,
     },
+    /// What other processes have committed to the store could not be taken in, so that what would be read is not the newest: try again.
+    #[error("what other processes have committed could not be taken in: {cause}; try again")]
+    Behind {
+        /// Why not.
+        cause: String,
+    },
+    /// Another process that has the store open does not give back what all need in turn: continue or end it, then try again. Reads go on
+    /// meanwhile. A commit that failed with this may have been ordered all the same.
+    #[error(
+        "{} has kept this one waiting: it is stopped, or hangs; continue or end it, then try again",
+        pid.map_or_else(|| "another process that has the store open".to_owned(), |pid| format!("process {pid}"))
+    )]
+    Stalled {
+        /// Its process id, if known.
+        pid: Option<u32>,
+    },
+    /// Another process does this for all that have the store open: ask it there.
+    #[error(
+        "{} does this for all processes that have the store open: run it there, or when that one has ended",
+        pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+    )]
+    NotKeeper {
+        /// Its process id, if known.
+        pid: Option<u32>,
+    },
     /// The memory budget is exhausted: the message lists the holders. The transaction is aborted, the store keeps working.
     #[error("{0}")]
     OutOfBudget(OutOfBudget),
@@ -191,6 +216,7 @@ impl Error {
             LogError::Poisoned { cause } => Self::Poisoned { cause },
             LogError::Format { message } => Self::format(message),
             LogError::ReadOnly => Self::ReadOnly,
+            LogError::Stalled { pid, .. } => Self::Stalled { pid },
             LogError::OutOfBudget(refusal) => Self::OutOfBudget(refusal),
             LogError::Io { kind, message, source } => Self::Io { kind, message, source },
             LogError::Corrupt { glsn, file, .. } => Self::Corrupt {

@@ -115,6 +115,7 @@ pub struct Options {
     pub(crate) memory_bytes: u64,
     pub(crate) durability: Durability,
     pub(crate) read_only: bool,
+    pub(crate) shared: bool,
     pub(crate) create: bool,
     pub(crate) retention: Retention,
     pub(crate) background: bool,
@@ -138,6 +139,7 @@ impl Default for Options {
             memory_bytes: default_memory_bytes(),
             durability: Durability::Sync,
             read_only: false,
+            shared: false,
             create: true,
             retention: Retention::Forever,
             background: true,
@@ -181,6 +183,13 @@ impl Options {
     /// store to see its current state.
     pub fn read_only(mut self, yes: bool) -> Self {
         self.read_only = yes;
+        self
+    }
+
+    /// Whether other processes may have the store open at the same time, to read and to write, each with this option.
+    #[doc(hidden)]
+    pub fn shared(mut self, yes: bool) -> Self {
+        self.shared = yes;
         self
     }
 

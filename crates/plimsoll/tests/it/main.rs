@@ -30,6 +30,7 @@ mod io;
 mod large;
 mod lost_manifest;
 mod many_transactions;
+mod members;
 mod memory;
 mod module_graph;
 mod neighbours;

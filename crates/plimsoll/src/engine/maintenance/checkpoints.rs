@@ -135,7 +135,7 @@ impl Core {
 
     fn sweep(&self) -> Result<()> {
         let mut swept = lock(&self.swept);
-        if !*swept {
+        if !*swept && self.context.index.may_write() {
             self.context.log.sweep_blobs(&|blob| self.context.index.uses_blob(blob)).lift()?;
             *swept = true;
         }
@@ -153,6 +153,9 @@ impl Core {
     fn step(&self) -> Progress {
         let context = &self.context;
         context.index.return_lent_rows();
+        if !context.index.may_write() {
+            return Progress::Idle;
+        }
         let mut watch = lock(&self.watch);
         let now = context.clock.monotonic_nanos();
         let worth_a_run = context.index.unflushed().filter(|active| is_worth_a_run(active, &context.index));

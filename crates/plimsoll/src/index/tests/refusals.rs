@@ -139,7 +139,7 @@ fn a_store_open_to_read_only_replays_as_far_as_its_budget_goes_and_says_so() {
     world.log.sync().unwrap();
     world.index = None;
     let files = world.run_files();
-    let context = Context { read_only: true, ..world.context() };
+    let context = Context { duty: crate::index::duty::Duty::ReadOnly, ..world.context() };
     let manifest = Manifest::read(&*world.disk, &dir()).unwrap().expect("it was flushed");
     let checkpoint = manifest.checkpoint.glsn;
     world.index = Some(Index::open(context, manifest, Arc::clone(&world.horizon) as _).unwrap());

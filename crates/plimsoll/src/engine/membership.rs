@@ -1,0 +1,178 @@
+//! This process's part in a store that several have open: joining, the thread that looks after what others need of it, leaving.
+//!
+//! The keeper is the member that does the background work of the index. All others follow it: they release their memtables when its runs hold
+//! what is in them, say what they still need, and take its place when it is free.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use plimsoll_disk::vfs::{DirLock, LockError};
+use plimsoll_disk::worker::{Bell, Next, Worker};
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::members::{Members, PATIENCE};
+
+use crate::engine::steps;
+use crate::engine::{Engine, keyspace_commits};
+use crate::txn::follower::Learn;
+use crate::types::error::{Error, Lift, Result};
+use crate::types::options::Options;
+
+/// How often the store's lock is tried: a child that another process is starting may hold it for a moment.
+const LOCK_TRIES: usize = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(2);
+
+/// The longest time between two looks at the others: while something is committed, and otherwise.
+const LOOK: Duration = Duration::from_millis(500);
+const LOOK_IDLE: Duration = Duration::from_secs(10);
+
+/// A process that is joining. No other joins or leaves meanwhile.
+pub(crate) struct Joining {
+    pub(crate) members: Arc<Members>,
+    pub(crate) lock: Arc<dyn DirLock>,
+    /// Whether no other process has the store open.
+    pub(crate) is_first: bool,
+}
+
+impl Joining {
+    /// Waits for the right to join, and finds out whether others are there.
+    pub(crate) fn begin(path: &Path, options: &Options) -> Result<Self> {
+        let members = Members::join(&options.disk, &options.clock, path, PATIENCE).lift()?;
+        let (lock, is_first) = take_lock(path, options)?;
+        members.begin(is_first, std::process::id(), options.clock.wall_micros()).lift()?;
+        if is_first && members.try_to_keep().lift()? {
+            members.keep();
+        }
+        Ok(Self { members: Arc::new(members), lock, is_first })
+    }
+
+    /// Lets others join. `oldest` is the oldest moment that this one may read, `checkpoint` what its manifest holds.
+    pub(crate) fn end(&self, path: &Path, oldest: Glsn, checkpoint: Glsn, manifest: u64) -> Result<()> {
+        self.members.set_floor(oldest);
+        self.members.set_checkpoint(checkpoint);
+        if self.is_first {
+            self.lock.share().map_err(|error| locked(path, error))?;
+            self.members.set_manifest(manifest);
+        }
+        self.members.joined();
+        Ok(())
+    }
+}
+
+fn locked(path: &Path, error: LockError) -> Error {
+    match error {
+        LockError::Held { pid, who } => Error::Locked { path: path.to_owned(), pid, who },
+        LockError::Io(error) => error.into(),
+    }
+}
+
+/// Locks the store alone, if no other member has it, and otherwise beside them.
+fn take_lock(path: &Path, options: &Options) -> Result<(Arc<dyn DirLock>, bool)> {
+    let mut tries = 0;
+    loop {
+        match options.disk.lock(path) {
+            Ok(lock) => return Ok((Arc::from(lock), true)),
+            Err(LockError::Held { .. }) => {}
+            Err(error) => return Err(locked(path, error)),
+        }
+        match options.disk.lock_shared(path) {
+            Ok(lock) => return Ok((Arc::from(lock), false)),
+            Err(LockError::Held { .. }) if tries < LOCK_TRIES => {
+                tries += 1;
+                options.clock.sleep(LOCK_PAUSE);
+            }
+            Err(error) => return Err(locked(path, error)),
+        }
+    }
+}
+
+/// The part of an open store in what its members do together.
+pub(crate) struct Membership {
+    pub(crate) members: Arc<Members>,
+    is_ending: Arc<AtomicBool>,
+    worker: Mutex<Option<Worker>>,
+}
+
+impl Membership {
+    pub(crate) fn new(members: &Arc<Members>) -> Self {
+        Self { members: Arc::clone(members), is_ending: Arc::default(), worker: Mutex::new(None) }
+    }
+
+    /// Starts to look after what others need.
+    pub(crate) fn start(&self, store: &Weak<Engine>) -> Result<()> {
+        let (store, members, is_ending) = (Weak::clone(store), Arc::clone(&self.members), Arc::clone(&self.is_ending));
+        let mut before = Glsn::NONE;
+        let step = move |_| {
+            let seen = members.state();
+            if is_ending.load(Ordering::Acquire) {
+                return Next::End;
+            }
+            match store.upgrade() {
+                // What fails now is tried again at the next look; who needs it meanwhile gets the error.
+                Some(store) => drop(look(&store, &members)),
+                None => return Next::End,
+            }
+            let newest = members.next();
+            let patience = if newest == before { LOOK_IDLE } else { LOOK };
+            before = newest;
+            members.wait_for_change(seen, patience);
+            Next::Again
+        };
+        let worker = Worker::start("plimsoll-member", &Arc::new(Bell::default()), || {}, step)?;
+        *self.worker.lock().unwrap_or_else(PoisonError::into_inner) = Some(worker);
+        Ok(())
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(&self) {
+        self.is_ending.store(true, Ordering::Release);
+        let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(worker) = worker {
+            self.members.tell();
+            worker.stop();
+        }
+    }
+}
+
+/// Does what the other members need of this one.
+pub(crate) fn look(store: &Engine, members: &Members) -> Result<()> {
+    let (index, committer) = (&store.reader.index, &store.committer);
+    committer.fresh();
+    index.follow(members)?;
+    if members.is_keeper() {
+        // Finds those that have ended, too: what they promised is void.
+        members.list().lift()?;
+        let is_wanted = members.flush_wanted() > index.checkpoint().glsn;
+        if is_wanted {
+            committer.sequencer.try_at_applied(|applied| index.close_up_to(applied));
+        }
+        members.set_checkpoint(index.checkpoint().glsn);
+        committer.promise_floor();
+        steps::free_log(store)?;
+    } else {
+        // What the runs hold as well takes no memory, and needs no log.
+        let let_go = |applied| {
+            if index.is_all_in_runs(applied) {
+                index.close_up_to(applied);
+            }
+        };
+        committer.sequencer.try_at_applied(let_go);
+        index.follow(members)?;
+        committer.promise_floor();
+    }
+    Ok(())
+}
+
+impl Learn for Engine {
+    fn learn_keyspaces(&self, at: Glsn) -> Result<()> {
+        keyspace_commits::load(self, at)
+    }
+}
+
+impl Engine {
+    /// The processes that have the store open, if there may be several.
+    pub(crate) fn members(&self) -> Option<&Arc<Members>> {
+        self.membership.as_ref().map(|membership| &membership.members)
+    }
+}

@@ -1,0 +1,45 @@
+//! Which process changes the files of the index: the one that has the store open alone, none, or, of several members, the keeper.
+
+use std::sync::Arc;
+
+use plimsoll_log::members::Members;
+
+/// What this process does with the files of the index.
+#[derive(Clone, Debug)]
+pub(crate) enum Duty {
+    /// It has the store alone, and writes them.
+    Alone,
+    /// It only reads them.
+    ReadOnly,
+    /// It is a member: it writes them while it is the keeper, and otherwise follows who is.
+    Member(Arc<Members>),
+}
+
+impl Duty {
+    /// Whether this process may write and remove files now.
+    pub(crate) fn may_write(&self) -> bool {
+        match self {
+            Self::Alone => true,
+            Self::ReadOnly => false,
+            Self::Member(members) => members.is_keeper(),
+        }
+    }
+
+    /// Whether the store is open read-only.
+    pub(crate) fn is_read_only(&self) -> bool {
+        matches!(self, Self::ReadOnly)
+    }
+
+    /// The members, if the store may have several.
+    pub(crate) fn members(&self) -> Option<&Arc<Members>> {
+        match self {
+            Self::Member(members) => Some(members),
+            Self::Alone | Self::ReadOnly => None,
+        }
+    }
+
+    /// The members, while another one of them writes the files.
+    pub(crate) fn followed(&self) -> Option<&Arc<Members>> {
+        self.members().filter(|members| !members.is_keeper())
+    }
+}

@@ -1,0 +1,131 @@
+//! The index of a member that is not the keeper: its memtables are never written, they are released once the keeper's runs hold what is in
+//! them.
+//!
+//! Laws:
+//! 1. A memtable is released when the checkpoint of the manifest that is read reaches its boundary. One that reaches beyond stays whole: a
+//!    version that is in it and in a run counts once.
+//! 2. Whoever waits for room asks the keeper to flush, and takes its place if that is free.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::members::Members;
+
+use crate::index::Progress;
+use crate::index::core::Core;
+use crate::index::files::run_of;
+use crate::index::view::{Content, View};
+use crate::types::error::{Error, Lift, Result};
+use crate::types::lock::lock;
+
+/// The longest wait for the keeper until a look at what it has done.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long the keeper may do nothing until whoever waits for it gives up.
+const PATIENCE_NANOS: u64 = 10_000_000_000;
+
+impl Core {
+    /// Takes in what the keeper has installed, and releases what its runs hold. While memtables wait to be released, waits for the keeper.
+    pub(crate) fn follow_step(&self, members: &Arc<Members>) -> Result<Progress> {
+        let clock = &self.context.clock;
+        let begun = clock.monotonic_nanos();
+        loop {
+            let seen = members.state();
+            if self.take_in(members)? {
+                return Ok(Progress::Worked);
+            }
+            let Some(oldest) = self.view().closed.last().map(|closed| closed.boundary) else {
+                return Ok(Progress::Idle);
+            };
+            if self.keep_if_free(members)? {
+                return Ok(Progress::Worked);
+            }
+            if self.signals.is_closing() {
+                return Ok(Progress::Idle);
+            }
+            if clock.monotonic_nanos().saturating_sub(begun) > PATIENCE_NANOS {
+                return Err(Error::Stalled { pid: members.keeper_pid() });
+            }
+            members.want_flush(oldest);
+            members.wait_for_change(seen, LOOK);
+        }
+    }
+
+    /// Takes in the newest manifest, if it is not known yet. Returns whether memtables were released.
+    pub(crate) fn take_in(&self, members: &Members) -> Result<bool> {
+        if members.manifest() > self.head().number {
+            self.refresh()?;
+        }
+        let checkpoint = self.head().checkpoint.glsn;
+        let is_held = |view: &View| view.closed.last().is_some_and(|closed| closed.boundary <= checkpoint);
+        let releases = is_held(&self.view());
+        if releases {
+            let record = lock(&self.record);
+            let held: Vec<_> =
+                self.view().closed.iter().filter(|closed| closed.boundary <= checkpoint).cloned().collect();
+            // Older rows of their keys must not be found any more once the memtables are gone.
+            let row_cache = &self.context.row_cache;
+            let set = self.view().set + 1;
+            if row_cache.begin_runs(set) {
+                for closed in &held {
+                    match &closed.content {
+                        Content::Memtable(memtable) => memtable.for_each_newest(|version| {
+                            row_cache.supersede(version.key, version.glsn, version.stored);
+                        }),
+                        Content::Adopted(_) => row_cache.clear(),
+                    }
+                }
+            }
+            self.swap_view(|view| {
+                view.closed.retain(|closed| closed.boundary > checkpoint);
+                view.set = set;
+            });
+            drop((record, held));
+            self.flushed.fetch_max(checkpoint.0, Ordering::AcqRel);
+            self.seats.exchanged();
+        }
+        members.set_checkpoint(self.needed_from(checkpoint));
+        Ok(releases)
+    }
+
+    /// The log behind this GLSN is needed here: by the checkpoint that is known, and by what memtables point to.
+    fn needed_from(&self, checkpoint: Glsn) -> Glsn {
+        let view = self.view();
+        let closed = view.closed.iter().filter_map(|closed| match &closed.content {
+            Content::Memtable(memtable) => Some(memtable.min_glsn()),
+            Content::Adopted(_) => None,
+        });
+        let oldest = closed.chain([view.active.min_glsn()]).filter(|oldest| *oldest > Glsn::NONE).min();
+        oldest.map_or(checkpoint, |oldest| checkpoint.min(Glsn(oldest.0 - 1)))
+    }
+
+    /// Becomes the keeper, if there is none.
+    pub(crate) fn keep_if_free(&self, members: &Members) -> Result<bool> {
+        let _alone = lock(&self.keeping);
+        if members.is_keeper() {
+            return Ok(true);
+        }
+        if self.signals.is_closing() || !members.try_to_keep().lift()? {
+            return Ok(false);
+        }
+        if let Err(error) = self.prepare_to_keep() {
+            members.give_keeping_back();
+            return Err(error);
+        }
+        members.keep();
+        members.set_manifest(self.head().number);
+        self.signals.call_flush();
+        self.signals.call_compaction();
+        Ok(true)
+    }
+
+    /// The files are as the newest manifest says: what an earlier keeper left behind is removed, and its ids are not used again.
+    fn prepare_to_keep(&self) -> Result<()> {
+        self.refresh()?;
+        self.files.skip_those_in_folder()?;
+        let named: std::collections::BTreeSet<u64> = self.view().infos().filter_map(run_of).collect();
+        self.files.sweep(self.head().number, |run| named.contains(&run))
+    }
+}

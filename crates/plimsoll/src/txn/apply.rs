@@ -1,0 +1,147 @@
+//! Applies commits that are in the log to the index: those that are replayed when the store is opened, and those that other members order.
+
+use std::iter;
+use std::sync::Arc;
+
+use plimsoll_log::entry::EntryView;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::Log;
+use plimsoll_memory::budget::Budget;
+use plimsoll_memory::page::PAGE_BYTES;
+
+use crate::borders::{Border, hit};
+use crate::index::Index;
+use crate::index::reservation::{Link, Reservation};
+use crate::txn::payload::{Operations, Payload, Writes};
+use crate::txn::spill::open_table;
+use crate::types::error::{Error, Result};
+use crate::types::keyspaces::SYSTEM;
+use crate::types::version::Stored;
+
+/// When a store is opened, memtable room is reserved this many bytes at a time, or this part of a memtable (a divisor) if that is less: a
+/// reservation costs as much as a small transaction.
+const ROOM_BYTES: usize = 64 << 10;
+const ROOM_PART: u64 = 16;
+
+/// When the commits are applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    /// While the store is being opened: no read has begun.
+    Opening,
+    /// While the store is used, as other members order them.
+    Live,
+}
+
+/// Applies commits of the log to the index.
+pub(crate) struct Apply<'a> {
+    log: &'a Arc<dyn Log>,
+    budget: &'a Budget,
+    index: &'a Index,
+    when: When,
+    /// The last GLSN applied to the index.
+    applied: Glsn,
+    /// Room for the next commits.
+    room: Option<Reservation<'a>>,
+    /// Whether a record of a keyspace was among what was applied.
+    touched_keyspaces: bool,
+}
+
+impl<'a> Apply<'a> {
+    /// Everything up to `applied` is in the index.
+    pub(crate) fn new(log: &'a Arc<dyn Log>, budget: &'a Budget, index: &'a Index, when: When, applied: Glsn) -> Self {
+        Self { log, budget, index, when, applied, room: None, touched_keyspaces: false }
+    }
+
+    /// The last GLSN applied to the index.
+    pub(crate) fn applied(&self) -> Glsn {
+        self.applied
+    }
+
+    /// Whether a record of a keyspace was among what was applied.
+    pub(crate) fn touched_keyspaces(&self) -> bool {
+        self.touched_keyspaces
+    }
+
+    /// Applies a commit, as a whole or not at all.
+    pub(crate) fn apply(&mut self, entry: &EntryView<'_>) -> Result<()> {
+        let glsn = entry.meta.glsn;
+        match Payload::decode(entry.payload)?.writes {
+            Writes::Operations(operations) => {
+                let (room_bytes, touches_keyspaces) = survey(operations.uncompared())?;
+                let link = if self.when == When::Opening { Link::Later } else { Link::Now };
+                let room = self.make_room(room_bytes)?;
+                room.apply(glsn, entry.payload.len() as u64, link, in_order(operations, glsn))?;
+                if self.when == When::Live {
+                    // The next one to ask for room may be a commit of this process.
+                    self.room = None;
+                }
+                self.touched_keyspaces |= touches_keyspaces;
+            }
+            Writes::Runs(runs) => {
+                let mut infos = Vec::with_capacity(runs.len());
+                for blobs in &runs {
+                    let tables = blobs.iter().map(|&blob| open_table(self.log, self.budget, blob, glsn));
+                    infos.push(tables.map(|table| Ok((*table?.info).clone())).collect::<Result<Vec<_>>>()?);
+                }
+                // It closes the memtable.
+                self.room = None;
+                hit(Border::SpilledReplay);
+                self.index.make_room_for_runs(&infos)?;
+                if self.when == When::Opening {
+                    let pages: u64 = infos.iter().flatten().map(|info| u64::from(info.pages)).sum();
+                    self.index.pay(pages * PAGE_BYTES as u64);
+                    self.index.hold_back()?;
+                }
+                self.index.adopt(infos, glsn)?;
+            }
+        }
+        self.applied = glsn;
+        Ok(())
+    }
+
+    fn make_room(&mut self, bytes: usize) -> Result<&mut Reservation<'a>> {
+        if self.room.as_ref().is_none_or(|room| room.left_bytes() < bytes) {
+            self.room = None;
+            if self.when == When::Live {
+                return Ok(self.room.insert(self.index.make_room(bytes, self.applied)?));
+            }
+            let part = (self.index.memtable_limit_bytes() / ROOM_PART) as usize;
+            let ahead = bytes.max(part.min(ROOM_BYTES));
+            self.index.pay(ahead as u64);
+            self.index.hold_back()?;
+            self.room = Some(match self.index.make_room(ahead, self.applied) {
+                Err(Error::OutOfBudget(_)) if ahead > bytes => self.index.make_room(bytes, self.applied)?,
+                made => made?,
+            });
+        }
+        Ok(self.room.as_mut().expect("made above"))
+    }
+}
+
+/// The versions of the commit at `glsn`; an error if their keys are not ascending.
+fn in_order<'v>(
+    mut operations: Operations<'v>,
+    glsn: Glsn,
+) -> impl Iterator<Item = Result<(&'v [u8], Stored<'v>)>> + Clone + use<'v> {
+    let mut before: Option<&[u8]> = None;
+    iter::from_fn(move || operations.next().transpose()).map(move |operation| {
+        let operation = operation?;
+        if before.is_some_and(|before| before >= operation.key) {
+            return Err(Error::corrupt(format!(
+                "the transaction at GLSN {glsn} does not name its keys in their order although its checksum is right; see `plimsoll verify`"
+            )));
+        }
+        before = Some(operation.key);
+        Ok((operation.key, operation.stored))
+    })
+}
+
+/// The room that operations need, and whether one of them changes the record of a keyspace.
+fn survey(mut operations: Operations<'_>) -> Result<(usize, bool)> {
+    let (mut bytes, mut touches_keyspaces) = (0, false);
+    while let Some(operation) = operations.next()? {
+        bytes += Index::entry_bytes(operation.key.len(), operation.stored.max_bytes());
+        touches_keyspaces |= operation.key.starts_with(&SYSTEM.to_be_bytes());
+    }
+    Ok((bytes, touches_keyspaces))
+}

@@ -1,0 +1,234 @@
+//! Several processes on one store. Here each is a store of its own in this process: the locks, the shared words and the files do not know the
+//! difference.
+#![allow(clippy::disallowed_methods, reason = "tests look at the files")]
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use plimsoll::{Db, Error, Keyspace, Options, Retention};
+
+fn options() -> Options {
+    Options::new().memory_bytes(16 << 20).shared(true)
+}
+
+fn open(path: &Path) -> Db {
+    Db::open(path, options()).unwrap()
+}
+
+fn default(db: &Db) -> Keyspace {
+    db.keyspace("default").unwrap()
+}
+
+fn number(db: &Db, space: &Keyspace, key: &str) -> u64 {
+    db.get(space, key).unwrap().map_or(0, |value| u64::from_le_bytes(value[..].try_into().unwrap()))
+}
+
+fn verify(path: &Path) {
+    let report = Db::open(path, Options::new().memory_bytes(16 << 20)).unwrap().verify(&mut |_| {}).unwrap();
+    assert!(report.problems.is_empty(), "{report:?}");
+}
+
+#[test]
+fn what_one_commits_the_others_read_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let (one, two) = (open(&path), open(&path));
+    let (of_one, of_two) = (default(&one), default(&two));
+    for round in 0..200u64 {
+        let (writer, reader, written, read) = match round % 2 {
+            0 => (&one, &two, &of_one, &of_two),
+            _ => (&two, &one, &of_two, &of_one),
+        };
+        let glsn = writer.put(written, "key", round.to_le_bytes()).unwrap();
+        assert_eq!(number(reader, read, "key"), round);
+        assert!(reader.newest() >= glsn);
+        assert_eq!(reader.snapshot().get(read, "key").unwrap().unwrap()[..], round.to_le_bytes());
+        let mut tx = reader.begin();
+        assert_eq!(tx.get(read, "key").unwrap().unwrap()[..], round.to_le_bytes());
+        tx.put(read, "other", round.to_le_bytes()).unwrap();
+        tx.commit().unwrap();
+    }
+    let three = open(&path);
+    assert_eq!(number(&three, &default(&three), "other"), 199);
+    // A keyspace that one makes is there for the others.
+    let made = one.create_keyspace("made", Retention::Latest).unwrap();
+    one.put(&made, "a", "b").unwrap();
+    let found = two.keyspace("made").unwrap();
+    assert_eq!(two.get(&found, "a").unwrap().unwrap(), b"b");
+    one.close().unwrap();
+    two.put(&found, "a", "c").unwrap();
+    drop(two);
+    assert_eq!(three.get(&three.keyspace("made").unwrap(), "a").unwrap().unwrap(), b"c");
+    drop(three);
+    verify(&path);
+}
+
+#[test]
+fn transactions_of_several_members_conflict_as_those_of_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let (one, two) = (open(&path), open(&path));
+    let (of_one, of_two) = (default(&one), default(&two));
+    one.put(&of_one, "key", 1u64.to_le_bytes()).unwrap();
+    let mut behind = two.begin();
+    assert_eq!(behind.get(&of_two, "key").unwrap().unwrap()[..], 1u64.to_le_bytes());
+    one.put(&of_one, "key", 2u64.to_le_bytes()).unwrap();
+    behind.put(&of_two, "other", "x").unwrap();
+    assert!(matches!(behind.commit(), Err(Error::Conflict { .. })));
+    // Increments are not lost, whoever makes them.
+    let members: Vec<Db> = (0..4).map(|_| open(&path)).collect();
+    std::thread::scope(|scope| {
+        for db in &members {
+            scope.spawn(move || {
+                let space = default(db);
+                for _ in 0..50 {
+                    let add = |tx: &mut plimsoll::Transaction| -> plimsoll::Result<()> {
+                        let now =
+                            tx.get(&space, "sum")?.map_or(0, |value| u64::from_le_bytes(value[..].try_into().unwrap()));
+                        tx.put(&space, "sum", (now + 1).to_le_bytes())
+                    };
+                    while let Err(error) = db.transact(add) {
+                        assert!(matches!(error, Error::Conflict { .. }), "{error}");
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(number(&one, &of_one, "sum"), 200);
+    assert_eq!(number(&two, &of_two, "sum"), 200);
+}
+
+#[test]
+fn members_with_little_memory_follow_what_the_keeper_flushes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let members: Vec<Db> = (0..3).map(|_| open(&path)).collect();
+    let rows = 9000u64;
+    std::thread::scope(|scope| {
+        for (at, db) in members.iter().enumerate() {
+            scope.spawn(move || {
+                let space = default(db);
+                for some in 0..rows / 30 {
+                    let mut tx = db.begin();
+                    for row in some * 30..(some + 1) * 30 {
+                        let key = format!("{at}.{:05}", row * 7919 % rows);
+                        tx.put(&space, key, vec![at as u8; 600]).unwrap();
+                    }
+                    tx.commit().unwrap();
+                }
+            });
+        }
+    });
+    for db in &members {
+        let space = default(db);
+        let all = db.snapshot();
+        assert_eq!(all.len(&space).unwrap(), 3 * rows);
+        for (at, row) in (0..3u8).flat_map(|at| [0, 700, rows - 1].map(|row| (at, row))) {
+            assert_eq!(db.get(&space, format!("{at}.{row:05}")).unwrap().unwrap()[..], vec![at; 600]);
+        }
+    }
+    // 16 MB were written, and no memtable holds more than 2.
+    assert!(members.iter().all(|db| db.stats().index.tables > 0), "all of them read the keeper's runs");
+    drop(members);
+    verify(&path);
+}
+
+#[test]
+fn another_member_keeps_the_index_when_the_keeper_leaves() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let (first, second) = (open(&path), open(&path));
+    let fill = |db: &Db, from: u64| {
+        let space = default(db);
+        for some in 0..300 {
+            let mut tx = db.begin();
+            for row in 0..30 {
+                tx.put(&space, (from + some * 30 + row).to_be_bytes(), vec![7; 600]).unwrap();
+            }
+            tx.commit().unwrap();
+        }
+    };
+    fill(&first, 0);
+    fill(&second, 9000);
+    first.close().unwrap();
+    fill(&second, 18000);
+    assert_eq!(second.snapshot().len(&default(&second)).unwrap(), 27000);
+    second.compact().unwrap();
+    drop(second);
+    verify(&path);
+}
+
+#[test]
+fn what_a_snapshot_of_one_member_needs_no_other_one_drops() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let (keeper, other) = (open(&path), open(&path));
+    let kept = keeper.create_keyspace("kept", Retention::Latest).unwrap();
+    for row in 0..500u64 {
+        keeper.put(&kept, row.to_be_bytes(), vec![1; 2000]).unwrap();
+    }
+    let of_other = other.keyspace("kept").unwrap();
+    let held = other.snapshot();
+    for round in 2..6u8 {
+        for row in 0..500u64 {
+            keeper.put(&kept, row.to_be_bytes(), vec![round; 2000]).unwrap();
+        }
+        keeper.compact().unwrap();
+        for row in [0u64, 250, 499] {
+            assert_eq!(held.get(&of_other, row.to_be_bytes()).unwrap().unwrap()[..], vec![1; 2000]);
+        }
+    }
+    assert_eq!(held.range(&of_other, ..).unwrap().filter(|row| row.as_ref().unwrap().1[0] == 1).count(), 500);
+    drop(held);
+    // Once it is dropped, space comes back.
+    let begun = Instant::now();
+    while keeper.stats().index.history_runs.iter().sum::<u64>() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", keeper.stats().index);
+        std::thread::sleep(Duration::from_millis(100));
+        keeper.compact().unwrap();
+    }
+}
+
+#[test]
+fn a_store_that_is_open_alone_is_not_shared_and_one_that_is_shared_is_not_open_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let alone = Db::open(&path, Options::new().memory_bytes(16 << 20)).unwrap();
+    assert!(matches!(Db::open(&path, options()), Err(Error::Locked { .. })));
+    drop(alone);
+    let shared = open(&path);
+    assert!(matches!(Db::open(&path, Options::new().memory_bytes(16 << 20)), Err(Error::Locked { .. })));
+    drop(shared);
+    verify(&path);
+}
+
+#[test]
+fn a_follower_of_the_log_is_woken_by_commits_of_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let (one, two) = (open(&path), open(&path));
+    let (seen, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut follow = two.log().follow(two.newest().next(), None).unwrap();
+            while !over.load(Ordering::SeqCst) {
+                if follow.next_timeout(Duration::from_secs(5)).unwrap().is_some() {
+                    seen.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        let space = default(&one);
+        for round in 0..50u64 {
+            one.put(&space, "key", round.to_le_bytes()).unwrap();
+            let begun = Instant::now();
+            while seen.load(Ordering::SeqCst) <= round {
+                assert!(begun.elapsed() < Duration::from_secs(4), "commit {round} did not wake it");
+                std::thread::yield_now();
+            }
+        }
+        over.store(true, Ordering::SeqCst);
+        one.put(&space, "key", "last").unwrap();
+    });
+}
