@@ -13,7 +13,7 @@ pub(crate) mod words;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -57,6 +57,7 @@ pub struct Members {
     pub(crate) sync: MemberLock,
     keeper: Box<dyn LockFile>,
     slot: usize,
+    has_left: AtomicBool,
     slot_lock: Box<dyn LockFile>,
     patience: Duration,
     disk: Arc<dyn Disk>,
@@ -120,6 +121,7 @@ impl Members {
                     sync,
                     keeper,
                     slot,
+                    has_left: AtomicBool::new(false),
                     slot_lock,
                     disk,
                     dir,
@@ -198,6 +200,8 @@ impl Members {
     pub fn left(&self) {
         self.set(SlotWord::Role, 0);
         self.set(SlotWord::Pid, 0);
+        // Before the slot can be another one's.
+        self.has_left.store(true, Ordering::SeqCst);
         self.keeper.unlock();
         self.slot_lock.unlock();
         self.join.release();
@@ -232,7 +236,7 @@ impl Members {
 
     /// Whether this one does the background work.
     pub fn is_keeper(&self) -> bool {
-        self.slot_word(self.slot, SlotWord::Role).load(Ordering::Acquire) == 1
+        !self.has_left.load(Ordering::SeqCst) && self.slot_word(self.slot, SlotWord::Role).load(Ordering::SeqCst) == 1
     }
 
     /// All living members; slots of those that have ended are cleared.
@@ -459,6 +463,9 @@ impl Members {
     }
 
     fn set(&self, word: SlotWord, value: u64) {
+        if self.has_left.load(Ordering::SeqCst) {
+            return;
+        }
         self.slot_word(self.slot, word).store(value, Ordering::SeqCst);
     }
 }

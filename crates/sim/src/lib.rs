@@ -10,6 +10,7 @@
 //! - [`kill`]: a child process on a real disk is killed;
 //! - [`real`]: the power of a real file system is cut under such a child, its system calls fail, others read beside it;
 //! - [`bank`]: many threads, whose history must be serializable;
+//! - [`workers`]: several processes on one store, killed, stopped and started again;
 //! - [`stress`]: threads, kills and a budget that changes, for any length of time, with memory measured from outside.
 //!
 //! A [`case`] names one run, so that its seed replays it; [`minimise`] shortens a workload that fails; [`planted`] tests whether all of
@@ -34,4 +35,5 @@ pub mod real;
 pub mod rot;
 mod run_case;
 pub mod stress;
+pub mod workers;
 pub mod world;

@@ -8,6 +8,8 @@ mod real;
 mod runs;
 #[path = "main/stress.rs"]
 mod stress;
+#[path = "main/workers.rs"]
+mod workers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,6 +28,7 @@ use crate::planted::PlantedArguments;
 use crate::real::{PowerArguments, ReadersArguments, SyscallsArguments};
 use crate::runs::{Runs, line_of};
 use crate::stress::StressArguments;
+use crate::workers::WorkersArguments;
 
 /// From so many seeds of every mode on, each border of the store must have been crossed.
 const FLOOR_SEEDS: u64 = 300;
@@ -117,6 +120,8 @@ enum Command {
     Planted(PlantedArguments),
     /// Run a store with real threads, kill and restart it repeatedly, and measure its memory from outside.
     Stress(StressArguments),
+    /// Run several processes on one store, and kill, stop and restart them.
+    Workers(WorkersArguments),
     /// Simulate power cuts of a real file system under a writer. Needs root and loop devices.
     Power(PowerArguments),
     /// Make system calls of a writer fail, one kind after the other. Needs strace.
@@ -152,6 +157,7 @@ fn run(arguments: Arguments) -> Result<bool, String> {
     match &arguments.command {
         Some(Command::Planted(planted)) => return planted::run(planted),
         Some(Command::Stress(stress)) => return stress::run(stress),
+        Some(Command::Workers(workers)) => return workers::run(workers),
         Some(Command::Power(power)) => return real::power(power),
         Some(Command::Syscalls(syscalls)) => return real::syscalls(syscalls),
         Some(Command::Readers(readers)) => return real::readers(readers),

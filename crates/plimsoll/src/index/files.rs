@@ -252,7 +252,11 @@ impl Files {
         let mut removed = false;
         for name in self.disk.names(&self.dir)? {
             if is_leftover(&name, newest_manifest) || run_id_of(&name).is_some_and(|id| !is_named(id)) {
-                self.disk.remove(&self.dir.join(&name))?;
+                match self.disk.remove(&self.dir.join(&name)) {
+                    // Of a member that is ending: it has removed it itself.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    swept => swept?,
+                }
                 removed = true;
             }
         }

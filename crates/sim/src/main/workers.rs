@@ -1,0 +1,69 @@
+//! `plimsoll-sim workers`: several processes on one store, killed, stopped and started again.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use plimsoll_sim::workers::{Workers, child};
+
+/// How many, how long, and where.
+#[derive(Args, Debug)]
+pub(crate) struct WorkersArguments {
+    /// Number of processes.
+    #[arg(long, default_value_t = 4)]
+    workers: u64,
+    /// Duration in seconds.
+    #[arg(long, default_value_t = 30.0)]
+    seconds: f64,
+    /// Average lifetime of a process in milliseconds.
+    #[arg(long, default_value_t = 1000)]
+    life_millis: u64,
+    /// Seed of the times of kills and stops.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Folder in which to create the store, which is removed on success [default: a new one in the system's folder for temporary
+    /// files].
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Is a worker.
+    #[arg(long, hide = true, requires = "dir")]
+    worker: Option<u64>,
+}
+
+/// Runs it; whether all went well.
+#[allow(clippy::disallowed_methods, reason = "a folder of the command's own")]
+pub(crate) fn run(arguments: &WorkersArguments) -> Result<bool, String> {
+    if let (Some(worker), Some(store)) = (arguments.worker, &arguments.dir) {
+        return child::live(store, worker).map(|()| true);
+    }
+    let default = std::env::temp_dir().join(format!("plimsoll-workers-{}", std::process::id()));
+    let dir = arguments.dir.clone().unwrap_or(default);
+    let told = |error: std::io::Error| format!("{}: {error}", dir.display());
+    std::fs::create_dir_all(&dir).map_err(told)?;
+    if std::fs::read_dir(&dir).map_err(told)?.next().is_some() {
+        return Err(format!("{}: there is something in it already; give an empty folder", dir.display()));
+    }
+    let workers = Workers {
+        program: std::env::current_exe().map_err(|error| error.to_string())?,
+        dir: dir.clone(),
+        workers: arguments.workers.max(1),
+        time: Duration::from_secs_f64(arguments.seconds.max(0.0)),
+        life: Duration::from_millis(arguments.life_millis.max(1)),
+        seed: arguments.seed,
+    };
+    match workers.run() {
+        Ok(report) => {
+            let (longest, most) = report.stalls_millis;
+            println!(
+                "{} workers killed, {} stopped for a while, {} ended; {} transfers acknowledged, at most {most} ms apart (99 of 100), {longest} the longest",
+                report.kills, report.stops, report.ends, report.acknowledged
+            );
+            std::fs::remove_dir_all(&dir).map_err(told)?;
+            Ok(true)
+        }
+        Err(failure) => {
+            println!("FAILED workers --seed {}: {failure} (the store is in {})", arguments.seed, dir.display());
+            Ok(false)
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Workers test: several processes have one store open, and each of them may be killed or stopped at any moment.
+//!
+//! A worker ([`child`]) moves money between accounts, counts its transfers in the store, and prints each one that was acknowledged; now and then
+//! it sums up all accounts in a snapshot. The parent starts, kills (SIGKILL), stops (SIGSTOP) and continues workers at random moments, and
+//! checks what each one finds when it starts: every transfer that was acknowledged to the one before it is there. In the end it opens the store
+//! alone: no acknowledged transfer is lost, the sum is right, and no byte on the disk is wrong.
+
+pub mod child;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use plimsoll::{Db, Options};
+use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::random::Random;
+use plimsoll_disk::thread::spawn;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::failure::{Failure, Outcome, ensure};
+use crate::workers::child::{ACCOUNTS, OPENING_BALANCE, count_of, sum};
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Workers {
+    /// The binary that can be a worker.
+    pub program: PathBuf,
+    /// An empty folder.
+    pub dir: PathBuf,
+    /// How many workers there are at a time.
+    pub workers: u64,
+    /// For how long.
+    pub time: Duration,
+    /// How long a worker lives on average until it is killed.
+    pub life: Duration,
+    /// Seed of the times of kills and stops.
+    pub seed: u64,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Workers that were killed.
+    pub kills: u64,
+    /// Workers that were stopped and continued.
+    pub stops: u64,
+    /// Workers that left in order.
+    pub ends: u64,
+    /// Transfers that were acknowledged.
+    pub acknowledged: u64,
+    /// The longest time between two acknowledged transfers of a worker that was not stopped itself, while no other one was stopped: in
+    /// milliseconds, the longest and the 99th of a hundred.
+    pub stalls_millis: (u64, u64),
+}
+
+/// How workers and the parent open the store.
+pub(crate) fn options() -> Options {
+    Options::new().memory_bytes(16 << 20).memtable_bytes(256 << 10).segment_bytes(1 << 20)
+}
+
+fn failed(what: &str) -> impl Fn(plimsoll::Error) -> Failure + '_ {
+    move |error| Failure::new(format!("{what}: {error} [{error:?}]"))
+}
+
+fn of_worker(error: impl std::fmt::Display) -> Failure {
+    Failure::new(format!("a worker: {error}"))
+}
+
+/// What a worker has printed so far.
+#[derive(Debug, Default)]
+struct Told {
+    /// The count that it found when it started.
+    found: Option<u64>,
+    /// The last count that was acknowledged.
+    acknowledged: u64,
+    /// When: by the parent's clock.
+    last_nanos: u64,
+    /// Times between two acknowledgements, in milliseconds, of those above [`STALL_MILLIS`].
+    gaps_millis: Vec<u64>,
+    /// Acknowledgements.
+    times: u64,
+}
+
+struct Running {
+    child: Child,
+    told: Arc<Mutex<Told>>,
+    lines: JoinHandle<()>,
+    complaints: JoinHandle<String>,
+}
+
+impl Running {
+    fn start(program: &Path, store: &Path, number: u64, clock: &Arc<SystemClock>) -> Outcome<Self> {
+        let mut command = Command::new(program);
+        command.args(["workers", "--worker", &number.to_string(), "--dir"]).arg(store);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(of_worker)?;
+        let stdout = child.stdout.take().ok_or_else(|| of_worker("no output"))?;
+        let stderr = child.stderr.take().ok_or_else(|| of_worker("no output"))?;
+        let told = Arc::new(Mutex::new(Told::default()));
+        let (theirs, clock) = (Arc::clone(&told), Arc::clone(clock));
+        let lines = spawn("lines", move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let mut told = theirs.lock().unwrap_or_else(PoisonError::into_inner);
+                let now = clock.monotonic_nanos();
+                match line.split_once(' ') {
+                    Some(("found", count)) => told.found = count.parse().ok(),
+                    Some(("did", count)) => {
+                        if let Ok(count) = count.parse() {
+                            told.acknowledged = count;
+                        }
+                        let gap = now.saturating_sub(told.last_nanos) / 1_000_000;
+                        if told.times > 0 {
+                            told.gaps_millis.push(gap);
+                        }
+                        told.times += 1;
+                    }
+                    _ => {}
+                }
+                told.last_nanos = now;
+            }
+        });
+        let complaints = spawn("complaints", move || std::io::read_to_string(stderr).unwrap_or_default());
+        Ok(Self { child, told, lines: lines.map_err(of_worker)?, complaints: complaints.map_err(of_worker)? })
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn signal(&self, signal: Signal) -> Outcome {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| of_worker("no id"))?;
+        kill_process(pid, signal).map_err(of_worker)
+    }
+
+    /// Ends it, by a kill or by closing its input; returns what it told.
+    fn end(mut self, kills: bool) -> Outcome<Told> {
+        let by_itself = self.child.try_wait().map_err(of_worker)?;
+        if kills {
+            self.child.kill().map_err(of_worker)?;
+        } else {
+            drop(self.child.stdin.take());
+        }
+        let status = self.child.wait().map_err(of_worker)?;
+        self.lines.join().map_err(|_| of_worker("a thread panicked"))?;
+        let complaints = self.complaints.join().map_err(|_| of_worker("a thread panicked"))?;
+        let is_right = by_itself.is_none() && (kills || status.success());
+        ensure(is_right, || format!("a worker ended by itself ({status}): {complaints}"))?;
+        Ok(std::mem::take(&mut *self.told.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+impl Workers {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Something acknowledged is lost, a sum is wrong, a worker fails, or the store is damaged.
+    pub fn run(&self) -> Outcome<Report> {
+        let clock = Arc::new(SystemClock::new());
+        let store = self.dir.join("store");
+        let mut random = Random::new(self.seed);
+        let mut report = Report::default();
+        let mut gaps = Vec::new();
+        // What was acknowledged to each worker, over all of its lives.
+        let mut acknowledged = vec![0; self.workers as usize];
+        let start = |number: usize| Running::start(&self.program, &store, number as u64, &clock);
+        let mut running: Vec<Running> = (0..self.workers as usize).map(start).collect::<Outcome<_>>()?;
+        let pause = self.life / u32::try_from(self.workers.max(1)).unwrap_or(1);
+        while clock.monotonic_nanos() < self.time.as_nanos() as u64 {
+            let times = -((random.below(1_000_000) + 1) as f64 / 1e6).ln();
+            clock.sleep(pause.mul_f64(times).min(Duration::from_secs(10)));
+            let number = random.below(self.workers) as usize;
+            if random.chance(0.1) {
+                running[number].signal(Signal::STOP)?;
+                clock.sleep(Duration::from_millis(random.below(1000)));
+                running[number].signal(Signal::CONT)?;
+                report.stops += 1;
+                // These are no measurements of the others.
+                running.iter().for_each(|worker| worker.told().times = 0);
+                continue;
+            }
+            let kills = random.chance(0.8);
+            let worker = running.swap_remove(number);
+            self.take(worker, kills, &mut acknowledged[number], &mut gaps, &mut report)?;
+            running.push(start(number)?);
+            let last = running.len() - 1;
+            running.swap(number, last);
+        }
+        for (number, worker) in running.into_iter().enumerate() {
+            let kills = random.chance(0.5);
+            self.take(worker, kills, &mut acknowledged[number], &mut gaps, &mut report)?;
+        }
+        gaps.sort_unstable();
+        let at = |part: usize| gaps.get((gaps.len() * part / 100).min(gaps.len().saturating_sub(1))).copied();
+        report.stalls_millis = (gaps.last().copied().unwrap_or(0), at(99).unwrap_or(0));
+        self.look(&store, &acknowledged)?;
+        Ok(report)
+    }
+
+    /// Ends a worker, and checks what it found and did.
+    fn take(
+        &self,
+        worker: Running,
+        kills: bool,
+        before: &mut u64,
+        gaps: &mut Vec<u64>,
+        report: &mut Report,
+    ) -> Outcome {
+        let told = worker.end(kills)?;
+        *if kills { &mut report.kills } else { &mut report.ends } += 1;
+        if let Some(found) = told.found {
+            ensure((*before..=*before + 1).contains(&found), || {
+                format!("a worker found its count at {found}, {before} was acknowledged")
+            })?;
+            *before = (*before).max(found);
+        }
+        report.acknowledged += told.acknowledged.saturating_sub(*before);
+        *before = (*before).max(told.acknowledged);
+        gaps.extend(told.gaps_millis);
+        Ok(())
+    }
+
+    /// Opens the store alone.
+    fn look(&self, store: &Path, acknowledged: &[u64]) -> Outcome {
+        let db = Db::open(store, options()).map_err(failed("the store does not open"))?;
+        let space = db.keyspace("bank").map_err(failed("keyspace"))?;
+        for (number, acknowledged) in acknowledged.iter().enumerate() {
+            let found = count_of(&db.snapshot(), &space, number as u64).map_err(failed("count"))?;
+            ensure((*acknowledged..=*acknowledged + 1).contains(&found), || {
+                format!("worker {number} is at {found}, {acknowledged} was acknowledged")
+            })?;
+        }
+        let sum = sum(&db.snapshot(), &space).map_err(failed("sum"))?;
+        ensure(sum == ACCOUNTS * OPENING_BALANCE, || format!("the sum is {sum}"))?;
+        let report = db.verify(&mut |_| {}).map_err(failed("verify"))?;
+        ensure(report.problems.is_empty(), || format!("verify: {:?}", report.problems))?;
+        db.close().map_err(failed("close"))
+    }
+}

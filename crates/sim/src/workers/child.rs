@@ -1,0 +1,146 @@
+//! A worker: one of several processes that have a store open.
+//!
+//! It prints `found COUNT` when it begins, and `did COUNT` for each transfer that was acknowledged. It ends when its input is closed.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use plimsoll::{Db, Error, Keyspace, Result, Snapshot};
+use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::random::Random;
+use plimsoll_disk::thread::spawn;
+
+use crate::content::Content;
+use crate::workers::options;
+
+/// Accounts, and what is in each at first.
+pub(crate) const ACCOUNTS: u64 = 40;
+pub(crate) const OPENING_BALANCE: u64 = 1000;
+
+/// Transfers between two sums.
+const SUM_EVERY: u64 = 25;
+
+fn account(number: u64) -> String {
+    format!("account/{number:03}")
+}
+
+fn number_in(value: Option<&[u8]>) -> u64 {
+    value.and_then(|value| value.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+/// The count of a worker's transfers in a snapshot.
+pub(crate) fn count_of(snapshot: &Snapshot, space: &Keyspace, worker: u64) -> Result<u64> {
+    Ok(number_in(snapshot.get(space, format!("count/{worker}"))?.as_deref()))
+}
+
+/// The sum of all accounts in a snapshot.
+pub(crate) fn sum(snapshot: &Snapshot, space: &Keyspace) -> Result<u64> {
+    let mut sum = 0;
+    for row in snapshot.prefix(space, "account/")? {
+        sum += number_in(Some(&row?.1));
+    }
+    Ok(sum)
+}
+
+/// What a worker puts beside its count: usually small, at times too large for a run, for a record, for a buffer.
+fn beside(worker: u64, count: u64) -> Content {
+    let bytes = match count % 32 {
+        7 => 2_000,
+        15 => 70_000,
+        31 => 300_000,
+        _ => 40,
+    };
+    Content { bytes, seed: (worker * 1_000_000 + count) as u32 }
+}
+
+/// Works until its input is closed.
+///
+/// # Errors
+/// Any error of the store, and an answer that is wrong.
+pub fn live(store: &Path, worker: u64) -> std::result::Result<(), String> {
+    let over = Arc::new(AtomicBool::new(false));
+    let ears = Arc::clone(&over);
+    let listening = spawn("input", move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        ears.store(true, Ordering::Release);
+    });
+    listening.map_err(|error| error.to_string())?;
+    let db = Db::open(store, options().shared(true)).map_err(|error| format!("open: {error} [{error:?}]"))?;
+    work(&db, worker, &over).map_err(|error| format!("{error} [{error:?}]"))??;
+    db.close().map_err(|error| format!("close: {error}"))
+}
+
+fn work(db: &Db, worker: u64, over: &AtomicBool) -> Result<std::result::Result<(), String>> {
+    let space = db.keyspace("bank")?;
+    open_accounts(db, &space)?;
+    let mut random = Random::new(SystemClock::new().wall_micros() ^ worker);
+    let mut count = count_of(&db.snapshot(), &space, worker)?;
+    print(&format!("found {count}\n"));
+    let key = format!("beside/{worker}");
+    loop {
+        let found = db.get(&space, &key)?;
+        let is_right = match &found {
+            None => count == 0,
+            Some(found) => beside(worker, count).is(found),
+        };
+        if !is_right {
+            let bytes = found.map_or(0, |found| found.len());
+            return Ok(Err(format!("after transfer {count}, what is beside it is another one's: {bytes} bytes")));
+        }
+        if over.load(Ordering::Acquire) {
+            return Ok(Ok(()));
+        }
+        count += 1;
+        transfer(db, &space, worker, count, &mut random)?;
+        print(&format!("did {count}\n"));
+        if count.is_multiple_of(SUM_EVERY) {
+            let sum = sum(&db.snapshot(), &space)?;
+            if sum != ACCOUNTS * OPENING_BALANCE {
+                return Ok(Err(format!("the accounts sum up to {sum}")));
+            }
+        }
+    }
+}
+
+fn print(line: &str) {
+    // Without a parent there is no one to tell.
+    let _ = std::io::stdout().lock().write_all(line.as_bytes());
+}
+
+/// The first worker gives each account its balance; others that try conflict.
+fn open_accounts(db: &Db, space: &Keyspace) -> Result<()> {
+    retry(db, |tx| {
+        if tx.get(space, account(0))?.is_none() {
+            for number in 0..ACCOUNTS {
+                tx.put(space, account(number), OPENING_BALANCE.to_le_bytes())?;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn transfer(db: &Db, space: &Keyspace, worker: u64, count: u64, random: &mut Random) -> Result<()> {
+    let (from, to) = (account(random.below(ACCOUNTS)), account(random.below(ACCOUNTS)));
+    let wanted = random.below(100);
+    let value = beside(worker, count).make();
+    retry(db, |tx| {
+        let has = number_in(tx.get(space, &from)?.as_deref());
+        let amount = wanted.min(has);
+        tx.put(space, &from, (has - amount).to_le_bytes())?;
+        let has = number_in(tx.get(space, &to)?.as_deref());
+        tx.put(space, &to, (has + amount).to_le_bytes())?;
+        tx.put(space, format!("count/{worker}"), count.to_le_bytes())?;
+        tx.put(space, format!("beside/{worker}"), &value)
+    })
+}
+
+fn retry(db: &Db, mut change: impl FnMut(&mut plimsoll::Transaction) -> Result<()>) -> Result<()> {
+    loop {
+        match db.transact(&mut change) {
+            Err(Error::Conflict { .. }) => {}
+            done => return done,
+        }
+    }
+}
