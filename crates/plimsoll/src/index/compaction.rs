@@ -219,7 +219,7 @@ impl Compaction {
     /// Does a bounded piece of a job; starts the job that `task` returns if none is under way.
     fn work(&self, unasked: Unasked, task: impl FnOnce(&Jobs) -> Option<Task>) -> Result<Progress> {
         let mut jobs = lock(&self.jobs);
-        if jobs.stopped.is_some() {
+        if jobs.stopped.is_some() || !self.core.context.duty.may_write() {
             return Ok(Progress::Idle);
         }
         self.begin_jobs(&mut jobs, task);

@@ -223,6 +223,10 @@ impl Core {
     /// Lets `plan` decide how the runs change, writes the manifest, and publishes the new view. `plan` is called under the record's lock,
     /// so the runs do not change in between.
     pub(crate) fn install(&self, plan: impl FnOnce(&View) -> Change) -> Result<(), (Outcome, Error)> {
+        if !self.context.duty.may_write() {
+            let pid = self.context.duty.members().and_then(|members| members.keeper_pid());
+            return Err((Outcome::Old, Error::NotKeeper { pid }));
+        }
         let mut record = lock(&self.record);
         let change = plan(&self.view());
         let mut head = record.clone();
