@@ -338,7 +338,10 @@ impl Log for FileLog {
     }
 
     fn submit(&self, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError> {
-        append::submit(&self.log, draft, expected)
+        match self.log.env.members() {
+            Some(members) => Turn::take(&self.log, members)?.submit_expecting(draft, expected),
+            None => append::submit(&self.log, draft, expected),
+        }
     }
 
     fn wait_durable(&self, glsn: Glsn) -> Result<(), LogError> {

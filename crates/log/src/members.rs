@@ -302,6 +302,11 @@ impl Members {
         self.slot as u64 + 1
     }
 
+    /// The number of this member's slot.
+    pub(crate) fn slot(&self) -> usize {
+        self.slot
+    }
+
     /// Promises to open no moment below `floor`.
     pub fn set_floor(&self, floor: Glsn) {
         self.set(SlotWord::Floor, floor.0);

@@ -8,6 +8,7 @@
 //!    not at the sync.
 
 mod record_writer;
+mod shared_segment;
 
 use std::sync::{Arc, MutexGuard};
 
@@ -25,8 +26,6 @@ use crate::file_log::segments::entry_offsets::EntryOffsets;
 use crate::file_log::segments::list::Sealing;
 use crate::file_log::segments::offset_table::OffsetTable;
 use crate::file_log::segments::segment::Segment;
-use crate::file_log::shared::turn::Turn;
-use crate::file_log::shared::{end_of, next_segment};
 use crate::file_log::tail::order::{End, Order};
 use crate::format::fragment::FRAGMENT_HEADER_BYTES;
 use crate::format::layout::place_record;
@@ -96,15 +95,12 @@ fn seal_of(order: &Order) -> FragmentSeal {
     FragmentSeal { segment_seed: segment_seed(order.header.log_id, order.header.first), epoch: order.epoch }
 }
 
-/// Gives a record its place in the order.
+/// Gives a record its place in the order of a log that this process has alone.
 pub(crate) fn submit(log: &OpenLog, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError> {
-    if let Some(members) = log.env.members() {
-        return Turn::take(log, members)?.submit_expecting(draft, expected);
-    }
     submit_in_order(log, &mut *log.tail.order()?, draft, expected)
 }
 
-/// As [`submit`], for a caller that has the right to append.
+/// Gives a record its place in the order, for a caller that has the right to append.
 pub(crate) fn submit_in_order(
     log: &OpenLog,
     order: &mut Order,
@@ -144,7 +140,7 @@ pub(crate) fn submit_in_order(
 fn publish(log: &OpenLog, order: &Order) -> Result<(), LogError> {
     if let Some(members) = log.env.members() {
         log.durability.writer()?.write_out(&log.tail)?;
-        members.set_end(&end_of(order));
+        members.set_end(&order.published_end());
     }
     Ok(())
 }
@@ -295,7 +291,7 @@ fn roll_to_new_segment(log: &OpenLog, order: &mut Order, seal: Seal) -> Result<(
     let zeroed = zero_step(log, order).min(u64::from(header.segment_bytes)).next_multiple_of(BLOCK_BYTES as u64);
     if let Some(members) = log.env.members() {
         drop(writer);
-        return next_segment::begin(log, members, order, header, zeroed, entry_offsets);
+        return shared_segment::begin(log, members, order, header, zeroed, entry_offsets);
     }
     let file = begin_segment(&*log.env.options.disk, &log.env.options.dir, &header, zeroed)?;
     writer.write_out(&log.tail).map_err(|error| log.durability.group.poison(&error))?;

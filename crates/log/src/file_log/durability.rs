@@ -5,6 +5,7 @@
 
 pub(crate) mod flusher;
 pub(crate) mod group_commit;
+pub(crate) mod shared_sync;
 pub(crate) mod syncing;
 pub(crate) mod writer;
 
@@ -16,10 +17,10 @@ use plimsoll_disk::vfs::DirLock;
 use crate::error::LogError;
 use crate::file_log::durability::flusher::{FlushSignal, Flusher};
 use crate::file_log::durability::group_commit::GroupCommit;
+use crate::file_log::durability::shared_sync::{Wanted, sync};
 use crate::file_log::durability::syncing::Syncing;
 use crate::file_log::durability::writer::SegmentWriter;
 use crate::file_log::env::{Env, lock};
-use crate::file_log::shared::sync::{Wanted, sync};
 use crate::file_log::tail::Tail;
 use crate::file_log::tail::order::End;
 use crate::glsn::{Glsn, Position};

@@ -1,12 +1,15 @@
 //! The environment that every part of an open log shares: options, id, open files; and how locks are taken.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use plimsoll_disk::vfs::{DirLock, LockError};
 
 use crate::error::LogError;
+use crate::file_log::files::names::FileName;
 use crate::file_log::files::open_files::OpenFiles;
 use crate::file_log::options::{FileLogOptions, Mode};
+use crate::glsn::Glsn;
 use crate::members::Members;
 
 /// The environment of an open log.
@@ -38,6 +41,12 @@ impl Env {
     /// Whether another process may trim the log.
     pub(crate) fn may_be_trimmed_elsewhere(&self) -> bool {
         self.is_read_only() || self.options.shared.is_some()
+    }
+
+    /// Where a segment's table is written before it gets its name, if other processes may be writing it, too.
+    pub(crate) fn table_draft(&self, first: Glsn) -> Option<PathBuf> {
+        let members = self.members()?;
+        Some(FileName::Table(first).draft_of(members.slot(), &self.options.dir))
     }
 
     /// Fails if the log is open read-only.

@@ -3,10 +3,11 @@
 //! Law: recovery may be killed anywhere and run again: zeros are written over the cut bytes before anything else
 //! happens, and a tail that is partly zero is still torn.
 
-pub(crate) mod active;
-pub(crate) mod assemble;
+mod active;
+mod assemble;
+mod beside;
 mod decide;
-pub(crate) mod find;
+mod find;
 
 use std::io;
 
@@ -19,11 +20,11 @@ use crate::file_log::open_log::OpenLog;
 use crate::file_log::options::{FileLogOptions, Mode, OpenReport};
 use crate::file_log::recovery::active::{enlarge_if_empty, read_active};
 use crate::file_log::recovery::assemble::assemble;
+use crate::file_log::recovery::beside::{open_beside, publish};
 use crate::file_log::recovery::find::{
     LogFiles, check_tables, find_files, find_folder, find_named_files, no_log, sweep_unfinished,
 };
 use crate::file_log::segments::create::{NotCreated, create_segment};
-use crate::file_log::shared::open::{open_beside, publish};
 use crate::format::genesis_chain;
 use crate::format::segment_header::SegmentHeader;
 use crate::glsn::Glsn;

@@ -2,6 +2,7 @@
 
 pub(crate) mod create;
 pub(crate) mod entry_offsets;
+pub(crate) mod header_file;
 pub(crate) mod list;
 pub(crate) mod named_blobs;
 pub(crate) mod offset_table;

@@ -24,6 +24,7 @@ const STOREYS: [(&str, &str, &[&str]); 2] = [
             "blobs",
             "open_log",
             "append",
+            "shared",
             "read",
             "keep",
             "recovery",

@@ -31,6 +31,21 @@ impl FileName {
         dir.join(self.name())
     }
 
+    /// The path until it is finished, of a file that several members may be writing at the same time; `member` is the number of this one.
+    pub(crate) fn draft_of(self, member: usize, dir: &Path) -> PathBuf {
+        dir.join(format!("{}.{member}{UNFINISHED}", self.name()))
+    }
+
+    /// Whether a name is that of a file of the log that is not finished.
+    pub(crate) fn is_unfinished(name: &str) -> bool {
+        let of = |name: &str| Self::parse(name).is_some();
+        name.strip_suffix(UNFINISHED).is_some_and(|name| {
+            let of_member =
+                name.rsplit_once('.').filter(|(_, member)| member.bytes().all(|byte| byte.is_ascii_digit()));
+            of(name) || of_member.is_some_and(|(name, _)| of(name))
+        })
+    }
+
     /// The file that a name belongs to; `None` for files that are not the log's.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let (number, kind) = name.split_once('.')?;
@@ -72,5 +87,18 @@ mod tests {
             assert_eq!(FileName::parse(other), None, "{other}");
         }
         assert_eq!(unfinished(Path::new("a/b.seg")), Path::new("a/b.seg.tmp"));
+        let draft = FileName::Table(Glsn(1)).draft_of(12, Path::new("a"));
+        assert_eq!(draft, Path::new("a/00000000000000000001.idx.12.tmp"));
+        for unfinished in ["00000000000000000001.idx.12.tmp", "00000000000000000001.seg.tmp"] {
+            assert!(FileName::is_unfinished(unfinished), "{unfinished}");
+        }
+        for other in [
+            "00000000000000000001.idx.x.tmp",
+            "00000000000000000001.idx",
+            "1.idx.tmp",
+            "00000000000000000001.idx.1.1.tmp",
+        ] {
+            assert!(!FileName::is_unfinished(other), "{other}");
+        }
     }
 }

@@ -76,6 +76,19 @@ pub(crate) fn read_twice(file: &dyn File, bytes: &mut [u8], again: &mut [u8], at
     Err(LogError::Io { kind: io::ErrorKind::InvalidData, message, source: None })
 }
 
+/// Writes the bytes of a segment between two offsets once more, so that the next sync must save them. Does not sync.
+pub(crate) fn write_again(file: &dyn File, from: u64, end: u64, staging: &mut [u8]) -> Result<(), LogError> {
+    let mut at = from;
+    let (bytes, again) = staging.split_at_mut(staging.len() / 2);
+    while at < end {
+        let piece = (end - at).min(bytes.len() as u64) as usize;
+        read_twice(file, &mut bytes[..piece], &mut again[..piece], at)?;
+        file.write_at(&bytes[..piece], at)?;
+        at += piece as u64;
+    }
+    Ok(())
+}
+
 /// Reads bytes of a segment; after the file's end they are zeros. A file that was cut within the last record's padding
 /// has lost nothing.
 pub(crate) fn read_zero_padded(file: &dyn File, into: &mut [u8], at: u64) -> io::Result<()> {

@@ -9,7 +9,7 @@ use plimsoll_memory::chunk::CHUNK_BYTES;
 use crate::blob::BlobRef;
 use crate::error::LogError;
 use crate::file_log::files::names::FileName;
-use crate::file_log::files::rewrite::{open_for_writing, read_twice};
+use crate::file_log::files::rewrite::{open_for_writing, write_again};
 use crate::file_log::files::zeros::{has_no_room, write_zeros};
 use crate::file_log::options::{FileLogOptions, OpenReport};
 use crate::file_log::recovery::decide::decide;
@@ -111,19 +111,6 @@ fn make_durable(
     file.sync()?;
     // The segment's name may not be durable either.
     Ok(options.disk.sync_dir(&options.dir)?)
-}
-
-/// Writes the bytes of a segment between two offsets once more, so that the next sync must save them. Does not sync.
-pub(crate) fn write_again(file: &dyn File, from: u64, end: u64, staging: &mut [u8]) -> Result<(), LogError> {
-    let mut at = from;
-    let (bytes, again) = staging.split_at_mut(staging.len() / 2);
-    while at < end {
-        let piece = (end - at).min(bytes.len() as u64) as usize;
-        read_twice(file, &mut bytes[..piece], &mut again[..piece], at)?;
-        file.write_at(&bytes[..piece], at)?;
-        at += piece as u64;
-    }
-    Ok(())
 }
 
 pub(crate) fn most_entries(options: &FileLogOptions) -> u32 {

@@ -10,11 +10,12 @@ use plimsoll_memory::budget::Kind;
 use plimsoll_memory::page::{PAGE_BYTES, check_page, page_payload};
 
 use crate::error::LogError;
-use crate::file_log::files::names::{FileName, UNFINISHED};
+use crate::file_log::files::names::FileName;
 use crate::file_log::options::{FileLogOptions, Mode};
+use crate::file_log::segments::header_file::{open_header, read_header};
 use crate::file_log::segments::walk::{NoVisitor, walk_segment};
 use crate::format::offset_table::TableHeader;
-use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::segment_header::SegmentHeader;
 use crate::format::table_seed;
 use crate::glsn::Glsn;
 
@@ -51,8 +52,7 @@ pub(crate) fn find_folder(options: &FileLogOptions) -> Result<(), LogError> {
 /// Removes files that were not finished.
 pub(crate) fn sweep_unfinished(options: &FileLogOptions, names: &[String]) -> Result<(), LogError> {
     for name in names {
-        let of_log = name.strip_suffix(UNFINISHED).is_some_and(|name| FileName::parse(name).is_some());
-        if of_log {
+        if FileName::is_unfinished(name) {
             options.disk.remove(&options.dir.join(name))?;
         }
     }
@@ -112,29 +112,6 @@ pub(crate) fn find_named_files(options: &FileLogOptions, names: Vec<String>) -> 
         }
     }
     Ok(found)
-}
-
-/// Opens a segment whose header is going to be read.
-pub(crate) fn open_header(options: &FileLogOptions, first: Glsn) -> Result<Arc<dyn File>, LogError> {
-    let file = options.disk.open(&FileName::Segment(first).path(&options.dir), Open::Read, Caching::Buffered)?;
-    file.will_read(0, SEGMENT_HEADER_BYTES as u64);
-    Ok(file)
-}
-
-/// Reads the header of the segment that begins with `first`.
-pub(crate) fn read_header(file: &dyn File, first: Glsn) -> Result<SegmentHeader, LogError> {
-    let name = FileName::Segment(first);
-    let mut bytes = [0; SEGMENT_HEADER_BYTES];
-    let n = file.read_at(&mut bytes, 0)?;
-    let corrupt = |what: &str| LogError::Corrupt { glsn: first, file: name.name(), offset: 0, what: what.to_owned() };
-    let header = SegmentHeader::decode(&bytes[..n]).map_err(|error| match error {
-        HeaderError::Bad(what) => corrupt(what),
-        HeaderError::Newer(message) => LogError::Format { message },
-    })?;
-    if header.first != first || first == Glsn::NONE {
-        return Err(corrupt("the segment has the name of another one"));
-    }
-    Ok(header)
 }
 
 /// Looks for missing segments: each table has the position after its segment. If a table does not fit, its segment is

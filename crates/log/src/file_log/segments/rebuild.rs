@@ -90,7 +90,16 @@ impl Segments {
             let seed = table_seed(self.env.id, segment.first());
             self.env.files.forget(FileName::Table(segment.first()));
             let (disk, dir) = (&*self.env.options.disk, &self.env.options.dir);
-            let written = write_table(disk, dir, header, seed, &mut source, &mut scratch, &mut writing);
+            let written = write_table(
+                disk,
+                dir,
+                self.env.table_draft(header.first),
+                header,
+                seed,
+                &mut source,
+                &mut scratch,
+                &mut writing,
+            );
             self.env.files.forget(FileName::Table(segment.first()));
             if written.is_ok() {
                 let table =

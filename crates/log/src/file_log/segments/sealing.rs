@@ -41,7 +41,16 @@ impl Segments {
         let seed = table_seed(header.log_id, header.first);
         self.env.files.forget(FileName::Table(header.first));
         let (disk, dir) = (&*self.env.options.disk, &self.env.options.dir);
-        let written = write_table(disk, dir, header, seed, &mut FromMemory(&table), &mut scratch, staging);
+        let written = write_table(
+            disk,
+            dir,
+            self.env.table_draft(header.first),
+            header,
+            seed,
+            &mut FromMemory(&table),
+            &mut scratch,
+            staging,
+        );
         // A reader may have opened the one that was replaced.
         self.env.files.forget(FileName::Table(header.first));
         let opened = written.ok().and_then(|_| TableFile::open(&self.env, header.first).ok());

@@ -4,7 +4,7 @@
 //! written under any budget.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 use plimsoll_memory::budget::{Budget, Kind};
@@ -65,22 +65,25 @@ impl SortScratch {
     }
 }
 
-/// Writes the table of a segment. `streams` and `blobs` of `header` are counted here. The file is not synced.
+/// Writes the table of a segment. `streams` and `blobs` of `header` are counted here. The file is not synced. With `draft` it is written there
+/// and renamed: other processes may be writing the same.
 pub(crate) fn write_table(
     disk: &dyn Disk,
     dir: &Path,
+    draft: Option<PathBuf>,
     mut header: TableHeader,
     file_seed: u64,
     source: &mut dyn TableSource,
     scratch: &mut SortScratch,
     staging: &mut [u8],
 ) -> Result<TableHeader, LogError> {
-    let path = FileName::Table(header.first).path(dir);
-    match disk.remove(&path) {
+    let name = FileName::Table(header.first).path(dir);
+    let path = draft.as_ref().unwrap_or(&name);
+    match disk.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
     }
-    let file = disk.open(&path, Open::CreateNew, Caching::Buffered)?;
+    let file = disk.open(path, Open::CreateNew, Caching::Buffered)?;
     let mut pages = PageWriter::new(&*file, file_seed, staging, 1);
     source.offsets(&mut |offset| pages.push(OFFSET_PAGE, &offset.to_le_bytes()))?;
     pages.end_section(OFFSET_PAGE)?;
@@ -98,6 +101,9 @@ pub(crate) fn write_table(
     first.push(HEADER_PAGE, &header.encode())?;
     first.end_section(HEADER_PAGE)?;
     first.flush()?;
+    if let Some(draft) = &draft {
+        disk.rename(draft, &name)?;
+    }
     Ok(header)
 }
 

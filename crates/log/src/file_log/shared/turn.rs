@@ -11,7 +11,6 @@ use crate::file_log::files::names::FileName;
 use crate::file_log::files::zeros::write_zeros;
 use crate::file_log::open_log::OpenLog;
 use crate::file_log::shared::catch_up::catch_up;
-use crate::file_log::shared::end_of;
 use crate::file_log::tail::order::Order;
 use crate::glsn::Glsn;
 use crate::members::Members;
@@ -101,7 +100,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         // What was written and not published is for the next one to bury.
         let left_all_right = match &self.order {
-            Some(order) => end_of(order) == self.members.end(),
+            Some(order) => order.published_end() == self.members.end(),
             None => self.got == Got::Clean,
         };
         if left_all_right {

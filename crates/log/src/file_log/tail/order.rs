@@ -10,6 +10,7 @@ use crate::format::BLOCK_BYTES;
 use crate::format::record::MAX_ENTRIES;
 use crate::format::segment_header::SegmentHeader;
 use crate::glsn::Glsn;
+use crate::members::words;
 
 /// The end of the last complete record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,12 @@ impl Order {
     /// Records end at or below this offset: the last block is reserved for a mark.
     pub(crate) fn limit(&self) -> u64 {
         u64::from(self.header.segment_bytes) - BLOCK_BYTES as u64
+    }
+
+    /// The end of the log as its members know it.
+    pub(crate) fn published_end(&self) -> words::End {
+        let End { offset, next, chain, timestamp } = self.end;
+        words::End { segment: self.header.first, offset, next, chain, timestamp, epoch: self.epoch }
     }
 
     /// Entries of the active segment.

@@ -5,19 +5,19 @@ use crate::file_log::append::{NewSegment, switch_to};
 use crate::file_log::files::zeros::has_no_room;
 use crate::file_log::open_log::OpenLog;
 use crate::file_log::segments::create::{NotCreated, create_segment};
-use crate::file_log::shared::end_of;
+use crate::file_log::segments::entry_offsets::EntryOffsets;
 use crate::file_log::tail::order::Order;
+use crate::format::segment_header::SegmentHeader;
 use crate::members::Members;
-use crate::members::words;
 
-/// Begins the segment of `new`, under the turn. The one before is durable then.
+/// Begins the segment with this header, under the turn; its first `zeroed` bytes are there. The one before is durable then.
 pub(crate) fn begin(
     log: &OpenLog,
     members: &Members,
     order: &mut Order,
-    header: crate::format::segment_header::SegmentHeader,
+    header: SegmentHeader,
     zeroed: u64,
-    entry_offsets: crate::file_log::segments::entry_offsets::EntryOffsets,
+    entry_offsets: EntryOffsets,
 ) -> Result<(), LogError> {
     log.durability.sync_to_end()?;
     let (disk, dir) = (&*log.env.options.disk, &log.env.options.dir);
@@ -29,7 +29,6 @@ pub(crate) fn begin(
     switch_to(log, order, &mut writer, NewSegment { header, file, zeroed, entry_offsets });
     writer.is_named();
     log.env.files.named(header.first);
-    let end: words::End = end_of(order);
-    members.set_end(&end);
+    members.set_end(&order.published_end());
     Ok(())
 }

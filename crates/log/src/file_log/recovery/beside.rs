@@ -13,7 +13,6 @@ use crate::file_log::recovery::active::{Active, ActiveVisitor, follow_with_new_s
 use crate::file_log::recovery::assemble::assemble;
 use crate::file_log::recovery::find::{LogFiles, check_tables, find_files};
 use crate::file_log::segments::walk::walk_segment;
-use crate::file_log::shared::end_of;
 use crate::members::{Members, words};
 
 /// How often it tries again while others begin segments and trim.
@@ -24,7 +23,7 @@ pub(crate) fn publish(log: &OpenLog, members: &Members) -> Result<(), LogError> 
     let order = log.tail.order()?;
     members.set_last_blob_id(log.blobs.registry.last_id());
     members.allow_entries(order.entries_max);
-    let end = end_of(&order);
+    let end = order.published_end();
     members.set_durable(&end.as_durable());
     members.set_end(&end);
     Ok(())

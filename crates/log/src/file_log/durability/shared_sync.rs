@@ -1,4 +1,7 @@
-//! One sync makes durable what all members have ordered.
+//! One sync makes durable what all members of a log ([`crate::members`]) have ordered.
+//!
+//! Law: after a sync that was begun and not ended, everything that is not known to be durable is written again before the next sync: the system
+//! may have told of a failure to the process that ended, and takes the bytes for written since.
 
 use std::sync::Arc;
 
@@ -7,7 +10,7 @@ use plimsoll_memory::budget::Kind;
 
 use crate::error::LogError;
 use crate::file_log::env::Env;
-use crate::file_log::recovery::active::write_again;
+use crate::file_log::files::rewrite::write_again;
 use crate::format::BLOCK_BYTES;
 use crate::glsn::Glsn;
 use crate::members::Members;

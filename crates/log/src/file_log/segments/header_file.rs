@@ -1,0 +1,34 @@
+//! Reads the header of a segment's file.
+
+use std::sync::Arc;
+
+use plimsoll_disk::vfs::{Caching, File, Open};
+
+use crate::error::LogError;
+use crate::file_log::files::names::FileName;
+use crate::file_log::options::FileLogOptions;
+use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::glsn::Glsn;
+
+/// Opens a segment whose header is going to be read.
+pub(crate) fn open_header(options: &FileLogOptions, first: Glsn) -> Result<Arc<dyn File>, LogError> {
+    let file = options.disk.open(&FileName::Segment(first).path(&options.dir), Open::Read, Caching::Buffered)?;
+    file.will_read(0, SEGMENT_HEADER_BYTES as u64);
+    Ok(file)
+}
+
+/// Reads the header of the segment that begins with `first`.
+pub(crate) fn read_header(file: &dyn File, first: Glsn) -> Result<SegmentHeader, LogError> {
+    let name = FileName::Segment(first);
+    let mut bytes = [0; SEGMENT_HEADER_BYTES];
+    let n = file.read_at(&mut bytes, 0)?;
+    let corrupt = |what: &str| LogError::Corrupt { glsn: first, file: name.name(), offset: 0, what: what.to_owned() };
+    let header = SegmentHeader::decode(&bytes[..n]).map_err(|error| match error {
+        HeaderError::Bad(what) => corrupt(what),
+        HeaderError::Newer(message) => LogError::Format { message },
+    })?;
+    if header.first != first || first == Glsn::NONE {
+        return Err(corrupt("the segment has the name of another one"));
+    }
+    Ok(header)
+}
