@@ -1,4 +1,5 @@
 //! The laws of what processes share, for every disk that has it.
+#![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

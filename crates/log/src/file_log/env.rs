@@ -1,12 +1,11 @@
 //! The environment that every part of an open log shares: options, id, open files; and how locks are taken.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use plimsoll_disk::vfs::{DirLock, LockError};
 
 use crate::error::LogError;
-use crate::file_log::files::names::FileName;
+use crate::file_log::files::names::{FileName, TablePlace};
 use crate::file_log::files::open_files::OpenFiles;
 use crate::file_log::options::{FileLogOptions, Mode};
 use crate::glsn::Glsn;
@@ -43,10 +42,10 @@ impl Env {
         self.is_read_only() || self.options.shared.is_some()
     }
 
-    /// Where a segment's table is written before it gets its name, if other processes may be writing it, too.
-    pub(crate) fn table_draft(&self, first: Glsn) -> Option<PathBuf> {
-        let members = self.members()?;
-        Some(FileName::Table(first).draft_of(members.slot(), &self.options.dir))
+    /// Where the table of the segment that begins with `first` is written.
+    pub(crate) fn table_place(&self, first: Glsn) -> TablePlace {
+        let (name, dir) = (FileName::Table(first), &self.options.dir);
+        TablePlace { path: name.path(dir), draft: self.members().map(|members| name.draft_of(members.slot(), dir)) }
     }
 
     /// Fails if the log is open read-only.

@@ -193,8 +193,10 @@ pub(crate) fn open_by(
     let replayed = replay(&log, &budget, &index, checkpoint, progress)?;
     let replay_nanos = watch.nanos() - before_replay;
     sequencer.replayed(replayed.last);
+    // The image is written by the one that has the store alone, or kept it when it was opened.
+    let of_image = Options { read_only: !duty.may_write(), ..options.clone() };
     let warm =
-        options.warm.then(|| warm(path, &options, &duty, &budget, &pool, &row_cache, &file_log, &index)).transpose()?;
+        options.warm.then(|| warm(path, &of_image, &budget, &pool, &row_cache, &file_log, &index)).transpose()?;
     let context = patience::Context { index: Arc::clone(&index), sequencer: Arc::clone(&sequencer) };
     let patience = Arc::new(Patience::new(&budget, context, options.background && !options.read_only));
     let context = checkpoints::Context {
@@ -295,7 +297,6 @@ impl Stopwatch {
 fn warm(
     path: &Path,
     options: &Options,
-    duty: &Duty,
     budget: &Budget,
     pool: &Arc<Pool>,
     row_cache: &Arc<RowCache>,
@@ -311,8 +312,7 @@ fn warm(
         log: Arc::clone(log),
         index: Arc::clone(index),
         row_cache: Arc::clone(row_cache),
-        // The image is the keeper's.
-        read_only: !duty.may_write(),
+        read_only: options.read_only,
         interval: options.warm_interval,
         bytes_per_second: options.warm_bytes_per_second,
         loads_at_once: options.sizes.restore_loads,

@@ -62,6 +62,14 @@ impl FileName {
     }
 }
 
+/// Where an offset table is written.
+#[derive(Clone, Debug)]
+pub(crate) struct TablePlace {
+    pub(crate) path: PathBuf,
+    /// Where it is written before it gets its name, if other members may be writing it at the same time.
+    pub(crate) draft: Option<PathBuf>,
+}
+
 /// Suffix of files that are not finished: they are removed at open.
 pub(crate) const UNFINISHED: &str = ".tmp";
 

@@ -89,17 +89,8 @@ impl Segments {
             let mut writing = budget.take(Kind::Staging)?;
             let seed = table_seed(self.env.id, segment.first());
             self.env.files.forget(FileName::Table(segment.first()));
-            let (disk, dir) = (&*self.env.options.disk, &self.env.options.dir);
-            let written = write_table(
-                disk,
-                dir,
-                self.env.table_draft(header.first),
-                header,
-                seed,
-                &mut source,
-                &mut scratch,
-                &mut writing,
-            );
+            let (disk, place) = (&*self.env.options.disk, self.env.table_place(header.first));
+            let written = write_table(disk, &place, header, seed, &mut source, &mut scratch, &mut writing);
             self.env.files.forget(FileName::Table(segment.first()));
             if written.is_ok() {
                 let table =

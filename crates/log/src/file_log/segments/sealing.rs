@@ -40,17 +40,8 @@ impl Segments {
         let _ = file.set_len(u64::from(header.end).next_multiple_of(BLOCK_BYTES as u64));
         let seed = table_seed(header.log_id, header.first);
         self.env.files.forget(FileName::Table(header.first));
-        let (disk, dir) = (&*self.env.options.disk, &self.env.options.dir);
-        let written = write_table(
-            disk,
-            dir,
-            self.env.table_draft(header.first),
-            header,
-            seed,
-            &mut FromMemory(&table),
-            &mut scratch,
-            staging,
-        );
+        let (disk, place) = (&*self.env.options.disk, self.env.table_place(header.first));
+        let written = write_table(disk, &place, header, seed, &mut FromMemory(&table), &mut scratch, staging);
         // A reader may have opened the one that was replaced.
         self.env.files.forget(FileName::Table(header.first));
         let opened = written.ok().and_then(|_| TableFile::open(&self.env, header.first).ok());

@@ -4,7 +4,6 @@
 //! written under any budget.
 
 use std::io;
-use std::path::{Path, PathBuf};
 
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 use plimsoll_memory::budget::{Budget, Kind};
@@ -12,7 +11,7 @@ use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, seal_page};
 
 use crate::error::LogError;
-use crate::file_log::files::names::FileName;
+use crate::file_log::files::names::TablePlace;
 use crate::format::offset_table::{
     BLOB_PAGE, DIRECTORY_PAGE, DirectoryItem, HEADER_PAGE, NamedBlob, OFFSET_PAGE, POSTING_PAGE, TableHeader,
 };
@@ -65,20 +64,17 @@ impl SortScratch {
     }
 }
 
-/// Writes the table of a segment. `streams` and `blobs` of `header` are counted here. The file is not synced. With `draft` it is written there
-/// and renamed: other processes may be writing the same.
+/// Writes the table of a segment. `streams` and `blobs` of `header` are counted here. The file is not synced.
 pub(crate) fn write_table(
     disk: &dyn Disk,
-    dir: &Path,
-    draft: Option<PathBuf>,
+    place: &TablePlace,
     mut header: TableHeader,
     file_seed: u64,
     source: &mut dyn TableSource,
     scratch: &mut SortScratch,
     staging: &mut [u8],
 ) -> Result<TableHeader, LogError> {
-    let name = FileName::Table(header.first).path(dir);
-    let path = draft.as_ref().unwrap_or(&name);
+    let path = place.draft.as_ref().unwrap_or(&place.path);
     match disk.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
@@ -101,8 +97,8 @@ pub(crate) fn write_table(
     first.push(HEADER_PAGE, &header.encode())?;
     first.end_section(HEADER_PAGE)?;
     first.flush()?;
-    if let Some(draft) = &draft {
-        disk.rename(draft, &name)?;
+    if let Some(draft) = &place.draft {
+        disk.rename(draft, &place.path)?;
     }
     Ok(header)
 }
