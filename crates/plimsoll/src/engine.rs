@@ -34,6 +34,7 @@ use crate::engine::maintenance::checkpoints::{self, Checkpoints};
 use crate::engine::maintenance::upkeep::Upkeep;
 use crate::engine::membership::Membership;
 use crate::engine::retention::RetentionHorizon;
+use crate::engine::trim::LogSpace;
 use crate::read::moments::OpenMoment;
 use crate::read::reader::Reader;
 use crate::txn::committer::Committer;
@@ -54,7 +55,8 @@ pub(crate) struct Engine {
     pub(crate) committer: Arc<Committer>,
     /// The reader's log, as its concrete type.
     pub(crate) file_log: Arc<FileLog>,
-    pub(crate) catalog: Catalog,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) space: Arc<LogSpace>,
     pub(crate) maintenance: Maintenance,
     pub(crate) opened: Opened,
     /// `None` if this process has the store alone.
@@ -78,8 +80,6 @@ pub(crate) struct Maintenance {
     pub(crate) warm: Option<Warm>,
     /// `None` if the store is read-only.
     pub(crate) checkpoints: Option<Checkpoints>,
-    /// Held while the log is trimmed, or its files are being copied.
-    pub(crate) trim_lock: Mutex<()>,
 }
 
 /// The result of opening the store.
@@ -124,7 +124,7 @@ impl Engine {
             return Ok(());
         }
         // Wait for a running backup or verification: afterwards another process may own the folder.
-        let no_backup = self.maintenance.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let no_backup = self.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(checkpoints) = &self.maintenance.checkpoints {
             checkpoints.stop();
         }

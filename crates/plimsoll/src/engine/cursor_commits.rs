@@ -44,7 +44,7 @@ pub(crate) fn open(store: &Arc<Engine>, name: &str, from: Glsn) -> Result<Glsn> 
 /// From now on, nothing at or after `from` is trimmed.
 fn hold(store: &Engine, name: &str, from: Glsn) -> Result<()> {
     // No trim is running: entries that exist now stay.
-    let _no_trim = store.maintenance.trim_lock.lock().unwrap_or_else(PoisonError::into_inner);
+    let _no_trim = store.space.trim_lock.lock().unwrap_or_else(PoisonError::into_inner);
     let first = store.reader.log.bounds().first;
     if from < first {
         return Err(Error::Trimmed { asked: from, first });

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
+use crate::engine::trim::LogSpace;
 use crate::index::view::Direction;
 use crate::read::point::KeyBuffer;
 use crate::read::span::Span;
@@ -203,12 +204,17 @@ pub(crate) fn note_streams(store: &Arc<Engine>) -> Result<()> {
 pub(crate) fn load(store: &Engine, at: Glsn) -> Result<()> {
     let (name, id) = DEFAULT;
     store.reader.keyspaces.learn(name, Record::new(id, store.options.retention));
+    learn(&store.space, at)
+}
+
+/// Learns the records of all keyspaces as of `at`. One that has none stays as it was: at no moment is less known than before.
+pub(crate) fn learn(space: &LogSpace, at: Glsn) -> Result<()> {
     let span = Span::new(SYSTEM, &(..))?;
-    let mut walk = store.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
+    let mut walk = space.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
     let mut key = Vec::new();
     while let Some(version) = walk.next(&mut key)? {
         if &version.key[4..] == STREAMS_MARK.as_bytes() {
-            store.catalog.streams_known.store(true, Ordering::Release);
+            space.catalog.streams_known.store(true, Ordering::Release);
             continue;
         }
         let Stored::Inline(record) = version.stored else {
@@ -219,8 +225,8 @@ pub(crate) fn load(store: &Engine, at: Glsn) -> Result<()> {
             .map_err(|_| Error::corrupt("the name of a keyspace is not text; see `plimsoll verify`"))?;
         let record = Record::decode(record)?;
         match dropped {
-            Some(_) => store.reader.keyspaces.learn_dropped(name, record),
-            None => store.reader.keyspaces.learn(name, record),
+            Some(_) => space.reader.keyspaces.learn_dropped(name, record),
+            None => space.reader.keyspaces.learn(name, record),
         }
     }
     Ok(())

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use plimsoll_disk::vfs::{DirLock, LockError};
@@ -13,8 +13,10 @@ use plimsoll_disk::worker::{Bell, Next, Worker};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::{Members, PATIENCE};
 
+use crate::engine::keyspace_commits;
 use crate::engine::steps;
-use crate::engine::{Engine, keyspace_commits};
+use crate::engine::trim::LogSpace;
+use crate::txn::committer::Committer;
 use crate::txn::follower::Learn;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::options::Options;
@@ -100,21 +102,20 @@ impl Membership {
     }
 
     /// Starts to look after what others need.
-    pub(crate) fn start(&self, store: &Weak<Engine>) -> Result<()> {
-        let (store, members, is_ending) = (Weak::clone(store), Arc::clone(&self.members), Arc::clone(&self.is_ending));
+    pub(crate) fn start(&self, space: &Arc<LogSpace>, committer: &Arc<Committer>) -> Result<()> {
+        // Not the store itself: it is closed where it is dropped, and that is not to be here.
+        let (space, committer) = (Arc::clone(space), Arc::clone(committer));
+        let (members, is_ending) = (Arc::clone(&self.members), Arc::clone(&self.is_ending));
         let mut before = Glsn::NONE;
         let step = move |_| {
             let seen = members.state();
             if is_ending.load(Ordering::Acquire) {
                 return Next::End;
             }
-            match store.upgrade() {
-                // What fails now is tried again at the next look; who needs it meanwhile gets the error.
-                Some(store) => drop(look(&store, &members)),
-                None => return Next::End,
-            }
+            // What fails now is tried again at the next look; who needs it meanwhile gets the error.
+            let is_reading = look(&space, &committer, &members).unwrap_or(false);
             let newest = members.next();
-            let patience = if newest == before { LOOK_IDLE } else { LOOK };
+            let patience = if newest == before && !is_reading { LOOK_IDLE } else { LOOK };
             before = newest;
             members.wait_for_change(seen, patience);
             Next::Again
@@ -135,9 +136,9 @@ impl Membership {
     }
 }
 
-/// Does what the other members need of this one.
-pub(crate) fn look(store: &Engine, members: &Members) -> Result<()> {
-    let (index, committer) = (&store.reader.index, &store.committer);
+/// Does what the other members need of this one. Returns whether it holds an older moment, which others keep versions for.
+fn look(space: &LogSpace, committer: &Committer, members: &Members) -> Result<bool> {
+    let index = &space.reader.index;
     committer.fresh();
     index.follow(members)?;
     if members.is_keeper() {
@@ -148,8 +149,7 @@ pub(crate) fn look(store: &Engine, members: &Members) -> Result<()> {
             committer.sequencer.try_at_applied(|applied| index.close_up_to(applied));
         }
         members.set_checkpoint(index.checkpoint().glsn);
-        committer.promise_floor();
-        steps::free_log(store)?;
+        steps::free_log(space)?;
     } else {
         // What the runs hold as well takes no memory, and needs no log.
         let let_go = |applied| {
@@ -159,20 +159,12 @@ pub(crate) fn look(store: &Engine, members: &Members) -> Result<()> {
         };
         committer.sequencer.try_at_applied(let_go);
         index.follow(members)?;
-        committer.promise_floor();
     }
-    Ok(())
+    Ok(committer.promise_floor() < committer.sequencer.visible())
 }
 
-impl Learn for Engine {
+impl Learn for LogSpace {
     fn learn_keyspaces(&self, at: Glsn) -> Result<()> {
-        keyspace_commits::load(self, at)
-    }
-}
-
-impl Engine {
-    /// The processes that have the store open, if there may be several.
-    pub(crate) fn members(&self) -> Option<&Arc<Members>> {
-        self.membership.as_ref().map(|membership| &membership.members)
+        keyspace_commits::learn(self, at)
     }
 }

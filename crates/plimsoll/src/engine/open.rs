@@ -13,7 +13,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use plimsoll_disk::clock::Clock;
 use plimsoll_disk::io_cause::IoCause;
@@ -36,6 +36,7 @@ use crate::engine::maintenance::upkeep::Upkeep;
 use crate::engine::membership::{Joining, Membership};
 use crate::engine::replay::replay;
 use crate::engine::retention::RetentionHorizon;
+use crate::engine::trim::LogSpace;
 use crate::engine::{Catalog, Engine, Maintenance, Opened};
 use crate::index::duty::Duty;
 use crate::index::manifest::Manifest;
@@ -227,6 +228,17 @@ pub(crate) fn open_by(
         learn: OnceLock::new(),
     });
     let committer = Committer::new(Arc::clone(&reader), sequencer, patience, options.clone(), follower);
+    let catalog = Arc::new(Catalog { cursors: Cursors::default(), horizon, streams_known: AtomicBool::new(false) });
+    let space = Arc::new(LogSpace {
+        reader: Arc::clone(&reader),
+        sequencer: Arc::clone(&committer.sequencer),
+        catalog: Arc::clone(&catalog),
+        file_log: Arc::clone(&file_log),
+        members: members.clone(),
+        clock: Arc::clone(&options.clock),
+        segment_bytes: options.segment_limit_bytes(),
+        trim_lock: Mutex::new(()),
+    });
     let store = Arc::new(Engine {
         path: path.to_owned(),
         options,
@@ -234,17 +246,17 @@ pub(crate) fn open_by(
         reader,
         committer: Arc::new(committer),
         file_log,
-        catalog: Catalog { cursors: Cursors::default(), horizon, streams_known: AtomicBool::new(false) },
-        maintenance: Maintenance { pool, upkeep: Mutex::new(upkeep), warm, checkpoints, trim_lock: Mutex::new(()) },
+        catalog,
+        space,
+        maintenance: Maintenance { pool, upkeep: Mutex::new(upkeep), warm, checkpoints },
         opened: Opened { stats: OnceLock::new(), warnings: report.warnings },
         membership: members.as_ref().map(Membership::new),
         lock: Mutex::new(lock),
     });
-    let this = Arc::downgrade(&store);
     if let Some(follower) = &store.committer.follower {
-        let _ = follower.learn.set(Weak::clone(&this) as _);
+        let _ = follower.learn.set(Arc::downgrade(&store.space) as _);
     }
-    store.committer.free_log_by(this);
+    store.committer.free_log_by(Arc::downgrade(&store.space) as _);
     keyspace_commits::load(&store, replayed.last)?;
     cursor_commits::load(&store, replayed.last)?;
     let sweeps = !store.options.background && store.options.sizes.sweeps_at_open;
@@ -261,7 +273,7 @@ pub(crate) fn open_by(
         let checkpoint = store.reader.index.checkpoint().glsn.min(checkpoint);
         joining.end(path, store.committer.sequencer.visible(), checkpoint, store.reader.index.manifest_number())?;
         if store.options.background {
-            membership.start(&Arc::downgrade(&store))?;
+            membership.start(&store.space, &store.committer)?;
         }
     }
     let stats = OpeningStats {

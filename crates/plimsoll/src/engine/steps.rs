@@ -7,7 +7,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::engine::Engine;
-use crate::engine::trim::{self, check_keeps};
+use crate::engine::trim::{self, LogSpace};
 use crate::index::Horizon;
 use crate::txn::committer::FreeLog;
 use crate::types::error::Result;
@@ -18,76 +18,76 @@ const HELD_SEGMENTS: u64 = 8;
 
 /// Flushes, merges everything, and frees the part of the log that is no longer needed.
 pub(crate) fn compact(store: &Engine) -> Result<()> {
-    check_keeps(store)?;
+    store.space.check_keeps()?;
     store.flush()?;
     // Merges come first: they show which values are still needed, and nothing that hinders a move may hinder them.
     store.catalog.horizon.move_wanted.store(0, Ordering::Release);
     store.reader.index.compact_all()?;
-    let moved = match may_be_freed(store)? {
-        Some(until) if want_values_moved(store, until) => store.reader.index.relocate(),
+    let moved = match may_be_freed(&store.space)? {
+        Some(until) if want_values_moved(&store.space, until) => store.reader.index.relocate(),
         _ => Ok(()),
     };
-    free_log(store)?;
+    free_log(&store.space)?;
     moved
 }
 
 /// Trims the log, unless a keyspace keeps everything or a user's stream prevents it. A keyspace that was never written to has nothing to keep.
-pub(crate) fn free_log(store: &Engine) -> Result<()> {
-    if check_keeps(store).is_err() {
+pub(crate) fn free_log(space: &LogSpace) -> Result<()> {
+    if space.check_keeps().is_err() {
         return Ok(());
     }
-    let Some(until) = may_be_freed(store)? else { return Ok(()) };
-    let _ = want_values_moved(store, until);
-    trim::free_if_idle(store, until)
+    let Some(until) = may_be_freed(space)? else { return Ok(()) };
+    let _ = want_values_moved(space, until);
+    trim::free_if_idle(space, until)
 }
 
 /// Where the part of the log begins that retention and cursors keep; `None` if that is all of it.
-fn may_be_freed(store: &Engine) -> Result<Option<Glsn>> {
-    if store.catalog.streams_known.load(Ordering::Acquire) {
+fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
+    if space.catalog.streams_known.load(Ordering::Acquire) {
         return Ok(None);
     }
     // Before the keyspaces are listed: a keyspace that is created meanwhile has no commit up to here.
-    let newest = store.visible();
+    let newest = space.sequencer.visible();
     let (unlimited, limited): (Vec<_>, Vec<_>) =
-        store.reader.keyspaces.records().into_iter().partition(|record| record.retention == Retention::Forever);
+        space.reader.keyspaces.records().into_iter().partition(|record| record.retention == Retention::Forever);
     // The log maps moments to GLSNs as far back as a keyspace can be read. Before the next look: what is written later is younger.
-    let oldest = limited.iter().map(|record| store.catalog.horizon.of(record.id)).min();
+    let oldest = limited.iter().map(|record| space.catalog.horizon.of(record.id)).min();
     let Some(oldest) = oldest else { return Ok(None) };
     for record in unlimited {
-        if was_written_to(store, record.id)? {
+        if was_written_to(space, record.id)? {
             return Ok(None);
         }
     }
-    Ok(Some(oldest.min(newest).min(store.catalog.cursors.oldest())))
+    Ok(Some(oldest.min(newest).min(space.catalog.cursors.oldest())))
 }
 
 /// If values that runs point to hold much of the log back, compaction is to move them into blob files (decision 48): true if it is from now
 /// on. A value is moved once, and each time the index is rewritten once at most: so at least as many bytes of the log must become free,
 /// beside those that are copied.
-fn want_values_moved(store: &Engine, until: Glsn) -> bool {
-    let (index, horizon) = (&store.reader.index, &store.catalog.horizon);
+fn want_values_moved(space: &LogSpace, until: Glsn) -> bool {
+    let (index, horizon) = (&space.reader.index, &space.catalog.horizon);
     let until = until.min(index.checkpoint().glsn.next());
     let view = index.view();
     // Those that are to be moved already are not counted again.
     let oldest = view.min_pointer().filter(|oldest| (horizon.relocate_below()..until).contains(oldest));
     let (Some(oldest), Some(live_bytes)) = (oldest, view.log_bytes()) else { return false };
     let index_bytes: u64 = view.infos().map(|info| u64::from(info.pages) * PAGE_BYTES as u64).sum();
-    let least_bytes = HELD_SEGMENTS * store.options.segment_limit_bytes() + index_bytes;
+    let least_bytes = HELD_SEGMENTS * space.segment_bytes + index_bytes;
     let least_bytes = least_bytes.saturating_add(live_bytes.saturating_mul(2));
-    let is_worth_it = store.file_log.segment_bytes_between(oldest, until) >= least_bytes;
+    let is_worth_it = space.file_log.segment_bytes_between(oldest, until) >= least_bytes;
     if is_worth_it {
         horizon.move_wanted.fetch_max(until.0, Ordering::AcqRel);
     }
     is_worth_it
 }
 
-fn was_written_to(store: &Engine, keyspace: u32) -> Result<bool> {
+fn was_written_to(space: &LogSpace, keyspace: u32) -> Result<bool> {
     let (first, next) = (keyspace.to_be_bytes(), (keyspace + 1).to_be_bytes());
-    let view = store.reader.index.view();
+    let view = space.reader.index.view();
     Ok(view.changed_in(Bound::Included(&first), Bound::Excluded(&next), Glsn::NONE)?.is_some())
 }
 
-impl FreeLog for Engine {
+impl FreeLog for LogSpace {
     fn free_log(&self) {
         // A segment that could not be freed now is freed later; the commit itself is done.
         let _ = free_log(self);

@@ -3,20 +3,25 @@
 //! Three kinds of entries stay: those that the runs do not hold yet, those that a cursor still has to read, and those that a value in a run
 //! points to. Compaction first moves such values into blob files ([`crate::index::Horizon::relocate_below`]).
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
+use plimsoll_disk::clock::Clock;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
+use plimsoll_log::members::Members;
 
-use crate::engine::Engine;
+use crate::engine::{Catalog, Engine};
 use crate::index::blobs::Left;
+use crate::read::reader::Reader;
+use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 
 /// Frees whole segments below `until`; returns the first remaining GLSN.
 pub(crate) fn trim(store: &Arc<Engine>, until: Glsn) -> Result<Glsn> {
     store.check_writable()?;
-    check_keeps(store)?;
+    store.space.check_keeps()?;
     let newest = store.visible();
     if until > newest.next() {
         return Err(Error::Future { asked: until, newest });
@@ -27,39 +32,56 @@ pub(crate) fn trim(store: &Arc<Engine>, until: Glsn) -> Result<Glsn> {
     if store.reader.index.min_pointer().is_some_and(|oldest| oldest < until) {
         store.reader.index.relocate()?;
     }
-    let _turn = store.maintenance.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _turn = store.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // Again: a cursor may have been created in between. From here on none is.
-    free(store, until.min(store.catalog.cursors.oldest()))
+    free(&store.space, until.min(store.catalog.cursors.oldest()))
 }
 
-/// Fails if another process does the background work of the store.
-pub(crate) fn check_keeps(store: &Engine) -> Result<()> {
-    match store.members() {
-        Some(members) if !members.is_keeper() => Err(Error::NotKeeper { pid: members.keeper_pid() }),
-        _ => Ok(()),
+/// What it takes to free the old end of the log.
+pub(crate) struct LogSpace {
+    pub(crate) reader: Arc<Reader>,
+    pub(crate) sequencer: Arc<CommitSequencer>,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) file_log: Arc<FileLog>,
+    /// The processes that have the store open, if there may be several.
+    pub(crate) members: Option<Arc<Members>>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Size of a segment in bytes.
+    pub(crate) segment_bytes: u64,
+    /// Held while the log is trimmed, or its files are being copied.
+    pub(crate) trim_lock: Mutex<()>,
+}
+
+impl LogSpace {
+    /// Fails if another process does the background work of the store.
+    pub(crate) fn check_keeps(&self) -> Result<()> {
+        match &self.members {
+            Some(members) if !members.is_keeper() => Err(Error::NotKeeper { pid: members.keeper_pid() }),
+            _ => Ok(()),
+        }
     }
 }
 
 /// Frees unneeded segments below `until`. While a backup or a verification is running, they are left for later.
-pub(crate) fn free_if_idle(store: &Engine, until: Glsn) -> Result<()> {
-    match store.maintenance.trim_lock.try_lock() {
-        Ok(_turn) => free(store, until.min(store.catalog.cursors.oldest())).map(|_| ()),
+pub(crate) fn free_if_idle(space: &LogSpace, until: Glsn) -> Result<()> {
+    match space.trim_lock.try_lock() {
+        Ok(_turn) => free(space, until.min(space.catalog.cursors.oldest())).map(|_| ()),
         Err(_) => Ok(()),
     }
 }
 
-fn free(store: &Engine, until: Glsn) -> Result<Glsn> {
+fn free(space: &LogSpace, until: Glsn) -> Result<Glsn> {
     // The checkpoint first: a flush in between may add runs that point behind this one, never before it.
-    let flushed = store.reader.index.checkpoint().glsn.next();
-    let needed = store.reader.index.min_pointer().unwrap_or(Glsn::MAX);
+    let flushed = space.reader.index.checkpoint().glsn.next();
+    let needed = space.reader.index.min_pointer().unwrap_or(Glsn::MAX);
     // What other members do not have in their runs yet, they read in the log.
-    let others = store.members().map_or(Glsn::MAX, |members| members.oldest_checkpoint().next());
+    let others = space.members.as_ref().map_or(Glsn::MAX, |members| members.oldest_checkpoint().next());
     let until = until.min(flushed).min(needed).min(others);
-    let (log, clock) = (&store.reader.log, &store.options.clock);
+    let (log, clock) = (&space.reader.log, &space.clock);
     let (start, before) = (clock.monotonic_nanos(), log.bounds().first);
-    let first = log.trim(until, &|blob| store.reader.index.uses_blob(blob)).lift()?;
+    let first = log.trim(until, &|blob| space.reader.index.uses_blob(blob)).lift()?;
     if first > before {
-        sweep_blobs(store);
+        sweep_blobs(space);
         events::trimmed(first, first.0 - before.0, clock.monotonic_nanos() - start);
     }
     Ok(first)
@@ -67,8 +89,8 @@ fn free(store: &Engine, until: Glsn) -> Result<Glsn> {
 
 /// Removes files of moved values that no run uses any more: they are no record's, so no trim removes them. Those that cannot be removed now
 /// are tried again at the next trim, or at the next opening.
-fn sweep_blobs(store: &Engine) {
-    let (index, log) = (&store.reader.index, &store.reader.log);
+fn sweep_blobs(space: &LogSpace) {
+    let (index, log) = (&space.reader.index, &space.reader.log);
     let keep = |blob| index.uses_blob(blob);
     let left = index.take_left_blobs();
     let swept = match &left {

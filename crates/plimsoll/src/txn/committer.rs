@@ -86,11 +86,13 @@ impl Committer {
         }
     }
 
-    /// Promises the other members to open no moment before those that are open here.
-    pub(crate) fn promise_floor(&self) {
+    /// Promises the other members to open no moment before those that are open here; returns the oldest of these.
+    pub(crate) fn promise_floor(&self) -> Glsn {
+        let oldest = self.reader.snapshots.oldest(|| self.sequencer.visible());
         if let Some(follower) = &self.follower {
-            follower.members.set_floor(self.reader.snapshots.oldest(|| self.sequencer.visible()));
+            follower.members.set_floor(oldest);
         }
+        oldest
     }
 
     /// A reader of an index key's value as of a moment; waits for memory as writers do.

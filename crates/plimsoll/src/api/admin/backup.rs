@@ -69,7 +69,7 @@ pub(crate) enum Sharing {
 /// Copies the store to `dest`.
 pub(crate) fn backup(store: &Engine, dest: &Path, sharing: Sharing) -> Result<BackupReport> {
     let disk = &*store.options.disk;
-    let _no_trim = store.maintenance.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _no_trim = store.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     store.check_open()?;
     refuse_inside(disk, &store.path, dest)?;
     prepare(disk, dest)?;

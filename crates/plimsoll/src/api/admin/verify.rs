@@ -109,7 +109,7 @@ pub fn verify(
 
 /// Checks all of an open store.
 pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgress)) -> Result<VerifyReport> {
-    let _no_trim = store.maintenance.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _no_trim = store.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     store.check_open()?;
     if let Some(checkpoints) = &store.maintenance.checkpoints {
         // Leftovers of a killed writer are not damage.
