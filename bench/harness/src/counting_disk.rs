@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_disk::os::OsDisk;
+use plimsoll_disk::sharing::{LockFile, SharedWords};
 use plimsoll_disk::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
 
 thread_local! {
@@ -127,6 +128,18 @@ impl Disk for CountingDisk {
 
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
         self.disk.lock(dir)
+    }
+
+    fn lock_shared(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        self.disk.lock_shared(dir)
+    }
+
+    fn lock_file(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
+        self.disk.lock_file(path)
+    }
+
+    fn shared_words(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
+        self.disk.shared_words(path, count)
     }
 }
 

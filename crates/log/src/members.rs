@@ -256,9 +256,10 @@ impl Members {
         self.oldest(SlotWord::Floor)
     }
 
-    /// The oldest checkpoint of the other members, as [`Members::oldest_floor`].
-    pub fn oldest_checkpoint(&self) -> Glsn {
-        self.oldest(SlotWord::Checkpoint)
+    /// The first GLSN of the log that any of the other members may need: behind the oldest checkpoint among them; [`Glsn::MAX`] if there is
+    /// none. Of members that were killed, too, as [`Members::oldest_floor`].
+    pub fn oldest_needed(&self) -> Glsn {
+        Glsn(self.oldest(SlotWord::Checkpoint).0.saturating_add(1))
     }
 
     fn oldest(&self, word: SlotWord) -> Glsn {

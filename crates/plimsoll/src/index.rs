@@ -203,7 +203,10 @@ impl Index {
     /// # Errors
     /// The manifest or one of its files cannot be read, or the budget is exhausted. The sources stay as they were.
     pub(crate) fn refresh(&self) -> Result<()> {
-        self.core.refresh()
+        match self.core.context.duty.followed() {
+            Some(members) => self.core.take_in(members).map(|_| ()),
+            None => self.core.refresh(),
+        }
     }
 
     /// Whether this process changes the files of the index.

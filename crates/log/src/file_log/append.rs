@@ -188,6 +188,9 @@ fn make_room_here(
         tail.blobs.reserve(blobs)?;
     }
     if bound > order.zeroed {
+        order.look_at_zeros()?;
+    }
+    if bound > order.zeroed {
         zero_ahead(log, order, bound)?;
     }
     Ok(())
@@ -362,6 +365,7 @@ pub(crate) fn switch_to(log: &OpenLog, order: &mut Order, writer: &mut SegmentWr
     order.header = header;
     order.file = Arc::clone(&file);
     order.zeroed = zeroed.max(SEGMENT_HEADER_BYTES as u64);
+    order.may_be_zeroed_further = false;
     writer.turn_to(file, header.first, SEGMENT_HEADER_BYTES as u64);
 }
 
@@ -391,6 +395,9 @@ pub(crate) fn seal(log: &OpenLog) -> Result<(), LogError> {
 /// time.
 pub(crate) fn cut_zeros(log: &OpenLog) {
     let Ok(mut order) = log.tail.order() else { return };
+    if order.look_at_zeros().is_err() {
+        return;
+    }
     let end = u64::from(order.end.offset).next_multiple_of(BLOCK_BYTES as u64);
     if log.durability.group.check().is_ok() && end < order.zeroed && order.file.set_len(end).is_ok() {
         order.zeroed = end;
@@ -401,6 +408,7 @@ pub(crate) fn cut_zeros(log: &OpenLog) {
 /// tail.
 pub(crate) fn write_mark(log: &OpenLog) -> Result<(), LogError> {
     let mut order = log.tail.order()?;
+    order.look_at_zeros()?;
     let end = log.durability.sync_to_end()?;
     let (start, bound) = place_record(end.offset, 0, MARK_BYTES);
     let beyond = bound > u64::from(order.header.segment_bytes);

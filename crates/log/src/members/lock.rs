@@ -16,7 +16,7 @@ use crate::error::LogError;
 const SLEEP: Duration = Duration::from_millis(1);
 
 /// Tries before the first sleep.
-const TRIES: usize = 3;
+const TRIES: usize = 24;
 
 /// The words of a lock.
 #[derive(Clone, Copy, Debug)]

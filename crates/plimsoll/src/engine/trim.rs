@@ -75,7 +75,7 @@ fn free(space: &LogSpace, until: Glsn) -> Result<Glsn> {
     let flushed = space.reader.index.checkpoint().glsn.next();
     let needed = space.reader.index.min_pointer().unwrap_or(Glsn::MAX);
     // What other members do not have in their runs yet, they read in the log.
-    let others = space.members.as_ref().map_or(Glsn::MAX, |members| members.oldest_checkpoint().next());
+    let others = space.members.as_ref().map_or(Glsn::MAX, |members| members.oldest_needed());
     let until = until.min(flushed).min(needed).min(others);
     let (log, clock) = (&space.reader.log, &space.clock);
     let (start, before) = (clock.monotonic_nanos(), log.bounds().first);

@@ -117,11 +117,12 @@ impl Files {
         }))
     }
 
-    /// From now on new files get ids above all that are in the folder, as in a folder that was just opened.
-    pub(crate) fn skip_those_in_folder(&self) -> Result<()> {
+    /// From now on new files get ids above all that are in the folder, and above a gap, as in a folder that was just opened.
+    pub(crate) fn skip_those_in_folder(&self, wall_micros: u64) -> Result<()> {
         let names = self.disk.names(&self.dir)?;
         let ids = names.iter().filter_map(|name| run_id_of(name));
         let next = ids.max().map_or(0, |id| id.saturating_add(1)).max(self.next_run());
+        let next = first_id_after(next.saturating_sub(1), wall_micros, GAP_BITS);
         self.next_run.fetch_max(next, Ordering::AcqRel);
         Ok(())
     }

@@ -6,6 +6,7 @@
 //!    version that is in it and in a run counts once.
 //! 2. Whoever waits for room asks the keeper to flush, and takes its place if that is free.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -93,9 +94,10 @@ impl Core {
     /// The log behind this GLSN is needed here: by the checkpoint that is known, and by what memtables point to.
     fn needed_from(&self, checkpoint: Glsn) -> Glsn {
         let view = self.view();
-        let closed = view.closed.iter().filter_map(|closed| match &closed.content {
-            Content::Memtable(memtable) => Some(memtable.min_glsn()),
-            Content::Adopted(_) => None,
+        let closed = view.closed.iter().map(|closed| match &closed.content {
+            Content::Memtable(memtable) => memtable.min_glsn(),
+            // Its record names the files of the runs.
+            Content::Adopted(_) => closed.boundary,
         });
         let oldest = closed.chain([view.active.min_glsn()]).filter(|oldest| *oldest > Glsn::NONE).min();
         oldest.map_or(checkpoint, |oldest| checkpoint.min(Glsn(oldest.0 - 1)))
@@ -124,8 +126,8 @@ impl Core {
     /// The files are as the newest manifest says: what an earlier keeper left behind is removed, and its ids are not used again.
     fn prepare_to_keep(&self) -> Result<()> {
         self.refresh()?;
-        self.files.skip_those_in_folder()?;
-        let named: std::collections::BTreeSet<u64> = self.view().infos().filter_map(run_of).collect();
+        self.files.skip_those_in_folder(self.context.clock.wall_micros())?;
+        let named: BTreeSet<u64> = self.view().infos().filter_map(run_of).collect();
         self.files.sweep(self.head().number, |run| named.contains(&run))
     }
 }

@@ -232,3 +232,67 @@ fn a_follower_of_the_log_is_woken_by_commits_of_others() {
         one.put(&space, "key", "last").unwrap();
     });
 }
+
+#[test]
+fn the_log_is_freed_once_no_member_needs_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options = || options().segment_bytes(1 << 20).retention(Retention::Latest);
+    let keeper = Db::open(&path, options()).unwrap();
+    let fill = |db: &Db| {
+        let space = default(db);
+        for some in 0..100u64 {
+            let mut tx = db.begin();
+            (0..100u64).for_each(|row| tx.put(&space, row.to_be_bytes(), vec![some as u8; 500]).unwrap());
+            tx.commit().unwrap();
+        }
+    };
+    let log_files = || {
+        std::fs::read_dir(path.join("log"))
+            .unwrap()
+            .filter(|file| file.as_ref().unwrap().path().extension().is_some_and(|of| of == "seg"))
+            .count()
+    };
+    fill(&keeper);
+    keeper.compact().unwrap();
+    assert!(log_files() <= 2, "alone: {}", log_files());
+    let other = Db::open(&path, options()).unwrap();
+    let held = other.snapshot();
+    fill(&other);
+    fill(&keeper);
+    assert_eq!(held.get(&default(&other), 7u64.to_be_bytes()).unwrap().unwrap(), vec![99; 500]);
+    drop(held);
+    let begun = Instant::now();
+    while log_files() > 3 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{} segments", log_files());
+        keeper.compact().unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(other.get(&default(&other), 7u64.to_be_bytes()).unwrap().unwrap(), vec![99; 500]);
+}
+
+#[test]
+fn a_transaction_that_was_spilled_is_there_for_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let (one, two) = (open(&path), open(&path));
+    let (of_one, of_two) = (default(&one), default(&two));
+    let mut tx = two.begin();
+    for row in 0..20_000u64 {
+        tx.put(&of_two, row.to_be_bytes(), vec![3; 700]).unwrap();
+    }
+    tx.commit().unwrap();
+    two.put(&of_two, "large", vec![5; 900_000]).unwrap();
+    for db in [&one, &two] {
+        let space = if std::ptr::eq(db, &one) { &of_one } else { &of_two };
+        assert_eq!(db.snapshot().len(space).unwrap(), 20_001);
+        assert_eq!(db.get(space, 19_999u64.to_be_bytes()).unwrap().unwrap(), vec![3; 700]);
+        assert_eq!(db.get(space, "large").unwrap().unwrap(), vec![5; 900_000]);
+    }
+    one.compact().unwrap();
+    assert_eq!(two.snapshot().len(&of_two).unwrap(), 20_001);
+    assert_eq!(two.get(&of_two, 1u64.to_be_bytes()).unwrap().unwrap(), vec![3; 700]);
+    assert_eq!(two.get(&of_two, "large").unwrap().unwrap(), vec![5; 900_000]);
+    drop((one, two));
+    verify(&path);
+}

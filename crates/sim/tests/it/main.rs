@@ -13,6 +13,7 @@ mod model;
 mod planted;
 mod promises;
 mod stress;
+mod workers;
 
 use plimsoll_sim::case::{Case, Mode};
 use plimsoll_sim::driver::{Care, Driver, run};

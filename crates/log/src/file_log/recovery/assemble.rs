@@ -101,6 +101,7 @@ fn order_and_writer(
         epoch: active.epoch,
         end,
         zeroed: active.file.len()?.min(u64::from(active.header.segment_bytes)).max(u64::from(end.offset)),
+        may_be_zeroed_further: options.shared.is_some(),
         zero_step: ZERO_STEP_MIN,
         entries_max: most_entries(options),
         marked: active.outcome.marked,

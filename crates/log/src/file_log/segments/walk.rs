@@ -142,7 +142,8 @@ pub(crate) struct Start {
     pub(crate) epoch: u32,
 }
 
-/// As [`walk_segment`], from a place within the segment on.
+/// As [`walk_segment`], from a place within the segment up to `limit`, where the file has bytes. If `staging` has room for all blocks in between,
+/// it has their bytes from that place on afterwards.
 pub(crate) fn walk_on(
     file: &dyn File,
     header: &SegmentHeader,
@@ -157,7 +158,7 @@ pub(crate) fn walk_on(
     (outcome.end, outcome.next, outcome.chain) = (start.offset, start.next, start.chain);
     (outcome.last_timestamp, outcome.epoch) = (start.timestamp, start.epoch);
     let from = u64::from(start.offset) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
-    run_from(from, file, limit, header, staging, walk)
+    run_between(from, limit, file, staging, walk)
 }
 
 /// As [`walk_segment`] of the whole segment, but continues with the next good record after damage and tells the visitor
@@ -178,28 +179,29 @@ fn run(
     staging: &mut [u8],
     walk: SegmentWalk<'_>,
 ) -> Result<Outcome, LogError> {
-    run_from(0, file, limit, header, staging, walk)
+    let longest = u64::from(header.segment_bytes).min(u64::from(u32::MAX) - BLOCK_BYTES as u64);
+    run_between(0, limit.min(file.len()?).min(longest), file, staging, walk)
 }
 
-/// Walks from a block on, which begins at `from`.
-fn run_from(
+/// Walks from the block that begins at `from` up to `limit`.
+fn run_between(
     from: u64,
-    file: &dyn File,
     limit: u64,
-    header: &SegmentHeader,
+    file: &dyn File,
     staging: &mut [u8],
     mut walk: SegmentWalk<'_>,
 ) -> Result<Outcome, LogError> {
-    let longest = u64::from(header.segment_bytes).min(u64::from(u32::MAX) - BLOCK_BYTES as u64);
-    let limit = limit.min(file.len()?).min(longest);
     let (mut offset, mut told) = (from, from);
+    let is_long = limit - from > AHEAD_BYTES;
     while offset < limit {
-        while told < limit && told < offset + 2 * AHEAD_BYTES {
+        while is_long && told < limit && told < offset + 2 * AHEAD_BYTES {
             file.will_read(told, AHEAD_BYTES.min(limit - told));
             told += AHEAD_BYTES;
         }
         let wanted = ((limit - offset) as usize).min(staging.len());
-        let n = file.read_at(&mut staging[..wanted], offset)?;
+        // What lies before the place where it begins was walked before.
+        let known = if offset == from { walk.begin.min(wanted) } else { 0 };
+        let n = known + file.read_at(&mut staging[known..wanted], offset + known as u64)?;
         let whole = wanted.next_multiple_of(BLOCK_BYTES).min(staging.len());
         staging[n..whole].fill(0);
         for block in staging[..whole].chunks(BLOCK_BYTES) {

@@ -17,6 +17,8 @@ use crate::file_log::segments::header_file::{open_header, read_header};
 use crate::file_log::segments::walk::{Outcome, Start, Visitor, walk_on};
 use crate::file_log::tail::TailState;
 use crate::file_log::tail::order::{End, Order};
+use crate::format::BLOCK_BYTES;
+use crate::format::layout::block_of;
 use crate::format::offset_table::NamedBlob;
 use crate::format::record::RecordHeader;
 use crate::format::segment_header::SegmentHeader;
@@ -112,16 +114,19 @@ fn take_in(log: &OpenLog, order: &mut Order, until: u32) -> Result<(), LogError>
             let what = outcome.problem.map_or("its records end before their end", |problem| problem.what);
             return Err(strayed(order, what));
         }
-        fill(&mut tail, &*order.file, order.end.offset, outcome.end)?;
-        advance(order, &mut tail, &outcome)?;
+        let from = block_of(u64::from(order.end.offset)) * BLOCK_BYTES as u64;
+        let read = if limit - from <= staging.len() as u64 { Some((from, &staging[..])) } else { None };
+        fill(&mut tail, &*order.file, read, order.end.offset, outcome.end)?;
+        advance(order, &mut tail, &outcome);
         writer.written = u64::from(outcome.end);
         log.tail.set_next(order.end.next);
     }
     Ok(())
 }
 
-/// Copies the bytes between two offsets into the tail's buffer. They are in the file: what the buffer cannot hold is left out.
-fn fill(tail: &mut TailState, file: &dyn File, from: u32, to: u32) -> Result<(), LogError> {
+/// Copies the bytes between two offsets into the tail's buffer, from what was `read`, and where, if that has all of them. They are in the file:
+/// what the buffer cannot hold is left out.
+fn fill(tail: &mut TailState, file: &dyn File, read: Option<(u64, &[u8])>, from: u32, to: u32) -> Result<(), LogError> {
     let chunk = CHUNK_BYTES as u64;
     let (mut from, to) = (u64::from(from), u64::from(to));
     if to >= tail.buffer.current_start() + chunk {
@@ -130,21 +135,26 @@ fn fill(tail: &mut TailState, file: &dyn File, from: u32, to: u32) -> Result<(),
     }
     let start = tail.buffer.current_start();
     let (at, end) = ((from - start) as usize, (to - start) as usize);
+    if let Some((begin, bytes)) = read {
+        let bytes = &bytes[(from - begin) as usize..(to - begin) as usize];
+        tail.buffer.current_mut()[at..end].copy_from_slice(bytes);
+        return Ok(());
+    }
     Ok(read_zero_padded(file, &mut tail.buffer.current_mut()[at..end], from)?)
 }
 
-fn advance(order: &mut Order, tail: &mut TailState, outcome: &Outcome) -> Result<(), LogError> {
+fn advance(order: &mut Order, tail: &mut TailState, outcome: &Outcome) {
     order.end =
         End { offset: outcome.end, next: outcome.next, chain: outcome.chain, timestamp: outcome.last_timestamp };
     order.epoch = outcome.epoch;
     order.marked = outcome.marked;
     // Another process may have written zeros further ahead.
-    order.zeroed = order.file.len()?.min(u64::from(order.header.segment_bytes)).max(u64::from(outcome.end));
+    order.zeroed = order.zeroed.max(u64::from(outcome.end));
+    order.may_be_zeroed_further = true;
     if tail.first_timestamp == 0 {
         tail.first_timestamp = outcome.first_timestamp;
     }
     tail.end = order.end;
-    Ok(())
 }
 
 /// The segment with this header, which another member began, is the active one now.

@@ -1,5 +1,6 @@
 //! The state of appending: where the active segment ends, and how far its file has bytes.
 
+use std::io;
 use std::sync::Arc;
 
 use plimsoll_disk::vfs::File;
@@ -37,6 +38,8 @@ pub(crate) struct Order {
     pub(crate) end: End,
     /// The file has bytes up to here, at least zeros.
     pub(crate) zeroed: u64,
+    /// Another process may have written zeros beyond that: the file's length says how far.
+    pub(crate) may_be_zeroed_further: bool,
     pub(crate) zero_step: u64,
     /// The most entries of a segment.
     pub(crate) entries_max: u32,
@@ -48,6 +51,14 @@ impl Order {
     /// Records end at or below this offset: the last block is reserved for a mark.
     pub(crate) fn limit(&self) -> u64 {
         u64::from(self.header.segment_bytes) - BLOCK_BYTES as u64
+    }
+
+    /// Looks how far the file has bytes, if another process may have written some.
+    pub(crate) fn look_at_zeros(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.may_be_zeroed_further) {
+            self.zeroed = self.file.len()?.min(u64::from(self.header.segment_bytes)).max(self.zeroed);
+        }
+        Ok(())
     }
 
     /// The end of the log as its members know it.
