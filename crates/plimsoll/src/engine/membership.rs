@@ -137,7 +137,7 @@ impl Membership {
 }
 
 /// Does what the other members need of this one. Returns whether it holds an older moment, which others keep versions for.
-fn look(space: &LogSpace, committer: &Committer, members: &Members) -> Result<bool> {
+pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -> Result<bool> {
     let index = &space.reader.index;
     committer.fresh();
     index.follow(members)?;

@@ -3,6 +3,7 @@
 use plimsoll_memory::evictor;
 
 use crate::engine::Engine;
+use crate::engine::membership::look;
 use crate::index::Progress;
 use crate::types::error::{Lift, Result};
 
@@ -24,6 +25,9 @@ pub(crate) fn step_from(store: &Engine, first: usize) -> Result<bool> {
         return Ok(make_room(store)? || care_for_warmth(store)?);
     }
     store.check_writable()?;
+    if let Some(membership) = &store.membership {
+        look(&store.space, &store.committer, &membership.members)?;
+    }
     let kinds = [sync, make_room, flush_some, compact_some, care_for_warmth, seal_behind];
     for number in 0..kinds.len() {
         if kinds[(first + number) % kinds.len()](store)? {

@@ -31,6 +31,7 @@ mod large;
 mod lost_manifest;
 mod many_transactions;
 mod members;
+mod members_crash;
 mod memory;
 mod module_graph;
 mod neighbours;
