@@ -49,7 +49,7 @@ use crate::file_log::read::scan::FileScan;
 use crate::file_log::repair::verify::{self, Finding, VerifyProgress, VerifyScope};
 use crate::file_log::segments::list::Segments;
 use crate::file_log::shared::catch_up::catch_up;
-use crate::file_log::shared::turn::Turn;
+use crate::file_log::shared::turn::{Turn, with_order};
 use crate::glsn::{Bounds, Glsn, Position, StreamId};
 use crate::log::{Durability, Log, Scan};
 use crate::members::Members;
@@ -124,7 +124,12 @@ impl FileLog {
     /// # Errors
     /// `Poisoned`, `ReadOnly`.
     pub fn seal_from(&self, bytes: u64) -> Result<(), LogError> {
-        append::seal_if_long(&self.log, bytes)
+        if with_order(&self.log, |order| append::end_segment_from(&self.log, order, bytes))? {
+            // Appends need not wait for the sync.
+            self.log.durability.sync_to_end()?;
+            append::seal(&self.log)?;
+        }
+        Ok(())
     }
 
     /// Bytes of the sealed segments that hold GLSNs from `from` on and end below `until`: what is freed if trims reach from the one to
@@ -133,6 +138,11 @@ impl FileLog {
         let segments = self.log.segments.read();
         let ends = segments.iter().map_while(|segment| segment.sealed());
         ends.filter(|end| from < end.next && end.next <= until).map(|end| u64::from(end.end)).sum()
+    }
+
+    /// Bytes of the blob files that records of the active segment name: they can be freed only once it has ended.
+    pub fn active_blob_bytes(&self) -> u64 {
+        self.log.tail.read().blobs.bytes()
     }
 
     /// Seals a segment that another one has followed: one step of the thread that does so. Returns whether one waited.
@@ -240,7 +250,7 @@ impl FileLog {
     /// Leaves the end of the log so that the next opening has little to read.
     fn end_in_order(&self) -> Result<(), LogError> {
         self.catch_up()?;
-        append::seal_if_long(&self.log, LONG_SEGMENT_BYTES)?;
+        self.seal_from(LONG_SEGMENT_BYTES)?;
         append::seal(&self.log)?;
         append::write_mark(&self.log)?;
         append::cut_zeros(&self.log);

@@ -369,18 +369,14 @@ pub(crate) fn switch_to(log: &OpenLog, order: &mut Order, writer: &mut SegmentWr
     writer.turn_to(file, header.first, SEGMENT_HEADER_BYTES as u64);
 }
 
-/// Seals the active segment if it has at least `bytes`. Without room on the disk, or in the budget, it stays as it is.
-pub(crate) fn seal_if_long(log: &OpenLog, bytes: u64) -> Result<(), LogError> {
-    let mut order = log.tail.order()?;
+/// Ends the active segment if it has at least `bytes` and an entry; returns whether it did. Without room on the disk, or in the budget, it
+/// stays as it is.
+pub(crate) fn end_segment_from(log: &OpenLog, order: &mut Order, bytes: u64) -> Result<bool, LogError> {
     log.durability.group.check()?;
-    if u64::from(order.end.offset) < bytes {
-        return Ok(());
+    if u64::from(order.end.offset) < bytes || order.entries() == 0 {
+        return Ok(false);
     }
-    let _ = roll_to_new_segment(log, &mut order, Seal::Behind);
-    // Appends need not wait for the sync.
-    drop(order);
-    log.durability.sync_to_end()?;
-    seal(log)
+    Ok(roll_to_new_segment(log, order, Seal::Behind).is_ok())
 }
 
 /// Seals the segment that waits for it, if there is one.

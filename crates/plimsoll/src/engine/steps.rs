@@ -38,7 +38,18 @@ pub(crate) fn free_log(space: &LogSpace) -> Result<()> {
     }
     let Some(until) = may_be_freed(space)? else { return Ok(()) };
     let _ = want_values_moved(space, until);
+    flush_for_blobs(space, until);
     trim::free_if_idle(space, until)
+}
+
+/// Has the memtable flushed if the blob files that the active segment names take much space and only the memtable's contents keep them: large
+/// values fill the disk long before what the memtable has of them fills that.
+fn flush_for_blobs(space: &LogSpace, until: Glsn) {
+    let index = &space.reader.index;
+    let is_held = index.checkpoint().glsn.next() < until;
+    if is_held && space.file_log.active_blob_bytes() >= 2 * space.segment_bytes {
+        space.sequencer.try_at_applied(|applied| index.close_up_to(applied));
+    }
 }
 
 /// Where the part of the log begins that retention and cursors keep; `None` if that is all of it.

@@ -80,8 +80,9 @@ fn free(space: &LogSpace, until: Glsn) -> Result<Glsn> {
     let (log, clock) = (&space.reader.log, &space.clock);
     let (start, before) = (clock.monotonic_nanos(), log.bounds().first);
     let first = log.trim(until, &|blob| space.reader.index.uses_blob(blob)).lift()?;
+    // Also if no segment was freed: runs may have let go of files since their segment was.
+    sweep_blobs(space);
     if first > before {
-        sweep_blobs(space);
         events::trimmed(first, first.0 - before.0, clock.monotonic_nanos() - start);
     }
     Ok(first)
@@ -93,6 +94,9 @@ fn sweep_blobs(space: &LogSpace) {
     let (index, log) = (&space.reader.index, &space.reader.log);
     let keep = |blob| index.uses_blob(blob);
     let left = index.take_left_blobs();
+    if matches!(&left, Left::These(blobs) if blobs.is_empty()) {
+        return;
+    }
     let swept = match &left {
         Left::Many => log.sweep_blobs(&keep),
         Left::These(blobs) => log.sweep_these_blobs(&Vec::from_iter(blobs.iter().copied()), &keep),

@@ -53,7 +53,7 @@ impl Committer {
         self.wait_ahead(&body, &writes)?;
         let mut gaps = gaps;
         let glsn = self.patience.in_commit(|| self.order(moment, &reads, &body, &writes, &mut gaps, spaces))?;
-        self.committed(body.bytes());
+        self.committed(body.bytes() + writes.blob_bytes());
         let paid_bytes = if writes.is_in_memory() { body.room_bytes as u64 } else { writes.spilled().bytes() };
         // Releases their memory before the wait.
         drop((body, writes));

@@ -14,6 +14,7 @@ use plimsoll_disk::codec::{Reader, push_varint};
 use plimsoll_log::blob::{BlobId, BlobRef, BlobWriter};
 use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Kind, OutOfBudget};
+use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::sorted::{Position, SortedMap};
 
 use crate::txn::patience::Patience;
@@ -458,6 +459,12 @@ impl WriteSet {
     /// Blob files that the commit's record must name: values, then runs.
     pub(crate) fn blobs(&self) -> Vec<BlobRef> {
         self.large_done.iter().chain(self.spill.blobs()).copied().collect()
+    }
+
+    /// Bytes of the blob files that the commit's record names.
+    pub(crate) fn blob_bytes(&self) -> u64 {
+        let pages = self.large_done.iter().chain(self.spill.blobs()).map(|blob| u64::from(blob.pages));
+        pages.sum::<u64>() * PAGE_BYTES as u64
     }
 
     /// A record names the blob files now: they belong to the log.

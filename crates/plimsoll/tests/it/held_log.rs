@@ -208,3 +208,30 @@ fn a_move_that_cannot_be_written_leaves_the_runs_merged_and_the_log_as_it_is() {
         assert_eq!(db.get(&keys, "old 50").unwrap().unwrap(), [b'o'; VALUE_BYTES]);
     }
 }
+
+#[test]
+fn large_values_that_were_overwritten_leave_the_disk_though_their_records_are_small() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::new().memory_bytes(16 << 20).segment_bytes(1 << 20).retention(Retention::Latest);
+    let db = Db::open(dir.path().join("store"), options).unwrap();
+    let space = db.keyspace("default").unwrap();
+    let (keys, bytes) = (8u64, 300_000u64);
+    for round in 0..40u64 {
+        for key in 0..keys {
+            db.put(&space, key.to_be_bytes(), vec![round as u8; bytes as usize]).unwrap();
+        }
+    }
+    // By themselves only so many stay, ...
+    let (live, all) = (keys * bytes, 40 * keys * bytes);
+    let by_itself = db.stats().disk_bytes;
+    assert!(by_itself < all / 3, "{by_itself} bytes on disk of {all} that were written, {live} of them live");
+    // ... and with a word, hardly more than are alive.
+    db.flush().unwrap();
+    db.compact().unwrap();
+    db.log().trim(db.newest().next()).unwrap();
+    let on_disk = db.stats().disk_bytes;
+    assert!(on_disk < live + (4 << 20), "{on_disk} bytes on disk, {live} of them live");
+    for key in 0..keys {
+        assert_eq!(db.get(&space, key.to_be_bytes()).unwrap().unwrap(), vec![39; bytes as usize]);
+    }
+}

@@ -5,13 +5,17 @@
 
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::buffer::Buffer;
+use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::blob::BlobId;
 use crate::error::LogError;
+use crate::file_log::append::end_segment_from;
 use crate::file_log::env::lock;
 use crate::file_log::files::names::FileName;
 use crate::file_log::open_log::OpenLog;
 use crate::file_log::shared::catch_up::catch_up;
+use crate::file_log::shared::turn::with_order;
+use crate::format::offset_table::NamedBlob;
 use crate::glsn::Glsn;
 
 impl OpenLog {
@@ -19,6 +23,7 @@ impl OpenLog {
     pub(crate) fn trim_below(&self, until: Glsn, keep: &dyn Fn(BlobId) -> bool) -> Result<Glsn, LogError> {
         self.env.check_writable()?;
         let _trimming = lock(&self.segments.trimming);
+        self.end_segment_for_blobs(until, keep)?;
         loop {
             let Some(segment) = self.segments.read().first().cloned() else { break };
             let Some(sealed) = segment.sealed().filter(|sealed| sealed.next <= until) else { break };
@@ -48,6 +53,27 @@ impl OpenLog {
             }
         }
         Ok(self.segments.first())
+    }
+
+    /// Ends the active segment if that lets as many bytes of blob files be freed, at this trim or a later one, as a segment has: records of large
+    /// values are small, and the segment would take very many of them.
+    fn end_segment_for_blobs(&self, until: Glsn, keep: &dyn Fn(BlobId) -> bool) -> Result<(), LogError> {
+        let enough = u64::from(self.env.options.segment_size());
+        let named = {
+            let tail = self.tail.read();
+            if tail.blobs.bytes() < enough {
+                return Ok(());
+            }
+            let mut named = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, tail.blobs.list().len())?;
+            tail.blobs.list().iter().for_each(|blob| named.push(*blob));
+            named
+        };
+        let is_free = |named: &&NamedBlob| named.record_first < until && !keep(named.blob.id);
+        let free_pages: u64 = named.iter().filter(is_free).map(|named| u64::from(named.blob.pages)).sum();
+        if free_pages * PAGE_BYTES as u64 >= enough {
+            with_order(self, |order| end_segment_from(self, order, 0))?;
+        }
+        Ok(())
     }
 
     /// Removes blob files that no record names, and offset tables without a segment.

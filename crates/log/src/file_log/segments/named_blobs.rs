@@ -2,6 +2,7 @@
 
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
 use plimsoll_memory::buffer::Buffer;
+use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::format::offset_table::NamedBlob;
 
@@ -12,11 +13,13 @@ const BLOBS_MIN: usize = 16;
 #[derive(Debug)]
 pub(crate) struct NamedBlobs {
     list: Buffer<NamedBlob>,
+    /// Pages of all of them.
+    pages: u64,
 }
 
 impl NamedBlobs {
     pub(crate) fn new(budget: &Budget) -> Result<Self, OutOfBudget> {
-        Ok(Self { list: Buffer::with_capacity(budget, Kind::LogTable, 0)? })
+        Ok(Self { list: Buffer::with_capacity(budget, Kind::LogTable, 0)?, pages: 0 })
     }
 
     /// Makes room for `more` names.
@@ -25,20 +28,29 @@ impl NamedBlobs {
     }
 
     pub(crate) fn push(&mut self, blob: NamedBlob) {
+        self.pages += u64::from(blob.blob.pages);
         self.list.push(blob);
     }
 
     pub(crate) fn truncate(&mut self, len: usize) {
+        self.pages -=
+            self.list.get(len..).unwrap_or_default().iter().map(|blob| u64::from(blob.blob.pages)).sum::<u64>();
         self.list.truncate(len);
     }
 
     /// Takes all names and leaves none.
     pub(crate) fn take(&mut self) -> Self {
-        Self { list: self.list.take() }
+        Self { list: self.list.take(), pages: std::mem::take(&mut self.pages) }
     }
 
     pub(crate) fn clear(&mut self) {
         self.list.release();
+        self.pages = 0;
+    }
+
+    /// Bytes of all of them.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.pages * PAGE_BYTES as u64
     }
 
     pub(crate) fn list(&self) -> &[NamedBlob] {

@@ -96,6 +96,17 @@ fn bury(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogEr
     Ok(())
 }
 
+/// Runs `change` with the right to append: the members', if there may be several.
+pub(crate) fn with_order<T>(
+    log: &OpenLog,
+    change: impl FnOnce(&mut Order) -> Result<T, LogError>,
+) -> Result<T, LogError> {
+    let Some(members) = log.env.members() else { return change(&mut *log.tail.order()?) };
+    let mut turn = Turn::take(log, members)?;
+    turn.begin()?;
+    change(turn.order.as_mut().expect("it was begun"))
+}
+
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         // What was written and not published is for the next one to bury.
