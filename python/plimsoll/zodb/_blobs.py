@@ -1,0 +1,56 @@
+"""Blobs: files beside the store, one for each revision, as `FileStorage` keeps them.
+
+A file has its name and is on the disk before the transaction that mentions it is committed. After a crash in between, a file is left that no
+record mentions.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+
+from ZODB.blob import BlobStorageMixin, remove_committed, remove_committed_dir  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from ZODB.utils import cp  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+
+class Blobs(BlobStorageMixin):  # type: ignore[misc, unused-ignore]
+    """What a storage keeps in files."""
+
+    fshelper: Any
+
+    def _blob_storeblob(self, oid: bytes, serial: bytes, blobfilename: str) -> None:
+        super()._blob_storeblob(oid, serial, blobfilename)
+        target = self.fshelper.getBlobFilename(oid, serial)
+        _sync(target)
+        _sync(os.path.dirname(target))
+
+    def _copy_blob(self, oid: bytes, source_tid: bytes, tid: bytes) -> None:
+        """Gives a revision the file of an earlier one. Committed files never change, so a link does."""
+        source = self.loadBlob(oid, source_tid)
+        handle, copy = tempfile.mkstemp(dir=self.fshelper.temp_dir)
+        os.close(handle)
+        os.unlink(copy)
+        try:
+            os.link(source, copy)
+        except OSError:
+            with open(source, "rb") as reader, open(copy, "wb") as writer:
+                cp(reader, writer)
+        self._blob_storeblob(oid, tid, copy)
+
+    def _remove_blob(self, oid: bytes, tid: bytes) -> None:
+        """Removes the file of a revision, and the folder of an object without files."""
+        path = self.fshelper.getBlobFilename(oid, tid)
+        if os.path.exists(path):
+            remove_committed(path)
+            folder = os.path.dirname(path)
+            if not os.listdir(folder):
+                remove_committed_dir(folder)
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

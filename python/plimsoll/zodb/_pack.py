@@ -1,0 +1,211 @@
+"""Pack: gives up what is older than a moment, and objects that nothing refers to.
+
+1. Mark, in a snapshot, beside writers: which objects can be reached from the root, as of the moment and in every revision since.
+2. Sweep, under the commit lock: first mark from what was committed meanwhile, then remove rows in batches. Each batch is a commit of its own that
+   leaves a complete database: revisions go before the transactions that list them.
+
+The file of a blob goes after the commit that removed its revision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ZODB.TimeStamp import TimeStamp  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+from . import _rows
+
+if TYPE_CHECKING:
+    from .._native import ReadMapping, Snapshot
+    from ._shared import SharedStore
+
+BATCH = 5_000
+"""Rows that one commit removes."""
+
+References = Callable[..., Any]
+
+
+def pack(
+    store: SharedStore,
+    until: bytes,
+    references: References,
+    collect: bool,
+    is_blob: Callable[[bytes], bool],
+    remove_blob: Callable[[bytes, bytes], None],
+) -> None:
+    """Packs the database up to `until`, collecting garbage if `collect` says so."""
+    with store.pack_lock:
+        snapshot = store.db.snapshot()
+        last = snapshot.keyspace(_rows.TRANSACTIONS).last()
+        if last is None:
+            return
+        newest = last[0]
+        until = min(until, newest)
+        live: set[bytes] | None = None
+        if collect:
+            live = set()
+            mark(snapshot, _roots(snapshot, until, _rows.ZERO), references, until, live)
+        with store.commit_lock:
+            now = store.db.snapshot()
+            if live is not None and now.glsn != snapshot.glsn:
+                mark(now, _roots(now, until, newest), references, until, live)
+            snapshot.close()
+            _Sweep(store, now, until, live, is_blob, remove_blob).run()
+            now.close()
+
+
+def pack_tid(t: float) -> bytes:
+    """The greatest tid of a moment in seconds since 1970."""
+    import time
+
+    seconds = t % 60
+    tid: bytes = TimeStamp(*time.gmtime(t)[:5], seconds).raw()
+    return tid
+
+
+def _roots(snapshot: Snapshot, until: bytes, since: bytes) -> list[bytes]:
+    """The root, and what was written after the moment and after `since`."""
+    roots = [_rows.ZERO]
+    for _, row in snapshot.keyspace(_rows.TRANSACTIONS).items(_rows.after(max(until, since))):
+        roots.extend(_rows.decode_oids(row))
+    return roots
+
+
+def mark(snapshot: Snapshot, roots: list[bytes], references: References, until: bytes, live: set[bytes]) -> None:
+    """Adds to `live` what can be reached from `roots`: as of `until` and in every revision since."""
+    objects = snapshot.keyspace(_rows.OBJECTS)
+    history = snapshot.keyspace(_rows.HISTORY)
+    # What was written since the first mark is looked at again: its new revisions may refer to more.
+    again = set(roots)
+    todo = list(again)
+    live.update(again)
+    while todo:
+        oid = todo.pop()
+        found: list[bytes] = []
+        for data in _kept(objects, history, oid, until):
+            references(data, found)
+        for other in found:
+            if other not in live:
+                live.add(other)
+                todo.append(other)
+
+
+def _kept(objects: ReadMapping, history: ReadMapping, oid: bytes, until: bytes) -> Iterator[bytes]:
+    """The data of the revisions that a pack leaves: the one at the moment, and all later ones."""
+    row = objects.get(oid)
+    if row is None:
+        return
+    if len(row) > 8:
+        yield row[8:]
+    if row[:8] <= until:
+        return
+    for key, data in history.items(oid, oid + b"\xff" * 8, reverse=True):
+        if data:
+            yield data
+        if key[8:] <= until:
+            return
+
+
+class _Sweep:
+    """Removes what was not marked, in batches. The caller holds the commit lock."""
+
+    def __init__(
+        self,
+        store: SharedStore,
+        snapshot: Snapshot,
+        until: bytes,
+        live: set[bytes] | None,
+        is_blob: Callable[[bytes], bool],
+        remove_blob: Callable[[bytes, bytes], None],
+    ) -> None:
+        self.store, self.snapshot, self.until, self.live = store, snapshot, until, live
+        self.is_blob, self.remove_blob = is_blob, remove_blob
+        self.objects: list[bytes] = []
+        self.history: list[bytes] = []
+        self.blobs: list[tuple[bytes, bytes]] = []
+
+    def run(self) -> None:
+        """Removes revisions, then what transactions say of them."""
+        # First: an instance that has not seen what goes must not ask which transactions there were.
+        packed = max(self.store.meta.get(_rows.META_PACKED, _rows.ZERO), self.until)
+        self.store.meta.put_many({_rows.META_PACKED: packed, _rows.META_OID: self.store.greatest_oid()})
+        older = _Peek(self.snapshot.keyspace(_rows.HISTORY).items())
+        for oid, row in self.snapshot.keyspace(_rows.OBJECTS).items():
+            revisions = [(key[8:], data) for key, data in older.group(oid)]
+            self._object(oid, row, revisions)
+            if len(self.objects) + len(self.history) >= BATCH:
+                self._flush()
+        self._flush()
+        self._transactions()
+        self.store.db.log.trim(self.store.db.newest)
+
+    def _object(self, oid: bytes, row: bytes, revisions: list[tuple[bytes, bytes]]) -> None:
+        current, deleted = row[:8], len(row) == 8
+        if current <= self.until:
+            at_moment = current
+            unreachable = self.live is not None and oid not in self.live and oid != _rows.ZERO
+            if deleted or unreachable:
+                self._drop(self.objects, oid, oid, current, row[8:])
+                at_moment = b"\xff" * 8
+        else:
+            at_moment = max((tid for tid, _ in revisions if tid <= self.until), default=_rows.ZERO)
+        for tid, data in revisions:
+            if tid < at_moment or (tid == at_moment and not data):
+                self._drop(self.history, oid + tid, oid, tid, data)
+
+    def _drop(self, rows: list[bytes], key: bytes, oid: bytes, tid: bytes, data: bytes) -> None:
+        rows.append(key)
+        if data and self.is_blob(data):
+            self.blobs.append((oid, tid))
+
+    def _flush(self) -> None:
+        if self.objects or self.history:
+            with self.store.db.transaction() as tx:
+                tx.keyspace(self.store.objects).delete_many(self.objects)
+                tx.keyspace(self.store.history).delete_many(self.history)
+        for oid, tid in self.blobs:
+            self.remove_blob(oid, tid)
+        self.objects, self.history, self.blobs = [], [], []
+
+    def _transactions(self) -> None:
+        """Takes removed records out of the transactions up to the moment; one without records goes, unless it is the newest."""
+        objects, history, transactions = self.store.objects, self.store.history, self.store.transactions
+        newest = self.store.last_tid()
+        changed: dict[bytes, bytes] = {}
+        gone: list[bytes] = []
+        for tid, row in self.snapshot.keyspace(_rows.TRANSACTIONS).items(None, _rows.after(self.until)):
+            found = _rows.decode_transaction(row)
+            rows = objects.get_many(found.oids)
+            older = history.get_many([oid + tid for oid in found.oids])
+            oids = tuple(
+                oid
+                for oid, current, past in zip(found.oids, rows, older, strict=True)
+                if past is not None or (current is not None and current[:8] == tid)
+            )
+            if not oids and tid != newest:
+                gone.append(tid)
+                continue
+            repeats = {oid: data_tid for oid, data_tid in found.data_tids.items() if oid in oids}
+            changed[tid] = found._replace(status=b"p", oids=oids, data_tids=repeats).encode()
+            if len(changed) >= BATCH:
+                transactions.put_many(changed)
+                changed = {}
+        transactions.put_many(changed)
+        transactions.delete_many(gone)
+
+
+class _Peek:
+    """The rows of the history in order, handed out object by object."""
+
+    def __init__(self, rows: Iterator[tuple[bytes, bytes]]) -> None:
+        self._rows = rows
+        self._next = next(rows, None)
+
+    def group(self, oid: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The rows of one object. Objects are asked for in order."""
+        while self._next is not None and self._next[0][:8] <= oid:
+            row = self._next
+            self._next = next(self._rows, None)
+            if row[0][:8] == oid:
+                yield row

@@ -1,0 +1,166 @@
+"""Reading: the snapshot of an instance, loads, invalidations.
+
+An instance that was polled reads the snapshot of its last poll until the next one. One that was never polled (the storage that a
+`DB` was given) reads what was committed last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ZODB.POSException import POSKeyError  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from ZODB.utils import maxtid  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+from . import _rows
+
+if TYPE_CHECKING:
+    from .._native import ReadMapping, Snapshot
+    from ._shared import SharedStore
+
+
+class Reading:
+    """What a storage reads."""
+
+    _shared: SharedStore
+    _is_instance: bool
+    _own_tids: set[bytes]
+    _snapshot: Snapshot | None = None
+    _seen: bytes | None = None
+    """The tid of the newest transaction in the snapshot of the last poll."""
+    _objects: ReadMapping
+    """The objects in the snapshot, or in the store if there is no snapshot."""
+
+    # The snapshot
+
+    def poll_invalidations(self) -> list[bytes] | None:
+        """Moves to the newest commit. The oids that changed since the last poll; `None` if that is no longer known."""
+        db = self._shared.db
+        if self._snapshot is not None and self._snapshot.glsn == db.newest:
+            return []
+        snapshot = db.snapshot()
+        transactions = snapshot.keyspace(_rows.TRANSACTIONS)
+        last = transactions.last()
+        newest = last[0] if last else _rows.ZERO
+        seen, own = self._seen, self._own_tids
+        changed: list[bytes] | None = []
+        if seen is not None and newest != seen:
+            packed = snapshot.keyspace(_rows.META).get(_rows.META_PACKED, _rows.ZERO)
+            if packed > seen or newest < seen:
+                changed = None
+            else:
+                oids: set[bytes] = set()
+                for tid, row in transactions.items(_rows.after(seen)):
+                    if tid not in own:
+                        oids.update(_rows.decode_oids(row))
+                changed = list(oids)
+        self._leave_snapshot()
+        self._snapshot, self._seen, self._own_tids = snapshot, newest, set()
+        self._objects = snapshot.keyspace(_rows.OBJECTS)
+        return changed
+
+    def sync(self, force: bool = True) -> None:
+        """Nothing to do: a poll sees whatever was committed."""
+
+    def _leave_snapshot(self) -> None:
+        if self._snapshot is not None:
+            snapshot, self._snapshot = self._snapshot, None
+            self._objects = self._shared.objects
+            snapshot.close()
+
+    def lastTransaction(self) -> bytes:
+        """The newest transaction whose invalidations were delivered; for a storage that was never polled, the newest one."""
+        return self._shared.last_tid() if self._seen is None else self._seen
+
+    # Loads
+
+    def load(self, oid: bytes, version: str = "") -> tuple[bytes, bytes]:
+        """The data of an object and its tid."""
+        row = self._objects.get(oid)
+        if row is None or len(row) == 8:
+            raise POSKeyError(oid)
+        return row[8:], row[:8]
+
+    def prefetch(self, oids: Iterable[bytes]) -> None:
+        """Brings objects into memory, with one call into the store."""
+        self._objects.get_many(oids)
+
+    def loadBefore(self, oid: bytes, tid: bytes) -> tuple[bytes, bytes, bytes | None] | None:
+        """The revision before `tid`: its data, its tid, and the tid of the next one."""
+        row = self._shared.objects.get(oid)
+        if row is None:
+            raise POSKeyError(oid)
+        if row[:8] < tid:
+            if len(row) == 8:
+                raise POSKeyError(oid)
+            return row[8:], row[:8], None
+        # A revision is in the history from the commit on that replaced it: what was current above is found there now.
+        history = self._shared.history
+        found = history.scan(oid, oid + tid, reverse=True, limit=1)
+        if not found:
+            return None
+        key, data = found[0]
+        if not data:
+            raise POSKeyError(oid)
+        following = history.scan(_rows.after(key), oid + maxtid, limit=1)
+        return data, key[8:], following[0][0][8:] if following else row[:8]
+
+    def loadSerial(self, oid: bytes, serial: bytes) -> bytes:
+        """The data of one revision."""
+        for objects in (self._objects, self._shared.objects):
+            row = objects.get(oid)
+            if row is not None and row[:8] == serial:
+                if len(row) == 8:
+                    break
+                return row[8:]
+        data = self._shared.history.get(oid + serial)
+        if not data:
+            raise POSKeyError(oid, serial)
+        return data
+
+    def getTid(self, oid: bytes) -> bytes:
+        """The tid of the newest revision."""
+        row = self._shared.objects.get(oid)
+        if row is None or len(row) == 8:
+            raise POSKeyError(oid)
+        return row[:8]
+
+    # What the whole database says
+
+    def history(self, oid: bytes, size: int = 1, filter: Callable[[dict[str, Any]], bool] | None = None) -> list[dict[str, Any]]:
+        """The newest revisions of an object, newest first."""
+        from ._iteration import describe
+
+        snapshot = self._shared.db.snapshot()
+        row = snapshot.keyspace(_rows.OBJECTS).get(oid)
+        if row is None:
+            raise POSKeyError(oid)
+        transactions = snapshot.keyspace(_rows.TRANSACTIONS)
+        entries: list[dict[str, Any]] = []
+
+        def add(tid: bytes, length: int) -> bool:
+            found = transactions.get(tid)
+            if found is not None:
+                entry = describe(tid, _rows.decode_transaction(found))
+                entry.update(tid=tid, size=length)
+                if filter is None or filter(entry):
+                    entries.append(entry)
+            return len(entries) < size
+
+        if size > 0 and add(row[:8], len(row) - 8):
+            for key, data in snapshot.keyspace(_rows.HISTORY).items(oid, oid + maxtid, reverse=True):
+                if not add(key[8:], len(data)):
+                    break
+        return entries
+
+    def __len__(self) -> int:
+        # An estimate is exact enough for many objects, and zero would make a storage false.
+        rough = self._shared.objects.approximate_len()
+        return rough if rough > 10_000 else self._shared.objects.count()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def getSize(self) -> int:
+        """Bytes on disk, without blobs."""
+        return int(self._shared.db.stats()["disk_bytes"])

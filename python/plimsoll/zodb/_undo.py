@@ -1,0 +1,123 @@
+"""Undo: a new transaction that brings back what objects were before an earlier one.
+
+An object that was changed again since is left to conflict resolution: its class merges the newer change into the older state.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Callable, KeysView
+from typing import TYPE_CHECKING, Any
+
+from ZODB.POSException import ConflictError, UndoError  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from ZODB.UndoLogCompatible import UndoLogCompatible  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+from . import _rows
+from ._iteration import describe, revision
+
+if TYPE_CHECKING:
+    from .._native import WriteMapping
+    from ._shared import SharedStore
+
+
+class Undo(UndoLogCompatible):  # type: ignore[misc, unused-ignore]
+    """What a storage takes back."""
+
+    _shared: SharedStore
+    _tid: bytes
+    _tx_objects: WriteMapping
+    _tx_history: WriteMapping
+    _data_tids: dict[bytes, bytes]
+    _undone: bool
+    tryToResolveConflict: Callable[..., bytes]
+    is_blob_record: Callable[[bytes], bool]
+    _check_transaction: Callable[[Any], None]
+    _write: Callable[[bytes, bytes | None, bytes], None]
+    _copy_blob: Callable[[bytes, bytes, bytes], None]
+
+    def supportsUndo(self) -> bool:
+        """Whether there is a history to undo."""
+        return self._shared.keep_history
+
+    def undoLog(self, first: int = 0, last: int = -20, filter: Callable[[dict[str, Any]], bool] | None = None) -> list[dict[str, Any]]:
+        """The transactions that can be undone, newest first."""
+        if last < 0:
+            last = first - last
+        found: list[dict[str, Any]] = []
+        if not self._shared.keep_history:
+            return found
+        snapshot = self._shared.db.snapshot()
+        packed = snapshot.keyspace(_rows.META).get(_rows.META_PACKED, _rows.ZERO)
+        position = 0
+        for tid, row in snapshot.keyspace(_rows.TRANSACTIONS).items(_rows.after(packed), reverse=True):
+            if position >= last:
+                break
+            entry = describe(tid, _rows.decode_transaction(row))
+            entry["id"] = b64encode(tid)
+            if filter is None or filter(entry):
+                if position >= first:
+                    found.append(entry)
+                position += 1
+        return found
+
+    def undo(self, transaction_id: bytes, transaction: Any) -> tuple[bytes, KeysView[bytes]]:
+        """Writes revisions that take a transaction back. Raises `UndoError` if that is not possible."""
+        self._check_transaction(transaction)
+        try:
+            undone = b64decode(transaction_id + b"=" * (-len(transaction_id) % 4), validate=False)
+        except ValueError:
+            undone = b""
+        row = self._shared.transactions.get(undone) if len(undone) == 8 else None
+        if row is None or not self._shared.keep_history:
+            raise UndoError("Invalid transaction id")
+        if undone <= self._shared.meta.get(_rows.META_PACKED, _rows.ZERO):
+            raise UndoError("Undoing a packed transaction")
+        restored: dict[bytes, tuple[bytes, bytes, bytes | None]] = {}
+        failures: dict[bytes, UndoError] = {}
+        for oid in _rows.decode_oids(row):
+            try:
+                restored[oid] = self._before(oid, undone)
+            except UndoError as error:
+                failures[oid] = error
+        if failures:
+            raise next(iter(failures.values()))
+        self._undone = True
+        for oid, (current, data, data_tid) in restored.items():
+            self._write(oid, current, data)
+            if data_tid is not None:
+                self._data_tids[oid] = data_tid
+                if self.is_blob_record(data):
+                    self._copy_blob(oid, data_tid, self._tid)
+        return self._tid, restored.keys()
+
+    def _before(self, oid: bytes, undone: bytes) -> tuple[bytes, bytes, bytes | None]:
+        """The current row of an object, the data it gets, and the tid of the revision that this data is from."""
+        current = self._tx_objects.get(oid)
+        taken = revision(self._tx_objects, self._tx_history, oid, undone)
+        if current is None or taken is None:
+            raise UndoError("The record to undo was packed", oid)
+        found = self._tx_history.scan(oid, oid + undone, reverse=True, limit=1)
+        before_tid, before = (found[0][0][8:], found[0][1]) if found else (None, b"")
+        newest = current[:8]
+        same = newest == undone or self._origin(oid, newest) == self._origin(oid, undone) or current[8:] == taken
+        if same:
+            if not before:
+                return current, b"", None
+            assert before_tid is not None
+            return current, before, self._origin(oid, before_tid)
+        if not before:
+            raise UndoError("The object was changed since it was created", oid)
+        if len(current) > 8 and taken:
+            try:
+                data = self.tryToResolveConflict(oid, newest, undone, before, committedData=current[8:])
+                return current, data, None
+            except ConflictError:
+                pass
+        raise UndoError("Some data were modified by a later transaction", oid)
+
+    def _origin(self, oid: bytes, tid: bytes) -> bytes:
+        """The revision whose data this one repeats, or the revision itself."""
+        if tid == self._tid:
+            return self._data_tids.get(oid, tid)
+        row = self._shared.transactions.get(tid)
+        return tid if row is None else _rows.decode_transaction(row).data_tids.get(oid, tid)
