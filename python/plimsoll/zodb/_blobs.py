@@ -10,8 +10,8 @@ import os
 import tempfile
 from typing import Any
 
-from ZODB.blob import BlobStorageMixin, remove_committed, remove_committed_dir  # type: ignore[import-untyped, import-not-found, unused-ignore]
-from ZODB.utils import cp  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from ZODB.blob import BLOB_SUFFIX, BlobStorageMixin, remove_committed, remove_committed_dir  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from ZODB.utils import cp, repr_to_oid  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 
 class Blobs(BlobStorageMixin):  # type: ignore[misc, unused-ignore]
@@ -37,6 +37,15 @@ class Blobs(BlobStorageMixin):  # type: ignore[misc, unused-ignore]
             with open(source, "rb") as reader, open(copy, "wb") as writer:
                 cp(reader, writer)
         self._blob_storeblob(oid, tid, copy)
+
+    def _blob_files(self) -> list[tuple[bytes, bytes]]:
+        """Object and transaction of each file."""
+        found: list[tuple[bytes, bytes]] = []
+        for oid, folder in self.fshelper.listOIDs():
+            for name in os.listdir(folder):
+                if name.endswith(BLOB_SUFFIX):
+                    found.append((oid, repr_to_oid(name[: -len(BLOB_SUFFIX)])))
+        return found
 
     def _remove_blob(self, oid: bytes, tid: bytes) -> None:
         """Removes the file of a revision, and the folder of an object without files."""

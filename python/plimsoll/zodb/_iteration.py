@@ -69,17 +69,17 @@ class Iteration:
 
     def record_iternext(self, next: bytes | None = None) -> tuple[bytes, bytes, bytes, bytes | None]:
         """The current record of the first object from `next` on, and the oid of the one after it."""
-        found = [(oid, row) for oid, row in self._live(next)]
-        if not found:
+        first = self._first_live(next)
+        if first is None:
             raise POSKeyError(next or _rows.ZERO)
-        oid, row = found[0]
-        return oid, row[:8], row[8:], found[1][0] if len(found) > 1 else None
+        oid, row = first
+        second = self._first_live(_rows.after(oid))
+        return oid, row[:8], row[8:], second[0] if second else None
 
-    def _live(self, start: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        count = 0
-        for oid, row in self._shared.objects.items(start):
+    def _first_live(self, start: bytes | None) -> tuple[bytes, bytes] | None:
+        while found := self._shared.objects.scan(start, limit=1):
+            oid, row = found[0]
             if len(row) > 8:
-                yield oid, row
-                count += 1
-                if count == 2:
-                    return
+                return oid, row
+            start = _rows.after(oid)
+        return None

@@ -4,7 +4,7 @@
 2. Sweep, under the commit lock: first mark from what was committed meanwhile, then remove rows in batches. Each batch is a commit of its own that
    leaves a complete database: revisions go before the transactions that list them.
 
-The file of a blob goes after the commit that removed its revision.
+The files of blobs go last: each one that was there before the sweep and belongs to no revision, so also what a crash left behind.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pack(
     until: bytes,
     references: References,
     collect: bool,
-    is_blob: Callable[[bytes], bool],
+    blob_files: Callable[[], list[tuple[bytes, bytes]]],
     remove_blob: Callable[[bytes, bytes], None],
 ) -> None:
     """Packs the database up to `until`, collecting garbage if `collect` says so."""
@@ -46,13 +46,18 @@ def pack(
         if collect:
             live = set()
             mark(snapshot, _roots(snapshot, until, _rows.ZERO), references, until, live)
+        files = blob_files()
         with store.commit_lock:
+            # A file that was listed belongs to a transaction that has ended by now.
             now = store.db.snapshot()
             if live is not None and now.glsn != snapshot.glsn:
                 mark(now, _roots(now, until, newest), references, until, live)
             snapshot.close()
-            _Sweep(store, now, until, live, is_blob, remove_blob).run()
+            _Sweep(store, now, until, live).run()
             now.close()
+            for oid, tid in files:
+                if not _has_revision(store, oid, tid):
+                    remove_blob(oid, tid)
 
 
 def pack_tid(t: float) -> bytes:
@@ -107,23 +112,18 @@ def _kept(objects: ReadMapping, history: ReadMapping, oid: bytes, until: bytes) 
             return
 
 
+def _has_revision(store: SharedStore, oid: bytes, tid: bytes) -> bool:
+    row = store.objects.get(oid)
+    return (row is not None and row[:8] == tid) or oid + tid in store.history
+
+
 class _Sweep:
     """Removes what was not marked, in batches. The caller holds the commit lock."""
 
-    def __init__(
-        self,
-        store: SharedStore,
-        snapshot: Snapshot,
-        until: bytes,
-        live: set[bytes] | None,
-        is_blob: Callable[[bytes], bool],
-        remove_blob: Callable[[bytes, bytes], None],
-    ) -> None:
+    def __init__(self, store: SharedStore, snapshot: Snapshot, until: bytes, live: set[bytes] | None) -> None:
         self.store, self.snapshot, self.until, self.live = store, snapshot, until, live
-        self.is_blob, self.remove_blob = is_blob, remove_blob
         self.objects: list[bytes] = []
         self.history: list[bytes] = []
-        self.blobs: list[tuple[bytes, bytes]] = []
 
     def run(self) -> None:
         """Removes revisions, then what transactions say of them."""
@@ -146,27 +146,20 @@ class _Sweep:
             at_moment = current
             unreachable = self.live is not None and oid not in self.live and oid != _rows.ZERO
             if deleted or unreachable:
-                self._drop(self.objects, oid, oid, current, row[8:])
+                self.objects.append(oid)
                 at_moment = b"\xff" * 8
         else:
             at_moment = max((tid for tid, _ in revisions if tid <= self.until), default=_rows.ZERO)
         for tid, data in revisions:
             if tid < at_moment or (tid == at_moment and not data):
-                self._drop(self.history, oid + tid, oid, tid, data)
-
-    def _drop(self, rows: list[bytes], key: bytes, oid: bytes, tid: bytes, data: bytes) -> None:
-        rows.append(key)
-        if data and self.is_blob(data):
-            self.blobs.append((oid, tid))
+                self.history.append(oid + tid)
 
     def _flush(self) -> None:
         if self.objects or self.history:
             with self.store.db.transaction() as tx:
                 tx.keyspace(self.store.objects).delete_many(self.objects)
                 tx.keyspace(self.store.history).delete_many(self.history)
-        for oid, tid in self.blobs:
-            self.remove_blob(oid, tid)
-        self.objects, self.history, self.blobs = [], [], []
+        self.objects, self.history = [], []
 
     def _transactions(self) -> None:
         """Takes removed records out of the transactions up to the moment; one without records goes, unless it is the newest."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ZODB.POSException import ReadOnlyError, StorageError  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from .. import _native
+from .._errors import Error
 from . import _rows
 
 if TYPE_CHECKING:
@@ -99,7 +101,9 @@ class SharedStore:
         self._written += size
         if self._written >= TRIM_BYTES:
             self._written = 0
-            self.db.log.trim(self.db.newest)
+            # The transaction is committed whatever becomes of the log; the next one reports a store that is broken.
+            with suppress(Error):
+                self.db.log.trim(self.db.newest)
 
 
 _stores: dict[str, SharedStore] = {}

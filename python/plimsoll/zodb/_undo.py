@@ -85,7 +85,8 @@ class Undo(UndoLogCompatible):  # type: ignore[misc, unused-ignore]
         for oid, (current, data, data_tid) in restored.items():
             self._write(oid, current, data)
             if data_tid is not None:
-                self._data_tids[oid] = data_tid
+                # The origin may have been packed: the file is that of the revision before.
+                self._data_tids[oid] = self._origin(oid, data_tid)
                 if self.is_blob_record(data):
                     self._copy_blob(oid, data_tid, self._tid)
         return self._tid, restored.keys()
@@ -104,7 +105,7 @@ class Undo(UndoLogCompatible):  # type: ignore[misc, unused-ignore]
             if not before:
                 return current, b"", None
             assert before_tid is not None
-            return current, before, self._origin(oid, before_tid)
+            return current, before, before_tid
         if not before:
             raise UndoError("The object was changed since it was created", oid)
         if len(current) > 8 and taken:

@@ -30,6 +30,7 @@ class Writing:
 
     _shared: SharedStore
     _own_tids: set[bytes]
+    _seen: bytes | None
     _is_read_only: bool
     _transaction: Any = None
     _tid: bytes = _rows.ZERO
@@ -121,9 +122,6 @@ class Writing:
         assert not version
         current = self._tx_objects.get(oid)
         if current is None:
-            if data is None:
-                # The object was created and undone in transactions that the other database has packed.
-                pass
             self._shared.saw_oid(oid)
         self._write(oid, current, data or b"")
         if prev_txn is not None:
@@ -178,8 +176,8 @@ class Writing:
         try:
             tx.commit()
             self._blob_tpc_finish()
-            if not self._undone:
-                # The caller's objects are already as it has stored them.
+            if self._seen is not None and not self._undone:
+                # The objects of the connection are already as it has stored them.
                 self._own_tids.add(tid)
             if f is not None:
                 f(tid)

@@ -142,7 +142,8 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
         """Gives up revisions that were replaced before `t`, and objects that nothing refers to."""
         self._check_writable()
         collect = self._pack_gc if gc is None else gc
-        _pack.pack(self._shared, _pack.pack_tid(t), referencesf, collect, self.is_blob_record, self._remove_blob)
+        files = self._blob_files if self._blob_dir is not None else lambda: []
+        _pack.pack(self._shared, _pack.pack_tid(t), referencesf, collect, files, self._remove_blob)
 
     def copyTransactionsFrom(self, other: Any, verbose: bool = False) -> None:
         """Copies all transactions, and the blobs, of another storage."""
