@@ -1,0 +1,293 @@
+"""The ZODB storage: what its users rely on beyond ZODB's own cases."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transaction
+import ZODB
+from persistent.mapping import PersistentMapping
+from ZODB import config
+from ZODB.blob import Blob
+from ZODB.FileStorage import FileStorage
+from ZODB.POSException import ConflictError, POSKeyError, ReadOnlyError, StorageError
+from zodburi import resolve_uri
+
+from plimsoll.zodb import PlimsollStorage
+
+
+def fill(db: Any, count: int = 20) -> None:
+    """Some objects, one transaction each."""
+    for number in range(count):
+        with db.transaction(f"number {number}") as connection:
+            connection.root()[f"key {number}"] = PersistentMapping({"number": number})
+
+
+def numbers(db: Any) -> list[int]:
+    """What `fill` has stored."""
+    with db.transaction() as connection:
+        return sorted(value["number"] for value in connection.root().values())
+
+
+def records(storage: Any) -> list[Any]:
+    """Everything in a storage."""
+    return [
+        (txn.tid, txn.user, txn.description, txn.extension_bytes, sorted((record.oid, record.tid, record.data) for record in txn))
+        for txn in storage.iterator()
+    ]
+
+
+@pytest.mark.parametrize("keep_history", [True, False])
+def test_a_database_is_the_same_after_it_was_closed(tmp_path: Path, keep_history: bool) -> None:
+    for _ in range(2):
+        db = ZODB.DB(PlimsollStorage(tmp_path / "data", keep_history=keep_history))
+        if not numbers(db):
+            fill(db)
+        assert numbers(db) == list(range(20))
+        db.close()
+
+
+def test_what_tpc_finish_returned_for_survives_a_kill(tmp_path: Path) -> None:
+    program = """
+import sys, transaction, ZODB
+from plimsoll.zodb import PlimsollStorage
+db = ZODB.DB(PlimsollStorage(sys.argv[1]))
+connection = db.open()
+for number in range(10**9):
+    connection.root()["number"] = number
+    connection.root()["twice"] = 2 * number
+    transaction.commit()
+    print(number, flush=True)
+"""
+    child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "data")], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    told = -1
+    while told < 50:
+        told = int(child.stdout.readline())
+    child.send_signal(signal.SIGKILL)
+    told = max([told, *(int(line) for line in child.stdout if line.endswith("\n"))])
+    child.wait()
+    child.stdout.close()
+    db = ZODB.DB(PlimsollStorage(tmp_path / "data"))
+    with db.transaction() as connection:
+        found = connection.root()["number"]
+        assert found >= told
+        assert connection.root()["twice"] == 2 * found
+    db.close()
+
+
+@pytest.mark.parametrize("keep_history", [True, False])
+def test_threads_that_move_money_neither_make_nor_lose_any(tmp_path: Path, keep_history: bool) -> None:
+    db = ZODB.DB(PlimsollStorage(tmp_path / "data", keep_history=keep_history))
+    with db.transaction() as connection:
+        for account in range(5):
+            connection.root()[account] = PersistentMapping(balance=100)
+    wrong: list[Any] = []
+    conflicts = [0]
+
+    def move(seed: int) -> None:
+        manager = transaction.TransactionManager()
+        connection = db.open(manager)
+        try:
+            for step in range(60):
+                while True:
+                    manager.begin()
+                    root = connection.root()
+                    if sum(root[account]["balance"] for account in range(5)) != 500:
+                        wrong.append((seed, step))
+                    root[(seed + step) % 5]["balance"] -= 1
+                    root[(seed * step + 1) % 5]["balance"] += 1
+                    try:
+                        manager.commit()
+                        break
+                    except ConflictError:
+                        conflicts[0] += 1
+                        manager.abort()
+        except Exception as error:
+            wrong.append(error)
+        finally:
+            manager.abort()
+            connection.close()
+
+    threads = [threading.Thread(target=move, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        db.pack()
+        time.sleep(0.02)
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    with db.transaction() as connection:
+        assert sum(connection.root()[account]["balance"] for account in range(5)) == 500
+    db.close()
+
+
+def test_a_connection_reads_one_moment_and_then_the_next(tmp_path: Path) -> None:
+    db = ZODB.DB(PlimsollStorage(tmp_path / "data"))
+    fill(db, 1)
+    manager = transaction.TransactionManager()
+    reader = db.open(manager)
+    assert reader.root()["key 0"]["number"] == 0
+    reader.cacheMinimize()
+    with db.transaction() as connection:
+        connection.root()["key 0"]["number"] = 7
+    assert reader.root()["key 0"]["number"] == 0
+    manager.begin()
+    assert reader.root()["key 0"]["number"] == 7
+    reader.close()
+    db.close()
+
+
+def test_a_connection_that_slept_through_a_pack_drops_its_cache(tmp_path: Path) -> None:
+    storage = PlimsollStorage(tmp_path / "data")
+    db = ZODB.DB(storage)
+    fill(db, 1)
+    other = storage.new_instance()
+    assert other.poll_invalidations() == []
+    fill(db, 3)
+    assert other.poll_invalidations()
+    fill(db, 4)
+    db.pack()
+    assert other.poll_invalidations() is None
+    other.release()
+    db.close()
+
+
+def test_history_is_read_through_historical_connections(tmp_path: Path) -> None:
+    db = ZODB.DB(PlimsollStorage(tmp_path / "data"))
+    fill(db, 3)
+    tid = db.lastTransaction()
+    fill(db, 9)
+    past = db.open(at=tid)
+    assert len(past.root()) == 3
+    past.close()
+    db.close()
+
+
+def test_an_undone_blob_has_its_file_also_when_its_origin_was_packed(tmp_path: Path) -> None:
+    db = ZODB.DB(PlimsollStorage(tmp_path / "data", blob_dir=tmp_path / "blobs"))
+    for content in (b"one", b"two"):
+        with db.transaction() as connection:
+            root = connection.root()
+            blob = root.setdefault("blob", Blob())
+            with blob.open("w") as file:
+                file.write(content)
+
+    def undo() -> None:
+        db.undo(db.undoInfo()[0]["id"])
+        transaction.commit()
+
+    def content() -> bytes:
+        with db.transaction() as connection, connection.root()["blob"].open() as file:
+            return bytes(file.read())
+
+    undo()
+    assert content() == b"one"
+    db.pack()
+    assert content() == b"one"
+    with db.transaction() as connection, connection.root()["blob"].open("w") as file:
+        file.write(b"three")
+    undo()
+    assert content() == b"one"
+    with db.transaction() as connection:
+        del connection.root()["blob"]
+    db.pack()
+    assert not [name for _, _, names in os.walk(tmp_path / "blobs") for name in names if name.endswith(".blob")]
+    db.close()
+
+
+def test_an_oid_is_not_given_twice_after_a_pack(tmp_path: Path) -> None:
+    db = ZODB.DB(PlimsollStorage(tmp_path / "data"))
+    fill(db, 5)
+    with db.transaction() as connection:
+        oid = connection.root()["key 4"]._p_oid
+        del connection.root()["key 4"]
+    db.pack()
+    db.close()
+    storage = PlimsollStorage(tmp_path / "data")
+    with pytest.raises(POSKeyError):
+        storage.load(oid)
+    assert storage.new_oid() > oid
+    storage.close()
+
+
+def test_a_storage_says_what_it_cannot_be_opened_as(tmp_path: Path) -> None:
+    PlimsollStorage(tmp_path / "data").close()
+    with pytest.raises(StorageError, match="keeps history"):
+        PlimsollStorage(tmp_path / "data", keep_history=False)
+    storage = PlimsollStorage(tmp_path / "data", read_only=True)
+    with pytest.raises(ReadOnlyError):
+        storage.new_oid()
+    with pytest.raises(ReadOnlyError):
+        PlimsollStorage(tmp_path / "data")
+    storage.close()
+
+
+def test_a_tid_that_does_not_rise_is_refused(tmp_path: Path) -> None:
+    storage = PlimsollStorage(tmp_path / "data")
+    db = ZODB.DB(storage)
+    with pytest.raises(StorageError, match="is not above"):
+        storage.tpc_begin(transaction.Transaction(), tid=storage.lastTransaction())
+    fill(db, 1)
+    db.close()
+
+
+def test_zconfig_opens_one(tmp_path: Path) -> None:
+    db = config.databaseFromString(f"""
+%import plimsoll.zodb
+<zodb>
+  <plimsoll>
+    path {tmp_path}/data
+    memory 32MB
+    blob-dir {tmp_path}/blobs
+    keep-history off
+  </plimsoll>
+</zodb>
+""")
+    fill(db, 2)
+    assert numbers(db) == [0, 1]
+    assert not db.supportsUndo()
+    assert db.storage.temporaryDirectory().startswith(str(tmp_path / "blobs"))
+    db.close()
+
+
+def test_zodburi_opens_one(tmp_path: Path) -> None:
+    factory, rest = resolve_uri(f"plimsoll://{tmp_path}/data?memory=32MB&pack_gc=0&connection_pool_size=3")
+    assert rest["pool_size"] == 3
+    db = ZODB.DB(factory(), **rest)
+    fill(db, 2)
+    assert numbers(db) == [0, 1]
+    db.close()
+
+
+def test_a_copy_goes_from_a_filestorage_and_back(tmp_path: Path) -> None:
+    """What `zodbconvert` of RelStorage does: both from ZConfig, the destination empty, then `copyTransactionsFrom`."""
+    db = ZODB.DB(FileStorage(str(tmp_path / "first.fs")))
+    fill(db)
+    db.undo(db.undoInfo()[0]["id"])
+    transaction.commit()
+    first = records(db.storage)
+    db.close()
+    ours = f"%import plimsoll.zodb\n<plimsoll>\n  path {tmp_path}/data\n</plimsoll>"
+    for source_section, destination_section in [
+        (f"<filestorage>\n  path {tmp_path}/first.fs\n</filestorage>", ours),
+        (ours, f"<filestorage>\n  path {tmp_path}/second.fs\n</filestorage>"),
+    ]:
+        source, destination = config.storageFromString(source_section), config.storageFromString(destination_section)
+        assert not list(destination.iterator())
+        destination.copyTransactionsFrom(source)
+        destination.close()
+        source.close()
+    second = FileStorage(str(tmp_path / "second.fs"), read_only=True)
+    assert records(second) == first
+    assert len(first) == 22
+    second.close()

@@ -1,0 +1,28 @@
+"""The storages that the conformance cases run against: `CONF_STORAGE=zodb_adapter:History python -m unittest zodb_conformance`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plimsoll.zodb import PlimsollStorage
+
+
+class History:
+    """With history."""
+
+    history = undo = blobs = external_gc = restore = mvcc = multi_client = True
+    keep_history = True
+
+    def open(
+        self, name: str = "data", read_only: bool = False, create: bool = False, blob_dir: str | None = None, pack_gc: bool = True
+    ) -> PlimsollStorage:
+        """A storage in a folder below the current one."""
+        options: dict[str, Any] = {"read_only": read_only, "create": create, "blob_dir": blob_dir, "pack_gc": pack_gc}
+        return PlimsollStorage(name, keep_history=self.keep_history, memory="32MB", **options)
+
+
+class NoHistory(History):
+    """Without history."""
+
+    history = undo = False
+    keep_history = False
