@@ -57,7 +57,9 @@ def mypy(folder: Path, program: str) -> str:
 
 
 def test_the_stubs_describe_the_module() -> None:
-    done = subprocess.run([sys.executable, "-m", "mypy.stubtest", "plimsoll"], capture_output=True, text=True, check=False)
+    allowed = str(Path(__file__).parent / "stubtest_allowlist.txt")
+    command = [sys.executable, "-m", "mypy.stubtest", "--allowlist", allowed, "plimsoll"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
