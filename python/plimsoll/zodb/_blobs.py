@@ -20,10 +20,18 @@ class Blobs(BlobStorageMixin):  # type: ignore[misc, unused-ignore]
     fshelper: Any
 
     def _blob_storeblob(self, oid: bytes, serial: bytes, blobfilename: str) -> None:
-        super()._blob_storeblob(oid, serial, blobfilename)
         target = self.fshelper.getBlobFilename(oid, serial)
+        folder = os.path.dirname(target)
+        is_new = not os.path.exists(folder)
+        super()._blob_storeblob(oid, serial, blobfilename)
         _sync(target)
-        _sync(os.path.dirname(target))
+        _sync(folder)
+        # The entry of a new folder is in the one above, which may be new, too.
+        base = os.path.realpath(self.fshelper.base_dir)
+        above = os.path.dirname(os.path.realpath(folder))
+        while is_new and above.startswith(base):
+            _sync(above)
+            above = os.path.dirname(above)
 
     def _copy_blob(self, oid: bytes, source_tid: bytes, tid: bytes) -> None:
         """Gives a revision the file of an earlier one. Committed files never change, so a link does."""
