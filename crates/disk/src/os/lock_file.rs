@@ -34,6 +34,15 @@ impl OsLockFile {
 
 impl LockFile for OsLockFile {
     fn try_lock(&self) -> io::Result<bool> {
+        let pid = std::process::id();
+        if pid != self.pid {
+            // To the system it would be the lock of its parent, who may hold it.
+            let what = format!(
+                "process {} opened this, and process {pid}, its forked child, must not write to it; open it there anew",
+                self.pid
+            );
+            return Err(at_path(&self.path, io::Error::new(io::ErrorKind::PermissionDenied, what)));
+        }
         match retry_on_intr(|| flock(&self.fd, FlockOperation::NonBlockingLockExclusive)) {
             Ok(()) => {
                 self.held.store(true, Ordering::Relaxed);
@@ -56,5 +65,31 @@ impl LockFile for OsLockFile {
 impl Drop for OsLockFile {
     fn drop(&mut self) {
         self.unlock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_neither_takes_nor_gives_back_the_lock_of_its_parent() {
+        let dir = tempfile::tempdir().expect("the machine has a folder for temporary files");
+        let path = dir.path().join("turn");
+        let lock = OsLockFile::open(&path).expect("a new file");
+        assert!(lock.try_lock().expect("a lock"));
+        // The state in a forked child: the same open file, and another process id.
+        let child = OsLockFile {
+            fd: rustix::io::dup(&lock.fd).expect("a copy"),
+            path: path.clone(),
+            held: AtomicBool::new(true),
+            pid: lock.pid + 1,
+        };
+        assert!(child.try_lock().expect_err("it is not its own").to_string().contains("forked child"));
+        drop(child);
+        let other = OsLockFile::open(&path).expect("the same file");
+        assert!(!other.try_lock().expect("a lock"));
+        lock.unlock();
+        assert!(other.try_lock().expect("a lock"));
     }
 }

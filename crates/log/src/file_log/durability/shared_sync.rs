@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use plimsoll_disk::vfs::File;
-use plimsoll_memory::budget::Kind;
+use plimsoll_memory::budget::{Budget, Kind};
 
 use crate::error::LogError;
 use crate::file_log::env::Env;
@@ -15,6 +15,7 @@ use crate::format::BLOCK_BYTES;
 use crate::glsn::Glsn;
 use crate::members::Members;
 use crate::members::lock::Got;
+use crate::members::words::End;
 
 /// The segment that this process writes to, and how far it knows the log.
 #[derive(Debug)]
@@ -32,15 +33,29 @@ pub(crate) fn sync(members: &Members, env: &Env, wanted: &Wanted) -> Result<(), 
         if got == Got::Needless {
             return check(members);
         }
-        let done = if is_there() && got == Got::Clean { Ok(()) } else { sync_all(members, env, wanted, got) };
-        match &done {
-            Ok(()) => members.sync.release(),
+        let ended = end_sync(members, env, wanted, got, is_there());
+        match &ended {
+            Ok(true) => members.sync.release(),
             // The next one writes again what is not known to be durable.
-            Err(_) => members.sync.release_abandoned(),
+            Ok(false) | Err(_) => members.sync.release_abandoned(),
         }
-        done?;
+        ended?;
     }
     check(members)
+}
+
+/// Under the lock of syncs; returns whether a sync that was begun before has been ended, too.
+fn end_sync(members: &Members, env: &Env, wanted: &Wanted, got: Got, is_there: bool) -> Result<bool, LogError> {
+    let end = members.end();
+    if end.segment != wanted.segment {
+        // The next segment was begun, and before that all of this one was made durable. Whether one was begun in the next, this process
+        // cannot end it: it has another file.
+        return Ok(got == Got::Clean);
+    }
+    if !is_there || got == Got::Abandoned {
+        sync_file(members, &env.options.budget, &*wanted.file, &end, got)?;
+    }
+    Ok(true)
 }
 
 fn check(members: &Members) -> Result<(), LogError> {
@@ -51,24 +66,21 @@ fn check(members: &Members) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Under the lock of syncs.
-fn sync_all(members: &Members, env: &Env, wanted: &Wanted, got: Got) -> Result<(), LogError> {
-    let (end, durable) = (members.end(), members.durable());
-    if end.segment != wanted.segment {
-        // The next segment was begun, and before that all of this one was made durable.
-        return Ok(());
-    }
+/// Under the lock of syncs: makes the active segment, whose `file` this is, durable up to `end`.
+pub(crate) fn sync_file(
+    members: &Members,
+    budget: &Budget,
+    file: &dyn File,
+    end: &End,
+    got: Got,
+) -> Result<(), LogError> {
     if got == Got::Abandoned {
-        let mut staging = env.options.budget.take(Kind::Staging)?;
+        let durable = members.durable();
+        let mut staging = budget.take(Kind::Staging)?;
         let known = if durable.segment == end.segment { u64::from(durable.offset) } else { 0 };
-        write_again(
-            &*wanted.file,
-            known / BLOCK_BYTES as u64 * BLOCK_BYTES as u64,
-            u64::from(end.offset),
-            &mut staging,
-        )?;
+        write_again(file, known / BLOCK_BYTES as u64 * BLOCK_BYTES as u64, u64::from(end.offset), &mut staging)?;
     }
-    if let Err(error) = wanted.file.sync() {
+    if let Err(error) = file.sync() {
         members.poison();
         return Err(error.into());
     }

@@ -6,6 +6,7 @@ use plimsoll_disk::vfs::{Caching, Open};
 use plimsoll_memory::budget::Kind;
 
 use crate::error::LogError;
+use crate::file_log::durability::shared_sync::sync_file;
 use crate::file_log::files::names::FileName;
 use crate::file_log::open_log::OpenLog;
 use crate::file_log::options::{FileLogOptions, OpenReport};
@@ -113,13 +114,12 @@ fn begin_in_turn(
     if members.end() != *end {
         return Ok(());
     }
-    members.take_sync(&|| false)?;
-    let synced = full.file.sync();
+    let got = members.take_sync(&|| false)?;
+    let synced = sync_file(members, &options.budget, &*full.file, end, got);
     match &synced {
-        Ok(()) => members.set_durable(&end.as_durable()),
-        Err(_) => members.poison(),
+        Ok(()) => members.sync.release(),
+        Err(_) => members.sync.release_abandoned(),
     }
-    members.sync.release();
     synced?;
     let next = follow_with_new_segment(options, found, full, end.timestamp, members.last_blob_id())?;
     members.set_end(&words::End { segment: next.header.first, offset: next.outcome.end, ..*end });

@@ -290,3 +290,37 @@ fn many_threads_of_many_members_append_on_a_real_disk() {
     members.into_iter().for_each(Process::leave);
     assert!(verify(&disk, dir.path()) == texts);
 }
+
+#[test]
+fn a_record_that_was_written_and_not_published_does_not_come_back() {
+    for seed in 0..20 {
+        let disk = LyingDisk::new(seed);
+        let store = PathBuf::from("/store");
+        disk.create_dir(&store).unwrap();
+        disk.sync_dir(Path::new("/")).unwrap();
+        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        let (one, two) = (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
+        one.append("a");
+        let end = one.members.end();
+        let mut turn = one.log.turn().unwrap().unwrap();
+        turn.begin().unwrap();
+        let text = vec![b'x'; 5000];
+        let entries = [DraftEntry { stream: StreamId(9), parts: &[&text] }];
+        turn.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }).unwrap();
+        // As if it had ended before it published the record.
+        one.members.set_end(&end);
+        std::mem::forget(turn);
+        let Process { log, members } = one;
+        drop((log, members));
+        // A sweep of blob files comes first: the record may have named some.
+        two.log.sweep_blobs(&|_| false).unwrap();
+        if seed % 2 == 0 {
+            assert_eq!(two.append("b"), Glsn(2));
+        }
+        disk.cut_power();
+        drop(two);
+        disk.restore_power();
+        let texts = verify(&shared, &store);
+        assert_eq!(texts, if seed % 2 == 0 { vec!["a", "b"] } else { vec!["a"] });
+    }
+}

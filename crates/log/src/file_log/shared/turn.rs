@@ -70,7 +70,8 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// Removes what a member left behind that ended in its turn.
+/// Removes what a member left behind that ended in its turn, durably: a record that was not published is never to come back, since the blob files
+/// that it names may be swept from now on.
 fn bury(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogError> {
     let end = members.end();
     let (disk, dir) = (&log.env.options.disk, &log.env.options.dir);
@@ -85,13 +86,20 @@ fn bury(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogEr
     let file = &*order.file;
     let mut staging = log.env.options.budget.take(Kind::Staging)?;
     let (mut at, len) = (u64::from(end.offset), file.len()?);
+    let mut is_dirty = false;
     while at < len {
         let piece = (len - at).min(staging.len() as u64) as usize;
         let n = file.read_at(&mut staging[..piece], at)?;
         if staging[..n].iter().any(|byte| *byte != 0) {
             write_zeros(file, at, at + n as u64)?;
+            is_dirty = true;
         }
         at += piece as u64;
+    }
+    if is_dirty && let Err(error) = file.sync() {
+        // What is durable is no longer known.
+        members.poison();
+        return Err(error.into());
     }
     Ok(())
 }
