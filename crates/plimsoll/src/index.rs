@@ -214,6 +214,11 @@ impl Index {
         self.core.context.duty.may_write()
     }
 
+    /// Removes files that were left because another member was reading all files, if none does any more.
+    pub(crate) fn remove_left(&self) {
+        self.core.files.remove_left();
+    }
+
     /// For a member: takes in what the keeper has installed, and becomes the keeper if there is none.
     ///
     /// # Errors

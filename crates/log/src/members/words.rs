@@ -56,6 +56,10 @@ pub(super) enum SlotWord {
     BlobPin,
     Role,
     Since,
+    /// How many readers of all files are at work: nothing is to be removed.
+    Holds,
+    /// Files of the log are being removed.
+    Removing,
 }
 
 /// Where the log ends.

@@ -11,11 +11,11 @@ use std::time::Duration;
 use plimsoll_disk::vfs::{DirLock, LockError};
 use plimsoll_disk::worker::{Bell, Next, Worker};
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::members::{Members, PATIENCE};
+use plimsoll_log::members::{Held, Members, PATIENCE};
 
-use crate::engine::keyspace_commits;
 use crate::engine::steps;
 use crate::engine::trim::LogSpace;
+use crate::engine::{Engine, keyspace_commits};
 use crate::txn::committer::Committer;
 use crate::txn::follower::Learn;
 use crate::types::error::{Error, Lift, Result};
@@ -149,6 +149,7 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -
             committer.sequencer.try_at_applied(|applied| index.close_up_to(applied));
         }
         members.set_checkpoint(index.checkpoint().glsn);
+        index.remove_left();
         steps::free_log(space)?;
     } else {
         // What the runs hold as well takes no memory, and needs no log.
@@ -166,5 +167,18 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -
 impl Learn for LogSpace {
     fn learn_keyspaces(&self, at: Glsn) -> Result<()> {
         keyspace_commits::learn(self, at)
+    }
+}
+
+impl Engine {
+    /// From now on no other member removes a file that this one knows, which are those of now; `None` if this process has the store alone.
+    pub(crate) fn hold_files(&self) -> Result<Option<Held>> {
+        let Some(membership) = &self.membership else { return Ok(None) };
+        let held = membership.members.hold_files().lift()?;
+        // What was removed before is in no newer manifest.
+        self.committer.fresh();
+        self.reader.check_open()?;
+        self.reader.index.refresh()?;
+        Ok(Some(held))
     }
 }

@@ -205,6 +205,7 @@ pub(crate) fn open_by(
         log: Arc::clone(&file_log),
         index: Arc::clone(&index),
         sequencer: Arc::clone(&sequencer),
+        members: members.clone(),
     };
     let checkpoints = (!options.read_only).then(|| Checkpoints::start(context, options.background)).transpose()?;
     let reader = Arc::new(Reader {

@@ -71,6 +71,16 @@ pub(crate) fn free_if_idle(space: &LogSpace, until: Glsn) -> Result<()> {
 }
 
 fn free(space: &LogSpace, until: Glsn) -> Result<Glsn> {
+    let free = || free_up_to(space, until);
+    let freed = match &space.members {
+        Some(members) => members.unless_held(free),
+        None => Some(free()),
+    };
+    // What another member is reading is freed by a later call.
+    freed.unwrap_or_else(|| Ok(space.reader.log.bounds().first))
+}
+
+fn free_up_to(space: &LogSpace, until: Glsn) -> Result<Glsn> {
     // The checkpoint first: a flush in between may add runs that point behind this one, never before it.
     let flushed = space.reader.index.checkpoint().glsn.next();
     let needed = space.reader.index.min_pointer().unwrap_or(Glsn::MAX);

@@ -25,6 +25,11 @@ impl Duty {
         }
     }
 
+    /// Whether this process may remove files now: another member may be reading all of them.
+    pub(crate) fn may_remove(&self) -> bool {
+        self.may_write() && self.members().is_none_or(|members| !members.are_files_held())
+    }
+
     /// Whether the store is open read-only.
     pub(crate) fn is_read_only(&self) -> bool {
         matches!(self, Self::ReadOnly)

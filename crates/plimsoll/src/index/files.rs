@@ -28,6 +28,7 @@ use crate::index::manifest::names::is_leftover;
 use crate::index::run::file::{RunFileSink, open_run, run_id_of};
 use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::types::error::{Error, Lift, Result};
+use crate::types::lock::lock;
 
 /// Reserve beyond the metadata in use: a dozen descriptions with the longest keys.
 const RESERVE_BYTES: u64 = 96 << 10;
@@ -51,6 +52,8 @@ pub(crate) struct Files {
     duty: Duty,
     next_run: AtomicU64,
     metadata: Mutex<Metadata>,
+    /// Obsolete files that were not removed because another member was reading all files.
+    left: Mutex<Vec<u64>>,
 }
 
 /// How much of the reserve a job may use for the tables that it creates.
@@ -114,6 +117,7 @@ impl Files {
             duty: context.duty.clone(),
             next_run: AtomicU64::new(next),
             metadata: Mutex::new(Metadata { lease, used_bytes: 0 }),
+            left: Mutex::default(),
         }))
     }
 
@@ -130,6 +134,16 @@ impl Files {
     /// Files that another process has made since have ids below this one.
     pub(crate) fn skip_to(&self, next_run: u64) {
         self.next_run.fetch_max(next_run, Ordering::AcqRel);
+    }
+
+    /// Removes files that were left because another member was reading all files, if none does any more.
+    pub(crate) fn remove_left(&self) {
+        if self.duty.may_remove() {
+            for id in std::mem::take(&mut *lock(&self.left)) {
+                // One that cannot be removed now is swept at the next open.
+                let _ = self.disk.remove(&self.path_of(id));
+            }
+        }
     }
 
     /// The disk that holds them.
@@ -351,12 +365,15 @@ impl FileGuard {
 impl Drop for FileGuard {
     fn drop(&mut self) {
         self.files.metadata().release(*self.charged_bytes.get_mut());
-        if let TableId::Run(id) = self.id
-            && *self.obsolete.get_mut()
-            && self.files.duty.may_write()
-        {
+        let TableId::Run(id) = self.id else { return };
+        if !*self.obsolete.get_mut() || !self.files.duty.may_write() {
+            return;
+        }
+        if self.files.duty.may_remove() {
             // A file that cannot be removed now is swept at the next open.
             let _ = self.files.disk.remove(&self.files.path_of(id));
+        } else {
+            lock(&self.files.left).push(id);
         }
     }
 }

@@ -296,3 +296,93 @@ fn a_transaction_that_was_spilled_is_there_for_all() {
     drop((one, two));
     verify(&path);
 }
+
+#[test]
+fn a_member_verifies_and_backs_up_while_the_keeper_merges_and_trims() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options = || options().segment_bytes(1 << 20).retention(Retention::Latest).memtable_bytes(256 << 10);
+    let (keeper, other) = (Db::open(&path, options()).unwrap(), Db::open(&path, options()).unwrap());
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let space = default(&keeper);
+            let mut round = 0u64;
+            while !over.load(Ordering::SeqCst) {
+                round += 1;
+                let mut tx = keeper.begin();
+                (0..200u64).for_each(|row| tx.put(&space, row.to_be_bytes(), vec![round as u8; 700]).unwrap());
+                tx.put(&space, "large", vec![round as u8; 300_000]).unwrap();
+                tx.put(&space, "round", round.to_le_bytes()).unwrap();
+                tx.commit().unwrap();
+                if round.is_multiple_of(4) {
+                    keeper.compact().unwrap();
+                    keeper.log().trim(keeper.newest()).unwrap();
+                }
+            }
+        });
+        let space = default(&other);
+        while number(&other, &space, "round") < 5 {
+            std::thread::yield_now();
+        }
+        for backup in 0..6 {
+            let report = other.verify(&mut |_| {}).unwrap();
+            assert!(report.problems.is_empty(), "{report:?}");
+            let before = number(&other, &space, "round");
+            let copy = dir.path().join(format!("backup{backup}"));
+            other.backup(&copy).unwrap();
+            let copied = Db::open(&copy, Options::new().memory_bytes(16 << 20)).unwrap();
+            let space = default(&copied);
+            let round = number(&copied, &space, "round");
+            assert!(round >= before, "{round} in the copy, {before} before it was made");
+            for row in [0u64, 100, 199] {
+                assert_eq!(copied.get(&space, row.to_be_bytes()).unwrap().unwrap(), vec![round as u8; 700]);
+            }
+            assert_eq!(copied.get(&space, "large").unwrap().unwrap(), vec![round as u8; 300_000]);
+            assert!(copied.verify(&mut |_| {}).unwrap().problems.is_empty());
+        }
+        over.store(true, Ordering::SeqCst);
+    });
+    drop((keeper, other));
+    verify(&path);
+}
+
+#[test]
+fn while_a_member_verifies_no_file_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options = || options().segment_bytes(1 << 20).retention(Retention::Latest).memtable_bytes(256 << 10);
+    let (keeper, other) = (Db::open(&path, options()).unwrap(), Db::open(&path, options()).unwrap());
+    let space = default(&keeper);
+    let overwrite = |round: u8| {
+        for _ in 0..10 {
+            let mut tx = keeper.begin();
+            (0..300u64).for_each(|row| tx.put(&space, row.to_be_bytes(), vec![round; 700]).unwrap());
+            tx.commit().unwrap();
+        }
+        keeper.compact().unwrap();
+        keeper.log().trim(keeper.newest()).unwrap()
+    };
+    overwrite(1);
+    let runs = || -> std::collections::BTreeSet<_> {
+        let files = std::fs::read_dir(path.join("index")).unwrap().map(|file| file.unwrap().path());
+        files.filter(|file| file.extension().is_some_and(|of| of == "run")).collect()
+    };
+    let (before, first) = (runs(), keeper.stats().log.first);
+    let mut asked = 0;
+    let report = other.verify(&mut |_| {
+        asked += 1;
+        if asked == 1 {
+            assert_eq!(overwrite(2), first, "the log was trimmed while another member reads all of it");
+            assert!(before.is_subset(&runs()), "runs were removed while another member reads all of them");
+        }
+    });
+    assert!(report.unwrap().problems.is_empty() && asked > 0);
+    // Afterwards they go.
+    assert!(overwrite(3) > first);
+    let begun = Instant::now();
+    while !before.is_disjoint(&runs()) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", runs());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -71,6 +71,7 @@ pub(crate) fn backup(store: &Engine, dest: &Path, sharing: Sharing) -> Result<Ba
     let disk = &*store.options.disk;
     let _no_trim = store.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     store.check_open()?;
+    let _held = store.hold_files()?;
     refuse_inside(disk, &store.path, dest)?;
     prepare(disk, dest)?;
     let (index, log) = (dest.join("index"), dest.join("log.partial"));

@@ -111,6 +111,7 @@ pub fn verify(
 pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgress)) -> Result<VerifyReport> {
     let _no_trim = store.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     store.check_open()?;
+    let _held = store.hold_files()?;
     if let Some(checkpoints) = &store.maintenance.checkpoints {
         // Leftovers of a killed writer are not damage.
         checkpoints.sweep()?;

@@ -22,6 +22,7 @@ use plimsoll_disk::worker::{Bell, Next, Woken, Worker};
 use plimsoll_log::file_log::{FileLog, LONG_SEGMENT_BYTES};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
+use plimsoll_log::members::Members;
 
 use crate::index::{Index, Progress, Unflushed};
 use crate::txn::sequencer::CommitSequencer;
@@ -57,6 +58,8 @@ pub(crate) struct Context {
     pub(crate) log: Arc<FileLog>,
     pub(crate) index: Arc<Index>,
     pub(crate) sequencer: Arc<CommitSequencer>,
+    /// The processes that have the store open, if there may be several.
+    pub(crate) members: Option<Arc<Members>>,
 }
 
 /// The checkpoint worker of one store.
@@ -136,7 +139,14 @@ impl Core {
     fn sweep(&self) -> Result<()> {
         let mut swept = lock(&self.swept);
         if !*swept && self.context.index.may_write() {
-            self.context.log.sweep_blobs(&|blob| self.context.index.uses_blob(blob)).lift()?;
+            let sweep = || self.context.log.sweep_blobs(&|blob| self.context.index.uses_blob(blob)).lift();
+            match &self.context.members {
+                Some(members) => match members.unless_held(sweep) {
+                    Some(done) => drop(done?),
+                    None => return Ok(()),
+                },
+                None => drop(sweep()?),
+            }
             *swept = true;
         }
         Ok(())
