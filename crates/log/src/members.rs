@@ -9,6 +9,7 @@
 //! that its member has ended.
 
 pub(crate) mod lock;
+pub(crate) mod requests;
 pub(crate) mod words;
 
 use std::fmt;
@@ -24,9 +25,10 @@ use plimsoll_disk::vfs::Disk;
 use crate::error::LogError;
 use crate::glsn::Glsn;
 use crate::members::lock::{Got, MemberLock, Places};
+pub use crate::members::requests::Asked;
 use crate::members::words::{
-    BLOB_MARK, Durable, ENTRIES_MAX, End, FLUSH_WANTED, FOLLOWERS, KEEPER, MAGIC, MANIFEST, NEWS, POISON, Published,
-    SLOT_WORDS, SLOTS, SLOTS_AT, STATE, SYNC, Slot, SlotWord, TURN, WORDS,
+    BLOB_MARK, Durable, ENTRIES_MAX, End, FLUSH_WANTED, FOLLOWERS, KEEPER, LOG_FIRST, MAGIC, MANIFEST, NEWS, POISON,
+    Published, SLOT_WORDS, SLOTS, SLOTS_AT, STATE, SYNC, Slot, SlotWord, TURN, WORDS,
 };
 
 /// The folder of the locks, in the store's.
@@ -39,7 +41,7 @@ pub const WORDS_FILE: &str = "SHARED";
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Version of the words' layout, and that there is one at all.
-const LAYOUT: u64 = 0x706c_696d_6d62_0001;
+const LAYOUT: u64 = 0x706c_696d_6d62_0002;
 
 /// No blob file is being written.
 const NO_BLOB: u64 = u64::MAX;
@@ -81,6 +83,8 @@ pub struct Member {
     pub is_here: bool,
     /// Whether it removes files of the log now.
     pub is_removing: bool,
+    /// The last GLSN that it had taken in when it last looked after the others, which is twice a second while something is committed.
+    pub applied: Glsn,
 }
 
 impl Members {
@@ -162,6 +166,8 @@ impl Members {
             (SlotWord::Role, 0),
             (SlotWord::Holds, 0),
             (SlotWord::Removing, 0),
+            (SlotWord::Applied, 0),
+            (SlotWord::Looks, 0),
             (SlotWord::Since, now_micros),
             (SlotWord::Pid, u64::from(pid)),
         ] {
@@ -300,6 +306,7 @@ impl Members {
             since_micros: word(SlotWord::Since),
             is_here: slot == self.slot,
             is_removing: word(SlotWord::Removing) > 0,
+            applied: Glsn(word(SlotWord::Applied)),
         }
     }
 
@@ -321,6 +328,29 @@ impl Members {
     /// Says what this member's manifest holds.
     pub fn set_checkpoint(&self, checkpoint: Glsn) {
         self.set(SlotWord::Checkpoint, checkpoint.0);
+    }
+
+    /// This member looks after the others, and has taken in the log up to `applied`.
+    pub fn looks(&self, applied: Glsn) {
+        self.set(SlotWord::Applied, applied.0);
+        self.slot_word(self.slot, SlotWord::Looks).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Changes whenever the keeper looks after the others, or another one is the keeper: one that does not is stopped, or hangs.
+    pub fn keeper_pulse(&self) -> (u64, u64) {
+        let keeper = self.word(KEEPER);
+        let slot = usize::try_from(keeper.saturating_sub(1)).ok().filter(|slot| *slot < SLOTS);
+        (keeper, slot.map_or(0, |slot| self.slot_word(slot, SlotWord::Looks).load(Ordering::SeqCst)))
+    }
+
+    /// The first GLSN of the log, as far as a member has trimmed it.
+    pub fn log_first(&self) -> Glsn {
+        Glsn(self.word(LOG_FIRST))
+    }
+
+    /// The log begins here from now on.
+    pub(crate) fn set_log_first(&self, first: Glsn) {
+        self.words.words()[LOG_FIRST].fetch_max(first.0, Ordering::SeqCst);
     }
 
     /// From now on no other member removes a file that this one knows, until what is returned is dropped. Waits for a removal that is under way.

@@ -10,6 +10,7 @@ pub(crate) mod membership;
 pub(crate) mod memory;
 pub(crate) mod open;
 pub(crate) mod replay;
+pub(crate) mod requests;
 pub(crate) mod retention;
 pub(crate) mod steps;
 pub(crate) mod trim;
@@ -114,8 +115,7 @@ impl Engine {
 
     /// Flushes the memtables into runs.
     pub(crate) fn flush(&self) -> Result<()> {
-        self.check_writable()?;
-        self.committer.sequencer.at_durable(|applied| self.reader.index.flush(applied))
+        self.committer.flush()
     }
 
     /// Closes the store: stops background work, flushes the memtables into runs, and unlocks the folder. Later calls do nothing.
@@ -131,6 +131,9 @@ impl Engine {
         let is_last = self.leave();
         let flushed = if self.options.read_only || !is_last { Ok(()) } else { self.settle() };
         self.reader.index.close();
+        if let Some(membership) = &self.membership {
+            membership.stop_serving();
+        }
         if let Some(warm) = &self.maintenance.warm {
             warm.close();
         }

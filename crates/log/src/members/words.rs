@@ -29,13 +29,31 @@ pub(super) const NEWS: usize = 57;
 pub(super) const MANIFEST: usize = 58;
 pub(super) const FLUSH_WANTED: usize = 59;
 pub(super) const STATE: usize = 60;
+/// The first GLSN of the log.
+pub(super) const LOG_FIRST: usize = 61;
+/// Up to which GLSN some member wants the log trimmed.
+pub(super) const TRIM_WANTED: usize = 63;
+/// What members ask the keeper to do.
+pub(super) const COMPACT: Request = Request { asked: 1, done: 2, failed: 3 };
+pub(super) const TRIM: Request = Request { asked: 4, done: 5, failed: 6 };
 
 /// The most members.
 pub(super) const SLOTS: usize = 64;
 pub(super) const SLOTS_AT: usize = 64;
 /// A slot has a cache line of its own.
-pub(super) const SLOT_WORDS: usize = 8;
+pub(super) const SLOT_WORDS: usize = 16;
 pub(super) const WORDS: usize = SLOTS_AT + SLOTS * SLOT_WORDS;
+
+/// The words of a kind of request to the keeper, which are numbered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    /// The number of the last one that was asked for.
+    pub(super) asked: usize,
+    /// All up to this number are done.
+    pub(super) done: usize,
+    /// The last one that failed.
+    pub(super) failed: usize,
+}
 
 /// The first word of a slot.
 pub(super) struct Slot(pub(super) usize);
@@ -60,6 +78,10 @@ pub(super) enum SlotWord {
     Holds,
     /// Files of the log are being removed.
     Removing,
+    /// The last GLSN that it has taken in.
+    Applied,
+    /// Counts its looks after the others: it is not stopped.
+    Looks,
 }
 
 /// Where the log ends.

@@ -22,7 +22,7 @@ use crate::engine::collect_stats;
 use crate::engine::keyspace_commits;
 use crate::engine::memory;
 use crate::engine::open;
-use crate::engine::steps;
+use crate::engine::requests;
 #[cfg(any(test, feature = "testing"))]
 use crate::engine::work_steps;
 use crate::read::point::KeyBuffer;
@@ -525,7 +525,7 @@ impl Db {
     /// # Errors
     /// Disk errors, or the budget.
     pub fn compact(&self) -> Result<()> {
-        steps::compact(&self.store)
+        requests::compact(&self.store)
     }
 
     /// Does one bounded piece of background work; returns false if there was none. For stores opened without background threads.

@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::engine::cursor_commits;
 use crate::engine::cursors::CursorInfo;
 use crate::engine::keyspace_commits;
-use crate::engine::trim;
+use crate::engine::requests;
 use crate::txn::ticket::CommitTicket;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
@@ -191,6 +191,7 @@ impl<'db> Log<'db> {
 
     /// All cursors, sorted by name.
     pub fn cursors(&self) -> Vec<CursorInfo> {
+        self.store.committer.fresh();
         self.store.catalog.cursors.all()
     }
 
@@ -201,7 +202,7 @@ impl<'db> Log<'db> {
     /// # Errors
     /// The store is read-only, disk errors, or the budget.
     pub fn trim(&self, until: Glsn) -> Result<Glsn> {
-        trim::trim(self.store, until)
+        requests::trim(self.store, until)
     }
 }
 

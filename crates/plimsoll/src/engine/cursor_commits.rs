@@ -2,12 +2,16 @@
 //!
 //! Cursors are keys of an internal keyspace, so moving one is an ordinary commit: the name, and the GLSN to read next (u64, little-endian).
 //! That keyspace keeps only the newest versions.
+//!
+//! Other members of the store move cursors as well: so each change reads what it changes, and is made again if another one came first.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
 use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
+use crate::engine::trim::LogSpace;
 use crate::index::view::Direction;
 use crate::read::span::Span;
 use crate::txn::transaction::Transaction;
@@ -27,22 +31,23 @@ fn keyspace(store: &Engine) -> Keyspace {
 pub(crate) fn open(store: &Arc<Engine>, name: &str, from: Glsn) -> Result<Glsn> {
     check_name(name)?;
     let _moving = store.catalog.cursors.lock_moving();
+    store.committer.fresh();
     if let Some(next) = store.catalog.cursors.find(name) {
         return Ok(next);
     }
     store.check_writable()?;
     let from = from.max(Glsn::FIRST);
     check_not_ahead(store, from)?;
-    hold(store, name, from)?;
-    let written = write(store, name, Some(from));
-    if written.is_err() {
-        store.catalog.cursors.places().remove(name);
-    }
-    written.map(|()| from)
+    // Nor does another member trim, until it can know of the cursor.
+    let _held = store.hold_files()?;
+    hold(store, from)?;
+    let written = change(store, name, |now| Ok(Some(now.unwrap_or(from))));
+    store.catalog.cursors.places().set_coming(None);
+    Ok(written?.unwrap_or(from))
 }
 
 /// From now on, nothing at or after `from` is trimmed.
-fn hold(store: &Engine, name: &str, from: Glsn) -> Result<()> {
+fn hold(store: &Engine, from: Glsn) -> Result<()> {
     // No trim is running: entries that exist now stay.
     let _no_trim = store.space.trim_lock.lock().unwrap_or_else(PoisonError::into_inner);
     let first = store.reader.log.bounds().first;
@@ -53,32 +58,33 @@ fn hold(store: &Engine, name: &str, from: Glsn) -> Result<()> {
     if places.len() >= MAX_CURSORS {
         return Err(InvalidInput::TooManyCursors { limit: MAX_CURSORS as u64 }.into());
     }
-    places.insert(name.to_owned(), from);
+    places.set_coming(Some(from));
     Ok(())
 }
 
 /// Moves a cursor forward: everything below `next` was processed.
 pub(crate) fn advance(store: &Arc<Engine>, name: &str, next: Glsn) -> Result<()> {
     let _moving = store.catalog.cursors.lock_moving();
+    store.committer.fresh();
     let now = store.catalog.cursors.find(name).ok_or_else(|| not_there(name))?;
-    if next < now {
-        return Err(InvalidInput::CursorGoesBack { name: name.to_owned(), at: now, asked: next }.into());
+    if next == now {
+        return Ok(());
     }
+    let forward = |now: Glsn| match next < now {
+        true => Err(InvalidInput::CursorGoesBack { name: name.to_owned(), at: now, asked: next }.into()),
+        false => Ok(Some(next)),
+    };
+    forward(now)?;
     check_not_ahead(store, next)?;
-    if next > now {
-        write(store, name, Some(next))?;
-        store.catalog.cursors.places().insert(name.to_owned(), next);
-    }
-    Ok(())
+    change(store, name, |now| forward(now.ok_or_else(|| not_there(name))?)).map(drop)
 }
 
 /// Removes a cursor: it no longer holds back the trimming of the log.
 pub(crate) fn drop_cursor(store: &Arc<Engine>, name: &str) -> Result<()> {
     let _moving = store.catalog.cursors.lock_moving();
+    store.committer.fresh();
     store.catalog.cursors.find(name).ok_or_else(|| not_there(name))?;
-    write(store, name, None)?;
-    store.catalog.cursors.places().remove(name);
-    Ok(())
+    change(store, name, |_| Ok(None)).map(drop)
 }
 
 fn not_there(name: &str) -> Error {
@@ -90,28 +96,45 @@ fn check_not_ahead(store: &Engine, next: Glsn) -> Result<()> {
     if next > newest.next() { Err(Error::Future { asked: next, newest }) } else { Ok(()) }
 }
 
-/// Commits a cursor's position and waits until it is durable, also if commits are buffered.
-fn write(store: &Arc<Engine>, name: &str, next: Option<Glsn>) -> Result<()> {
-    let mut tx = Transaction::new(&store.committer);
-    match next {
-        Some(next) => tx.put(&keyspace(store), name.as_bytes(), &next.0.to_le_bytes())?,
-        None => tx.delete(&keyspace(store), name.as_bytes())?,
+/// Commits the position that `to` makes of a cursor's present one (`None`: there is no such cursor), waits until it is durable, also if commits
+/// are buffered, and returns it.
+fn change(store: &Arc<Engine>, name: &str, to: impl Fn(Option<Glsn>) -> Result<Option<Glsn>>) -> Result<Option<Glsn>> {
+    loop {
+        let mut tx = Transaction::new(&store.committer);
+        let now = tx.get(&keyspace(store), name.as_bytes())?.map(|record| decode(&record)).transpose()?;
+        let next = to(now)?;
+        match next {
+            Some(next) => tx.put(&keyspace(store), name.as_bytes(), &next.0.to_le_bytes())?,
+            None => tx.delete(&keyspace(store), name.as_bytes())?,
+        }
+        let glsn = match tx.commit() {
+            Err(Error::Conflict { .. }) => continue,
+            committed => Glsn(committed?.0),
+        };
+        store.reader.log.wait_durable(glsn).lift()?;
+        store.catalog.cursors.places().moved(name, next, glsn);
+        return Ok(next);
     }
-    let glsn = Glsn(tx.commit()?.0);
-    store.reader.log.wait_durable(glsn).lift()
 }
 
-/// Loads all cursors as of `at`.
-pub(crate) fn load(store: &Engine, at: Glsn) -> Result<()> {
-    let damaged = || Error::corrupt("the record of a cursor cannot be decoded; see `plimsoll verify`");
+fn decode(record: &[u8]) -> Result<Glsn> {
+    record.try_into().map(|next| Glsn(u64::from_le_bytes(next))).map_err(|_| damaged())
+}
+
+fn damaged() -> Error {
+    Error::corrupt("the record of a cursor cannot be decoded; see `plimsoll verify`")
+}
+
+/// Learns where all cursors stand as of `at`.
+pub(crate) fn learn(space: &LogSpace, at: Glsn) -> Result<()> {
     let span = Span::new(CURSORS, &(..))?;
-    let mut walk = store.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
-    let mut key = Vec::new();
+    let mut walk = space.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
+    let (mut key, mut all) = (Vec::new(), BTreeMap::new());
     while let Some(version) = walk.next(&mut key)? {
         let Stored::Inline(record) = version.stored else { return Err(damaged()) };
-        let next = u64::from_le_bytes(record.try_into().map_err(|_| damaged())?);
         let name = std::str::from_utf8(&version.key[4..]).map_err(|_| damaged())?;
-        store.catalog.cursors.places().insert(name.to_owned(), Glsn(next));
+        all.insert(name.to_owned(), decode(record)?);
     }
+    space.catalog.cursors.places().learn(all, at);
     Ok(())
 }

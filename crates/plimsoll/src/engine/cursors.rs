@@ -33,30 +33,73 @@ pub struct CursorInfo {
 /// The cursors of an open store.
 #[derive(Debug, Default)]
 pub(crate) struct Cursors {
-    /// The position that each cursor holds back.
-    places: Mutex<BTreeMap<String, Glsn>>,
+    places: Mutex<Places>,
     /// Held while a cursor is created, moved or dropped.
     moving: Mutex<()>,
 }
 
+/// Where the cursors stand.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    /// The position that each cursor holds back.
+    durable: BTreeMap<String, Glsn>,
+    /// The commit as of which that is known.
+    as_of: Glsn,
+    /// A cursor that is being created, and what it is to hold back.
+    coming: Option<Glsn>,
+}
+
+impl Places {
+    pub(crate) fn len(&self) -> usize {
+        self.durable.len()
+    }
+
+    /// Holds back what a cursor needs that is being created; `None`: none is.
+    pub(crate) fn set_coming(&mut self, coming: Option<Glsn>) {
+        self.coming = coming;
+    }
+
+    /// A commit of this process has moved a cursor, or has dropped it.
+    pub(crate) fn moved(&mut self, name: &str, next: Option<Glsn>, glsn: Glsn) {
+        // Otherwise what a later one left is known already.
+        if glsn <= self.as_of {
+            return;
+        }
+        self.as_of = glsn;
+        match next {
+            Some(next) => self.durable.insert(name.to_owned(), next),
+            None => self.durable.remove(name),
+        };
+    }
+
+    /// All cursors as of `at`.
+    pub(crate) fn learn(&mut self, all: BTreeMap<String, Glsn>, at: Glsn) {
+        if at >= self.as_of {
+            self.durable = all;
+            self.as_of = at;
+        }
+    }
+}
+
 impl Cursors {
-    pub(crate) fn places(&self) -> MutexGuard<'_, BTreeMap<String, Glsn>> {
+    pub(crate) fn places(&self) -> MutexGuard<'_, Places> {
         // No code under this lock leaves the map half changed.
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The oldest position of a cursor; [`Glsn::MAX`] if there is none.
     pub(crate) fn oldest(&self) -> Glsn {
-        self.places().values().min().copied().unwrap_or(Glsn::MAX)
+        let places = self.places();
+        places.durable.values().copied().chain(places.coming).min().unwrap_or(Glsn::MAX)
     }
 
     /// All cursors, by name.
     pub(crate) fn all(&self) -> Vec<CursorInfo> {
-        self.places().iter().map(|(name, next)| CursorInfo { name: name.clone(), next: *next }).collect()
+        self.places().durable.iter().map(|(name, next)| CursorInfo { name: name.clone(), next: *next }).collect()
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<Glsn> {
-        self.places().get(name).copied()
+        self.places().durable.get(name).copied()
     }
 
     /// Locks the creation, moving and dropping of cursors.

@@ -15,7 +15,7 @@ use plimsoll_log::members::{Held, Members, PATIENCE};
 
 use crate::engine::steps;
 use crate::engine::trim::LogSpace;
-use crate::engine::{Engine, keyspace_commits};
+use crate::engine::{Engine, cursor_commits, keyspace_commits, requests};
 use crate::txn::committer::Committer;
 use crate::txn::follower::Learn;
 use crate::types::error::{Error, Lift, Result};
@@ -94,16 +94,25 @@ pub(crate) struct Membership {
     pub(crate) members: Arc<Members>,
     is_ending: Arc<AtomicBool>,
     worker: Mutex<Option<Worker>>,
+    /// Does what others ask the keeper for.
+    server: Mutex<Option<Worker>>,
 }
 
 impl Membership {
     pub(crate) fn new(members: &Arc<Members>) -> Self {
-        Self { members: Arc::clone(members), is_ending: Arc::default(), worker: Mutex::new(None) }
+        Self {
+            members: Arc::clone(members),
+            is_ending: Arc::default(),
+            worker: Mutex::default(),
+            server: Mutex::default(),
+        }
     }
 
     /// Starts to look after what others need.
     pub(crate) fn start(&self, space: &Arc<LogSpace>, committer: &Arc<Committer>) -> Result<()> {
         // Not the store itself: it is closed where it is dropped, and that is not to be here.
+        let server = requests::serve(&self.members, &self.is_ending, space, committer)?;
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
         let (space, committer) = (Arc::clone(space), Arc::clone(committer));
         let (members, is_ending) = (Arc::clone(&self.members), Arc::clone(&self.is_ending));
         let mut before = Glsn::NONE;
@@ -134,12 +143,22 @@ impl Membership {
             worker.stop();
         }
     }
+
+    /// Ends the work for others; what is under way ends early if the index is closed.
+    pub(crate) fn stop_serving(&self) {
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(server) = server {
+            self.members.tell();
+            server.stop();
+        }
+    }
 }
 
 /// Does what the other members need of this one. Returns whether it holds an older moment, which others keep versions for.
 pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -> Result<bool> {
     let index = &space.reader.index;
     committer.fresh();
+    members.looks(committer.sequencer.applied());
     index.follow(members)?;
     if members.is_keeper() {
         // Finds those that have ended, too: what they promised is void.
@@ -168,6 +187,10 @@ impl Learn for LogSpace {
     fn learn_keyspaces(&self, at: Glsn) -> Result<()> {
         keyspace_commits::learn(self, at)
     }
+
+    fn learn_cursors(&self, at: Glsn) -> Result<()> {
+        cursor_commits::learn(self, at)
+    }
 }
 
 impl Engine {
@@ -178,6 +201,7 @@ impl Engine {
         // What was removed before is in no newer manifest.
         self.committer.fresh();
         self.reader.check_open()?;
+        self.file_log.catch_up().lift()?;
         self.reader.index.refresh()?;
         Ok(Some(held))
     }

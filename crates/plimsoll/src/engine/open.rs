@@ -218,24 +218,26 @@ pub(crate) fn open_by(
         may_refresh: options.read_only || members.is_some(),
         refusal: Refusal::default(),
     });
-    let follower = members.as_ref().map(|members| Follower {
-        members: Arc::clone(members),
-        file_log: Arc::clone(&file_log),
-        log: Arc::clone(&reader.log),
-        budget: reader.budget.clone(),
-        index: Arc::clone(&reader.index),
-        sequencer: Arc::clone(&sequencer),
-        is_buffered: options.durability == Durability::Buffered,
-        learn: OnceLock::new(),
+    let follower = members.as_ref().map(|members| {
+        Arc::new(Follower {
+            members: Arc::clone(members),
+            file_log: Arc::clone(&file_log),
+            log: Arc::clone(&reader.log),
+            budget: reader.budget.clone(),
+            index: Arc::clone(&reader.index),
+            sequencer: Arc::clone(&sequencer),
+            is_buffered: options.durability == Durability::Buffered,
+            learn: OnceLock::new(),
+        })
     });
-    let committer = Committer::new(Arc::clone(&reader), sequencer, patience, options.clone(), follower);
+    let committer = Committer::new(Arc::clone(&reader), sequencer, patience, options.clone(), follower.clone());
     let catalog = Arc::new(Catalog { cursors: Cursors::default(), horizon, streams_known: AtomicBool::new(false) });
     let space = Arc::new(LogSpace {
         reader: Arc::clone(&reader),
         sequencer: Arc::clone(&committer.sequencer),
         catalog: Arc::clone(&catalog),
         file_log: Arc::clone(&file_log),
-        members: members.clone(),
+        follower,
         clock: Arc::clone(&options.clock),
         segment_bytes: options.segment_limit_bytes(),
         trim_lock: Mutex::new(()),
@@ -259,7 +261,7 @@ pub(crate) fn open_by(
     }
     store.committer.free_log_by(Arc::downgrade(&store.space) as _);
     keyspace_commits::load(&store, replayed.last)?;
-    cursor_commits::load(&store, replayed.last)?;
+    cursor_commits::learn(&store.space, replayed.last)?;
     let sweeps = !store.options.background && store.options.sizes.sweeps_at_open;
     if let Some(checkpoints) = store.maintenance.checkpoints.as_ref().filter(|_| sweeps) {
         // With threads, the checkpoint thread does this, and opening does not wait for it.

@@ -6,34 +6,32 @@ use std::sync::atomic::Ordering;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_BYTES;
 
-use crate::engine::Engine;
 use crate::engine::trim::{self, LogSpace};
 use crate::index::Horizon;
-use crate::txn::committer::FreeLog;
+use crate::txn::committer::{Committer, FreeLog};
 use crate::types::error::Result;
 use crate::types::retention::Retention;
 
 /// Segments that values may hold back before they are moved, beside as many bytes as the index has.
 const HELD_SEGMENTS: u64 = 8;
 
-/// Flushes, merges everything, and frees the part of the log that is no longer needed.
-pub(crate) fn compact(store: &Engine) -> Result<()> {
-    store.space.check_keeps()?;
-    store.flush()?;
+/// Flushes, merges everything, and frees the part of the log that is no longer needed. Law: this process writes the index.
+pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
+    committer.flush()?;
     // Merges come first: they show which values are still needed, and nothing that hinders a move may hinder them.
-    store.catalog.horizon.move_wanted.store(0, Ordering::Release);
-    store.reader.index.compact_all()?;
-    let moved = match may_be_freed(&store.space)? {
-        Some(until) if want_values_moved(&store.space, until) => store.reader.index.relocate(),
+    space.catalog.horizon.move_wanted.store(0, Ordering::Release);
+    space.reader.index.compact_all()?;
+    let moved = match may_be_freed(space)? {
+        Some(until) if want_values_moved(space, until) => space.reader.index.relocate(),
         _ => Ok(()),
     };
-    free_log(&store.space)?;
+    free_log(space)?;
     moved
 }
 
 /// Trims the log, unless a keyspace keeps everything or a user's stream prevents it. A keyspace that was never written to has nothing to keep.
 pub(crate) fn free_log(space: &LogSpace) -> Result<()> {
-    if space.check_keeps().is_err() {
+    if !space.keeps() {
         return Ok(());
     }
     let Some(until) = may_be_freed(space)? else { return Ok(()) };

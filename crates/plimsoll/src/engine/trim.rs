@@ -11,30 +11,31 @@ use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::Members;
 
-use crate::engine::{Catalog, Engine};
+use crate::engine::Catalog;
 use crate::index::blobs::Left;
 use crate::read::reader::Reader;
+use crate::txn::committer::Committer;
+use crate::txn::follower::Follower;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 
-/// Frees whole segments below `until`; returns the first remaining GLSN.
-pub(crate) fn trim(store: &Arc<Engine>, until: Glsn) -> Result<Glsn> {
-    store.check_writable()?;
-    store.space.check_keeps()?;
-    let newest = store.visible();
+/// Frees whole segments below `until`; returns the first remaining GLSN. Law: this process writes the index.
+pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Result<Glsn> {
+    committer.check_writable()?;
+    committer.fresh();
+    let newest = committer.sequencer.visible();
     if until > newest.next() {
         return Err(Error::Future { asked: until, newest });
     }
-    let until = until.min(store.catalog.cursors.oldest());
-    store.catalog.horizon.trim_wanted.fetch_max(until.0, Ordering::AcqRel);
-    store.flush()?;
-    if store.reader.index.min_pointer().is_some_and(|oldest| oldest < until) {
-        store.reader.index.relocate()?;
+    let until = until.min(space.catalog.cursors.oldest());
+    space.catalog.horizon.trim_wanted.fetch_max(until.0, Ordering::AcqRel);
+    committer.flush()?;
+    if space.reader.index.min_pointer().is_some_and(|oldest| oldest < until) {
+        space.reader.index.relocate()?;
     }
-    let _turn = store.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // Again: a cursor may have been created in between. From here on none is.
-    free(&store.space, until.min(store.catalog.cursors.oldest()))
+    let _turn = space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    free(space, until)
 }
 
 /// What it takes to free the old end of the log.
@@ -43,8 +44,8 @@ pub(crate) struct LogSpace {
     pub(crate) sequencer: Arc<CommitSequencer>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) file_log: Arc<FileLog>,
-    /// The processes that have the store open, if there may be several.
-    pub(crate) members: Option<Arc<Members>>,
+    /// What other processes commit, if several may have the store open.
+    pub(crate) follower: Option<Arc<Follower>>,
     pub(crate) clock: Arc<dyn Clock>,
     /// Size of a segment in bytes.
     pub(crate) segment_bytes: u64,
@@ -53,26 +54,35 @@ pub(crate) struct LogSpace {
 }
 
 impl LogSpace {
-    /// Fails if another process does the background work of the store.
-    pub(crate) fn check_keeps(&self) -> Result<()> {
-        match &self.members {
-            Some(members) if !members.is_keeper() => Err(Error::NotKeeper { pid: members.keeper_pid() }),
-            _ => Ok(()),
-        }
+    /// The processes that have the store open, if there may be several.
+    pub(crate) fn members(&self) -> Option<&Arc<Members>> {
+        self.follower.as_ref().map(|follower| &follower.members)
+    }
+
+    /// Whether this process does the background work of the store.
+    pub(crate) fn keeps(&self) -> bool {
+        self.members().is_none_or(|members| members.is_keeper())
     }
 }
 
 /// Frees unneeded segments below `until`. While a backup or a verification is running, they are left for later.
 pub(crate) fn free_if_idle(space: &LogSpace, until: Glsn) -> Result<()> {
     match space.trim_lock.try_lock() {
-        Ok(_turn) => free(space, until.min(space.catalog.cursors.oldest())).map(|_| ()),
+        Ok(_turn) => free(space, until).map(|_| ()),
         Err(_) => Ok(()),
     }
 }
 
 fn free(space: &LogSpace, until: Glsn) -> Result<Glsn> {
-    let free = || free_up_to(space, until);
-    let freed = match &space.members {
+    let free = || {
+        // A member that creates a cursor holds the files until that is committed.
+        if let Some(follower) = &space.follower {
+            follower.fresh_and_durable()?;
+        }
+        // Under the lock of trims, no cursor is created here.
+        free_up_to(space, until.min(space.catalog.cursors.oldest()))
+    };
+    let freed = match space.members() {
         Some(members) => members.unless_held(free),
         None => Some(free()),
     };
@@ -85,7 +95,7 @@ fn free_up_to(space: &LogSpace, until: Glsn) -> Result<Glsn> {
     let flushed = space.reader.index.checkpoint().glsn.next();
     let needed = space.reader.index.min_pointer().unwrap_or(Glsn::MAX);
     // What other members do not have in their runs yet, they read in the log.
-    let others = space.members.as_ref().map_or(Glsn::MAX, |members| members.oldest_needed());
+    let others = space.members().map_or(Glsn::MAX, |members| members.oldest_needed());
     let until = until.min(flushed).min(needed).min(others);
     let (log, clock) = (&space.reader.log, &space.clock);
     let (start, before) = (clock.monotonic_nanos(), log.bounds().first);

@@ -15,7 +15,7 @@ use crate::index::reservation::{Link, Reservation};
 use crate::txn::payload::{Operations, Payload, Writes};
 use crate::txn::spill::open_table;
 use crate::types::error::{Error, Result};
-use crate::types::keyspaces::SYSTEM;
+use crate::types::keyspaces::{CURSORS, SYSTEM};
 use crate::types::version::Stored;
 
 /// When a store is opened, memtable room is reserved this many bytes at a time, or this part of a memtable (a divisor) if that is less: a
@@ -42,14 +42,22 @@ pub(crate) struct Apply<'a> {
     applied: Glsn,
     /// Room for the next commits.
     room: Option<Reservation<'a>>,
-    /// Whether a record of a keyspace was among what was applied.
-    touched_keyspaces: bool,
+    touched: Touched,
+}
+
+/// What of the store's own records was among what was applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Touched {
+    /// Records of keyspaces.
+    pub(crate) keyspaces: bool,
+    /// Places of cursors.
+    pub(crate) cursors: bool,
 }
 
 impl<'a> Apply<'a> {
     /// Everything up to `applied` is in the index.
     pub(crate) fn new(log: &'a Arc<dyn Log>, budget: &'a Budget, index: &'a Index, when: When, applied: Glsn) -> Self {
-        Self { log, budget, index, when, applied, room: None, touched_keyspaces: false }
+        Self { log, budget, index, when, applied, room: None, touched: Touched::default() }
     }
 
     /// The last GLSN applied to the index.
@@ -57,9 +65,9 @@ impl<'a> Apply<'a> {
         self.applied
     }
 
-    /// Whether a record of a keyspace was among what was applied.
-    pub(crate) fn touched_keyspaces(&self) -> bool {
-        self.touched_keyspaces
+    /// What of the store's own records was among what was applied.
+    pub(crate) fn touched(&self) -> Touched {
+        self.touched
     }
 
     /// Applies a commit, as a whole or not at all.
@@ -67,7 +75,7 @@ impl<'a> Apply<'a> {
         let glsn = entry.meta.glsn;
         match Payload::decode(entry.payload)?.writes {
             Writes::Operations(operations) => {
-                let (room_bytes, touches_keyspaces) = survey(operations.uncompared())?;
+                let (room_bytes, touches) = survey(operations.uncompared())?;
                 let link = if self.when == When::Opening { Link::Later } else { Link::Now };
                 let room = self.make_room(room_bytes)?;
                 room.apply(glsn, entry.payload.len() as u64, link, in_order(operations, glsn))?;
@@ -75,7 +83,8 @@ impl<'a> Apply<'a> {
                     // The next one to ask for room may be a commit of this process.
                     self.room = None;
                 }
-                self.touched_keyspaces |= touches_keyspaces;
+                self.touched.keyspaces |= touches.keyspaces;
+                self.touched.cursors |= touches.cursors;
             }
             Writes::Runs(runs) => {
                 let mut infos = Vec::with_capacity(runs.len());
@@ -136,12 +145,13 @@ fn in_order<'v>(
     })
 }
 
-/// The room that operations need, and whether one of them changes the record of a keyspace.
-fn survey(mut operations: Operations<'_>) -> Result<(usize, bool)> {
-    let (mut bytes, mut touches_keyspaces) = (0, false);
+/// The room that operations need, and what of the store's own records they change.
+fn survey(mut operations: Operations<'_>) -> Result<(usize, Touched)> {
+    let (mut bytes, mut touches) = (0, Touched::default());
     while let Some(operation) = operations.next()? {
         bytes += Index::entry_bytes(operation.key.len(), operation.stored.max_bytes());
-        touches_keyspaces |= operation.key.starts_with(&SYSTEM.to_be_bytes());
+        touches.keyspaces |= operation.key.starts_with(&SYSTEM.to_be_bytes());
+        touches.cursors |= operation.key.starts_with(&CURSORS.to_be_bytes());
     }
-    Ok((bytes, touches_keyspaces))
+    Ok((bytes, touches))
 }

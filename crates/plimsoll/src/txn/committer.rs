@@ -28,7 +28,7 @@ pub(crate) struct Committer {
     pub(crate) patience: Arc<Patience>,
     pub(crate) options: Options,
     /// What other members commit, if there may be any.
-    pub(crate) follower: Option<Follower>,
+    pub(crate) follower: Option<Arc<Follower>>,
     /// The tasks that await durable commits.
     pub(crate) wakers: Arc<DurableWakers>,
     /// Bytes committed since the last attempt to free log segments.
@@ -42,7 +42,7 @@ impl Committer {
         sequencer: Arc<CommitSequencer>,
         patience: Arc<Patience>,
         options: Options,
-        follower: Option<Follower>,
+        follower: Option<Arc<Follower>>,
     ) -> Self {
         let wakers = Arc::new(DurableWakers::new(&reader.log, options.background));
         let (bytes_since_free, free_log) = (AtomicU64::new(0), OnceLock::new());
@@ -59,6 +59,12 @@ impl Committer {
         self.reader.check_open()?;
         self.sequencer.check()?;
         if self.options.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Flushes the memtables into runs.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.check_writable()?;
+        self.sequencer.at_durable(|applied| self.reader.index.flush(applied))
     }
 
     /// Opens a snapshot at the newest moment.

@@ -14,17 +14,23 @@ use plimsoll_log::members::Members;
 use plimsoll_memory::budget::Budget;
 
 use crate::index::Index;
-use crate::txn::apply::{Apply, When};
+use crate::txn::apply::{Apply, Touched, When};
 use crate::txn::sequencer::{CommitLock, CommitSequencer};
 use crate::types::error::{Lift, Result};
 
-/// Learns of keyspaces that other members have made, changed or dropped.
+/// Learns of keyspaces that other members have made, changed or dropped, and of the cursors that they have moved.
 pub(crate) trait Learn: Send + Sync {
     /// Reads their records as of `at`.
     ///
     /// # Errors
     /// The disk, the budget, corruption.
     fn learn_keyspaces(&self, at: Glsn) -> Result<()>;
+
+    /// Reads where the cursors stand as of `at`.
+    ///
+    /// # Errors
+    /// As for [`Learn::learn_keyspaces`].
+    fn learn_cursors(&self, at: Glsn) -> Result<()>;
 }
 
 /// What a member needs to follow the others.
@@ -53,6 +59,16 @@ impl Follower {
         let lock = self.sequencer.lock()?;
         self.file_log.catch_up().lift()?;
         self.apply(&lock, self.log.bounds().next)
+    }
+
+    /// Takes in everything that was committed anywhere, and waits until it is durable.
+    pub(crate) fn fresh_and_durable(&self) -> Result<()> {
+        self.fresh()?;
+        let applied = self.sequencer.applied();
+        if self.is_buffered && applied > Glsn::NONE {
+            self.log.wait_durable(applied).lift()?;
+        }
+        Ok(())
     }
 
     /// Waits for the right to order a commit; no lock is held meanwhile. Takes in what others have ordered first, so that little is left to do
@@ -93,10 +109,16 @@ impl Follower {
             // Entries of other streams may come last.
             self.sequencer.took_in(lock, Glsn(next.0 - 1));
         }
-        if apply.touched_keyspaces()
+        let touched = apply.touched();
+        if touched != Touched::default()
             && let Some(learn) = self.learn.get().and_then(Weak::upgrade)
         {
-            learn.learn_keyspaces(self.sequencer.applied())?;
+            if touched.keyspaces {
+                learn.learn_keyspaces(self.sequencer.applied())?;
+            }
+            if touched.cursors {
+                learn.learn_cursors(self.sequencer.applied())?;
+            }
         }
         applied
     }

@@ -147,9 +147,9 @@ pub enum Error {
         /// Its process id, if known.
         pid: Option<u32>,
     },
-    /// Another process does this for all that have the store open: ask it there.
+    /// Another process does this for all that have the store open, and did not succeed: its own calls tell why.
     #[error(
-        "{} does this for all processes that have the store open: run it there, or when that one has ended",
+        "{} does this for all processes that have the store open, and did not succeed: try again, or run it there to see why",
         pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
     )]
     NotKeeper {

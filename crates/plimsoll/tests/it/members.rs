@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use plimsoll::{Db, Error, Keyspace, Options, Retention};
+use plimsoll::{Db, Error, Glsn, InvalidInput, Keyspace, Options, Retention};
 
 fn options() -> Options {
     Options::new().memory_bytes(16 << 20).shared(true)
@@ -385,4 +385,71 @@ fn while_a_member_verifies_no_file_is_removed() {
         assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", runs());
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+#[test]
+fn a_cursor_of_one_member_holds_the_log_back_in_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let sized = || Db::open(&path, options().segment_bytes(1 << 20)).unwrap();
+    let (keeper, other) = (sized(), sized());
+    let (of_keeper, of_other) = (default(&keeper), default(&other));
+    keeper.put(&of_keeper, "key", vec![1; 100]).unwrap();
+    let next = other.log().cursor("mailer", Glsn(1)).unwrap();
+    for round in 0..40u64 {
+        other.put(&of_other, "key", vec![round as u8; 60_000]).unwrap();
+    }
+    assert_eq!(keeper.log().cursors(), other.log().cursors());
+    assert_eq!(keeper.log().cursor("mailer", keeper.newest()).unwrap(), next);
+    let first = keeper.log().trim(keeper.newest()).unwrap();
+    assert!(first <= next, "the log begins at {first}, the cursor reads on from {next}");
+    assert_eq!(other.log().commits(next).unwrap().next().unwrap().unwrap().glsn(), next);
+    // Both may move it; it never goes back.
+    keeper.log().advance_cursor("mailer", Glsn(30)).unwrap();
+    let back = other.log().advance_cursor("mailer", Glsn(20));
+    assert!(matches!(back, Err(Error::InvalidInput(InvalidInput::CursorGoesBack { .. }))), "{back:?}");
+    other.log().advance_cursor("mailer", Glsn(35)).unwrap();
+    assert_eq!(keeper.log().cursors()[0].next, Glsn(35));
+    assert!(keeper.log().trim(keeper.newest()).unwrap() > first);
+    other.log().drop_cursor("mailer").unwrap();
+    assert_eq!(keeper.log().cursors(), []);
+    assert!(keeper.log().trim(keeper.newest()).unwrap() > Glsn(35));
+}
+
+#[test]
+fn what_the_keeper_does_for_all_any_member_may_ask_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options = || options().segment_bytes(1 << 20).memtable_bytes(256 << 10);
+    let (keeper, one, two) = (Db::open(&path, options()), Db::open(&path, options()), Db::open(&path, options()));
+    let (keeper, one, two) = (keeper.unwrap(), one.unwrap(), two.unwrap());
+    let of_one = default(&one);
+    for round in 0..60u64 {
+        one.put(&of_one, format!("{:03}", round % 20), vec![round as u8; 60_000]).unwrap();
+        if round % 20 == 19 {
+            one.flush().unwrap();
+        }
+    }
+    assert!(keeper.stats().index.flushes >= 3);
+    one.compact().unwrap();
+    assert!(keeper.stats().index.compactions > 0, "the keeper was asked");
+    assert_eq!(one.stats().index.compactions, 0);
+    let until = two.newest();
+    let first = two.log().trim(until).unwrap();
+    assert!(first > Glsn(20) && first <= until, "{first}");
+    assert_eq!(keeper.log().bounds().first, first);
+    assert_eq!(one.log().trim(Glsn(2)).unwrap(), first);
+    let ahead = one.log().trim(Glsn(until.0 + 2));
+    assert!(matches!(ahead, Err(Error::Future { .. })), "{ahead:?}");
+    // Who asks when the keeper has left, or leaves meanwhile, is answered all the same.
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| (0..20).for_each(|_| two.compact().unwrap()));
+        keeper.close().unwrap();
+        asking.join().unwrap();
+    });
+    one.compact().unwrap();
+    two.compact().unwrap();
+    assert_eq!(two.get(&default(&two), "007").unwrap().unwrap()[..], vec![47u8; 60_000][..]);
+    drop((one, two));
+    verify(&path);
 }

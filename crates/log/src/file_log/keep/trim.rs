@@ -45,6 +45,9 @@ impl OpenLog {
             self.segments.set_first(sealed.next);
             self.segments.pop_front();
             self.segments.remove_name(FileName::Segment(segment.first()))?;
+            if let Some(members) = self.env.members() {
+                members.set_log_first(sealed.next);
+            }
             self.env.options.disk.sync_dir(&self.env.options.dir)?;
             self.segments.remove_name(FileName::Table(segment.first()))?;
             for blob in blobs.iter() {

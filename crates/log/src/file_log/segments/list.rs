@@ -141,9 +141,10 @@ impl Segments {
         if first > self.first() {
             self.set_first(first);
             while self.read().first().is_some_and(|segment| segment.first() < first) {
-                if self.pop_front().is_none() {
-                    break;
-                }
+                let Some(gone) = self.pop_front() else { break };
+                // An open handle keeps the space of a removed file.
+                self.env.files.forget(FileName::Segment(gone.first()));
+                self.env.files.forget(FileName::Table(gone.first()));
             }
         }
     }

@@ -48,6 +48,9 @@ pub(crate) fn catch_up(log: &OpenLog, members: &Members, order: &mut Order) -> R
     }
     order.epoch = end.epoch;
     note_durable(log, members, order);
+    if members.log_first() > log.segments.first() {
+        log.segments.notice_trim();
+    }
     Ok(())
 }
 

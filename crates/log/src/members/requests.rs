@@ -1,0 +1,74 @@
+//! What members ask the keeper to do for all: to compact the index, to trim the log.
+//!
+//! Requests of a kind have numbers. The keeper does what is asked for and says up to which number it is done; a keeper that ends leaves the
+//! rest to the next one.
+
+use std::sync::atomic::Ordering;
+
+use crate::glsn::Glsn;
+use crate::members::Members;
+use crate::members::words::{COMPACT, Request, TRIM, TRIM_WANTED};
+
+/// A kind of request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// To merge all runs of the index.
+    Compact,
+    /// To free the log below [`Members::trim_wanted`].
+    Trim,
+}
+
+impl Asked {
+    fn words(self) -> Request {
+        match self {
+            Self::Compact => COMPACT,
+            Self::Trim => TRIM,
+        }
+    }
+}
+
+impl Members {
+    /// Asks the keeper to compact the index; returns the request's number.
+    pub fn ask_to_compact(&self) -> u64 {
+        self.ask(Asked::Compact)
+    }
+
+    fn ask(&self, what: Asked) -> u64 {
+        let number = self.words.words()[what.words().asked].fetch_add(1, Ordering::SeqCst) + 1;
+        self.tell();
+        number
+    }
+
+    /// Asks the keeper to trim the log below `until`; returns the request's number.
+    pub fn ask_to_trim(&self, until: Glsn) -> u64 {
+        self.words.words()[TRIM_WANTED].fetch_max(until.0, Ordering::SeqCst);
+        self.ask(Asked::Trim)
+    }
+
+    /// Below which GLSN members have asked to trim the log.
+    pub fn trim_wanted(&self) -> Glsn {
+        Glsn(self.word(TRIM_WANTED))
+    }
+
+    /// Whether a request was done (`true`) or failed; `None`: not yet.
+    pub fn answer(&self, what: Asked, number: u64) -> Option<bool> {
+        let words = what.words();
+        (self.word(words.done) >= number).then(|| self.word(words.failed) < number)
+    }
+
+    /// The number of the last request that is not done yet.
+    pub fn is_asked(&self, what: Asked) -> Option<u64> {
+        let words = what.words();
+        Some(self.word(words.asked)).filter(|asked| *asked > self.word(words.done))
+    }
+
+    /// All requests up to `number` are done, or have failed. Law: only the keeper calls this.
+    pub fn answered(&self, what: Asked, number: u64, is_done: bool) {
+        let words = what.words();
+        if !is_done {
+            self.words.words()[words.failed].fetch_max(number, Ordering::SeqCst);
+        }
+        self.words.words()[words.done].fetch_max(number, Ordering::SeqCst);
+        self.tell();
+    }
+}
