@@ -8,6 +8,7 @@
 //! `keeper` (for as long as a member does the background work of the index), and one for each slot, held for life: one that is free proves
 //! that its member has ended.
 
+pub mod budgets;
 pub(crate) mod lock;
 pub(crate) mod requests;
 pub(crate) mod words;
@@ -41,7 +42,7 @@ pub const WORDS_FILE: &str = "SHARED";
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Version of the words' layout, and that there is one at all.
-const LAYOUT: u64 = 0x706c_696d_6d62_0002;
+const LAYOUT: u64 = 0x706c_696d_6d62_0003;
 
 /// No blob file is being written.
 const NO_BLOB: u64 = u64::MAX;
@@ -85,6 +86,8 @@ pub struct Member {
     pub is_removing: bool,
     /// The last GLSN that it had taken in when it last looked after the others, which is twice a second while something is committed.
     pub applied: Glsn,
+    /// Its memory budget in bytes.
+    pub budget_bytes: u64,
 }
 
 impl Members {
@@ -168,6 +171,8 @@ impl Members {
             (SlotWord::Removing, 0),
             (SlotWord::Applied, 0),
             (SlotWord::Looks, 0),
+            (SlotWord::Budget, 0),
+            (SlotWord::Wanted, 0),
             (SlotWord::Since, now_micros),
             (SlotWord::Pid, u64::from(pid)),
         ] {
@@ -297,17 +302,7 @@ impl Members {
     }
 
     fn member(&self, slot: usize) -> Member {
-        let word = |word| self.slot_word(slot, word).load(Ordering::SeqCst);
-        Member {
-            pid: word(SlotWord::Pid) as u32,
-            is_keeper: word(SlotWord::Role) == 1,
-            floor: Glsn(word(SlotWord::Floor)),
-            checkpoint: Glsn(word(SlotWord::Checkpoint)),
-            since_micros: word(SlotWord::Since),
-            is_here: slot == self.slot,
-            is_removing: word(SlotWord::Removing) > 0,
-            applied: Glsn(word(SlotWord::Applied)),
-        }
+        Member { is_here: slot == self.slot, ..member_in(self.words.words(), slot) }
     }
 
     /// What this member is known by in the words: its slot, counted from one.
@@ -560,6 +555,52 @@ impl Drop for Held {
             self.0.slot_word(self.0.slot, SlotWord::Holds).fetch_sub(1, Ordering::SeqCst);
             self.0.tell();
         }
+    }
+}
+
+/// The members of the store at `path`, the oldest first, for one who is none of them.
+///
+/// # Errors
+/// The system: as when there is no right to write there.
+pub fn members_of(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Member>, LogError> {
+    let (dir, file) = (path.join(LOCKS_DIR), path.join(WORDS_FILE));
+    if disk.entry(&dir)?.is_none() || disk.entry(&file)?.is_none() {
+        return Ok(Vec::new());
+    }
+    let words = disk.shared_words(&file, WORDS)?;
+    let words = words.words();
+    let mut members = Vec::new();
+    let is_whole = words[MAGIC].load(Ordering::SeqCst) == LAYOUT;
+    for slot in (0..SLOTS).filter(|_| is_whole) {
+        let member = member_in(words, slot);
+        if member.pid == 0 {
+            continue;
+        }
+        let lock = disk.lock_file(&slot_path(&dir, slot))?;
+        if lock.try_lock()? {
+            // Its process has ended.
+            lock.unlock();
+        } else {
+            members.push(member);
+        }
+    }
+    members.sort_unstable_by_key(|member| member.since_micros);
+    Ok(members)
+}
+
+fn member_in(words: &[AtomicU64], slot: usize) -> Member {
+    let Slot(at) = Slot::of(slot);
+    let word = |word: SlotWord| words[at + word as usize].load(Ordering::SeqCst);
+    Member {
+        pid: word(SlotWord::Pid) as u32,
+        is_keeper: word(SlotWord::Role) == 1,
+        floor: Glsn(word(SlotWord::Floor)),
+        checkpoint: Glsn(word(SlotWord::Checkpoint)),
+        since_micros: word(SlotWord::Since),
+        is_here: false,
+        is_removing: word(SlotWord::Removing) > 0,
+        applied: Glsn(word(SlotWord::Applied)),
+        budget_bytes: word(SlotWord::Budget),
     }
 }
 

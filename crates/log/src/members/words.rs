@@ -31,6 +31,8 @@ pub(super) const FLUSH_WANTED: usize = 59;
 pub(super) const STATE: usize = 60;
 /// The first GLSN of the log.
 pub(super) const LOG_FIRST: usize = 61;
+/// The memory of all members together; 0: each has what it was opened with.
+pub(super) const MEMORY_TOTAL: usize = 62;
 /// Up to which GLSN some member wants the log trimmed.
 pub(super) const TRIM_WANTED: usize = 63;
 /// What members ask the keeper to do.
@@ -82,6 +84,10 @@ pub(super) enum SlotWord {
     Applied,
     /// Counts its looks after the others: it is not stopped.
     Looks,
+    /// The memory budget that it has now, in bytes.
+    Budget,
+    /// The largest that it wants.
+    Wanted,
 }
 
 /// Where the log ends.

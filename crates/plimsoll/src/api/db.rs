@@ -11,6 +11,7 @@ use plimsoll_disk::mem::MemDisk;
 use plimsoll_log::glsn::Glsn;
 
 use crate::api::admin::backup::{self, BackupReport, Sharing};
+use crate::api::admin::members::MemberInfo;
 use crate::api::admin::verify::{self, VerifyProgress, VerifyReport};
 use crate::api::commits::Commits;
 use crate::api::feed::Log;
@@ -31,7 +32,7 @@ use crate::read::span::Span;
 use crate::txn::bulk_load::BulkLoad;
 use crate::txn::retry;
 use crate::txn::transaction::Transaction;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::{DropReport, Keyspace, KeyspaceInfo};
@@ -455,11 +456,23 @@ impl Db {
         collect_stats::warnings(&self.store)
     }
 
+    /// The processes that have the store open with [`crate::Options::shared`], the oldest first; none if this one has it alone.
+    ///
+    /// # Errors
+    /// The disk.
+    #[doc(hidden)]
+    pub fn members(&self) -> Result<Vec<MemberInfo>> {
+        match self.store.space.members() {
+            Some(members) => Ok(members.list().lift()?.into_iter().map(MemberInfo::from).collect()),
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// Changes the memory budget while the store is in use. Memory released by a smaller budget returns to the system at once; memtables
     /// that are in the way are flushed. At least [`crate::MIN_MEMORY_BYTES`], at most the machine's memory.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidInput`]: below the minimum, or more than the machine has. [`crate::Error::OutOfBudget`]: transactions,
+    /// [`crate::Error::InvalidInput`]: below the minimum, or more than the machine has, or a part of what several processes share. [`crate::Error::OutOfBudget`]: transactions,
     /// values and pinned pages hold more than the new budget; the error lists the holders. The budget is then unchanged.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         memory::set(&self.store, bytes)

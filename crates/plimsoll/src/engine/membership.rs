@@ -11,15 +11,18 @@ use std::time::Duration;
 use plimsoll_disk::vfs::{DirLock, LockError};
 use plimsoll_disk::worker::{Bell, Next, Worker};
 use plimsoll_log::glsn::Glsn;
+use plimsoll_log::members::budgets::First;
 use plimsoll_log::members::{Held, Members, PATIENCE};
+use plimsoll_memory::pool::Pool;
 
 use crate::engine::steps;
 use crate::engine::trim::LogSpace;
-use crate::engine::{Engine, cursor_commits, keyspace_commits, requests};
+use crate::engine::{Engine, cursor_commits, keyspace_commits, memory, requests};
 use crate::txn::committer::Committer;
 use crate::txn::follower::Learn;
 use crate::types::error::{Error, Lift, Result};
-use crate::types::options::Options;
+use crate::types::invalid_input::InvalidInput;
+use crate::types::options::{MIN_MEMORY_BYTES, Options};
 
 /// How often the store's lock is tried: a child that another process is starting may hold it for a moment.
 const LOCK_TRIES: usize = 20;
@@ -29,12 +32,17 @@ const LOCK_PAUSE: Duration = Duration::from_millis(2);
 const LOOK: Duration = Duration::from_millis(500);
 const LOOK_IDLE: Duration = Duration::from_secs(10);
 
+/// The time between two looks while memory moves from one member to another.
+const LOOK_FITTING: Duration = Duration::from_millis(20);
+
 /// A process that is joining. No other joins or leaves meanwhile.
 pub(crate) struct Joining {
     pub(crate) members: Arc<Members>,
     pub(crate) lock: Arc<dyn DirLock>,
     /// Whether no other process has the store open.
     pub(crate) is_first: bool,
+    /// The memory that this process may use from the start.
+    pub(crate) memory_bytes: u64,
 }
 
 impl Joining {
@@ -46,7 +54,8 @@ impl Joining {
         if is_first && members.try_to_keep().lift()? {
             members.keep();
         }
-        Ok(Self { members: Arc::new(members), lock, is_first })
+        let memory_bytes = first_budget(&members, options)?;
+        Ok(Self { members: Arc::new(members), lock, is_first, memory_bytes })
     }
 
     /// Lets others join. `oldest` is the oldest moment that this one may read, `checkpoint` what its manifest holds.
@@ -59,6 +68,19 @@ impl Joining {
         }
         self.members.joined();
         Ok(())
+    }
+}
+
+fn first_budget(members: &Members, options: &Options) -> Result<u64> {
+    let wanted = match options.memory_total.or(members.memory_total()) {
+        Some(total) if !options.has_memory_bytes => total,
+        _ => options.memory_bytes,
+    };
+    match members.first_budget(options.memory_total, wanted, MIN_MEMORY_BYTES).lift()? {
+        First::Bytes(bytes) => Ok(bytes),
+        First::TooMany { total_bytes, members } => {
+            Err(InvalidInput::NoMemoryForAnother { total_bytes, members, min_bytes: MIN_MEMORY_BYTES }.into())
+        }
     }
 }
 
@@ -109,11 +131,11 @@ impl Membership {
     }
 
     /// Starts to look after what others need.
-    pub(crate) fn start(&self, space: &Arc<LogSpace>, committer: &Arc<Committer>) -> Result<()> {
+    pub(crate) fn start(&self, pool: &Arc<Pool>, space: &Arc<LogSpace>, committer: &Arc<Committer>) -> Result<()> {
         // Not the store itself: it is closed where it is dropped, and that is not to be here.
         let server = requests::serve(&self.members, &self.is_ending, space, committer)?;
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
-        let (space, committer) = (Arc::clone(space), Arc::clone(committer));
+        let (pool, space, committer) = (Arc::clone(pool), Arc::clone(space), Arc::clone(committer));
         let (members, is_ending) = (Arc::clone(&self.members), Arc::clone(&self.is_ending));
         let mut before = Glsn::NONE;
         let step = move |_| {
@@ -124,7 +146,12 @@ impl Membership {
             // What fails now is tried again at the next look; who needs it meanwhile gets the error.
             let is_reading = look(&space, &committer, &members).unwrap_or(false);
             let newest = members.next();
-            let patience = if newest == before && !is_reading { LOOK_IDLE } else { LOOK };
+            let is_fitting = memory::fit_share(&pool, &space, &members).unwrap_or(true);
+            let patience = match newest == before && !is_reading {
+                _ if is_fitting => LOOK_FITTING,
+                true => LOOK_IDLE,
+                false => LOOK,
+            };
             before = newest;
             members.wait_for_change(seen, patience);
             Next::Again
@@ -160,6 +187,10 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -
     committer.fresh();
     members.looks(committer.sequencer.applied());
     index.follow(members)?;
+    if !members.is_keeper() && members.memory_total().is_some() {
+        // What those had that have ended is for the others.
+        members.list().lift()?;
+    }
     if members.is_keeper() {
         // Finds those that have ended, too: what they promised is void.
         members.list().lift()?;

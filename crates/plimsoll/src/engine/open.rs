@@ -105,7 +105,7 @@ pub(crate) struct Way {
 /// As [`open`]; `progress` is called with the GLSN of each transaction that is replayed, and the last GLSN.
 pub(crate) fn open_by(
     path: &Path,
-    options: Options,
+    mut options: Options,
     way: &Way,
     progress: &mut dyn FnMut(Glsn, Glsn),
 ) -> Result<Arc<Engine>> {
@@ -117,6 +117,9 @@ pub(crate) fn open_by(
     }
     let is_shared = options.shared && !options.read_only && way.lock.is_none() && way.log.is_none();
     let joining = is_shared.then(|| Joining::begin(path, &options)).transpose()?;
+    if let Some(joining) = &joining {
+        options.memory_bytes = joining.memory_bytes;
+    }
     let lock = match (&joining, &way.lock) {
         (Some(joining), _) => Some(Arc::clone(&joining.lock)),
         (None, Some(lock)) => Some(Arc::clone(lock)),
@@ -276,7 +279,7 @@ pub(crate) fn open_by(
         let checkpoint = store.reader.index.checkpoint().glsn.min(checkpoint);
         joining.end(path, store.committer.sequencer.visible(), checkpoint, store.reader.index.manifest_number())?;
         if store.options.background {
-            membership.start(&store.space, &store.committer)?;
+            membership.start(&store.maintenance.pool, &store.space, &store.committer)?;
         }
     }
     let stats = OpeningStats {

@@ -139,6 +139,30 @@ pub enum InvalidInput {
         /// The limit that applies.
         whose: &'static str,
     },
+    /// Each process that shares the store would have less than the minimum of memory.
+    #[error(
+        "{members} processes share {total_bytes} bytes ({} MiB) of memory for this store, and with one more each would have less than \
+         {min_bytes} bytes ({} MiB); give a larger total, or close one of them",
+        total_bytes >> 20, min_bytes >> 20
+    )]
+    NoMemoryForAnother {
+        /// The memory of all together.
+        total_bytes: u64,
+        /// The processes that have the store open.
+        members: u64,
+        /// The minimum for each.
+        min_bytes: u64,
+    },
+    /// The memory of this process is its part of what several share.
+    #[error(
+        "the memory of this process is its part of the {total_bytes} bytes ({} MiB) that all processes share which have the store open; open \
+         it with another total",
+        total_bytes >> 20
+    )]
+    MemoryIsShared {
+        /// The memory of all together.
+        total_bytes: u64,
+    },
     /// The destination of a backup already exists.
     #[error("{}: this path is in use already; give a backup a new or empty folder", path.display())]
     DestinationExists {

@@ -113,9 +113,12 @@ impl Sizes {
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) memory_bytes: u64,
+    /// Whether the caller has set the memory budget.
+    pub(crate) has_memory_bytes: bool,
     pub(crate) durability: Durability,
     pub(crate) read_only: bool,
     pub(crate) shared: bool,
+    pub(crate) memory_total: Option<u64>,
     pub(crate) create: bool,
     pub(crate) retention: Retention,
     pub(crate) background: bool,
@@ -137,9 +140,11 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             memory_bytes: default_memory_bytes(),
+            has_memory_bytes: false,
             durability: Durability::Sync,
             read_only: false,
             shared: false,
+            memory_total: None,
             create: true,
             retention: Retention::Forever,
             background: true,
@@ -168,7 +173,7 @@ impl Options {
 
     /// The memory budget in bytes: total size limit of everything that grows with the data. At least [`MIN_MEMORY_BYTES`].
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
-        self.memory_bytes = bytes;
+        (self.memory_bytes, self.has_memory_bytes) = (bytes, true);
         self
     }
 
@@ -190,6 +195,15 @@ impl Options {
     #[doc(hidden)]
     pub fn shared(mut self, yes: bool) -> Self {
         self.shared = yes;
+        self
+    }
+
+    /// The memory budget in bytes of all processes together that have the store open with [`Options::shared`]. Each gets an equal part, but no
+    /// more than its own [`Options::memory_bytes`] where that is set, too; parts become smaller and larger as processes come and go. What the last
+    /// one of them says that gives a total counts for all. At least [`MIN_MEMORY_BYTES`] for each process.
+    #[doc(hidden)]
+    pub fn memory_total(mut self, bytes: u64) -> Self {
+        self.memory_total = Some(bytes);
         self
     }
 
@@ -295,6 +309,9 @@ impl Options {
 
     pub(crate) fn check(&self) -> Result<()> {
         check_memory_bytes(self.memory_bytes)?;
+        if let Some(bytes) = self.memory_total {
+            check_memory_bytes(bytes)?;
+        }
         if let Some(bytes) = self.segment_bytes
             && !(64 << 10..=1 << 30).contains(&bytes)
         {
