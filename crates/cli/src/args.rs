@@ -41,11 +41,12 @@ Exit codes:
   5    the memory budget is too small for the request (see --memory)
   6    the system refused: no space left, no permission, git not installed
   7    conflict with another transaction: run the command again
-  8    the store is locked: another process has it open for writing (see --wait)
+  8    the store is locked: another process has it for itself (see --wait)
   130  stopped by Ctrl-C; committed changes are kept
 
 Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, warm, keyspace list, cursor list, shell --read-only) work \
-while another process writes.";
+while another process writes. Those that write share the store with each other, and with programs that open it shared; rebuild, salvage and replay need it \
+for themselves.";
 
 /// An embedded, versioned, transactional key-value store that keeps to one memory budget.
 #[derive(Debug, Parser)]
@@ -71,7 +72,7 @@ pub(crate) struct Globals {
     /// Disable warm restart: do not reload or save the hot set (see `plimsoll warm`); read-only commands never do
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) no_warm: bool,
-    /// If another process has the store open for writing, wait up to this long for it, e.g. 5s [default: do not wait]
+    /// If another process has the store for itself, wait up to this long for it, e.g. 5s [default: do not wait]
     #[arg(long, global = true, value_name = "TIME", value_parser = parse_duration, help_heading = "Global options")]
     pub(crate) wait: Option<Duration>,
     /// Print JSON: one object, or one object per line

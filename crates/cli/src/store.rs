@@ -64,14 +64,14 @@ pub(crate) fn read_at(
     }
 }
 
-/// Opens a store to write; `create` makes it where there is none.
+/// Opens a store to write, beside all others that share it; `create` makes it where there is none.
 pub(crate) fn open_to_write(
     globals: &Globals,
     path: &Path,
     create: bool,
     durability: Durability,
 ) -> Result<Db, Failure> {
-    let open = || Db::open(path, options(globals).create(create).durability(durability));
+    let open = || Db::open(path, options(globals).shared(true).create(create).durability(durability));
     Ok(tell_warnings(wait::for_lock(globals, open)?))
 }
 

@@ -1,7 +1,7 @@
 //! `plimsoll stat`: what is in a store, then how memory and disk are used.
 
 use jiff::Timestamp;
-use plimsoll::{CursorInfo, Db, Glsn, KeyspaceInfo, KeyspaceSize, Moment, Stats};
+use plimsoll::{CursorInfo, Db, Glsn, KeyspaceInfo, KeyspaceSize, MemberInfo, Moment, Stats};
 use serde_json::json;
 
 use crate::args::{Globals, Stat};
@@ -33,6 +33,7 @@ fn show(globals: &Globals, args: &Stat, db: &Db, output: &mut Output) -> Outcome
             keyspaces.iter().zip(&sizes).map(|(keyspace, size)| of_keyspace(keyspace, size)).collect(),
         ),
         Section::new("cursors", db.log().cursors().iter().map(|cursor| of_cursor(db, cursor)).collect()),
+        Section::new("processes", of_processes(globals, args)?),
         Section::new("opening", of_opening(&stats)),
         Section::new("log", of_log(&stats)),
         Section::new("index", of_index(&stats)),
@@ -130,6 +131,27 @@ fn of_keyspace(keyspace: &KeyspaceInfo, size: &KeyspaceSize) -> Fact {
 fn of_cursor(db: &Db, cursor: &CursorInfo) -> Fact {
     let value = json!({ "next": cursor.next.0, "behind": behind(db, cursor.next.0) });
     Fact::new(cursor.name.clone(), place(db, cursor.next.0), value).verbatim()
+}
+
+/// The processes that share the store.
+fn of_processes(globals: &Globals, args: &Stat) -> Result<Vec<Fact>, Failure> {
+    let members = plimsoll::members(&args.store, &store::options(globals))?;
+    Ok(members.iter().map(of_process).collect())
+}
+
+fn of_process(member: &MemberInfo) -> Fact {
+    let role = if member.is_keeper { "keeper" } else { "follower" };
+    let since = Timestamp::try_from(member.since).map(show_time).unwrap_or_default();
+    let (memory, applied, floor) = (show_size(member.memory_bytes), member.applied.0, member.floor.0);
+    let shown = format!("{role}, {memory}, applied {applied}, reads from {floor} on, since {since}");
+    let value = json!({
+        "role": role,
+        "memory_bytes": member.memory_bytes,
+        "applied_glsn": applied,
+        "floor_glsn": floor,
+        "since": since,
+    });
+    Fact::new(member.pid.to_string(), shown, value).verbatim()
 }
 
 fn of_io(stats: &Stats) -> Vec<Fact> {

@@ -1,7 +1,7 @@
 //! `plimsoll cursor`, and `plimsoll log --cursor`: each entry at least once, whatever ends the command.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
 use plimsoll::{Db, Durability, Options};
 
@@ -25,32 +25,9 @@ fn glsns(ran: &Ran) -> Vec<u64> {
     ran.text().lines().map(|line| line.split('\t').next().unwrap().parse().unwrap()).collect()
 }
 
-/// A process that has the store open for writing until its input ends.
-struct Holder {
-    child: Child,
-    input: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Holder {
-    fn of(store: &str) -> Self {
-        let mut command = plimsoll();
-        let mut child = command.args(["shell", store]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (input, answers) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        let mut holder = Self { child, input, answers };
-        holder.ask("get a");
-        holder
-    }
-
-    fn ask(&mut self, line: &str) {
-        writeln!(self.input, "{line}").unwrap();
-        self.answers.read_line(&mut String::new()).unwrap();
-    }
-
-    fn end(mut self) {
-        drop(self.input);
-        assert!(self.child.wait().unwrap().success());
-    }
+/// Has the store for itself, until it is closed.
+fn holder(store: &str) -> Db {
+    Db::open(store, Options::new().memory_bytes(32 << 20)).unwrap()
 }
 
 #[test]
@@ -157,8 +134,8 @@ fn beside_a_writer_entries_are_printed_and_the_cursor_moves_when_it_closes_the_s
     let folder = Folder::new();
     let store = store(&folder);
     run(&["cursor", "create", &store, "mailer", "--at", "3"]).ok();
-    let mut holder = Holder::of(&store);
-    holder.ask("put d 4");
+    let holder = holder(&store);
+    holder.put(&holder.keyspace("default").unwrap(), "d", "4").unwrap();
     let follow = |wait: &[&str]| {
         let arguments = ["log", &store, "--follow", "--cursor", "mailer", "--limit", "2"];
         plimsoll().args(arguments).args(wait).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
@@ -171,7 +148,7 @@ fn beside_a_writer_entries_are_printed_and_the_cursor_moves_when_it_closes_the_s
     let mut lines = BufReader::new(waiting.stdout.take().unwrap()).lines();
     assert!(lines.next().unwrap().unwrap().starts_with("3\t"));
     assert!(lines.next().unwrap().unwrap().starts_with("5\t"));
-    holder.end();
+    holder.close().unwrap();
     assert!(waiting.wait().unwrap().success());
     assert_eq!(list(&store), "mailer\t6\n");
 }
@@ -181,7 +158,7 @@ fn what_was_printed_by_a_follower_that_is_killed_before_its_cursor_moved_is_prin
     let folder = Folder::new();
     let store = store(&folder);
     run(&["cursor", "create", &store, "mailer", "--at", "1"]).ok();
-    let holder = Holder::of(&store);
+    let holder = holder(&store);
     let mut command = plimsoll();
     command.args(["log", &store, "--follow", "--cursor", "mailer"]).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
@@ -191,7 +168,7 @@ fn what_was_printed_by_a_follower_that_is_killed_before_its_cursor_moved_is_prin
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    holder.end();
+    holder.close().unwrap();
     assert_eq!(glsns(&run(&["log", &store, "--cursor", "mailer"]).ok()), [1, 2, 3]);
     assert_eq!(glsns(&run(&["log", &store, "--cursor", "mailer"]).ok()), [] as [u64; 0]);
 }

@@ -32,5 +32,6 @@ mod repository;
 mod run;
 mod shell;
 mod terminal;
+mod together;
 mod upkeep;
 mod watch;

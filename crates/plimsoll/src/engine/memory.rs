@@ -68,7 +68,8 @@ pub(crate) fn fit_share(pool: &Pool, space: &LogSpace, members: &Members) -> Res
         if has < now {
             members.has_memory(has);
         }
-        fitted.or_else(|error| if matches!(error, ResizeError::Held { .. }) { Ok(()) } else { Err(of_resize(error)) })?;
+        fitted
+            .or_else(|error| if matches!(error, ResizeError::Held { .. }) { Ok(()) } else { Err(of_resize(error)) })?;
         return Ok(has > to);
     }
     if share <= now {
@@ -76,7 +77,9 @@ pub(crate) fn fit_share(pool: &Pool, space: &LogSpace, members: &Members) -> Res
     }
     // Another one that joins, leaves or grows: later.
     let Ok(Some(granted)) = members.grow() else { return Ok(true) };
-    if granted > now && let Err(error) = resize(pool, reader, granted) {
+    if granted > now
+        && let Err(error) = resize(pool, reader, granted)
+    {
         members.has_memory(now);
         return Err(of_resize(error));
     }

@@ -23,7 +23,7 @@ use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode, Shared};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::{self, Log};
-use plimsoll_log::members::{LOCKS_DIR, WORDS_FILE};
+use plimsoll_log::members::{LOCKS_DIR, WORDS_FILE, members_of};
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
@@ -409,7 +409,10 @@ pub(crate) fn take_lock(path: &Path, options: &Options) -> Result<Option<Box<dyn
     }
     match options.disk.lock(path) {
         Ok(lock) => Ok(Some(lock)),
-        Err(LockError::Held { pid, who }) => Err(Error::Locked { path: path.to_owned(), pid, who }),
+        Err(LockError::Held { pid, who }) => {
+            let (pid, who) = sharers(path, options).unwrap_or((pid, who));
+            Err(Error::Locked { path: path.to_owned(), pid, who })
+        }
         Err(LockError::Io(error)) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => Err(Error::Io {
             kind: error.kind(),
             source: Some(IoCause::new(error)),
@@ -417,6 +420,15 @@ pub(crate) fn take_lock(path: &Path, options: &Options) -> Result<Option<Box<dyn
         }),
         Err(LockError::Io(error)) => Err(error.into()),
     }
+}
+
+/// The processes that share the store, of whom the lock's file tells nothing; `None` if there are none.
+fn sharers(path: &Path, options: &Options) -> Option<(Option<u32>, String)> {
+    let members = members_of(&options.disk, path).ok().filter(|members| !members.is_empty())?;
+    let pids: Vec<String> = members.iter().map(|member| member.pid.to_string()).collect();
+    let (pids, of) =
+        (pids.join(", "), if members.len() == 1 { "a process that shares it" } else { "processes that share it" });
+    Some((Some(members[0].pid), format!("by {of} (pid {pids}); close it there, or open it shared, too")))
 }
 
 fn log_options(

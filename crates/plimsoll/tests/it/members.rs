@@ -503,7 +503,9 @@ fn members_share_one_line_of_memory() {
     assert_eq!(visitor.members().unwrap().iter().filter(|member| member.is_here).count(), 1);
     fill(&one, 60);
     let refused = two.set_memory(32 << 20);
-    assert!(matches!(refused, Err(Error::InvalidInput(InvalidInput::MemoryIsShared { total_bytes })) if total_bytes == total));
+    assert!(
+        matches!(refused, Err(Error::InvalidInput(InvalidInput::MemoryIsShared { total_bytes })) if total_bytes == total)
+    );
     let more: Vec<Db> = (0..2).map(|_| Db::open(&path, sharing()).unwrap()).collect();
     until_memory(&path, total, |budgets| budgets == [16 << 20; 6]);
     let refused = Db::open(&path, sharing());

@@ -8,7 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
-use plimsoll::{Db, Durability, Error, Glsn};
+use plimsoll::{Db, Durability, Error, Glsn, InvalidInput};
 
 use crate::args::Globals;
 use crate::exit::{Exit, Failure, Outcome};
@@ -18,7 +18,7 @@ use crate::{store, wait};
 use super::Walk;
 use super::glsns::Order;
 
-/// Without `--follow`: what there is now, with the lock held from the beginning.
+/// Without `--follow`: what there is now.
 pub(super) fn run(globals: &Globals, name: &str, walk: &mut Walk, output: &mut Output) -> Outcome {
     let db = store::open_to_write(globals, &walk.args.store, false, Durability::Sync)?;
     let place = db.log().cursor(name, Glsn(walk.args.from.unwrap_or(db.log().bounds().first.0)))?;
@@ -26,7 +26,7 @@ pub(super) fn run(globals: &Globals, name: &str, walk: &mut Walk, output: &mut O
     output.flush()?;
     let next = behind_printed(&db, place.0, walk)?;
     if next > place.0 {
-        db.log().advance_cursor(name, Glsn(next))?;
+        advance(&db, name, next)?;
     }
     store::close_after_commits(db);
     Ok(Exit::Done)
@@ -97,7 +97,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Moves it, unless another process has the store open for writing.
+    /// Moves it, unless another process has the store for itself.
     pub(super) fn settle_if_free(&mut self, globals: &Globals) -> Result<(), Failure> {
         if !self.is_behind() {
             return Ok(());
@@ -108,7 +108,7 @@ impl Cursor {
                 if !self.told {
                     self.told = true;
                     eprintln!(
-                        "plimsoll: cursor {} stays at GLSN {} while another process has the store open for writing",
+                        "plimsoll: cursor {} stays at GLSN {} while another process has the store for itself",
                         self.name, self.place
                     );
                 }
@@ -133,18 +133,23 @@ impl Cursor {
     }
 
     fn open(&self, globals: &Globals) -> plimsoll::Result<Db> {
-        Db::open(&self.store, store::options(globals).warm(false))
+        Db::open(&self.store, store::options(globals).shared(true).warm(false))
     }
 
     fn advance(&mut self, db: Db) -> Result<(), Failure> {
-        // Another follower with the same cursor may have come further.
-        if place_of(&db, &self.name).is_none_or(|place| place < self.next) {
-            db.log().advance_cursor(&self.name, Glsn(self.next))?;
-        }
+        advance(&db, &self.name, self.next)?;
         store::close_after_commits(db);
         self.place = self.next;
         self.told = false;
         Ok(())
+    }
+}
+
+/// Moves a cursor, unless another one who uses it has moved it further.
+fn advance(db: &Db, name: &str, next: u64) -> Result<(), Failure> {
+    match db.log().advance_cursor(name, Glsn(next)) {
+        Ok(()) | Err(Error::InvalidInput(InvalidInput::CursorGoesBack { .. })) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

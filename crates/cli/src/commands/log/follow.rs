@@ -1,7 +1,7 @@
 //! `plimsoll log --follow`: new entries as they come, oldest first (see [`crate::changes`]).
 //!
-//! A cursor is moved after what was printed is flushed, by opening the store for writing for a moment. While another process has it open, the cursor
-//! stays where it is, and is moved as soon as that is possible.
+//! A cursor is moved after what was printed is flushed, by opening the store for writing for a moment. While another process has it for itself,
+//! the cursor stays where it is, and is moved as soon as that is possible.
 
 use std::time::Duration;
 

@@ -52,9 +52,9 @@ impl From<Member> for MemberInfo {
 pub fn members(path: impl AsRef<Path>, options: &Options) -> Result<Vec<MemberInfo>> {
     match members_of(&options.disk, path.as_ref()).lift() {
         Ok(members) => Ok(members.into_iter().map(MemberInfo::from).collect()),
-        Err(Error::Io { kind: std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem, .. }) => {
-            Ok(Vec::new())
-        }
+        Err(Error::Io {
+            kind: std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem, ..
+        }) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }

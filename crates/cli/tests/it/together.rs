@@ -1,0 +1,67 @@
+//! Several commands, and a program, that have one store open at the same time.
+
+use std::process::Stdio;
+
+use plimsoll::{Db, Options};
+
+use crate::run::{Folder, Ran, plimsoll, run};
+
+#[test]
+fn commands_write_and_read_beside_a_program_that_shares_the_store() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let options = Options::new().shared(true).memory_total(64 << 20);
+    let service = Db::open(&store, options).unwrap();
+    let space = service.keyspace("default").unwrap();
+    for number in 0..20u32 {
+        service.put(&space, format!("service.{number:02}"), "1").unwrap();
+        run(&["put", &store, &format!("command.{number:02}"), "2"]).ok();
+        // What one has committed the other one sees at once.
+        assert_eq!(service.get(&space, format!("command.{number:02}")).unwrap().unwrap(), b"2");
+        assert_eq!(run(&["get", &store, &format!("service.{number:02}")]).ok().text().trim_end(), "1");
+    }
+    assert_eq!(run(&["count", &store]).ok().text().trim(), "40");
+    run(&["delete", &store, "command.00"]).ok();
+    assert_eq!(service.get(&space, "command.00").unwrap(), None);
+    run(&["keyspace", "create", &store, "users"]).ok();
+    assert!(service.keyspaces().iter().any(|keyspace| keyspace.name == "users"));
+    run(&["compact", &store]).ok();
+    run(&["trim", &store, "--until", "5"]).ok();
+    run(&["verify", &store]).ok();
+    run(&["backup", &store, &folder.at("copy")]).ok();
+    assert_eq!(run(&["count", &folder.at("copy")]).ok().text().trim(), "39");
+    // Who has it open is listed, with what each has of the memory.
+    let stat = run(&["stat", &store, "--json"]).ok().json();
+    let here = &stat["processes"][std::process::id().to_string()];
+    assert_eq!((&here["role"], &here["memory_bytes"]), (&"keeper".into(), &(64u64 << 20).into()), "{stat}");
+    let shown = run(&["stat", &store]).ok().text();
+    assert!(shown.lines().any(|line| line.starts_with("processes") && line.contains("keeper")), "{shown}");
+    // What needs the store for itself says who has it.
+    run(&["rebuild", &store])
+        .fails(8, &["a process that shares it", &format!("pid {}", std::process::id()), "--wait 10s"]);
+    service.close().unwrap();
+    assert_eq!(run(&["stat", &store, "--json"]).ok().json()["processes"], serde_json::json!({}));
+    run(&["rebuild", &store]).ok();
+}
+
+#[test]
+fn commands_that_write_at_once_all_succeed() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["put", &store, "first", "1"]).ok();
+    for round in 0..5 {
+        let children: Vec<_> = (0..6)
+            .map(|at| {
+                let key = format!("{round}.{at}");
+                let mut command = plimsoll();
+                command.args(["put", &store, &key, "x", "--memory", "16MiB"]);
+                command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+            })
+            .collect();
+        for child in children {
+            Ran::of(child.wait_with_output().unwrap()).ok();
+        }
+    }
+    assert_eq!(run(&["count", &store]).ok().text().trim(), "31");
+    run(&["verify", &store]).ok();
+}
