@@ -5,10 +5,11 @@
 //! makes them anew, and nothing depends on what they said before.
 //!
 //! Locks, in the order in which they are taken: `join` (while joining and leaving), `turn` (to order a record), `sync` (to make durable),
-//! `keeper` (for as long as a member does the background work of the index), and one for each slot, held for life: one that is free proves
-//! that its member has ended.
+//! `keeper` (for as long as a member does the background work of the index; see [`keeping`]), and one for each slot, held for life: one that
+//! is free proves that its member has ended.
 
 pub mod budgets;
+pub mod keeping;
 pub(crate) mod lock;
 pub(crate) mod requests;
 pub(crate) mod words;
@@ -25,6 +26,7 @@ use plimsoll_disk::vfs::Disk;
 
 use crate::error::LogError;
 use crate::glsn::Glsn;
+use crate::members::keeping::Keeping;
 use crate::members::lock::{Got, MemberLock, Places};
 pub use crate::members::requests::Asked;
 use crate::members::words::{
@@ -58,7 +60,7 @@ pub struct Members {
     own_turn: Mutex<()>,
     /// Held across a sync, under the log's own.
     pub(crate) sync: MemberLock,
-    keeper: Box<dyn LockFile>,
+    keeping: Keeping,
     slot: usize,
     has_left: AtomicBool,
     slot_lock: Box<dyn LockFile>,
@@ -114,7 +116,6 @@ impl Members {
         let join = lock("join", words::JOIN)?;
         join.take(patience, 0, &|| false)?;
         let (turn, sync) = (lock("turn", TURN)?, lock("sync", SYNC)?);
-        let keeper = disk.lock_file(&dir.join("keeper"))?;
         for slot in 0..SLOTS {
             let slot_lock = disk.lock_file(&slot_path(&dir, slot))?;
             if slot_lock.try_lock()? {
@@ -128,7 +129,7 @@ impl Members {
                     turn,
                     own_turn: Mutex::new(()),
                     sync,
-                    keeper,
+                    keeping: Keeping::default(),
                     slot,
                     has_left: AtomicBool::new(false),
                     slot_lock,
@@ -162,15 +163,16 @@ impl Members {
                 ),
             });
         }
+        // A keeper that had this slot before has ended.
+        self.no_keeper(self.slot);
         for (word, value) in [
             (SlotWord::Floor, 0),
             (SlotWord::Checkpoint, 0),
             (SlotWord::BlobPin, NO_BLOB),
-            (SlotWord::Role, 0),
             (SlotWord::Holds, 0),
             (SlotWord::Removing, 0),
             (SlotWord::Applied, 0),
-            (SlotWord::Looks, 0),
+            (SlotWord::Pulse, 0),
             (SlotWord::Budget, 0),
             (SlotWord::Wanted, 0),
             (SlotWord::Since, now_micros),
@@ -213,45 +215,15 @@ impl Members {
 
     /// Gives everything back.
     pub fn left(&self) {
-        self.set(SlotWord::Role, 0);
+        self.no_keeper(self.slot);
         self.set(SlotWord::Pid, 0);
         // Before the slot can be another one's.
         self.has_left.store(true, Ordering::SeqCst);
-        self.keeper.unlock();
+        self.give_keeping_back();
         self.slot_lock.unlock();
         self.join.release();
         // The keeper, if it was this one, is to be replaced.
         self.tell();
-    }
-
-    /// Tries to get the right to do the background work of the index. Whoever got it prepares and calls [`Members::keep`], or gives it back.
-    /// Law: one thread of a process at a time.
-    ///
-    /// # Errors
-    /// The system.
-    pub fn try_to_keep(&self) -> Result<bool, LogError> {
-        Ok(self.keeper.try_lock()?)
-    }
-
-    /// From now on this one does the background work.
-    pub fn keep(&self) {
-        self.words.words()[KEEPER].store(self.here(), Ordering::SeqCst);
-        self.set(SlotWord::Role, 1);
-    }
-
-    /// Gives the right back that [`Members::try_to_keep`] got.
-    pub fn give_keeping_back(&self) {
-        self.keeper.unlock();
-    }
-
-    /// The process id of the keeper, as far as known.
-    pub fn keeper_pid(&self) -> Option<u32> {
-        pid_in(self.words.words(), self.word(KEEPER))
-    }
-
-    /// Whether this one does the background work.
-    pub fn is_keeper(&self) -> bool {
-        !self.has_left.load(Ordering::SeqCst) && self.slot_word(self.slot, SlotWord::Role).load(Ordering::SeqCst) == 1
     }
 
     /// All living members; slots of those that have ended are cleared.
@@ -292,6 +264,7 @@ impl Members {
             let lock = self.disk.lock_file(&slot_path(&self.dir, slot))?;
             if lock.try_lock()? {
                 // Its process has ended.
+                self.no_keeper(slot);
                 self.slot_word(slot, SlotWord::Pid).store(0, Ordering::SeqCst);
                 lock.unlock();
             } else {
@@ -311,7 +284,7 @@ impl Members {
     }
 
     /// The number of this member's slot.
-    pub(crate) fn slot(&self) -> usize {
+    pub fn slot(&self) -> usize {
         self.slot
     }
 
@@ -325,17 +298,9 @@ impl Members {
         self.set(SlotWord::Checkpoint, checkpoint.0);
     }
 
-    /// This member looks after the others, and has taken in the log up to `applied`.
+    /// This member has taken in the log up to `applied`.
     pub fn looks(&self, applied: Glsn) {
         self.set(SlotWord::Applied, applied.0);
-        self.slot_word(self.slot, SlotWord::Looks).fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Changes whenever the keeper looks after the others, or another one is the keeper: one that does not is stopped, or hangs.
-    pub fn keeper_pulse(&self) -> (u64, u64) {
-        let keeper = self.word(KEEPER);
-        let slot = usize::try_from(keeper.saturating_sub(1)).ok().filter(|slot| *slot < SLOTS);
-        (keeper, slot.map_or(0, |slot| self.slot_word(slot, SlotWord::Looks).load(Ordering::SeqCst)))
     }
 
     /// The first GLSN of the log, as far as a member has trimmed it.
@@ -492,7 +457,8 @@ impl Members {
 
     /// The keeper has installed a manifest: all others are woken.
     pub fn set_manifest(&self, number: u64) {
-        self.words.words()[MANIFEST].store(number, Ordering::SeqCst);
+        // A keeper that was stopped in between, and replaced, does not set it back.
+        self.words.words()[MANIFEST].fetch_max(number, Ordering::SeqCst);
         self.tell();
     }
 
@@ -593,7 +559,7 @@ fn member_in(words: &[AtomicU64], slot: usize) -> Member {
     let word = |word: SlotWord| words[at + word as usize].load(Ordering::SeqCst);
     Member {
         pid: word(SlotWord::Pid) as u32,
-        is_keeper: word(SlotWord::Role) == 1,
+        is_keeper: words[KEEPER].load(Ordering::SeqCst) == slot as u64 + 1,
         floor: Glsn(word(SlotWord::Floor)),
         checkpoint: Glsn(word(SlotWord::Checkpoint)),
         since_micros: word(SlotWord::Since),

@@ -30,7 +30,7 @@ pub(crate) mod duty;
 pub(crate) mod estimate;
 mod files;
 mod flush;
-mod follow;
+pub(crate) mod follow;
 pub(crate) mod gap_list;
 pub(crate) mod gaps;
 mod job;
@@ -231,6 +231,14 @@ impl Index {
         Ok(())
     }
 
+    /// Becomes the keeper in place of one that does not answer; whether it did.
+    ///
+    /// # Errors
+    /// As for [`Index::follow`].
+    pub(crate) fn replace(&self, members: &Members, stopped: (u64, u64)) -> Result<bool> {
+        self.core.replace(members, stopped)
+    }
+
     /// Whether nothing is in memory that the runs do not hold as well.
     pub(crate) fn is_all_in_runs(&self, applied: Glsn) -> bool {
         self.core.head().checkpoint.glsn >= applied
@@ -338,6 +346,13 @@ impl Index {
         self.core.close_up_to(boundary);
     }
 
+    /// As [`Index::close_up_to`], unless another memtable waits to be flushed: however often it is asked for, no more of them wait.
+    pub(crate) fn close_if_none_waits(&self, boundary: Glsn) {
+        if self.unflushed().is_some() {
+            self.core.close_up_to(boundary);
+        }
+    }
+
     /// The contents of the active memtable; `None` while another memtable waits to be flushed.
     pub(crate) fn unflushed(&self) -> Option<Unflushed> {
         let view = self.view();
@@ -394,6 +409,12 @@ impl Index {
     /// Whether a blob file is a table of the index, holds values of one, or is about to.
     pub(crate) fn uses_blob(&self, blob: BlobId) -> bool {
         self.core.blobs.uses(blob, || self.view())
+    }
+
+    /// Whether a blob file must not be removed here: it is used, or another process is the keeper now, whose runs may use it. To be asked after
+    /// it is known which files are old enough to be removed.
+    pub(crate) fn must_keep_blob(&self, blob: BlobId) -> bool {
+        !self.may_write() || self.uses_blob(blob)
     }
 
     /// These could not be removed.

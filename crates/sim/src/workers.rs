@@ -36,6 +36,8 @@ pub struct Workers {
     pub time: Duration,
     /// How long a worker lives on average until it is killed.
     pub life: Duration,
+    /// How long a worker is stopped at most.
+    pub stop: Duration,
     /// Seed of the times of kills and stops.
     pub seed: u64,
 }
@@ -174,7 +176,7 @@ impl Workers {
             let number = random.below(self.workers) as usize;
             if random.chance(0.1) {
                 running[number].signal(Signal::STOP)?;
-                clock.sleep(Duration::from_millis(random.below(1000)));
+                clock.sleep(self.stop.mul_f64(random.below(1000) as f64 / 1000.0));
                 running[number].signal(Signal::CONT)?;
                 report.stops += 1;
                 // These are no measurements of the others.

@@ -11,6 +11,8 @@ use plimsoll_disk::sharing::SharedWords;
 use crate::glsn::Glsn;
 use crate::members::lock::Places;
 
+/// How often the keeper was replaced while its process was there: its lock has this number.
+pub(super) const GENERATION: usize = 7;
 /// Says that the words are whole, and their layout.
 pub(super) const MAGIC: usize = 0;
 const END_AT: usize = 8;
@@ -35,6 +37,8 @@ pub(super) const LOG_FIRST: usize = 61;
 pub(super) const MEMORY_TOTAL: usize = 62;
 /// Up to which GLSN some member wants the log trimmed.
 pub(super) const TRIM_WANTED: usize = 63;
+/// Members that do not hang answer when this changes.
+pub(super) const NUDGE: usize = 34;
 /// What members ask the keeper to do.
 pub(super) const COMPACT: Request = Request { asked: 1, done: 2, failed: 3 };
 pub(super) const TRIM: Request = Request { asked: 4, done: 5, failed: 6 };
@@ -74,7 +78,6 @@ pub(super) enum SlotWord {
     Floor,
     Checkpoint,
     BlobPin,
-    Role,
     Since,
     /// How many readers of all files are at work: nothing is to be removed.
     Holds,
@@ -82,8 +85,8 @@ pub(super) enum SlotWord {
     Removing,
     /// The last GLSN that it has taken in.
     Applied,
-    /// Counts its looks after the others: it is not stopped.
-    Looks,
+    /// Counts its answers to nudges: it is not stopped.
+    Pulse,
     /// The memory budget that it has now, in bytes.
     Budget,
     /// The largest that it wants.

@@ -32,6 +32,9 @@ const LOCK_PAUSE: Duration = Duration::from_millis(2);
 const LOOK: Duration = Duration::from_millis(500);
 const LOOK_IDLE: Duration = Duration::from_secs(10);
 
+/// The longest sleep of the thread that answers nudges: each one wakes it.
+const PULSE_SLEEP: Duration = Duration::from_secs(60);
+
 /// The time between two looks while memory moves from one member to another.
 const LOOK_FITTING: Duration = Duration::from_millis(20);
 
@@ -118,6 +121,8 @@ pub(crate) struct Membership {
     worker: Mutex<Option<Worker>>,
     /// Does what others ask the keeper for.
     server: Mutex<Option<Worker>>,
+    /// Answers the others while this one does other things.
+    pulse: Mutex<Option<Worker>>,
 }
 
 impl Membership {
@@ -127,6 +132,7 @@ impl Membership {
             is_ending: Arc::default(),
             worker: Mutex::default(),
             server: Mutex::default(),
+            pulse: Mutex::default(),
         }
     }
 
@@ -135,6 +141,7 @@ impl Membership {
         // Not the store itself: it is closed where it is dropped, and that is not to be here.
         let server = requests::serve(&self.members, &self.is_ending, space, committer)?;
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
+        *self.pulse.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer(&self.members, &self.is_ending)?);
         let (pool, space, committer) = (Arc::clone(pool), Arc::clone(space), Arc::clone(committer));
         let (members, is_ending) = (Arc::clone(&self.members), Arc::clone(&self.is_ending));
         let mut before = Glsn::NONE;
@@ -169,6 +176,11 @@ impl Membership {
             self.members.tell();
             worker.stop();
         }
+        let pulse = self.pulse.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(pulse) = pulse {
+            self.members.nudge();
+            pulse.stop();
+        }
     }
 
     /// Ends the work for others; what is under way ends early if the index is closed.
@@ -179,6 +191,20 @@ impl Membership {
             server.stop();
         }
     }
+}
+
+/// Starts the thread that answers the nudges of others.
+fn answer(members: &Arc<Members>, is_ending: &Arc<AtomicBool>) -> Result<Worker> {
+    let (members, is_ending) = (Arc::clone(members), Arc::clone(is_ending));
+    let mut nudges = 0;
+    let step = move |_| {
+        if is_ending.load(Ordering::Acquire) {
+            return Next::End;
+        }
+        nudges = members.answer_nudge(nudges, PULSE_SLEEP);
+        Next::Again
+    };
+    Ok(Worker::start("plimsoll-pulse", &Arc::new(Bell::default()), || {}, step)?)
 }
 
 /// Does what the other members need of this one. Returns whether it holds an older moment, which others keep versions for.
@@ -196,7 +222,7 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -
         members.list().lift()?;
         let is_wanted = members.flush_wanted() > index.checkpoint().glsn;
         if is_wanted {
-            committer.sequencer.try_at_applied(|applied| index.close_up_to(applied));
+            committer.sequencer.try_at_applied(|applied| index.close_if_none_waits(applied));
         }
         members.set_checkpoint(index.checkpoint().glsn);
         index.remove_left();

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use plimsoll_disk::worker::{Bell, Next, Worker};
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::members::{Asked, Members, PATIENCE};
+use plimsoll_log::members::{Asked, Members};
 
 use crate::engine::trim::LogSpace;
 use crate::engine::{Engine, steps, trim};
+use crate::index::follow::KeeperWatch;
 use crate::txn::committer::Committer;
 use crate::types::error::{Error, Lift, Result};
 
@@ -63,7 +64,7 @@ fn ask(store: &Engine, what: Asked, ask: impl FnOnce(&Members) -> u64) -> Result
     }
     let clock = &store.options.clock;
     let number = ask(members);
-    let (mut pulse, mut since) = (members.keeper_pulse(), clock.monotonic_nanos());
+    let mut watch = KeeperWatch::new(members, &**clock);
     loop {
         let seen = members.state();
         match members.answer(what, number) {
@@ -77,14 +78,10 @@ fn ask(store: &Engine, what: Asked, ask: impl FnOnce(&Members) -> u64) -> Result
         if members.is_keeper() {
             return Ok(Answer::DoItHere);
         }
-        let now = clock.monotonic_nanos();
-        if members.keeper_pulse() != pulse {
-            (pulse, since) = (members.keeper_pulse(), now);
-        } else if Duration::from_nanos(now.saturating_sub(since)) > PATIENCE {
-            return Err(Error::Stalled { pid: members.keeper_pid() });
-        } else if Duration::from_nanos(now.saturating_sub(since)) > PATIENCE / 10 {
-            // It answers this with a look, unless it is stopped.
-            members.tell();
+        if let Some(stopped) = watch.stopped(members, &**clock)
+            && store.reader.index.replace(members, stopped)?
+        {
+            return Ok(Answer::DoItHere);
         }
         members.wait_for_change(seen, LOOK);
     }

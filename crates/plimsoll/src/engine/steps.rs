@@ -46,7 +46,7 @@ fn flush_for_blobs(space: &LogSpace, until: Glsn) {
     let index = &space.reader.index;
     let is_held = index.checkpoint().glsn.next() < until;
     if is_held && space.file_log.active_blob_bytes() >= 2 * space.segment_bytes {
-        space.sequencer.try_at_applied(|applied| index.close_up_to(applied));
+        space.sequencer.try_at_applied(|applied| index.close_if_none_waits(applied));
     }
 }
 

@@ -99,7 +99,7 @@ fn free_up_to(space: &LogSpace, until: Glsn) -> Result<Glsn> {
     let until = until.min(flushed).min(needed).min(others);
     let (log, clock) = (&space.reader.log, &space.clock);
     let (start, before) = (clock.monotonic_nanos(), log.bounds().first);
-    let first = log.trim(until, &|blob| space.reader.index.uses_blob(blob)).lift()?;
+    let first = log.trim(until, &|blob| space.reader.index.must_keep_blob(blob)).lift()?;
     // Also if no segment was freed: runs may have let go of files since their segment was.
     sweep_blobs(space);
     if first > before {
@@ -112,7 +112,7 @@ fn free_up_to(space: &LogSpace, until: Glsn) -> Result<Glsn> {
 /// are tried again at the next trim, or at the next opening.
 fn sweep_blobs(space: &LogSpace) {
     let (index, log) = (&space.reader.index, &space.reader.log);
-    let keep = |blob| index.uses_blob(blob);
+    let keep = |blob| index.must_keep_blob(blob);
     let left = index.take_left_blobs();
     if matches!(&left, Left::These(blobs) if blobs.is_empty()) {
         return;

@@ -219,7 +219,12 @@ impl Compaction {
     /// Does a bounded piece of a job; starts the job that `task` returns if none is under way.
     fn work(&self, unasked: Unasked, task: impl FnOnce(&Jobs) -> Option<Task>) -> Result<Progress> {
         let mut jobs = lock(&self.jobs);
-        if jobs.stopped.is_some() || !self.core.context.duty.may_write() {
+        let term = self.core.context.duty.term();
+        for slot in &mut jobs.slots {
+            // One that another process's work has overtaken.
+            slot.job.take_if(|job| !job.is_of(term));
+        }
+        if jobs.stopped.is_some() || term.is_none() {
             return Ok(Progress::Idle);
         }
         self.begin_jobs(&mut jobs, task);
@@ -249,6 +254,8 @@ impl Compaction {
                 // Whoever asks for what is damaged is told by that.
                 if unasked == Unasked::IsLeft || is_lasting(&error) { Ok(()) } else { Err(error) }
             }
+            // Another one has become the keeper.
+            (Err(Error::NotKeeper { .. }), _) => Ok(()),
             (result, _) => result,
         };
         if let Err(error) = &result

@@ -29,6 +29,9 @@ use crate::index::{Context, Horizon};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::lock;
 
+/// How often a new keeper tries to install a manifest beside one that still does so.
+const FENCE_TRIES: u32 = 16;
+
 /// Chunks reserved for a flush: outputs for current and superseded versions.
 const FLUSH_CHUNKS: u64 = 2 * OUTPUT_CHUNKS;
 
@@ -221,13 +224,16 @@ impl Core {
     }
 
     /// Lets `plan` decide how the runs change, writes the manifest, and publishes the new view. `plan` is called under the record's lock,
-    /// so the runs do not change in between.
-    pub(crate) fn install(&self, plan: impl FnOnce(&View) -> Change) -> Result<(), (Outcome, Error)> {
-        if !self.context.duty.may_write() {
-            let pid = self.context.duty.members().and_then(|members| members.keeper_pid());
-            return Err((Outcome::Old, Error::NotKeeper { pid }));
-        }
+    /// so the runs do not change in between. `term`: when what `plan` makes known was begun.
+    pub(crate) fn install(
+        &self,
+        term: Option<u64>,
+        plan: impl FnOnce(&View) -> Change,
+    ) -> Result<(), (Outcome, Error)> {
         let mut record = lock(&self.record);
+        if term.is_none() || self.context.duty.term() != term {
+            return Err((Outcome::Old, self.not_keeper()));
+        }
         let change = plan(&self.view());
         let mut head = record.clone();
         head.number = number_after(head.number).map_err(|error| (Outcome::Old, error))?;
@@ -238,6 +244,10 @@ impl Core {
             head.checkpoint = checkpoint;
         }
         if let Err((outcome, error)) = self.write_manifest(&head, &change) {
+            if outcome == Outcome::Taken && self.context.duty.members().is_some() {
+                // By the keeper that has replaced this one.
+                return Err((outcome, self.not_keeper()));
+            }
             if outcome == Outcome::Unknown {
                 // The manifest on disk may name them, and its number is taken.
                 guards(&change.added).for_each(|guard| guard.set_obsolete(false));
@@ -273,10 +283,11 @@ impl Core {
 
     /// Rewrites the manifest with the current runs if the log is durable beyond the durable place in the last manifest.
     pub(crate) fn note_durable(&self) -> Result<()> {
-        if !self.context.duty.may_write() || self.head().durable == self.context.log.position() {
+        let term = self.context.duty.term();
+        if term.is_none() || self.head().durable == self.context.log.position() {
             return Ok(());
         }
-        self.install(|view| Change {
+        self.install(term, |view| Change {
             removed: Vec::new(),
             added: Vec::new(),
             runs: view.runs.clone(),
@@ -286,6 +297,48 @@ impl Core {
             takes_closed: None,
         })
         .map_err(|(_, error)| error)
+    }
+
+    /// Installs a manifest that changes nothing: from now on no keeper before this one can install any.
+    pub(crate) fn fence(&self) -> Result<()> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            self.refresh()?;
+            let mut record = lock(&self.record);
+            let view = self.view();
+            let mut head = record.clone();
+            head.number = number_after(head.number)?;
+            head.next_run = self.files.next_run().max(head.next_run);
+            let change = Change {
+                removed: Vec::new(),
+                added: Vec::new(),
+                runs: view.runs.clone(),
+                history: view.history.clone(),
+                limits: Limits::default(),
+                checkpoint: None,
+                takes_closed: None,
+            };
+            match self.write_manifest(&head, &change) {
+                Ok(()) => {
+                    *record = head;
+                    return Ok(());
+                }
+                // It has installed one meanwhile.
+                Err((Outcome::Taken, _)) if tries < FENCE_TRIES => {}
+                Err((outcome, error)) => {
+                    if outcome == Outcome::Unknown {
+                        record.number = head.number;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// This process does not write the files now.
+    pub(crate) fn not_keeper(&self) -> Error {
+        Error::NotKeeper { pid: self.context.duty.members().and_then(|members| members.keeper_pid()) }
     }
 
     /// Invalidates cached rows whose keys have younger versions in the runs to be added. Called under the record's lock, before these runs
@@ -328,7 +381,8 @@ impl Core {
         let marked = |history| move |run: &Arc<Run>| (history, Arc::clone(run));
         let runs: Vec<_> =
             change.runs.iter().map(marked(false)).chain(change.history.iter().map(marked(true))).collect();
-        manifest::write(disk, dir, head, runs.iter().map(|(history, run)| (*history, run_infos(run.tables()))))
+        let writer = self.context.duty.writer();
+        manifest::write(disk, dir, writer, head, runs.iter().map(|(history, run)| (*history, run_infos(run.tables()))))
     }
 }
 

@@ -18,11 +18,22 @@ pub(crate) enum Duty {
 impl Duty {
     /// Whether this process may write and remove files now.
     pub(crate) fn may_write(&self) -> bool {
+        self.term().is_some()
+    }
+
+    /// Names the time since this process may write the files; `None` if it may not. What was begun in one term is not finished in another:
+    /// in between others have written them.
+    pub(crate) fn term(&self) -> Option<u64> {
         match self {
-            Self::Alone => true,
-            Self::ReadOnly => false,
-            Self::Member(members) => members.is_keeper(),
+            Self::Alone => Some(0),
+            Self::ReadOnly => None,
+            Self::Member(members) => members.term(),
         }
+    }
+
+    /// What a manifest of this process is named apart by while it is written: another process may be writing one of the same number.
+    pub(crate) fn writer(&self) -> u64 {
+        self.members().map_or(0, |members| members.slot() as u64 + 1)
     }
 
     /// Whether this process may remove files now: another member may be reading all of them.

@@ -15,7 +15,7 @@ use crate::index::run::warmth::Warmth;
 use crate::index::source::{Memtable, Run};
 use crate::index::split::{Disposition, Inputs, Nowhere, Splitter};
 use crate::index::view::{Closed, Content};
-use crate::types::error::{Lift, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 use crate::types::lock::lock;
 
@@ -45,9 +45,10 @@ impl Core {
             return self.follow_step(members);
         }
         let set_aside = lock(&self.flush);
+        let term = self.context.duty.term();
         let Some(closed) = self.view().closed.last().cloned() else { return Ok(Progress::Idle) };
         let start = self.context.clock.monotonic_nanos();
-        let done = self.flush_source(&set_aside, &closed);
+        let done = self.flush_source(&set_aside, &closed, term);
         drop(set_aside);
         if let Ok(flushed) = &done {
             let nanos = self.context.clock.monotonic_nanos() - start;
@@ -55,11 +56,15 @@ impl Core {
             Counters::add(&self.counters.flush_nanos, nanos);
             events::flushed(closed.boundary, || flushed.tables(), flushed.written_bytes, nanos);
         }
+        if matches!(done, Err(Error::NotKeeper { .. })) {
+            // Another one has become the keeper, and flushes.
+            return Ok(Progress::Worked);
+        }
         self.signals.flush_ended(done.as_ref().err());
         done.map(|_| Progress::Worked)
     }
 
-    fn flush_source(&self, set_aside: &SetAside, closed: &Closed) -> Result<Flushed> {
+    fn flush_source(&self, set_aside: &SetAside, closed: &Closed, term: Option<u64>) -> Result<Flushed> {
         if closed.boundary > Glsn::NONE {
             // Law 1: a run must not hold versions that a crash could take back.
             self.context.log.wait_durable(closed.boundary).lift()?;
@@ -70,7 +75,7 @@ impl Core {
         };
         let checkpoint = self.place_of(closed.boundary)?;
         let limits = std::mem::take(&mut flushed.limits);
-        self.install(|view| Change {
+        self.install(term, |view| Change {
             removed: Vec::new(),
             added: flushed.runs.iter().chain(&flushed.history).cloned().collect(),
             runs: flushed.runs.iter().chain(&view.runs).cloned().collect(),

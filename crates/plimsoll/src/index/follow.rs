@@ -4,13 +4,15 @@
 //! Laws:
 //! 1. A memtable is released when the checkpoint of the manifest that is read reaches its boundary. One that reaches beyond stays whole: a
 //!    version that is in it and in a run counts once.
-//! 2. Whoever waits for room asks the keeper to flush, and takes its place if that is free.
+//! 2. Whoever waits for room asks the keeper to flush, and takes its place if that is free, or if the keeper does not answer.
+//! 3. A new keeper removes and reuses nothing before it has installed a manifest: see [`plimsoll_log::members::keeping`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use plimsoll_disk::clock::Clock;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::Members;
 
@@ -27,11 +29,39 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How long the keeper may do nothing until whoever waits for it gives up.
 const PATIENCE_NANOS: u64 = 10_000_000_000;
 
+/// How long the keeper may leave nudges unanswered until another one takes its place. It costs work and no data if it only was slow.
+const ANSWERS_WITHIN_NANOS: u64 = 2_000_000_000;
+
+/// Watches whether the keeper answers, while it is waited for.
+#[derive(Debug)]
+pub(crate) struct KeeperWatch {
+    pulse: (u64, u64),
+    since: u64,
+}
+
+impl KeeperWatch {
+    /// Begins to watch.
+    pub(crate) fn new(members: &Members, clock: &dyn Clock) -> Self {
+        Self { pulse: members.keeper_pulse(), since: clock.monotonic_nanos() }
+    }
+
+    /// The keeper's pulse, if it has not answered for too long. To be called again and again.
+    pub(crate) fn stopped(&mut self, members: &Members, clock: &dyn Clock) -> Option<(u64, u64)> {
+        let (pulse, now) = (members.keeper_pulse(), clock.monotonic_nanos());
+        if pulse != self.pulse {
+            (self.pulse, self.since) = (pulse, now);
+        }
+        members.nudge();
+        (now.saturating_sub(self.since) > ANSWERS_WITHIN_NANOS).then_some(pulse)
+    }
+}
+
 impl Core {
     /// Takes in what the keeper has installed, and releases what its runs hold. While memtables wait to be released, waits for the keeper.
     pub(crate) fn follow_step(&self, members: &Arc<Members>) -> Result<Progress> {
         let clock = &self.context.clock;
         let begun = clock.monotonic_nanos();
+        let mut watch = KeeperWatch::new(members, &**clock);
         loop {
             let seen = members.state();
             if self.take_in(members)? {
@@ -45,6 +75,11 @@ impl Core {
             }
             if self.signals.is_closing() {
                 return Ok(Progress::Idle);
+            }
+            if let Some(stopped) = watch.stopped(members, &**clock)
+                && self.replace(members, stopped)?
+            {
+                return Ok(Progress::Worked);
             }
             if clock.monotonic_nanos().saturating_sub(begun) > PATIENCE_NANOS {
                 return Err(Error::Stalled { pid: members.keeper_pid() });
@@ -105,14 +140,24 @@ impl Core {
 
     /// Becomes the keeper, if there is none.
     pub(crate) fn keep_if_free(&self, members: &Members) -> Result<bool> {
+        self.keep_by(members, || members.try_to_keep().lift())
+    }
+
+    /// Becomes the keeper in place of one that does not answer.
+    pub(crate) fn replace(&self, members: &Members, stopped: (u64, u64)) -> Result<bool> {
+        self.keep_by(members, || members.try_to_replace(stopped).lift())
+    }
+
+    fn keep_by(&self, members: &Members, get: impl FnOnce() -> Result<bool>) -> Result<bool> {
         let _alone = lock(&self.keeping);
         if members.is_keeper() {
             return Ok(true);
         }
-        if self.signals.is_closing() || !members.try_to_keep().lift()? {
+        members.give_back_if_replaced();
+        if self.signals.is_closing() || !get()? {
             return Ok(false);
         }
-        if let Err(error) = self.prepare_to_keep() {
+        if let Err(error) = self.prepare_to_keep(members) {
             members.give_keeping_back();
             return Err(error);
         }
@@ -123,10 +168,14 @@ impl Core {
         Ok(true)
     }
 
-    /// The files are as the newest manifest says: what an earlier keeper left behind is removed, and its ids are not used again.
-    fn prepare_to_keep(&self) -> Result<()> {
-        self.refresh()?;
+    /// The files are as the newest manifest says: what an earlier keeper left behind is removed, and its ids are not used again. It may be
+    /// there still, in the middle of its work.
+    fn prepare_to_keep(&self, members: &Members) -> Result<()> {
         self.files.skip_those_in_folder(self.context.clock.wall_micros())?;
+        self.fence()?;
+        if members.are_files_held() {
+            return Ok(());
+        }
         let named: BTreeSet<u64> = self.view().infos().filter_map(run_of).collect();
         self.files.sweep(self.head().number, |run| named.contains(&run))
     }

@@ -57,6 +57,8 @@ pub(crate) struct Task {
 pub(crate) struct Job {
     inputs: Inputs,
     moves_unasked: bool,
+    /// When it was begun.
+    term: Option<u64>,
     /// Newest first: if two hold the same version, the newer one wins.
     runs: Vec<Arc<Run>>,
     /// For a job on history: the highest horizon when it began.
@@ -131,6 +133,7 @@ impl Job {
         let mut job = Self {
             inputs: task.inputs,
             moves_unasked: task.moves_unasked,
+            term: core.context.duty.term(),
             horizon,
             joins_small: task.priority == Priority::All || small > SMALL_MAX,
             splitter: Splitter::new(task.inputs, task.runs.len() == view.history.len()),
@@ -279,6 +282,11 @@ impl Job {
         Ok(())
     }
 
+    /// Whether it was begun in this term.
+    pub(crate) fn is_of(&self, term: Option<u64>) -> bool {
+        self.term == term
+    }
+
     /// Whether a run is one of its inputs.
     pub(crate) fn reads(&self, run: &Arc<Run>) -> bool {
         self.runs.iter().any(|input| Arc::ptr_eq(input, run))
@@ -297,7 +305,7 @@ impl Job {
         let run = |members: Vec<_>| (!members.is_empty()).then(|| Arc::new(Run::new(members)));
         let (current, history) = (run(current), run(history));
         let (inputs, runs) = (self.inputs, &self.runs);
-        let installed = core.install(|view| {
+        let installed = core.install(self.term, |view| {
             let rest = |all: &[Arc<Run>], output: &Option<Arc<Run>>| replace(all, runs, output.as_ref());
             let (current_runs, history_runs) = match inputs {
                 Inputs::Current { .. } => {
@@ -316,7 +324,7 @@ impl Job {
             }
         });
         match installed {
-            Err((Outcome::Old, error)) => return Err(error),
+            Err((Outcome::Old | Outcome::Taken, error)) => return Err(error),
             named => {
                 self.relocator.set_named();
                 named.map_err(|(_, error)| error)?;

@@ -156,7 +156,7 @@ impl Manifest {
     /// Writes the manifest under its number; see [`write`].
     pub(crate) fn write(&self, disk: &dyn Disk, dir: &Path) -> Result<()> {
         let runs = self.runs.iter().map(|run| (run.history, run.tables.iter()));
-        write(disk, dir, &self.head(), runs).map_err(|(_, error)| error)
+        write(disk, dir, 0, &self.head(), runs).map_err(|(_, error)| error)
     }
 }
 
@@ -212,6 +212,8 @@ fn damaged(path: &Path, what: &str) -> Error {
 /// Which manifest is the newest on disk after a write failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
+    /// Another process's: it has written one of this number.
+    Taken,
     /// The one before.
     Old,
     /// Either: the link or its sync failed. The number must not be used again.
@@ -220,12 +222,18 @@ pub(crate) enum Outcome {
 
 /// Writes a manifest of `runs` (whether each is history, and its tables) under its number, and removes the one that is not kept any
 /// longer.
-pub(crate) fn write<'a, R, P>(disk: &dyn Disk, dir: &Path, head: &Head, runs: R) -> Result<(), (Outcome, Error)>
+pub(crate) fn write<'a, R, P>(
+    disk: &dyn Disk,
+    dir: &Path,
+    writer: u64,
+    head: &Head,
+    runs: R,
+) -> Result<(), (Outcome, Error)>
 where
     R: ExactSizeIterator<Item = (bool, P)>,
     P: ExactSizeIterator<Item = &'a TableInfo>,
 {
-    let (new, path) = (dir.join(new_manifest_name(head.number)), dir.join(manifest_name(head.number)));
+    let (new, path) = (dir.join(new_manifest_name(head.number, writer)), dir.join(manifest_name(head.number)));
     write_new(disk, &new, head, runs).map_err(|error| (Outcome::Old, error.into()))?;
     give_name(disk, &new, &path)?;
     disk.sync_dir(dir).map_err(|error| (Outcome::Unknown, error.into()))?;
@@ -242,7 +250,7 @@ fn give_name(disk: &dyn Disk, new: &Path, path: &Path) -> Result<(), (Outcome, E
     let taken = || {
         let what =
             "a manifest of this number is there already: another process wrote to the index, or put an old one back";
-        (Outcome::Old, Error::corrupt(format!("{}: {what}; close the store and open it again", path.display())))
+        (Outcome::Taken, Error::corrupt(format!("{}: {what}; close the store and open it again", path.display())))
     };
     match disk.hard_link(new, path) {
         Ok(()) => Ok(()),

@@ -76,7 +76,7 @@ impl Patience {
     /// Closes the active memtable so that its flush frees memory, unless a commit is in progress.
     fn flush_early(&self) {
         let context = &self.context;
-        context.sequencer.try_at_applied(|applied| context.index.close_up_to(applied));
+        context.sequencer.try_at_applied(|applied| context.index.close_if_none_waits(applied));
     }
 }
 

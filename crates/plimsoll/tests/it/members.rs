@@ -522,3 +522,105 @@ fn members_share_one_line_of_memory() {
     assert_eq!(plimsoll::members(&path, &Options::new()).unwrap(), []);
     verify(&path);
 }
+
+#[test]
+fn a_keeper_that_does_not_answer_is_replaced_and_may_go_on() {
+    // In the middle of nothing, or of a merge.
+    for steps in [0, 2, 5, 9] {
+        replace_a_keeper_after(steps);
+    }
+}
+
+fn replace_a_keeper_after(steps: u64) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let quick = || options().memtable_bytes(256 << 10).segment_bytes(256 << 10).retention(Retention::Latest);
+    // Without threads it does what it is told to, and answers nobody.
+    let one = Db::open(&path, quick().background(false)).unwrap();
+    let of_one = default(&one);
+    let write = |db: &Db, space: &Keyspace, round: u64| {
+        for some in 0..20 {
+            let mut tx = db.begin();
+            for row in 0..50 {
+                tx.put(space, format!("{:04}", some * 50 + row), [round.to_le_bytes(); 40].concat()).unwrap();
+            }
+            tx.commit().unwrap();
+        }
+    };
+    let check = |db: &Db, space: &Keyspace, round: u64| {
+        let mut rows = 0;
+        for row in db.snapshot().prefix(space, "").unwrap() {
+            assert_eq!(row.unwrap().1[..], [round.to_le_bytes(); 40].concat());
+            rows += 1;
+        }
+        assert_eq!(rows, 1000);
+    };
+    for round in 1..8 {
+        write(&one, &of_one, round);
+        one.flush().unwrap();
+    }
+    let keepers = |db: &Db| -> Vec<bool> { db.members().unwrap().iter().map(|member| member.is_keeper).collect() };
+    let two = Db::open(&path, quick()).unwrap();
+    let of_two = default(&two);
+    for _ in 0..steps {
+        one.step().unwrap();
+    }
+    assert_eq!(keepers(&two), [true, false]);
+    let begun = Instant::now();
+    let mut round = 8;
+    for _ in 0..8 {
+        write(&two, &of_two, round);
+        round += 1;
+    }
+    two.compact().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
+    assert_eq!(keepers(&two), [false, true]);
+    check(&two, &of_two, round - 1);
+    // It goes on where it stopped.
+    for _ in 0..30 {
+        one.step().unwrap();
+    }
+    check(&one, &of_one, round - 1);
+    write(&one, &of_one, round);
+    check(&two, &of_two, round);
+    one.flush().unwrap();
+    assert!(matches!(one.compact(), Err(Error::NotKeeper { .. })));
+    assert_eq!(keepers(&one), [false, true]);
+    // It is the keeper again when there is no other.
+    two.close().unwrap();
+    write(&one, &of_one, round);
+    one.flush().unwrap();
+    one.compact().unwrap();
+    assert_eq!(keepers(&one), [true]);
+    check(&one, &of_one, round);
+    one.close().unwrap();
+    verify(&path);
+}
+
+#[test]
+fn a_member_that_was_far_behind_takes_everything_in_within_its_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let quick = || options().memtable_bytes(256 << 10).segment_bytes(1 << 20).retention(Retention::Latest);
+    let one = Db::open(&path, quick()).unwrap();
+    let of_one = default(&one);
+    // Without threads it takes in what it needs when it is asked.
+    let two = Db::open(&path, quick().background(false)).unwrap();
+    let of_two = default(&two);
+    for round in 0..20_000u64 {
+        let mut tx = one.begin();
+        for at in 0..4 {
+            let bytes = if round % 64 == 0 { 5_000 } else { 200 };
+            tx.put(&of_one, format!("{:03}", (round * 7 + at) % 200), vec![round as u8; bytes]).unwrap();
+        }
+        tx.commit().unwrap();
+    }
+    one.put(&of_one, "last", "1").unwrap();
+    assert_eq!(two.get(&of_two, "last").unwrap().unwrap(), b"1");
+    let memory = two.stats().memory;
+    let memtables: u64 = memory.by_kind.iter().filter(|(kind, _)| *kind == "memtables").map(|(_, bytes)| *bytes).sum();
+    assert!(memtables > 0);
+    assert!(memtables < 2 << 20, "{memory:?}");
+    drop((one, two));
+    verify(&path);
+}

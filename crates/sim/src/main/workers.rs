@@ -18,6 +18,9 @@ pub(crate) struct WorkersArguments {
     /// Average lifetime of a process in milliseconds.
     #[arg(long, default_value_t = 1000)]
     life_millis: u64,
+    /// The longest time for which a process is stopped, in milliseconds.
+    #[arg(long, default_value_t = 1000)]
+    stop_millis: u64,
     /// Seed of the times of kills and stops.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -49,6 +52,7 @@ pub(crate) fn run(arguments: &WorkersArguments) -> Result<bool, String> {
         workers: arguments.workers.max(1),
         time: Duration::from_secs_f64(arguments.seconds.max(0.0)),
         life: Duration::from_millis(arguments.life_millis.max(1)),
+        stop: Duration::from_millis(arguments.stop_millis),
         seed: arguments.seed,
     };
     match workers.run() {

@@ -14,6 +14,7 @@ fn nothing_is_lost_when_members_are_killed_and_stopped() {
         workers: 4,
         time: Duration::from_secs(8),
         life: Duration::from_millis(600),
+        stop: Duration::from_secs(1),
         seed: 1,
     };
     let report = workers.run().unwrap();

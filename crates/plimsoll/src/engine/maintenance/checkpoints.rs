@@ -139,7 +139,7 @@ impl Core {
     fn sweep(&self) -> Result<()> {
         let mut swept = lock(&self.swept);
         if !*swept && self.context.index.may_write() {
-            let sweep = || self.context.log.sweep_blobs(&|blob| self.context.index.uses_blob(blob)).lift();
+            let sweep = || self.context.log.sweep_blobs(&|blob| self.context.index.must_keep_blob(blob)).lift();
             match &self.context.members {
                 Some(members) => match members.unless_held(sweep) {
                     Some(done) => drop(done?),

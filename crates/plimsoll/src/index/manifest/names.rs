@@ -11,9 +11,12 @@ pub(crate) fn manifest_name(number: u64) -> String {
     format!("{PREFIX}{number:020}")
 }
 
-/// The name under which a manifest is written, before it gets its own.
-pub(crate) fn new_manifest_name(number: u64) -> String {
-    manifest_name(number) + UNFINISHED
+/// The name under which a manifest is written, before it gets its own: by a process that has the store alone (0), or by a member.
+pub(crate) fn new_manifest_name(number: u64, writer: u64) -> String {
+    match writer {
+        0 => manifest_name(number) + UNFINISHED,
+        member => format!("{}{UNFINISHED}.{member:02}", manifest_name(number)),
+    }
 }
 
 /// The number of the manifest of this name; `None` if it is not the name of a manifest.
@@ -26,7 +29,7 @@ pub(crate) fn manifest_number(name: &str) -> Option<u64> {
 pub(crate) fn is_leftover(name: &str, newest: u64) -> bool {
     match manifest_number(name) {
         Some(number) => number.saturating_add(KEPT) <= newest,
-        None => name.strip_suffix(UNFINISHED).and_then(manifest_number).is_some(),
+        None => name.split_once(UNFINISHED).is_some_and(|(manifest, _)| manifest_number(manifest).is_some()),
     }
 }
 
@@ -39,7 +42,8 @@ mod tests {
         assert_eq!(manifest_name(7), "MANIFEST.00000000000000000007");
         for number in [0, 7, u64::MAX] {
             assert_eq!(manifest_number(&manifest_name(number)), Some(number));
-            assert_eq!(manifest_number(&new_manifest_name(number)), None);
+            assert_eq!(manifest_number(&new_manifest_name(number, 0)), None);
+            assert_eq!(manifest_number(&new_manifest_name(number, 3)), None);
         }
         for name in ["MANIFEST", "MANIFEST.", "MANIFEST.7", "MANIFEST.+0000000000000000007", "MANIFEST.new"] {
             assert_eq!(manifest_number(name), None, "{name}");
@@ -49,7 +53,9 @@ mod tests {
     #[test]
     fn the_last_three_and_strange_files_are_no_leftovers() {
         let leftover = |name: &str| is_leftover(name, 9);
-        assert!(leftover(&manifest_name(6)) && leftover(&new_manifest_name(10)) && leftover(&new_manifest_name(3)));
+        assert!(
+            leftover(&manifest_name(6)) && leftover(&new_manifest_name(10, 0)) && leftover(&new_manifest_name(3, 17))
+        );
         assert!(!leftover(&manifest_name(7)) && !leftover(&manifest_name(9)) && !leftover("notes.new"));
     }
 }

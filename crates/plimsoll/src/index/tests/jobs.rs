@@ -453,7 +453,7 @@ fn run_files_that_no_manifest_names_are_swept_and_their_ids_not_used_again() {
     world.flush_keys(FOREVER, 0..10, Some(b"value"));
     let stray = dir().join(run_file_name(70));
     world.disk.open(&stray, Open::CreateNew, Caching::Buffered).unwrap();
-    let unfinished = dir().join(new_manifest_name(5));
+    let unfinished = dir().join(new_manifest_name(5, 0));
     world.disk.open(&unfinished, Open::CreateNew, Caching::Buffered).unwrap();
     world.disk.open(&dir().join("notes.txt"), Open::CreateNew, Caching::Buffered).unwrap();
     world.open().unwrap();
@@ -676,4 +676,14 @@ fn a_manifest_whose_name_is_in_doubt_keeps_its_number() {
         world.check_all();
     }
     assert_eq!(took_effect, [true; 2]);
+}
+
+#[test]
+fn however_often_a_flush_is_asked_for_one_memtable_waits() {
+    let mut world = world(FLUSHED);
+    for number in 0..20 {
+        let glsn = world.commit([(key(FOREVER, number), Some(vec![7]))].into()).unwrap();
+        world.index().close_if_none_waits(glsn);
+    }
+    assert_eq!(world.index().view().closed.len(), 1);
 }

@@ -1,0 +1,152 @@
+//! Which member does the background work of the index: the keeper.
+//!
+//! Its right is a lock of the system, which is free once its process has ended. A process may also be stopped, or hang, and keep its lock:
+//! then another member begins a new *generation*, whose keeper has a lock of its own, and the one before is the keeper no more, whenever it goes on.
+//! It may be in the middle of anything. So a new keeper changes nothing before it has installed a manifest: an older one that goes
+//! on then finds the number of its own taken, and what it removes is what a manifest that it has installed before does not name.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use plimsoll_disk::sharing::LockFile;
+
+use crate::error::LogError;
+use crate::members::words::{GENERATION, KEEPER, NUDGE, SLOTS, SlotWord};
+use crate::members::{Members, pid_in};
+
+/// This member's part.
+#[derive(Debug, Default)]
+pub(super) struct Keeping {
+    /// The lock of the generation in which this member is the keeper, or wants to be.
+    held: Mutex<Option<Box<dyn LockFile>>>,
+    /// How often it became the keeper.
+    terms: AtomicU64,
+}
+
+impl Members {
+    /// Tries to get the right to do the background work of the index, if nobody has it. Whoever got it prepares and calls [`Members::keep`],
+    /// or gives it back. Law: one thread of a process at a time.
+    ///
+    /// # Errors
+    /// The system.
+    pub fn try_to_keep(&self) -> Result<bool, LogError> {
+        self.try_generation(self.word(GENERATION))
+    }
+
+    /// As [`Members::try_to_keep`], in place of the keeper that [`Members::keeper_pulse`] told of, which does not answer: it is the keeper no
+    /// more.
+    ///
+    /// # Errors
+    /// As for [`Members::try_to_keep`].
+    pub fn try_to_replace(&self, stopped: (u64, u64)) -> Result<bool, LogError> {
+        let generation = self.word(GENERATION);
+        if self.keeper_pulse() != stopped || !self.try_lock(generation + 1)? {
+            return Ok(false);
+        }
+        // Others may have been faster.
+        let words = self.words.words();
+        if words[GENERATION].compare_exchange(generation, generation + 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            self.give_keeping_back();
+            return Ok(false);
+        }
+        words[KEEPER].store(0, Ordering::SeqCst);
+        Ok(true)
+    }
+
+    fn try_generation(&self, generation: u64) -> Result<bool, LogError> {
+        if !self.try_lock(generation)? {
+            return Ok(false);
+        }
+        if self.word(GENERATION) == generation {
+            return Ok(true);
+        }
+        self.give_keeping_back();
+        Ok(false)
+    }
+
+    fn try_lock(&self, generation: u64) -> Result<bool, LogError> {
+        let mut held = self.held();
+        if held.is_some() {
+            return Ok(false);
+        }
+        // Among as many as there are members, one is free.
+        let lock = self.disk.lock_file(&self.dir.join(format!("keeper-{:02}", generation % SLOTS as u64)))?;
+        if !lock.try_lock()? {
+            return Ok(false);
+        }
+        *held = Some(lock);
+        Ok(true)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Box<dyn LockFile>>> {
+        self.keeping.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on this one does the background work.
+    pub fn keep(&self) {
+        self.keeping.terms.fetch_add(1, Ordering::SeqCst);
+        self.words.words()[KEEPER].store(self.here(), Ordering::SeqCst);
+    }
+
+    /// Gives the right back that [`Members::try_to_keep`] got.
+    pub fn give_keeping_back(&self) {
+        if let Some(lock) = self.held().take() {
+            lock.unlock();
+        }
+    }
+
+    /// If this one was the keeper, and another one has replaced it: its lock is free again.
+    pub fn give_back_if_replaced(&self) {
+        if self.terms() > 0 && !self.is_keeper() {
+            self.give_keeping_back();
+        }
+    }
+
+    /// The process id of the keeper, as far as known.
+    pub fn keeper_pid(&self) -> Option<u32> {
+        pid_in(self.words.words(), self.word(KEEPER))
+    }
+
+    /// Whether this one does the background work.
+    pub fn is_keeper(&self) -> bool {
+        self.word(KEEPER) == self.here() && !self.has_left.load(Ordering::SeqCst) && self.terms() > 0
+    }
+
+    fn terms(&self) -> u64 {
+        self.keeping.terms.load(Ordering::SeqCst)
+    }
+
+    /// How often this member has become the keeper, if it is it. What was begun in another term is not to be finished.
+    pub fn term(&self) -> Option<u64> {
+        self.is_keeper().then(|| self.terms())
+    }
+
+    /// The member of this slot, which has ended or ends, is not the keeper.
+    pub(super) fn no_keeper(&self, slot: usize) {
+        let keeper = slot as u64 + 1;
+        let _ = self.words.words()[KEEPER].compare_exchange(keeper, 0, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// Changes whenever the keeper answers a nudge, or another one is the keeper: one that does not answer is stopped, or hangs.
+    pub fn keeper_pulse(&self) -> (u64, u64) {
+        let keeper = self.word(KEEPER);
+        let slot = usize::try_from(keeper.saturating_sub(1)).ok().filter(|slot| *slot < SLOTS);
+        (keeper, slot.map_or(0, |slot| self.slot_word(slot, SlotWord::Pulse).load(Ordering::SeqCst)))
+    }
+
+    /// Asks all members whether they are there.
+    pub fn nudge(&self) {
+        self.ring(NUDGE);
+    }
+
+    /// Waits for a nudge, at most for `patience`, and answers it. `nudges`: those that were answered before.
+    pub fn answer_nudge(&self, nudges: u64, patience: Duration) -> u64 {
+        self.words.wait(NUDGE, nudges, patience);
+        let seen = self.word(NUDGE);
+        if seen != nudges && !self.has_left.load(Ordering::SeqCst) {
+            self.slot_word(self.slot, SlotWord::Pulse).fetch_add(1, Ordering::SeqCst);
+        }
+        seen
+    }
+}
