@@ -17,8 +17,9 @@ import plimsoll
 
 
 def run(program: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-    """Runs a program in another interpreter."""
-    command = [sys.executable, "-W", "error", "-c", program, *arguments]
+    """Runs a program in another interpreter, which hears of Ctrl-C even where these tests run in a shell's background."""
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    command = [sys.executable, "-W", "error", "-c", heard + program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, **options)  # type: ignore[call-overload]
 
 
