@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plimsoll::{Db, Durability, Io, Options};
+use plimsoll::{Db, Durability, Error, InvalidInput, Io, Options};
 
 use crate::args::{Globals, HowToRead};
 use crate::exit::{Failure, Outcome};
@@ -71,8 +71,16 @@ pub(crate) fn open_to_write(
     create: bool,
     durability: Durability,
 ) -> Result<Db, Failure> {
-    let open = || Db::open(path, options(globals).shared(true).create(create).durability(durability));
+    let open = || open_shared(path, options(globals).create(create).durability(durability));
     Ok(tell_warnings(wait::for_lock(globals, open)?))
+}
+
+/// Opens a store to write, beside all others that share it; for this process alone where the file system allows nothing else.
+pub(crate) fn open_shared(path: &Path, options: Options) -> plimsoll::Result<Db> {
+    match Db::open(path, options.clone().shared(true)) {
+        Err(Error::InvalidInput(InvalidInput::CannotBeShared { .. })) => Db::open(path, options),
+        opened => opened,
+    }
 }
 
 /// Says what opening the store had to say.

@@ -6,6 +6,7 @@
 //! 3. Every error names its path and keeps its kind (`StorageFull`, `ReadOnlyFilesystem`, ...).
 //! 4. Only regular files are opened: a FIFO or a device would block its reader for ever.
 
+mod file_system;
 mod lock;
 mod lock_file;
 mod shared_words;
@@ -131,6 +132,10 @@ impl Disk for OsDisk {
 
     fn lock_file(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
         Ok(Box::new(OsLockFile::open(path)?))
+    }
+
+    fn not_for_sharing(&self, path: &Path) -> io::Result<Option<&'static str>> {
+        file_system::not_for_sharing(path)
     }
 
     fn shared_words(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {

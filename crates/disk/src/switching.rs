@@ -94,6 +94,10 @@ impl Disk for SwitchingDisk {
         self.disk.lock_file(path)
     }
 
+    fn not_for_sharing(&self, path: &Path) -> io::Result<Option<&'static str>> {
+        self.disk.not_for_sharing(path)
+    }
+
     fn shared_words(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
         self.disk.shared_words(path, count)
     }

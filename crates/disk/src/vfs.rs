@@ -214,6 +214,12 @@ pub trait Disk: Send + Sync + Debug {
         Err(of_kind(path, io::ErrorKind::Unsupported))
     }
 
+    /// The name of the file system at `path`, if processes cannot share a store there.
+    fn not_for_sharing(&self, path: &Path) -> io::Result<Option<&'static str>> {
+        let _ = path;
+        Ok(None)
+    }
+
     /// Opens words that processes share; the file is made, with zeros, if it is missing.
     fn shared_words(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
         let _ = count;

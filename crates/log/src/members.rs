@@ -255,7 +255,11 @@ impl Members {
         others.map(|slot| Glsn(self.slot_word(slot, word).load(Ordering::SeqCst))).min().unwrap_or(Glsn::MAX)
     }
 
-    fn others(&self) -> Result<Vec<Member>, LogError> {
+    /// The living members beside this one; slots of those that have ended are cleared.
+    ///
+    /// # Errors
+    /// The system.
+    pub fn others(&self) -> Result<Vec<Member>, LogError> {
         let mut others = Vec::new();
         for slot in (0..SLOTS).filter(|slot| *slot != self.slot) {
             if self.slot_word(slot, SlotWord::Pid).load(Ordering::SeqCst) == 0 {

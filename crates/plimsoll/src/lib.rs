@@ -36,7 +36,6 @@ pub use plimsoll_log::glsn::Glsn;
 pub use plimsoll_memory::budget::{Kind as MemoryKind, OutOfBudget, Usage as MemoryUsage};
 
 pub use api::admin::backup::BackupReport;
-#[doc(hidden)]
 pub use api::admin::members::{MemberInfo, members};
 pub use api::admin::repair::{RebuildReport, SalvageReport, rebuild, salvage};
 pub use api::admin::salvage_drop::{DropSalvageReport, DropTarget, salvage_drop};

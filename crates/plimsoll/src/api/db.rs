@@ -460,7 +460,6 @@ impl Db {
     ///
     /// # Errors
     /// The disk.
-    #[doc(hidden)]
     pub fn members(&self) -> Result<Vec<MemberInfo>> {
         match self.store.space.members() {
             Some(members) => Ok(members.list().lift()?.into_iter().map(MemberInfo::from).collect()),

@@ -28,6 +28,9 @@ use crate::types::options::{MIN_MEMORY_BYTES, Options};
 const LOCK_TRIES: usize = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
+/// Who has the lock where nobody says so.
+const HELD_BY_NOBODY: &str = "by a process that is no member of it, such as a child that one of them forked; end it";
+
 /// The longest time between two looks at the others: while something is committed, and otherwise.
 const LOOK: Duration = Duration::from_millis(500);
 const LOOK_IDLE: Duration = Duration::from_secs(10);
@@ -51,8 +54,11 @@ pub(crate) struct Joining {
 impl Joining {
     /// Waits for the right to join, and finds out whether others are there.
     pub(crate) fn begin(path: &Path, options: &Options) -> Result<Self> {
+        if let Some(file_system) = options.disk.not_for_sharing(path)? {
+            return Err(InvalidInput::CannotBeShared { path: path.to_owned(), file_system }.into());
+        }
         let members = Members::join(&options.disk, &options.clock, path, PATIENCE).lift()?;
-        let (lock, is_first) = take_lock(path, options)?;
+        let (lock, is_first) = take_lock(path, options, &members)?;
         members.begin(is_first, std::process::id(), options.clock.wall_micros()).lift()?;
         if is_first && members.try_to_keep().lift()? {
             members.keep();
@@ -95,7 +101,7 @@ fn locked(path: &Path, error: LockError) -> Error {
 }
 
 /// Locks the store alone, if no other member has it, and otherwise beside them.
-fn take_lock(path: &Path, options: &Options) -> Result<(Arc<dyn DirLock>, bool)> {
+fn take_lock(path: &Path, options: &Options, members: &Members) -> Result<(Arc<dyn DirLock>, bool)> {
     let mut tries = 0;
     loop {
         match options.disk.lock(path) {
@@ -104,13 +110,21 @@ fn take_lock(path: &Path, options: &Options) -> Result<(Arc<dyn DirLock>, bool)>
             Err(error) => return Err(locked(path, error)),
         }
         match options.disk.lock_shared(path) {
-            Ok(lock) => return Ok((Arc::from(lock), false)),
-            Err(LockError::Held { .. }) if tries < LOCK_TRIES => {
-                tries += 1;
-                options.clock.sleep(LOCK_PAUSE);
+            Ok(lock) => {
+                if !members.others().lift()?.is_empty() {
+                    return Ok((Arc::from(lock), false));
+                }
+                // Whoever had it a moment ago, alone or as the last member, has let go of it.
+                drop(lock);
+                if tries == LOCK_TRIES {
+                    return Err(Error::Locked { path: path.to_owned(), pid: None, who: HELD_BY_NOBODY.to_owned() });
+                }
             }
+            Err(LockError::Held { .. }) if tries < LOCK_TRIES => {}
             Err(error) => return Err(locked(path, error)),
         }
+        tries += 1;
+        options.clock.sleep(LOCK_PAUSE);
     }
 }
 

@@ -139,6 +139,18 @@ pub enum InvalidInput {
         /// The limit that applies.
         whose: &'static str,
     },
+    /// The file system cannot be used by several processes together, or may be one of several machines.
+    #[error(
+        "{}: the store is on {file_system}, where several processes cannot share it; open it without Options::shared, or put it on a file \
+         system of this machine",
+        path.display()
+    )]
+    CannotBeShared {
+        /// The store.
+        path: PathBuf,
+        /// The file system's name.
+        file_system: &'static str,
+    },
     /// Each process that shares the store would have less than the minimum of memory.
     #[error(
         "{members} processes share {total_bytes} bytes ({} MiB) of memory for this store, and with one more each would have less than \

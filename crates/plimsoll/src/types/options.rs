@@ -191,8 +191,23 @@ impl Options {
         self
     }
 
-    /// Whether other processes may have the store open at the same time, to read and to write, each with this option.
-    #[doc(hidden)]
+    /// Whether other processes may have the store open at the same time, to read and to write, each with this option. What one commits the
+    /// others read at once; transactions are serializable over all of them. A process that opens the store without it is refused
+    /// while others share it, and the other way round. `docs/processes.md` tells what is shared and what it costs.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("store");
+    /// use plimsoll::{Db, Options};
+    ///
+    /// // In each worker: together they keep to 256 MiB.
+    /// let db = Db::open(&path, Options::new().shared(true).memory_total(256 << 20))?;
+    /// let users = db.keyspace("users")?;
+    /// db.put(&users, b"ada", b"Ada Lovelace")?;
+    /// # db.close()
+    /// # }
+    /// ```
     pub fn shared(mut self, yes: bool) -> Self {
         self.shared = yes;
         self
@@ -201,7 +216,6 @@ impl Options {
     /// The memory budget in bytes of all processes together that have the store open with [`Options::shared`]. Each gets an equal part, but no
     /// more than its own [`Options::memory_bytes`] where that is set, too; parts become smaller and larger as processes come and go. What the last
     /// one of them says that gives a total counts for all. At least [`MIN_MEMORY_BYTES`] for each process.
-    #[doc(hidden)]
     pub fn memory_total(mut self, bytes: u64) -> Self {
         self.memory_total = Some(bytes);
         self

@@ -624,3 +624,28 @@ fn a_member_that_was_far_behind_takes_everything_in_within_its_memory() {
     drop((one, two));
     verify(&path);
 }
+
+#[test]
+fn who_shares_a_store_waits_for_one_that_is_just_closing_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let alone = || Db::open(&path, Options::new().memory_bytes(16 << 20));
+    drop(alone().unwrap());
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // It comes and goes.
+            while !over.load(Ordering::Relaxed) {
+                drop(alone());
+            }
+        });
+        for _ in 0..60 {
+            match Db::open(&path, options()) {
+                Ok(db) => drop(db),
+                Err(Error::Locked { .. }) => {}
+                Err(error) => panic!("{error} [{error:?}]"),
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}

@@ -133,7 +133,7 @@ impl Cursor {
     }
 
     fn open(&self, globals: &Globals) -> plimsoll::Result<Db> {
-        Db::open(&self.store, store::options(globals).shared(true).warm(false))
+        store::open_shared(&self.store, store::options(globals).warm(false))
     }
 
     fn advance(&mut self, db: Db) -> Result<(), Failure> {

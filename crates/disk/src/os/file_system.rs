@@ -1,0 +1,58 @@
+//! File systems on which several processes cannot share a store: what one writes or locks is not seen by all others at once, or a file cannot
+//! have a second name.
+
+use std::io;
+use std::path::Path;
+
+use rustix::fs::statfs;
+
+use super::call;
+
+/// The numbers by which the system tells them apart (`statfs(2)`), and their names.
+const REFUSED: [(u32, &str); 17] = [
+    (0x6969, "NFS"),
+    (0x517b, "SMB"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB2"),
+    (0x0102_1997, "9p"),
+    (0x00c3_6400, "Ceph"),
+    (0x5346_414f, "AFS"),
+    (0x6b41_4653, "AFS"),
+    (0x7375_7245, "Coda"),
+    (0x0bd0_0bd0, "Lustre"),
+    (0x0116_1970, "GFS2"),
+    (0x7461_636f, "OCFS2"),
+    (0x4750_4653, "GPFS"),
+    // It may be a network's behind it, and nothing tells.
+    (0x6573_5546, "FUSE"),
+    (0x6a65_6a63, "virtiofs"),
+    // Without second names of a file.
+    (0x4d44, "FAT"),
+    (0x2011_bab0, "exFAT"),
+];
+
+/// The name of the file system at `path`, if processes cannot share a store there.
+pub(super) fn not_for_sharing(path: &Path) -> io::Result<Option<&'static str>> {
+    let kind = call(path, || statfs(path))?.f_type;
+    // A number of 32 bits, which the system gives with a sign on some machines.
+    Ok(name_of(kind as u32))
+}
+
+fn name_of(kind: u32) -> Option<&'static str> {
+    REFUSED.iter().find(|(number, _)| *number == kind).map(|(_, name)| *name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_systems_of_networks_are_refused_by_name_and_this_one_is_not() {
+        assert_eq!(name_of(0x6969), Some("NFS"));
+        assert_eq!(name_of(0xff53_4d42_u32), Some("CIFS"));
+        assert_eq!(name_of(0xef53), None, "ext4");
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(not_for_sharing(dir.path()).unwrap(), None);
+        assert!(not_for_sharing(&dir.path().join("missing")).is_err());
+    }
+}
