@@ -9,6 +9,7 @@
 //! is free proves that its member has ended.
 
 pub mod budgets;
+mod gathering;
 pub mod keeping;
 pub(crate) mod lock;
 pub(crate) mod requests;
@@ -44,7 +45,7 @@ pub const WORDS_FILE: &str = "SHARED";
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Version of the words' layout, and that there is one at all.
-const LAYOUT: u64 = 0x706c_696d_6d62_0003;
+const LAYOUT: u64 = 0x706c_696d_6d62_0004;
 
 /// No blob file is being written.
 const NO_BLOB: u64 = u64::MAX;

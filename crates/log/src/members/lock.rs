@@ -15,9 +15,6 @@ use crate::error::LogError;
 /// The longest sleep between two tries.
 const SLEEP: Duration = Duration::from_millis(1);
 
-/// Tries before the first sleep.
-const TRIES: usize = 24;
-
 /// The words of a lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
@@ -70,15 +67,9 @@ impl MemberLock {
         let words = self.words.words();
         let begun = self.clock.monotonic_nanos();
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        let mut tries = 0;
         while !self.file.try_lock()? {
             if is_needless() {
                 return Ok(Got::Needless);
-            }
-            tries += 1;
-            if tries <= TRIES {
-                std::thread::yield_now();
-                continue;
             }
             if self.clock.monotonic_nanos().saturating_sub(begun) > patience {
                 return Err(self.stalled());

@@ -37,6 +37,9 @@ pub(super) const LOG_FIRST: usize = 61;
 pub(super) const MEMORY_TOTAL: usize = 62;
 /// Up to which GLSN some member wants the log trimmed.
 pub(super) const TRIM_WANTED: usize = 63;
+/// How many processes have come to wait for the next sync, and how many are expected.
+pub(super) const ARRIVED: usize = 35;
+pub(super) const EXPECTED: usize = 36;
 /// Members that do not hang answer when this changes.
 pub(super) const NUDGE: usize = 34;
 /// What members ask the keeper to do.

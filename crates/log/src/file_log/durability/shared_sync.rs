@@ -29,6 +29,7 @@ pub(crate) struct Wanted {
 pub(crate) fn sync(members: &Members, env: &Env, wanted: &Wanted) -> Result<(), LogError> {
     let is_there = || members.durable().next >= wanted.next || members.is_poisoned();
     if !is_there() {
+        members.arrive();
         let got = members.take_sync(&is_there)?;
         if got == Got::Needless {
             return check(members);
@@ -46,6 +47,7 @@ pub(crate) fn sync(members: &Members, env: &Env, wanted: &Wanted) -> Result<(), 
 
 /// Under the lock of syncs; returns whether a sync that was begun before has been ended, too.
 fn end_sync(members: &Members, env: &Env, wanted: &Wanted, got: Got, is_there: bool) -> Result<bool, LogError> {
+    let group = if is_there { None } else { Some(members.gather(&*env.options.clock)) };
     let end = members.end();
     if end.segment != wanted.segment {
         // The next segment was begun, and before that all of this one was made durable. Whether one was begun in the next, this process
@@ -54,6 +56,9 @@ fn end_sync(members: &Members, env: &Env, wanted: &Wanted, got: Got, is_there: b
     }
     if !is_there || got == Got::Abandoned {
         sync_file(members, &env.options.budget, &*wanted.file, &end, got)?;
+    }
+    if let Some(group) = group {
+        members.expect(group);
     }
     Ok(true)
 }

@@ -142,7 +142,7 @@ pub(crate) struct Start {
     pub(crate) epoch: u32,
 }
 
-/// As [`walk_segment`], from a place within the segment up to `limit`, where the file has bytes. If `staging` has room for all blocks in between,
+/// As [`walk_segment`], from a place within the segment up to `limit`, where a record ends. If `staging` has room for all blocks in between,
 /// it has their bytes from that place on afterwards.
 pub(crate) fn walk_on(
     file: &dyn File,
@@ -154,6 +154,7 @@ pub(crate) fn walk_on(
 ) -> Result<Outcome, LogError> {
     let mut walk = SegmentWalk::new(header, visitor);
     walk.begin = start.offset as usize % BLOCK_BYTES;
+    walk.ends_at_limit = true;
     let outcome = &mut walk.outcome;
     (outcome.end, outcome.next, outcome.chain) = (start.offset, start.next, start.chain);
     (outcome.last_timestamp, outcome.epoch) = (start.timestamp, start.epoch);
@@ -202,7 +203,7 @@ fn run_between(
         // What lies before the place where it begins was walked before.
         let known = if offset == from { walk.begin.min(wanted) } else { 0 };
         let n = known + file.read_at(&mut staging[known..wanted], offset + known as u64)?;
-        let whole = wanted.next_multiple_of(BLOCK_BYTES).min(staging.len());
+        let whole = if walk.ends_at_limit { n } else { wanted.next_multiple_of(BLOCK_BYTES).min(staging.len()) };
         staging[n..whole].fill(0);
         for block in staging[..whole].chunks(BLOCK_BYTES) {
             walk.block(block, (offset / BLOCK_BYTES as u64) as u32)?;
@@ -228,6 +229,8 @@ struct SegmentWalk<'v> {
     resumed_at: u32,
     /// Where it begins in its first block, if not at the block's beginning.
     begin: usize,
+    /// Whether a record is known to end at the limit: the rest of that block is not looked at.
+    ends_at_limit: bool,
 }
 
 /// A record of which some fragments are still to come.
@@ -281,16 +284,18 @@ impl<'v> SegmentWalk<'v> {
             passes: false,
             resumed_at: 0,
             begin: 0,
+            ends_at_limit: false,
         }
     }
 
     fn block(&mut self, block: &[u8], number: u32) -> Result<(), LogError> {
         self.visitor.block(number);
         let block_offset = number * BLOCK_BYTES as u32;
-        if let Some(last) = block.iter().rposition(|byte| *byte != 0) {
-            self.outcome.used = u64::from(block_offset) + last as u64 + 1;
+        let begin = std::mem::take(&mut self.begin);
+        if let Some(last) = block[begin..].iter().rposition(|byte| *byte != 0) {
+            self.outcome.used = u64::from(block_offset) + (begin + last) as u64 + 1;
         }
-        let mut at = first_fragment(number).max(std::mem::take(&mut self.begin));
+        let mut at = first_fragment(number).max(begin);
         loop {
             if let Some(problem) = self.outcome.problem {
                 if !self.passes || problem.newer {

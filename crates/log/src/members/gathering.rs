@@ -1,0 +1,106 @@
+//! Gathers the processes that wait for a sync, so that one sync serves them all: as a process gathers its threads
+//! (`file_log::durability::group_commit`).
+
+use std::sync::atomic::Ordering;
+
+use plimsoll_disk::clock::Clock;
+
+use crate::members::Members;
+use crate::members::words::{ARRIVED, EXPECTED};
+
+/// The longest that a sync waits for the processes of the last group.
+const GATHER_NANOS: u64 = 50_000;
+
+/// Yields after which it begins anyway: a simulated clock may not advance.
+const GATHER_YIELDS: u32 = 200;
+
+impl Members {
+    /// This process has come to wait for a sync. One that is killed then is counted once too often, until the next group.
+    pub(crate) fn arrive(&self) {
+        self.words.words()[ARRIVED].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Gives the processes of the last group time to come back; returns how many have come. Law: the caller has the lock of syncs.
+    pub(crate) fn gather(&self, clock: &dyn Clock) -> u64 {
+        let words = self.words.words();
+        let expected = words[EXPECTED].load(Ordering::Relaxed);
+        let start = clock.monotonic_nanos();
+        for _ in 0..GATHER_YIELDS {
+            if words[ARRIVED].load(Ordering::Relaxed) >= expected || clock.monotonic_nanos() - start > GATHER_NANOS {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        words[ARRIVED].swap(0, Ordering::Relaxed)
+    }
+
+    /// A group of so many processes was synced: they are expected again, with those that came meanwhile.
+    pub(crate) fn expect(&self, group: u64) {
+        let words = self.words.words();
+        words[EXPECTED].store(group + words[ARRIVED].load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+    use std::time::Duration;
+
+    use plimsoll_disk::clock::Clock;
+    use plimsoll_disk::mem::MemDisk;
+    use plimsoll_disk::vfs::Disk;
+
+    use super::*;
+
+    /// A clock that shows one microsecond more at each look.
+    #[derive(Debug, Default)]
+    struct Looks(AtomicU64);
+
+    impl Clock for Looks {
+        fn wall_micros(&self) -> u64 {
+            0
+        }
+
+        fn monotonic_nanos(&self) -> u64 {
+            self.0.fetch_add(1000, Ordering::Relaxed)
+        }
+
+        fn sleep(&self, _: Duration) {}
+    }
+
+    fn members(disk: &Arc<dyn Disk>, is_first: bool) -> Members {
+        let clock: Arc<dyn Clock> = Arc::new(Looks::default());
+        let members = Members::join(disk, &clock, Path::new("/"), Duration::from_secs(1)).unwrap();
+        members.begin(is_first, 7, 0).unwrap();
+        members.joined();
+        members
+    }
+
+    fn looks(members: &Members) -> (u64, u64) {
+        let clock = Looks::default();
+        (members.gather(&clock), clock.0.load(Ordering::Relaxed) / 1000)
+    }
+
+    #[test]
+    fn a_sync_waits_for_the_processes_of_the_last_group_and_only_for_them() {
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+        let (one, two) = (members(&disk, true), members(&disk, false));
+        one.arrive();
+        assert_eq!(looks(&one), (1, 1), "no other was there: it waits for none");
+        // The other one came while it synced.
+        two.arrive();
+        one.expect(1);
+        let (group, waited) = looks(&two);
+        assert_eq!(group, 1);
+        assert!((GATHER_NANOS / 1000..GATHER_NANOS / 1000 + 5).contains(&waited), "{waited}");
+        two.expect(group);
+        one.arrive();
+        assert_eq!(looks(&one), (1, 1), "who did not come is not expected again");
+        one.expect(2);
+        one.arrive();
+        two.arrive();
+        assert_eq!(looks(&one), (2, 1));
+    }
+}
