@@ -214,6 +214,20 @@ impl Index {
         self.core.context.duty.may_write()
     }
 
+    /// Names the time since this process changes the files of the index; `None` if it does not. In between others have changed them.
+    pub(crate) fn term(&self) -> Option<u64> {
+        self.core.context.duty.term()
+    }
+
+    /// The place in the log up to which all versions are in the runs, and the row cache was told of them: the checkpoint, or, while a memtable reaches
+    /// back behind it, the place before that. `None` if the log no longer knows that place.
+    ///
+    /// # Errors
+    /// The log.
+    pub(crate) fn told_to_rows(&self) -> Result<Option<Position>> {
+        self.core.told_to_rows()
+    }
+
     /// Removes files that were left because another member was reading all files, if none does any more.
     pub(crate) fn remove_left(&self) {
         self.core.files.remove_left();

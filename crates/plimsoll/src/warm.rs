@@ -23,6 +23,9 @@
 //! 4. An image is replaced only by a process that restored all of it, or had no room for the rest and stayed open for an interval. A short
 //!    run with a small budget leaves it unchanged, and so does a run that ends before the restore does. The image of rows is replaced
 //!    only by a process that stayed open for an interval.
+//! 5. Of several processes that share the store, only the keeper writes the image. One that becomes the keeper knows nothing of the image on disk,
+//!    which another may have written since, and writes its own. Its image of rows is valid as of the position up to which its row cache was told
+//!    of all versions: its memtables may reach back behind the checkpoint.
 
 mod clear_ahead;
 mod files;
@@ -82,7 +85,7 @@ pub(crate) struct Context {
     pub(crate) log: Arc<FileLog>,
     pub(crate) index: Arc<Index>,
     pub(crate) row_cache: Arc<RowCache>,
-    /// The image is read and never written.
+    /// The image is read and never written. Otherwise it is written while this process writes the files of the index.
     pub(crate) read_only: bool,
     /// The interval between saves of the image.
     pub(crate) interval: Duration,
@@ -123,6 +126,8 @@ struct Work {
     took_all: bool,
     /// Whether the old image was rejected.
     rejected: bool,
+    /// The term of [`Index::term`] in which the savers know what is on disk.
+    term: Option<u64>,
     /// No work before this time: the allowance is used up until then.
     not_before: u64,
     /// The allowance that the restore may use at once, in the time in which it would come.
@@ -177,6 +182,7 @@ impl Warm {
             rows_saver: RowsSaver::new(due),
             took_all: true,
             rejected: false,
+            term: context.index.term(),
             not_before: 0,
             at_once_nanos: AT_ONCE_NANOS,
         };
@@ -249,7 +255,7 @@ impl Core {
             work.not_before = now + pause_beyond(pause, &mut work.at_once_nanos);
             return Progress::Worked;
         }
-        if !self.may_save(&work, now) {
+        if !self.may_save(&mut work, now) {
             return Progress::Idle;
         }
         let bytes = if work.saver.is_due(now) {
@@ -293,7 +299,7 @@ impl Core {
         let (rows, pages) = (work.rows_restorer.take(), work.restorer.take());
         work.rejected = true;
         let may_pass = matches!(rejection, Rejection::Unread { .. });
-        if !may_pass && !self.context.read_only {
+        if !may_pass && self.context.index.may_write() {
             // Otherwise each process that ends before it has written its own image would find it again. Files that cannot be removed stay.
             let (disk, dir) = (&*self.context.disk, &self.context.dir);
             let _ = match (rows, pages) {
@@ -302,7 +308,7 @@ impl Core {
             };
         }
         // Beside a writing process, the image may be newer than this process's view of the log.
-        if !(self.context.read_only && matches!(rejection, Rejection::Ahead { .. })) {
+        if self.context.index.may_write() || !matches!(rejection, Rejection::Ahead { .. }) {
             let text = format!("{}: the warm image is ignored: {rejection}", self.context.dir.display());
             events::warm_image_ignored(&text);
             lock(&self.counts.messages).warning = Some(text);
@@ -311,8 +317,15 @@ impl Core {
         Step::end(!may_pass)
     }
 
-    fn may_save(&self, work: &Work, now: u64) -> bool {
-        !self.context.read_only && may_replace(work.took_all, now - self.opened_nanos, self.context.interval)
+    fn may_save(&self, work: &mut Work, now: u64) -> bool {
+        let term = self.context.index.term();
+        if term.is_none() || !may_replace(work.took_all, now - self.opened_nanos, self.context.interval) {
+            return false;
+        }
+        if term != work.term {
+            (work.saver, work.rows_saver, work.term) = (Saver::new(now), RowsSaver::new(now), term);
+        }
+        true
     }
 
     /// Writes the changes, without a pause.
@@ -325,7 +338,7 @@ impl Core {
             // The restore has not finished, or never began: memory holds less than the image names.
             return;
         }
-        if !self.may_save(&work, begun) {
+        if !self.may_save(&mut work, begun) {
             return;
         }
         self.note(Saved::Pages, work.saver.finish(context, &self.counts).map(|()| 0));
@@ -356,6 +369,8 @@ impl Core {
         let next = match work.is_restoring() {
             true => work.not_before,
             false if self.context.read_only => return Duration::MAX,
+            // It may become the keeper.
+            false if !self.context.index.may_write() => return self.context.interval,
             false => work.not_before.max(work.saver.due().min(work.rows_saver.due())),
         };
         Duration::from_nanos(next.saturating_sub(now))

@@ -197,10 +197,7 @@ pub(crate) fn open_by(
     let replayed = replay(&log, &budget, &index, checkpoint, progress)?;
     let replay_nanos = watch.nanos() - before_replay;
     sequencer.replayed(replayed.last);
-    // The image is written by the one that has the store alone, or kept it when it was opened.
-    let of_image = Options { read_only: !duty.may_write(), ..options.clone() };
-    let warm =
-        options.warm.then(|| warm(path, &of_image, &budget, &pool, &row_cache, &file_log, &index)).transpose()?;
+    let warm = options.warm.then(|| warm(path, &options, &budget, &pool, &row_cache, &file_log, &index)).transpose()?;
     let context = patience::Context { index: Arc::clone(&index), sequencer: Arc::clone(&sequencer) };
     let patience = Arc::new(Patience::new(&budget, context, options.background && !options.read_only));
     let context = checkpoints::Context {

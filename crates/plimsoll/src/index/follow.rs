@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
-use plimsoll_log::glsn::Glsn;
+use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_log::members::Members;
 
 use crate::index::Progress;
@@ -136,6 +136,19 @@ impl Core {
         });
         let oldest = closed.chain([view.active.min_glsn()]).filter(|oldest| *oldest > Glsn::NONE).min();
         oldest.map_or(checkpoint, |oldest| checkpoint.min(Glsn(oldest.0 - 1)))
+    }
+
+    /// See [`crate::index::Index::told_to_rows`].
+    pub(crate) fn told_to_rows(&self) -> Result<Option<Position>> {
+        // In this order: a memtable that is released or flushed in between has told the row cache of its versions before.
+        let checkpoint = self.head().checkpoint;
+        let glsn = self.needed_from(checkpoint.glsn);
+        if glsn == checkpoint.glsn {
+            return Ok(Some(checkpoint));
+        }
+        let chain =
+            if glsn < self.context.log.bounds().first { None } else { self.context.log.chain_at(glsn).lift()? };
+        Ok(chain.map(|chain| Position { glsn, chain }))
     }
 
     /// Becomes the keeper, if there is none.

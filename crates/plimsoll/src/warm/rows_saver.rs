@@ -183,10 +183,10 @@ impl RowsSaver {
     fn begin(&mut self, context: &Context) -> Result<Option<Round>> {
         // Read before the cache is looked up: a current cache was notified of every flush up to this position. A cache that was exchanged
         // is not notified any more.
-        let (position, manifest) = (context.index.checkpoint(), context.index.manifest_number());
+        let (position, manifest) = (context.index.told_to_rows()?, context.index.manifest_number());
         #[cfg(test)]
         tests::between();
-        let Some(cache) = context.row_cache.warm_cache() else { return Ok(None) };
+        let (Some(position), Some(cache)) = (position, context.row_cache.warm_cache()) else { return Ok(None) };
         let changes = cache.changes();
         if position.glsn == Glsn::NONE || cache.is_empty() {
             return Ok(None);

@@ -32,6 +32,7 @@ mod lost_manifest;
 mod many_transactions;
 mod members;
 mod members_crash;
+mod members_follow;
 mod memory;
 mod module_graph;
 mod neighbours;
