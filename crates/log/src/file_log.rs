@@ -218,6 +218,12 @@ impl FileLog {
         self.log.segments.notice_trim();
     }
 
+    /// Segments that end at or below `until` count as trimmed from now on: another process is removing them.
+    pub fn trimmed_below(&self, until: Glsn) {
+        let _trimming = lock(&self.log.segments.trimming);
+        self.log.segments.trimmed_below(until);
+    }
+
     /// Syncs everything, writes a mark that says so, and unlocks the folder; nothing more is accepted. Dropping the log
     /// does the same but hides errors. Later calls do nothing.
     ///

@@ -10,6 +10,7 @@
 
 pub mod budgets;
 mod gathering;
+pub mod holding;
 pub mod keeping;
 pub(crate) mod lock;
 pub(crate) mod requests;
@@ -85,8 +86,8 @@ pub struct Member {
     pub since_micros: u64,
     /// Whether it is this one.
     pub is_here: bool,
-    /// Whether it removes files of the log now.
-    pub is_removing: bool,
+    /// Whether it removes files of the log now, and below which GLSN it frees the log.
+    pub removes_below: Option<Glsn>,
     /// The last GLSN that it had taken in when it last looked after the others, which is twice a second while something is committed.
     pub applied: Glsn,
     /// Its memory budget in bytes.
@@ -318,45 +319,6 @@ impl Members {
         self.words.words()[LOG_FIRST].fetch_max(first.0, Ordering::SeqCst);
     }
 
-    /// From now on no other member removes a file that this one knows, until what is returned is dropped. Waits for a removal that is under way.
-    ///
-    /// # Errors
-    /// `Stalled` if that does not end; the system.
-    pub fn hold_files(self: &Arc<Self>) -> Result<Held, LogError> {
-        self.slot_word(self.slot, SlotWord::Holds).fetch_add(1, Ordering::SeqCst);
-        let held = Held(Arc::clone(self));
-        for _ in 0..self.patience.as_millis().max(1) {
-            let is_removing = |slot: &usize| self.slot_word(*slot, SlotWord::Removing).load(Ordering::SeqCst) > 0;
-            let others = || (0..SLOTS).filter(|slot| *slot != self.slot);
-            if !others().any(|slot| is_removing(&slot)) {
-                return Ok(held);
-            }
-            // Of one that was killed meanwhile, it says nothing.
-            let living = self.others()?;
-            if living.iter().all(|member| !member.is_removing) {
-                return Ok(held);
-            }
-            self.words.wait(STATE, self.state(), Duration::from_millis(1));
-        }
-        Err(LogError::Stalled { pid: self.keeper_pid(), since_micros: 0 })
-    }
-
-    /// Whether another member holds the files. Of one that was killed, too, until [`Members::list`] has found that it ended.
-    pub fn are_files_held(&self) -> bool {
-        let others = (0..SLOTS)
-            .filter(|slot| *slot != self.slot && self.slot_word(*slot, SlotWord::Pid).load(Ordering::SeqCst) > 0);
-        others.into_iter().any(|slot| self.slot_word(slot, SlotWord::Holds).load(Ordering::SeqCst) > 0)
-    }
-
-    /// Runs `remove`, which removes files of the log, unless another member holds them; then returns `None`.
-    pub fn unless_held<T>(&self, remove: impl FnOnce() -> T) -> Option<T> {
-        // Either this is seen by who holds the files next, or its hold is seen here.
-        self.set(SlotWord::Removing, 1);
-        let removed = if self.are_files_held() { None } else { Some(remove()) };
-        self.set(SlotWord::Removing, 0);
-        removed
-    }
-
     /// Where the log ends, for all members.
     pub(crate) fn end(&self) -> End {
         End::of(self.end.read(&*self.words))
@@ -516,19 +478,6 @@ impl Members {
     }
 }
 
-/// While it is there, no other member removes files.
-#[derive(Debug)]
-pub struct Held(Arc<Members>);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if !self.0.has_left.load(Ordering::SeqCst) {
-            self.0.slot_word(self.0.slot, SlotWord::Holds).fetch_sub(1, Ordering::SeqCst);
-            self.0.tell();
-        }
-    }
-}
-
 /// The members of the store at `path`, the oldest first, for one who is none of them.
 ///
 /// # Errors
@@ -569,7 +518,7 @@ fn member_in(words: &[AtomicU64], slot: usize) -> Member {
         checkpoint: Glsn(word(SlotWord::Checkpoint)),
         since_micros: word(SlotWord::Since),
         is_here: false,
-        is_removing: word(SlotWord::Removing) > 0,
+        removes_below: Some(Glsn(word(SlotWord::Removing))).filter(|below| *below > Glsn::NONE),
         applied: Glsn(word(SlotWord::Applied)),
         budget_bytes: word(SlotWord::Budget),
     }

@@ -84,7 +84,7 @@ pub(super) enum SlotWord {
     Since,
     /// How many readers of all files are at work: nothing is to be removed.
     Holds,
-    /// Files of the log are being removed.
+    /// Files of the log are being removed, and it is freed below this GLSN; 0: none are.
     Removing,
     /// The last GLSN that it has taken in.
     Applied,

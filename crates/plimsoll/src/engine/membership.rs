@@ -12,7 +12,8 @@ use plimsoll_disk::vfs::{DirLock, LockError};
 use plimsoll_disk::worker::{Bell, Next, Worker};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::budgets::First;
-use plimsoll_log::members::{Held, Members, PATIENCE};
+use plimsoll_log::members::holding::Held;
+use plimsoll_log::members::{Members, PATIENCE};
 use plimsoll_memory::pool::Pool;
 
 use crate::engine::steps;
@@ -274,6 +275,7 @@ impl Engine {
         self.reader.check_open()?;
         self.file_log.catch_up().lift()?;
         self.reader.index.refresh()?;
+        self.file_log.trimmed_below(held.gone_below());
         Ok(Some(held))
     }
 }

@@ -10,6 +10,7 @@ use plimsoll_disk::clock::Clock;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::Members;
+use plimsoll_log::members::holding::Removal;
 
 use crate::engine::Catalog;
 use crate::index::blobs::Left;
@@ -74,23 +75,23 @@ pub(crate) fn free_if_idle(space: &LogSpace, until: Glsn) -> Result<()> {
 }
 
 fn free(space: &LogSpace, until: Glsn) -> Result<Glsn> {
-    let free = || {
+    let free = |removal: Option<&Removal<'_>>| {
         // A member that creates a cursor holds the files until that is committed.
         if let Some(follower) = &space.follower {
             follower.fresh_and_durable()?;
         }
         // Under the lock of trims, no cursor is created here.
-        free_up_to(space, until.min(space.catalog.cursors.oldest()))
+        free_up_to(space, until.min(space.catalog.cursors.oldest()), removal)
     };
     let freed = match space.members() {
-        Some(members) => members.unless_held(free),
-        None => Some(free()),
+        Some(members) => members.unless_held(|removal| free(Some(removal))),
+        None => Some(free(None)),
     };
     // What another member is reading is freed by a later call.
     freed.unwrap_or_else(|| Ok(space.reader.log.bounds().first))
 }
 
-fn free_up_to(space: &LogSpace, until: Glsn) -> Result<Glsn> {
+fn free_up_to(space: &LogSpace, until: Glsn, removal: Option<&Removal<'_>>) -> Result<Glsn> {
     // The checkpoint first: a flush in between may add runs that point behind this one, never before it.
     let flushed = space.reader.index.checkpoint().glsn.next();
     let needed = space.reader.index.min_pointer().unwrap_or(Glsn::MAX);
@@ -98,6 +99,9 @@ fn free_up_to(space: &LogSpace, until: Glsn) -> Result<Glsn> {
     let others = space.members().map_or(Glsn::MAX, |members| members.oldest_needed());
     let until = until.min(flushed).min(needed).min(others);
     let (log, clock) = (&space.reader.log, &space.clock);
+    if removal.is_some_and(|removal| !removal.may_free_below(until)) {
+        return Ok(log.bounds().first);
+    }
     let (start, before) = (clock.monotonic_nanos(), log.bounds().first);
     let first = log.trim(until, &|blob| space.reader.index.must_keep_blob(blob)).lift()?;
     // Also if no segment was freed: runs may have let go of files since their segment was.

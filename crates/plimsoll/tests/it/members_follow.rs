@@ -1,7 +1,13 @@
 //! What members of a store take over from each other, and give back: the warm image, files that were removed, holds of files.
 
-use plimsoll::{Db, Options, Retention};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use plimsoll::{Db, Error, Glsn, Options, Retention};
+use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::Disk;
+use plimsoll_log::members::Members;
 
 use crate::warm_world::{self, STORE, World, key};
 
@@ -80,4 +86,51 @@ fn an_image_of_a_new_keeper_holds_no_row_that_its_memtable_knows_to_be_older() {
         let wanted = value(number, u8::from(number <= 600));
         assert_eq!(three.get(&space, &key(number)).unwrap().unwrap(), &wanted[..], "{number}");
     }
+}
+
+#[test]
+fn a_member_that_is_stopped_while_it_frees_the_log_keeps_nobody_from_cursors_and_backups() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options =
+        || Options::new().memory_bytes(16 << 20).segment_bytes(1 << 20).retention(Retention::Latest).shared(true);
+    let (one, two) = (Db::open(&path, options()).unwrap(), Db::open(&path, options()).unwrap());
+    let space = one.keyspace("default").unwrap();
+    let held = one.log().cursor("held", Glsn(1)).unwrap();
+    for round in 0..80u64 {
+        one.put(&space, (round % 10).to_be_bytes(), vec![round as u8; 60_000]).unwrap();
+    }
+    let begun = Instant::now();
+    loop {
+        one.compact().unwrap();
+        // Until the other one lets go of older moments.
+        if one.stats().index.history_runs.iter().sum::<u64>() == 0 {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", one.stats().index);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    one.log().drop_cursor("held").unwrap();
+    assert_eq!(two.log().bounds().first, held);
+    let (disk, clock): (Arc<dyn Disk>, Arc<dyn Clock>) = (Arc::new(OsDisk::new()), Arc::new(SystemClock::new()));
+    let stopped = Members::join(&disk, &clock, &path, Duration::from_secs(5)).unwrap();
+    stopped.begin(false, std::process::id(), clock.wall_micros()).unwrap();
+    stopped.joined();
+    stopped.unless_held(|removal| {
+        assert!(removal.may_free_below(Glsn(50)));
+        let refused = two.log().cursor("early", Glsn(2));
+        let Err(Error::Trimmed { first, .. }) = refused else { panic!("{refused:?}") };
+        assert!(first > Glsn(20) && first <= Glsn(50), "{first}");
+        two.log().cursor("late", Glsn(60)).unwrap();
+        assert_eq!(two.get(&two.keyspace("default").unwrap(), 1u64.to_be_bytes()).unwrap().unwrap(), vec![71; 60_000]);
+        let copy = dir.path().join("copy");
+        two.backup(&copy).unwrap();
+        let copied = Db::open(&copy, options()).unwrap();
+        assert!(copied.log().bounds().first >= first);
+        assert_eq!(
+            copied.get(&copied.keyspace("default").unwrap(), 1u64.to_be_bytes()).unwrap().unwrap(),
+            [71; 60_000]
+        );
+    });
+    assert_eq!(one.log().cursors(), two.log().cursors());
 }

@@ -149,6 +149,21 @@ impl Segments {
         }
     }
 
+    /// Everything in segments that end at or below `until` is trimmed from now on: another process is removing their files, or has done so.
+    pub(crate) fn trimmed_below(&self, until: Glsn) {
+        let _noticing = lock(&self.noticing);
+        loop {
+            let Some(first) = self.read().first().cloned() else { return };
+            let Some(sealed) = first.sealed().filter(|sealed| sealed.next <= until) else { return };
+            self.set_first(self.first().max(sealed.next));
+            if self.pop_front().is_none() {
+                return;
+            }
+            self.env.files.forget(FileName::Segment(first.first()));
+            self.env.files.forget(FileName::Table(first.first()));
+        }
+    }
+
     /// Removes a file of the log, if it is there.
     pub(crate) fn remove_name(&self, name: FileName) -> Result<(), LogError> {
         self.env.files.forget(name);

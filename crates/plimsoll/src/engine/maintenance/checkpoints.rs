@@ -141,7 +141,7 @@ impl Core {
         if !*swept && self.context.index.may_write() {
             let sweep = || self.context.log.sweep_blobs(&|blob| self.context.index.must_keep_blob(blob)).lift();
             match &self.context.members {
-                Some(members) => match members.unless_held(sweep) {
+                Some(members) => match members.unless_held(|_| sweep()) {
                     Some(done) => drop(done?),
                     None => return Ok(()),
                 },
