@@ -26,7 +26,7 @@ mod tail;
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -64,6 +64,8 @@ pub struct FileLog {
     /// Seals segments; `None` if this is done by [`FileLog::seal_behind`].
     sealer: Option<Worker>,
     closed: AtomicBool,
+    /// How many files other members had removed at the last look.
+    removed_seen: AtomicU64,
 }
 
 impl FileLog {
@@ -87,7 +89,8 @@ impl FileLog {
         let (log, report) = recovery::open(options)?;
         let flusher = if threaded { Some(log.durability.start_flusher()?) } else { None };
         let sealer = if background { Some(start_sealer(&log)?) } else { None };
-        Ok((Self { log, flusher: Mutex::new(flusher), sealer, closed: AtomicBool::new(false) }, report))
+        let (closed, removed_seen) = (AtomicBool::new(false), AtomicU64::new(0));
+        Ok((Self { log, flusher: Mutex::new(flusher), sealer, closed, removed_seen }, report))
     }
 
     /// Entries of `range`: as [`Log::scan`], without a box.
@@ -216,6 +219,15 @@ impl FileLog {
     /// begins after them then.
     pub fn notice_trim(&self) {
         self.log.segments.notice_trim();
+    }
+
+    /// Closes the handles of files that other members have removed since the last call.
+    pub fn close_removed(&self) {
+        let Some(members) = self.log.env.members() else { return };
+        let removed = members.removed();
+        if self.removed_seen.swap(removed, Ordering::Relaxed) != removed {
+            self.log.blobs.close_removed();
+        }
     }
 
     /// Segments that end at or below `until` count as trimmed from now on: another process is removing them.

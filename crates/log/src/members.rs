@@ -46,7 +46,7 @@ pub const WORDS_FILE: &str = "SHARED";
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Version of the words' layout, and that there is one at all.
-const LAYOUT: u64 = 0x706c_696d_6d62_0004;
+const LAYOUT: u64 = 0x706c_696d_6d62_0005;
 
 /// No blob file is being written.
 const NO_BLOB: u64 = u64::MAX;
@@ -302,6 +302,12 @@ impl Members {
     /// Says what this member's manifest holds.
     pub fn set_checkpoint(&self, checkpoint: Glsn) {
         self.set(SlotWord::Checkpoint, checkpoint.0);
+    }
+
+    /// What this member has said that it needs of older moments and of the log.
+    pub fn own_needs(&self) -> (Glsn, Glsn) {
+        let word = |word| Glsn(self.slot_word(self.slot, word).load(Ordering::SeqCst));
+        (word(SlotWord::Floor), word(SlotWord::Checkpoint))
     }
 
     /// This member has taken in the log up to `applied`.

@@ -1,5 +1,6 @@
 //! The environment that every part of an open log shares: options, id, open files; and how locks are taken.
 
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use plimsoll_disk::vfs::{DirLock, LockError};
@@ -46,6 +47,20 @@ impl Env {
     pub(crate) fn table_place(&self, first: Glsn) -> TablePlace {
         let (name, dir) = (FileName::Table(first), &self.options.dir);
         TablePlace { path: name.path(dir), draft: self.members().map(|members| name.draft_of(members.slot(), dir)) }
+    }
+
+    /// Removes a file of the log; returns whether it was there.
+    pub(crate) fn remove_file(&self, name: FileName) -> Result<bool, LogError> {
+        match self.options.disk.remove(&self.files.path(name)) {
+            Ok(()) => {
+                if let Some(members) = self.members() {
+                    members.note_removed();
+                }
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Fails if the log is open read-only.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::error::LogError;
 use crate::glsn::Glsn;
 use crate::members::Members;
-use crate::members::words::{SLOTS, STATE, SlotWord};
+use crate::members::words::{REMOVED, SLOTS, STATE, SlotWord};
 
 /// How long a removal is waited for: one that takes longer was stopped, or frees very much.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(2);
@@ -66,9 +66,24 @@ impl Members {
     pub fn unless_held<T>(&self, remove: impl FnOnce(&Removal<'_>) -> T) -> Option<T> {
         // Either this is seen by who holds the files next, or its hold is seen here.
         self.set(SlotWord::Removing, REMOVES);
+        let before = self.removed();
         let removed = if self.are_files_held() { None } else { Some(remove(&Removal(self))) };
         self.set(SlotWord::Removing, 0);
+        if self.removed() != before {
+            // Those that have the files open keep their space.
+            self.tell();
+        }
         removed
+    }
+
+    /// A file of the log was removed.
+    pub(crate) fn note_removed(&self) {
+        self.words.words()[REMOVED].fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How many files of the log were removed, by any member.
+    pub(crate) fn removed(&self) -> u64 {
+        self.word(REMOVED)
     }
 }
 

@@ -40,6 +40,8 @@ pub(super) const TRIM_WANTED: usize = 63;
 /// How many processes have come to wait for the next sync, and how many are expected.
 pub(super) const ARRIVED: usize = 35;
 pub(super) const EXPECTED: usize = 36;
+/// Counts the files of the log that were removed: others may have them open.
+pub(super) const REMOVED: usize = 37;
 /// Members that do not hang answer when this changes.
 pub(super) const NUDGE: usize = 34;
 /// What members ask the keeper to do.

@@ -166,8 +166,13 @@ impl Membership {
                 return Next::End;
             }
             // What fails now is tried again at the next look; who needs it meanwhile gets the error.
+            let needed = members.own_needs();
             let is_reading = look(&space, &committer, &members).unwrap_or(false);
             let newest = members.next();
+            if newest == before && members.own_needs() != needed {
+                // The keeper looks seldom while nothing is committed.
+                members.tell();
+            }
             let is_fitting = memory::fit_share(&pool, &space, &members).unwrap_or(true);
             let patience = match newest == before && !is_reading {
                 _ if is_fitting => LOOK_FITTING,
@@ -228,6 +233,7 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -
     committer.fresh();
     members.looks(committer.sequencer.applied());
     index.follow(members)?;
+    space.file_log.close_removed();
     if !members.is_keeper() && members.memory_total().is_some() {
         // What those had that have ended is for the others.
         members.list().lift()?;

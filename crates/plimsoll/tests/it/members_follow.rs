@@ -1,9 +1,10 @@
 //! What members of a store take over from each other, and give back: the warm image, files that were removed, holds of files.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use plimsoll::{Db, Error, Glsn, Options, Retention};
+use plimsoll::{Db, Error, Glsn, Options, Retention, Snapshot};
 use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::Disk;
@@ -133,4 +134,61 @@ fn a_member_that_is_stopped_while_it_frees_the_log_keeps_nobody_from_cursors_and
         );
     });
     assert_eq!(one.log().cursors(), two.log().cursors());
+}
+
+/// Files in `path` that are open in this process and were removed.
+fn removed_and_open(path: &Path) -> Vec<String> {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+    let names = open.map(|name| name.to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(path.to_str().unwrap()) && name.ends_with("(deleted)")).collect()
+}
+
+#[test]
+fn a_member_that_does_nothing_keeps_no_removed_file_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options =
+        || Options::new().memory_bytes(16 << 20).segment_bytes(1 << 20).retention(Retention::Latest).shared(true);
+    let (one, two) = (Db::open(&path, options()).unwrap(), Db::open(&path, options()).unwrap());
+    let space = one.keyspace("default").unwrap();
+    let overwrite = |round: u8| {
+        for key in 0..8u64 {
+            one.put(&space, key.to_be_bytes(), vec![round; 400_000]).unwrap();
+            for other in 0..20u64 {
+                one.put(&space, [key, other].map(u64::to_be_bytes).concat(), vec![round; 30_000]).unwrap();
+            }
+        }
+        one.compact().unwrap();
+    };
+    overwrite(1);
+    let of_two = two.keyspace("default").unwrap();
+    let held = two.snapshot();
+    overwrite(2);
+    let read = |db: &Snapshot, round: u8| {
+        for key in 0..8u64 {
+            assert_eq!(db.get(&of_two, key.to_be_bytes()).unwrap().unwrap(), vec![round; 400_000]);
+            let other = [key, 3].map(u64::to_be_bytes).concat();
+            assert_eq!(db.get(&of_two, other).unwrap().unwrap(), vec![round; 30_000]);
+        }
+    };
+    read(&held, 1);
+    read(&two.snapshot(), 2);
+    let blobs = || {
+        let files = std::fs::read_dir(path.join("log")).unwrap().map(|file| file.unwrap().path());
+        files.filter(|file| file.extension().is_some_and(|of| of == "blob")).count()
+    };
+    assert!(blobs() >= 16, "{}", blobs());
+    // From here on nothing is committed.
+    drop(held);
+    let begun = Instant::now();
+    loop {
+        one.compact().unwrap();
+        // One is of the segment in which the newer values begin.
+        if blobs() <= 9 && removed_and_open(&path).is_empty() {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(5), "{} {:?}", blobs(), removed_and_open(&path));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    read(&two.snapshot(), 2);
 }

@@ -57,10 +57,15 @@ impl Blobs {
         let name = FileName::Blob(id);
         self.registry.forget(id);
         self.env.files.forget(name);
-        match self.env.options.disk.remove(&self.env.files.path(name)) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error.into()),
+        self.env.remove_file(name)
+    }
+
+    /// Closes the handles of files that others have removed.
+    pub(crate) fn close_removed(&self) {
+        for name in self.env.files.close_removed() {
+            if let FileName::Blob(id) = name {
+                self.registry.forget(id);
+            }
         }
     }
 

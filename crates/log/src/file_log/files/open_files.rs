@@ -71,6 +71,14 @@ impl OpenFiles {
         self.kept().handles.remove(&name);
     }
 
+    /// Closes the handles of files whose names are gone: an open handle keeps the space of a removed file. Returns these names.
+    pub(crate) fn close_removed(&self) -> Vec<FileName> {
+        let mut names: Vec<FileName> = self.kept().handles.keys().copied().collect();
+        names.retain(|name| matches!(self.disk.entry(&self.path(*name)), Ok(None)));
+        names.iter().for_each(|name| self.forget(*name));
+        names
+    }
+
     fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }

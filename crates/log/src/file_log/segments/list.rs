@@ -167,10 +167,7 @@ impl Segments {
     /// Removes a file of the log, if it is there.
     pub(crate) fn remove_name(&self, name: FileName) -> Result<(), LogError> {
         self.env.files.forget(name);
-        match self.env.options.disk.remove(&self.env.files.path(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
-            _ => Ok(()),
-        }
+        self.env.remove_file(name).map(drop)
     }
 
     /// Turns an error of the pool into one of the log about entry `glsn`.

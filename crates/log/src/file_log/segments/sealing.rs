@@ -8,6 +8,8 @@
 
 use std::sync::{Arc, PoisonError};
 
+use plimsoll_disk::vfs::File;
+
 use crate::error::LogError;
 use crate::file_log::env::lock;
 use crate::file_log::files::names::FileName;
@@ -17,8 +19,8 @@ use crate::file_log::segments::named_blobs::NamedBlobs;
 use crate::file_log::segments::offset_table::OffsetTable;
 use crate::file_log::segments::segment::Segment;
 use crate::file_log::segments::table_file::TableFile;
-use crate::file_log::segments::table_writer::{TableSource, write_table};
-use crate::format::offset_table::NamedBlob;
+use crate::file_log::segments::table_writer::{SortScratch, TableSource, write_table};
+use crate::format::offset_table::{NamedBlob, TableHeader};
 use crate::format::{BLOCK_BYTES, table_seed};
 use crate::glsn::{Glsn, StreamId};
 
@@ -36,18 +38,41 @@ impl Segments {
     pub(crate) fn seal(&self, staging: &mut [u8]) -> Option<Arc<OffsetTable>> {
         let mut scratch = lock(&self.rebuilding);
         let Sealing { segment, table, header, file } = lock(&self.sealing).clone()?;
+        let is_shared = self.env.options.shared.is_some();
+        // Another member may have been faster; a file that is replaced keeps its space while a member has it open.
+        let theirs = if is_shared { self.finished_table(&header) } else { None };
+        let opened = match theirs {
+            None if !self.env.is_read_only() => self.write_finished(&header, &table, &*file, &mut scratch, staging),
+            theirs => theirs,
+        };
+        set_table(&segment, opened.map(|table| Arc::new(OffsetTable::File(table))));
+        lock(&self.sealing).take();
+        Some(table)
+    }
+
+    /// The finished table of a segment, if it is there.
+    fn finished_table(&self, header: &TableHeader) -> Option<TableFile> {
+        let told = |header: &TableHeader| (header.chain, header.end, header.count);
+        TableFile::open(&self.env, header.first).ok().filter(|table| told(&table.header) == told(header))
+    }
+
+    fn write_finished(
+        &self,
+        header: &TableHeader,
+        table: &OffsetTable,
+        file: &dyn File,
+        scratch: &mut SortScratch,
+        staging: &mut [u8],
+    ) -> Option<TableFile> {
         // Zeros after the end are not needed any more; if they stay, they only take space.
         let _ = file.set_len(u64::from(header.end).next_multiple_of(BLOCK_BYTES as u64));
         let seed = table_seed(header.log_id, header.first);
         self.env.files.forget(FileName::Table(header.first));
         let (disk, place) = (&*self.env.options.disk, self.env.table_place(header.first));
-        let written = write_table(disk, &place, header, seed, &mut FromMemory(&table), &mut scratch, staging);
+        let written = write_table(disk, &place, *header, seed, &mut FromMemory(table), scratch, staging);
         // A reader may have opened the one that was replaced.
         self.env.files.forget(FileName::Table(header.first));
-        let opened = written.ok().and_then(|_| TableFile::open(&self.env, header.first).ok());
-        set_table(&segment, opened.map(|table| Arc::new(OffsetTable::File(table))));
-        lock(&self.sealing).take();
-        Some(table)
+        written.ok().and_then(|_| TableFile::open(&self.env, header.first).ok())
     }
 
     /// The segment is about to be removed, and its table with it.
