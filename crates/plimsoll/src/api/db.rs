@@ -202,6 +202,44 @@ impl Db {
         Transaction::new(&self.store.committer)
     }
 
+    /// Begins a transaction that reads at the last commit that was ordered, here or by another process, even if it is not durable yet and so not
+    /// visible to [`Db::begin`]. For writers that take turns under a lock of their own: the next one need not wait for the sync of the one
+    /// before, which has only called [`Transaction::commit_submit`]. What such a transaction reads may be told to others once its own commit, or
+    /// the wait for its ticket, has returned; a power cut before may undo it.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// let jobs = db.keyspace("jobs")?;
+    /// let turn = std::sync::Mutex::new(());
+    /// let append = |job: &str| {
+    ///     let ticket = {
+    ///         let _turn = turn.lock().unwrap();
+    ///         let mut tx = db.begin_ordered();
+    ///         let number = tx.last(&jobs)?.map_or(0, |(key, _)| key[0] + 1);
+    ///         tx.put(&jobs, [number], job)?;
+    ///         tx.commit_submit()?
+    ///     };
+    ///     // Several of them wait for one sync.
+    ///     ticket.wait()
+    /// };
+    /// append("wash")?;
+    /// append("dry")?;
+    /// assert_eq!(db.get(&jobs, [1])?.unwrap(), b"dry");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn begin_ordered(&self) -> Transaction {
+        Transaction::ordered(&self.store.committer)
+    }
+
+    /// Whether the next read finds everything that other processes have committed already taken in. If not, it first reads their commits from
+    /// the log, and may wait for the disk. Costs a few loads from memory; always true in a store that this process has alone.
+    pub fn is_caught_up(&self) -> bool {
+        self.store.committer.visible_if_fresh().is_some()
+    }
+
     /// A snapshot of the store as it is now.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::newest(&self.store)
@@ -284,7 +322,7 @@ impl Db {
     }
 
     /// As [`Db::get_with`], but answers only from memory: it reads no file and waits for no other reader's. For callers that hold a lock
-    /// which others wait for.
+    /// which others wait for. In a shared store it is [`Resident::NotResident`], too, while [`Db::is_caught_up`] is false.
     ///
     /// # Errors
     /// As for [`Snapshot::get`].
@@ -294,13 +332,11 @@ impl Db {
         key: impl AsRef<[u8]>,
         look: impl FnOnce(&[u8]) -> T,
     ) -> Result<Resident<T>> {
-        let (reader, key, mut look) = (&self.store.reader, self.key(keyspace, key.as_ref())?, Some(look));
-        let read = |at| reader.get_resident(key.get(), at, |value: &[u8]| look.take().map(|look| look(value)));
-        Ok(match reader.at_newest(|| self.store.visible(), read)? {
-            Resident::Value(looked) => looked.map_or(Resident::Absent, Resident::Value),
-            Resident::Absent => Resident::Absent,
-            Resident::NotResident => Resident::NotResident,
-        })
+        let key = self.key(keyspace, key.as_ref())?;
+        match self.store.committer.visible_if_fresh() {
+            Some(at) => self.store.reader.get_resident(key.get(), at, look),
+            None => Ok(Resident::NotResident),
+        }
     }
 
     fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {

@@ -70,10 +70,22 @@ impl Committer {
     /// Opens a snapshot at the newest moment.
     pub(crate) fn open_newest(&self) -> OpenMoment {
         self.fresh();
-        match self.reader.snapshots.open(&self.reader.budget, || self.sequencer.visible()) {
+        self.open_now(|| self.sequencer.visible())
+    }
+
+    /// Opens a snapshot at the last commit that was ordered, here or by another member; it may not be durable yet.
+    pub(crate) fn open_ordered(&self) -> OpenMoment {
+        if let Some(follower) = &self.follower {
+            self.reader.set_behind(follower.fresh_and_ordered().err());
+        }
+        self.open_now(|| self.sequencer.applied())
+    }
+
+    fn open_now(&self, at: impl Fn() -> Glsn) -> OpenMoment {
+        match self.reader.snapshots.open(&self.reader.budget, &at) {
             Ok(moment) => moment,
             // A snapshot takes about a hundred bytes: leave it uncharged rather than fail.
-            Err(_) => self.reader.snapshots.open_unleased(|| self.sequencer.visible()),
+            Err(_) => self.reader.snapshots.open_unleased(at),
         }
     }
 
@@ -90,6 +102,17 @@ impl Committer {
         if let Some(follower) = &self.follower {
             self.reader.set_behind(follower.fresh().err());
         }
+    }
+
+    /// The newest readable moment; `None` if the log would have to be read to take in what other members have committed.
+    pub(crate) fn visible_if_fresh(&self) -> Option<Glsn> {
+        if let Some(follower) = &self.follower {
+            if !follower.is_fresh() {
+                return None;
+            }
+            self.reader.set_behind(None);
+        }
+        Some(self.sequencer.visible())
     }
 
     /// Promises the other members to open no moment before those that are open here; returns the oldest of these.

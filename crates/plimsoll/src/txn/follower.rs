@@ -50,15 +50,35 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
+    /// The newest commit that is readable anywhere now.
+    fn readable(&self) -> Glsn {
+        match self.is_buffered {
+            true => self.ordered(),
+            false => self.members.durable_glsn(),
+        }
+    }
+
+    /// The newest commit that was ordered anywhere.
+    fn ordered(&self) -> Glsn {
+        Glsn(self.members.next().0 - 1)
+    }
+
+    /// Whether everything that is readable anywhere was taken in. Reads words in memory.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.sequencer.visible() >= self.readable()
+    }
+
     /// Takes in what is readable anywhere now.
     pub(crate) fn fresh(&self) -> Result<()> {
-        let newest = match self.is_buffered {
-            true => Glsn(self.members.next().0 - 1),
-            false => self.members.durable_glsn(),
-        };
-        if self.sequencer.visible() >= newest {
-            return Ok(());
-        }
+        if self.is_fresh() { Ok(()) } else { self.catch_up() }
+    }
+
+    /// Takes in everything that was ordered anywhere.
+    pub(crate) fn fresh_and_ordered(&self) -> Result<()> {
+        if self.sequencer.applied() >= self.ordered() { Ok(()) } else { self.catch_up() }
+    }
+
+    fn catch_up(&self) -> Result<()> {
         let lock = self.sequencer.lock()?;
         self.file_log.catch_up().lift()?;
         self.apply(&lock, self.log.bounds().next)

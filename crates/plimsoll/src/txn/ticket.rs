@@ -82,7 +82,9 @@ pub struct CommitTicket {
 impl CommitTicket {
     /// The ticket of a transaction that wrote nothing.
     pub(crate) fn of_snapshot(committer: &Committer, at: Glsn) -> Self {
-        Self { wakers: Arc::clone(&committer.wakers), glsn: at, wait: false, registration: None }
+        // A transaction of `Db::begin_ordered` may have read what is not durable yet.
+        let wait = committer.options.durability == Durability::Sync && at > committer.sequencer.visible();
+        Self { wakers: Arc::clone(&committer.wakers), glsn: at, wait, registration: None }
     }
 
     pub(crate) fn of_record(committer: &Committer, glsn: Glsn) -> Self {

@@ -74,13 +74,22 @@ pub struct Transaction {
 
 impl Transaction {
     pub(crate) fn new(committer: &Arc<Committer>) -> Self {
+        Self::at_moment(committer, committer.open_newest())
+    }
+
+    /// A transaction that reads what was ordered, durable or not.
+    pub(crate) fn ordered(committer: &Arc<Committer>) -> Self {
+        Self::at_moment(committer, committer.open_ordered())
+    }
+
+    fn at_moment(committer: &Arc<Committer>, moment: OpenMoment) -> Self {
         let memory_bytes = committer.reader.budget.limit_bytes();
         let options = &committer.options;
         let (limit, body_limit) = (options.write_set_limit_bytes(memory_bytes), options.body_limit_bytes());
         let writes =
             WriteSet::new(&committer.patience, &committer.reader.log, limit, options.sizes.table_bytes, body_limit);
         Self {
-            moment: committer.open_newest(),
+            moment,
             reads: Mutex::new(ReadSet::new(&committer.reader.budget, options.read_set_limit_bytes(memory_bytes))),
             writes,
             gaps: Mutex::new(OwnGaps::new()),

@@ -75,3 +75,29 @@ fn a_closure_that_looks_at_a_resident_value_may_read_one_that_is_not() {
     let look = |_: &[u8]| db.get(&keyspace, "in a blob file").unwrap().unwrap().len();
     assert_eq!(db.get_resident(&keyspace, "small", look).unwrap(), Resident::Value(400_000));
 }
+
+#[test]
+fn what_another_process_has_committed_is_not_resident_until_it_was_taken_in() {
+    let dir = tempfile::tempdir().unwrap();
+    // No thread takes anything in meanwhile.
+    let open = || {
+        let options = Options::new().memory_bytes(16 << 20).shared(true).background(false);
+        let db = Db::open(dir.path().join("store"), options).unwrap();
+        let keyspace = db.keyspace("default").unwrap();
+        (db, keyspace)
+    };
+    let ((one, of_one), (two, of_two)) = (open(), open());
+    let text = |value: &[u8]| value.to_vec();
+    for round in 0..3_u8 {
+        assert!(two.is_caught_up());
+        one.put(&of_one, "key", [round]).unwrap();
+        assert!(one.is_caught_up() && !two.is_caught_up());
+        assert_eq!(one.get_resident(&of_one, "key", text).unwrap(), Resident::Value(vec![round]));
+        assert_eq!(two.get_resident(&of_two, "key", text).unwrap(), Resident::NotResident);
+        assert_eq!(two.get_resident(&of_two, "absent", text).unwrap(), Resident::NotResident);
+        assert!(!two.is_caught_up());
+        assert_eq!(two.get(&of_two, "key").unwrap().unwrap()[..], [round]);
+        assert_eq!(two.get_resident(&of_two, "key", text).unwrap(), Resident::Value(vec![round]));
+        assert_eq!(two.get_resident(&of_two, "absent", text).unwrap(), Resident::Absent);
+    }
+}

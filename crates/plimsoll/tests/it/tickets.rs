@@ -210,3 +210,49 @@ fn closing_the_store_wakes_every_ticket_and_makes_its_commit_durable() {
         assert!(block_on(ticket).is_ok());
     }
 }
+
+/// Stores in which nothing becomes durable unless it is waited for: one that a process has alone, and two members of one.
+fn ordered_worlds(check: impl Fn(&Db, &Db)) {
+    for shared in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Db::open(dir.path().join("store"), options().shared(shared).background(false)).unwrap();
+        let one = open();
+        let other = if shared { open() } else { one.clone() };
+        check(&one, &other);
+    }
+}
+
+#[test]
+fn a_transaction_that_begins_at_what_was_ordered_reads_what_is_not_durable_yet() {
+    ordered_worlds(|one, other| {
+        let (of_one, of_other) = (one.keyspace("default").unwrap(), other.keyspace("default").unwrap());
+        let first = submit(one, &of_one, 1);
+        assert!(!first.is_durable());
+        assert_eq!(other.get(&of_other, 1u32.to_be_bytes()).unwrap(), None);
+        let mut tx = other.begin_ordered();
+        assert_eq!(tx.at(), first.glsn());
+        assert!(tx.get(&of_other, 1u32.to_be_bytes()).unwrap().is_some());
+        tx.put(&of_other, "next", "2").unwrap();
+        // It does not conflict with what it has read, and its own wait makes both durable.
+        let second = tx.commit_submit().unwrap();
+        assert!(!second.is_durable());
+        second.wait().unwrap();
+        assert!(other.stats().log.durable >= first.glsn());
+        assert_eq!(one.get(&of_one, "next").unwrap().unwrap(), b"2");
+        first.wait().unwrap();
+    });
+}
+
+#[test]
+fn a_transaction_that_only_read_what_was_ordered_has_made_it_durable_when_its_commit_returns() {
+    ordered_worlds(|one, other| {
+        let (of_one, of_other) = (one.keyspace("default").unwrap(), other.keyspace("default").unwrap());
+        let written = submit(one, &of_one, 1);
+        let tx = other.begin_ordered();
+        assert!(tx.get(&of_other, 1u32.to_be_bytes()).unwrap().is_some());
+        assert!(other.stats().log.durable < written.glsn());
+        assert_eq!(tx.commit().unwrap(), written.glsn());
+        assert!(other.stats().log.durable >= written.glsn());
+        written.wait().unwrap();
+    });
+}
