@@ -245,7 +245,8 @@ impl FileLog {
         self.close_as(self.log.env.members().is_none())
     }
 
-    /// As [`FileLog::close`]; `is_last` says whether no other process has the log open to write. Otherwise its end is left as it is.
+    /// As [`FileLog::close`]; `is_last` says whether no other process has the log open to write. Otherwise it gets no mark: only what was ordered
+    /// is synced.
     ///
     /// # Errors
     /// As for [`FileLog::close`].
@@ -257,10 +258,10 @@ impl FileLog {
         if let Some(sealer) = &self.sealer {
             sealer.stop();
         }
-        let marked = if is_last { self.end_in_order() } else { Ok(()) };
+        let ended = if is_last { self.end_in_order() } else { self.sync_published() };
         self.log.durability.group.close();
         self.log.durability.unlock_folder();
-        marked
+        ended
     }
 }
 
@@ -273,6 +274,13 @@ impl FileLog {
         append::write_mark(&self.log)?;
         append::cut_zeros(&self.log);
         Ok(())
+    }
+
+    /// Syncs what the others know of: none of those that stay need do it. What was not published is for them to bury.
+    fn sync_published(&self) -> Result<(), LogError> {
+        let Some(members) = self.log.env.members() else { return Ok(()) };
+        let published = Glsn(members.next().0 - 1);
+        self.log.durability.wait(published.min(self.log.tail.last()))
     }
 
     /// Takes in what other members have ordered, as far as it is published now. Does nothing if this process has the log alone.

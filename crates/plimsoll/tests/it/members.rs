@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use plimsoll::{Db, Error, Glsn, InvalidInput, Keyspace, Options, Retention};
+use plimsoll::{Db, Durability, Error, Glsn, InvalidInput, Keyspace, Options, Retention};
 
 fn options() -> Options {
     Options::new().memory_bytes(16 << 20).shared(true)
@@ -62,6 +62,20 @@ fn what_one_commits_the_others_read_at_once() {
     assert_eq!(three.get(&three.keyspace("made").unwrap(), "a").unwrap().unwrap(), b"c");
     drop(three);
     verify(&path);
+}
+
+#[test]
+fn what_a_buffered_member_has_committed_is_durable_when_it_has_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let stays = Db::open(&path, options().background(false)).unwrap();
+    let leaves = Db::open(&path, options().background(false).durability(Durability::Buffered)).unwrap();
+    let (of_stays, of_leaves) = (default(&stays), default(&leaves));
+    let glsn = leaves.put(&of_leaves, "key", "value").unwrap();
+    assert!(stays.newest() < glsn);
+    leaves.close().unwrap();
+    assert_eq!(stays.newest(), glsn);
+    assert_eq!(stays.get(&of_stays, "key").unwrap().unwrap(), b"value");
 }
 
 #[test]
