@@ -56,9 +56,29 @@ class NotAStore(Error):
 
 
 class Locked(Error):
-    """Another process has the store open."""
+    """Another process has the store open, and at most one of the two with `shared=True`."""
 
     path: str
+    pid: int | None
+    """The process, if it is known."""
+
+
+class Behind(Error):
+    """What other processes have committed could not be taken in. The read can be tried again."""
+
+    cause: str
+
+
+class Stalled(Error):
+    """Another process that shares the store was stopped, or hangs, while all waited for it. Reads go on meanwhile."""
+
+    pid: int | None
+    """The process, if it is known."""
+
+
+class NotKeeper(Error):
+    """The process that compacts and trims for all could not do it. Its own calls say why."""
+
     pid: int | None
     """The process, if it is known."""
 
@@ -122,6 +142,7 @@ class IoError(Error, OSError):
 
 
 __all__ = [
+    "Behind",
     "Closed",
     "Conflict",
     "Corrupt",
@@ -134,10 +155,12 @@ __all__ = [
     "LogMismatch",
     "NoKeyspace",
     "NotAStore",
+    "NotKeeper",
     "NotYet",
     "OutOfBudget",
     "Poisoned",
     "ReadOnly",
+    "Stalled",
     "TransactionEnded",
     "Trimmed",
     "UsedAfterFork",

@@ -15,6 +15,7 @@ use crate::errors::{self, OrRaise};
 use crate::keyspace::{Keyspace, handle};
 use crate::live_mapping::{self, LiveMapping, init};
 use crate::log::Log;
+use crate::members::MemberInfo;
 use crate::moments::When;
 use crate::options::{Keeps, Size, retention_to_python};
 use crate::place::Place;
@@ -87,7 +88,7 @@ impl Db {
     /// The GLSN of the newest commit.
     #[getter]
     fn newest(this: PyRef<'_, Self>) -> PyResult<u64> {
-        Ok(store(&this).db()?.newest().0)
+        Ok(store(&this).newest(this.py(), plimsoll::Db::newest)?.0)
     }
 
     /// The keyspace with this name; it is made, by a commit, if there is none. With `retention`: it keeps this much of the past, and must not
@@ -148,10 +149,19 @@ impl Db {
     /// ...     tx[b"a"] = b"1"
     /// >>> db.log.commit(tx.glsn).metadata
     /// b'by Ada'
-    #[pyo3(signature = (*, metadata = None))]
-    fn transaction(this: PyRef<'_, Self>, metadata: Option<BytesLike<'_>>) -> PyResult<Py<Transaction>> {
+    ///
+    /// With `ordered=True` it reads at the last commit that was ordered, by any process, even if it is not durable yet: for writers that take turns
+    /// under a lock of their own, and release it between `commit_submit` and the ticket's `wait`. What it reads may be told to others once that
+    /// has returned.
+    #[pyo3(signature = (*, metadata = None, ordered = false))]
+    fn transaction(this: PyRef<'_, Self>, metadata: Option<BytesLike<'_>>, ordered: bool) -> PyResult<Py<Transaction>> {
         let (py, store) = (this.py(), store(&this));
-        let mut transaction = store.db()?.begin();
+        let mut transaction = if ordered {
+            let db = store.db()?;
+            py.detach(|| db.begin_ordered())
+        } else {
+            store.newest(py, plimsoll::Db::begin)?
+        };
         if let Some(metadata) = metadata {
             transaction.set_metadata(metadata.get()).or_raise()?;
         }
@@ -200,7 +210,7 @@ impl Db {
     /// False
     fn snapshot(this: PyRef<'_, Self>) -> PyResult<Py<Snapshot>> {
         let store = store(&this);
-        Snapshot::new(this.py(), store, store.db()?.snapshot())
+        Snapshot::new(this.py(), store, store.newest(this.py(), plimsoll::Db::snapshot)?)
     }
 
     /// The store as it was at an earlier moment: right after the commit with a GLSN, or at a time (a `datetime`; one without a time zone is local
@@ -246,6 +256,17 @@ impl Db {
     #[getter]
     fn warnings(this: PyRef<'_, Self>) -> PyResult<Vec<String>> {
         Ok(store(&this).db()?.warnings())
+    }
+
+    /// The processes that have the store open with `shared=True`, the oldest first; none if this one has it alone.
+    ///
+    /// >>> with plimsoll.open(path, shared=True, memory_total="64MiB") as db:
+    /// ...     [(member.is_here, member.is_keeper, member.memory_bytes) for member in db.members()]
+    /// [(True, True, 67108864)]
+    fn members(this: PyRef<'_, Self>) -> PyResult<Vec<MemberInfo>> {
+        let db = store(&this).db()?;
+        let found = this.py().detach(|| db.members()).or_raise()?;
+        Ok(found.into_iter().map(MemberInfo::new).collect())
     }
 
     /// Changes the memory budget while the store is in use.

@@ -119,6 +119,21 @@ fn convert<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
             made.setattr("glsn", glsn.map(|glsn| glsn.0))?;
             made
         }
+        Error::Behind { cause } => {
+            let made = make("Behind")?;
+            made.setattr("cause", cause)?;
+            made
+        }
+        Error::Stalled { pid } => {
+            let made = make("Stalled")?;
+            made.setattr("pid", *pid)?;
+            made
+        }
+        Error::NotKeeper { pid } => {
+            let made = make("NotKeeper")?;
+            made.setattr("pid", *pid)?;
+            made
+        }
         Error::Poisoned { cause } => {
             let made = make("Poisoned")?;
             made.setattr("cause", cause)?;
@@ -162,7 +177,12 @@ fn invalid_input<'py>(py: Python<'py>, input: &plimsoll::InvalidInput) -> PyResu
 
 /// The engine's messages name Rust's methods.
 fn in_words_of_python(message: &str) -> String {
-    message.replace("Db::", "Db.").replace("Log::", "Log.").replace("Db.create_keyspace", "Db.keyspace")
+    message
+        .replace("Db::", "Db.")
+        .replace("Options::shared", "shared=True")
+        .replace("Options::memory_total", "memory_total")
+        .replace("Log::", "Log.")
+        .replace("Db.create_keyspace", "Db.keyspace")
 }
 
 /// There is no such keyspace.

@@ -19,6 +19,7 @@ mod keyspace;
 mod live_mapping;
 mod log;
 mod many;
+mod members;
 mod moments;
 mod open;
 mod options;
@@ -56,6 +57,8 @@ mod _native {
     use crate::live_mapping::LiveMapping;
     #[pymodule_export]
     use crate::log::{Log, LogBounds, LogEntry, LogFollow, LogScan};
+    #[pymodule_export]
+    use crate::members::{MemberInfo, members};
     #[pymodule_export]
     use crate::open::{in_memory, open};
     #[pymodule_export]

@@ -82,7 +82,10 @@ impl LiveMapping {
     fn watch(this: PyRef<'_, Self>, prefix: Option<BytesLike<'_>>, start: Option<u64>) -> PyResult<Watch> {
         let place = place(&this);
         let db = place.store.db()?;
-        let from = start.map_or_else(|| db.newest().next(), Glsn);
+        let from = match start {
+            Some(start) => Glsn(start),
+            None => place.store.newest(this.py(), plimsoll::Db::newest)?.next(),
+        };
         let prefix = prefix.as_ref().map_or(&b""[..], BytesLike::get);
         let commits = db.watch(&place.keyspace, prefix, from).or_raise()?;
         Ok(Watch::new(&place.store, ForkSafe::new(commits)))

@@ -93,9 +93,12 @@ impl Log {
     /// >>> next(follow).payload
     /// b'started'
     #[pyo3(signature = (start = None, *, stream = None))]
-    fn follow(&self, start: Option<u64>, stream: Option<u32>) -> PyResult<LogFollow> {
+    fn follow(&self, py: Python<'_>, start: Option<u64>, stream: Option<u32>) -> PyResult<LogFollow> {
         let db = self.store.db()?;
-        let from = start.map_or_else(|| db.newest().next(), Glsn);
+        let from = match start {
+            Some(start) => Glsn(start),
+            None => self.store.newest(py, plimsoll::Db::newest)?.next(),
+        };
         let follow = db.log().follow(from, stream).or_raise()?;
         Ok(LogFollow { _store: Arc::clone(&self.store), follow: Mutex::new(ForkSafe::new(follow)) })
     }
@@ -133,7 +136,10 @@ impl Log {
     #[pyo3(signature = (name, start = None))]
     fn cursor(&self, py: Python<'_>, name: &str, start: Option<u64>) -> PyResult<u64> {
         let db = self.store.db()?;
-        let from = start.map_or_else(|| db.newest().next(), Glsn);
+        let from = match start {
+            Some(start) => Glsn(start),
+            None => self.store.newest(py, plimsoll::Db::newest)?.next(),
+        };
         Ok(py.detach(|| db.log().cursor(name, from)).or_raise()?.0)
     }
 

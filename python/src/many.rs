@@ -22,7 +22,7 @@ pub(crate) fn get_many<'py>(
     keys: &Bound<'py, PyAny>,
     default: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyList>> {
-    let place = place.steady()?;
+    let place = place.steady(py)?;
     let values = PyList::empty(py);
     let mut missing: Vec<(usize, BytesLike<'_>)> = Vec::new();
     for key in keys.try_iter()? {

@@ -22,6 +22,10 @@ use crate::store::Store;
 /// - `create`: whether to make the store if there is none.
 /// - `warm`: whether what was hot in memory is there again after a restart.
 /// - `io`: "auto", "direct" (past the page cache) or "cached".
+/// - `shared`: whether other processes may have the store open at the same time, to read and to write, each with `shared=True`. What one commits
+///   the others read at once.
+/// - `memory_total`: the budget of all processes together that share the store; each gets an equal part, but no more than its own `memory` if that
+///   is given, too.
 ///
 /// >>> with plimsoll.open(path, memory="64MB") as db:
 /// ...     db[b"ada"] = b"Ada Lovelace"
@@ -29,7 +33,7 @@ use crate::store::Store;
 /// ...     db[b"ada"]
 /// b'Ada Lovelace'
 #[pyfunction]
-#[pyo3(signature = (path, *, memory = None, durability = "sync", retention = None, read_only = false, create = true, warm = true, io = "auto"))]
+#[pyo3(signature = (path, *, memory = None, durability = "sync", retention = None, read_only = false, create = true, warm = true, io = "auto", shared = false, memory_total = None))]
 #[allow(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub(crate) fn open(
     py: Python<'_>,
@@ -41,8 +45,15 @@ pub(crate) fn open(
     create: bool,
     warm: bool,
     io: &str,
+    shared: bool,
+    memory_total: Option<Size>,
 ) -> PyResult<Py<Db>> {
-    let options = options(memory, durability, retention)?.read_only(read_only).create(create).warm(warm).io(io_of(io)?);
+    let mut options =
+        options(memory, durability, retention)?.read_only(read_only).create(create).warm(warm).io(io_of(io)?);
+    options = options.shared(shared);
+    if let Some(Size(bytes)) = memory_total {
+        options = options.memory_total(bytes);
+    }
     let shown = path.display().to_string();
     let engine = interruptible(py, move || Engine::open(path, options))?.or_raise()?;
     Db::new(py, Store::new(engine, shown, read_only)?)

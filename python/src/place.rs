@@ -236,8 +236,8 @@ impl Place {
         }
         match &self.when {
             When::Now => {
-                let snapshot = self.store.db()?.snapshot();
-                py.detach(move || snapshot.contains_key(&self.keyspace, key)).or_raise()
+                let db = self.store.db()?;
+                py.detach(move || db.snapshot().contains_key(&self.keyspace, key)).or_raise()
             }
             When::At(snapshot) => {
                 let snapshot = snapshot.get(py)?;
@@ -259,10 +259,10 @@ impl Place {
     }
 
     /// The same place at one moment: reads of it agree with each other.
-    pub(crate) fn steady(&self) -> PyResult<Self> {
+    pub(crate) fn steady(&self, py: Python<'_>) -> PyResult<Self> {
         Ok(match &self.when {
             When::Now => {
-                let when = When::At(OpenSnapshot::new(self.store.db()?.snapshot()));
+                let when = When::At(OpenSnapshot::new(self.store.newest(py, plimsoll::Db::snapshot)?));
                 Self { store: Arc::clone(&self.store), keyspace: self.keyspace.clone(), when }
             }
             _ => self.clone(),
@@ -272,7 +272,7 @@ impl Place {
     /// The snapshot that it reads; `None` in a transaction.
     pub(crate) fn snapshot(&self, py: Python<'_>) -> PyResult<Option<plimsoll::Snapshot>> {
         Ok(match &self.when {
-            When::Now => Some(self.store.db()?.snapshot()),
+            When::Now => Some(self.store.newest(py, plimsoll::Db::snapshot)?),
             When::At(snapshot) => Some(snapshot.get(py)?),
             When::In(_) => None,
         })

@@ -38,6 +38,13 @@ impl Store {
         self.db.as_ref().expect("it is taken out only on drop").get()
     }
 
+    /// Asks the engine for what is the newest. The interpreter's lock is released where commits of other processes would have to be taken in first.
+    #[inline]
+    pub(crate) fn newest<T: Send>(&self, py: Python<'_>, ask: impl Fn(&Db) -> T + Sync) -> PyResult<T> {
+        let db = self.db()?;
+        Ok(if db.is_caught_up() { ask(db) } else { py.detach(|| ask(db)) })
+    }
+
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
         let db = self.db()?.clone();
         interruptible(py, move || db.close())?.or_raise()

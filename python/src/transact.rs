@@ -25,7 +25,7 @@ pub(crate) fn transact<T>(
 ) -> PyResult<(T, u64)> {
     let mut attempt = 1;
     loop {
-        let open = OpenTransaction::new(store.db()?.begin());
+        let open = OpenTransaction::new(store.newest(py, plimsoll::Db::begin)?);
         let done = match change(&open) {
             Ok(done) => done,
             Err(error) => {

@@ -1,0 +1,79 @@
+//! The processes that share a store.
+
+use std::path::PathBuf;
+
+use plimsoll::Options;
+use pyo3::prelude::*;
+use pyo3::types::PyAny;
+
+use crate::errors::OrRaise;
+use crate::moments::to_datetime;
+
+/// A process that has the store open with `shared=True`.
+#[pyclass(module = "plimsoll", frozen)]
+pub struct MemberInfo {
+    info: plimsoll::MemberInfo,
+}
+
+impl MemberInfo {
+    pub(crate) fn new(info: plimsoll::MemberInfo) -> Self {
+        Self { info }
+    }
+}
+
+#[pymethods]
+impl MemberInfo {
+    /// Its process id, as it sees it itself: in another container that is another process's here.
+    #[getter]
+    fn pid(&self) -> u32 {
+        self.info.pid
+    }
+
+    /// Whether it is the keeper: the one that does the background work of the index for all.
+    #[getter]
+    fn is_keeper(&self) -> bool {
+        self.info.is_keeper
+    }
+
+    /// Whether it is this process.
+    #[getter]
+    fn is_here(&self) -> bool {
+        self.info.is_here
+    }
+
+    /// Its memory budget in bytes, as it is now.
+    #[getter]
+    fn memory_bytes(&self) -> u64 {
+        self.info.memory_bytes
+    }
+
+    /// The last commit that it had taken in when it last looked, which is every half second while something is committed.
+    #[getter]
+    fn applied(&self) -> u64 {
+        self.info.applied.0
+    }
+
+    /// The oldest moment that it may read: versions from there on are kept, and so is the log behind it.
+    #[getter]
+    fn floor(&self) -> u64 {
+        self.info.floor.0
+    }
+
+    /// When it opened the store.
+    #[getter]
+    fn since<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        to_datetime(py, self.info.since)
+    }
+
+    fn __repr__(&self) -> String {
+        let role = if self.info.is_keeper { "keeper" } else { "follower" };
+        format!("<plimsoll member: process {}, {role}, {} bytes>", self.info.pid, self.info.memory_bytes)
+    }
+}
+
+/// The processes that have the store in a folder open with `shared=True`, the oldest first. Opens nothing.
+#[pyfunction]
+pub(crate) fn members(py: Python<'_>, path: PathBuf) -> PyResult<Vec<MemberInfo>> {
+    let found = py.detach(|| plimsoll::members(path, &Options::new())).or_raise()?;
+    Ok(found.into_iter().map(MemberInfo::new).collect())
+}
