@@ -48,6 +48,8 @@ ROW_OVERHEAD_BYTES = 160
 """What the indexes of a row are counted as."""
 TOUCHED_MAX = 10_000
 """Uses that are remembered in memory before they are written to the rows."""
+TOUCHED_SECONDS = 1.0
+"""How long uses are remembered where other processes evict, too."""
 
 _HEAD = struct.Struct(">QdddQQQQII")
 _TIME = struct.Struct(">dQ")
@@ -93,12 +95,12 @@ class Table:
         self.name = name
         self.committed = store.db.keyspace("cache:" + name, retention="latest")
         self.touched: dict[bytes, tuple[float, int]] = {}
-        self.settings = {**DEFAULT_SETTINGS, **json.loads(self.committed.get(_SETTINGS_KEY, b"{}"))}
-        counters = self.committed.get(_COUNTERS_KEY, bytes(_COUNTERS.size))
-        numbers: tuple[int, int, int, int, int] = _COUNTERS.unpack(counters)
-        self.count, self.size, self._next_id, self.hits, self.misses = numbers
+        self.count = self.size = self._next_id = self.hits = self.misses = 0
         self._saved = self._saving = self._counters()
-        self._next_expiry = self._first_expiry(self.committed)
+        self._settings_row: bytes | None = b""
+        self._next_expiry = 0.0
+        self._flushed = time.monotonic()
+        self.refresh(self.committed)
 
     # Transactions.
 
@@ -106,6 +108,19 @@ class Table:
         """What this thread sees: its transaction, or what is committed."""
         transaction = self.store.transaction
         return self.committed if transaction is None else transaction.keyspace(self.committed)
+
+    def refresh(self, rows: ReadMapping) -> None:
+        """Takes in the counters and settings that are stored: another process may have changed them. Hits and misses of this one are kept."""
+        counters, settings = rows.get_many([_COUNTERS_KEY, _SETTINGS_KEY])
+        stored: tuple[int, int, int, int, int] = _COUNTERS.unpack(counters or bytes(_COUNTERS.size))
+        self.hits += stored[3] - self._saved[3]
+        self.misses += stored[4] - self._saved[4]
+        self.count, self.size, self._next_id = stored[:3]
+        self._saved = stored
+        self._next_expiry = 0.0
+        if settings != self._settings_row:
+            self._settings_row = settings
+            self.settings = {**DEFAULT_SETTINGS, **json.loads(settings or b"{}")}
 
     def before_commit(self, transaction: Any) -> None:
         """Writes the counters if they have changed."""
@@ -121,14 +136,31 @@ class Table:
         """Takes back what the transaction has changed in memory."""
         self.count, self.size, self._next_id = self._saved[:3]
         self._next_expiry = 0.0
-        self.settings = {**DEFAULT_SETTINGS, **json.loads(self.committed.get(_SETTINGS_KEY, b"{}"))}
+        self._settings_row = self.committed.get(_SETTINGS_KEY)
+        self.settings = {**DEFAULT_SETTINGS, **json.loads(self._settings_row or b"{}")}
 
     def _counters(self) -> tuple[int, int, int, int, int]:
         return self.count, self.size, self._next_id, self.hits, self.misses
 
     def totals(self) -> tuple[int, int]:
         """Rows and their bytes, as this thread sees them."""
-        return (self.count, self.size) if self.store.transaction is not None else self._saved[:2]
+        return self._stored_counters()[:2]
+
+    def _stored_counters(self) -> tuple[int, int, int, int, int]:
+        if self.store.transaction is not None:
+            return self._counters()
+        if self.store.shared:
+            stored: tuple[int, int, int, int, int]
+            stored = _COUNTERS.unpack(self.committed.get(_COUNTERS_KEY, bytes(_COUNTERS.size)))
+            return stored
+        return self._saved
+
+    def stored_settings(self) -> dict[str, Any]:
+        """The settings as they are now, also if another process has changed them."""
+        if self.store.shared and self.store.transaction is None:
+            self._settings_row = self.committed.get(_SETTINGS_KEY)
+            self.settings = {**DEFAULT_SETTINGS, **json.loads(self._settings_row or b"{}")}
+        return self.settings
 
     # Settings.
 
@@ -140,7 +172,8 @@ class Table:
         self.settings[name] = value
         if not changed:
             return
-        rows.put(_SETTINGS_KEY, json.dumps(self.settings).encode())
+        self._settings_row = json.dumps(self.settings).encode()
+        rows.put(_SETTINGS_KEY, self._settings_row)
         if name == "eviction_policy":
             rows.delete_range(prefix=b"p")
             for key, data in rows.items(prefix=b"r"):
@@ -233,7 +266,7 @@ class Table:
     @property
     def next_id(self) -> int:
         """All rows have smaller ids."""
-        return self._next_id + 1
+        return self._stored_counters()[2] + 1
 
     # Removal.
 
@@ -287,8 +320,9 @@ class Table:
         """Remembers that a row was used; the policy hears of it before it evicts."""
         touched = self.touched
         touched[key] = now, touched.get(key, (now, 0))[1] + 1
-        if len(touched) > TOUCHED_MAX:
+        if len(touched) > TOUCHED_MAX or (self.store.shared and time.monotonic() - self._flushed > TOUCHED_SECONDS):
             # A get waits for no writer: while one is busy, uses are remembered, up to a bound.
+            self._flushed = time.monotonic()
             with suppress(Timeout), self.store.write(0):
                 self.flush_touched()
             if len(touched) > 2 * TOUCHED_MAX and touched is self.touched:
@@ -297,6 +331,7 @@ class Table:
     def flush_touched(self) -> None:
         """Writes the remembered uses to the rows, in the open transaction."""
         touched, self.touched = self.touched, {}
+        self._flushed = time.monotonic()
         transaction = self.store.transaction
         if not touched or transaction is None:
             return

@@ -1,7 +1,7 @@
 """The stores under caches: one for each folder in a process, however many caches look at it, and their transactions.
 
-A write takes the store's lock, so a cache never meets a conflict: during `transact` no other thread writes,
-as in diskcache.
+A write takes the turn of the store's writers, so a cache never meets a conflict: during `transact` no other thread writes, and none of another
+process that shares the store, as in diskcache. Who has the turn first reads the counters and settings that another process may have changed.
 """
 
 from __future__ import annotations
@@ -10,36 +10,45 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._errors import Closed, Error
+from ._errors import Closed, Error, NotKeeper, Stalled
+from ._turn import Turn
 
 if TYPE_CHECKING:
     from ._cache_rows import Table
     from ._native import Db, Transaction
 
 UPKEEP_BYTES = 32 << 20
-"""Written bytes between two rounds of `CacheStore._upkeep`."""
+"""Bytes that all processes write between two rounds of `CacheStore._upkeep`."""
+
+
+Options = dict[str, Any]
+"""How a store is opened: arguments of `plimsoll.open`."""
 
 
 class Timeout(Exception):
-    """Another thread kept the cache locked for longer than `timeout` seconds."""
+    """Another thread, or another process, kept the cache locked for longer than `timeout` seconds."""
 
 
 class CacheStore:
     """An open store with its lock, its open transaction, and the tables of the caches in it."""
 
-    def __init__(self, path: str, memory: int | str, durability: str) -> None:
-        self.db: Db = _native.open(path, memory=memory, durability=durability, retention="latest")  # type: ignore[arg-type]
+    def __init__(self, path: str, options: Options) -> None:
+        self.db: Db = _native.open(path, retention="latest", **options)
+        self.shared: bool = options["shared"]
         self.identity = identity(path)
         self.pid = os.getpid()
         self.users = 0
         self.tables: dict[str, Table] = {}
-        self._lock = threading.RLock()
+        self._turn = Turn(path, shared=self.shared)
         self._transaction: Transaction | None = None
         self._owner = 0
         self._written = 0
+        self._upkeep_bytes = UPKEEP_BYTES
+        self._last_commit = -1
+        """The last commit of this process: if nothing follows it, what is in memory is current."""
 
     @property
     def transaction(self) -> Transaction | None:
@@ -53,16 +62,21 @@ class CacheStore:
         if open_one is not None:
             yield open_one
             return
-        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
-            raise Timeout("another thread has kept the cache locked; pass retry=True to wait for it")
+        if not self._turn.acquire(timeout):
+            raise Timeout("another thread or process has kept the cache locked; pass retry=True to wait for it")
+        ticket = None
         try:
-            transaction = self.db.transaction()
+            transaction = self.db.transaction(ordered=True)
             self._transaction, self._owner = transaction, threading.get_ident()
             try:
+                if self.shared and transaction.at != self._last_commit:
+                    for table in list(self.tables.values()):
+                        table.refresh(transaction.keyspace(table.committed))
                 yield transaction
                 for table in list(self.tables.values()):
                     table.before_commit(transaction)
-                transaction.commit()
+                ticket = transaction.commit_submit()
+                self._last_commit = ticket.glsn
                 for table in list(self.tables.values()):
                     table.after_commit()
             except BaseException:
@@ -72,10 +86,13 @@ class CacheStore:
                 raise
             finally:
                 self._transaction, self._owner = None, 0
-            if self._written >= UPKEEP_BYTES:
+            if self._written >= self._upkeep_bytes:
                 self._upkeep()
         finally:
-            self._lock.release()
+            self._turn.release()
+            if ticket is not None:
+                # Others write meanwhile: one sync serves several.
+                ticket.wait()
 
     def wrote(self, size: int) -> None:
         """Counts bytes that are written, towards the next upkeep."""
@@ -84,11 +101,21 @@ class CacheStore:
     def _upkeep(self) -> None:
         """Gives back the disk space of what was overwritten and evicted."""
         self._written = 0
-        self.db.log.trim(self.db.newest)
+        self._upkeep_bytes = UPKEEP_BYTES // max(1, len(self.db.members()))
         limit: int = sum(table.settings["size_limit"] for table in list(self.tables.values()))
-        if self.db.stats()["disk_bytes"] > limit:
-            self.db.compact()
+        try:
             self.db.log.trim(self.db.newest)
+            if self.db.stats()["disk_bytes"] > limit:
+                self.db.compact()
+                self.db.log.trim(self.db.newest)
+        except (NotKeeper, Stalled):
+            # What was written is committed; a later round makes up for it.
+            pass
+
+    def close(self) -> None:
+        """Closes the store."""
+        self.db.close()
+        self._turn.close()
 
 
 _stores: dict[str, CacheStore] = {}
@@ -114,18 +141,18 @@ def identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def acquire(path: str, memory: int | str, durability: str) -> CacheStore:
-    """The store in a folder, opened if it is not open. The first that opens it decides on memory and durability."""
+def acquire(path: str, options: Options) -> CacheStore:
+    """The store in a folder, opened if it is not open. The first that opens it in a process decides on the options."""
     with _guard:
         path = os.path.realpath(path)
         store = _stores.get(path)
         if store is not None and (store.identity is None or identity(path) != store.identity):
             # The folder was removed under an open cache, and perhaps made anew.
             with suppress(Error):
-                _stores.pop(path).db.close()
+                _stores.pop(path).close()
             store = None
         if store is None:
-            store = _stores[path] = CacheStore(path, memory, durability)
+            store = _stores[path] = CacheStore(path, options)
         store.users += 1
         return store
 
@@ -144,14 +171,14 @@ def release(store: CacheStore) -> None:
         if store.identity != identity(store.db.path):
             # The folder was removed or replaced: nothing can be written to it, and the store says so.
             with suppress(Error):
-                store.db.close()
+                store.close()
             return
         try:
             with suppress(Closed), store.write(None):
                 for table in list(store.tables.values()):
                     table.flush_touched()
         finally:
-            store.db.close()
+            store.close()
 
 
 def table(store: CacheStore, name: str) -> Table:

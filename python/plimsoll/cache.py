@@ -51,8 +51,10 @@ class Cache:
     tuples, sets, dates and the like come back as what they were. `serializer="pickle"` stores every object; any program that can write
     to the folder can then run code in this one.
 
-    - `directory`: where it is; a new temporary folder by default. Caches in one process may share a folder, processes may not.
-    - `timeout`: how many seconds to wait for a transaction of another thread before `Timeout`, unless `retry` is true.
+    - `directory`: where it is; a new temporary folder by default. Caches in one process and in several may share a folder.
+    - `timeout`: how many seconds to wait for a transaction of another thread or process before `Timeout`, unless `retry` is true.
+    - `memory`: what the store keeps in memory in this process; `memory_total`: in all processes together, with an equal part for each of them.
+    - `shared`: whether other processes may have the folder open, too. Alone, writes are faster.
     - `durability`: "buffered" (a crash of the machine may lose the last 200 ms) or "sync".
     - settings: any of `DEFAULT_SETTINGS`; they are kept in the store, and `reset` changes them.
 
@@ -71,6 +73,8 @@ class Cache:
         *,
         serializer: str = "json",
         memory: int | str = "64MB",
+        memory_total: int | str | None = None,
+        shared: bool = True,
         durability: str = "buffered",
         _name: str = "",
         **settings: Any,
@@ -84,7 +88,9 @@ class Cache:
         self._name = _name
         self._timeout = timeout
         self._serializer = Serializer(serializer)
-        self._memory, self._durability = memory, durability
+        self._options = {"memory": memory, "durability": durability, "shared": shared}
+        if memory_total is not None:
+            self._options["memory_total"] = memory_total
         self._held: tuple[CacheStore, Table] | None = None
         for setting, value in settings.items():
             if setting in DEFAULT_SETTINGS:
@@ -105,7 +111,7 @@ class Cache:
 
     def __getattr__(self, name: str) -> Any:
         if name in DEFAULT_SETTINGS:
-            return self._open().settings[name]
+            return self._open().stored_settings()[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
@@ -120,7 +126,7 @@ class Cache:
         if value is not ENOVAL:
             with self._transact(True) as rows:
                 self._open().set_setting(rows, key, value)
-        return self._open().settings[key]
+        return self._open().stored_settings()[key]
 
     # One row.
 
@@ -400,8 +406,8 @@ class Cache:
 
     @contextmanager
     def transact(self, retry: bool = False) -> Iterator[None]:
-        """Makes what is done inside one commit, or nothing of it after an exception. Other threads write before or after it, and read what
-        was committed before.
+        """Makes what is done inside one commit, or nothing of it after an exception. Other threads and processes write before or after it,
+        and read what was committed before.
 
         >>> cache = plimsoll.Cache()
         >>> with cache.transact():
@@ -414,10 +420,11 @@ class Cache:
     def stats(self, enable: bool = True, reset: bool = False) -> tuple[int, int]:
         """Hits and misses while counting was enabled."""
         table = self._open()
-        counted = table.hits, table.misses
-        if reset:
-            table.hits = table.misses = 0
-        self.reset("statistics", int(enable))
+        with self._transact(True):
+            counted = table.hits, table.misses
+            if reset:
+                table.hits = table.misses = 0
+            self.reset("statistics", int(enable))
         return counted
 
     def volume(self) -> int:
@@ -454,7 +461,7 @@ class Cache:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_root", "_name", "_timeout", "_memory", "_durability")
+        kept = ("_root", "_name", "_timeout", "_options")
         return {**{name: self.__dict__[name] for name in kept}, "serializer": self._serializer.name}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -486,7 +493,7 @@ class Cache:
     def _open(self) -> Table:
         if self._held is None:
             os.makedirs(self._root, 0o755, exist_ok=True)
-            store = _cache_store.acquire(os.path.join(self._root, "store"), self._memory, self._durability)
+            store = _cache_store.acquire(os.path.join(self._root, "store"), self._options)
             self._finalizer = weakref.finalize(self, _cache_store.release, store)
             self._held = store, _cache_store.table(store, self._name)
         return self._held[1]

@@ -9,7 +9,7 @@
     }
 
 OPTIONS are those of `plimsoll.Cache`. Django's cache of whole pages and of sessions stores objects: `"serializer": "pickle"` allows it, for
-a folder that only programs that you trust can write to. One process has the folder open at a time.
+a folder that only programs that you trust can write to. Worker processes share the folder.
 """
 
 from __future__ import annotations

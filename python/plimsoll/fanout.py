@@ -43,13 +43,21 @@ class FanoutCache:
         *,
         serializer: str = "json",
         memory: int | str = "64MB",
+        memory_total: int | str | None = None,
+        shared: bool = True,
         durability: str = "buffered",
         **settings: Any,
     ) -> None:
         if directory is None:
             directory = tempfile.mkdtemp(prefix="plimsoll-cache-")
         self._directory = os.path.expandvars(os.path.expanduser(str(directory)))
-        self._options: dict[str, Any] = {"serializer": serializer, "memory": memory, "durability": durability}
+        self._options: dict[str, Any] = {
+            "serializer": serializer,
+            "memory": memory,
+            "memory_total": memory_total,
+            "shared": shared,
+            "durability": durability,
+        }
         self._serializer = Serializer(serializer)
         self._count = shards
         settings["size_limit"] = settings.get("size_limit", DEFAULT_SETTINGS["size_limit"]) // shards

@@ -263,11 +263,13 @@ def test_two_caches_of_a_process_share_a_folder(cache: Cache) -> None:
     assert copy["key"] == 2, "a closed cache opens again when it is used"
 
 
-def test_another_process_is_told_who_has_the_folder(cache: Cache) -> None:
-    program = f"import plimsoll; plimsoll.Cache({cache.directory!r})"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "plimsoll._errors.Locked" in done.stderr
-    assert str(os.getpid()) in done.stderr
+def test_another_process_is_told_who_has_the_folder_for_itself(tmp_path: Path) -> None:
+    with Cache(tmp_path / "alone", shared=False) as alone:
+        alone["a"] = 1
+        program = f"import plimsoll; plimsoll.Cache({alone.directory!r})"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert "plimsoll._errors.Locked" in done.stderr
+        assert str(os.getpid()) in done.stderr
 
 
 def _use(cache: Cache, answers: multiprocessing.SimpleQueue[str]) -> None:

@@ -1,0 +1,163 @@
+"""A cache that several processes use at once, started as programs start them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import plimsoll
+
+sys.path.insert(0, str(Path(__file__).parent))
+import cache_workers
+from cache_workers import LIMIT, open_cache
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def context() -> Iterator[Any]:
+    """Ends the processes that are left."""
+    yield multiprocessing.get_context("forkserver")
+    for child in multiprocessing.active_children():
+        child.kill()
+        child.join()
+
+
+def run(context: Any, *calls: tuple[Any, ...]) -> None:
+    """Runs calls, each in a process of its own, to their ends."""
+    processes = [context.Process(target=function, args=arguments) for function, *arguments in calls]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(100)
+        assert process.exitcode == 0
+
+
+def test_rows_and_transactions_of_several_processes_lose_nothing(context: Any, path: str) -> None:
+    with open_cache(path) as cache:
+        cache.set("added", 0)
+        run(context, *[(cache_workers.count, path, 150)] * 4)
+        assert [cache[key] for key in ("one", "left", "right")] == [600, 600, -600]
+        assert len(cache) == 4 and sorted(cache) == ["added", "left", "one", "right"]
+        assert cache.check() == []
+
+
+@pytest.mark.parametrize("policy", ["least-recently-stored", "least-recently-used", "least-frequently-used"])
+def test_the_limit_holds_over_all_processes_after_every_commit(context: Any, path: str, policy: str) -> None:
+    with open_cache(path, eviction_policy=policy) as cache:
+        run(context, *[(cache_workers.fill, path, worker, 120, policy) for worker in range(4)])
+        assert LIMIT / 2 < cache.volume() <= LIMIT
+        assert cache.check() == []
+        assert len(cache) == len(list(cache))
+        # The newest row of one that has just written is there.
+        cache.set("last", b"x" * 60_000)
+        assert cache["last"] == b"x" * 60_000 and cache.volume() <= LIMIT
+        assert sum(cache.evict(worker) for worker in range(4)) > 0 and len(cache) == 1 and cache.check() == []
+
+
+def test_each_row_of_a_queue_goes_to_one_process(context: Any, path: str) -> None:
+    results = context.Queue()
+    with open_cache(path):
+        pullers = [context.Process(target=cache_workers.pull, args=(path, 100, results)) for _ in range(2)]
+        for puller in pullers:
+            puller.start()
+        run(context, *[(cache_workers.produce, path, worker, 100) for worker in range(2)])
+        taken = [results.get(timeout=60) for _ in pullers]
+    assert sorted(taken[0] + taken[1]) == [(worker, number) for worker in range(2) for number in range(100)]
+    for part in taken:
+        for worker in range(2):
+            numbers = [number for of, number in part if of == worker]
+            assert numbers == sorted(numbers)
+
+
+def test_who_waits_for_another_process_is_told_after_its_timeout_and_a_killed_one_holds_nobody_up(context: Any, path: str) -> None:
+    held, until = context.Event(), context.Event()
+    with open_cache(path, timeout=0.05) as cache:
+        cache.set("there", 1)
+        holder = context.Process(target=cache_workers.hold, args=(path, held, until))
+        holder.start()
+        assert held.wait(60)
+        with pytest.raises(plimsoll.Timeout):
+            cache.set("a", 1)
+        # Reads wait for nobody.
+        assert cache["there"] == 1 and cache.get("half") is None
+        holder.kill()
+        holder.join()
+        start = time.monotonic()
+        cache.set("a", 1, retry=True)
+        assert time.monotonic() - start < 20
+        assert cache["a"] == 1 and "half" not in cache and cache.check() == []
+
+
+def test_settings_and_totals_are_those_of_the_store(context: Any, path: str) -> None:
+    with open_cache(path) as cache:
+        cache.set("a", b"x" * 1_000)
+        program = f"import plimsoll; c = plimsoll.Cache({path!r}, memory='16MiB'); c.reset('size_limit', 500_000); c.set('b', 1); c.close()"
+        import subprocess
+
+        subprocess.run([sys.executable, "-c", program], check=True)
+        assert cache.reset("size_limit") == cache.size_limit == 500_000
+        assert len(cache) == 2 and cache.volume() > 1_000
+        for number in range(20):
+            cache.set(number, b"x" * 50_000)
+        assert 50_000 < cache.volume() <= 500_000
+
+
+def test_hits_and_misses_of_all_processes_are_counted(path: str) -> None:
+    import subprocess
+
+    with open_cache(path) as cache:
+        cache.stats(enable=True)
+        cache.set("a", 1)
+        program = f"import plimsoll; c = plimsoll.Cache({path!r}, memory='16MiB'); c['a']; c.get('x'); c.set('b', 1); c.close()"
+        subprocess.run([sys.executable, "-c", program], check=True)
+        assert cache["a"] == 1
+        assert cache.stats(reset=True) == (2, 1) and cache.stats() == (0, 0)
+
+
+def test_a_fanout_cache_is_shared(context: Any, path: str) -> None:
+    cache = plimsoll.FanoutCache(path, shards=4, memory="16MiB")
+    run(context, *[(cache_workers.fan_out, path, worker, 60) for worker in range(3)])
+    assert cache["count"] == 180 and len(cache) == 181
+    assert all(cache[worker, number] == number for worker in range(3) for number in range(60))
+    assert cache.check() == []
+    cache.close()
+
+
+def test_the_workers_of_a_site_share_its_cache(context: Any, path: str) -> None:
+    cache = plimsoll.FanoutCache(path, shards=1, memory="16MiB")
+    cache.set(":1:visits", 0)
+    run(context, *[(cache_workers.use_django, path, 50)] * 2)
+    assert cache[":1:visits"] == 100
+    cache.close()
+
+
+def test_a_value_that_a_lock_guards_is_computed_once_by_all_processes(context: Any, path: str) -> None:
+    calls = context.Queue()
+    with open_cache(path):
+        run(context, *[(cache_workers.memoized, path, calls)] * 3)
+    assert calls.get(timeout=60) == 7
+    time.sleep(0.1)
+    assert calls.empty()
+
+
+def test_a_child_that_was_forked_opens_the_cache_anew(path: str) -> None:
+    context = multiprocessing.get_context("fork")
+    with open_cache(path) as cache:
+        cache.set("added", 0)
+        import warnings
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = context.Process(target=cache_workers.count, args=(path, 20))
+            child.start()
+        child.join(60)
+        assert child.exitcode == 0 and cache["one"] == 20
+        assert os.getpid() != child.pid
