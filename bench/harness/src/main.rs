@@ -23,6 +23,7 @@ mod page_cache;
 mod pairs;
 mod payload;
 mod peer;
+mod processes;
 mod quiet;
 mod report;
 mod resident;
@@ -86,6 +87,8 @@ enum Command {
     Tezos(tezos::Tezos),
     /// Data that fits in memory: gets, ranges, deletes, queues, large values and slow commits, against the peers
     Resident(resident::Resident),
+    /// Several processes that read and write one store: commits, reads, memory, deaths, against the peers
+    Processes(processes::Processes),
     /// The yardstick: twelve rows against the peers, under the same memory limit
     All(yardstick::All),
     /// A page about a run of the yardstick
@@ -95,6 +98,9 @@ enum Command {
     /// A contestant of the yardstick (used by it)
     #[command(hide = true)]
     Worker(yardstick::Worker),
+    /// A process that has a store open with others (used by processes)
+    #[command(hide = true)]
+    ProcessesWorker(processes::ProcessesWorker),
     /// One cache and its requests (used by cache)
     #[command(hide = true)]
     CacheWorker(cache::CacheWorker),
@@ -132,6 +138,8 @@ fn main() -> Result<()> {
         Command::Tezos(tezos) => tezos.run(&places),
         Command::TezosReplay(replay) => replay.run(),
         Command::Resident(resident) => resident.run(&places),
+        Command::Processes(processes) => processes.run(&places),
+        Command::ProcessesWorker(worker) => worker.run(),
         Command::All(all) => all.run(&places),
         Command::Report(report) => report.run(&places),
         Command::Readme(readme) => readme.run(&places),

@@ -128,6 +128,26 @@ impl PeerKind {
     }
 }
 
+impl PeerKind {
+    /// Opens a store that other processes may have open, to read and to write. Plimsoll has more to be measured than a [`Peer`] has, and is
+    /// opened where that is.
+    pub(crate) fn open_shared(self, folder: &Path, setup: &Setup) -> Result<Box<dyn Peer>> {
+        Ok(match self {
+            #[cfg(feature = "peers")]
+            Self::Lmdb => Box::new(lmdb::LmdbPeer::open(folder, setup)?),
+            #[cfg(feature = "peers")]
+            Self::Redb => Box::new(redb::RedbPeer::open_shared(folder, setup)?),
+            #[cfg(feature = "peers")]
+            Self::Sqlite => Box::new(sqlite::SqlitePeer::open(folder, setup)?),
+            #[cfg_attr(not(feature = "peers"), allow(unused_variables, reason = "only peers are opened by them"))]
+            other => bail!(
+                "several processes cannot write to a store of {}, or it was left out when this program was built",
+                other.name()
+            ),
+        })
+    }
+}
+
 /// An open store. Calls may come from many threads at once.
 pub(crate) trait Peer: Send + Sync {
     /// Commits what `fill` puts: all of it or, if that fails, nothing.

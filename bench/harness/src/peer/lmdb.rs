@@ -35,7 +35,7 @@ impl LmdbPeer {
         options.map_size(MAP_BYTES).max_readers(READERS);
         let mut flags = EnvFlags::NO_READ_AHEAD;
         flags.set(EnvFlags::NO_SYNC, setup.commits == Commits::Relaxed);
-        // SAFETY: nobody but this process touches the file while it is mapped, and it is opened once.
+        // SAFETY: nothing but LMDB touches the file while it is mapped, and each process opens it once.
         let env = unsafe { options.flags(flags).open(folder)? };
         let mut transaction = env.write_txn()?;
         let pairs = env.create_database(&mut transaction, None)?;

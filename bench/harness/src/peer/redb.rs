@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
-use redb::{Database, Durability, ReadOnlyTable, ReadableDatabase, Table, TableDefinition};
+use redb::{ConcurrencyMode, Database, Durability, ReadOnlyTable, ReadableDatabase, Table, TableDefinition};
 
 use super::{Commits, Held, Peer, Put, Setup};
 
@@ -23,9 +23,19 @@ pub(crate) struct RedbPeer {
 impl RedbPeer {
     /// Opens or makes the store.
     pub(crate) fn open(folder: &Path, setup: &Setup) -> Result<Self> {
+        Self::open_as(folder, setup, ConcurrencyMode::ExclusiveWriter)
+    }
+
+    /// Opens or makes the store; other processes may do so, too.
+    pub(crate) fn open_shared(folder: &Path, setup: &Setup) -> Result<Self> {
+        Self::open_as(folder, setup, ConcurrencyMode::MultiWriter)
+    }
+
+    fn open_as(folder: &Path, setup: &Setup, mode: ConcurrencyMode) -> Result<Self> {
         fs::create_dir_all(folder)?;
         let cache_bytes = usize::try_from(setup.memory_bytes / 2)?;
-        let db = Database::builder().set_cache_size(cache_bytes).create(folder.join("pairs.redb"))?;
+        let mut builder = Database::builder();
+        let db = builder.set_cache_size(cache_bytes).set_concurrency_mode(mode).create(folder.join("pairs.redb"))?;
         let transaction = db.begin_write()?;
         transaction.open_table(PAIRS)?;
         transaction.commit()?;
