@@ -54,6 +54,8 @@ pub enum Border {
     WalkSat,
     /// A walk seeks over a gap of its transaction.
     OwnGapSkipped,
+    /// A transaction pops a row that it has read ahead.
+    PoppedAhead,
     /// A walk publishes a gap of deleted keys.
     GapPublished,
     /// A walk seeks over a gap that another one published.
@@ -77,7 +79,7 @@ mod counted {
     use super::Border;
 
     /// Every border, in their order.
-    const ALL: [Border; 24] = [
+    const ALL: [Border; 25] = [
         Border::SpilledCommit,
         Border::RunsInserted,
         Border::SpilledReplay,
@@ -100,6 +102,7 @@ mod counted {
         Border::ValueLoaded,
         Border::WalkSat,
         Border::OwnGapSkipped,
+        Border::PoppedAhead,
         Border::GapPublished,
         Border::GapSkipped,
     ];

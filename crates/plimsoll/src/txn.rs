@@ -10,6 +10,7 @@ pub(crate) mod own_gaps;
 pub(crate) mod own_writes;
 pub(crate) mod patience;
 pub(crate) mod payload;
+mod pops;
 pub(crate) mod range;
 pub(crate) mod read_set;
 pub(crate) mod reads;

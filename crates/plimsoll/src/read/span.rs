@@ -35,6 +35,11 @@ impl Span {
         Ok(Self { lower, upper })
     }
 
+    /// The span of all keys of a keyspace.
+    pub(crate) fn of_keyspace(keyspace: u32) -> Self {
+        Self { lower: Bound::Included(keyspace.to_be_bytes().to_vec()), upper: keyspace_end(keyspace) }
+    }
+
     /// The span of the keys that begin with `prefix`.
     pub(crate) fn prefix(keyspace: u32, prefix: &[u8]) -> Result<Self> {
         check_key(prefix)?;

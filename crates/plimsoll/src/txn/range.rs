@@ -113,7 +113,7 @@ impl Walk<'_> {
 }
 
 /// An index key begins with its keyspace.
-const KEYSPACE_BYTES: usize = 4;
+pub(crate) const KEYSPACE_BYTES: usize = 4;
 
 const SPAN: &str = "it is kept where it is asked for";
 
@@ -167,6 +167,12 @@ impl<'t> Range<'t> {
         range.gaps = range.own.map(|_| gaps);
         range.reads = Some(reads);
         range
+    }
+
+    /// Tells the transaction nothing: the caller says what was read.
+    pub(crate) fn unnoted(mut self) -> Self {
+        (self.reads, self.gaps) = (None, None);
+        self
     }
 
     fn reader(&self) -> &Reader {
@@ -270,6 +276,7 @@ impl<'t> Range<'t> {
                 None => return Ok(false),
             },
         };
+        self.pass_own(&mut walk)?;
         let mut key = self.key.take();
         let more = self.step_in(&mut walk, &mut key);
         self.key.put(key);
@@ -471,6 +478,19 @@ impl<'t> Range<'t> {
         let more = self.step_with_own(walk, key);
         walk.own.iter_mut().for_each(OwnWrites::leave_pages);
         more
+    }
+
+    /// Forgets the own writes if the walk is behind the last of them: then it goes on as one without, and reads rows ahead.
+    fn pass_own(&mut self, walk: &mut Walk<'t>) -> Result<()> {
+        let Some(own) = &mut walk.own else { return Ok(()) };
+        own.come_back()?;
+        if walk.waiting.is_none() && own.key().is_none_or(|key| !self.span().contains(key)) {
+            // Told first: the base may not be as far as the key that was given last.
+            self.note_reads(false);
+            walk.own = None;
+            self.key.put(std::mem::take(&mut walk.base_key));
+        }
+        Ok(())
     }
 
     fn step_with_own(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<bool> {

@@ -6,11 +6,15 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Bound;
+use std::sync::PoisonError;
 
 use plimsoll_memory::budget::account::Charge;
 
+use crate::borders::{Border, hit};
+use crate::index::merge::Direction;
 use crate::index::view::OwnRange;
-use crate::txn::range::Range;
+use crate::txn::pops::Pops;
+use crate::txn::range::{KEYSPACE_BYTES, Range};
 use crate::txn::transaction::Transaction;
 use crate::types::error::Result;
 use crate::types::key_range::KeyRange;
@@ -45,8 +49,7 @@ impl Transaction {
     /// # Errors
     /// As for [`Transaction::get`] and [`Transaction::delete`].
     pub fn pop_first(&mut self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
-        let first = self.first(keyspace)?;
-        self.remove(keyspace, first)
+        self.pop(keyspace, Direction::Forward)
     }
 
     /// Removes the last key, and returns it and its value; `None` if there is no key. See [`Transaction::pop_first`].
@@ -54,15 +57,88 @@ impl Transaction {
     /// # Errors
     /// As for [`Transaction::get`] and [`Transaction::delete`].
     pub fn pop_last(&mut self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
-        let last = self.last(keyspace)?;
-        self.remove(keyspace, last)
+        self.pop(keyspace, Direction::Backward)
     }
 
-    fn remove(&mut self, keyspace: &Keyspace, pair: Option<(Vec<u8>, Value)>) -> Result<Option<(Vec<u8>, Value)>> {
-        if let Some((key, _)) = &pair {
-            self.delete(keyspace, key)?;
+    fn pop(&mut self, keyspace: &Keyspace, direction: Direction) -> Result<Option<(Vec<u8>, Value)>> {
+        let space = self.id_of(keyspace)?;
+        if self.pops().are_at(space, direction) {
+            if let Some(pair) = self.pop_ahead()? {
+                return Ok(Some(pair));
+            }
+            if let Some(pair) = self.pop_and_read_ahead(keyspace, space, direction)? {
+                return Ok(Some(pair));
+            }
         }
-        Ok(pair)
+        // Also at the end: this walk notes that nothing is left.
+        let found = match direction {
+            Direction::Forward => self.first(keyspace)?,
+            Direction::Backward => self.last(keyspace)?,
+        };
+        if let Some((key, _)) = &found {
+            self.delete(keyspace, key)?;
+            self.pops().begin(space, direction, key);
+        }
+        Ok(found)
+    }
+
+    /// Pops a row that was read ahead, if there is one.
+    fn pop_ahead(&mut self) -> Result<Option<(Vec<u8>, Value)>> {
+        let Self { committer, pops, writes, spoiled, .. } = self;
+        let pops = pops.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Some((key, value)) = pops.first() else { return Ok(None) };
+        committer.check_writable()?;
+        let deleted = writes.delete(key);
+        *spoiled |= deleted.is_err();
+        deleted?;
+        let pair = (key[KEYSPACE_BYTES..].to_vec(), Value::new(value.to_vec().into()));
+        pops.pass();
+        hit(Border::PoppedAhead);
+        Ok(Some(pair))
+    }
+
+    /// Pops the first row behind those that were popped before, and reads some ahead that lie behind it; `None` if there is none, or no
+    /// memory.
+    fn pop_and_read_ahead(
+        &mut self,
+        keyspace: &Keyspace,
+        space: u32,
+        direction: Direction,
+    ) -> Result<Option<(Vec<u8>, Value)>> {
+        self.tell_pops();
+        let mut pops = std::mem::take(self.pops());
+        let popped = self.read_ahead(&mut pops, keyspace, space, direction);
+        *self.pops() = pops;
+        let Some(pair) = popped? else { return Ok(None) };
+        let key = [&space.to_be_bytes()[..], &pair.0].concat();
+        self.write(|writes| writes.delete(&key))?;
+        self.pops().go_on(key);
+        Ok(Some(pair))
+    }
+
+    fn read_ahead(
+        &self,
+        pops: &mut Pops,
+        keyspace: &Keyspace,
+        space: u32,
+        direction: Direction,
+    ) -> Result<Option<(Vec<u8>, Value)>> {
+        let rows = pops.make_room(self.committer.reader.index.seats());
+        let last = Bound::Excluded(pops.last_key());
+        let mut walk: Range<'_> = match direction {
+            _ if rows == 0 => return Ok(None),
+            Direction::Forward => self.range(keyspace, (last, Bound::Unbounded))?.unnoted(),
+            Direction::Backward => self.range(keyspace, (Bound::Unbounded, last))?.unnoted().reverse(),
+        };
+        let Some(first) = walk.next().transpose()? else { return Ok(None) };
+        for _ in 0..rows {
+            match walk.advance() {
+                Ok(Some((key, value))) if pops.push(space, key, value) => {}
+                // A row that cannot be read fails when its turn comes.
+                _ => break,
+            }
+        }
+        Ok(Some(first))
     }
 
     /// Keeps those keys of a range for which `keep` returns true, and deletes the others; returns how many it deleted.

@@ -22,6 +22,7 @@ use crate::txn::committer::Committer;
 use crate::txn::own_gaps::OwnGaps;
 use crate::txn::own_writes::own_value;
 use crate::txn::payload::MAX_METADATA_BYTES;
+use crate::txn::pops::Pops;
 use crate::txn::range::Range;
 use crate::txn::read_set::ReadSet;
 use crate::txn::reads::reads_by_its_own_methods;
@@ -56,20 +57,22 @@ const PIECE_BYTES: usize = CHUNK_BYTES;
 /// # }
 /// ```
 pub struct Transaction {
-    committer: Arc<Committer>,
+    pub(crate) committer: Arc<Committer>,
     moment: OpenMoment,
     /// Under a lock, as reads may come from several threads.
     reads: Mutex<ReadSet>,
-    writes: WriteSet,
+    pub(crate) writes: WriteSet,
     /// Under a lock for the same reason.
     gaps: Mutex<OwnGaps>,
+    /// Taken before the two others.
+    pub(crate) pops: Mutex<Pops>,
     /// Charged: it may be as large as 64 KiB, and transactions may be many.
     metadata: Buffer,
     /// Keyspaces that something was put into, in order, and the last of them.
     spaces: SmallVec<[u32; 4]>,
     last_space: Option<u32>,
     /// Set when a write failed half-way: what is in the set may be less than was asked for.
-    spoiled: bool,
+    pub(crate) spoiled: bool,
 }
 
 impl Transaction {
@@ -93,6 +96,7 @@ impl Transaction {
             reads: Mutex::new(ReadSet::new(&committer.reader.budget, options.read_set_limit_bytes(memory_bytes))),
             writes,
             gaps: Mutex::new(OwnGaps::new()),
+            pops: Mutex::default(),
             metadata: Buffer::default(),
             spaces: SmallVec::new(),
             last_space: None,
@@ -165,7 +169,11 @@ impl Transaction {
     }
 
     fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
-        KeyBuffer::new(self.committer.reader.keyspaces.id_of(keyspace)?, key)
+        KeyBuffer::new(self.id_of(keyspace)?, key)
+    }
+
+    pub(crate) fn id_of(&self, keyspace: &Keyspace) -> Result<u32> {
+        self.committer.reader.keyspaces.id_of(keyspace)
     }
 
     fn note_read(&self, key: &[u8]) -> Result<()> {
@@ -226,6 +234,7 @@ impl Transaction {
     fn put_bytes(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
         let key = KeyBuffer::new(self.space_to_put(keyspace)?, key)?;
         check_value_bytes(value.len() as u64)?;
+        self.keep_pops_apart_from(key.get());
         self.own_gaps().put(key.get());
         self.write(|writes| writes.put(key.get(), value))
     }
@@ -236,6 +245,7 @@ impl Transaction {
     /// As for [`Transaction::put`], and what `value` fails with.
     pub fn put_reader(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: &mut dyn Read) -> Result<u64> {
         let key = KeyBuffer::new(self.space_to_put(keyspace)?, key.as_ref())?;
+        self.keep_pops_apart_from(key.get());
         self.own_gaps().put(key.get());
         let budget = self.committer.reader.budget.clone();
         self.write(|writes| {
@@ -278,6 +288,7 @@ impl Transaction {
     /// As for [`Transaction::put`].
     pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
         let key = self.key(keyspace, key.as_ref())?;
+        self.keep_pops_apart_from(key.get());
         self.write(|writes| writes.delete(key.get()))?;
         self.own_gaps().delete(key.get());
         Ok(())
@@ -288,11 +299,30 @@ impl Transaction {
         self.committer.reader.index.seats().charge()
     }
 
+    /// What the transaction popped last.
+    pub(crate) fn pops(&mut self) -> &mut Pops {
+        self.pops.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the read set and the gaps what was popped: needed before anything looks at them.
+    pub(crate) fn tell_pops(&self) {
+        let mut pops = self.pops.lock().unwrap_or_else(PoisonError::into_inner);
+        pops.tell(&self.reads, &self.gaps, self.committer.reader.index.seats());
+    }
+
+    /// The transaction is about to write an index key.
+    fn keep_pops_apart_from(&mut self, key: &[u8]) {
+        if self.pops().is_disturbed_by(key) {
+            self.tell_pops();
+            self.pops().forget();
+        }
+    }
+
     fn own_gaps(&mut self) -> &mut OwnGaps {
         self.gaps.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write<T>(&mut self, write: impl FnOnce(&mut WriteSet) -> Result<T>) -> Result<T> {
+    pub(crate) fn write<T>(&mut self, write: impl FnOnce(&mut WriteSet) -> Result<T>) -> Result<T> {
         self.committer.check_writable()?;
         let written = write(&mut self.writes);
         self.spoiled |= written.is_err();
@@ -304,7 +334,7 @@ impl Transaction {
     /// # Errors
     /// A bound is too long.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Range<'_>> {
-        Ok(self.walk(Span::new(self.committer.reader.keyspaces.id_of(keyspace)?, &range)?))
+        Ok(self.walk(Span::new(self.id_of(keyspace)?, &range)?))
     }
 
     /// Walks the keys that begin with `prefix`, own writes included.
@@ -312,10 +342,11 @@ impl Transaction {
     /// # Errors
     /// The prefix is too long.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Range<'_>> {
-        Ok(self.walk(Span::prefix(self.committer.reader.keyspaces.id_of(keyspace)?, prefix.as_ref())?))
+        Ok(self.walk(Span::prefix(self.id_of(keyspace)?, prefix.as_ref())?))
     }
 
     fn walk(&self, span: Span) -> Range<'_> {
+        self.tell_pops();
         Range::in_transaction(&self.committer, span, self.moment.at(), &self.writes, &self.reads, &self.gaps)
     }
 
@@ -352,6 +383,7 @@ impl Transaction {
         if self.spoiled {
             return Err(InvalidInput::TransactionFailed.into());
         }
+        self.tell_pops();
         let Self { committer, moment, reads, writes, gaps, metadata, spaces, .. } = self;
         if writes.is_empty() {
             return Ok(CommitTicket::of_snapshot(&committer, moment.at()));

@@ -406,3 +406,127 @@ fn walks_that_publish_gaps_beside_a_writer_hide_nothing_that_it_puts() {
         }
     });
 }
+
+#[test]
+fn pops_see_what_a_model_holds_whatever_is_put_and_deleted_between_them() {
+    const KEYS: u64 = 600;
+    let before = crossed(Border::PoppedAhead);
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let (_dir, db, queue) = open();
+        let _ = load(&db, &db.keyspace("before").unwrap(), 0..3);
+        let mut model = load(&db, &queue, 100..KEYS);
+        if seed % 3 == 0 {
+            db.flush().unwrap();
+        }
+        let _ = load(&db, &db.keyspace("behind").unwrap(), 0..3);
+        let other = db.keyspace("other").unwrap();
+        let mut tx = db.begin();
+        let mut reverse = false;
+        for step in 0..300u64 {
+            match random.below(20) {
+                0 => {
+                    let (key, len) = (key(random.below(KEYS + 100)), random.below(3) * 900);
+                    let value = [&step.to_le_bytes()[..], &vec![7; len as usize]].concat();
+                    tx.put(&queue, &key, &value).unwrap();
+                    model.insert(key, value);
+                }
+                1 => {
+                    let key = key(random.below(KEYS));
+                    tx.delete(&queue, &key).unwrap();
+                    model.remove(&key);
+                }
+                2 => check_walk(&tx, &queue, &model, &mut random, KEYS),
+                3 => reverse = !reverse,
+                4 => tx.put(&other, step.to_be_bytes(), b"elsewhere").unwrap(),
+                _ => {
+                    for _ in 0..random.below(12) {
+                        let popped = if reverse { tx.pop_last(&queue) } else { tx.pop_first(&queue) }.unwrap();
+                        let wanted = if reverse { model.pop_last() } else { model.pop_first() };
+                        assert_eq!(
+                            popped.map(|(key, value)| (key, value.to_vec())),
+                            wanted,
+                            "seed {seed}, step {step}"
+                        );
+                    }
+                }
+            }
+        }
+        check_walk(&tx, &queue, &model, &mut random, KEYS);
+        tx.commit().unwrap();
+        let left: Model =
+            db.snapshot().iter(&queue).unwrap().map(|pair| pair.map(|(k, v)| (k, v.to_vec())).unwrap()).collect();
+        assert_eq!(left, model, "seed {seed}");
+    }
+    assert!(crossed(Border::PoppedAhead) - before > 1000);
+}
+
+#[test]
+fn pops_conflict_with_a_put_among_what_they_popped_and_not_with_one_among_what_was_read_ahead() {
+    for reverse in [false, true] {
+        let (_dir, db, queue) = open();
+        let _ = load(&db, &queue, 0..200);
+        let nth = |number: u64| if reverse { 199 - number } else { number };
+        let pop =
+            |tx: &mut Transaction| if reverse { tx.pop_last(&queue) } else { tx.pop_first(&queue) }.unwrap().unwrap();
+        for (put, conflicts) in [(3, true), (41, true), (44, false), (150, false)] {
+            let ahead = crossed(Border::PoppedAhead);
+            let mut tx = db.begin();
+            let popped: Vec<_> = (0..43).map(|_| pop(&mut tx).0).collect();
+            assert_eq!(popped, (0..43).map(|number| key(nth(number))).collect::<Vec<_>>());
+            assert!(crossed(Border::PoppedAhead) - ahead >= 30);
+            db.put(&queue, key(nth(put)), "put meanwhile").unwrap();
+            if conflicts {
+                assert!(matches!(tx.commit(), Err(Error::Conflict { .. })), "a put of {put}, reverse {reverse}");
+            } else {
+                tx.commit().unwrap();
+                let _ = load(&db, &queue, 0..200);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_key_put_in_front_of_what_pops_read_ahead_is_popped_next() {
+    let (_dir, db, queue) = open();
+    let _ = load(&db, &queue, 100..200);
+    let mut tx = db.begin();
+    for number in 100..150 {
+        assert_eq!(tx.pop_first(&queue).unwrap().unwrap().0, key(number));
+    }
+    tx.put(&queue, key(5), "in front").unwrap();
+    assert_eq!(tx.pop_first(&queue).unwrap().unwrap().0, key(5));
+    for number in 150..160 {
+        assert_eq!(tx.pop_first(&queue).unwrap().unwrap().0, key(number));
+    }
+    tx.put(&queue, [&key(161)[..], b"a"].concat(), "among them").unwrap();
+    tx.delete(&queue, key(160)).unwrap();
+    assert_eq!(tx.first(&queue).unwrap().unwrap().0, key(161));
+    assert_eq!(tx.pop_first(&queue).unwrap().unwrap().0, key(161));
+    assert_eq!(tx.pop_first(&queue).unwrap().unwrap().0, [&key(161)[..], b"a"].concat());
+    assert_eq!(tx.len(&queue).unwrap(), 38);
+}
+
+#[test]
+fn a_walk_that_has_passed_its_own_writes_counts_only_what_it_read() {
+    for reverse in [false, true] {
+        for own in [0, 50, 99] {
+            let (_dir, db, queue) = open();
+            let _ = load(&db, &queue, 0..100);
+            let other = db.keyspace("other").unwrap();
+            let take = |tx: &Transaction, count| {
+                let walk = tx.range(&queue, ..).unwrap();
+                if reverse { walk.reverse().take(count).count() } else { walk.take(count).count() }
+            };
+            let nth = |number: u64| if reverse { 99 - number } else { number };
+            for (put, conflicts) in [(59, true), (60, false)] {
+                let mut tx = db.begin();
+                tx.put(&queue, key(own), "own").unwrap();
+                assert_eq!(take(&tx, 60), 60);
+                db.put(&queue, key(nth(put)), "put meanwhile").unwrap();
+                db.put(&other, "elsewhere", "put meanwhile").unwrap();
+                assert_eq!(matches!(tx.commit(), Err(Error::Conflict { .. })), conflicts, "{own}, {put}, {reverse}");
+            }
+        }
+    }
+}

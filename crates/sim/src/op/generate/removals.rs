@@ -83,9 +83,11 @@ impl Generator {
         for _ in 0..1 + self.below(3) {
             let each = 1 + self.below(4) as u8;
             let how = match self.below(6) {
-                0 => Removal::First,
-                1 => Removal::Last,
-                2 => Removal::Retain(each),
+                0 => {
+                    self.pops(space, count, &mut ops);
+                    continue;
+                }
+                1 | 2 => Removal::Retain(each),
                 _ => Removal::Extract(each),
             };
             let from = self.below(u64::from(count)) as u32 / 3;
@@ -96,6 +98,22 @@ impl Generator {
         }
         ops.extend([commit(TX), self.walk_of(Reader::Back(0), space, None)]);
         ops
+    }
+
+    /// A transaction pops again and again from one end, and writes near it now and then.
+    fn pops(&mut self, space: u8, count: u32, ops: &mut Vec<Op>) {
+        let how = if self.random.chance(0.5) { Removal::First } else { Removal::Last };
+        for _ in 0..4 + self.below(16) {
+            ops.push(Op::Remove { tx: TX, space, span: ALL, how, limit: 1 });
+            if self.random.chance(0.15) {
+                let (key, value) = (numbered_key(self.below(u64::from(count)) as u32), self.value_of(23));
+                ops.push(match self.below(3) {
+                    0 => Op::Delete { tx: TX, space, key },
+                    _ => Op::Put { tx: TX, space, key, value, streamed: false },
+                });
+            }
+        }
+        ops.push(self.walk_of(Reader::Tx(TX), space, None));
     }
 
     /// A transaction deletes many keys of which few are there, and walks over them from both ends again and again.

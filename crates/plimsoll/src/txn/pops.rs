@@ -1,0 +1,177 @@
+//! Removing the first or the last key of a keyspace, again and again.
+//!
+//! A transaction that pops from the same end again has rows read ahead: beginning a walk costs several times what a row does.
+//!
+//! Laws:
+//! 1. The rows ahead are what the transaction sees from its last pop on. A write of its own to a key that is not behind all of them makes
+//!    them be forgotten.
+//! 2. Only keys that were popped count as read, together with all before them. The read set and the gaps learn of them before anything
+//!    asks for these: a walk, a commit, a write among the keys that were popped.
+//! 3. What is read ahead is charged. Where the budget refuses, each pop walks.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::ops::Bound;
+use std::sync::{Mutex, PoisonError};
+
+use plimsoll_memory::budget::account::Charge;
+
+use crate::index::gap_list::behind;
+use crate::index::merge::Direction;
+use crate::index::seat::Seats;
+use crate::read::span::Span;
+use crate::txn::own_gaps::OwnGaps;
+use crate::txn::range::KEYSPACE_BYTES;
+use crate::txn::read_set::ReadSet;
+
+/// The most rows that are read ahead at once, and the bytes of their keys and values.
+const ROWS_MAX: usize = 128;
+const BYTES_MAX: usize = 16 << 10;
+
+/// The bytes that a few rows may take, for each of them.
+const BYTES_FOR_A_ROW: usize = 512;
+
+/// Where a transaction pops.
+#[derive(Debug, Default)]
+pub(crate) struct Pops {
+    /// The keyspace and the end that the last pop was of; `None` where nothing was popped, or something was written there since.
+    place: Option<(u32, Direction)>,
+    /// The index key that was popped last.
+    last: Vec<u8>,
+    /// Pops since the read set and the gaps were told.
+    untold: u64,
+    /// Index keys and values of the rows ahead, one behind the other.
+    bytes: Vec<u8>,
+    rows: VecDeque<Ends>,
+    /// Where the first row begins.
+    begin: usize,
+    /// How many rows were read at once the last time.
+    at_once: usize,
+    charge: Option<Charge>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    key: usize,
+    value: usize,
+}
+
+impl Pops {
+    /// An index key is written. True if it lies before the end of what was popped or read ahead: the transaction is to tell what was
+    /// popped, and everything else is forgotten.
+    pub(crate) fn is_disturbed_by(&self, key: &[u8]) -> bool {
+        let Some((space, direction)) = self.place else { return false };
+        let farthest = match self.rows.back() {
+            Some(last) => {
+                let begin = self.rows.len().checked_sub(2).map_or(self.begin, |before| self.rows[before].value);
+                &self.bytes[begin..last.key]
+            }
+            None => &self.last,
+        };
+        key.starts_with(&space.to_be_bytes())
+            && match direction {
+                Direction::Forward => key <= farthest,
+                Direction::Backward => key >= farthest,
+            }
+    }
+
+    pub(crate) fn forget(&mut self) {
+        self.place = None;
+        self.clear();
+        self.at_once = 0;
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.rows.clear();
+        self.begin = 0;
+    }
+
+    /// Makes room for more rows than the last time; returns how many.
+    pub(crate) fn make_room(&mut self, seats: &Seats) -> usize {
+        self.clear();
+        let rows = (2 * self.at_once).clamp(4, ROWS_MAX);
+        let bytes = (rows * BYTES_FOR_A_ROW).min(BYTES_MAX);
+        let charge = self.charge.get_or_insert_with(|| seats.charge());
+        if charge.set((bytes + 2 * rows * size_of::<Ends>()) as u64).is_err() {
+            return 0;
+        }
+        self.bytes.reserve_exact(bytes);
+        self.rows.reserve_exact(rows);
+        self.at_once = rows;
+        rows
+    }
+
+    /// Adds a row; false if there is no room for it.
+    pub(crate) fn push(&mut self, space: u32, key: &[u8], value: &[u8]) -> bool {
+        if self.bytes.len() + KEYSPACE_BYTES + key.len() + value.len() > self.bytes.capacity() {
+            return false;
+        }
+        self.bytes.extend_from_slice(&space.to_be_bytes());
+        self.bytes.extend_from_slice(key);
+        let key = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.rows.push_back(Ends { key, value: self.bytes.len() });
+        true
+    }
+
+    /// The index key and the value of the first row.
+    pub(crate) fn first(&self) -> Option<(&[u8], &[u8])> {
+        let ends = self.rows.front()?;
+        Some((&self.bytes[self.begin..ends.key], &self.bytes[ends.key..ends.value]))
+    }
+
+    /// The first row was popped.
+    pub(crate) fn pass(&mut self) {
+        let ends = self.rows.pop_front().expect("looked at before");
+        self.last.clear();
+        self.last.extend_from_slice(&self.bytes[self.begin..ends.key]);
+        self.begin = ends.value;
+        self.untold += 1;
+    }
+
+    /// Whether the last pop was from this end of this keyspace.
+    pub(crate) fn are_at(&self, space: u32, direction: Direction) -> bool {
+        self.place == Some((space, direction))
+    }
+
+    /// A key was popped where none was before, or not in this place; it is known to the read set.
+    pub(crate) fn begin(&mut self, space: u32, direction: Direction, key: &[u8]) {
+        self.forget();
+        self.place = Some((space, direction));
+        self.last.clear();
+        self.last.extend_from_slice(&space.to_be_bytes());
+        self.last.extend_from_slice(key);
+    }
+
+    /// A key was popped that was not read ahead.
+    pub(crate) fn go_on(&mut self, index_key: Vec<u8>) {
+        self.last = index_key;
+        self.untold += 1;
+    }
+
+    /// The key that was popped last.
+    pub(crate) fn last_key(&self) -> &[u8] {
+        &self.last[KEYSPACE_BYTES..]
+    }
+
+    /// Tells the read set and the gaps what was popped.
+    pub(crate) fn tell(&mut self, reads: &Mutex<ReadSet>, gaps: &Mutex<OwnGaps>, seats: &Seats) {
+        let dead = std::mem::take(&mut self.untold);
+        let Some((space, direction)) = self.place.filter(|_| dead > 0) else { return };
+        let span = Span::of_keyspace(space);
+        let (first, upper, end) = match direction {
+            Direction::Forward => (span.first(), Bound::Included(&self.last[..]), Some(behind(&self.last).into())),
+            Direction::Backward => (Cow::Borrowed(&self.last[..]), span.upper(), span.end()),
+        };
+        let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
+        if reads.add(&first, Some(upper)).is_err() {
+            // As for a walk: without room everything counts as read.
+            reads.add_everything();
+        }
+        drop(reads);
+        if let Some(end) = end {
+            gaps.lock().unwrap_or_else(PoisonError::into_inner).add(seats, &first, &end, dead);
+        }
+    }
+}
