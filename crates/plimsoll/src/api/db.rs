@@ -333,10 +333,16 @@ impl Db {
         look: impl FnOnce(&[u8]) -> T,
     ) -> Result<Resident<T>> {
         let key = self.key(keyspace, key.as_ref())?;
-        match self.store.committer.visible_if_fresh() {
-            Some(at) => self.store.reader.get_resident(key.get(), at, look),
-            None => Ok(Resident::NotResident),
+        if self.store.committer.visible_if_fresh().is_none() {
+            return Ok(Resident::NotResident);
         }
+        let (reader, mut look) = (&self.store.reader, Some(look));
+        let read = |at| reader.get_resident(key.get(), at, |value: &[u8]| look.take().map(|look| look(value)));
+        Ok(match reader.at_newest(|| self.store.committer.sequencer.visible(), read)? {
+            Resident::Value(looked) => looked.map_or(Resident::Absent, Resident::Value),
+            Resident::Absent => Resident::Absent,
+            Resident::NotResident => Resident::NotResident,
+        })
     }
 
     fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
