@@ -7,6 +7,7 @@
 //! 4. Only regular files are opened: a FIFO or a device would block its reader for ever.
 
 mod file_system;
+mod group;
 mod lock;
 mod lock_file;
 mod shared_words;
@@ -55,12 +56,16 @@ impl Disk for OsDisk {
         // NONBLOCK: opening a FIFO returns, so that it can be refused. Regular files ignore the flag.
         let fd = open_fd(path, flags | OFlags::NONBLOCK)?;
         check_regular(&fd, path)?;
+        if open == Open::CreateNew {
+            group::share_file(path, &fd)?;
+        }
         let direct = caching == Caching::Direct && turn_direct(&fd).map_err(|e| at_path(path, e))?;
         Ok(Arc::new(OsFile::new(fd, direct, path)))
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        call(path, || rustix::fs::mkdir(path, Mode::from_raw_mode(0o777)))
+        call(path, || rustix::fs::mkdir(path, Mode::from_raw_mode(0o777)))?;
+        group::share_folder(path)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {

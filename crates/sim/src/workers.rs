@@ -6,10 +6,11 @@
 //! alone: no acknowledged transfer is lost, the sum is right, and no byte on the disk is wrong.
 
 pub mod child;
+pub mod surroundings;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -22,12 +23,15 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failure::{Failure, Outcome, ensure};
 use crate::workers::child::{ACCOUNTS, OPENING_BALANCE, count_of, sum};
+use crate::workers::surroundings::Surroundings;
 
 /// What is run.
 #[derive(Clone, Debug)]
 pub struct Workers {
-    /// The binary that can be a worker.
-    pub program: PathBuf,
+    /// The binaries that can be a worker; workers take turns in which one they are.
+    pub programs: Vec<PathBuf>,
+    /// What is around each.
+    pub surroundings: Surroundings,
     /// An empty folder.
     pub dir: PathBuf,
     /// How many workers there are at a time.
@@ -73,11 +77,11 @@ fn of_worker(error: impl std::fmt::Display) -> Failure {
 
 /// What a worker has printed so far.
 #[derive(Debug, Default)]
-struct Told {
+pub(crate) struct Told {
     /// The count that it found when it started.
-    found: Option<u64>,
+    pub(crate) found: Option<u64>,
     /// The last count that was acknowledged.
-    acknowledged: u64,
+    pub(crate) acknowledged: u64,
     /// When: by the parent's clock.
     last_nanos: u64,
     /// Times between two acknowledgements, in milliseconds, of those above [`STALL_MILLIS`].
@@ -86,16 +90,23 @@ struct Told {
     times: u64,
 }
 
-struct Running {
+pub(crate) struct Running {
     child: Child,
+    surroundings: Surroundings,
     told: Arc<Mutex<Told>>,
     lines: JoinHandle<()>,
     complaints: JoinHandle<String>,
 }
 
 impl Running {
-    fn start(program: &Path, store: &Path, number: u64, clock: &Arc<SystemClock>) -> Outcome<Self> {
-        let mut command = Command::new(program);
+    pub(crate) fn start(
+        program: &Path,
+        store: &Path,
+        number: u64,
+        surroundings: Surroundings,
+        clock: &Arc<SystemClock>,
+    ) -> Outcome<Self> {
+        let mut command = surroundings.command(program, number);
         command.args(["workers", "--worker", &number.to_string(), "--dir"]).arg(store);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(of_worker)?;
@@ -125,7 +136,13 @@ impl Running {
             }
         });
         let complaints = spawn("complaints", move || std::io::read_to_string(stderr).unwrap_or_default());
-        Ok(Self { child, told, lines: lines.map_err(of_worker)?, complaints: complaints.map_err(of_worker)? })
+        Ok(Self {
+            child,
+            surroundings,
+            told,
+            lines: lines.map_err(of_worker)?,
+            complaints: complaints.map_err(of_worker)?,
+        })
     }
 
     fn told(&self) -> std::sync::MutexGuard<'_, Told> {
@@ -133,7 +150,9 @@ impl Running {
     }
 
     fn signal(&self, signal: Signal) -> Outcome {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| of_worker("no id"))?;
+        // None yet: it has not begun.
+        let Some(pid) = self.surroundings.pid_of(self.child.id()) else { return Ok(()) };
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| of_worker("no id"))?;
         kill_process(pid, signal).map_err(of_worker)
     }
 
@@ -152,6 +171,15 @@ impl Running {
         ensure(is_right, || format!("a worker ended by itself ({status}): {complaints}"))?;
         Ok(std::mem::take(&mut *self.told.lock().unwrap_or_else(PoisonError::into_inner)))
     }
+
+    /// Ends it after its disk is gone, of which it may have died; returns what it told.
+    pub(crate) fn cut_off(mut self) -> Outcome<Told> {
+        self.child.kill().map_err(of_worker)?;
+        self.child.wait().map_err(of_worker)?;
+        self.lines.join().map_err(|_| of_worker("a thread panicked"))?;
+        self.complaints.join().map_err(|_| of_worker("a thread panicked"))?;
+        Ok(std::mem::take(&mut *self.told.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
 }
 
 impl Workers {
@@ -167,7 +195,11 @@ impl Workers {
         let mut gaps = Vec::new();
         // What was acknowledged to each worker, over all of its lives.
         let mut acknowledged = vec![0; self.workers as usize];
-        let start = |number: usize| Running::start(&self.program, &store, number as u64, &clock);
+        let start = |number: usize| {
+            let program = &self.programs[number % self.programs.len()];
+            Running::start(program, &store, number as u64, self.surroundings, &clock)
+        };
+        self.surroundings.prepare(&self.dir)?;
         let mut running: Vec<Running> = (0..self.workers as usize).map(start).collect::<Outcome<_>>()?;
         let pause = self.life / u32::try_from(self.workers.max(1)).unwrap_or(1);
         while clock.monotonic_nanos() < self.time.as_nanos() as u64 {
@@ -197,7 +229,7 @@ impl Workers {
         gaps.sort_unstable();
         let at = |part: usize| gaps.get((gaps.len() * part / 100).min(gaps.len().saturating_sub(1))).copied();
         report.stalls_millis = (gaps.last().copied().unwrap_or(0), at(99).unwrap_or(0));
-        self.look(&store, &acknowledged)?;
+        look(&store, &acknowledged)?;
         Ok(report)
     }
 
@@ -223,21 +255,26 @@ impl Workers {
         gaps.extend(told.gaps_millis);
         Ok(())
     }
+}
 
-    /// Opens the store alone.
-    fn look(&self, store: &Path, acknowledged: &[u64]) -> Outcome {
-        let db = Db::open(store, options()).map_err(failed("the store does not open"))?;
-        let space = db.keyspace("bank").map_err(failed("keyspace"))?;
-        for (number, acknowledged) in acknowledged.iter().enumerate() {
-            let found = count_of(&db.snapshot(), &space, number as u64).map_err(failed("count"))?;
-            ensure((*acknowledged..=*acknowledged + 1).contains(&found), || {
-                format!("worker {number} is at {found}, {acknowledged} was acknowledged")
-            })?;
-        }
-        let sum = sum(&db.snapshot(), &space).map_err(failed("sum"))?;
-        ensure(sum == ACCOUNTS * OPENING_BALANCE, || format!("the sum is {sum}"))?;
-        let report = db.verify(&mut |_| {}).map_err(failed("verify"))?;
-        ensure(report.problems.is_empty(), || format!("verify: {:?}", report.problems))?;
-        db.close().map_err(failed("close"))
+/// Opens the store alone and checks it; returns the count of each worker.
+pub(crate) fn look(store: &Path, acknowledged: &[u64]) -> Outcome<Vec<u64>> {
+    let db = Db::open(store, options()).map_err(failed("the store does not open"))?;
+    let space = db.keyspace("bank").map_err(failed("keyspace"))?;
+    let mut counts = Vec::new();
+    for (number, acknowledged) in acknowledged.iter().enumerate() {
+        let found = count_of(&db.snapshot(), &space, number as u64).map_err(failed("count"))?;
+        ensure((*acknowledged..=*acknowledged + 1).contains(&found), || {
+            format!("worker {number} is at {found}, {acknowledged} was acknowledged")
+        })?;
+        counts.push(found);
     }
+    let sum = sum(&db.snapshot(), &space).map_err(failed("sum"))?;
+    // The first one gives all accounts their balances in one transaction.
+    let is_new = sum == 0 && counts.iter().all(|count| *count == 0);
+    ensure(is_new || sum == ACCOUNTS * OPENING_BALANCE, || format!("the sum is {sum}"))?;
+    let report = db.verify(&mut |_| {}).map_err(failed("verify"))?;
+    ensure(report.problems.is_empty(), || format!("verify: {:?}", report.problems))?;
+    db.close().map_err(failed("close"))?;
+    Ok(counts)
 }

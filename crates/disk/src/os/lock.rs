@@ -18,6 +18,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, test_kill_process};
 
+use crate::os::group::open_or_make;
 use crate::os::{OsFile, call, check_regular, open_fd};
 use crate::path_error::at_path;
 use crate::vfs::{DirLock, File, HERE_ALREADY, LockError};
@@ -107,7 +108,7 @@ fn lock(fd: &OwnedFd, how: FlockOperation) -> rustix::io::Result<()> {
 }
 
 fn open_lock_file(path: &Path) -> io::Result<OsFile> {
-    let fd = open_fd(path, OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK)?;
+    let fd = open_or_make(path)?;
     check_regular(&fd, path)?;
     Ok(OsFile::new(fd, false, path))
 }

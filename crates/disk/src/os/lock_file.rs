@@ -5,10 +5,11 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::os::{check_regular, open_fd};
+use crate::os::check_regular;
+use crate::os::group::open_or_make;
 use crate::path_error::at_path;
 use crate::sharing::LockFile;
 
@@ -26,7 +27,7 @@ impl OsLockFile {
     /// Opens the file, and makes it if it is missing.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         // For writing too: on an overlay, a file that is opened only for reading first becomes another one later.
-        let fd = open_fd(path, OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK)?;
+        let fd = open_or_make(path)?;
         check_regular(&fd, path)?;
         Ok(Self { fd, path: path.to_owned(), held: AtomicBool::new(false), pid: std::process::id() })
     }

@@ -11,12 +11,12 @@ use std::slice;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use rustix::thread::futex;
 
-use crate::os::{OsFile, check_regular, open_fd};
+use crate::os::group::open_or_make;
+use crate::os::{OsFile, check_regular};
 use crate::path_error::at_path;
 use crate::sharing::SharedWords;
 use crate::vfs::File;
@@ -40,7 +40,7 @@ impl OsWords {
     pub(super) fn open(path: &Path, count: usize) -> io::Result<Self> {
         let count = NonZeroUsize::new(count).ok_or(io::ErrorKind::InvalidInput)?;
         let bytes = count.get() * WORD_BYTES;
-        let fd = open_fd(path, OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK)?;
+        let fd = open_or_make(path)?;
         check_regular(&fd, path)?;
         let file = OsFile::new(fd, false, path);
         let there = file.len()?.min(bytes as u64);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use plimsoll_sim::failure::Outcome;
+use plimsoll_sim::real::members::cut_members;
 use plimsoll_sim::real::power::{FileSystem, cut_power};
 use plimsoll_sim::real::readers::read_beside_trims;
 use plimsoll_sim::real::syscalls::fail_calls;
@@ -56,6 +57,9 @@ pub(crate) struct PowerArguments {
     /// Number of power cuts.
     #[arg(long, default_value_t = 100)]
     cuts: u64,
+    /// So many processes share the store, rather than one that has it for itself.
+    #[arg(long)]
+    workers: Option<u64>,
     #[command(flatten)]
     place: Place,
 }
@@ -81,7 +85,11 @@ pub(crate) struct ReadersArguments {
 }
 
 pub(crate) fn power(arguments: &PowerArguments) -> Result<bool, String> {
-    let PowerArguments { fs, cuts, place } = arguments;
+    let PowerArguments { fs, cuts, workers, place } = arguments;
+    if let Some(workers) = workers {
+        let name = format!("power-{fs}-{workers}-workers");
+        return place.work(&name, |program, dir| cut_members(program, dir, *fs, *cuts, *workers, place.seed));
+    }
     place.work(&format!("power-{fs}"), |program, dir| cut_power(program, dir, *fs, *cuts, place.seed))
 }
 

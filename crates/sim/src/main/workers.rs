@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use plimsoll_sim::workers::surroundings::Surroundings;
 use plimsoll_sim::workers::{Workers, child};
 
 /// How many, how long, and where.
@@ -24,6 +25,15 @@ pub(crate) struct WorkersArguments {
     /// Seed of the times of kills and stops.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Each process has a namespace of process ids of its own, in which its id is 1, as in a container (needs root and `unshare`).
+    #[arg(long, conflicts_with = "users")]
+    namespaces: bool,
+    /// The processes are two users of one group, in a folder of the group's (needs root).
+    #[arg(long)]
+    users: bool,
+    /// Another build of this command, for example with another C library, which every second process is.
+    #[arg(long)]
+    beside: Option<PathBuf>,
     /// Folder in which to create the store, which is removed on success [default: a new one in the system's folder for temporary
     /// files].
     #[arg(long)]
@@ -46,8 +56,15 @@ pub(crate) fn run(arguments: &WorkersArguments) -> Result<bool, String> {
     if std::fs::read_dir(&dir).map_err(told)?.next().is_some() {
         return Err(format!("{}: there is something in it already; give an empty folder", dir.display()));
     }
+    let mut programs = vec![std::env::current_exe().map_err(|error| error.to_string())?];
+    programs.extend(arguments.beside.clone());
     let workers = Workers {
-        program: std::env::current_exe().map_err(|error| error.to_string())?,
+        programs,
+        surroundings: match arguments {
+            WorkersArguments { namespaces: true, .. } => Surroundings::Namespaces,
+            WorkersArguments { users: true, .. } => Surroundings::Users,
+            _ => Surroundings::Equal,
+        },
         dir: dir.clone(),
         workers: arguments.workers.max(1),
         time: Duration::from_secs_f64(arguments.seconds.max(0.0)),

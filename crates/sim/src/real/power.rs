@@ -20,7 +20,7 @@ use crate::real::tool;
 const DEVICE_BYTES: u64 = 512 << 20;
 
 /// The number of children that write to a store, one after the other, before the next one gets a new store.
-const LIVES_OF_A_STORE: u64 = 10;
+pub(crate) const LIVES_OF_A_STORE: u64 = 10;
 
 /// How often unmounting a busy device is retried.
 const UNMOUNT_TRIES: u32 = 50;
@@ -56,15 +56,15 @@ impl fmt::Display for FileSystem {
 }
 
 /// A file system in a file, mounted as long as this lives.
-struct Device {
+pub(crate) struct Device {
     image: PathBuf,
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
     is_mounted: bool,
 }
 
 impl Device {
     #[allow(clippy::disallowed_methods, reason = "the file that is a device, no file of a store")]
-    fn make(dir: &Path, file_system: FileSystem) -> Outcome<Self> {
+    pub(crate) fn make(dir: &Path, file_system: FileSystem) -> Outcome<Self> {
         let (image, folder) = (dir.join(format!("{file_system}.img")), dir.join(format!("{file_system}.mnt")));
         let told = |error: std::io::Error| Failure::new(format!("{}: {error}", dir.display()));
         std::fs::create_dir_all(&folder).map_err(told)?;
@@ -86,13 +86,13 @@ impl Device {
         self.folder.display().to_string()
     }
 
-    fn mount(&mut self) -> Outcome {
+    pub(crate) fn mount(&mut self) -> Outcome {
         tool("mount", &["-o", "loop", &self.image(), &self.folder()])?;
         self.is_mounted = true;
         Ok(())
     }
 
-    fn unmount(&mut self) -> Outcome {
+    pub(crate) fn unmount(&mut self) -> Outcome {
         let mut tries = 0;
         while let Err(failure) = tool("umount", &[&self.folder()]) {
             tries += 1;
@@ -106,7 +106,7 @@ impl Device {
     }
 
     /// Cuts the power: at once, or after the file system's log was written (without the data that it does not cover).
-    fn cut(&self, log_first: bool) -> Outcome {
+    pub(crate) fn cut(&self, log_first: bool) -> Outcome {
         let command = if log_first { "shutdown -f" } else { "shutdown" };
         tool("xfs_io", &["-x", "-c", command, &self.folder()]).map(drop)
     }
@@ -159,7 +159,7 @@ pub fn cut_power(program: &Path, dir: &Path, file_system: FileSystem, cuts: u64,
 
 /// Removes the previous store, so that the device does not become full.
 #[allow(clippy::disallowed_methods, reason = "a store of the test's own that is done with")]
-fn make_way(device: &mut Device, life: u64) -> Outcome {
+pub(crate) fn make_way(device: &mut Device, life: u64) -> Outcome {
     let Some(number) = (life / LIVES_OF_A_STORE).checked_sub(1) else { return Ok(()) };
     let store = device.folder.join(format!("store{number}"));
     std::fs::remove_dir_all(&store).map_err(|error| Failure::new(format!("{}: {error}", store.display())))

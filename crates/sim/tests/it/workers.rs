@@ -4,12 +4,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use plimsoll_sim::workers::Workers;
+use plimsoll_sim::workers::surroundings::Surroundings;
 
 #[test]
 fn nothing_is_lost_when_members_are_killed_and_stopped() {
     let dir = tempfile::tempdir().unwrap();
     let workers = Workers {
-        program: Path::new(env!("CARGO_BIN_EXE_plimsoll-sim")).to_owned(),
+        programs: vec![Path::new(env!("CARGO_BIN_EXE_plimsoll-sim")).to_owned()],
+        surroundings: Surroundings::Equal,
         dir: dir.path().to_owned(),
         workers: 4,
         time: Duration::from_secs(8),

@@ -1,0 +1,76 @@
+//! Power cuts of a real file system under several processes that share a store.
+//!
+//! The processes are workers ([`crate::workers`]). After each cut the store is opened alone: every transfer that was acknowledged to any of
+//! them is there, and none beyond the one that each had begun; the sum is right; no byte is wrong. Then new workers go on with it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::random::Random;
+
+use crate::failure::{Failure, Outcome};
+use crate::real::power::{Device, FileSystem, LIVES_OF_A_STORE, make_way};
+use crate::workers::surroundings::Surroundings;
+use crate::workers::{Running, look};
+
+/// How long the workers write at most before the power is cut.
+const LIFE_MILLIS: u64 = 400;
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cuts {
+    /// Power cuts.
+    pub cuts: u64,
+    /// Those after which some transfer had been acknowledged.
+    pub with_transfers: u64,
+    /// Transfers that were acknowledged.
+    pub acknowledged: u64,
+}
+
+/// Cuts the power under this many workers at a time; `program` is the binary that can be a worker, `dir` a folder to work in.
+///
+/// # Errors
+/// An acknowledged transfer is gone, a sum is wrong, the store does not open; or such a device is not available.
+pub fn cut_members(
+    program: &Path,
+    dir: &Path,
+    file_system: FileSystem,
+    cuts: u64,
+    workers: u64,
+    seed: u64,
+) -> Outcome<Cuts> {
+    let clock = Arc::new(SystemClock::new());
+    let mut random = Random::new(seed);
+    let mut report = Cuts::default();
+    let mut device = Device::make(dir, file_system)?;
+    let mut counts = vec![0; workers as usize];
+    for life in 0..cuts {
+        let told = |failure: Failure| {
+            Failure::new(format!("{file_system}, {workers} workers, cut {life}, seed {seed}: {failure}"))
+        };
+        let store = device.folder.join(format!("store{}", life / LIVES_OF_A_STORE));
+        if life % LIVES_OF_A_STORE == 0 {
+            make_way(&mut device, life)?;
+            counts.fill(0);
+        }
+        let start = |number| Running::start(program, &store, number, Surroundings::Equal, &clock);
+        let running = (0..workers).map(start).collect::<Outcome<Vec<_>>>().map_err(told)?;
+        clock.sleep(Duration::from_millis(random.below(LIFE_MILLIS)));
+        device.cut(random.below(3) == 0).map_err(told)?;
+        let mut acknowledged = counts.clone();
+        for (running, acknowledged) in running.into_iter().zip(&mut acknowledged) {
+            let told = running.cut_off()?;
+            *acknowledged = told.acknowledged.max(told.found.unwrap_or(0)).max(*acknowledged);
+        }
+        device.unmount().and_then(|()| device.mount()).map_err(told)?;
+        let found = look(&store, &acknowledged).map_err(told)?;
+        let transfers: u64 = acknowledged.iter().zip(&counts).map(|(now, before)| now - before).sum();
+        report.cuts += 1;
+        report.with_transfers += u64::from(transfers > 0);
+        report.acknowledged += transfers;
+        counts = found;
+    }
+    Ok(report)
+}
