@@ -1,24 +1,43 @@
 //! Several processes on one store, for a few seconds: `plimsoll-sim workers --seconds 3600` goes further.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use plimsoll_sim::workers::Workers;
 use plimsoll_sim::workers::surroundings::Surroundings;
+use plimsoll_sim::workers::{Report, Workers};
 
-#[test]
-fn nothing_is_lost_when_members_are_killed_and_stopped() {
+fn run(surroundings: Surroundings, seconds: u64) -> Report {
     let dir = tempfile::tempdir().unwrap();
+    // For the other users: it is made for this one only.
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let workers = Workers {
         programs: vec![Path::new(env!("CARGO_BIN_EXE_plimsoll-sim")).to_owned()],
-        surroundings: Surroundings::Equal,
+        surroundings,
         dir: dir.path().to_owned(),
         workers: 4,
-        time: Duration::from_secs(8),
+        time: Duration::from_secs(seconds),
         life: Duration::from_millis(600),
         stop: Duration::from_secs(1),
         seed: 1,
     };
-    let report = workers.run().unwrap();
+    workers.run().unwrap()
+}
+
+#[test]
+fn nothing_is_lost_when_members_are_killed_and_stopped() {
+    let report = run(Surroundings::Equal, 8);
     assert!(report.kills >= 4 && report.acknowledged > 100, "{report:?}");
+}
+
+#[test]
+fn members_of_two_users_and_of_several_namespaces_of_process_ids_work_together() {
+    if !rustix::process::geteuid().is_root() {
+        println!("left out: only root starts processes of other users, and namespaces");
+        return;
+    }
+    for surroundings in [Surroundings::Users, Surroundings::Namespaces] {
+        let report = run(surroundings, 4);
+        assert!(report.kills >= 2 && report.acknowledged > 50, "{surroundings:?}: {report:?}");
+    }
 }
