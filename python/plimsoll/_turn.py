@@ -11,7 +11,6 @@ import threading
 import time
 import weakref
 
-_FILE = "writers.lock"
 _FIRST_PAUSE = 20e-6
 _LONGEST_PAUSE = 1e-3
 
@@ -19,13 +18,13 @@ _turns: weakref.WeakSet[Turn] = weakref.WeakSet()
 
 
 class Turn:
-    """The turn of a store in `folder`. If the store is not shared, only threads of this process take turns."""
+    """A turn, by the name of its file in the folder of a store. If the store is not shared, only threads of this process take turns."""
 
-    def __init__(self, folder: str, *, shared: bool) -> None:
+    def __init__(self, folder: str, name: str = "writers", *, shared: bool) -> None:
         self._lock = threading.Lock()
         self._file = -1
         if shared:
-            self._file = os.open(os.path.join(folder, _FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file = os.open(os.path.join(folder, name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             _turns.add(self)
 
     def acquire(self, timeout: float | None = None) -> bool:
@@ -66,6 +65,12 @@ class Turn:
         if self._file >= 0:
             fcntl.flock(self._file, fcntl.LOCK_UN)
         self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
 
     def close(self) -> None:
         """Closes its file."""

@@ -21,6 +21,7 @@ from ZODB.FileStorage import FileStorage
 from ZODB.POSException import ConflictError, POSKeyError, ReadOnlyError, StorageError
 from zodburi import resolve_uri
 
+import plimsoll
 from plimsoll.zodb import PlimsollStorage
 
 
@@ -257,6 +258,50 @@ def test_zconfig_opens_one(tmp_path: Path) -> None:
     assert numbers(db) == [0, 1]
     assert not db.supportsUndo()
     assert db.storage.temporaryDirectory().startswith(str(tmp_path / "blobs"))
+    db.close()
+
+
+def test_zconfig_and_zodburi_open_one_that_is_shared(tmp_path: Path) -> None:
+    text = f"%import plimsoll.zodb\n<plimsoll>\n  path {tmp_path}/data\n  shared on\n  memory-total 64MiB\n</plimsoll>"
+    storage = config.storageFromString(text)
+    (member,) = plimsoll.members(tmp_path / "data")
+    assert member.pid == os.getpid() and member.memory_bytes == 64 << 20
+    storage.close()
+    factory, _ = resolve_uri(f"plimsoll://{tmp_path}/data?shared=1&memory_total=80MiB")
+    storage = factory()
+    (member,) = plimsoll.members(tmp_path / "data")
+    assert member.memory_bytes == 80 << 20
+    storage.close()
+
+
+def test_a_transaction_has_the_turn_from_its_vote_on(tmp_path: Path) -> None:
+    storage = PlimsollStorage(tmp_path / "data")
+    db = ZODB.DB(storage)
+    other = storage.new_instance()
+    waiting = transaction.Transaction()
+    other.tpc_begin(waiting)
+    oid = other.new_oid()
+    other.store(oid, b"\0" * 8, b"cpersistent\nPersistent\nq\x01.N.", "", waiting)
+    # It has stored, and not voted: others commit.
+    fill(db, 1)
+    other.tpc_vote(waiting)
+    assert not storage._shared.turn.acquire(timeout=0)
+    tid = other.tpc_finish(waiting)
+    assert storage._shared.turn.acquire(timeout=0)
+    storage._shared.turn.release()
+    tids = [record.tid for record in storage.iterator()]
+    assert storage.load(oid)[1] == tid and tids == sorted(tids) and tids[-1] == tid
+    other.release()
+    db.close()
+
+
+def test_a_transaction_that_is_larger_than_what_is_kept_until_the_vote_is_whole(tmp_path: Path) -> None:
+    db = ZODB.DB(PlimsollStorage(tmp_path / "data", memory="32MB"))
+    with db.transaction() as connection:
+        for number in range(30):
+            connection.root()[number] = PersistentMapping(data=b"x" * 700_000, number=number)
+    with db.transaction() as connection:
+        assert [connection.root()[number]["number"] for number in range(30)] == list(range(30))
     db.close()
 
 

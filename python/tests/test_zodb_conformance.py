@@ -53,6 +53,11 @@ def test_all_cases_pass_with_history(tmp_path: Path) -> None:
     assert re.search(r"^Ran 139 tests in .*\n\nOK$", output, re.MULTILINE), output[-8000:]
 
 
+def test_all_cases_pass_in_a_store_that_is_shared(tmp_path: Path) -> None:
+    output = run("Shared", tmp_path)
+    assert re.search(r"^Ran 139 tests in .*\n\nOK$", output, re.MULTILINE), output[-8000:]
+
+
 def test_without_history_only_what_needs_it_fails(tmp_path: Path) -> None:
     output = run("NoHistory", tmp_path)
     failed = {re.split(r"[ /]", name)[0 if "(" in name else -1] for name in re.findall(r"^(?:FAIL|ERROR): (.*)$", output, re.MULTILINE)}

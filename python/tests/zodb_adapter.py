@@ -12,12 +12,13 @@ class History:
 
     history = undo = blobs = external_gc = restore = mvcc = multi_client = True
     keep_history = True
+    options: dict[str, Any] = {}
 
     def open(
         self, name: str = "data", read_only: bool = False, create: bool = False, blob_dir: str | None = None, pack_gc: bool = True
     ) -> PlimsollStorage:
         """A storage in a folder below the current one."""
-        options: dict[str, Any] = {"read_only": read_only, "create": create, "blob_dir": blob_dir, "pack_gc": pack_gc}
+        options: dict[str, Any] = {"read_only": read_only, "create": create, "blob_dir": blob_dir, "pack_gc": pack_gc, **self.options}
         return PlimsollStorage(name, keep_history=self.keep_history, memory="32MB", **options)
 
 
@@ -26,3 +27,9 @@ class NoHistory(History):
 
     history = undo = False
     keep_history = False
+
+
+class Shared(History):
+    """With history, in a store that other processes may have open as well."""
+
+    options = {"shared": True}

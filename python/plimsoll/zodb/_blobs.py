@@ -10,7 +10,7 @@ import os
 import tempfile
 from typing import Any
 
-from ZODB.blob import BLOB_SUFFIX, BlobStorageMixin, remove_committed, remove_committed_dir  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from ZODB.blob import BLOB_SUFFIX, BlobStorageMixin, remove_committed, remove_committed_dir, rename_or_copy_blob  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from ZODB.utils import cp, repr_to_oid  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 
@@ -32,6 +32,16 @@ class Blobs(BlobStorageMixin):  # type: ignore[misc, unused-ignore]
         while is_new and above.startswith(base):
             _sync(above)
             above = os.path.dirname(above)
+
+    def _take_blob_file(self, path: str) -> str:
+        """Makes a file the storage's own, on the disk, until it gets its name."""
+        taken: str
+        handle, taken = tempfile.mkstemp(dir=self.fshelper.temp_dir)
+        os.close(handle)
+        os.unlink(taken)
+        rename_or_copy_blob(path, taken)
+        _sync(taken)
+        return taken
 
     def _copy_blob(self, oid: bytes, source_tid: bytes, tid: bytes) -> None:
         """Gives a revision the file of an earlier one. Committed files never change, so a link does."""

@@ -1,7 +1,7 @@
 """Pack: gives up what is older than a moment, and objects that nothing refers to.
 
 1. Mark, in a snapshot, beside writers: which objects can be reached from the root, as of the moment and in every revision since.
-2. Sweep, under the commit lock: first mark from what was committed meanwhile, then remove rows in batches. Each batch is a commit of its own that
+2. Sweep, in the turn of those who commit: first mark from what was committed meanwhile, then remove rows in batches. Each batch is a commit of its own that
    leaves a complete database: revisions go before the transactions that list them.
 
 The files of blobs go last: each one that was there before the sweep and belongs to no revision, so also what a crash left behind.
@@ -35,7 +35,7 @@ def pack(
     remove_blob: Callable[[bytes, bytes], None],
 ) -> None:
     """Packs the database up to `until`, collecting garbage if `collect` says so."""
-    with store.pack_lock:
+    with store.pack_turn:
         snapshot = store.db.snapshot()
         last = snapshot.keyspace(_rows.TRANSACTIONS).last()
         if last is None:
@@ -47,8 +47,9 @@ def pack(
             live = set()
             mark(snapshot, _roots(snapshot, until, _rows.ZERO), references, until, live)
         files = blob_files()
-        with store.commit_lock:
-            # A file that was listed belongs to a transaction that has ended by now.
+        with store.turn:
+            # A file that was listed belongs to a transaction that has ended by now, and a snapshot has all of it once it is durable.
+            store.db.transaction(ordered=True).commit()
             now = store.db.snapshot()
             if live is not None and now.glsn != snapshot.glsn:
                 mark(now, _roots(now, until, newest), references, until, live)
@@ -118,7 +119,7 @@ def _has_revision(store: SharedStore, oid: bytes, tid: bytes) -> bool:
 
 
 class _Sweep:
-    """Removes what was not marked, in batches. The caller holds the commit lock."""
+    """Removes what was not marked, in batches. The caller has the turn."""
 
     def __init__(self, store: SharedStore, snapshot: Snapshot, until: bytes, live: set[bytes] | None) -> None:
         self.store, self.snapshot, self.until, self.live = store, snapshot, until, live
@@ -129,7 +130,7 @@ class _Sweep:
         """Removes revisions, then what transactions say of them."""
         # First: an instance that has not seen what goes must not ask which transactions there were.
         packed = max(self.store.meta.get(_rows.META_PACKED, _rows.ZERO), self.until)
-        self.store.meta.put_many({_rows.META_PACKED: packed, _rows.META_OID: self.store.greatest_oid()})
+        self.store.meta.put(_rows.META_PACKED, packed)
         older = _Peek(self.snapshot.keyspace(_rows.HISTORY).items())
         for oid, row in self.snapshot.keyspace(_rows.OBJECTS).items():
             revisions = [(key[8:], data) for key, data in older.group(oid)]

@@ -1,7 +1,7 @@
 """The stores under ZODB storages: one for each folder in a process, however many storages look at it.
 
-What is kept here beside the store is only what a process needs to take turns: the lock of the committing transaction, and the
-oids that it has handed out. What was committed is read from the store.
+What is kept here beside the store is only what a process needs to take turns: the turn of the committing transaction, which all processes share, and
+the oids that it may hand out. What was committed is read from the store.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 from ZODB.POSException import ReadOnlyError, StorageError  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from .. import _native
-from .._errors import Error
+from .._errors import Conflict, Error
+from .._turn import Turn
 from . import _rows
 
 if TYPE_CHECKING:
-    from .._native import Db, Keyspace
+    from .._native import Db, Keyspace, Transaction
 
+OIDS = 1_000
+"""Oids that a process takes at once."""
 TRIM_BYTES = 64 << 20
 """Written bytes after which the log gives back what the tables already hold."""
 
@@ -28,6 +31,9 @@ class SharedStore:
     """An open store with the locks that the storages of this process share."""
 
     def __init__(self, path: str, *, read_only: bool, keep_history: bool, options: dict[str, Any]) -> None:
+        shared: bool = options.get("shared", False)
+        # A store that is only read does not follow the others: here the storage refuses to write.
+        read_only = read_only and not shared
         self.path = path
         self.pid = os.getpid()
         self.users = 0
@@ -38,12 +44,17 @@ class SharedStore:
         except BaseException:
             self.db.close()
             raise
-        self.commit_lock = threading.Lock()
-        self.pack_lock = threading.Lock()
+        self.turn = Turn(path, shared=shared)
+        """Who has it commits: of all threads, and of all processes that share the store."""
+        self.pack_turn = Turn(path, "pack", shared=shared)
         self._oid_lock = threading.Lock()
-        self._oid = 0
+        self._oid = self._last_oid = 0
+        """What was handed out last, and what may be."""
+        self._reserved = 0
+        """Up to here oids are taken, as far as this process knows: others may have taken more since."""
         self._written = 0
-        self.reset_oids()
+        if not read_only:
+            self._know_oids()
 
     def _open_keyspaces(self, keep_history: bool) -> None:
         known = self.db.keyspaces()
@@ -56,15 +67,20 @@ class SharedStore:
         self.objects, self.history, self.transactions, self.meta = spaces
         found = self.meta.get(_rows.META_FORMAT)
         if found is None:
-            self.meta.put_many(
-                {_rows.META_FORMAT: _rows.FORMAT, _rows.META_KEEP_HISTORY: b"1" if keep_history else b"0"}
-            )
-        elif found != _rows.FORMAT:
+            # Of several processes that make it at once, the first one decides.
+            found = self.db.transact(self._make, keep_history)
+        if found != _rows.FORMAT:
             raise StorageError(f"{self.path} holds a ZODB of format {found!r}; this version reads {_rows.FORMAT!r}")
         self.keep_history = self.meta.get(_rows.META_KEEP_HISTORY) == b"1"
         if self.keep_history != keep_history:
             kept = "keeps history" if self.keep_history else "keeps no history"
             raise StorageError(f"{self.path} {kept}: open it with keep_history={self.keep_history}, or convert it")
+
+    def _make(self, tx: Transaction, keep_history: bool) -> bytes:
+        meta = tx.keyspace(self.meta)
+        if _rows.META_FORMAT not in meta:
+            meta.put_many({_rows.META_FORMAT: _rows.FORMAT, _rows.META_KEEP_HISTORY: b"1" if keep_history else b"0"})
+        return meta[_rows.META_FORMAT]
 
     def last_tid(self) -> bytes:
         """The tid of the newest transaction."""
@@ -74,30 +90,45 @@ class SharedStore:
     def new_oid(self) -> bytes:
         """An oid that no object has had."""
         with self._oid_lock:
+            if self._oid == self._last_oid:
+                self._oid = self._reserve(0)
+                self._last_oid = self._reserved
             self._oid += 1
             return self._oid.to_bytes(8, "big")
 
     def saw_oid(self, oid: bytes) -> None:
-        """An object was stored under an oid that may come from elsewhere."""
+        """An object is being stored under an oid that may come from elsewhere."""
         number = int.from_bytes(oid, "big")
-        if number > self._oid:
+        if self._oid < number <= self._last_oid or number > self._reserved:
             with self._oid_lock:
-                self._oid = max(self._oid, number)
+                if self._oid < number <= self._last_oid:
+                    self._oid = number
+                if number > self._reserved:
+                    self._reserve(number)
 
-    def reset_oids(self) -> None:
-        """Continues behind the greatest oid of the store."""
+    def _reserve(self, least: int) -> int:
+        """Takes oids that no other process takes, above `least`; returns the one before the first. The caller holds the lock of oids."""
+        while True:
+            # Not waited for: an object that has one of them is committed after this.
+            tx = self.db.transaction(ordered=True)
+            meta = tx.keyspace(self.meta)
+            before = max(int.from_bytes(meta.get(_rows.META_OID, _rows.ZERO), "big"), least)
+            meta.put(_rows.META_OID, (before + OIDS).to_bytes(8, "big"))
+            with suppress(Conflict):
+                tx.commit_submit()
+                self._reserved = before + OIDS
+                return before
+
+    def _know_oids(self) -> None:
+        """A store whose objects were not stored by this version has oids that were not taken."""
         last = self.objects.last()
-        kept = self.meta.get(_rows.META_OID, _rows.ZERO)
-        with self._oid_lock:
-            self._oid = int.from_bytes(max(kept, last[0] if last else _rows.ZERO), "big")
-
-    def greatest_oid(self) -> bytes:
-        """The greatest oid that was given to an object."""
-        with self._oid_lock:
-            return self._oid.to_bytes(8, "big")
+        self._reserved = int.from_bytes(self.meta.get(_rows.META_OID, _rows.ZERO), "big")
+        if last is not None:
+            self.saw_oid(last[0])
 
     def wrote(self, size: int) -> None:
-        """Counts bytes that were written, and has the log trimmed now and then. The caller holds the commit lock."""
+        """Counts bytes that were written, and has the log trimmed now and then."""
+        # A count that two threads change at once may lose one of them.
         self._written += size
         if self._written >= TRIM_BYTES:
             self._written = 0
@@ -146,3 +177,5 @@ def release(store: SharedStore) -> None:
         if _stores.get(store.path) is store:
             del _stores[store.path]
         store.db.close()
+        store.turn.close()
+        store.pack_turn.close()

@@ -27,11 +27,13 @@ class Undo(UndoLogCompatible):  # type: ignore[misc, unused-ignore]
     _tid: bytes
     _tx_objects: WriteMapping
     _tx_history: WriteMapping
+    _tx_transactions: WriteMapping
     _data_tids: dict[bytes, bytes]
     _undone: bool
     tryToResolveConflict: Callable[..., bytes]
     is_blob_record: Callable[[bytes], bool]
     _check_transaction: Callable[[Any], None]
+    _take_turn: Callable[[], None]
     _write: Callable[[bytes, bytes | None, bytes], None]
     _copy_blob: Callable[[bytes, bytes, bytes], None]
 
@@ -67,7 +69,8 @@ class Undo(UndoLogCompatible):  # type: ignore[misc, unused-ignore]
             undone = b64decode(transaction_id + b"=" * (-len(transaction_id) % 4), validate=False)
         except ValueError:
             undone = b""
-        row = self._shared.transactions.get(undone) if len(undone) == 8 else None
+        self._take_turn()
+        row = self._tx_transactions.get(undone) if len(undone) == 8 else None
         if row is None or not self._shared.keep_history:
             raise UndoError("Invalid transaction id")
         if undone <= self._shared.meta.get(_rows.META_PACKED, _rows.ZERO):
@@ -120,5 +123,5 @@ class Undo(UndoLogCompatible):  # type: ignore[misc, unused-ignore]
         """The revision whose data this one repeats, or the revision itself."""
         if tid == self._tid:
             return self._data_tids.get(oid, tid)
-        row = self._shared.transactions.get(tid)
+        row = self._tx_transactions.get(tid)
         return tid if row is None else _rows.decode_transaction(row).data_tids.get(oid, tid)

@@ -1,14 +1,18 @@
 """Two-phase commit: what a ZODB transaction writes is one transaction of the store.
 
-A transaction holds the commit lock from `tpc_begin` on, so what `store` compares with is what is replaced. Its rows stay invisible
-until `tpc_finish`, whose commit is durable when it returns.
+`store` and its kin keep what they are given, beside all who do the same. `tpc_vote` takes the turn, which one transaction of all processes has at a
+time: it compares with what was committed last, resolves conflicts, and writes the rows. `tpc_finish` orders the commit, gives the turn away,
+and then waits until the commit is durable, in one sync with those that followed. What has to see the newest rows earlier (an undo), or would take too
+much memory, takes the turn before the vote.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ZODB.blob import remove_committed  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from ZODB.POSException import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
     ConflictError,
     POSKeyError,
@@ -19,6 +23,12 @@ from ZODB.POSException import (  # type: ignore[import-untyped, import-not-found
 from ZODB.utils import newTid  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from . import _rows
+
+STAGED_BYTES = 8 << 20
+"""What a transaction keeps in memory while it waits for its turn. A larger one takes the turn before its vote."""
+STAGED_OVERHEAD_BYTES = 200
+
+_STORE, _RESTORE, _DELETE, _CHECK = range(4)
 
 if TYPE_CHECKING:
     from .._native import Transaction, WriteMapping
@@ -34,10 +44,19 @@ class Writing:
     _is_read_only: bool
     _transaction: Any = None
     _tid: bytes = _rows.ZERO
-    """The tid of the transaction that is open."""
+    """The tid of the transaction that has the turn."""
     _tx: Transaction | None = None
+    """The transaction of the store, while this one has the turn."""
     _tx_objects: WriteMapping
     _tx_history: WriteMapping
+    _tx_transactions: WriteMapping
+    _begun: threading.Lock
+    """Held from `tpc_begin` to the end: an instance commits one transaction at a time."""
+    _given_tid: bytes | None
+    _staged: list[tuple[int, bytes, bytes, bytes]]
+    """What waits for the turn: what to do, the oid, a tid, the data."""
+    _staged_bytes: int
+    _staged_blobs: list[tuple[bytes, str]]
     _written: dict[bytes, None]
     _data_tids: dict[bytes, bytes]
     _resolved: list[bytes]
@@ -46,6 +65,8 @@ class Writing:
     _bytes = 0
 
     tryToResolveConflict: Callable[..., bytes]
+    _take_blob_file: Callable[[str], str]
+    _blob_storeblob: Callable[[bytes, bytes, str], None]
     _blob_tpc_abort: Callable[[], None]
     _blob_tpc_finish: Callable[[], None]
     fshelper: Any
@@ -69,30 +90,164 @@ class Writing:
             raise StorageTransactionError(self, transaction)
 
     def tpc_begin(self, transaction: Any, tid: bytes | None = None, status: str = " ") -> None:
-        """Begins to commit a transaction, and waits for another one that is being committed."""
+        """Begins to commit a transaction. Waits for another one that is being committed through this instance."""
         self._check_writable()
         if self._transaction is transaction:
             raise StorageTransactionError("Duplicate tpc_begin calls for same transaction")
-        self._shared.commit_lock.acquire()
-        try:
-            last = self._shared.last_tid()
-            if tid is None:
-                tid = newTid(last)
-            elif tid <= last:
-                raise StorageTransactionError(f"tid {tid.hex()} is not above the last one, {last.hex()}")
-            tx = self._shared.db.transaction()
-            self._tx_objects = tx.keyspace(self._shared.objects)
-            self._tx_history = tx.keyspace(self._shared.history)
-        except BaseException:
-            self._shared.commit_lock.release()
-            raise
-        self._tx, self._tid, self._status = tx, tid, status.encode() if isinstance(status, str) else status
+        if tid is not None:
+            self._check_tid(tid, self._shared.last_tid())
+        self._begun.acquire()
+        self._given_tid, self._status = tid, status.encode() if isinstance(status, str) else status
+        self._staged, self._staged_bytes, self._staged_blobs = [], 0, []
         self._written, self._data_tids, self._resolved = {}, {}, []
         self._undone, self._bytes = False, 0
         self._transaction = transaction
 
+    def _check_tid(self, tid: bytes, last: bytes) -> None:
+        if tid <= last:
+            raise StorageTransactionError(f"tid {tid.hex()} is not above the last one, {last.hex()}")
+
+    # What is to be written, kept until the turn.
+
+    def store(self, oid: bytes, serial: bytes, data: bytes, version: str, transaction: Any) -> None:
+        """Stores a new revision of an object that was read as `serial`."""
+        self._check_transaction(transaction)
+        assert not version
+        self._stage(_STORE, oid, serial, data)
+
+    def restore(self, oid: bytes, serial: bytes, data: bytes | None, version: str, prev_txn: bytes | None, transaction: Any) -> None:
+        """Stores a revision as another database had it, without a look at conflicts."""
+        self._check_transaction(transaction)
+        assert not version
+        self._stage(_RESTORE, oid, prev_txn or b"", data or b"")
+
+    def deleteObject(self, oid: bytes, oldserial: bytes, transaction: Any) -> None:
+        """Deletes an object that an external garbage collection has found unreachable."""
+        self._check_transaction(transaction)
+        self._undone = True
+        self._take_turn()
+        self._stage(_DELETE, oid, oldserial, b"")
+
+    def checkCurrentSerialInTransaction(self, oid: bytes, serial: bytes, transaction: Any) -> None:
+        """Refuses the transaction if an object that it relies on has changed."""
+        self._check_transaction(transaction)
+        self._stage(_CHECK, oid, serial, b"")
+
+    def storeBlob(self, oid: bytes, oldserial: bytes, data: bytes, blobfilename: str, version: str, transaction: Any) -> None:
+        """Stores a revision with a file. The file is the storage's from here on."""
+        self.store(oid, oldserial, data, version, transaction)
+        self._staged_blobs.append((oid, self._take_blob_file(blobfilename)))
+        if self._tx is not None:
+            self._name_blobs()
+
+    def restoreBlob(
+        self, oid: bytes, serial: bytes, data: bytes, blobfilename: str, prev_txn: bytes | None, transaction: Any
+    ) -> None:
+        """As `restore`, with a file."""
+        # A pack may remove a file that has its name while no transaction has the turn.
+        self._check_transaction(transaction)
+        self._take_turn()
+        self.restore(oid, serial, data, "", prev_txn, transaction)
+        self._blob_storeblob(oid, serial, blobfilename)
+
+    def _stage(self, kind: int, oid: bytes, tid: bytes, data: bytes) -> None:
+        self._staged.append((kind, oid, tid, data))
+        self._staged_bytes += len(data) + STAGED_OVERHEAD_BYTES
+        if self._tx is not None:
+            self._write_staged()
+        elif self._staged_bytes > STAGED_BYTES:
+            self._take_turn()
+
+    # The turn.
+
+    def _take_turn(self) -> None:
+        """From here on no other transaction is committed until this one has ended."""
+        if self._tx is not None:
+            return
+        self._shared.turn.acquire()
+        try:
+            # Those before it may not be durable yet; this one is not before they are.
+            tx = self._shared.db.transaction(ordered=True)
+            self._tx_objects = tx.keyspace(self._shared.objects)
+            self._tx_history = tx.keyspace(self._shared.history)
+            self._tx_transactions = tx.keyspace(self._shared.transactions)
+            found = self._tx_transactions.last()
+            last = found[0] if found else _rows.ZERO
+            if self._given_tid is not None:
+                self._check_tid(self._given_tid, last)
+            self._tid = self._given_tid or newTid(last)
+        except BaseException:
+            self._shared.turn.release()
+            raise
+        self._tx = tx
+        self._write_staged()
+        self._name_blobs()
+
+    def _name_blobs(self) -> None:
+        blobs, self._staged_blobs = self._staged_blobs, []
+        for oid, path in blobs:
+            self._blob_storeblob(oid, self._tid, path)
+
+    def _write_staged(self) -> None:
+        """Compares what was kept with what is replaced, and writes it."""
+        staged, self._staged, self._staged_bytes = self._staged, [], 0
+        oids = list(dict.fromkeys(entry[1] for entry in staged))
+        rows: dict[bytes, bytes | None] = dict(zip(oids, self._tx_objects.get_many(oids), strict=True))
+        objects: dict[bytes, bytes] = {}
+        history: dict[bytes, bytes] = {}
+        keeps, tid = self._shared.keep_history, self._tid
+        for kind, oid, serial, data in staged:
+            current = rows[oid]
+            if kind == _CHECK:
+                self._check_serial(oid, serial, current)
+                continue
+            if current is None:
+                self._shared.saw_oid(oid)
+            if kind == _STORE:
+                data = self._resolved_data(oid, serial, data, current)
+            elif kind == _DELETE:
+                self._check_deletion(oid, serial, current)
+            if current is not None and current[:8] != tid and keeps:
+                history[oid + current[:8]] = current[8:]
+                self._bytes += len(current)
+            self._bytes += len(data)
+            self._written[oid] = None
+            self._data_tids.pop(oid, None)
+            if kind == _RESTORE and serial:
+                self._data_tids[oid] = serial
+            rows[oid] = objects[oid] = tid + data
+        if objects:
+            self._tx_objects.put_many(objects)
+        if history:
+            self._tx_history.put_many(history)
+
+    def _resolved_data(self, oid: bytes, serial: bytes, data: bytes, current: bytes | None) -> bytes:
+        if current is None or current[:8] == serial or current[:8] == self._tid:
+            return data
+        committed = current[:8]
+        if len(current) == 8:
+            raise ConflictError(oid=oid, serials=(committed, serial), data=data)
+        if oid == serial == _rows.ZERO and data == current[8:]:
+            # The root of a database that two processes make at once.
+            return data
+        data = self.tryToResolveConflict(oid, committed, serial, data, committedData=current[8:])
+        self._resolved.append(oid)
+        return data
+
+    def _check_deletion(self, oid: bytes, serial: bytes, current: bytes | None) -> None:
+        if current is None or len(current) == 8:
+            raise POSKeyError(oid)
+        if current[:8] != serial:
+            raise ConflictError(oid=oid, serials=(current[:8], serial))
+
+    def _check_serial(self, oid: bytes, serial: bytes, current: bytes | None) -> None:
+        if current is None or len(current) == 8:
+            raise POSKeyError(oid)
+        if current[:8] != serial and current[:8] != self._tid:
+            raise ReadConflictError(oid=oid, serials=(current[:8], serial))
+
     def _write(self, oid: bytes, current: bytes | None, data: bytes) -> None:
-        """Makes `data` the newest revision, and `current` one of the history."""
+        """Makes `data` the newest revision, and `current` one of the history. For an undo, which has the turn."""
         if current is not None and current[:8] != self._tid and self._shared.keep_history:
             self._tx_history.put(oid + current[:8], current[8:])
             self._bytes += len(current)
@@ -101,81 +256,38 @@ class Writing:
         self._written[oid] = None
         self._data_tids.pop(oid, None)
 
-    def store(self, oid: bytes, serial: bytes, data: bytes, version: str, transaction: Any) -> None:
-        """Stores a new revision of an object that was read as `serial`."""
-        self._check_transaction(transaction)
-        assert not version
-        current = self._tx_objects.get(oid)
-        if current is None:
-            self._shared.saw_oid(oid)
-        elif current[:8] != serial and current[:8] != self._tid:
-            committed = current[:8]
-            if len(current) == 8:
-                raise ConflictError(oid=oid, serials=(committed, serial), data=data)
-            data = self.tryToResolveConflict(oid, committed, serial, data, committedData=current[8:])
-            self._resolved.append(oid)
-        self._write(oid, current, data)
-
-    def restore(self, oid: bytes, serial: bytes, data: bytes | None, version: str, prev_txn: bytes | None, transaction: Any) -> None:
-        """Stores a revision as another database had it, without a look at conflicts."""
-        self._check_transaction(transaction)
-        assert not version
-        current = self._tx_objects.get(oid)
-        if current is None:
-            self._shared.saw_oid(oid)
-        self._write(oid, current, data or b"")
-        if prev_txn is not None:
-            self._data_tids[oid] = prev_txn
-
-    def deleteObject(self, oid: bytes, oldserial: bytes, transaction: Any) -> None:
-        """Deletes an object that an external garbage collection has found unreachable."""
-        self._check_transaction(transaction)
-        current = self._tx_objects.get(oid)
-        if current is None or len(current) == 8:
-            raise POSKeyError(oid)
-        if current[:8] != oldserial:
-            raise ConflictError(oid=oid, serials=(current[:8], oldserial))
-        self._undone = True
-        self._write(oid, current, b"")
-
-    def checkCurrentSerialInTransaction(self, oid: bytes, serial: bytes, transaction: Any) -> None:
-        """Refuses the transaction if an object that it relies on has changed."""
-        self._check_transaction(transaction)
-        current = self._tx_objects.get(oid)
-        if current is None or len(current) == 8:
-            raise POSKeyError(oid)
-        if current[:8] != serial and current[:8] != self._tid:
-            raise ReadConflictError(oid=oid, serials=(current[:8], serial))
+    # The end.
 
     def tpc_vote(self, transaction: Any) -> list[bytes]:
         """Promises that `tpc_finish` can commit. The oids whose conflicts were resolved."""
         self._check_transaction(transaction)
-        tx = self._tx
-        assert tx is not None
         extension = getattr(transaction, "extension_bytes", None)
         if extension is None:
             from ZODB._compat import dumps  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
             extension = dumps(transaction.extension, 3) if transaction.extension else b""
+        texts = _as_bytes(transaction.user), _as_bytes(transaction.description)
+        self._take_turn()
         row = _rows.TransactionRow(
             self._status,
-            _as_bytes(transaction.user),
-            _as_bytes(transaction.description),
+            *texts,
             extension,
             tuple(self._written),
             self._data_tids,
         )
-        tx.keyspace(self._shared.transactions).put(self._tid, row.encode())
+        self._tx_transactions.put(self._tid, row.encode())
         return self._resolved
 
     def tpc_finish(self, transaction: Any, f: Callable[[bytes], object] | None = None) -> bytes:
         """Commits; returns the tid once the transaction is durable."""
         self._check_transaction(transaction)
         tx, tid = self._tx, self._tid
-        assert tx is not None
+        assert tx is not None, "tpc_vote comes before tpc_finish"
         try:
-            tx.commit()
+            ticket = tx.commit_submit()
             self._blob_tpc_finish()
+            self._give_turn()
+            ticket.wait()
             if self._seen is not None and not self._undone:
                 # The objects of the connection are already as it has stored them.
                 self._own_tids.add(tid)
@@ -197,12 +309,20 @@ class Writing:
         finally:
             self._end()
 
+    def _give_turn(self) -> None:
+        if self._tx is not None:
+            self._tx = None
+            del self._tx_objects, self._tx_history, self._tx_transactions
+            self._shared.turn.release()
+
     def _end(self) -> None:
-        self._tx = None
-        del self._tx_objects, self._tx_history
-        self._written, self._data_tids, self._resolved = {}, {}, []
+        self._give_turn()
+        blobs, self._staged_blobs = self._staged_blobs, []
+        for _, path in blobs:
+            remove_committed(path)
+        self._staged, self._written, self._data_tids, self._resolved = [], {}, {}, []
         self._transaction = None
-        self._shared.commit_lock.release()
+        self._begun.release()
 
     def tpc_transaction(self) -> Any:
         """The transaction that is being committed."""

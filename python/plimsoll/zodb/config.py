@@ -4,7 +4,8 @@
     <zodb>
       <plimsoll>
         path /var/lib/app/data.plimsoll
-        memory 256MB
+        shared on
+        memory-total 256MB
         blob-dir /var/lib/app/blobs
       </plimsoll>
     </zodb>
@@ -35,6 +36,8 @@ class PlimsollFactory:
             create=config.create,
             blob_dir=config.blob_dir,
             memory=config.memory,
+            memory_total=config.memory_total,
+            shared=config.shared,
             durability=config.durability,
             pack_gc=config.pack_gc,
         )

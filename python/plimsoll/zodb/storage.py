@@ -40,7 +40,8 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
     """A ZODB storage in the folder `path`.
 
     `keep_history=False` keeps the newest revision alone: no undo, less to write. `blob_dir` is the folder of blobs; without it, there are none.
-    `memory` bounds what the store holds in memory, `durability` says whether a finished transaction survives a power cut ("sync") or only the
+    With `shared`, other processes may have the folder open as well, each with `shared`; `memory_total` then bounds what the stores of all of them hold in
+    memory, and each has an equal part. `memory` bounds what the store of this process holds in memory, `durability` says whether a finished transaction survives a power cut ("sync") or only the
     end of the process ("buffered"). `pack_gc` is whether `pack` collects garbage.
     """
 
@@ -54,6 +55,8 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
         create: bool = False,
         blob_dir: str | os.PathLike[str] | None = None,
         memory: int | str | None = None,
+        memory_total: int | str | None = None,
+        shared: bool = False,
         durability: str = "sync",
         pack_gc: bool = True,
     ) -> None:
@@ -62,9 +65,11 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
         self._is_read_only = read_only
         self._pack_gc = pack_gc
         self._blob_dir = None if blob_dir is None else os.path.abspath(os.fspath(blob_dir))
-        options: dict[str, Any] = {"durability": durability}
+        options: dict[str, Any] = {"durability": durability, "shared": shared}
         if memory is not None:
             options["memory"] = memory
+        if memory_total is not None:
+            options["memory_total"] = memory_total
         self._shared = _shared.acquire(path, read_only=read_only, keep_history=keep_history, options=options)
         try:
             self._begin()
@@ -77,6 +82,7 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
     def _begin(self) -> None:
         """The state of a fresh instance."""
         self._lock = threading.RLock()
+        self._begun = threading.Lock()
         self._objects = self._shared.objects
         self._own_tids = set()
         self._closed = False
@@ -157,14 +163,13 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
     def zap_all(self, **_options: object) -> None:
         """Removes everything, at once and for ever."""
         self._check_writable()
-        with self._shared.pack_lock, self._shared.commit_lock:
-            kept = self._shared.meta.scan()
-            with self._shared.db.transaction() as tx:
+        with self._shared.pack_turn, self._shared.turn:
+            with self._shared.db.transaction(ordered=True) as tx:
+                kept = tx.keyspace(self._shared.meta).scan()
                 for space in (self._shared.objects, self._shared.history, self._shared.transactions, self._shared.meta):
                     tx.keyspace(space).clear()
-                names = (_rows.META_FORMAT, _rows.META_KEEP_HISTORY)
+                names = (_rows.META_FORMAT, _rows.META_KEEP_HISTORY, _rows.META_OID)
                 tx.keyspace(self._shared.meta).put_many([(key, value) for key, value in kept if key in names])
-            self._shared.reset_oids()
             if self._blob_dir is not None:
                 for entry in os.scandir(self._blob_dir):
                     if entry.name.startswith("0x"):

@@ -1,4 +1,4 @@
-"""`plimsoll://` for zodburi: `plimsoll:///var/lib/app/data.plimsoll?memory=256MB&blob_dir=/var/lib/app/blobs`.
+"""`plimsoll://` for zodburi: `plimsoll:///var/lib/app/data.plimsoll?shared=1&memory_total=256MB&blob_dir=/var/lib/app/blobs`.
 
 The parameters are those of `PlimsollStorage`. What it does not know goes to the database, as `connection_pool_size` does.
 """
@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from .storage import PlimsollStorage
 
-_SWITCHES = ("keep_history", "read_only", "create", "pack_gc")
-_TEXTS = ("name", "blob_dir", "memory", "durability")
+_SWITCHES = ("keep_history", "read_only", "create", "pack_gc", "shared")
+_TEXTS = ("name", "blob_dir", "memory", "memory_total", "durability")
 
 
 def resolve(uri: str) -> tuple[Callable[[], PlimsollStorage], dict[str, str]]:

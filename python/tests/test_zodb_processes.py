@@ -1,0 +1,246 @@
+"""A ZODB that several processes have open at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transaction
+import ZODB
+from ZODB.POSException import POSKeyError, ReadOnlyError
+
+import plimsoll
+
+sys.path.insert(0, str(Path(__file__).parent))
+import zodb_workers
+from zodb_workers import check_bank, make_bank, storage
+
+CONTEXT = multiprocessing.get_context("forkserver")
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    """Kills the processes of a test that ends."""
+    transaction.abort()
+    yield
+    transaction.abort()
+    for child in multiprocessing.active_children():
+        child.kill()
+        child.join()
+
+
+def run(*calls: tuple[Any, ...]) -> None:
+    """Runs calls, each in a process of its own, to their ends."""
+    processes = [CONTEXT.Process(target=function, args=arguments) for function, *arguments in calls]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(100)
+        assert process.exitcode == 0
+
+
+class Worker:
+    """A process that is killed now and then, and what it has told."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.function, self.arguments = function, arguments
+        self.told: list[Any] = []
+        self.start()
+
+    def start(self) -> None:
+        """Starts it anew."""
+        self.pipe, end = CONTEXT.Pipe(duplex=False)
+        self.process = CONTEXT.Process(target=self.function, args=(*self.arguments, random.randrange(1 << 30), end))
+        self.process.start()
+        end.close()
+
+    def listen(self) -> None:
+        """Takes in what it has told."""
+        try:
+            while self.pipe.poll():
+                self.told.append(self.pipe.recv())
+        except EOFError:
+            pass
+
+    def kill(self) -> None:
+        """Kills it, wherever it is."""
+        assert self.process.exitcode is None, "it ended by itself: see its output"
+        self.process.kill()
+        self.process.join()
+        self.listen()
+        self.pipe.close()
+
+
+def test_writers_and_readers_in_many_processes_that_are_killed_keep_a_bank_in_order(path: str) -> None:
+    random.seed(17)
+    make_bank(path)
+    writers = [Worker(zodb_workers.write, path, writer) for writer in range(4)]
+    readers = [Worker(zodb_workers.read, path) for _ in range(4)]
+    db = ZODB.DB(storage(path))
+    connection = db.open()
+    kills, packs, start = 0, 0, time.monotonic()
+    while kills < 14 or min(len(worker.told) for worker in writers + readers) < 20:
+        assert time.monotonic() - start < 90
+        time.sleep(0.3)
+        victim = random.choice(writers + readers)
+        # One that has done something since it was started.
+        if victim.pipe.poll():
+            victim.kill()
+            victim.start()
+            kills += 1
+        connection.sync()
+        check_bank(connection.root())
+        if kills >= 5 * (packs + 1):
+            db.pack(time.time() - 1)
+            packs += 1
+        for worker in writers + readers:
+            worker.listen()
+    for worker in writers + readers:
+        worker.kill()
+    assert packs >= 2
+
+    connection.sync()
+    root = connection.root()
+    transfers = check_bank(root)
+    acknowledged = sum(len(writer.told) for writer in writers)
+    # What was acknowledged is there; of each that was killed, at most one more.
+    assert acknowledged <= transfers <= acknowledged + kills + len(writers)
+    for number, writer in enumerate(writers):
+        for note, tid in writer.told:
+            assert root["notes"][number][note].number == note and tid
+    tids = [tid for writer in writers for _, tid in writer.told]
+    assert len(set(tids)) == len(tids)
+    of_each = [[tid for _, tid in writer.told] for writer in writers]
+    assert all(numbers == sorted(numbers) for numbers in of_each)
+    # The history that the packs have left is whole.
+    seen = [record.tid for record in db.storage.iterator() if list(record) is not None]
+    assert seen == sorted(set(seen))
+    db.close()
+    with plimsoll.open(path, memory="32MiB") as store:
+        assert store.verify().ok
+
+
+def test_oids_and_tids_of_several_processes_are_all_different(path: str) -> None:
+    make_bank(path)
+    results = CONTEXT.Queue()
+    run(*[(zodb_workers.add_objects, path, writer, 30, results) for writer in range(4)])
+    stored = [results.get(timeout=60) for _ in range(120)]
+    oids = [oid for made, _ in stored for oid in made]
+    assert len(set(oids)) == len(oids) == 120 * 20
+    tids = [tid for _, tid in stored]
+    assert len(set(tids)) == len(tids)
+    with plimsoll.open(path, memory="32MiB") as store:
+        assert len(store.keyspace("zodb.objects")) >= 120 * 20
+
+
+def test_a_connection_hears_of_what_another_process_has_changed(path: str) -> None:
+    make_bank(path)
+    db = ZODB.DB(storage(path))
+    connection = db.open()
+    notes = connection.root()["notes"]
+    before = {writer: len(made) for writer, made in notes.items()}
+    results = CONTEXT.Queue()
+    run((zodb_workers.add_objects, path, 3, 2, results))
+    # A transaction goes on in the state in which it began.
+    assert {writer: len(made) for writer, made in notes.items()} == before
+    untouched, changed = connection.root()["accounts"], notes[3]
+    untouched[0], changed.get(0)
+    transaction.abort()
+    connection.sync()
+    assert changed._p_state == -1 and untouched._p_state == 0, "only what has changed is loaded again"
+    assert len(notes[3]) == 2
+    db.close()
+
+
+def test_one_that_is_killed_between_vote_and_finish_leaves_nothing_and_holds_nobody_up(path: str) -> None:
+    make_bank(path)
+    voted = CONTEXT.Event()
+    process = CONTEXT.Process(target=zodb_workers.hold_a_vote, args=(path, voted))
+    process.start()
+    assert voted.wait(60)
+    db = ZODB.DB(storage(path))
+    with db.transaction() as connection:
+        assert connection.root()["transfers"]() == 0
+    process.kill()
+    process.join()
+    with db.transaction() as connection:
+        connection.root()["transfers"].change(5)
+    with db.transaction() as connection:
+        assert connection.root()["transfers"]() == 5
+    db.close()
+
+
+def test_an_undo_and_a_pack_see_what_other_processes_have_committed(path: str) -> None:
+    make_bank(path)
+    db = ZODB.DB(storage(path))
+    results = CONTEXT.Queue()
+    run((zodb_workers.add_objects, path, 1, 3, results))
+    log = db.undoLog(0, 1)
+    db.undo(log[0]["id"])
+    transaction.commit()
+    with db.transaction() as connection:
+        assert sorted(connection.root()["notes"][1]) == [0, 1]
+        oids = [note._p_oid for note in connection.root()["notes"][1][0]]
+    gone = [results.get(timeout=60) for _ in range(3)][2][0]
+    time.sleep(0.01)
+    db.pack(time.time())
+    load = db.storage.load
+    assert all(load(oid)[0] for oid in oids)
+    # They were not stored again by the undo, and nothing refers to them any more.
+    for oid in gone:
+        with pytest.raises(POSKeyError):
+            load(oid)
+    db.close()
+
+
+def test_a_blob_of_another_process_is_read_and_packed(path: str, tmp_path: Path) -> None:
+    make_bank(path)
+    blobs = str(tmp_path / "blobs")
+    run((zodb_workers.store_blob, path, blobs, b"first"))
+    db = ZODB.DB(storage(path, blob_dir=blobs))
+    with db.transaction() as connection, connection.root()["blob"].open() as file:
+        assert file.read() == b"first"
+    run((zodb_workers.store_blob, path, blobs, b"second"))
+    with db.transaction() as connection, connection.root()["blob"].open() as file:
+        assert file.read() == b"second"
+    assert len(list((tmp_path / "blobs").rglob("*.blob"))) == 2
+    time.sleep(0.01)
+    db.pack(time.time())
+    assert len(list((tmp_path / "blobs").rglob("*.blob"))) == 1
+    db.close()
+
+
+def test_of_several_processes_that_make_a_database_at_once_all_get_the_same(path: str) -> None:
+    barrier = CONTEXT.Barrier(4)
+    run(*[(zodb_workers.open_new, path, barrier)] * 4)
+    db = ZODB.DB(storage(path))
+    with db.transaction() as connection:
+        assert len(connection.root()) == 4
+    db.close()
+
+
+def test_a_read_only_storage_of_a_shared_store_follows_the_others(path: str) -> None:
+    make_bank(path)
+    results = CONTEXT.Queue()
+    writer = CONTEXT.Process(target=zodb_workers.add_objects, args=(path, 2, 3, results))
+    db = ZODB.DB(storage(path, read_only=True))
+    with db.transaction() as connection:
+        assert len(connection.root()["notes"][2]) == 0
+    writer.start()
+    deadline = time.monotonic() + 60
+    while True:
+        with db.transaction() as connection:
+            if len(connection.root()["notes"][2]) == 3:
+                break
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    writer.kill()
+    with pytest.raises(ReadOnlyError), db.transaction() as connection:
+        connection.root()["x"] = 1
+    db.close()
