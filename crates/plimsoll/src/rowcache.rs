@@ -13,9 +13,12 @@
 //! 3. An entry is used only for a moment that is not older than its version.
 //! 4. Dropping all entries at any moment changes no answer.
 //!
+//! Beside these there are rows of the past ([`past`]), for moments that are older than the newest version.
+//!
 //! A value is inserted if its read had to load a page. A value that resident pages answer is cached twice only while memory is free
 //! ([`share`]): a row is found faster than a page and a row in it. Range walks do not use the cache.
 
+pub(crate) mod past;
 pub(crate) mod share;
 #[cfg(test)]
 mod tests;
@@ -60,6 +63,8 @@ struct Kept {
     /// The number of the set of runs from which fills are accepted.
     runs: AtomicU64,
     fills: AtomicU64,
+    /// Reads that found a row of the past of another moment.
+    reads_of_others: AtomicU64,
     balance: Balance,
     /// Whether there was memory to lend at the last look.
     is_lent: AtomicBool,
@@ -98,6 +103,7 @@ impl RowCache {
             pool: Arc::clone(pool),
             runs: AtomicU64::new(0),
             fills: AtomicU64::new(0),
+            reads_of_others: AtomicU64::new(0),
             balance,
             is_lent: AtomicBool::new(false),
         };
@@ -116,20 +122,7 @@ impl RowCache {
         let Some(kept) = &self.kept else { return };
         // Acquire: pairs with the Release in `begin_runs`; the cache's lock decides the order, see there.
         let is_current = || kept.runs.load(Ordering::Acquire) == runs;
-        let parts = [&glsn.0.to_le_bytes(), value];
-        if missed {
-            cache.insert_if(key, &parts, is_current);
-        // Relaxed: an old answer costs a row, or room for one.
-        } else if kept.is_lent.load(Ordering::Relaxed) {
-            cache.offer(key, &parts, is_current);
-        } else if !is_sampled(key) {
-            return;
-        }
-        // Relaxed: an independent counter.
-        if kept.fills.fetch_add(1, Ordering::Relaxed).is_multiple_of(FILLS_BETWEEN_LOOKS) {
-            let is_lent = kept.balance.look(&kept.cache(), &kept.pool, &kept.budget);
-            kept.is_lent.store(is_lent, Ordering::Relaxed);
-        }
+        kept.fill(cache, missed, key, &[&glsn.0.to_le_bytes(), value], is_current);
     }
 
     /// Gives memory that was lent back if too little of the budget is free. Reads that fill do so as well; a store that only writes or walks
@@ -229,9 +222,7 @@ impl RowCache {
 impl RowHandle {
     /// The cached value of an index key as of `at`. The caller has checked that nothing above the runs has a version for that moment.
     pub(crate) fn get(&self, key: &[u8], at: Glsn, budget: &Budget) -> Result<Option<Value>, OutOfBudget> {
-        let Some(cache) = &self.cache else { return Ok(None) };
-        let seen = cache.read_if(key, |entry| see(entry, at, None));
-        value_of(seen, cache, key, at, budget)
+        self.find::<Newest>(key, at, budget)
     }
 
     /// As [`RowHandle::get`], but calls `look` with the value, in its place if it is there in one piece. `look` is taken if there is a value.
@@ -242,28 +233,44 @@ impl RowHandle {
         budget: &Budget,
         look: &mut Option<impl FnOnce(&[u8]) -> T>,
     ) -> Result<Option<T>, OutOfBudget> {
+        self.lend::<Newest, T>(key, at, budget, look)
+    }
+
+    /// Whether a value of an index key as of `at` is cached; the condition of [`RowHandle::get`] applies.
+    pub(crate) fn contains(&self, key: &[u8], at: Glsn) -> bool {
+        let is_kept = |entry: Entry<'_>| Newest::answers(entry, at).then_some(());
+        self.cache.as_ref().is_some_and(|cache| cache.read_if(key, is_kept).is_some())
+    }
+
+    fn find<H: Head>(&self, key: &[u8], at: Glsn, budget: &Budget) -> Result<Option<Value>, OutOfBudget> {
+        let Some(cache) = &self.cache else { return Ok(None) };
+        let seen = cache.read_if(key, |entry| see::<H>(entry, at, None));
+        value_of::<H>(seen, cache, key, at, budget)
+    }
+
+    fn lend<H: Head, T>(
+        &self,
+        key: &[u8],
+        at: Glsn,
+        budget: &Budget,
+        look: &mut Option<impl FnOnce(&[u8]) -> T>,
+    ) -> Result<Option<T>, OutOfBudget> {
         let Some(cache) = &self.cache else { return Ok(None) };
         let lent = cache.read_if(key, |entry| {
-            let is_whole = |first: &&[u8]| first.len() == entry.len() && version_of(entry) <= at;
+            let is_whole = |first: &&[u8]| first.len() == entry.len() && H::answers(entry, at);
             match entry.pieces().next().filter(is_whole) {
-                Some(whole) => look.take().map(|look| Ok(look(&whole[GLSN_BYTES..]))),
-                None => see(entry, at, None).map(Err),
+                Some(whole) => look.take().map(|look| Ok(look(&whole[H::BYTES..]))),
+                None => see::<H>(entry, at, None).map(Err),
             }
         });
         match lent {
             None => Ok(None),
             Some(Ok(looked)) => Ok(Some(looked)),
             Some(Err(seen)) => {
-                let value = value_of(Some(seen), cache, key, at, budget)?;
+                let value = value_of::<H>(Some(seen), cache, key, at, budget)?;
                 Ok(value.and_then(|value| look.take().map(|look| look(&value))))
             }
         }
-    }
-
-    /// Whether a value of an index key as of `at` is cached; the condition of [`RowHandle::get`] applies.
-    pub(crate) fn contains(&self, key: &[u8], at: Glsn) -> bool {
-        let is_kept = |entry: plimsoll_memory::cache::Value<'_>| (version_of(entry) <= at).then_some(());
-        self.cache.as_ref().is_some_and(|cache| cache.read_if(key, is_kept).is_some())
     }
 
     /// Releases as much memory as possible: for a cache that only old views still use.
@@ -276,6 +283,23 @@ impl RowHandle {
 }
 
 impl Kept {
+    /// Inserts an entry if its read `missed` a page, or if memory is free.
+    fn fill(&self, cache: &Cache, missed: bool, key: &[u8], parts: &[&[u8]], is_current: impl FnOnce() -> bool) {
+        if missed {
+            cache.insert_if(key, parts, is_current);
+        // Relaxed: an old answer costs a row, or room for one.
+        } else if self.is_lent.load(Ordering::Relaxed) {
+            cache.offer(key, parts, is_current);
+        } else if !is_sampled(key) {
+            return;
+        }
+        // Relaxed: an independent counter.
+        if self.fills.fetch_add(1, Ordering::Relaxed).is_multiple_of(FILLS_BETWEEN_LOOKS) {
+            let is_lent = self.balance.look(&self.cache(), &self.pool, &self.budget);
+            self.is_lent.store(is_lent, Ordering::Relaxed);
+        }
+    }
+
     fn handle(&self) -> MutexGuard<'_, RowHandle> {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -320,6 +344,29 @@ fn sum_of(earlier: &CacheStats, mut now: CacheStats) -> CacheStats {
     now
 }
 
+type Entry<'a> = plimsoll_memory::cache::Value<'a>;
+
+/// What an entry has in front of its value.
+trait Head {
+    /// Its length.
+    const BYTES: usize;
+
+    /// Whether the entry is the value as of `at`.
+    fn answers(entry: Entry<'_>, at: Glsn) -> bool;
+}
+
+/// The head of a key's newest value: the GLSN of its version.
+struct Newest;
+
+impl Head for Newest {
+    const BYTES: usize = GLSN_BYTES;
+
+    fn answers(entry: Entry<'_>, at: Glsn) -> bool {
+        let [version] = glsns_of(entry);
+        version <= at
+    }
+}
+
 /// The result of looking at an entry.
 enum Seen {
     Value(Buffer),
@@ -327,19 +374,18 @@ enum Seen {
     Large(u64),
 }
 
-/// Copies the value of an entry, unless it is younger than `at`. Memory for a large one is reserved first, and not while the cache pins the
-/// entry.
-fn see(entry: plimsoll_memory::cache::Value<'_>, at: Glsn, room: Option<Buffer>) -> Option<Seen> {
-    let len = entry.len() - GLSN_BYTES;
-    (version_of(entry) <= at).then(|| match room {
-        Some(room) if len <= room.capacity() => Seen::Value(copy(entry, room)),
-        None if is_free(len as u64) => Seen::Value(copy(entry, Vec::with_capacity(len).into())),
+/// Copies the value of an entry, if it is that of `at`. Memory for a large one is reserved first, and not while the cache pins the entry.
+fn see<H: Head>(entry: Entry<'_>, at: Glsn, room: Option<Buffer>) -> Option<Seen> {
+    let len = entry.len() - H::BYTES;
+    H::answers(entry, at).then(|| match room {
+        Some(room) if len <= room.capacity() => Seen::Value(copy(entry, H::BYTES, room)),
+        None if is_free(len as u64) => Seen::Value(copy(entry, H::BYTES, Vec::with_capacity(len).into())),
         _ => Seen::Large(len as u64),
     })
 }
 
 /// The value that was seen; a large one is accessed again once there is memory for it.
-fn value_of(
+fn value_of<H: Head>(
     mut seen: Option<Seen>,
     cache: &Cache,
     key: &[u8],
@@ -353,28 +399,29 @@ fn value_of(
             Some(Seen::Large(len)) => {
                 let room = room_for(budget, len)?;
                 // The second access of the same read.
-                seen = cache.peek(key, |entry| see(entry, at, Some(room))).flatten();
+                seen = cache.peek(key, |entry| see::<H>(entry, at, Some(room))).flatten();
             }
         }
     }
 }
 
-fn version_of(entry: plimsoll_memory::cache::Value<'_>) -> Glsn {
-    let mut bytes = [0; GLSN_BYTES];
-    let mut filled = 0;
+/// The GLSNs that an entry begins with.
+fn glsns_of<const N: usize>(entry: Entry<'_>) -> [Glsn; N] {
+    let mut bytes = [[0; GLSN_BYTES]; N];
+    let (flat, mut filled) = (bytes.as_flattened_mut(), 0);
     for piece in entry.pieces() {
-        let fits = piece.len().min(GLSN_BYTES - filled);
-        bytes[filled..filled + fits].copy_from_slice(&piece[..fits]);
+        let fits = piece.len().min(flat.len() - filled);
+        flat[filled..filled + fits].copy_from_slice(&piece[..fits]);
         filled += fits;
-        if filled == GLSN_BYTES {
+        if filled == flat.len() {
             break;
         }
     }
-    Glsn(u64::from_le_bytes(bytes))
+    bytes.map(|bytes| Glsn(u64::from_le_bytes(bytes)))
 }
 
-fn copy(entry: plimsoll_memory::cache::Value<'_>, mut bytes: Buffer) -> Buffer {
-    let mut skip = GLSN_BYTES;
+/// Appends what follows the first `skip` bytes of an entry.
+fn copy(entry: Entry<'_>, mut skip: usize, mut bytes: Buffer) -> Buffer {
     for piece in entry.pieces() {
         let skipped = skip.min(piece.len());
         bytes.extend_from_slice(&piece[skipped..]);

@@ -24,7 +24,7 @@ use crate::index::output::OUTPUT_CHUNKS;
 use crate::index::seat::Seats;
 use crate::index::signals::Signals;
 use crate::index::source::{Memtable, Run};
-use crate::index::view::{Content, View, depth};
+use crate::index::view::{Content, View, depth, newest_in};
 use crate::index::{Context, Horizon};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::lock;
@@ -138,6 +138,7 @@ impl Core {
         let view = View {
             active: Arc::clone(&active),
             closed: Vec::new(),
+            newest_in_runs: newest_in(&runs),
             runs,
             set: 0,
             rows,
@@ -266,6 +267,7 @@ impl Core {
                 view.closed.pop();
                 view.set = set;
             }
+            view.newest_in_runs = newest_in(&change.runs);
             view.runs = change.runs;
             view.depth = depth;
             view.history = change.history;

@@ -59,6 +59,8 @@ pub(crate) struct View {
     pub(crate) closed: Vec<Closed>,
     /// Newest first.
     pub(crate) runs: Vec<Arc<Run>>,
+    /// The newest commit in `runs`.
+    pub(crate) newest_in_runs: Glsn,
     /// Number of this set of runs: it changes each time younger versions enter it.
     pub(crate) set: u64,
     /// The row cache for values of these runs.
@@ -91,6 +93,11 @@ impl Hit {
         self.place.stored()
     }
 
+    /// Whether it is in a run: no commit at or before a moment that can be read puts another version into it.
+    pub(crate) fn is_in_a_run(&self) -> bool {
+        matches!(self.place, Place::Page(_))
+    }
+
     /// Whether it is in a run and known to be the newest version of its key in the view's runs.
     pub(crate) fn is_newest_in_runs(&self) -> bool {
         self.newest_in_runs
@@ -118,6 +125,11 @@ impl Above {
 }
 
 impl View {
+    /// Whether a row of the past may answer a moment: the runs have younger commits.
+    pub(crate) fn is_past(&self, at: Glsn) -> bool {
+        at < self.newest_in_runs
+    }
+
     /// The same runs, and nothing that waits to be flushed.
     pub(crate) fn without_memtables(&self, budget: &Budget) -> Self {
         Self { active: Arc::new(Memtable::new(budget)), closed: Vec::new(), ..self.clone() }
@@ -349,6 +361,11 @@ impl View {
     pub(crate) fn deletions_dropped_in(&self, keyspace: u32) -> Glsn {
         self.limits.deletions_dropped_in(keyspace)
     }
+}
+
+/// The newest commit in runs.
+pub(crate) fn newest_in(runs: &[Arc<Run>]) -> Glsn {
+    runs.iter().map(|run| run.max_glsn()).max().unwrap_or(Glsn::NONE)
 }
 
 /// The most runs that one key can lie in, given the first and the last key of each.

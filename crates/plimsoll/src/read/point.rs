@@ -68,10 +68,14 @@ impl Reader {
     pub(crate) fn get(&self, key: &[u8], at: Glsn) -> Result<Option<Value>> {
         self.read(|view| {
             let above = view.get_above(key, at)?;
-            if above.leaves_it_to_the_runs()
-                && let Some(value) = view.rows.get(key, at, &self.budget)?
-            {
-                return Ok(Some(value));
+            if above.leaves_it_to_the_runs() {
+                let mut kept = view.rows.get(key, at, &self.budget)?;
+                if kept.is_none() && view.is_past(at) {
+                    kept = view.rows.get_past(key, at, &self.budget)?;
+                }
+                if kept.is_some() {
+                    return Ok(kept);
+                }
             }
             borders::hit(Border::SourcesTaken);
             let Some(hit) = view.get_beneath(above, key, at)?.filter(is_there) else { return Ok(None) };
@@ -82,9 +86,7 @@ impl Reader {
                 Ok::<_, Error>(())
             })?;
             borders::hit(Border::ValueLoaded);
-            if hit.is_newest_in_runs() {
-                self.row_cache.fill((view.set, &view.rows), missed, key, glsn, &value);
-            }
+            self.keep_row(view, &hit, missed, (key, at), &value);
             Ok(Some(value))
         })
     }
@@ -105,17 +107,19 @@ impl Reader {
         look: &mut Option<impl FnOnce(&[u8]) -> T>,
     ) -> Result<Option<T>> {
         let above = view.get_above(key, at)?;
-        if above.leaves_it_to_the_runs()
-            && let Some(looked) = view.rows.get_with(key, at, &self.budget, look)?
-        {
-            return Ok(Some(looked));
+        if above.leaves_it_to_the_runs() {
+            let mut looked = view.rows.get_with(key, at, &self.budget, look)?;
+            if looked.is_none() && view.is_past(at) {
+                looked = view.rows.get_past_with(key, at, &self.budget, look)?;
+            }
+            if looked.is_some() {
+                return Ok(looked);
+            }
         }
         let Some(hit) = view.get_beneath(above, key, at)?.filter(is_there) else { return Ok(None) };
         let (glsn, stored, mut missed) = (hit.glsn(), hit.stored(), hit.is_miss());
         let mut lend = |value: &[u8], missed| {
-            if hit.is_newest_in_runs() {
-                self.row_cache.fill((view.set, &view.rows), missed, key, glsn, value);
-            }
+            self.keep_row(view, &hit, missed, (key, at), value);
             Ok(look.take().map(|look| look(value)))
         };
         if let Stored::Inline(value) = stored {
@@ -126,6 +130,15 @@ impl Reader {
             Ok::<_, Error>(())
         })?;
         lend(&value, missed)
+    }
+
+    /// Keeps a value that was read as of `at` as a row, of the present or of the past, if that is worth it.
+    fn keep_row(&self, view: &View, hit: &Hit, missed: bool, (key, at): (&[u8], Glsn), value: &[u8]) {
+        if hit.is_newest_in_runs() {
+            self.row_cache.fill((view.set, &view.rows), missed, key, hit.glsn(), value);
+        } else if view.is_past(at) && hit.is_in_a_run() {
+            self.row_cache.fill_past(&view.rows, missed, key, (hit.glsn(), at), value);
+        }
     }
 
     /// Reads at the newest moment, without opening it: if what it needs is dropped meanwhile, reads again at a newer one.

@@ -21,6 +21,7 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Kind as Memory, Lease};
 use plimsoll_memory::cache::{Cache, Census, Changes, Copies, Standing};
 
+use crate::rowcache::past::is_of_the_past;
 use crate::rowcache::warm::{Row, parts_of};
 use crate::types::error::Result;
 use crate::warm::image::{self, Name, NewFile, RowsName, SEGMENT_BYTES_MAX};
@@ -362,7 +363,7 @@ impl OnDisk {
         let mut at = self.places.start;
         while at < self.places.end {
             at = round.cache.copy_entries(standing, at..self.places.end, &mut copies);
-            for copied in copies.iter().step_by(SAMPLE) {
+            for copied in copies.iter().step_by(SAMPLE).filter(|copied| !is_of_the_past(copied.key)) {
                 let Some((version, _)) = parts_of(copied.value).filter(|(version, _)| *version <= self.at) else {
                     continue;
                 };
@@ -419,7 +420,11 @@ fn write(
                 let Some((glsn, value)) = parts_of(copied.value) else { continue };
                 let bytes = copied.key.len() + copied.value.len();
                 // A flush after this file's position put younger versions there.
-                if glsn > round.position.glsn || bytes > OBJECT_BYTES_MAX || copied.key.len() < 4 {
+                if glsn > round.position.glsn
+                    || bytes > OBJECT_BYTES_MAX
+                    || copied.key.len() < 4
+                    || is_of_the_past(copied.key)
+                {
                     continue;
                 }
                 note_keyspace(&mut keyspaces, copied.key);
