@@ -186,7 +186,14 @@ impl Run<'_> {
 
     /// How processes open a store of a contestant that they share.
     fn opening(&self, peer: PeerKind, processes: u64) -> Opening {
-        Opening { peer, is_alone: false, memory_total: self.settings.memory, processes, is_relaxed: false }
+        Opening {
+            peer,
+            is_alone: false,
+            memory_total: self.settings.memory,
+            processes,
+            is_relaxed: false,
+            is_small: false,
+        }
     }
 
     fn start<'a>(&self, folder: &'a std::path::Path, opening: Opening) -> Start<'a> {

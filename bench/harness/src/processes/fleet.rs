@@ -54,7 +54,7 @@ impl Member {
         ];
         command.args(numbers.iter().flat_map(|(name, value)| [*name, value]));
         command.args(
-            [("--alone", opening.is_alone), ("--relaxed", opening.is_relaxed)]
+            [("--alone", opening.is_alone), ("--relaxed", opening.is_relaxed), ("--small", opening.is_small)]
                 .iter()
                 .filter(|flag| flag.1)
                 .map(|flag| flag.0),

@@ -23,7 +23,13 @@ pub(crate) struct Opening {
     pub(crate) processes: u64,
     /// A commit returns when it can be read, which is before it is durable.
     pub(crate) is_relaxed: bool,
+    /// Segments of the log and memtables are small, so that a short run fills many.
+    pub(crate) is_small: bool,
 }
+
+/// Bytes of small segments and memtables.
+const SMALL_SEGMENT_BYTES: u64 = 4 << 20;
+const SMALL_MEMTABLE_BYTES: u64 = 1 << 20;
 
 /// An open store.
 pub(crate) struct Store {
@@ -35,7 +41,7 @@ pub(crate) struct Store {
 impl Store {
     /// Opens or makes the store in a folder.
     pub(crate) fn open(folder: &Path, opening: &Opening) -> Result<Self> {
-        let Opening { peer, is_alone, memory_total, processes, is_relaxed } = *opening;
+        let Opening { peer, is_alone, memory_total, processes, is_relaxed, is_small } = *opening;
         if peer != PeerKind::Plimsoll {
             ensure!(!is_relaxed, "only Plimsoll is measured with relaxed commits");
             let setup = Setup::new(memory_total / processes);
@@ -44,6 +50,10 @@ impl Store {
         }
         let durability = if is_relaxed { Durability::Buffered } else { Durability::Sync };
         let options = Options::new().retention(Retention::Latest).durability(durability);
+        let options = match is_small {
+            true => options.segment_bytes(SMALL_SEGMENT_BYTES).memtable_bytes(SMALL_MEMTABLE_BYTES),
+            false => options,
+        };
         let options = match is_alone {
             true => options.memory_bytes(memory_total),
             false => options.shared(true).memory_total(memory_total),

@@ -44,6 +44,8 @@ pub(crate) struct ProcessesWorker {
     alone: bool,
     #[arg(long)]
     relaxed: bool,
+    #[arg(long)]
+    small: bool,
     /// Of all processes together
     #[arg(long, value_parser = parse_size)]
     memory: u64,
@@ -66,6 +68,7 @@ impl ProcessesWorker {
             memory_total: self.memory,
             processes: self.processes,
             is_relaxed: self.relaxed,
+            is_small: self.small,
         };
         let store = Store::open(&self.store, &opening)?;
         let mut worker = Worker { store, rows: self.rows, seed: self.seed };
@@ -340,7 +343,8 @@ mod tests {
     }
 
     fn worker(folder: &std::path::Path, peer: PeerKind, is_alone: bool) -> Worker {
-        let opening = Opening { peer, is_alone, memory_total: 64 << 20, processes: 2, is_relaxed: false };
+        let opening =
+            Opening { peer, is_alone, memory_total: 64 << 20, processes: 2, is_relaxed: false, is_small: false };
         Worker { store: Store::open(&folder.join("store"), &opening).unwrap(), rows: 2000, seed: 1 }
     }
 
