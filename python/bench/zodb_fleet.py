@@ -30,7 +30,7 @@ WORKERS = 5
 def open_db(folder: Path, storage: str, postgres: str) -> ZODB.DB:
     """The database as a worker opens it."""
     text = section(storage, folder, "p5", postgres)
-    return config.databaseFromString(text.replace(f"<zodb {storage}>", "<zodb>"))
+    return config.databaseFromString(text.replace(f"<zodb {storage}>", "<zodb>").replace("<zodb plimsoll>", "<zodb>"))
 
 
 def make(folder: Path, storage: str, objects: int, postgres: str) -> None:

@@ -262,12 +262,12 @@ def test_zconfig_opens_one(tmp_path: Path) -> None:
 
 
 def test_zconfig_and_zodburi_open_one_that_is_shared(tmp_path: Path) -> None:
-    text = f"%import plimsoll.zodb\n<plimsoll>\n  path {tmp_path}/data\n  shared on\n  memory-total 64MiB\n</plimsoll>"
+    text = f"%import plimsoll.zodb\n<plimsoll>\n  path {tmp_path}/data\n  shared on\n  warm off\n  memory-total 64MiB\n</plimsoll>"
     storage = config.storageFromString(text)
     (member,) = plimsoll.members(tmp_path / "data")
     assert member.pid == os.getpid() and member.memory_bytes == 64 << 20
     storage.close()
-    factory, _ = resolve_uri(f"plimsoll://{tmp_path}/data?shared=1&memory_total=80MiB")
+    factory, _ = resolve_uri(f"plimsoll://{tmp_path}/data?shared=1&warm=0&memory_total=80MiB")
     storage = factory()
     (member,) = plimsoll.members(tmp_path / "data")
     assert member.memory_bytes == 80 << 20

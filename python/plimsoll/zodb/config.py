@@ -38,6 +38,7 @@ class PlimsollFactory:
             memory=config.memory,
             memory_total=config.memory_total,
             shared=config.shared,
+            warm=config.warm,
             durability=config.durability,
             pack_gc=config.pack_gc,
         )

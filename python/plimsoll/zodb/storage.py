@@ -42,7 +42,8 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
     `keep_history=False` keeps the newest revision alone: no undo, less to write. `blob_dir` is the folder of blobs; without it, there are none.
     With `shared`, other processes may have the folder open as well, each with `shared`; `memory_total` then bounds what the stores of all of them hold in
     memory, and each has an equal part. `memory` bounds what the store of this process holds in memory, `durability` says whether a finished transaction survives a power cut ("sync") or only the
-    end of the process ("buffered"). `pack_gc` is whether `pack` collects garbage.
+    end of the process ("buffered"). `warm=False` leaves out that what was hot comes back
+    after a restart: for processes that live for a few transactions. `pack_gc` is whether `pack` collects garbage.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
         memory: int | str | None = None,
         memory_total: int | str | None = None,
         shared: bool = False,
+        warm: bool = True,
         durability: str = "sync",
         pack_gc: bool = True,
     ) -> None:
@@ -65,7 +67,7 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
         self._is_read_only = read_only
         self._pack_gc = pack_gc
         self._blob_dir = None if blob_dir is None else os.path.abspath(os.fspath(blob_dir))
-        options: dict[str, Any] = {"durability": durability, "shared": shared}
+        options: dict[str, Any] = {"durability": durability, "shared": shared, "warm": warm}
         if memory is not None:
             options["memory"] = memory
         if memory_total is not None:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from .storage import PlimsollStorage
 
-_SWITCHES = ("keep_history", "read_only", "create", "pack_gc", "shared")
+_SWITCHES = ("keep_history", "read_only", "create", "pack_gc", "shared", "warm")
 _TEXTS = ("name", "blob_dir", "memory", "memory_total", "durability")
 
 
