@@ -51,11 +51,11 @@ class Turn:
                 return True
             except BlockingIOError:
                 pass
-            if deadline is None and pause >= _LONGEST_PAUSE:
-                # It is held for long: the system wakes this thread.
+            if deadline is None:
+                # The system wakes this thread. A lock of the system that is waited for has no timeout.
                 fcntl.flock(self._file, fcntl.LOCK_EX)
                 return True
-            if deadline is not None and time.monotonic() >= deadline:
+            if time.monotonic() >= deadline:
                 return False
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
