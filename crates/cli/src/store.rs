@@ -30,6 +30,19 @@ pub(crate) fn open_to_read(globals: &Globals, path: &Path) -> Result<Db, Failure
     Ok(tell_warnings(Db::open(path, options(globals).read_only(true).warm(false))?))
 }
 
+/// Opens a store to read what is newest at any time, if it has processes that share it; otherwise as [`open_to_read`]. Tells whether it does the one.
+pub(crate) fn open_to_follow(globals: &Globals, path: &Path) -> Result<(Db, bool), Failure> {
+    let options = options(globals).read_only(true).warm(false);
+    if plimsoll::members(path, &options)?.is_empty() {
+        return Ok((open_to_read(globals, path)?, false));
+    }
+    match Db::open(path, options.shared(true)) {
+        Ok(db) => Ok((tell_warnings(db), true)),
+        Err(Error::InvalidInput(_) | Error::Locked { .. }) => Ok((open_to_read(globals, path)?, false)),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// How often a store is looked at where another process drops what is read.
 const LOOKS_MAX: u32 = 16;
 

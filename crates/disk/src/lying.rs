@@ -565,6 +565,12 @@ impl Disk for LyingDisk {
         Ok(Box::new(LyingLock { disk: self.clone(), generation: state.generation, folder, file: None, is_shared }))
     }
 
+    fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
+        let state = self.powered(dir)?;
+        let folder = state.tree.folder(dir)?;
+        Ok(state.locked.contains(&folder).then(|| (Some(PID), HERE_ALREADY.to_owned())))
+    }
+
     fn lock_file(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
         drop(self.powered(path)?);
         Ok(self.sharing.lock_file(path))

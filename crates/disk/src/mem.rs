@@ -166,6 +166,12 @@ impl Disk for MemDisk {
         Ok(Box::new(MemLock { disk: self.clone(), folder, bytes: Bytes::default(), is_shared: AtomicBool::new(true) }))
     }
 
+    fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
+        let state = self.state();
+        let folder = state.tree.folder(dir)?;
+        Ok(state.locked.contains(&folder).then(|| (Some(std::process::id()), HERE_ALREADY.to_owned())))
+    }
+
     fn lock_file(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
         Ok(self.sharing.lock_file(path))
     }

@@ -139,6 +139,18 @@ impl Disk for OsDisk {
         Ok(Box::new(OsLockFile::open(path)?))
     }
 
+    fn lock_file_to_read(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
+        Ok(Box::new(OsLockFile::open_to_read(path)?))
+    }
+
+    fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
+        lock::locked_by(dir)
+    }
+
+    fn shared_words_to_read(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
+        Ok(Arc::new(OsWords::open_to_read(path, count)?))
+    }
+
     fn not_for_sharing(&self, path: &Path) -> io::Result<Option<&'static str>> {
         file_system::not_for_sharing(path)
     }

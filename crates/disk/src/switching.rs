@@ -94,6 +94,18 @@ impl Disk for SwitchingDisk {
         self.disk.lock_file(path)
     }
 
+    fn lock_file_to_read(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
+        self.disk.lock_file_to_read(path)
+    }
+
+    fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
+        self.disk.locked_by(dir)
+    }
+
+    fn shared_words_to_read(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
+        self.disk.shared_words_to_read(path, count)
+    }
+
     fn not_for_sharing(&self, path: &Path) -> io::Result<Option<&'static str>> {
         self.disk.not_for_sharing(path)
     }

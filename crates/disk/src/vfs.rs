@@ -214,6 +214,17 @@ pub trait Disk: Send + Sync + Debug {
         Err(of_kind(path, io::ErrorKind::Unsupported))
     }
 
+    /// As [`Disk::lock_file`], of a file that is there, without the right to write to it.
+    fn lock_file_to_read(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
+        self.lock_file(path)
+    }
+
+    /// Who has the folder locked alone, as [`Disk::lock`] would say; `None`: nobody has, though others may share it. Locks nothing and makes no file.
+    fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
+        let _ = dir;
+        Ok(None)
+    }
+
     /// The name of the file system at `path`, if processes cannot share a store there.
     fn not_for_sharing(&self, path: &Path) -> io::Result<Option<&'static str>> {
         let _ = path;
@@ -224,5 +235,10 @@ pub trait Disk: Send + Sync + Debug {
     fn shared_words(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
         let _ = count;
         Err(of_kind(path, io::ErrorKind::Unsupported))
+    }
+
+    /// As [`Disk::shared_words`], of a file that is there, without the right to write to it: the words must not be changed.
+    fn shared_words_to_read(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
+        self.shared_words(path, count)
     }
 }

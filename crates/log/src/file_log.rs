@@ -304,7 +304,7 @@ impl FileLog {
 
     /// Waits until an entry beyond `glsn` is readable, whoever ordered it.
     fn wait_for_members(&self, members: &Members, glsn: Glsn, patience: Duration) -> Result<(), LogError> {
-        let is_there = || members.durable_glsn() > glsn || members.is_poisoned();
+        let is_there = || members.newest().map_or(true, |newest| newest > glsn) || members.is_poisoned();
         let clock = &self.log.env.options.clock;
         let begun = clock.monotonic_nanos();
         while !is_there() {

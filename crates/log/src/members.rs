@@ -13,6 +13,7 @@ mod gathering;
 pub mod holding;
 pub mod keeping;
 pub(crate) mod lock;
+pub mod reading;
 pub(crate) mod requests;
 pub(crate) mod words;
 
@@ -30,10 +31,11 @@ use crate::error::LogError;
 use crate::glsn::Glsn;
 use crate::members::keeping::Keeping;
 use crate::members::lock::{Got, MemberLock, Places};
+use crate::members::reading::Access;
 pub use crate::members::requests::Asked;
 use crate::members::words::{
-    BLOB_MARK, Durable, ENTRIES_MAX, End, FLUSH_WANTED, FOLLOWERS, KEEPER, LOG_FIRST, MAGIC, MANIFEST, NEWS, POISON,
-    Published, SLOT_WORDS, SLOTS, SLOTS_AT, STATE, SYNC, Slot, SlotWord, TURN, WORDS,
+    BLOB_MARK, Durable, ENTRIES_MAX, End, FLUSH_WANTED, FOLLOWERS, INSTANCE, KEEPER, LOG_FIRST, MAGIC, MANIFEST, NEWS,
+    POISON, Published, SLOT_WORDS, SLOTS, SLOTS_AT, STATE, SYNC, Slot, SlotWord, TURN, WORDS,
 };
 
 /// The folder of the locks, in the store's.
@@ -46,7 +48,7 @@ pub const WORDS_FILE: &str = "SHARED";
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Version of the words' layout, and that there is one at all.
-const LAYOUT: u64 = 0x706c_696d_6d62_0005;
+const LAYOUT: u64 = 0x706c_696d_6d62_0006;
 
 /// No blob file is being written.
 const NO_BLOB: u64 = u64::MAX;
@@ -65,7 +67,12 @@ pub struct Members {
     keeping: Keeping,
     slot: usize,
     has_left: AtomicBool,
-    slot_lock: Box<dyn LockFile>,
+    /// `None`: without the right to write to the words there is no slot.
+    slot_lock: Option<Box<dyn LockFile>>,
+    access: Access,
+    /// Of a process that only reads: the words of this instance are followed.
+    instance: AtomicU64,
+    follows: AtomicBool,
     patience: Duration,
     disk: Arc<dyn Disk>,
     dir: PathBuf,
@@ -84,6 +91,8 @@ pub struct Member {
     pub checkpoint: Glsn,
     /// When it joined: microseconds since 1970 UTC.
     pub since_micros: u64,
+    /// Whether it only reads.
+    pub is_reader: bool,
     /// Whether it is this one.
     pub is_here: bool,
     /// Whether it removes files of the log now, and below which GLSN it frees the log.
@@ -106,39 +115,60 @@ impl Members {
         store: &Path,
         patience: Duration,
     ) -> Result<Self, LogError> {
+        let joining = Self::open(disk, clock, store, patience, Access::Writes)?;
+        joining.join.take(patience, 0, &|| false)?;
+        joining.take_slot(store)
+    }
+
+    fn open(
+        disk: &Arc<dyn Disk>,
+        clock: &Arc<dyn Clock>,
+        store: &Path,
+        patience: Duration,
+        access: Access,
+    ) -> Result<Self, LogError> {
         let dir = store.join(LOCKS_DIR);
-        match disk.create_dir(&dir) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error.into()),
-            _ => {}
+        let may_write = access != Access::Watches;
+        if may_write {
+            match disk.create_dir(&dir) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error.into()),
+                _ => {}
+            }
         }
-        let words = disk.shared_words(&store.join(WORDS_FILE), WORDS)?;
+        let file = store.join(WORDS_FILE);
+        let words = if may_write { disk.shared_words(&file, WORDS)? } else { disk.shared_words_to_read(&file, WORDS)? };
         let lock = |name: &str, places: Places| -> Result<MemberLock, LogError> {
-            Ok(MemberLock::new(disk.lock_file(&dir.join(name))?, &words, clock, places))
+            let path = dir.join(name);
+            let file = if may_write { disk.lock_file(&path)? } else { disk.lock_file_to_read(&path)? };
+            Ok(MemberLock::new(file, &words, clock, places))
         };
-        let join = lock("join", words::JOIN)?;
-        join.take(patience, 0, &|| false)?;
-        let (turn, sync) = (lock("turn", TURN)?, lock("sync", SYNC)?);
+        Ok(Self {
+            join: lock("join", words::JOIN)?,
+            turn: lock("turn", TURN)?,
+            sync: lock("sync", SYNC)?,
+            end: Published::end(),
+            durable: Published::durable(),
+            own_turn: Mutex::new(()),
+            keeping: Keeping::default(),
+            slot: SLOTS,
+            has_left: AtomicBool::new(false),
+            slot_lock: None,
+            access,
+            instance: AtomicU64::new(words.words()[INSTANCE].load(Ordering::SeqCst)),
+            follows: AtomicBool::new(false),
+            disk: Arc::clone(disk),
+            patience,
+            dir,
+            words,
+        })
+    }
+
+    fn take_slot(mut self, store: &Path) -> Result<Self, LogError> {
         for slot in 0..SLOTS {
-            let slot_lock = disk.lock_file(&slot_path(&dir, slot))?;
+            let slot_lock = self.disk.lock_file(&slot_path(&self.dir, slot))?;
             if slot_lock.try_lock()? {
-                let (end, durable) = (Published::end(), Published::durable());
-                let (disk, dir) = (Arc::clone(disk), dir.clone());
-                return Ok(Self {
-                    words,
-                    end,
-                    durable,
-                    join,
-                    turn,
-                    own_turn: Mutex::new(()),
-                    sync,
-                    keeping: Keeping::default(),
-                    slot,
-                    has_left: AtomicBool::new(false),
-                    slot_lock,
-                    disk,
-                    dir,
-                    patience,
-                });
+                (self.slot, self.slot_lock) = (slot, Some(slot_lock));
+                return Ok(self);
             }
         }
         Err(LogError::Format {
@@ -155,7 +185,7 @@ impl Members {
     /// `Format` if the words are not those of the living members, or of another version.
     pub fn begin(&self, is_first: bool, pid: u32, now_micros: u64) -> Result<(), LogError> {
         if is_first {
-            self.words.words().iter().for_each(|word| word.store(0, Ordering::SeqCst));
+            self.make_anew()?;
         } else if self.word(MAGIC) != LAYOUT {
             return Err(LogError::Format {
                 message: format!(
@@ -177,6 +207,7 @@ impl Members {
             (SlotWord::Pulse, 0),
             (SlotWord::Budget, 0),
             (SlotWord::Wanted, 0),
+            (SlotWord::Reads, u64::from(self.is_reader())),
             (SlotWord::Since, now_micros),
             (SlotWord::Pid, u64::from(pid)),
         ] {
@@ -202,6 +233,11 @@ impl Members {
 
     /// The words are whole, and others may join.
     pub fn joined(&self) {
+        match self.access {
+            Access::Writes => {}
+            Access::Reads => return self.join.release(),
+            Access::Watches => return self.join.release_without_words(),
+        }
         self.words.words()[MAGIC].store(LAYOUT, Ordering::SeqCst);
         self.join.release();
     }
@@ -211,18 +247,26 @@ impl Members {
     /// # Errors
     /// As for [`Members::join`].
     pub fn leave(&self) -> Result<bool, LogError> {
+        if !self.may_write_words() {
+            return Ok(false);
+        }
         self.join.take(self.patience, self.here(), &|| false)?;
-        Ok(self.others()?.is_empty())
+        Ok(self.writers()?.is_empty())
     }
 
     /// Gives everything back.
     pub fn left(&self) {
+        if !self.may_write_words() {
+            return;
+        }
         self.no_keeper(self.slot);
         self.set(SlotWord::Pid, 0);
         // Before the slot can be another one's.
         self.has_left.store(true, Ordering::SeqCst);
         self.give_keeping_back();
-        self.slot_lock.unlock();
+        if let Some(lock) = &self.slot_lock {
+            lock.unlock();
+        }
         self.join.release();
         // The keeper, if it was this one, is to be replaced.
         self.tell();
@@ -234,7 +278,9 @@ impl Members {
     /// The system.
     pub fn list(&self) -> Result<Vec<Member>, LogError> {
         let mut members = self.others()?;
-        members.push(self.member(self.slot));
+        if self.slot < SLOTS {
+            members.push(self.member(self.slot));
+        }
         members.sort_unstable_by_key(|member| member.since_micros);
         Ok(members)
     }
@@ -267,11 +313,13 @@ impl Members {
             if self.slot_word(slot, SlotWord::Pid).load(Ordering::SeqCst) == 0 {
                 continue;
             }
-            let lock = self.disk.lock_file(&slot_path(&self.dir, slot))?;
+            let lock = self.lock_of(slot)?;
             if lock.try_lock()? {
                 // Its process has ended.
-                self.no_keeper(slot);
-                self.slot_word(slot, SlotWord::Pid).store(0, Ordering::SeqCst);
+                if self.may_write_words() {
+                    self.no_keeper(slot);
+                    self.slot_word(slot, SlotWord::Pid).store(0, Ordering::SeqCst);
+                }
                 lock.unlock();
             } else {
                 others.push(self.member(slot));
@@ -306,6 +354,9 @@ impl Members {
 
     /// What this member has said that it needs of older moments and of the log.
     pub fn own_needs(&self) -> (Glsn, Glsn) {
+        if !self.may_write_words() {
+            return (Glsn::NONE, Glsn::NONE);
+        }
         let word = |word| Glsn(self.slot_word(self.slot, word).load(Ordering::SeqCst));
         (word(SlotWord::Floor), word(SlotWord::Checkpoint))
     }
@@ -361,6 +412,9 @@ impl Members {
 
     /// Waits until something may have become durable, or until `patience` is over.
     pub(crate) fn wait_for_news(&self, patience: Duration, is_there: &dyn Fn() -> bool) {
+        if !self.may_write_words() {
+            return self.watch_for_news(patience, is_there);
+        }
         let words = self.words.words();
         words[FOLLOWERS].fetch_add(1, Ordering::SeqCst);
         let seen = self.word(NEWS);
@@ -442,6 +496,9 @@ impl Members {
 
     /// Asks the keeper to flush up to here.
     pub fn want_flush(&self, glsn: Glsn) {
+        if !self.may_write_words() {
+            return;
+        }
         self.words.words()[FLUSH_WANTED].fetch_max(glsn.0, Ordering::SeqCst);
         self.tell();
     }
@@ -462,6 +519,9 @@ impl Members {
     }
 
     fn ring(&self, word: usize) {
+        if !self.may_write_words() {
+            return;
+        }
         self.words.words()[word].fetch_add(1, Ordering::SeqCst);
         self.words.wake(word, u32::MAX);
     }
@@ -477,7 +537,7 @@ impl Members {
     }
 
     fn set(&self, word: SlotWord, value: u64) {
-        if self.has_left.load(Ordering::SeqCst) {
+        if self.has_left.load(Ordering::SeqCst) || !self.may_write_words() {
             return;
         }
         self.slot_word(self.slot, word).store(value, Ordering::SeqCst);
@@ -493,7 +553,7 @@ pub fn members_of(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Member>, LogE
     if disk.entry(&dir)?.is_none() || disk.entry(&file)?.is_none() {
         return Ok(Vec::new());
     }
-    let words = disk.shared_words(&file, WORDS)?;
+    let words = disk.shared_words_to_read(&file, WORDS)?;
     let words = words.words();
     let mut members = Vec::new();
     let is_whole = words[MAGIC].load(Ordering::SeqCst) == LAYOUT;
@@ -502,7 +562,7 @@ pub fn members_of(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Member>, LogE
         if member.pid == 0 {
             continue;
         }
-        let lock = disk.lock_file(&slot_path(&dir, slot))?;
+        let lock = disk.lock_file_to_read(&slot_path(&dir, slot))?;
         if lock.try_lock()? {
             // Its process has ended.
             lock.unlock();
@@ -523,6 +583,7 @@ fn member_in(words: &[AtomicU64], slot: usize) -> Member {
         floor: Glsn(word(SlotWord::Floor)),
         checkpoint: Glsn(word(SlotWord::Checkpoint)),
         since_micros: word(SlotWord::Since),
+        is_reader: word(SlotWord::Reads) > 0,
         is_here: false,
         removes_below: Some(Glsn(word(SlotWord::Removing))).filter(|below| *below > Glsn::NONE),
         applied: Glsn(word(SlotWord::Applied)),

@@ -17,13 +17,13 @@ use crate::store;
 use self::editor::{Editor, Typed};
 
 pub(crate) fn run(globals: &Globals, args: &Shell, output: &mut Output) -> Outcome {
-    let db = match args.read_only {
-        true => store::open_to_read(globals, &args.store)?,
-        false => store::open_to_write(globals, &args.store, args.create, Durability::Sync)?,
+    let (db, is_newest) = match args.read_only {
+        true => store::open_to_follow(globals, &args.store)?,
+        false => (store::open_to_write(globals, &args.store, args.create, Durability::Sync)?, true),
     };
     let keyspace = args.keyspace.keyspace.clone();
     let outcome = match io::stdin().is_terminal() {
-        true => converse(&db, args, keyspace, output),
+        true => converse(&db, args, is_newest, keyspace, output),
         false => run_lines(&db, keyspace, output),
     };
     store::close_after_commits(db);
@@ -31,13 +31,17 @@ pub(crate) fn run(globals: &Globals, args: &Shell, output: &mut Output) -> Outco
 }
 
 /// Lines that a person types: a failure is shown, and the next line is asked for.
-fn converse(db: &Db, args: &Shell, keyspace: String, output: &mut Output) -> Outcome {
+fn converse(db: &Db, args: &Shell, is_newest: bool, keyspace: String, output: &mut Output) -> Outcome {
     let mut editor = Editor::new()?;
     output.line(&format!(
         "{}, newest GLSN {}{}. `.help` lists the commands, `.quit` or Ctrl-D leaves.",
         args.store.display(),
         db.newest(),
-        if args.read_only { ", read-only: it shows what was durable now" } else { "" }
+        match (args.read_only, is_newest) {
+            (false, _) => "",
+            (true, true) => ", read-only",
+            (true, false) => ", read-only: it shows what was durable now",
+        }
     ))?;
     let mut session = Session::new(db, Mode::Answered, keyspace);
     loop {

@@ -140,7 +140,11 @@ fn of_processes(globals: &Globals, args: &Stat) -> Result<Vec<Fact>, Failure> {
 }
 
 fn of_process(member: &MemberInfo) -> Fact {
-    let role = if member.is_keeper { "keeper" } else { "follower" };
+    let role = match (member.is_keeper, member.is_reader) {
+        (true, _) => "keeper",
+        (false, true) => "reader",
+        (false, false) => "follower",
+    };
     let since = Timestamp::try_from(member.since).map(show_time).unwrap_or_default();
     let (memory, applied, floor) = (show_size(member.memory_bytes), member.applied.0, member.floor.0);
     let shown = format!("{role}, {memory}, applied {applied}, reads from {floor} on, since {since}");

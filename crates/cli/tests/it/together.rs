@@ -1,6 +1,8 @@
 //! Several commands, and a program, that have one store open at the same time.
 
+use std::io::Write;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use plimsoll::{Db, Options};
 
@@ -36,6 +38,19 @@ fn commands_write_and_read_beside_a_program_that_shares_the_store() {
     assert_eq!((&here["role"], &here["memory_bytes"]), (&"keeper".into(), &(64u64 << 20).into()), "{stat}");
     let shown = run(&["stat", &store]).ok().text();
     assert!(shown.lines().any(|line| line.starts_with("processes") && line.contains("keeper")), "{shown}");
+    // A shell that only reads shows what is newest.
+    let mut shell = plimsoll();
+    shell.args(["shell", &store, "--read-only"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut shell = shell.spawn().unwrap();
+    let begun = Instant::now();
+    while service.members().unwrap().iter().all(|member| !member.is_reader) {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    service.put(&space, "round", "7").unwrap();
+    shell.stdin.take().unwrap().write_all(b"get round\n").unwrap();
+    let shown = Ran::of(shell.wait_with_output().unwrap()).ok().text();
+    assert_eq!(shown.trim(), "7");
     // What needs the store for itself says who has it.
     run(&["rebuild", &store])
         .fails(8, &["a process that shares it", &format!("pid {}", std::process::id()), "--wait 10s"]);

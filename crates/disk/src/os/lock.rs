@@ -103,6 +103,29 @@ impl OsLock {
     }
 }
 
+/// Who has a folder locked alone, or is about to.
+pub(super) fn locked_by(dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
+    let folder = open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let path = dir.join(LOCK_NAME);
+    let file = match open_fd(&path, OFlags::RDONLY | OFlags::NONBLOCK) {
+        Ok(fd) => Some(fd),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    for fd in [Some(&folder), file.as_ref()].into_iter().flatten() {
+        // Unlocked at once. Whoever wants it alone at the same moment tries again.
+        match lock(fd, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) => {
+                let LockError::Held { pid, who } = held(&path, identity(dir, &folder)?) else { return Ok(None) };
+                return Ok(Some((pid, who)));
+            }
+            Ok(()) => drop(rustix::fs::flock(fd, FlockOperation::Unlock)),
+            Err(_) => {}
+        }
+    }
+    Ok(None)
+}
+
 fn lock(fd: &OwnedFd, how: FlockOperation) -> rustix::io::Result<()> {
     retry_on_intr(|| rustix::fs::flock(fd, how))
 }

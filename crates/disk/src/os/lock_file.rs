@@ -5,11 +5,11 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::os::check_regular;
 use crate::os::group::open_or_make;
+use crate::os::{check_regular, open_fd};
 use crate::path_error::at_path;
 use crate::sharing::LockFile;
 
@@ -27,7 +27,15 @@ impl OsLockFile {
     /// Opens the file, and makes it if it is missing.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         // For writing too: on an overlay, a file that is opened only for reading first becomes another one later.
-        let fd = open_or_make(path)?;
+        Self::of(open_or_make(path)?, path)
+    }
+
+    /// Opens the file without the right to write to it: the system locks it all the same.
+    pub(super) fn open_to_read(path: &Path) -> io::Result<Self> {
+        Self::of(open_fd(path, OFlags::RDONLY | OFlags::NONBLOCK)?, path)
+    }
+
+    fn of(fd: OwnedFd, path: &Path) -> io::Result<Self> {
         check_regular(&fd, path)?;
         Ok(Self { fd, path: path.to_owned(), held: AtomicBool::new(false), pid: std::process::id() })
     }

@@ -11,12 +11,13 @@ use std::slice;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use rustix::thread::futex;
 
 use crate::os::group::open_or_make;
-use crate::os::{OsFile, check_regular};
+use crate::os::{OsFile, check_regular, open_fd};
 use crate::path_error::at_path;
 use crate::sharing::SharedWords;
 use crate::vfs::File;
@@ -48,13 +49,30 @@ impl OsWords {
             // Written, not only made longer: without room on the disk this fails, and not a later touch.
             file.write_at(&vec![0; bytes - there as usize], there)?;
         }
+        Self::map(path, &file, count, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Maps the first `count` words of a file that has them all. Whoever changes one is ended by the system.
+    pub(super) fn open_to_read(path: &Path, count: usize) -> io::Result<Self> {
+        let count = NonZeroUsize::new(count).ok_or(io::ErrorKind::InvalidInput)?;
+        let fd = open_fd(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+        check_regular(&fd, path)?;
+        let file = OsFile::new(fd, false, path);
+        if file.len()? < (count.get() * WORD_BYTES) as u64 {
+            return Err(at_path(path, io::Error::from(io::ErrorKind::UnexpectedEof)));
+        }
+        Self::map(path, &file, count, ProtFlags::READ)
+    }
+
+    fn map(path: &Path, file: &OsFile, count: NonZeroUsize, protection: ProtFlags) -> io::Result<Self> {
+        let bytes = count.get() * WORD_BYTES;
         // SAFETY: a new mapping overlaps no other memory.
-        let mapped = unsafe {
-            mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file.fd, 0)
-        };
+        let mapped = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file.fd, 0) };
         let base = mapped.map_err(|errno| at_path(path, errno))?;
-        // SAFETY: exactly the memory that was mapped. A hint: without it the first touch is slower.
-        let _ = unsafe { madvise(base, bytes, Advice::LinuxPopulateWrite) };
+        if protection.contains(ProtFlags::WRITE) {
+            // SAFETY: exactly the memory that was mapped. A hint: without it the first touch is slower.
+            let _ = unsafe { madvise(base, bytes, Advice::LinuxPopulateWrite) };
+        }
         let base = NonNull::new(base.cast()).ok_or_else(|| at_path(path, Errno::NOMEM))?;
         Ok(Self { base, count })
     }

@@ -35,7 +35,10 @@ const READ_ONLY_ROUNDS: usize = 8;
 /// Opens a log.
 pub(crate) fn open(options: FileLogOptions) -> Result<(OpenLog, OpenReport), LogError> {
     if options.mode == Mode::ReadOnly {
-        return open_read_only(options);
+        return match options.shared.as_ref().filter(|shared| !shared.is_first) {
+            Some(beside) => open_beside(&options, &beside.members),
+            None => open_read_only(options),
+        };
     }
     if let Some(beside) = options.shared.as_ref().filter(|shared| !shared.is_first) {
         return open_beside(&options, &beside.members);

@@ -32,11 +32,14 @@ pub struct Removal<'a>(&'a Members);
 
 impl Members {
     /// From now on no other member removes a file that this one knows, until what is returned is dropped; but see [`Held::gone_below`]. Waits
-    /// for a removal that is under way, at most two seconds.
+    /// for a removal that is under way, at most two seconds. Without the right to write there, nothing is held.
     ///
     /// # Errors
     /// The system.
     pub fn hold_files(self: &Arc<Self>) -> Result<Held, LogError> {
+        if !self.may_write_words() {
+            return Ok(Held { members: Arc::clone(self), gone_below: Glsn::NONE });
+        }
         self.slot_word(self.slot, SlotWord::Holds).fetch_add(1, Ordering::SeqCst);
         let mut held = Held { members: Arc::clone(self), gone_below: Glsn::NONE };
         for _ in 0..REMOVAL_PATIENCE.min(self.patience).as_millis().max(1) {
@@ -104,7 +107,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if !self.members.has_left.load(Ordering::SeqCst) {
+        if self.members.may_write_words() && !self.members.has_left.load(Ordering::SeqCst) {
             self.members.slot_word(self.members.slot, SlotWord::Holds).fetch_sub(1, Ordering::SeqCst);
             self.members.tell();
         }

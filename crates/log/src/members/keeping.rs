@@ -31,6 +31,9 @@ impl Members {
     /// # Errors
     /// The system.
     pub fn try_to_keep(&self) -> Result<bool, LogError> {
+        if self.is_reader() {
+            return Ok(false);
+        }
         self.try_generation(self.word(GENERATION))
     }
 
@@ -41,7 +44,7 @@ impl Members {
     /// As for [`Members::try_to_keep`].
     pub fn try_to_replace(&self, stopped: (u64, u64)) -> Result<bool, LogError> {
         let generation = self.word(GENERATION);
-        if self.keeper_pulse() != stopped || !self.try_lock(generation + 1)? {
+        if self.is_reader() || self.keeper_pulse() != stopped || !self.try_lock(generation + 1)? {
             return Ok(false);
         }
         // Others may have been faster.

@@ -90,6 +90,23 @@ impl MemberLock {
         Ok(if before == 0 { Got::Clean } else { Got::Abandoned })
     }
 
+    /// Takes the lock without telling anybody, by one that may not write to the words.
+    pub(crate) fn take_without_words(&self, patience: Duration) -> Result<(), LogError> {
+        let begun = self.clock.monotonic_nanos();
+        while !self.file.try_lock()? {
+            if u128::from(self.clock.monotonic_nanos().saturating_sub(begun)) > patience.as_nanos() {
+                return Err(self.stalled());
+            }
+            self.clock.sleep(SLEEP);
+        }
+        Ok(())
+    }
+
+    /// Gives it back as one that may not write to the words: who waits for it looks again within a millisecond.
+    pub(crate) fn release_without_words(&self) {
+        self.file.unlock();
+    }
+
     /// Gives it back.
     pub(crate) fn release(&self) {
         self.words.words()[self.places.holder].store(0, Ordering::SeqCst);

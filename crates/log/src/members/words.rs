@@ -31,6 +31,8 @@ pub(super) const NEWS: usize = 57;
 pub(super) const MANIFEST: usize = 58;
 pub(super) const FLUSH_WANTED: usize = 59;
 pub(super) const STATE: usize = 60;
+/// Rises whenever a first member makes the words anew, or a process opens the store alone.
+pub(super) const INSTANCE: usize = 21;
 /// The first GLSN of the log.
 pub(super) const LOG_FIRST: usize = 61;
 /// The memory of all members together; 0: each has what it was opened with.
@@ -96,6 +98,8 @@ pub(super) enum SlotWord {
     Budget,
     /// The largest that it wants.
     Wanted,
+    /// It only reads.
+    Reads,
 }
 
 /// Where the log ends.
@@ -123,6 +127,12 @@ impl End {
 
     pub(super) fn words(&self) -> [u64; 6] {
         [self.segment.0, self.offset.into(), self.next.0, self.chain, self.timestamp, self.epoch.into()]
+    }
+
+    /// Where what is durable ends; without timestamp and epoch.
+    pub(crate) fn of_durable(durable: &Durable) -> Self {
+        let Durable { segment, offset, next, chain } = *durable;
+        Self { segment, offset, next, chain, timestamp: 0, epoch: 0 }
     }
 
     /// All of that is durable.

@@ -159,6 +159,7 @@ impl Db {
 
     /// All keyspaces, sorted by name.
     pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
+        self.store.committer.fresh();
         let all = self.store.reader.keyspaces.all();
         all.iter().map(|(name, record)| KeyspaceInfo { name: name.to_string(), retention: record.retention }).collect()
     }

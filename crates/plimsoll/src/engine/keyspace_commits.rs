@@ -34,9 +34,14 @@ fn system(store: &Engine) -> Keyspace {
 /// The keyspace with this name, created if it does not exist.
 pub(crate) fn open(store: &Arc<Engine>, name: &str) -> Result<Keyspace> {
     check_name(name)?;
+    // Another process may have made it, or dropped it.
+    store.committer.fresh();
     match store.reader.keyspaces.find(name) {
         Some((keyspace, _)) => Ok(keyspace),
-        None if store.options.read_only => Err(InvalidInput::NoKeyspace { name: name.to_owned() }.into()),
+        None if store.options.read_only => {
+            store.check_open()?;
+            Err(InvalidInput::NoKeyspace { name: name.to_owned() }.into())
+        }
         None => settle(store, name, Wish::Exists),
     }
 }

@@ -3,6 +3,7 @@
 //! The keeper is the member that does the background work of the index. All others follow it: they release their memtables when its runs hold
 //! what is in them, say what they still need, and take its place when it is free.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use plimsoll_disk::vfs::{DirLock, LockError};
 use plimsoll_disk::worker::{Bell, Next, Worker};
+use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::budgets::First;
 use plimsoll_log::members::holding::Held;
@@ -45,8 +47,9 @@ const LOOK_FITTING: Duration = Duration::from_millis(20);
 /// A process that is joining. No other joins or leaves meanwhile.
 pub(crate) struct Joining {
     pub(crate) members: Arc<Members>,
-    pub(crate) lock: Arc<dyn DirLock>,
-    /// Whether no other process has the store open.
+    /// `None`: this process only reads.
+    pub(crate) lock: Option<Arc<dyn DirLock>>,
+    /// Whether no other process has the store open to write.
     pub(crate) is_first: bool,
     /// The memory that this process may use from the start.
     pub(crate) memory_bytes: u64,
@@ -58,6 +61,9 @@ impl Joining {
         if let Some(file_system) = options.disk.not_for_sharing(path)? {
             return Err(InvalidInput::CannotBeShared { path: path.to_owned(), file_system }.into());
         }
+        if options.read_only {
+            return Self::begin_to_read(path, options);
+        }
         let members = Members::join(&options.disk, &options.clock, path, PATIENCE).lift()?;
         let (lock, is_first) = take_lock(path, options, &members)?;
         members.begin(is_first, std::process::id(), options.clock.wall_micros()).lift()?;
@@ -65,15 +71,26 @@ impl Joining {
             members.keep();
         }
         let memory_bytes = first_budget(&members, options)?;
-        Ok(Self { members: Arc::new(members), lock, is_first, memory_bytes })
+        Ok(Self { members: Arc::new(members), lock: Some(lock), is_first, memory_bytes })
+    }
+
+    fn begin_to_read(path: &Path, options: &Options) -> Result<Self> {
+        let members = Members::join_to_read(&options.disk, &options.clock, path, PATIENCE);
+        let members = members.map_err(|error| of_nobody_to_follow(path, error))?;
+        let is_followed = members.begin_to_read(std::process::id(), options.clock.wall_micros()).lift()?;
+        if !is_followed {
+            check_not_alone(path, options)?;
+        }
+        let memory_bytes = if members.has_slot() { first_budget(&members, options)? } else { options.memory_bytes };
+        Ok(Self { members: Arc::new(members), lock: None, is_first: !is_followed, memory_bytes })
     }
 
     /// Lets others join. `oldest` is the oldest moment that this one may read, `checkpoint` what its manifest holds.
     pub(crate) fn end(&self, path: &Path, oldest: Glsn, checkpoint: Glsn, manifest: u64) -> Result<()> {
         self.members.set_floor(oldest);
         self.members.set_checkpoint(checkpoint);
-        if self.is_first {
-            self.lock.share().map_err(|error| locked(path, error))?;
+        if let Some(lock) = self.lock.as_ref().filter(|_| self.is_first) {
+            lock.share().map_err(|error| locked(path, error))?;
             self.members.set_manifest(manifest);
         }
         self.members.joined();
@@ -91,6 +108,26 @@ fn first_budget(members: &Members, options: &Options) -> Result<u64> {
         First::TooMany { total_bytes, members } => {
             Err(InvalidInput::NoMemoryForAnother { total_bytes, members, min_bytes: MIN_MEMORY_BYTES }.into())
         }
+    }
+}
+
+/// Fails if a process has the store for itself: it tells others nothing of its commits.
+fn check_not_alone(path: &Path, options: &Options) -> Result<()> {
+    for tries in 0.. {
+        let Some((pid, who)) = options.disk.locked_by(path)? else { break };
+        if tries == LOCK_TRIES {
+            return Err(Error::Locked { path: path.to_owned(), pid, who });
+        }
+        options.clock.sleep(LOCK_PAUSE);
+    }
+    Ok(())
+}
+
+/// The error of a process that may not write to the store's folder, where no other ever shared it.
+fn of_nobody_to_follow(path: &Path, error: LogError) -> Error {
+    match error {
+        LogError::Io { kind: ErrorKind::NotFound, .. } => InvalidInput::NobodyToFollow { path: path.to_owned() }.into(),
+        error => Error::of_log(error),
     }
 }
 
@@ -154,9 +191,11 @@ impl Membership {
     /// Starts to look after what others need.
     pub(crate) fn start(&self, pool: &Arc<Pool>, space: &Arc<LogSpace>, committer: &Arc<Committer>) -> Result<()> {
         // Not the store itself: it is closed where it is dropped, and that is not to be here.
-        let server = requests::serve(&self.members, &self.is_ending, space, committer)?;
-        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
-        *self.pulse.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer(&self.members, &self.is_ending)?);
+        if !self.members.is_reader() {
+            let server = requests::serve(&self.members, &self.is_ending, space, committer)?;
+            *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
+            *self.pulse.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer(&self.members, &self.is_ending)?);
+        }
         let (pool, space, committer) = (Arc::clone(pool), Arc::clone(space), Arc::clone(committer));
         let (members, is_ending) = (Arc::clone(&self.members), Arc::clone(&self.is_ending));
         let mut before = Glsn::NONE;

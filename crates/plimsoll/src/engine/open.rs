@@ -14,6 +14,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
 use plimsoll_disk::io_cause::IoCause;
@@ -23,6 +24,7 @@ use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode, Shared};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::{self, Log};
+use plimsoll_log::members::reading::tell_readers_of_one_alone;
 use plimsoll_log::members::{LOCKS_DIR, WORDS_FILE, members_of};
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
@@ -62,6 +64,10 @@ pub(crate) const INDEX_OLD: &str = "index.old";
 
 /// The new store during a salvage from the index.
 pub(crate) const SALVAGED: &str = "salvaged";
+
+/// How often the lock of a store is tried, and the pause between two tries.
+const LOCK_TRIES: usize = 5;
+const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
 /// Divisor: the part of the budget that the page pool never gives away.
 pub(crate) const POOL_FLOOR_SHARE: u64 = 8;
@@ -115,13 +121,13 @@ pub(crate) fn open_by(
     if way.log.is_none() {
         find_or_make_folder(path, &options)?;
     }
-    let is_shared = options.shared && !options.read_only && way.lock.is_none() && way.log.is_none();
+    let is_shared = options.shared && way.lock.is_none() && way.log.is_none();
     let joining = is_shared.then(|| Joining::begin(path, &options)).transpose()?;
     if let Some(joining) = &joining {
         options.memory_bytes = joining.memory_bytes;
     }
     let lock = match (&joining, &way.lock) {
-        (Some(joining), _) => Some(Arc::clone(&joining.lock)),
+        (Some(joining), _) => joining.lock.clone(),
         (None, Some(lock)) => Some(Arc::clone(lock)),
         (None, None) => take_lock(path, &options)?.map(Arc::from),
     };
@@ -228,6 +234,8 @@ pub(crate) fn open_by(
             sequencer: Arc::clone(&sequencer),
             is_buffered: options.durability == Durability::Buffered,
             learn: OnceLock::new(),
+            to_learn: Mutex::default(),
+            is_to_learn: AtomicBool::new(false),
         })
     });
     let committer = Committer::new(Arc::clone(&reader), sequencer, patience, options.clone(), follower.clone());
@@ -404,8 +412,20 @@ pub(crate) fn take_lock(path: &Path, options: &Options) -> Result<Option<Box<dyn
     if options.read_only {
         return Ok(None);
     }
-    match options.disk.lock(path) {
-        Ok(lock) => Ok(Some(lock)),
+    let mut locked = options.disk.lock(path);
+    for _ in 0..LOCK_TRIES {
+        // A process that only reads may be looking who has it.
+        if !matches!(locked, Err(LockError::Held { .. })) {
+            break;
+        }
+        options.clock.sleep(LOCK_PAUSE);
+        locked = options.disk.lock(path);
+    }
+    match locked {
+        Ok(lock) => {
+            tell_readers_of_one_alone(&*options.disk, path).lift()?;
+            Ok(Some(lock))
+        }
         Err(LockError::Held { pid, who }) => {
             let (pid, who) = sharers(path, options).unwrap_or((pid, who));
             Err(Error::Locked { path: path.to_owned(), pid, who })

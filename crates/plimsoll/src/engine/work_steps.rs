@@ -22,6 +22,9 @@ pub(crate) fn step(store: &Engine) -> Result<bool> {
 /// As [`step`], but tries work of kind number `first` before the others: no kind may depend on another.
 pub(crate) fn step_from(store: &Engine, first: usize) -> Result<bool> {
     if store.options.read_only {
+        if let Some(membership) = &store.membership {
+            look(&store.space, &store.committer, &membership.members)?;
+        }
         return Ok(make_room(store)? || care_for_warmth(store)?);
     }
     store.check_writable()?;

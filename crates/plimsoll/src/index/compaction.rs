@@ -152,7 +152,7 @@ fn clearance(runs: &[Arc<Run>], row_bytes: u64) -> Clearance {
 
 /// The most jobs that may run at the same time.
 fn slots_for(context: &Context) -> usize {
-    match (context.duty.is_read_only(), context.budget.limit_bytes() >= TWO_JOBS_BYTES) {
+    match (context.duty.only_reads(), context.budget.limit_bytes() >= TWO_JOBS_BYTES) {
         (true, _) => 0,
         (false, false) => 1,
         (false, true) => 2,

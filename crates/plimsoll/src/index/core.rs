@@ -158,7 +158,7 @@ impl Core {
             debt: Mutex::default(),
             flush: Mutex::new(SetAside::new(
                 &context.budget,
-                if context.duty.is_read_only() { 1 } else { FLUSH_CHUNKS },
+                if context.duty.only_reads() { 1 } else { FLUSH_CHUNKS },
             )?),
             flushed: AtomicU64::new(head.checkpoint.glsn.0),
             record: Mutex::new(head),

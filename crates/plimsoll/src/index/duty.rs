@@ -41,9 +41,18 @@ impl Duty {
         self.may_write() && self.members().is_none_or(|members| !members.are_files_held())
     }
 
-    /// Whether the store is open read-only.
+    /// Whether the store is open read-only, and nobody is followed.
     pub(crate) fn is_read_only(&self) -> bool {
         matches!(self, Self::ReadOnly)
+    }
+
+    /// Whether this process never writes the files: it has the store open read-only, follow whom it may.
+    pub(crate) fn only_reads(&self) -> bool {
+        match self {
+            Self::Alone => false,
+            Self::ReadOnly => true,
+            Self::Member(members) => members.is_reader(),
+        }
     }
 
     /// The members, if the store may have several.

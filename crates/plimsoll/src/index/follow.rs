@@ -73,7 +73,8 @@ impl Core {
             if self.keep_if_free(members)? {
                 return Ok(Progress::Worked);
             }
-            if self.signals.is_closing() {
+            let is_nobody_there = || members.is_reader() && members.keeper_pid().is_none();
+            if self.signals.is_closing() || is_nobody_there() {
                 return Ok(Progress::Idle);
             }
             if let Some(stopped) = watch.stopped(members, &**clock)

@@ -49,7 +49,7 @@ impl Core {
                     let progress = self.flush_step()?;
                     stalled_nanos += (self.context.clock.monotonic_nanos() - start).max(1);
                     if progress == Progress::Idle
-                        && (self.context.duty.is_read_only() || self.current_view().closed.is_empty())
+                        && (self.context.duty.only_reads() || self.current_view().closed.is_empty())
                         && let Some(refusal) = refusal
                     {
                         // Try once more: memory may just have been released.
@@ -104,7 +104,13 @@ impl Core {
             },
             false => None,
         };
-        if empty || self.context.duty.is_read_only() || self.closed_memtables() >= self.closed_max() {
+        // One that follows others and only reads may wait long for their flush: it closes as many as the budget allows.
+        let may_close = match (self.context.duty.is_read_only(), self.context.duty.only_reads()) {
+            (true, _) => false,
+            (false, true) => refusal.is_none(),
+            (false, false) => self.closed_memtables() < self.closed_max(),
+        };
+        if empty || !may_close {
             return Next::Flush(refusal);
         }
         self.close_active(&mut writer, boundary);
@@ -112,7 +118,7 @@ impl Core {
     }
 
     fn reserve(&self, memtable: &Arc<Memtable>, bytes: usize) -> Result<Reservation<'_>, OutOfBudget> {
-        if !self.context.duty.is_read_only() {
+        if !self.context.duty.only_reads() {
             // First: chunks of a memtable are kept, and it may be empty.
             self.files.fill_reserve()?;
         }

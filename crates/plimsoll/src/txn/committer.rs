@@ -107,7 +107,7 @@ impl Committer {
     /// The newest readable moment; `None` if the log would have to be read to take in what other members have committed.
     pub(crate) fn visible_if_fresh(&self) -> Option<Glsn> {
         if let Some(follower) = &self.follower {
-            if !follower.is_fresh() {
+            if !follower.is_fresh().unwrap_or(false) {
                 return None;
             }
             self.reader.set_behind(None);

@@ -4,8 +4,10 @@
 //! Law: what was durable anywhere when a read begins is seen by it.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::shared::turn::Turn;
 use plimsoll_log::glsn::{Glsn, StreamId};
@@ -16,10 +18,13 @@ use plimsoll_memory::budget::Budget;
 use crate::index::Index;
 use crate::txn::apply::{Apply, Touched, When};
 use crate::txn::sequencer::{CommitLock, CommitSequencer};
-use crate::types::error::{Lift, Result};
+use crate::types::error::{Error, Lift, Result};
 
 /// Entries that are taken in under the turn: for so few, one look at the log is cheaper than two.
 const FEW: u64 = 16;
+
+/// How often a process for which nothing is kept takes in more, where a moment was dropped that it was about to read.
+const ROUNDS_UNKEPT: u32 = 16;
 
 /// Learns of keyspaces that other members have made, changed or dropped, and of the cursors that they have moved.
 pub(crate) trait Learn: Send + Sync {
@@ -47,14 +52,17 @@ pub(crate) struct Follower {
     /// Whether commits are readable before they are durable.
     pub(crate) is_buffered: bool,
     pub(crate) learn: OnceLock<Weak<dyn Learn>>,
+    /// Which of the store's own records have changed and are to be read.
+    pub(crate) to_learn: Mutex<Touched>,
+    pub(crate) is_to_learn: AtomicBool,
 }
 
 impl Follower {
     /// The newest commit that is readable anywhere now.
-    fn readable(&self) -> Glsn {
+    fn readable(&self) -> Result<Glsn> {
         match self.is_buffered {
-            true => self.ordered(),
-            false => self.members.durable_glsn(),
+            true if !self.members.is_reader() => Ok(self.ordered()),
+            _ => self.members.newest().lift(),
         }
     }
 
@@ -64,31 +72,61 @@ impl Follower {
     }
 
     /// Whether everything that is readable anywhere was taken in. Reads words in memory.
-    pub(crate) fn is_fresh(&self) -> bool {
-        self.sequencer.visible() >= self.readable()
+    ///
+    /// # Errors
+    /// Nobody is followed any more.
+    pub(crate) fn is_fresh(&self) -> Result<bool> {
+        // Relaxed: set and cleared under the sequencer's lock, which is taken by who has to learn.
+        Ok(self.sequencer.visible() >= self.readable()? && !self.is_to_learn.load(Ordering::Relaxed))
     }
 
     /// Takes in what is readable anywhere now.
     pub(crate) fn fresh(&self) -> Result<()> {
-        if self.is_fresh() { Ok(()) } else { self.catch_up() }
+        let mut rounds = 0;
+        loop {
+            rounds += 1;
+            let taken = if self.is_fresh()? { Ok(()) } else { self.catch_up() };
+            match taken {
+                // Nothing is kept for this process. What dropped the moment is younger, and is there to be taken in.
+                Err(Error::Trimmed { .. }) if !self.members.has_slot() && rounds < ROUNDS_UNKEPT => {}
+                taken => return taken,
+            }
+        }
     }
 
-    /// Takes in everything that was ordered anywhere.
+    /// Takes in everything that was ordered anywhere; in a process that only reads, what is readable.
     pub(crate) fn fresh_and_ordered(&self) -> Result<()> {
-        if self.sequencer.applied() >= self.ordered() { Ok(()) } else { self.catch_up() }
+        match self.members.is_reader() {
+            true => self.fresh(),
+            false if self.sequencer.applied() >= self.ordered() => Ok(()),
+            false => self.catch_up(),
+        }
     }
 
     fn catch_up(&self) -> Result<()> {
         let lock = self.sequencer.lock()?;
-        self.file_log.catch_up().lift()?;
+        self.file_log.catch_up().map_err(|error| self.of_catching_up(error))?;
         self.apply(&lock, self.log.bounds().next)
+    }
+
+    /// What a process is told for which others keep nothing.
+    fn of_catching_up(&self, error: LogError) -> Error {
+        match error {
+            LogError::Trimmed { asked, first } if !self.members.has_slot() => Error::Behind {
+                cause: format!(
+                    "the log was trimmed below GLSN {first}, and this process, for which nothing is kept because it may not write to the store's \
+                     folder, has taken in only what is before {asked}; open it again"
+                ),
+            },
+            error => Error::of_log(error),
+        }
     }
 
     /// Takes in everything that was committed anywhere, and waits until it is durable.
     pub(crate) fn fresh_and_durable(&self) -> Result<()> {
         self.fresh()?;
         let applied = self.sequencer.applied();
-        if self.is_buffered && applied > Glsn::NONE {
+        if self.is_buffered && !self.members.is_reader() && applied > Glsn::NONE {
             self.log.wait_durable(applied).lift()?;
         }
         Ok(())
@@ -115,17 +153,20 @@ impl Follower {
     fn apply(&self, lock: &CommitLock<'_>, next: Glsn) -> Result<()> {
         let from = self.sequencer.applied().next();
         if from >= next {
-            return Ok(());
+            return self.learn();
         }
-        let mut scan = self.file_log.scan_ordered(from, StreamId::TRANSACTIONS).lift()?;
+        let scan = self.file_log.scan_ordered(from, StreamId::TRANSACTIONS);
+        let mut scan = scan.map_err(|error| self.of_catching_up(error))?;
         let mut apply = Apply::new(&self.log, &self.budget, &self.index, When::Live, self.sequencer.applied());
         let applied = loop {
             match scan.next_entry() {
                 None => break Ok(()),
-                Some(entry) => match entry.lift().and_then(|entry| apply.apply(&entry)) {
-                    Ok(()) => self.sequencer.took_in(lock, apply.applied()),
-                    Err(error) => break Err(error),
-                },
+                Some(entry) => {
+                    match entry.map_err(|error| self.of_catching_up(error)).and_then(|entry| apply.apply(&entry)) {
+                        Ok(()) => self.sequencer.took_in(lock, apply.applied()),
+                        Err(error) => break Err(error),
+                    }
+                }
             }
         };
         if applied.is_ok() {
@@ -133,17 +174,32 @@ impl Follower {
             self.sequencer.took_in(lock, Glsn(next.0 - 1));
         }
         let touched = apply.touched();
-        if touched != Touched::default()
-            && let Some(learn) = self.learn.get().and_then(Weak::upgrade)
-        {
-            if touched.keyspaces {
-                learn.learn_keyspaces(self.sequencer.applied())?;
-            }
-            if touched.cursors {
-                learn.learn_cursors(self.sequencer.applied())?;
-            }
+        if touched != Touched::default() {
+            let mut to_learn = self.to_learn.lock().unwrap_or_else(PoisonError::into_inner);
+            to_learn.keyspaces |= touched.keyspaces;
+            to_learn.cursors |= touched.cursors;
+            self.is_to_learn.store(true, Ordering::Relaxed);
         }
-        applied
+        applied.and(self.learn())
+    }
+
+    /// Learns what the commits that were applied have changed of the store's own records. What fails is done the next time.
+    fn learn(&self) -> Result<()> {
+        if !self.is_to_learn.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let Some(learn) = self.learn.get().and_then(Weak::upgrade) else { return Ok(()) };
+        let mut to_learn = self.to_learn.lock().unwrap_or_else(PoisonError::into_inner);
+        if to_learn.keyspaces {
+            learn.learn_keyspaces(self.sequencer.applied())?;
+            to_learn.keyspaces = false;
+        }
+        if to_learn.cursors {
+            learn.learn_cursors(self.sequencer.applied())?;
+            to_learn.cursors = false;
+        }
+        self.is_to_learn.store(false, Ordering::Relaxed);
+        Ok(())
     }
 }
 

@@ -151,6 +151,16 @@ pub enum InvalidInput {
         /// The file system's name.
         file_system: &'static str,
     },
+    /// This process may not write to the store's folder, and no process ever shared the store: there are no words by which others could be followed.
+    #[error(
+        "{}: no process shares this store yet, so there is none to follow, and this process may not write to the folder; open it when one has \
+         opened it shared, or read what is there now, without `shared`",
+        path.display()
+    )]
+    NobodyToFollow {
+        /// The store.
+        path: PathBuf,
+    },
     /// Each process that shares the store would have less than the minimum of memory.
     #[error(
         "{members} processes share {total_bytes} bytes ({} MiB) of memory for this store, and with one more each would have less than \

@@ -183,7 +183,8 @@ impl Options {
         self
     }
 
-    /// Opens the store without changing anything on disk; works beside a process that writes. Shows the state that was durable at opening.
+    /// Opens the store without changing anything on disk; works beside a process that writes. Shows the state that was durable at opening;
+    /// with [`Options::shared`] the newest state at each read.
     /// Reads of data that the writer drops later (by a keyspace's retention or a trim) fail with [`crate::Error::Trimmed`]: reopen the
     /// store to see its current state.
     pub fn read_only(mut self, yes: bool) -> Self {
@@ -194,6 +195,10 @@ impl Options {
     /// Whether other processes may have the store open at the same time, to read and to write, each with this option. What one commits the
     /// others read at once; transactions are serializable over all of them. A process that opens the store without it is refused
     /// while others share it, and the other way round. `docs/processes.md` tells what is shared and what it costs.
+    ///
+    /// With [`Options::read_only`], the process follows those that share the store, whether they are there yet or not, and changes nothing but
+    /// its own entry among them. Without the right to write to the folder it does not even do that; then what it reads is not kept for it, and reads of
+    /// older moments may fail with [`crate::Error::Trimmed`].
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {

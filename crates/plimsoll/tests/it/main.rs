@@ -33,6 +33,7 @@ mod many_transactions;
 mod members;
 mod members_crash;
 mod members_follow;
+mod members_read_only;
 mod memory;
 mod module_graph;
 mod neighbours;

@@ -58,7 +58,8 @@ pub(crate) fn assemble(
     }
     let end = End { offset: active.outcome.end, next: active.outcome.next, chain: active.outcome.chain, timestamp };
     let buffer = fill_buffer(&options.budget, &*active.file, &active.header, end)?;
-    let (order, writer) = match is_writable {
+    // One that only reads, and follows others, takes in what they append as they do.
+    let (order, writer) = match is_writable || options.shared.is_some() {
         true => Some(order_and_writer(&options, &mut active, end)?).unzip(),
         false => (None, None),
     };

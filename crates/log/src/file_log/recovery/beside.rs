@@ -9,7 +9,7 @@ use crate::error::LogError;
 use crate::file_log::durability::shared_sync::sync_file;
 use crate::file_log::files::names::FileName;
 use crate::file_log::open_log::OpenLog;
-use crate::file_log::options::{FileLogOptions, OpenReport};
+use crate::file_log::options::{FileLogOptions, Mode, OpenReport};
 use crate::file_log::recovery::active::{Active, ActiveVisitor, follow_with_new_segment, most_entries};
 use crate::file_log::recovery::assemble::assemble;
 use crate::file_log::recovery::find::{LogFiles, check_tables, find_files};
@@ -32,7 +32,9 @@ pub(crate) fn publish(log: &OpenLog, members: &Members) -> Result<(), LogError> 
 
 /// Opens the log beside others.
 pub(crate) fn open_beside(options: &FileLogOptions, members: &Members) -> Result<(OpenLog, OpenReport), LogError> {
-    members.allow_entries(most_entries(options));
+    if !members.is_reader() {
+        members.allow_entries(most_entries(options));
+    }
     let mut rounds = 0;
     loop {
         rounds += 1;
@@ -53,7 +55,11 @@ pub(crate) fn open_beside(options: &FileLogOptions, members: &Members) -> Result
 /// `None`: another member began a segment meanwhile.
 fn try_to_open(options: &FileLogOptions, members: &Members) -> Result<Option<(OpenLog, OpenReport)>, LogError> {
     let mut report = OpenReport::default();
-    let end = members.end();
+    let end = match members.is_reader() {
+        // Timestamp and epoch are those of the last record.
+        true => words::End::of_durable(&members.durable()),
+        false => members.end(),
+    };
     let mut found = find_files(options)?;
     // One that is being made, or that was never published.
     found.headers.retain(|header| header.first <= end.segment);
@@ -63,7 +69,7 @@ fn try_to_open(options: &FileLogOptions, members: &Members) -> Result<Option<(Op
     check_tables(options, &found.headers)?;
     let active = read_to(options, &found, &end)?;
     report.replayed = end.next.0 - end.segment.0;
-    if active.too_many {
+    if active.too_many && !members.is_reader() {
         begin_another(options, &mut found, active, members, &end)?;
         return Ok(None);
     }
@@ -75,9 +81,12 @@ fn try_to_open(options: &FileLogOptions, members: &Members) -> Result<Option<(Op
 fn read_to(options: &FileLogOptions, found: &LogFiles, end: &words::End) -> Result<Active, LogError> {
     let header = *found.headers.last().expect("the active segment is in it");
     let path = FileName::Segment(header.first).path(&options.dir);
-    let file = options.disk.open(&path, Open::ReadWrite, Caching::Buffered)?;
+    let is_read = options.mode == Mode::ReadOnly;
+    let open = if is_read { Open::Read } else { Open::ReadWrite };
+    let file = options.disk.open(&path, open, Caching::Buffered)?;
     let mut staging = options.budget.take(Kind::Staging)?;
-    let mut gather = ActiveVisitor::new(&options.budget, most_entries(options))?;
+    let most = if is_read { u32::MAX } else { most_entries(options) };
+    let mut gather = ActiveVisitor::new(&options.budget, most)?;
     let outcome = walk_segment(&*file, &header, u64::from(end.offset), &mut staging, &mut gather)?;
     if (outcome.end, outcome.next, outcome.chain) != (end.offset, end.next, end.chain) {
         let what = outcome.problem.map_or("it does not end where the other processes say", |problem| problem.what);

@@ -23,14 +23,29 @@ use crate::format::offset_table::NamedBlob;
 use crate::format::record::RecordHeader;
 use crate::format::segment_header::SegmentHeader;
 use crate::glsn::{Glsn, StreamId};
-use crate::members::Members;
+use crate::members::{Members, words};
 
 /// Bytes that are taken in at a time: more than the largest record.
 const STEP_BYTES: u64 = 4 << 20;
 
-/// Takes in everything up to the published end.
+/// Takes in everything up to the published end; a process that only reads, everything that is durable.
 pub(crate) fn catch_up(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogError> {
-    let end = members.end();
+    if !members.is_reader() {
+        return catch_up_to(log, members, order, members.end());
+    }
+    if members.newest()? < order.end.next {
+        return Ok(());
+    }
+    let durable = words::End::of_durable(&members.durable());
+    let end = words::End { timestamp: order.end.timestamp, epoch: order.epoch, ..durable };
+    catch_up_to(log, members, order, end).map_err(|error| {
+        log.segments.notice_trim();
+        let (asked, first) = (order.end.next, log.segments.first());
+        if first > asked { LogError::Trimmed { asked, first } } else { error }
+    })
+}
+
+fn catch_up_to(log: &OpenLog, members: &Members, order: &mut Order, end: words::End) -> Result<(), LogError> {
     while order.header.first < end.segment {
         let next = header_after(log, order.header.first)?;
         take_in(log, order, next.previous_end)?;
@@ -164,7 +179,8 @@ fn advance(order: &mut Order, tail: &mut TailState, outcome: &Outcome) {
 fn follow(log: &OpenLog, order: &mut Order, header: SegmentHeader) -> Result<(), LogError> {
     let options = &log.env.options;
     let path = FileName::Segment(header.first).path(&options.dir);
-    let file: Arc<dyn File> = options.disk.open(&path, Open::ReadWrite, Caching::Buffered)?;
+    let open = if log.env.is_read_only() { Open::Read } else { Open::ReadWrite };
+    let file: Arc<dyn File> = options.disk.open(&path, open, Caching::Buffered)?;
     let zeroed = file.len()?.min(u64::from(header.segment_bytes));
     let mut writer = log.durability.writer()?;
     if log.segments.is_sealing() {

@@ -17,6 +17,8 @@ pub struct MemberInfo {
     pub pid: u32,
     /// Whether it is the keeper: the one that does the background work of the index for all.
     pub is_keeper: bool,
+    /// Whether it has the store open read-only: it follows the others, and is never the keeper.
+    pub is_reader: bool,
     /// Whether it is this process.
     pub is_here: bool,
     /// Its memory budget in bytes, as it is now.
@@ -35,6 +37,7 @@ impl From<Member> for MemberInfo {
         Self {
             pid: member.pid,
             is_keeper: member.is_keeper,
+            is_reader: member.is_reader,
             is_here: member.is_here,
             memory_bytes: member.budget_bytes,
             applied: member.applied,

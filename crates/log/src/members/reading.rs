@@ -1,0 +1,227 @@
+//! Processes that follow a shared store and only read.
+//!
+//! One that may write to the words has a slot, as every member: what it says that it needs is kept for it. One that may not only looks: what it
+//! reads may be dropped, and then it is told so. Neither is a member in the order of commits: they do not hold the store's lock, take no turn,
+//! are no keeper, and the first and the last member are so without them.
+//!
+//! Law: a process that only reads takes in what is durable, and nothing that is not: what was ordered and never became durable may not come back
+//! after it has lost its members.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use plimsoll_disk::clock::Clock;
+use plimsoll_disk::sharing::LockFile;
+use plimsoll_disk::vfs::Disk;
+
+use crate::error::LogError;
+use crate::glsn::Glsn;
+use crate::members::words::{INSTANCE, MAGIC, MEMORY_TOTAL, SLOTS, SLOTS_AT, STATE, Slot, SlotWord, WORDS};
+use crate::members::{LAYOUT, Member, Members, WORDS_FILE, slot_path};
+
+/// How often one that cannot be woken looks for news.
+const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The words say that a process has the store for itself.
+const ALONE: u64 = 1;
+
+/// What a process does with a shared store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It reads and writes.
+    Writes,
+    /// It reads, and has a slot.
+    Reads,
+    /// It reads, and may not write to the words.
+    Watches,
+}
+
+impl Members {
+    /// As [`Members::join`], for a process that only reads; without the right to write there, it has no slot.
+    ///
+    /// # Errors
+    /// As for [`Members::join`]; without the right to write, `NotFound` if no process ever shared the store.
+    pub fn join_to_read(
+        disk: &Arc<dyn Disk>,
+        clock: &Arc<dyn Clock>,
+        store: &Path,
+        patience: Duration,
+    ) -> Result<Self, LogError> {
+        match Self::open(disk, clock, store, patience, Access::Reads) {
+            Ok(joining) => {
+                joining.join.take(patience, 0, &|| false)?;
+                match joining.take_slot(store) {
+                    Err(error) if is_forbidden(&error) => {}
+                    joined => return joined,
+                }
+            }
+            Err(error) if is_forbidden(&error) => {}
+            Err(error) => return Err(error),
+        }
+        let watching = Self::open(disk, clock, store, patience, Access::Watches)?;
+        watching.join.take_without_words(patience)?;
+        Ok(watching)
+    }
+
+    /// After [`Members::join_to_read`]: whether others write that this one follows. Otherwise nothing changes until others come.
+    ///
+    /// # Errors
+    /// `Format` if the words are not those of the living members, or of another version; the system.
+    pub fn begin_to_read(&self, pid: u32, now_micros: u64) -> Result<bool, LogError> {
+        let is_followed = !self.writers()?.is_empty();
+        if self.may_write_words() && self.others()?.is_empty() {
+            // Of an earlier time.
+            self.words.words()[MEMORY_TOTAL].store(0, Ordering::SeqCst);
+        }
+        if self.may_write_words() {
+            let magic = self.word(MAGIC);
+            // What is checked of the words holds for members: while there are none, they say nothing.
+            if is_followed || magic == LAYOUT {
+                self.begin(false, pid, now_micros)?;
+            } else {
+                self.words.words()[MAGIC].store(LAYOUT, Ordering::SeqCst);
+                let begun = self.begin(false, pid, now_micros);
+                self.words.words()[MAGIC].store(magic, Ordering::SeqCst);
+                begun?;
+            }
+        } else if is_followed && self.word(MAGIC) != LAYOUT {
+            return Err(self.other_words());
+        }
+        self.instance.store(self.word(INSTANCE), Ordering::SeqCst);
+        self.follows.store(is_followed, Ordering::SeqCst);
+        Ok(is_followed)
+    }
+
+    fn other_words(&self) -> LogError {
+        let words = self.dir.with_file_name(WORDS_FILE);
+        let message = format!("{}: processes of another version share the store; use their version", words.display());
+        LogError::Format { message }
+    }
+
+    /// The newest entry that is to be read here: the last durable one. For a process that only reads and that has outlived those that it
+    /// followed: what it has read already, or what those have committed that came after them.
+    ///
+    /// # Errors
+    /// A process has the store for itself: its commits are not told.
+    pub fn newest(&self) -> Result<Glsn, LogError> {
+        if !self.is_reader() {
+            return Ok(self.durable_glsn());
+        }
+        let instance = self.word(INSTANCE);
+        if instance != self.instance.load(Ordering::SeqCst) {
+            match self.word(MAGIC) {
+                LAYOUT => {
+                    self.instance.store(instance, Ordering::SeqCst);
+                    self.follows.store(true, Ordering::SeqCst);
+                    self.come_back();
+                }
+                // It is being made anew: nobody has committed yet.
+                0 => return Ok(Glsn::NONE),
+                ALONE => {
+                    let message = "another process opened the store for itself; open it shared there, or open it here again without \
+                                   following"
+                        .to_owned();
+                    return Err(LogError::Format { message });
+                }
+                _ => return Err(self.other_words()),
+            }
+        }
+        Ok(if self.follows.load(Ordering::SeqCst) { self.durable_glsn() } else { Glsn::NONE })
+    }
+
+    /// The first member has made the words anew and may not have kept this one's.
+    fn come_back(&self) {
+        if self.slot < SLOTS && self.slot_word(self.slot, SlotWord::Pid).load(Ordering::SeqCst) == 0 {
+            self.set(SlotWord::Reads, 1);
+            self.set(SlotWord::Pid, u64::from(std::process::id()));
+        }
+    }
+
+    /// The living members that write.
+    ///
+    /// # Errors
+    /// The system.
+    pub fn writers(&self) -> Result<Vec<Member>, LogError> {
+        let mut writers = self.others()?;
+        writers.retain(|member| !member.is_reader);
+        Ok(writers)
+    }
+
+    /// Whether this process only reads.
+    pub fn is_reader(&self) -> bool {
+        self.access != Access::Writes
+    }
+
+    /// Whether others keep what this process reads.
+    pub fn has_slot(&self) -> bool {
+        self.slot < SLOTS
+    }
+
+    /// Whether this process may change the words.
+    pub(super) fn may_write_words(&self) -> bool {
+        self.access != Access::Watches
+    }
+
+    pub(super) fn lock_of(&self, slot: usize) -> Result<Box<dyn LockFile>, LogError> {
+        let path = slot_path(&self.dir, slot);
+        Ok(if self.may_write_words() { self.disk.lock_file(&path)? } else { self.disk.lock_file_to_read(&path)? })
+    }
+
+    /// Waits until something is there, or until `patience` is over, by looking again and again.
+    pub(super) fn watch_for_news(&self, patience: Duration, is_there: &dyn Fn() -> bool) {
+        let rounds = patience.as_millis() / WATCH_INTERVAL.as_millis() + 1;
+        for _ in 0..rounds {
+            if is_there() {
+                return;
+            }
+            self.words.wait(STATE, self.state(), WATCH_INTERVAL.min(patience));
+        }
+    }
+
+    /// The first member makes the words anew. What processes that only read have said of themselves stays.
+    pub(super) fn make_anew(&self) -> Result<(), LogError> {
+        let words = self.words.words();
+        let is_known = self.word(MAGIC) == LAYOUT;
+        let (instance, total) = (self.word(INSTANCE), self.word(MEMORY_TOTAL));
+        words[MAGIC].store(0, Ordering::SeqCst);
+        let readers = if is_known { self.others()? } else { Vec::new() };
+        words[1..SLOTS_AT].iter().for_each(|word| word.store(0, Ordering::SeqCst));
+        words[INSTANCE].store(instance.wrapping_add(1), Ordering::SeqCst);
+        if !readers.is_empty() {
+            words[MEMORY_TOTAL].store(total, Ordering::SeqCst);
+        }
+        for slot in (0..SLOTS).filter(|slot| *slot != self.slot) {
+            let is_read = is_known && self.slot_word(slot, SlotWord::Pid).load(Ordering::SeqCst) > 0;
+            if !is_read {
+                let Slot(at) = Slot::of(slot);
+                words[at..WORDS.min(at + crate::members::words::SLOT_WORDS)]
+                    .iter()
+                    .for_each(|word| word.store(0, Ordering::SeqCst));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A process has the store at `store` for itself from now on: those that only read, and followed others, are not told of its commits.
+///
+/// # Errors
+/// The system.
+pub fn tell_readers_of_one_alone(disk: &dyn Disk, store: &Path) -> Result<(), LogError> {
+    let file = store.join(WORDS_FILE);
+    if disk.entry(&file)?.is_none() {
+        return Ok(());
+    }
+    let words = disk.shared_words(&file, WORDS)?;
+    words.words()[MAGIC].store(ALONE, Ordering::SeqCst);
+    words.words()[INSTANCE].fetch_add(1, Ordering::SeqCst);
+    Ok(())
+}
+
+fn is_forbidden(error: &LogError) -> bool {
+    let forbidden = [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem];
+    matches!(error, LogError::Io { kind, .. } if forbidden.contains(kind))
+}

@@ -1,0 +1,304 @@
+//! Processes that have a shared store open read-only: they see every commit at once, and change nothing.
+#![allow(clippy::disallowed_methods, reason = "tests look at the files")]
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use plimsoll::{Db, Error, Glsn, InvalidInput, Keyspace, Options, Retention};
+use plimsoll_disk::clock::SystemClock;
+use plimsoll_disk::os::OsDisk;
+use plimsoll_disk::sharing::{LockFile, SharedWords};
+use plimsoll_disk::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
+
+/// The disk of a process that may read everything and write nothing.
+#[derive(Debug)]
+struct NoRight(OsDisk);
+
+fn no_right<T>() -> io::Result<T> {
+    Err(io::ErrorKind::PermissionDenied.into())
+}
+
+impl Disk for NoRight {
+    fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
+        if open == Open::Read { self.0.open(path, open, caching) } else { no_right() }
+    }
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        if self.entry(path)?.is_some() { Err(io::ErrorKind::AlreadyExists.into()) } else { no_right() }
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        self.0.list(dir)
+    }
+    fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>> {
+        self.0.entry(path)
+    }
+    fn rename(&self, _: &Path, _: &Path) -> io::Result<()> {
+        no_right()
+    }
+    fn remove(&self, _: &Path) -> io::Result<()> {
+        no_right()
+    }
+    fn remove_dir(&self, _: &Path) -> io::Result<()> {
+        no_right()
+    }
+    fn hard_link(&self, _: &Path, _: &Path) -> io::Result<()> {
+        no_right()
+    }
+    fn sync_dir(&self, _: &Path) -> io::Result<()> {
+        no_right()
+    }
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        self.0.resolve(path)
+    }
+    fn lock(&self, _: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        Err(LockError::Io(io::ErrorKind::PermissionDenied.into()))
+    }
+    fn lock_file(&self, _: &Path) -> io::Result<Box<dyn LockFile>> {
+        no_right()
+    }
+    fn lock_file_to_read(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
+        self.0.lock_file_to_read(path)
+    }
+    fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
+        self.0.locked_by(dir)
+    }
+    fn shared_words(&self, _: &Path, _: usize) -> io::Result<Arc<dyn SharedWords>> {
+        no_right()
+    }
+    fn shared_words_to_read(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
+        self.0.shared_words_to_read(path, count)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Right {
+    ToWrite,
+    ToRead,
+}
+
+fn options() -> Options {
+    Options::new().memory_bytes(16 << 20).memtable_bytes(256 << 10).segment_bytes(1 << 20).shared(true)
+}
+
+fn reading(right: Right) -> Options {
+    match right {
+        Right::ToWrite => options().read_only(true),
+        Right::ToRead => {
+            options().read_only(true).world(Arc::new(NoRight(OsDisk::new())), Arc::new(SystemClock::new()))
+        }
+    }
+}
+
+fn read(path: &Path, right: Right) -> Db {
+    Db::open(path, reading(right)).unwrap()
+}
+
+fn default(db: &Db) -> Keyspace {
+    db.keyspace("default").unwrap()
+}
+
+fn number(db: &Db, key: &str) -> u64 {
+    let value = db.get(&default(db), key).unwrap();
+    value.map_or(0, |value| u64::from_le_bytes(value[..8].try_into().unwrap()))
+}
+
+fn files(path: &Path) -> Vec<(PathBuf, u64)> {
+    let mut found = Vec::new();
+    for folder in ["log", "index", "warm"] {
+        let Ok(files) = std::fs::read_dir(path.join(folder)) else { continue };
+        found.extend(files.map(|file| file.unwrap()).map(|file| (file.path(), file.metadata().unwrap().len())));
+    }
+    found.sort();
+    found
+}
+
+fn follows(right: Right) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    // What nothing is kept for may lose the log that it has not taken in yet, where segments are small.
+    let segment_bytes = if right == Right::ToWrite { 1 << 20 } else { 64 << 20 };
+    let one = Db::open(&path, options().retention(Retention::Latest).segment_bytes(segment_bytes)).unwrap();
+    let of_one = default(&one);
+    one.put(&of_one, "key", 1u64.to_le_bytes()).unwrap();
+    let reader = read(&path, right);
+    let of_reader = default(&reader);
+    for round in 2..3000u64 {
+        let mut value = vec![round as u8; 600];
+        value[..8].copy_from_slice(&round.to_le_bytes());
+        let glsn = one.put(&of_one, "key", &value).unwrap();
+        one.put(&of_one, format!("{:03}", round % 300), &value).unwrap();
+        if round % 20 == 0 {
+            one.put(&of_one, "large", vec![round as u8; 300_000]).unwrap();
+            assert_eq!(reader.get(&of_reader, "large").unwrap().unwrap(), vec![round as u8; 300_000]);
+        }
+        assert_eq!(number(&reader, "key"), round);
+        assert!(reader.newest() >= glsn);
+        assert_eq!(reader.snapshot().get(&of_reader, "key").unwrap().unwrap(), value);
+    }
+    assert!(one.stats().index.flushes > 2 && reader.stats().index.tables > 0, "runs were made, and taken over");
+    assert!(matches!(reader.put(&of_reader, "key", "x"), Err(Error::ReadOnly)));
+    let made = one.create_keyspace("made", Retention::Latest).unwrap();
+    one.put(&made, "a", "b").unwrap();
+    assert_eq!(reader.get(&reader.keyspace("made").unwrap(), "a").unwrap().unwrap(), b"b");
+    let seen: Vec<bool> = one.members().unwrap().iter().map(|member| member.is_reader).collect();
+    assert_eq!(seen, if right == Right::ToWrite { vec![false, true] } else { vec![false] });
+    // All that write leave, and others come.
+    one.close().unwrap();
+    assert_eq!(number(&reader, "key"), 2999);
+    let left = files(&path);
+    drop(read(&path, right));
+    let early = read(&path, right);
+    assert_eq!(number(&early, "key"), 2999);
+    assert_eq!(files(&path), left, "who only reads changes nothing");
+    let two = Db::open(&path, options()).unwrap();
+    two.put(&default(&two), "key", 3000u64.to_le_bytes()).unwrap();
+    for db in [&reader, &early] {
+        assert_eq!(number(db, "key"), 3000);
+    }
+    two.close().unwrap();
+    // One that has it alone tells nobody what it commits.
+    let alone = Db::open(&path, options().shared(false)).unwrap();
+    alone.put(&default(&alone), "key", 3001u64.to_le_bytes()).unwrap();
+    for db in [&reader, &early] {
+        let refused = db.get(&default(db), "key");
+        assert!(matches!(&refused, Err(Error::Behind { cause }) if cause.contains("for itself")), "{refused:?}");
+    }
+    let refused = Db::open(&path, reading(right));
+    assert!(matches!(refused, Err(Error::Locked { .. })), "{refused:?}");
+    alone.close().unwrap();
+    let three = Db::open(&path, options()).unwrap();
+    three.put(&default(&three), "other", 1u64.to_le_bytes()).unwrap();
+    for db in [&reader, &early] {
+        assert_eq!(number(db, "key"), 3001);
+        assert_eq!(number(db, "other"), 1);
+    }
+}
+
+#[test]
+fn a_read_only_process_sees_every_commit_at_once_whoever_makes_it() {
+    follows(Right::ToWrite);
+}
+
+#[test]
+fn without_the_right_to_write_every_commit_is_seen_at_once_all_the_same() {
+    follows(Right::ToRead);
+}
+
+#[test]
+fn what_a_read_only_process_needs_no_other_one_drops() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let keeper = Db::open(&path, options()).unwrap();
+    let kept = keeper.create_keyspace("kept", Retention::Latest).unwrap();
+    let fill = |round: u8| {
+        for row in 0..500u64 {
+            keeper.put(&kept, row.to_be_bytes(), vec![round; 2000]).unwrap();
+        }
+        keeper.compact().unwrap();
+    };
+    fill(1);
+    let reader = read(&path, Right::ToWrite);
+    let of_reader = reader.keyspace("kept").unwrap();
+    let held = reader.snapshot();
+    (2..6).for_each(fill);
+    for row in [0u64, 250, 499] {
+        assert_eq!(held.get(&of_reader, row.to_be_bytes()).unwrap().unwrap(), vec![1; 2000]);
+        assert_eq!(reader.get(&of_reader, row.to_be_bytes()).unwrap().unwrap(), vec![5; 2000]);
+    }
+    // Whoever writes may leave meanwhile, and another one come.
+    keeper.close().unwrap();
+    let next = Db::open(&path, options()).unwrap();
+    let of_next = next.keyspace("kept").unwrap();
+    for row in 0..500u64 {
+        next.put(&of_next, row.to_be_bytes(), vec![6; 2000]).unwrap();
+    }
+    next.compact().unwrap();
+    assert_eq!(held.range(&of_reader, ..).unwrap().filter(|row| row.as_ref().unwrap().1[0] == 1).count(), 500);
+}
+
+#[test]
+fn what_is_not_kept_for_a_process_is_told_and_never_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let keeper = Db::open(&path, options().retention(Retention::Latest)).unwrap();
+    let of_keeper = default(&keeper);
+    // Without threads it takes in nothing while it is not asked.
+    let reader = Db::open(&path, reading(Right::ToRead).background(false)).unwrap();
+    let held = reader.snapshot();
+    let fill = |round: u8| {
+        let mut tx = keeper.begin();
+        for row in 0..500u64 {
+            tx.put(&of_keeper, row.to_be_bytes(), vec![round; 2000]).unwrap();
+        }
+        tx.commit().unwrap();
+        keeper.compact().unwrap();
+    };
+    fill(1);
+    assert_eq!(reader.get(&default(&reader), 7u64.to_be_bytes()).unwrap().unwrap(), vec![1; 2000]);
+    (2..9).for_each(fill);
+    // The log that it would have to take in is gone.
+    let behind = reader.get(&default(&reader), 7u64.to_be_bytes());
+    assert!(matches!(&behind, Err(Error::Behind { cause }) if cause.contains("open it again")), "{behind:?}");
+    drop((held, reader));
+    let again = read(&path, Right::ToRead);
+    let held = again.snapshot();
+    let space = default(&again);
+    assert_eq!(held.get(&space, 7u64.to_be_bytes()).unwrap().unwrap(), vec![8; 2000]);
+    for round in 9..14 {
+        fill(round);
+        assert_eq!(again.get(&space, 7u64.to_be_bytes()).unwrap().unwrap(), vec![round; 2000]);
+        match held.get(&space, 7u64.to_be_bytes()) {
+            Ok(value) => assert_eq!(value.unwrap(), vec![8; 2000]),
+            Err(error) => assert!(matches!(error, Error::Trimmed { .. }), "{error:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_read_only_follower_is_woken_by_commits() {
+    for right in [Right::ToWrite, Right::ToRead] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let one = Db::open(&path, options()).unwrap();
+        let reader = read(&path, right);
+        let (seen, over) = (AtomicU64::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut follow = reader.log().follow(reader.newest().next(), None).unwrap();
+                while !over.load(Ordering::SeqCst) {
+                    if follow.next_timeout(Duration::from_secs(20)).unwrap().is_some() {
+                        seen.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            for round in 0..20u64 {
+                one.put(&default(&one), "key", round.to_le_bytes()).unwrap();
+                let begun = Instant::now();
+                while seen.load(Ordering::SeqCst) <= round {
+                    assert!(begun.elapsed() < Duration::from_secs(9), "commit {round} did not wake it");
+                    std::thread::yield_now();
+                }
+            }
+            over.store(true, Ordering::SeqCst);
+            one.put(&default(&one), "key", "last").unwrap();
+        });
+    }
+}
+
+#[test]
+fn where_nobody_ever_shared_the_store_a_process_without_rights_is_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    drop(Db::open(&path, options().shared(false)).unwrap());
+    let refused = Db::open(&path, reading(Right::ToRead));
+    assert!(matches!(refused, Err(Error::InvalidInput(InvalidInput::NobodyToFollow { .. }))), "{refused:?}");
+    // With the right to write it waits for others to come.
+    let reader = read(&path, Right::ToWrite);
+    assert_eq!(reader.newest(), Glsn::NONE);
+    let one = Db::open(&path, options()).unwrap();
+    one.put(&default(&one), "key", 7u64.to_le_bytes()).unwrap();
+    assert_eq!(number(&reader, "key"), 7);
+}
