@@ -494,13 +494,12 @@ impl Members {
         Glsn(self.word(FLUSH_WANTED))
     }
 
-    /// Asks the keeper to flush up to here.
+    /// Asks the keeper to flush up to here. All are told, unless that was asked for before: whoever asks again and again must not wake the others,
+    /// and itself, each time.
     pub fn want_flush(&self, glsn: Glsn) {
-        if !self.may_write_words() {
-            return;
+        if self.may_write_words() && self.words.words()[FLUSH_WANTED].fetch_max(glsn.0, Ordering::SeqCst) < glsn.0 {
+            self.tell();
         }
-        self.words.words()[FLUSH_WANTED].fetch_max(glsn.0, Ordering::SeqCst);
-        self.tell();
     }
 
     /// Counts the times that members were told of something.

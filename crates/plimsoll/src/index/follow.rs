@@ -62,14 +62,25 @@ impl Core {
         let clock = &self.context.clock;
         let begun = clock.monotonic_nanos();
         let mut watch = KeeperWatch::new(members, &**clock);
+        let mut told = begun;
         loop {
+            if let Some(oldest) = self.view().closed.last().map(|closed| closed.boundary) {
+                members.want_flush(oldest);
+            }
+            let now = clock.monotonic_nanos();
+            if now.saturating_sub(told) >= LOOK.as_nanos() as u64 {
+                // Another keeper may not have been told.
+                told = now;
+                members.tell();
+            }
+            // Behind what this one tells itself: it is not to wake it.
             let seen = members.state();
             if self.take_in(members)? {
                 return Ok(Progress::Worked);
             }
-            let Some(oldest) = self.view().closed.last().map(|closed| closed.boundary) else {
+            if self.view().closed.is_empty() {
                 return Ok(Progress::Idle);
-            };
+            }
             if self.keep_if_free(members)? {
                 return Ok(Progress::Worked);
             }
@@ -85,7 +96,6 @@ impl Core {
             if clock.monotonic_nanos().saturating_sub(begun) > PATIENCE_NANOS {
                 return Err(Error::Stalled { pid: members.keeper_pid() });
             }
-            members.want_flush(oldest);
             members.wait_for_change(seen, LOOK);
         }
     }
