@@ -14,7 +14,9 @@
 
 mod bytes;
 mod lock;
+mod member;
 mod names;
+mod process;
 #[cfg(test)]
 mod tests;
 
@@ -22,7 +24,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +34,7 @@ use crate::image::{PAGE_BYTES, end_of};
 use crate::lying::bytes::Bytes;
 use crate::lying::lock::LyingLock;
 use crate::lying::names::DurableNames;
+pub use crate::lying::process::Process;
 use crate::path_error::{at_path, of_kind};
 use crate::random::Random;
 use crate::sharing::{LockFile, SharedWords};
@@ -240,6 +242,22 @@ impl LyingDisk {
     pub fn restart_process(&self) {
         self.state().begin_anew();
         self.sharing.forget_all();
+    }
+
+    fn lock_alone(&self, dir: &Path) -> Result<LyingLock, LockError> {
+        let mut state = self.powered(dir).map_err(LockError::Io)?;
+        let (folder, file) = state.lock(dir)?;
+        Ok(LyingLock::new(self.clone(), state.generation, folder, Some(file)))
+    }
+
+    fn lock_beside(&self, dir: &Path) -> Result<LyingLock, LockError> {
+        let mut state = self.powered(dir).map_err(LockError::Io)?;
+        let folder = state.tree.folder(dir).map_err(LockError::Io)?;
+        if state.locked.contains(&folder) {
+            return Err(LockError::Held { pid: Some(PID), who: HERE_ALREADY.to_owned() });
+        }
+        *state.shared.entry(folder).or_default() += 1;
+        Ok(LyingLock::new(self.clone(), state.generation, folder, None))
     }
 
     /// The state, if the power is on.
@@ -542,27 +560,11 @@ impl Disk for LyingDisk {
     }
 
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
-        let mut state = self.powered(dir).map_err(LockError::Io)?;
-        let (folder, file) = state.lock(dir)?;
-        let is_shared = AtomicBool::new(false);
-        Ok(Box::new(LyingLock {
-            disk: self.clone(),
-            generation: state.generation,
-            folder,
-            file: Some(file),
-            is_shared,
-        }))
+        Ok(Box::new(self.lock_alone(dir)?))
     }
 
     fn lock_shared(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
-        let mut state = self.powered(dir).map_err(LockError::Io)?;
-        let folder = state.tree.folder(dir).map_err(LockError::Io)?;
-        if state.locked.contains(&folder) {
-            return Err(LockError::Held { pid: Some(PID), who: HERE_ALREADY.to_owned() });
-        }
-        *state.shared.entry(folder).or_default() += 1;
-        let is_shared = AtomicBool::new(true);
-        Ok(Box::new(LyingLock { disk: self.clone(), generation: state.generation, folder, file: None, is_shared }))
+        Ok(Box::new(self.lock_beside(dir)?))
     }
 
     fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {

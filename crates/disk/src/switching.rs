@@ -33,6 +33,10 @@ impl SwitchingDisk {
 }
 
 impl Disk for SwitchingDisk {
+    fn process_id(&self) -> u32 {
+        self.disk.process_id()
+    }
+
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
         let file = self.disk.open(path, open, caching)?;
         if (open, caching) != (Open::Read, Caching::Direct) {

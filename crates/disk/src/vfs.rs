@@ -154,6 +154,11 @@ pub trait Disk: Send + Sync + Debug {
         false
     }
 
+    /// The id of the process that uses this disk, as other processes know it.
+    fn process_id(&self) -> u32 {
+        std::process::id()
+    }
+
     /// Opens a file.
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>>;
 

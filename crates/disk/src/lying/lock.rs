@@ -10,11 +10,23 @@ use crate::vfs::{DirLock, HERE_ALREADY, LockError, Open};
 
 #[derive(Debug)]
 pub(super) struct LyingLock {
-    pub(super) disk: LyingDisk,
-    pub(super) generation: u64,
-    pub(super) folder: NodeId,
-    pub(super) file: Option<NodeId>,
-    pub(super) is_shared: AtomicBool,
+    disk: LyingDisk,
+    generation: u64,
+    folder: NodeId,
+    file: Option<NodeId>,
+    is_shared: AtomicBool,
+}
+
+impl LyingLock {
+    /// A lock that was taken; one without a file is shared.
+    pub(super) fn new(disk: LyingDisk, generation: u64, folder: NodeId, file: Option<NodeId>) -> Self {
+        Self { disk, generation, folder, file, is_shared: AtomicBool::new(file.is_none()) }
+    }
+
+    /// Its process was killed: the file names it still.
+    pub(super) fn abandon(mut self) {
+        self.file = None;
+    }
 }
 
 impl DirLock for LyingLock {

@@ -146,6 +146,11 @@ impl Members {
     /// Waits for a nudge, at most for `patience`, and answers it. `nudges`: those that were answered before.
     pub fn answer_nudge(&self, nudges: u64, patience: Duration) -> u64 {
         self.words.wait(NUDGE, nudges, patience);
+        self.answer_nudges(nudges)
+    }
+
+    /// As [`Members::answer_nudge`], without waiting for one.
+    pub fn answer_nudges(&self, nudges: u64) -> u64 {
         let seen = self.word(NUDGE);
         if seen != nudges && !self.has_left.load(Ordering::SeqCst) {
             self.slot_word(self.slot, SlotWord::Pulse).fetch_add(1, Ordering::SeqCst);

@@ -5,7 +5,7 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ impl Joining {
         }
         let members = Members::join(&options.disk, &options.clock, path, PATIENCE).lift()?;
         let (lock, is_first) = take_lock(path, options, &members)?;
-        members.begin(is_first, std::process::id(), options.clock.wall_micros()).lift()?;
+        members.begin(is_first, options.disk.process_id(), options.clock.wall_micros()).lift()?;
         if is_first && members.try_to_keep().lift()? {
             members.keep();
         }
@@ -175,6 +175,8 @@ pub(crate) struct Membership {
     server: Mutex<Option<Worker>>,
     /// Answers the others while this one does other things.
     pulse: Mutex<Option<Worker>>,
+    /// Nudges that were answered, in a store without threads.
+    nudges: AtomicU64,
 }
 
 impl Membership {
@@ -185,6 +187,7 @@ impl Membership {
             worker: Mutex::default(),
             server: Mutex::default(),
             pulse: Mutex::default(),
+            nudges: AtomicU64::default(),
         }
     }
 
@@ -224,6 +227,16 @@ impl Membership {
         };
         let worker = Worker::start("plimsoll-member", &Arc::new(Bell::default()), || {}, step)?;
         *self.worker.lock().unwrap_or_else(PoisonError::into_inner) = Some(worker);
+        Ok(())
+    }
+
+    /// What the threads do, once: for a store that has none.
+    pub(crate) fn step(&self, pool: &Pool, space: &LogSpace, committer: &Committer) -> Result<()> {
+        let nudges = self.members.answer_nudges(self.nudges.load(Ordering::Relaxed));
+        self.nudges.store(nudges, Ordering::Relaxed);
+        look(space, committer, &self.members)?;
+        memory::fit_share(pool, space, &self.members)?;
+        requests::serve_those_asked(&self.members, &self.is_ending, space, committer);
         Ok(())
     }
 

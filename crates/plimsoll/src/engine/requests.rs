@@ -98,20 +98,7 @@ pub(crate) fn serve(
     let (space, committer) = (Arc::clone(space), Arc::clone(committer));
     let step = move |_| {
         let seen = members.state();
-        let is_asked = |what| members.is_keeper().then(|| members.is_asked(what)).flatten();
-        for what in [Asked::Compact, Asked::Trim] {
-            if let Some(number) = is_asked(what) {
-                let done = match what {
-                    Asked::Compact => steps::compact(&space, &committer),
-                    Asked::Trim => trim::trim(&space, &committer, members.trim_wanted()).map(drop),
-                };
-                // What a process does not finish that ends is for the next keeper.
-                let has_ended = is_ending.load(Ordering::Acquire) || committer.reader.check_open().is_err();
-                if !has_ended || done.is_ok() {
-                    members.answered(what, number, done.is_ok());
-                }
-            }
-        }
+        serve_those_asked(&members, &is_ending, &space, &committer);
         if is_ending.load(Ordering::Acquire) {
             return Next::End;
         }
@@ -119,4 +106,21 @@ pub(crate) fn serve(
         Next::Again
     };
     Ok(Worker::start("plimsoll-keeper", &Arc::new(Bell::default()), || {}, step)?)
+}
+
+/// Does what others have asked for, if this process is the keeper.
+pub(crate) fn serve_those_asked(members: &Members, is_ending: &AtomicBool, space: &LogSpace, committer: &Committer) {
+    let is_asked = |what| members.is_keeper().then(|| members.is_asked(what)).flatten();
+    for what in [Asked::Compact, Asked::Trim] {
+        let Some(number) = is_asked(what) else { continue };
+        let done = match what {
+            Asked::Compact => steps::compact(space, committer),
+            Asked::Trim => trim::trim(space, committer, members.trim_wanted()).map(drop),
+        };
+        // What a process does not finish that ends is for the next keeper.
+        let has_ended = is_ending.load(Ordering::Acquire) || committer.reader.check_open().is_err();
+        if !has_ended || done.is_ok() {
+            members.answered(what, number, done.is_ok());
+        }
+    }
 }

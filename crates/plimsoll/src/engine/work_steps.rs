@@ -3,7 +3,6 @@
 use plimsoll_memory::evictor;
 
 use crate::engine::Engine;
-use crate::engine::membership::look;
 use crate::index::Progress;
 use crate::types::error::{Lift, Result};
 
@@ -29,7 +28,7 @@ pub(crate) fn step_from(store: &Engine, first: usize) -> Result<bool> {
     }
     store.check_writable()?;
     if let Some(membership) = &store.membership {
-        look(&store.space, &store.committer, &membership.members)?;
+        membership.step(&store.maintenance.pool, &store.space, &store.committer)?;
     }
     let kinds = [sync, make_room, flush_some, compact_some, care_for_warmth, seal_behind];
     for number in 0..kinds.len() {

@@ -34,6 +34,7 @@ mod members;
 mod members_crash;
 mod members_follow;
 mod members_read_only;
+mod members_waiting;
 mod memory;
 mod module_graph;
 mod neighbours;
