@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::op::Op;
-use crate::op::generate::{Profile, generate};
+use crate::op::generate::{Profile, among, generate};
 use crate::world::{Setting, World};
 
 /// The kind of a run.
@@ -30,11 +30,13 @@ pub enum Mode {
     Metamorphic,
     /// The bytes of the closed store are damaged.
     Rot,
+    /// Several processes have the store open; they are killed, stopped, join and leave.
+    Members,
 }
 
 impl Mode {
     /// All of them, with their names.
-    pub const ALL: [(Mode, &str); 10] = [
+    pub const ALL: [(Mode, &str); 11] = [
         (Mode::Model, "model"),
         (Mode::EverySync, "every-sync"),
         (Mode::Crash, "crash"),
@@ -45,11 +47,13 @@ impl Mode {
         (Mode::Budget, "budget"),
         (Mode::Metamorphic, "metamorphic"),
         (Mode::Rot, "rot"),
+        (Mode::Members, "members"),
     ];
 
     fn profile(self) -> Profile {
         match self {
-            Mode::Model => Profile::Model,
+            // Its workloads have a generator of their own.
+            Mode::Model | Mode::Members => Profile::Model,
             Mode::EverySync | Mode::Rot => Profile::EverySync,
             Mode::Crash => Profile::Crash,
             Mode::FailedReads => Profile::FailedReads,
@@ -67,6 +71,7 @@ impl Mode {
             Mode::EverySync => 50,
             Mode::Metamorphic => 250,
             Mode::Rot => 80,
+            Mode::Members => 150,
             _ => 400,
         }
     }
@@ -107,6 +112,9 @@ impl Case {
 
     /// Its workload.
     pub fn workload(&self) -> Vec<Op> {
+        if self.mode == Mode::Members {
+            return among::generate(self.seed, self.ops);
+        }
         generate(self.seed, &self.mode.profile().settings().of_seed(self.seed), self.ops)
     }
 

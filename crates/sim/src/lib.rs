@@ -7,6 +7,7 @@
 //! - [`metamorphic`]: the same workload under other budgets and other background work gives the same answers;
 //! - [`flip`]: each byte of a closed store is changed;
 //! - [`rot`]: a closed store is damaged in other ways;
+//! - [`members`]: several processes on one simulated disk, killed, stopped, joining and leaving;
 //! - [`kill`]: a child process on a real disk is killed;
 //! - [`real`]: the power of a real file system is cut under such a child, its system calls fail, others read beside it;
 //! - [`bank`]: many threads, whose history must be serializable;
@@ -26,6 +27,7 @@ pub mod faults;
 pub mod flip;
 mod judge;
 pub mod kill;
+pub mod members;
 pub mod metamorphic;
 pub mod minimise;
 pub mod model;

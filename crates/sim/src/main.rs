@@ -1,5 +1,7 @@
 //! Runs the simulation: `cargo run --release -p plimsoll-sim -- --seeds 200`.
 
+#[path = "main/kill_every.rs"]
+mod kill_every;
 #[path = "main/planted.rs"]
 mod planted;
 #[path = "main/real.rs"]
@@ -24,6 +26,7 @@ use plimsoll_sim::kill::{Scenario, child};
 use plimsoll_sim::minimise::minimise;
 use plimsoll_sim::op::{Op, text};
 
+use crate::kill_every::KillEveryArguments;
 use crate::planted::PlantedArguments;
 use crate::real::{PowerArguments, ReadersArguments, SyscallsArguments};
 use crate::runs::{Runs, line_of};
@@ -50,6 +53,8 @@ const MINIMISE_RUNS: usize = 2000;
   plimsoll-sim --mode crash --seed 17 --minimise   the same, shortened, as text
   plimsoll-sim --mode crash --seed 17 --replay ops.txt
   plimsoll-sim --hours 2 --seed 1000               a soak: seed after seed from 1000 on
+  plimsoll-sim --mode members --seeds 1000         several processes on one store, killed, stopped, coming and going
+  plimsoll-sim kill-every --every 7                one of them killed at every 7th of its operations
   plimsoll-sim planted                             checks that the simulation finds planted bugs
   plimsoll-sim stress --minutes 60 --svg memory.svg"
 )]
@@ -74,7 +79,7 @@ struct Arguments {
     /// Operations in a run [default: depends on the mode].
     #[arg(long)]
     ops: Option<usize>,
-    /// Mode: model, every-sync, crash, failed-reads, flips, full, failed-syncs, budget, metamorphic, rot, flip, or all.
+    /// Mode: model, every-sync, crash, failed-reads, flips, full, failed-syncs, budget, metamorphic, rot, members, flip, or all.
     #[arg(long, default_value = "all")]
     mode: String,
     /// Number of runs at the same time, one per thread.
@@ -122,6 +127,8 @@ enum Command {
     Stress(StressArguments),
     /// Run several processes on one store, and kill, stop and restart them.
     Workers(WorkersArguments),
+    /// Simulate several processes on one store, and kill one of them at each operation.
+    KillEvery(KillEveryArguments),
     /// Simulate power cuts of a real file system under a writer. Needs root and loop devices.
     Power(PowerArguments),
     /// Make system calls of a writer fail, one kind after the other. Needs strace.
@@ -158,6 +165,7 @@ fn run(arguments: Arguments) -> Result<bool, String> {
         Some(Command::Planted(planted)) => return planted::run(planted),
         Some(Command::Stress(stress)) => return stress::run(stress),
         Some(Command::Workers(workers)) => return workers::run(workers),
+        Some(Command::KillEvery(kill_every)) => return kill_every::run(kill_every),
         Some(Command::Power(power)) => return real::power(power),
         Some(Command::Syscalls(syscalls)) => return real::syscalls(syscalls),
         Some(Command::Readers(readers)) => return real::readers(readers),

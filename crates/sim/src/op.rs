@@ -7,6 +7,7 @@
 //! Law: every operation is valid after any other, so that a workload remains one when operations are left out. An operation that addresses
 //! nothing (a transaction that is not open) does nothing; moments are given relative to the newest one.
 
+pub mod among;
 pub mod generate;
 pub mod text;
 
@@ -375,6 +376,8 @@ pub enum Op {
     },
     /// Changes how the disk lies.
     Fault(Fault),
+    /// What one of several processes does; with one process, nothing.
+    Among(among::Among),
 }
 
 impl Op {

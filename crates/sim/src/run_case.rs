@@ -4,7 +4,7 @@ use crate::case::{Case, Mode};
 use crate::driver::{Care, Driver, run};
 use crate::failure::Outcome;
 use crate::op::Op;
-use crate::{crash, faults, metamorphic, rot};
+use crate::{crash, faults, members, metamorphic, rot};
 
 impl Case {
     /// Runs it.
@@ -28,6 +28,7 @@ impl Case {
             Mode::Budget => faults::run_short_of_memory(self, ops).map(done),
             Mode::Metamorphic => metamorphic::compare_settings(self, ops),
             Mode::Rot => rot::damage(self, ops).map(|_| ()),
+            Mode::Members => members::run(self.seed, ops),
         }
     }
 }

@@ -170,6 +170,7 @@ impl Driver {
                 disk.cut_power_at_sync(disk.sync_count().saturating_add(*after));
                 said("")
             }
+            Op::Among(_) => said(""),
             Op::Fault(fault) => {
                 self.lie(*fault);
                 if *fault == Fault::Heal && !self.world.disk.power_is_cut() {

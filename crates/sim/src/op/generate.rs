@@ -3,6 +3,7 @@
 //! The generator tracks the transactions and snapshots that it left open, so that most operations address something. Facts that it cannot
 //! know (whether a commit met a conflict) are determined by the driver.
 
+pub mod among;
 mod past;
 pub mod profile;
 mod removals;

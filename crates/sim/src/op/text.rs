@@ -127,6 +127,7 @@ impl fmt::Display for Op {
             Op::Fault(Fault::Full(bytes)) => write!(f, "fault full {bytes}"),
             Op::Fault(Fault::Slow(micros)) => write!(f, "fault slow {micros}"),
             Op::Fault(Fault::Heal) => f.write_str("fault heal"),
+            Op::Among(among) => among.fmt(f),
         }
     }
 }
@@ -285,6 +286,9 @@ impl FromStr for Op {
     fn from_str(line: &str) -> Result<Self, String> {
         let mut words = Words { words: line.split_whitespace() };
         let verb = words.next()?;
+        if verb == "among" {
+            return line.parse().map(Op::Among);
+        }
         let op = words.op(verb)?;
         match words.words.next() {
             None => Ok(op),

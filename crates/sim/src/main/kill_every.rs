@@ -1,0 +1,36 @@
+//! `plimsoll-sim kill-every`: one of several processes is killed at each of its operations.
+
+use clap::Args;
+use plimsoll_sim::members::kill_every::{Kills, kill_at_every, scenario};
+
+/// Where the process is killed.
+#[derive(Args, Debug)]
+pub(crate) struct KillEveryArguments {
+    /// Number of the first seed: each has other settings of the store.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Number of seeds.
+    #[arg(long, default_value_t = 1)]
+    seeds: u64,
+    /// Kill at every n-th operation.
+    #[arg(long, default_value_t = 1)]
+    every: u64,
+    /// Skip so many operations of each process.
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+}
+
+/// Runs it; whether all went well.
+pub(crate) fn run(arguments: &KillEveryArguments) -> Result<bool, String> {
+    let mut all_well = true;
+    for seed in arguments.seed..arguments.seed.saturating_add(arguments.seeds) {
+        match kill_at_every(seed, &scenario(), arguments.from, arguments.every) {
+            Ok(Kills { operations, runs }) => println!("seed {seed}: {operations} operations, {runs} kills"),
+            Err(failure) => {
+                all_well = false;
+                println!("FAILED kill-every --seed {seed}: {failure}");
+            }
+        }
+    }
+    Ok(all_well)
+}

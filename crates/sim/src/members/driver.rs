@@ -1,0 +1,378 @@
+//! Runs what several processes do, one after the other, and has each answer judged.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll::{Options, Retention};
+use plimsoll_disk::lying::LyingDisk;
+use plimsoll_disk::random::Random;
+use plimsoll_disk::vfs::Disk;
+
+use crate::failure::{Failure, Outcome};
+use crate::members::judge::{Known, Space};
+use crate::members::life::{Life, Order, PASSING, STORE, load_writes, mark, writes_of};
+use crate::members::model::{Span, Write};
+use crate::members::seat::{Crew, Ended, Seat};
+use crate::op::Op;
+use crate::op::among::{Act, Among};
+use crate::world::{Setting, World};
+
+/// Everything is compared after so many operations.
+const CHECK_EVERY: usize = 12;
+
+/// A commit that was begun.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    pub(super) id: u64,
+    pub(super) writes: Vec<Write>,
+    pub(super) reads: Vec<Span>,
+    /// The moment that it has read.
+    pub(super) at: Option<u64>,
+    /// The number of the next act when its outcome became unknown; `None`: its process is stopped in it, and ends it later.
+    pub(super) ended: Option<u64>,
+}
+
+/// What happens to a process at an operation of its next act.
+#[derive(Clone, Copy, Debug, Default)]
+struct Armed {
+    kill_after: Option<u64>,
+    stop_after: Option<u64>,
+}
+
+/// A run.
+pub(super) struct Driver {
+    pub(super) world: World,
+    pub(super) crew: Arc<Crew>,
+    pub(super) seats: BTreeMap<u8, Seat>,
+    pub(super) known: Known,
+    armed: BTreeMap<u8, Armed>,
+    seed: u64,
+    setting: Setting,
+    memory_total: Option<u64>,
+    warm: bool,
+    next_id: u64,
+    next_pid: u32,
+    /// The process at this seat is killed at this operation of it, counted from the start of the run over all processes of the seat.
+    pub(super) kill: Option<(u8, u64)>,
+    /// Operations of processes that have ended, by seat.
+    ended_operations: BTreeMap<u8, u64>,
+    backups: u64,
+}
+
+impl Driver {
+    pub(super) fn new(seed: u64) -> Self {
+        let setting = Setting { durability: plimsoll::Durability::Sync, ..Setting::of_seed(seed) };
+        let world = World::new(seed, setting);
+        let mut random = Random::new(seed ^ 0x00be_d510);
+        let memory_total = [None, Some(50 << 20), Some(64 << 20), Some(100 << 20)][random.below(4) as usize];
+        Self {
+            crew: Crew::new(&world.clock),
+            world,
+            seats: BTreeMap::new(),
+            known: Known::default(),
+            armed: BTreeMap::new(),
+            seed,
+            setting,
+            memory_total,
+            warm: random.below(4) == 0,
+            next_id: 1,
+            next_pid: 100,
+            kill: None,
+            ended_operations: BTreeMap::new(),
+            backups: 0,
+        }
+    }
+
+    /// Runs operations; those that are not about processes do nothing.
+    pub(super) fn run(&mut self, ops: &[Op]) -> Outcome {
+        for (number, op) in ops.iter().enumerate() {
+            let Op::Among(among) = op else { continue };
+            self.apply(*among).map_err(|failure| failure.at(number, op))?;
+            if (number + 1).is_multiple_of(CHECK_EVERY) {
+                self.check_all().map_err(|failure| failure.at(number, op))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All leave or end, and the store is opened alone.
+    pub(super) fn finish(&mut self) -> Outcome {
+        self.alone().map_err(|failure| Failure { message: format!("in the end: {}", failure.message), ..failure })
+    }
+
+    /// The operations that the processes of a seat have begun.
+    pub(super) fn operations(&self, member: u8) -> u64 {
+        let now = self.seats.get(&member).map_or(0, |seat| seat.process.operations());
+        self.ended_operations.get(&member).copied().unwrap_or_default() + now
+    }
+
+    fn apply(&mut self, Among { member, act }: Among) -> Outcome {
+        match act {
+            Act::KillAt { after } => self.armed.entry(member).or_default().kill_after = Some(after),
+            Act::StopAt { after } => self.armed.entry(member).or_default().stop_after = Some(after),
+            Act::Kill => {
+                if let Some(seat) = self.seats.get(&member) {
+                    seat.process.kill();
+                }
+            }
+            Act::GoOn => self.go_on(member)?,
+            Act::Check => self.check_all()?,
+            Act::Advance { millis } => self.world.clock.advance(Duration::from_millis(millis)),
+            Act::PowerCut => self.world.disk.cut_power(),
+            Act::CutAtSync { after } => self.world.disk.cut_power_at_sync(self.world.disk.sync_count() + after),
+            Act::FailSync { after } => self.world.disk.fail_sync(after),
+            Act::Alone => self.alone()?,
+            _ => self.act(member, act)?,
+        }
+        self.settle()
+    }
+
+    /// A process does something.
+    fn act(&mut self, member: u8, act: Act) -> Outcome {
+        let is_open = self.seats.contains_key(&member);
+        if is_open == matches!(act, Act::Join { .. }) || self.is_stopped(member) || self.is_left_out(act) {
+            return Ok(());
+        }
+        if !is_open {
+            self.sit_down(member);
+        }
+        let order = self.order(member, act);
+        self.note_pending(member, &order);
+        if act == Act::Leave {
+            self.crew.set(member, None);
+        }
+        let armed = self.armed.remove(&member).unwrap_or_default();
+        let seat = self.seats.get_mut(&member).expect("it sits there");
+        if let Some(after) = armed.kill_after {
+            seat.process.kill_at(after);
+        }
+        let ended = match armed.stop_after {
+            Some(after) => seat.perform_and_stop(&order, after),
+            None => Some(seat.perform(&order)),
+        };
+        match ended {
+            Some(ended) => self.ended(member, &order, ended),
+            None => {
+                self.stopped(&order);
+                Ok(())
+            }
+        }
+    }
+
+    /// What is not done while something about it is not known.
+    fn is_left_out(&self, act: Act) -> bool {
+        let is_passing = matches!(
+            act,
+            Act::Put { space: PASSING, .. }
+                | Act::Delete { space: PASSING, .. }
+                | Act::Load { space: PASSING, .. }
+                | Act::Get { space: PASSING, .. }
+                | Act::Scan { space: PASSING }
+        );
+        match act {
+            Act::MakeSpace | Act::DropSpace => {
+                let is_written = |pending: &Pending| pending.writes.iter().any(|write| write.space == PASSING);
+                self.known.is_space_changing || self.known.in_doubt.values().any(is_written)
+            }
+            _ => is_passing && self.known.passing == Space::Unknown,
+        }
+    }
+
+    fn sit_down(&mut self, member: u8) {
+        self.next_pid += 1;
+        let (process, disk) = self.world.disk.process(self.next_pid);
+        let crew = Arc::clone(&self.crew);
+        process.when_idle(move |patience| crew.wait(member, patience));
+        if let Some((at, nth)) = self.kill
+            && at == member
+        {
+            let before = self.ended_operations.get(&member).copied().unwrap_or_default();
+            if nth > before {
+                process.kill_at(nth - before);
+            }
+        }
+        self.seats.insert(member, Seat::new(process, disk));
+    }
+
+    fn order(&mut self, member: u8, act: Act) -> Order {
+        let id = self.next_id;
+        self.next_id += 1;
+        let seat = &self.seats[&member];
+        let mut options = self.options().shared(true).world(Arc::clone(&seat.disk), Arc::clone(&self.world.clock) as _);
+        if let Act::Join { mebibytes } = act
+            && mebibytes > 0
+        {
+            options = options.memory_bytes(mebibytes << 20);
+        } else if self.memory_total.is_none() {
+            options = options.memory_bytes(self.setting.memory_bytes);
+        }
+        if let Some(total) = self.memory_total {
+            options = options.memory_total(total);
+        }
+        if act == Act::Backup {
+            self.backups += 1;
+        }
+        let retention = self.retention();
+        let newest = self.known.model.newest();
+        Order { act, id, newest, options, backup: format!("/backup{}", self.backups), retention }
+    }
+
+    /// The settings of every process, without its memory.
+    fn options(&self) -> Options {
+        let Setting { memtable_bytes, segment_bytes, sizes, .. } = self.setting;
+        self.world.clock.advance(self.world.opening_takes);
+        let options = Options::new().memtable_bytes(memtable_bytes).segment_bytes(segment_bytes).sizes(sizes);
+        options.background(false).warm(self.warm).warm_bytes_per_second(1 << 50)
+    }
+
+    /// The store, opened alone.
+    pub(super) fn open_alone(&self, path: &str) -> plimsoll::Result<Life> {
+        let options = self.options().memory_bytes(self.setting.memory_bytes);
+        let options = options.world(Arc::new(self.world.disk.clone()), Arc::clone(&self.world.clock) as _);
+        Life::open(path, options, self.retention())
+    }
+
+    fn retention(&self) -> Retention {
+        if self.seed.is_multiple_of(3) { Retention::Forever } else { Retention::Latest }
+    }
+
+    /// The memory of all processes together, if it is limited.
+    pub(super) fn memory_total(&self) -> Option<u64> {
+        self.memory_total
+    }
+
+    /// The disk, and the clock.
+    pub(super) fn disk(&self) -> &LyingDisk {
+        &self.world.disk
+    }
+
+    /// A commit that is about to be made is in doubt until its process says what came of it.
+    fn note_pending(&mut self, member: u8, order: &Order) {
+        let (mut reads, mut at) = (Vec::new(), None);
+        let writes = match order.act {
+            Act::TxCommit => {
+                let life = self.seats[&member].life();
+                let Some(tx) = life.as_ref().and_then(|life| life.tx.as_ref()) else { return };
+                (reads, at) = (tx.reads.clone(), Some(tx.at));
+                let mut writes = tx.writes.clone();
+                writes.push(mark(order.id));
+                writes
+            }
+            Act::Load { space, first, count, bytes } => load_writes(order.id, space, first..first + count, bytes),
+            act => match writes_of(act, order.id) {
+                Some(writes) => writes,
+                None => return self.known.note_doubt(order.act),
+            },
+        };
+        let pending = Pending { id: order.id, writes, reads, at, ended: Some(order.id) };
+        self.known.in_doubt.insert(order.id, pending);
+    }
+
+    fn stopped(&mut self, order: &Order) {
+        if let Some(pending) = self.known.in_doubt.get_mut(&order.id) {
+            pending.ended = None;
+        }
+        self.known.is_space_changing |= matches!(order.act, Act::MakeSpace | Act::DropSpace);
+    }
+
+    pub(super) fn is_stopped(&self, member: u8) -> bool {
+        self.seats.get(&member).is_some_and(Seat::is_stopped)
+    }
+
+    /// A process that was stopped goes on.
+    pub(super) fn go_on(&mut self, member: u8) -> Outcome {
+        let Some((order, ended)) = self.seats.get_mut(&member).and_then(Seat::end_job) else { return Ok(()) };
+        self.known.was_stopped = true;
+        let judged = self.ended(member, &order, ended);
+        self.known.was_stopped = false;
+        judged
+    }
+
+    /// An act came to its end.
+    fn ended(&mut self, member: u8, order: &Order, ended: Ended) -> Outcome {
+        if let Some(pending) = self.known.in_doubt.get_mut(&order.id) {
+            pending.ended = Some(self.next_id);
+        }
+        if matches!(order.act, Act::MakeSpace | Act::DropSpace) {
+            self.known.is_space_changing = false;
+        }
+        let answer = ended.map_err(|panic| Failure::new(format!("process {member}: {panic}")))?;
+        let seat = &self.seats[&member];
+        let is_gone = seat.db().is_none();
+        if !seat.process.is_dead() && !self.disk().power_is_cut() {
+            match (order.act, seat.db()) {
+                (Act::Join { .. }, Some(db)) => self.crew.set(member, Some((seat.process.clone(), db))),
+                _ if is_gone => self.stand_up(member)?,
+                _ => {}
+            }
+        }
+        self.judge(member, order, answer)
+    }
+
+    /// The process at a seat has ended.
+    fn stand_up(&mut self, member: u8) -> Outcome {
+        self.crew.set(member, None);
+        let Some(mut seat) = self.seats.remove(&member) else { return Ok(()) };
+        seat.process.kill();
+        let under_way = seat.end_job();
+        seat.bury().map_err(|panic| Failure::new(format!("process {member}, killed: {panic}")))?;
+        *self.ended_operations.entry(member).or_default() += seat.process.operations();
+        match under_way {
+            Some((order, ended)) => {
+                drop(ended.map_err(|panic| Failure::new(format!("process {member}, killed: {panic}")))?);
+                if let Some(pending) = self.known.in_doubt.get_mut(&order.id) {
+                    pending.ended = Some(self.next_id);
+                }
+                if matches!(order.act, Act::MakeSpace | Act::DropSpace) {
+                    self.known.is_space_changing = false;
+                }
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Clears away those that were killed, and all if the power was cut; then checks what holds at any time.
+    fn settle(&mut self) -> Outcome {
+        let is_cut = self.disk().power_is_cut();
+        let members: Vec<u8> = self.seats.keys().copied().collect();
+        for member in members.iter().filter(|member| is_cut || self.seats[member].process.is_dead()) {
+            self.seats[member].process.kill();
+        }
+        for member in members {
+            if self.seats[&member].process.is_dead() {
+                self.stand_up(member)?;
+            }
+        }
+        if is_cut {
+            self.disk().restore_power();
+            self.known.has_failed_sync = false;
+        }
+        self.check_some()
+    }
+
+    /// All leave, or are killed, and the store is opened by one process that has it alone.
+    fn alone(&mut self) -> Outcome {
+        let members: Vec<u8> = self.seats.keys().copied().collect();
+        self.disk().fail_nothing_to_come();
+        self.disk().cut_power_at_sync(u64::MAX);
+        self.armed.clear();
+        for member in &members {
+            self.go_on(*member)?;
+        }
+        self.settle()?;
+        if self.known.in_doubt.is_empty() {
+            self.check_all()?;
+        }
+        for member in members {
+            if (self.seed + u64::from(member) + self.next_id).is_multiple_of(3) {
+                self.apply(Among { member, act: Act::Kill })?;
+            } else {
+                self.apply(Among { member, act: Act::Leave })?;
+            }
+        }
+        let store = self.disk().entry(STORE.as_ref());
+        if store.is_ok_and(|entry| entry.is_some()) { self.check_alone(STORE) } else { Ok(()) }
+    }
+}

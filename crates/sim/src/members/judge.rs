@@ -1,0 +1,404 @@
+//! Compares what processes read and answer with what was committed.
+//!
+//! A commit whose process was killed, or failed, is in doubt until another process reads its mark: then it was ordered, at that place. Once a later
+//! commit is acknowledged and its mark is not there, it never may be.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use plimsoll::{Error, Glsn};
+
+use crate::failure::{Failure, Outcome, ensure, same};
+use crate::members::driver::{Driver, Pending};
+use crate::members::life::{Answer, Life, Order, PASSING, cursors, is_not_keeper};
+use crate::members::model::{MARKS, Model, Span, Write};
+use crate::op::among::Act;
+
+/// Whether the keyspace that comes and goes is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Space {
+    #[default]
+    Absent,
+    Present,
+    Unknown,
+}
+
+/// What is known of the store.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub(super) model: Model,
+    /// Commits that may have been ordered, by number.
+    pub(super) in_doubt: BTreeMap<u64, Pending>,
+    /// Places of those whose process is stopped in them.
+    places: BTreeMap<u64, u64>,
+    pub(super) passing: Space,
+    passing_before: Space,
+    pub(super) is_space_changing: bool,
+    /// Where cursors stand; `None`: not known.
+    cursors: BTreeMap<u64, Option<u64>>,
+    cursor_before: Option<Option<u64>>,
+    /// A sync failed since the store was opened: nothing is durable until all have left.
+    pub(super) has_failed_sync: bool,
+    failed_syncs: u64,
+    /// Whether the process that answers was stopped in its act.
+    pub(super) was_stopped: bool,
+    looks: u64,
+}
+
+impl Known {
+    /// What an act changes that makes no commit with a mark is not known until it has answered.
+    pub(super) fn note_doubt(&mut self, act: Act) {
+        match act {
+            Act::MakeSpace | Act::DropSpace => {
+                self.passing_before = std::mem::replace(&mut self.passing, Space::Unknown);
+            }
+            Act::Cursor { name, .. } | Act::AdvanceCursor { name, .. } | Act::DropCursor { name } => {
+                self.cursor_before = self.cursors.insert(name, None);
+            }
+            _ => {}
+        }
+    }
+
+    /// A pending commit was ordered here.
+    fn found(&mut self, pending: &Pending, glsn: u64) -> Outcome {
+        self.model.apply(glsn, pending.id, &pending.writes)?;
+        for span in &pending.reads {
+            let between = self.model.changed(*span, pending.at.unwrap_or_default(), glsn);
+            ensure(between.is_none(), || {
+                format!(
+                    "the transaction at GLSN {glsn} has read {span:?} as of GLSN {:?}, and GLSN {between:?} changed that",
+                    pending.at
+                )
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn error_in(what: &str, error: &Error) -> Failure {
+    Failure::new(format!("{what} failed: {error} [{error:?}]"))
+}
+
+impl Driver {
+    /// Looks which commits in doubt a process reads.
+    fn resolve(&mut self, life: &Life) -> Outcome {
+        for id in self.known.in_doubt.keys().copied().collect::<Vec<_>>() {
+            let place = life.place_of(id).map_err(|error| error_in("reading a mark", &error))?;
+            let Some(glsn) = place else { continue };
+            let pending = self.known.in_doubt.remove(&id).expect("it is in doubt");
+            self.known.found(&pending, glsn)?;
+            if pending.ended.is_none() {
+                self.known.places.insert(id, glsn);
+            }
+        }
+        Ok(())
+    }
+
+    /// The commit `id` was acknowledged: those that had ended when it was begun, and were not ordered, never will be.
+    fn settle_doubts(&mut self, id: u64) {
+        self.known.in_doubt.retain(|_, pending| pending.ended.is_none_or(|ended| ended > id));
+    }
+
+    /// Judges what a process answered.
+    pub(super) fn judge(&mut self, member: u8, order: &Order, answer: plimsoll::Result<Answer>) -> Outcome {
+        let failed_syncs = self.disk().injected().failed_syncs;
+        self.known.has_failed_sync |= failed_syncs > self.known.failed_syncs;
+        self.known.failed_syncs = failed_syncs;
+        if let Some((other, error)) = self.crew.take_failure()
+            && !self.may_die(other)
+        {
+            self.judge_error(other, order, &error, "background work")?;
+        }
+        let dead = self.seats.get(&member).is_some_and(|seat| seat.process.is_dead()) || self.disk().power_is_cut();
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(_) if dead => return Ok(()),
+            Err(error) => return self.judge_error(member, order, &error, &format!("{:?}", order.act)),
+        };
+        let Some(seat) = self.seats.get(&member).filter(|_| !dead) else { return Ok(()) };
+        let life = seat.life_handle();
+        let life = life.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Some(life) = life.as_ref() else { return Ok(()) };
+        if self.known.has_failed_sync && !matches!(answer, Answer::Committed(_)) {
+            return Ok(());
+        }
+        let is_first = self.seats.len() == 1 && matches!(order.act, Act::Join { .. });
+        let resolved = self.resolve(life);
+        if self.may_die(member) {
+            return Ok(());
+        }
+        resolved?;
+        if is_first {
+            // Whoever was in doubt has ended, and this one has read the whole log.
+            self.settle_doubts(order.id);
+        }
+        self.judge_answer(member, order, life, answer)
+    }
+
+    /// Whether the process was killed while it was looked at.
+    fn may_die(&self, member: u8) -> bool {
+        self.disk().power_is_cut() || self.seats.get(&member).is_none_or(|seat| seat.process.is_dead())
+    }
+
+    fn judge_answer(&mut self, member: u8, order: &Order, life: &Life, answer: Answer) -> Outcome {
+        match answer {
+            Answer::Done => Ok(()),
+            Answer::Committed(glsn) => self.judge_commit(life, order, glsn),
+            Answer::Rows { span, at, own, rows } => {
+                if matches!(order.act, Act::Get { .. } | Act::Scan { .. }) {
+                    let newest = order.newest;
+                    ensure(at >= newest, || format!("process {member} reads GLSN {at}, GLSN {newest} was committed"))?;
+                }
+                self.judge_rows(&format!("process {member}"), span, at, &own, rows)
+            }
+            Answer::NoSpace => {
+                let before = if order.act == Act::DropSpace { self.known.passing_before } else { self.known.passing };
+                ensure(before != Space::Present, || "a keyspace that was made is not there".to_owned())?;
+                if matches!(order.act, Act::DropSpace) {
+                    self.known.passing = Space::Absent;
+                }
+                self.known.in_doubt.remove(&order.id);
+                Ok(())
+            }
+            Answer::Made { rows } => {
+                let expected = self.known.model.rows(Span { space: PASSING, from: 0, to: u64::MAX }, u64::MAX, &[]);
+                match self.known.passing_before {
+                    Space::Unknown if rows == 0 => self.known.model.forget(PASSING),
+                    Space::Unknown | Space::Present => same("rows of the keyspace", &rows, &expected.len())?,
+                    Space::Absent => same("rows of a new keyspace", &rows, &0)?,
+                }
+                self.known.passing = Space::Present;
+                Ok(())
+            }
+            Answer::Dropped => {
+                self.known.model.forget(PASSING);
+                self.known.passing = Space::Absent;
+                Ok(())
+            }
+            Answer::Cursor { name, at } => self.judge_cursor(order, name, at),
+            Answer::Verified(problems) => {
+                ensure(problems.is_empty(), || format!("process {member} found problems: {problems:?}"))
+            }
+            Answer::BackedUp => {
+                let checked = self.check_alone(&order.backup);
+                if self.disk().power_is_cut() || self.disk().injected().failed_syncs > self.known.failed_syncs {
+                    return Ok(());
+                }
+                checked?;
+                let removed = self.world.remove_all(order.backup.as_ref());
+                removed.map_err(|error| Failure::new(format!("the backup cannot be removed: {error}")))
+            }
+        }
+    }
+
+    fn judge_commit(&mut self, life: &Life, order: &Order, glsn: Glsn) -> Outcome {
+        let id = order.id;
+        if self.known.has_failed_sync {
+            // It was durable before the sync failed; whether it is read is told by the next opening.
+            return Ok(());
+        }
+        let found = life.place_of(id).map_err(|error| error_in("reading a mark", &error))?;
+        if found.is_none() && self.disk().power_is_cut() {
+            return Ok(());
+        }
+        same("GLSN of a commit that was acknowledged", &found, &Some(glsn.0))?;
+        if let Some(place) = self.known.places.remove(&id) {
+            same("GLSN of a commit that was seen before", &place, &glsn.0)?;
+        }
+        self.settle_doubts(id);
+        Ok(())
+    }
+
+    fn judge_cursor(&mut self, order: &Order, name: u64, at: Option<Glsn>) -> Outcome {
+        let is_disturbed = self.known.was_stopped || self.seats.values().any(|seat| seat.is_stopped());
+        let before = self.known.cursor_before.take();
+        if is_disturbed {
+            return Ok(());
+        }
+        if let (Act::Cursor { .. }, Some(Some(before)), Some(at)) = (order.act, before, at) {
+            same(format!("place of cursor {name}, which is there"), &at.0, &before)?;
+        }
+        match at {
+            Some(at) => drop(self.known.cursors.insert(name, Some(at.0))),
+            None => drop(self.known.cursors.remove(&name)),
+        }
+        Ok(())
+    }
+
+    /// An error that nothing excuses is a failure. One of a commit leaves that in doubt.
+    fn judge_error(&self, member: u8, order: &Order, error: &Error, what: &str) -> Outcome {
+        let is_stopped = self.known.was_stopped || self.seats.values().any(|seat| seat.is_stopped());
+        let is_excused = match error {
+            Error::Corrupt { .. } | Error::Forked { .. } => false,
+            _ if self.known.has_failed_sync => true,
+            Error::Stalled { .. } => is_stopped,
+            Error::Conflict { at, by, .. } => order.act == Act::TxCommit && by > at,
+            Error::InvalidInput(_) => matches!(order.act, Act::Join { .. }) && self.seats.len() > 2,
+            error => is_not_keeper(error),
+        };
+        if is_excused {
+            return Ok(());
+        }
+        Err(error_in(&format!("process {member}: {what}"), error))
+    }
+
+    fn must_be_fresh(&self, member: u8, at: u64) -> Outcome {
+        let newest = self.known.model.newest();
+        ensure(at >= newest, || format!("process {member} reads GLSN {at}, and GLSN {newest} was committed before"))
+    }
+
+    fn judge_rows(&self, who: &str, span: Span, at: u64, own: &[Write], rows: Vec<(u64, Vec<u8>)>) -> Outcome {
+        let expected = self.known.model.rows(span, at, own);
+        let keys: Vec<u64> = rows.iter().map(|(key, _)| *key).collect();
+        let expected_keys: Vec<u64> = expected.keys().copied().collect();
+        same(format!("{who}: keys of {span:?} as of GLSN {at}"), &keys, &expected_keys)?;
+        for ((key, value), content) in rows.iter().zip(expected.values()) {
+            ensure(content.is(value), || {
+                format!(
+                    "{who}: key {key} of keyspace {} as of GLSN {at} is not {content:?} but {}",
+                    span.space,
+                    show(value)
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What holds after each operation, and one key.
+    pub(super) fn check_some(&mut self) -> Outcome {
+        if self.seats.is_empty() {
+            self.known.has_failed_sync = false;
+        }
+        if self.known.has_failed_sync {
+            return Ok(());
+        }
+        self.known.looks += 1;
+        let looks = self.known.looks;
+        let members: Vec<u8> = self.seats.keys().copied().collect();
+        let mut seen = BTreeSet::new();
+        for member in members {
+            let Some(db) = self.seats.get(&member).and_then(|seat| seat.db()) else { continue };
+            let newest = db.newest().0;
+            if self.may_die(member) {
+                return Ok(());
+            }
+            self.must_be_fresh(member, newest)?;
+            seen.insert(newest);
+            if looks % 4 == u64::from(member) % 4 {
+                let span = Span { space: looks % 2, from: 0, to: 1 + looks % 40 };
+                self.check_spans(member, &[span])?;
+                self.check_memory(member)?;
+            }
+        }
+        ensure(seen.len() <= 1 || self.any_dead(), || format!("processes read different moments: {seen:?}"))
+    }
+
+    fn any_dead(&self) -> bool {
+        self.disk().power_is_cut() || self.seats.values().any(|seat| seat.process.is_dead())
+    }
+
+    fn check_memory(&self, member: u8) -> Outcome {
+        let Some(db) = self.seats.get(&member).and_then(|seat| seat.db()) else { return Ok(()) };
+        let (Some(total), Ok(members)) = (self.memory_total(), db.members()) else { return Ok(()) };
+        let sum: u64 = members.iter().map(|member| member.memory_bytes).sum();
+        let budgets = self.seats.values().filter_map(|seat| seat.db()).map(|db| db.stats().memory.limit_bytes);
+        let held: u64 = budgets.sum();
+        ensure(self.any_dead() || (sum <= total && held <= total), || {
+            format!("the processes have {sum} bytes of memory and budgets of {held}, the total is {total}")
+        })
+    }
+
+    /// Compares everything that every process reads.
+    pub(super) fn check_all(&mut self) -> Outcome {
+        if self.known.has_failed_sync {
+            return Ok(());
+        }
+        let members: Vec<u8> = self.seats.keys().copied().collect();
+        for member in members {
+            if self.may_die(member) {
+                continue;
+            }
+            self.check_spans(member, &self.all_spans())?;
+            self.check_past(member)?;
+            self.check_cursors(member)?;
+        }
+        Ok(())
+    }
+
+    fn all_spans(&self) -> Vec<Span> {
+        let mut spaces = vec![0, 1, MARKS];
+        spaces.extend((self.known.passing != Space::Unknown).then_some(PASSING));
+        spaces.into_iter().map(|space| Span { space, from: 0, to: u64::MAX }).collect()
+    }
+
+    fn check_spans(&mut self, member: u8, spans: &[Span]) -> Outcome {
+        let Some(seat) = self.seats.get(&member).filter(|seat| !seat.is_stopped()) else { return Ok(()) };
+        let life = seat.life_handle();
+        let life = life.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Some(life) = life.as_ref() else { return Ok(()) };
+        let checked = self.compare(&format!("process {member}"), life, spans);
+        if self.may_die(member) { Ok(()) } else { checked }
+    }
+
+    /// Compares spans as one store reads them at its newest moment.
+    fn compare(&mut self, who: &str, life: &Life, spans: &[Span]) -> Outcome {
+        self.resolve(life)?;
+        for span in spans {
+            match life.read(*span).map_err(|error| error_in(who, &error))? {
+                Answer::Rows { at, rows, .. } => self.judge_rows(who, *span, at, &[], rows)?,
+                _ => ensure(self.known.passing != Space::Present, || format!("{who}: a keyspace is not there"))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn check_past(&mut self, member: u8) -> Outcome {
+        let Some(seat) = self.seats.get(&member).filter(|seat| !seat.is_stopped()) else { return Ok(()) };
+        let life = seat.life_handle();
+        let life = life.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Some(life) = life.as_ref() else { return Ok(()) };
+        for read in life.past() {
+            if self.may_die(member) {
+                return Ok(());
+            }
+            if let Answer::Rows { span, at, rows, .. } = read.map_err(|error| error_in("a snapshot", &error))? {
+                self.judge_rows(&format!("process {member}, snapshot"), span, at, &[], rows)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_cursors(&self, member: u8) -> Outcome {
+        let Some(db) = self.seats.get(&member).and_then(|seat| seat.db()) else { return Ok(()) };
+        let newest = db.newest();
+        let (found, first) = (cursors(&db), db.log().bounds().first.0);
+        if self.may_die(member) || self.seats.values().any(|seat| seat.is_stopped()) {
+            return Ok(());
+        }
+        let found: BTreeMap<u64, u64> = found.into_iter().collect();
+        for (name, at) in self.known.cursors.iter().filter_map(|(name, at)| Some((*name, (*at)?))) {
+            same(format!("process {member} at GLSN {newest}: place of cursor {name}"), &found.get(&name), &Some(&at))?;
+        }
+        let oldest = found.values().min().copied().unwrap_or(u64::MAX);
+        ensure(first <= oldest, || format!("the log begins at GLSN {first}, and a cursor stands at GLSN {oldest}"))
+    }
+
+    /// Opens a store alone, and compares all of it.
+    pub(super) fn check_alone(&mut self, path: &str) -> Outcome {
+        let who = format!("{path}, opened alone");
+        let life = self.open_alone(path).map_err(|error| error_in(&who, &error))?;
+        let spans = self.all_spans();
+        self.compare(&who, &life, &spans)?;
+        if path == crate::members::life::STORE {
+            self.settle_doubts(u64::MAX);
+            self.must_be_fresh(u8::MAX, life.db.newest().0)?;
+        }
+        let report = life.db.verify(&mut |_| {}).map_err(|error| error_in(&who, &error))?;
+        ensure(report.problems.is_empty(), || format!("{who}: {:?}", report.problems))?;
+        let Life { db, .. } = life;
+        db.close().map_err(|error| error_in(&who, &error))
+    }
+}
+
+fn show(value: &[u8]) -> String {
+    format!("{} bytes, {:02x?}", value.len(), &value[..value.len().min(16)])
+}

@@ -1,0 +1,362 @@
+//! What a process has of an open store, and what it does with it. Runs in the thread that is stopped where the process is.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use plimsoll::{Db, Error, Glsn, Keyspace, Options, Result, Retention, Snapshot, Transaction};
+
+use crate::content::Content;
+use crate::members::model::{MARKS, Span, Write};
+use crate::op::among::Act;
+
+/// The store's path.
+pub(super) const STORE: &str = "/store";
+
+/// The most snapshots that a process holds.
+const SNAPSHOTS_MAX: usize = 3;
+
+/// Names of the keyspaces, and of cursors.
+const SPACES: [&str; 3] = ["latest", "other", "passing"];
+const CURSORS: [&str; 3] = ["one", "two", "three"];
+
+/// The keyspace that comes and goes.
+pub(super) const PASSING: u64 = 2;
+
+/// An open store.
+pub(super) struct Life {
+    pub(super) db: Db,
+    pub(super) tx: Option<Tx>,
+    pub(super) snapshots: VecDeque<Snapshot>,
+    marks: Keyspace,
+    spaces: [Keyspace; 2],
+}
+
+/// An open transaction.
+pub(super) struct Tx {
+    handle: Transaction,
+    pub(super) at: u64,
+    pub(super) reads: Vec<Span>,
+    pub(super) writes: Vec<Write>,
+}
+
+/// What a process is to do.
+#[derive(Clone)]
+pub(super) struct Order {
+    pub(super) act: Act,
+    /// The number of the commit that it makes, if it makes one.
+    pub(super) id: u64,
+    /// How it opens the store.
+    pub(super) options: Options,
+    /// Where it backs the store up.
+    pub(super) backup: String,
+    /// The newest commit when it was ordered: what is read now is not older.
+    pub(super) newest: u64,
+    /// What the keyspace keeps that may keep everything.
+    pub(super) retention: Retention,
+}
+
+/// What a process says.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// Nothing to compare.
+    Done,
+    /// It made a commit.
+    Committed(Glsn),
+    /// It read these rows as of a moment.
+    Rows { span: Span, at: u64, own: Vec<Write>, rows: Vec<(u64, Vec<u8>)> },
+    /// The keyspace that comes and goes is not there.
+    NoSpace,
+    /// It found so many problems.
+    Verified(Vec<String>),
+    /// It backed the store up.
+    BackedUp,
+    /// The keyspace that comes and goes is there, with this many rows.
+    Made { rows: usize },
+    /// It was dropped.
+    Dropped,
+    /// A cursor stands here; `None`: it was dropped.
+    Cursor { name: u64, at: Option<Glsn> },
+}
+
+/// The bytes of a key.
+pub(super) fn key_bytes(key: u64) -> [u8; 8] {
+    key.to_be_bytes()
+}
+
+/// The mark that a commit leaves.
+pub(super) fn mark(id: u64) -> Write {
+    Write { space: MARKS, key: id, content: Some(Content { bytes: 8, seed: id as u32 }) }
+}
+
+/// The commit's writes to a store, those of an act that makes one by itself.
+pub(super) fn writes_of(act: Act, id: u64) -> Option<Vec<Write>> {
+    let content = |bytes: u64| Some(Content { bytes: bytes as u32, seed: id as u32 });
+    Some(match act {
+        Act::Put { space, key, bytes } => vec![Write { space, key, content: content(bytes) }, mark(id)],
+        Act::Delete { space, key } => vec![Write { space, key, content: None }, mark(id)],
+        _ => return None,
+    })
+}
+
+impl Life {
+    /// Opens the store.
+    pub(super) fn open(path: &str, options: Options, retention: Retention) -> Result<Self> {
+        let db = Db::open(path, options)?;
+        let marks = db.create_keyspace("marks", Retention::Latest)?;
+        let spaces = [db.create_keyspace(SPACES[0], Retention::Latest)?, db.create_keyspace(SPACES[1], retention)?];
+        Ok(Self { db, tx: None, snapshots: VecDeque::new(), marks, spaces })
+    }
+
+    /// The keyspace of a number in a snapshot, if it is there.
+    fn space(&self, space: u64) -> Result<Option<Keyspace>> {
+        match space {
+            MARKS => Ok(Some(self.marks.clone())),
+            PASSING => self.db.snapshot().keyspace(SPACES[2]),
+            other => Ok(Some(self.spaces[other as usize % 2].clone())),
+        }
+    }
+
+    /// The place of a commit, by the mark that it left, as far as this process reads.
+    pub(super) fn place_of(&self, id: u64) -> Result<Option<u64>> {
+        let version = self.db.history(&self.marks, key_bytes(id))?.next().transpose()?;
+        Ok(version.filter(|version| version.bytes.is_some()).map(|version| version.glsn.0))
+    }
+
+    /// The rows of a span in a new snapshot.
+    pub(super) fn read(&self, span: Span) -> Result<Answer> {
+        let snapshot = self.db.snapshot();
+        match self.space(span.space)? {
+            Some(space) => read_in(&snapshot, &space, span),
+            None => Ok(Answer::NoSpace),
+        }
+    }
+
+    /// What its snapshots read.
+    pub(super) fn past(&self) -> impl Iterator<Item = Result<Answer>> {
+        let spans = |space| Span { space, from: 0, to: u64::MAX };
+        let both = move |snapshot| [0, 1].map(|space| (snapshot, space));
+        let reads = self.snapshots.iter().flat_map(both);
+        reads.map(move |(snapshot, space)| read_in(snapshot, &self.spaces[space as usize], spans(space)))
+    }
+
+    fn commit(&self, writes: &[Write]) -> Result<Answer> {
+        let mut tx = self.db.begin();
+        for write in writes {
+            let Some(space) = self.space(write.space)? else { return Ok(Answer::NoSpace) };
+            put(&mut tx, &space, write)?;
+        }
+        Ok(Answer::Committed(tx.commit()?))
+    }
+}
+
+fn put(tx: &mut Transaction, space: &Keyspace, write: &Write) -> Result<()> {
+    match write.content {
+        Some(content) => tx.put(space, key_bytes(write.key), content.make()),
+        None => tx.delete(space, key_bytes(write.key)),
+    }
+}
+
+/// The rows of a span in a snapshot.
+fn read_in(snapshot: &Snapshot, space: &Keyspace, span: Span) -> Result<Answer> {
+    let at = snapshot.at().0;
+    let mut rows = Vec::new();
+    if span.to == span.from + 1 {
+        rows.extend(snapshot.get(space, key_bytes(span.from))?.map(|value| (span.from, value.to_vec())));
+    } else {
+        for row in snapshot.range(space, key_bytes(span.from)..key_bytes(span.to))? {
+            let (key, value) = row?;
+            rows.push((number_of(&key), value.to_vec()));
+        }
+    }
+    Ok(Answer::Rows { span, at, own: Vec::new(), rows })
+}
+
+fn number_of(key: &[u8]) -> u64 {
+    key.try_into().map_or(u64::MAX, u64::from_be_bytes)
+}
+
+/// Does what is ordered. An act that has nothing to act on does nothing.
+pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> {
+    let Some(life) = slot else {
+        if let Act::Join { .. } = order.act {
+            *slot = Some(Life::open(STORE, order.options.clone(), order.retention)?);
+        }
+        return Ok(Answer::Done);
+    };
+    if order.act == Act::Leave {
+        let Life { db, tx, snapshots, .. } = slot.take().expect("it is open");
+        drop((tx, snapshots));
+        return db.close().map(|()| Answer::Done);
+    }
+    if let Some(writes) = writes_of(order.act, order.id) {
+        return life.commit(&writes);
+    }
+    let db = life.db.clone();
+    match order.act {
+        Act::TxBegin | Act::TxGet { .. } | Act::TxRange { .. } | Act::TxPut { .. } | Act::TxDelete { .. } => {
+            transact(life, order)
+        }
+        Act::TxCommit => {
+            let Some(Tx { mut handle, .. }) = life.tx.take() else { return Ok(Answer::Done) };
+            put(&mut handle, &life.marks, &mark(order.id))?;
+            Ok(Answer::Committed(handle.commit()?))
+        }
+        Act::TxAbort => {
+            life.tx = None;
+            Ok(Answer::Done)
+        }
+        Act::Load { space, first, count, bytes } => load(life, order, space, first..first + count, bytes),
+        Act::Get { space, key } => get(life, space, key),
+        Act::Scan { space } => life.read(Span { space, from: 0, to: u64::MAX }),
+        Act::Snapshot => {
+            life.snapshots.truncate(SNAPSHOTS_MAX - 1);
+            life.snapshots.push_back(db.snapshot());
+            Ok(Answer::Done)
+        }
+        Act::Past { space } => match life.snapshots.front() {
+            Some(snapshot) => {
+                let space = space % 2;
+                read_in(snapshot, &life.spaces[space as usize], Span { space, from: 0, to: u64::MAX })
+            }
+            None => Ok(Answer::Done),
+        },
+        Act::Release => {
+            life.snapshots.pop_front();
+            Ok(Answer::Done)
+        }
+        Act::MakeSpace => {
+            db.create_keyspace(SPACES[2], Retention::Latest)?;
+            match life.read(Span { space: PASSING, from: 0, to: u64::MAX })? {
+                Answer::Rows { rows, .. } => Ok(Answer::Made { rows: rows.len() }),
+                _ => Ok(Answer::NoSpace),
+            }
+        }
+        Act::DropSpace => match life.space(PASSING)? {
+            Some(space) => db.drop_keyspace(&space).map(|_| Answer::Dropped),
+            None => Ok(Answer::NoSpace),
+        },
+        Act::Cursor { .. } | Act::AdvanceCursor { .. } | Act::DropCursor { .. } => cursor(&db, order.act),
+        Act::Step { first } => db.step_from(first as usize % 6).map(|_| Answer::Done),
+        Act::Flush => db.flush().map(|()| Answer::Done),
+        Act::Compact => db.compact().map(|()| Answer::Done),
+        Act::Trim { back } => db.log().trim(Glsn(db.newest().0.saturating_sub(back))).map(|_| Answer::Done),
+        Act::Verify => {
+            let report = db.verify(&mut |_| {})?;
+            Ok(Answer::Verified(report.problems.iter().map(|problem| format!("{problem:?}")).collect()))
+        }
+        Act::Backup => db.backup(&order.backup).map(|_| Answer::BackedUp),
+        Act::DropCaches => {
+            db.drop_caches();
+            Ok(Answer::Done)
+        }
+        _ => Ok(Answer::Done),
+    }
+}
+
+/// Reads a key of the newest moment, without a snapshot.
+fn get(life: &Life, space: u64, key: u64) -> Result<Answer> {
+    let Some(keyspace) = life.space(space)? else { return Ok(Answer::NoSpace) };
+    let before = life.db.newest();
+    let value = life.db.get(&keyspace, key_bytes(key))?;
+    if life.db.newest() != before {
+        // It was stopped meanwhile: which of the moments it has read is not known.
+        return Ok(Answer::Done);
+    }
+    let rows = value.map(|value| (key, value.to_vec())).into_iter().collect();
+    Ok(Answer::Rows { span: Span { space, from: key, to: key + 1 }, at: life.db.newest().0, own: Vec::new(), rows })
+}
+
+fn load(life: &Life, order: &Order, space: u64, keys: std::ops::Range<u64>, bytes: u64) -> Result<Answer> {
+    // A bulk load is a commit of its own, and leaves no mark: it is made of a transaction that is large.
+    let writes = load_writes(order.id, space, keys, bytes);
+    life.commit(&writes)
+}
+
+/// What a load writes.
+pub(super) fn load_writes(id: u64, space: u64, keys: std::ops::Range<u64>, bytes: u64) -> Vec<Write> {
+    let content = Some(Content { bytes: bytes as u32, seed: id as u32 });
+    let mut writes: Vec<Write> = keys.map(|key| Write { space, key, content }).collect();
+    writes.push(mark(id));
+    writes
+}
+
+fn transact(life: &mut Life, order: &Order) -> Result<Answer> {
+    if order.act == Act::TxBegin {
+        life.tx = None;
+        let handle = life.db.begin();
+        life.tx = Some(Tx { at: handle.at().0, handle, reads: Vec::new(), writes: Vec::new() });
+        return Ok(Answer::Done);
+    }
+    let (spaces, Some(tx)) = (&life.spaces, &mut life.tx) else { return Ok(Answer::Done) };
+    let content = |bytes: u64| Some(Content { bytes: bytes as u32, seed: order.id as u32 });
+    let write = match order.act {
+        Act::TxPut { space, key, bytes } => Write { space: space % 2, key, content: content(bytes) },
+        Act::TxDelete { space, key } => Write { space: space % 2, key, content: None },
+        Act::TxGet { space, key } => return read_tx(tx, spaces, Span { space: space % 2, from: key, to: key + 1 }),
+        Act::TxRange { space, from, to } => return read_tx(tx, spaces, Span { space: space % 2, from, to }),
+        _ => return Ok(Answer::Done),
+    };
+    put(&mut tx.handle, &spaces[write.space as usize], &write)?;
+    tx.writes.push(write);
+    Ok(Answer::Done)
+}
+
+fn read_tx(tx: &mut Tx, spaces: &[Keyspace; 2], span: Span) -> Result<Answer> {
+    let space = &spaces[span.space as usize];
+    let mut rows = Vec::new();
+    if span.to == span.from + 1 {
+        rows.extend(tx.handle.get(space, key_bytes(span.from))?.map(|value| (span.from, value.to_vec())));
+    } else {
+        for row in tx.handle.range(space, key_bytes(span.from)..key_bytes(span.to))? {
+            let (key, value) = row?;
+            rows.push((number_of(&key), value.to_vec()));
+        }
+    }
+    // What it reads of its own writes depends on nobody else's.
+    let mut from = span.from;
+    let own: BTreeSet<u64> = tx.writes.iter().filter(|w| w.space == span.space).map(|w| w.key).collect();
+    for key in own.range(span.from..span.to) {
+        tx.reads.push(Span { from, to: *key, ..span });
+        from = key + 1;
+    }
+    tx.reads.push(Span { from, ..span });
+    Ok(Answer::Rows { span, at: tx.at, own: tx.writes.clone(), rows })
+}
+
+fn cursor(db: &Db, act: Act) -> Result<Answer> {
+    let name = |name: u64| CURSORS[name as usize % CURSORS.len()];
+    let back = |back: u64| Glsn(db.newest().0.saturating_sub(back).max(1));
+    // Others may have moved them.
+    db.newest();
+    let known: BTreeSet<String> = db.log().cursors().into_iter().map(|cursor| cursor.name).collect();
+    match act {
+        Act::Cursor { name: of, back: by } => {
+            let at = db.log().cursor(name(of), back(by).max(db.log().bounds().first))?;
+            Ok(Answer::Cursor { name: of, at: Some(at) })
+        }
+        Act::AdvanceCursor { name: of, back: by } if known.contains(name(of)) => {
+            let place = |db: &Db| db.log().cursors().into_iter().find(|cursor| cursor.name == name(of));
+            let next = place(db).map_or(back(by), |cursor| cursor.next.max(back(by)));
+            db.log().advance_cursor(name(of), next)?;
+            Ok(Answer::Cursor { name: of, at: Some(next) })
+        }
+        Act::DropCursor { name: of } if known.contains(name(of)) => {
+            db.log().drop_cursor(name(of))?;
+            Ok(Answer::Cursor { name: of, at: None })
+        }
+        _ => Ok(Answer::Done),
+    }
+}
+
+/// The cursors that a process sees, by number, and where they stand.
+pub(super) fn cursors(db: &Db) -> Vec<(u64, u64)> {
+    let number = |name: &str| CURSORS.iter().position(|known| *known == name).map_or(u64::MAX, |at| at as u64);
+    let mut cursors: Vec<(u64, u64)> =
+        db.log().cursors().iter().map(|cursor| (number(&cursor.name), cursor.next.0)).collect();
+    cursors.sort_unstable();
+    cursors
+}
+
+/// Whether an error says only that the process is not the keeper.
+pub(super) fn is_not_keeper(error: &Error) -> bool {
+    matches!(error, Error::NotKeeper { .. })
+}

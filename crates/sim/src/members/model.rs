@@ -1,0 +1,80 @@
+//! What was committed, by GLSN: the one history that every process has to read.
+
+use std::collections::BTreeMap;
+
+use crate::content::Content;
+use crate::failure::{Outcome, ensure};
+
+/// The keyspace in which each commit leaves a mark of its own, which tells whether it was ordered.
+pub(super) const MARKS: u64 = 9;
+
+/// A key of a keyspace, and its new value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Write {
+    pub(super) space: u64,
+    pub(super) key: u64,
+    pub(super) content: Option<Content>,
+}
+
+/// Keys that were read, from one to before another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) space: u64,
+    pub(super) from: u64,
+    pub(super) to: u64,
+}
+
+/// All versions of all keys.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Model {
+    versions: BTreeMap<(u64, u64), BTreeMap<u64, Option<Content>>>,
+    commits: BTreeMap<u64, u64>,
+}
+
+impl Model {
+    /// The last commit that is known.
+    pub(super) fn newest(&self) -> u64 {
+        self.commits.last_key_value().map_or(0, |(glsn, _)| *glsn)
+    }
+
+    /// The commit with this number got its place.
+    pub(super) fn apply(&mut self, glsn: u64, id: u64, writes: &[Write]) -> Outcome {
+        let before = self.commits.insert(glsn, id);
+        ensure(before.is_none_or(|before| before == id), || {
+            format!("commits {before:?} and {id} are both at GLSN {glsn}")
+        })?;
+        for write in writes {
+            self.versions.entry((write.space, write.key)).or_default().insert(glsn, write.content);
+        }
+        Ok(())
+    }
+
+    /// The keyspace was dropped.
+    pub(super) fn forget(&mut self, space: u64) {
+        self.versions.retain(|(of, _), _| *of != space);
+    }
+
+    /// The rows of a span as of a moment, with a transaction's own writes on top.
+    pub(super) fn rows(&self, span: Span, at: u64, own: &[Write]) -> BTreeMap<u64, Content> {
+        let versions = self.versions.range((span.space, span.from)..(span.space, span.to));
+        let newest = versions.filter_map(|((_, key), versions)| {
+            let (_, content) = versions.range(..=at).next_back()?;
+            Some((*key, (*content)?))
+        });
+        let mut rows: BTreeMap<u64, Content> = newest.collect();
+        let is_in = |write: &&Write| write.space == span.space && (span.from..span.to).contains(&write.key);
+        for write in own.iter().filter(is_in) {
+            match write.content {
+                Some(content) => drop(rows.insert(write.key, content)),
+                None => drop(rows.remove(&write.key)),
+            }
+        }
+        rows
+    }
+
+    /// A commit between two moments, these not included, that changed a key of the span.
+    pub(super) fn changed(&self, span: Span, after: u64, before: u64) -> Option<u64> {
+        let mut versions = self.versions.range((span.space, span.from)..(span.space, span.to));
+        versions.find_map(|(_, versions)| versions.range(after + 1..before).next().map(|(glsn, _)| *glsn))
+    }
+}

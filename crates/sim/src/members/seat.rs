@@ -1,0 +1,191 @@
+//! A place for a process: what it has open, and the thread in which it is stopped.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use plimsoll::{Db, Error};
+use plimsoll_disk::clock::{Clock, ManualClock};
+use plimsoll_disk::lying::Process;
+use plimsoll_disk::thread::spawn;
+use plimsoll_disk::vfs::Disk;
+
+use crate::members::life::{Answer, Life, Order, perform};
+
+/// Simulated time between two rounds of background work while a process waits.
+const ROUND_NANOS: u64 = 50_000_000;
+
+/// The longest wait, and the shortest one while a process is stopped.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+const WAIT_FOR_STOPPED: Duration = Duration::from_millis(100);
+
+/// What came of an act; `Err`: the process panicked.
+pub(super) type Ended = Result<plimsoll::Result<Answer>, String>;
+
+/// A process and what it has open.
+pub(super) struct Seat {
+    pub(super) process: Process,
+    pub(super) disk: Arc<dyn Disk>,
+    life: Arc<Mutex<Option<Life>>>,
+    /// The act that it was stopped in.
+    job: Option<(Order, JoinHandle<Ended>)>,
+}
+
+impl Seat {
+    pub(super) fn new(process: Process, disk: Arc<dyn Disk>) -> Self {
+        Self { process, disk, life: Arc::default(), job: None }
+    }
+
+    /// What it has open. Law: it is not stopped.
+    pub(super) fn life(&self) -> MutexGuard<'_, Option<Life>> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, for one who changes other things meanwhile.
+    pub(super) fn life_handle(&self) -> Arc<Mutex<Option<Life>>> {
+        Arc::clone(&self.life)
+    }
+
+    /// Whether it has stopped in the middle of an act.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.job.is_some()
+    }
+
+    /// What it has open, unless it is stopped or has nothing open.
+    pub(super) fn db(&self) -> Option<Db> {
+        if self.is_stopped() { None } else { self.life().as_ref().map(|life| life.db.clone()) }
+    }
+
+    /// Does what is ordered.
+    pub(super) fn perform(&self, order: &Order) -> Ended {
+        act(&self.life, order)
+    }
+
+    /// Does what is ordered in a thread, in which it stops at its operation `after`; `None`: it has stopped.
+    pub(super) fn perform_and_stop(&mut self, order: &Order, after: u64) -> Option<Ended> {
+        self.process.stop_at(Some(after));
+        let (life, process, of) = (Arc::clone(&self.life), self.process.clone(), order.clone());
+        let is_done = Arc::new(AtomicBool::new(false));
+        let done = Arc::clone(&is_done);
+        let job = spawn("member", move || {
+            let ended = act(&life, &of);
+            done.store(true, Ordering::SeqCst);
+            process.tell();
+            ended
+        });
+        self.job = Some((order.clone(), job.expect("a thread starts")));
+        self.process.wait_until_stopped(&|| is_done.load(Ordering::SeqCst));
+        if self.process.is_stopped() {
+            return None;
+        }
+        self.process.stop_at(None);
+        self.end_job().map(|(_, ended)| ended)
+    }
+
+    /// Goes on, or is dead, and comes to the end of the act that it was stopped in.
+    pub(super) fn end_job(&mut self) -> Option<(Order, Ended)> {
+        let (order, job) = self.job.take()?;
+        self.process.go_on();
+        Some((order, job.join().unwrap_or_else(|_| Err("its thread panicked".to_owned()))))
+    }
+
+    /// Drops what a dead process has.
+    pub(super) fn bury(&self) -> Result<(), String> {
+        let life = self.life().take();
+        catch_unwind(AssertUnwindSafe(|| drop(life))).map_err(|panic| text_of(&*panic))
+    }
+}
+
+fn act(life: &Mutex<Option<Life>>, order: &Order) -> Ended {
+    let mut life = life.lock().unwrap_or_else(PoisonError::into_inner);
+    catch_unwind(AssertUnwindSafe(|| perform(&mut life, order))).map_err(|panic| text_of(&*panic))
+}
+
+fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text =
+        panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|&text| text.into()));
+    format!("it panicked: {}", text.unwrap_or_default())
+}
+
+/// Those that wait, the one within the round of another.
+#[derive(Default)]
+struct Waiting {
+    members: Vec<u8>,
+    /// When the others work again for each.
+    next_rounds: BTreeMap<u8, u64>,
+}
+
+/// Those that work in the background while another one waits.
+pub(super) struct Crew {
+    clock: Arc<ManualClock>,
+    /// Stopped ones are among them, and are left out.
+    at_work: Mutex<BTreeMap<u8, (Process, Db)>>,
+    waiting: Mutex<Waiting>,
+    failed: Mutex<Option<(u8, Error)>>,
+}
+
+impl Crew {
+    pub(super) fn new(clock: &Arc<ManualClock>) -> Arc<Self> {
+        Arc::new(Self {
+            clock: Arc::clone(clock),
+            at_work: Mutex::default(),
+            waiting: Mutex::default(),
+            failed: Mutex::default(),
+        })
+    }
+
+    fn at_work(&self) -> MutexGuard<'_, BTreeMap<u8, (Process, Db)>> {
+        self.at_work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A process has the store open, or no more.
+    pub(super) fn set(&self, member: u8, open: Option<(Process, Db)>) {
+        let before = match open {
+            Some(open) => self.at_work().insert(member, open),
+            None => self.at_work().remove(&member),
+        };
+        drop(before);
+    }
+
+    /// The first failure of background work since the last call.
+    pub(super) fn take_failure(&self) -> Option<(u8, Error)> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// A process waits: time passes, and the others work.
+    pub(super) fn wait(&self, member: u8, patience: Duration) {
+        // Nothing but time ends a wait for one that is stopped.
+        let is_one_stopped = self.at_work().values().any(|(process, _)| process.is_stopped());
+        let least = if is_one_stopped { WAIT_FOR_STOPPED } else { Duration::ZERO };
+        self.clock.advance(patience.min(WAIT_MAX).max(least));
+        let others = {
+            let mut waiting = self.waiting();
+            let now = self.clock.monotonic_nanos();
+            if now < waiting.next_rounds.get(&member).copied().unwrap_or_default() {
+                return;
+            }
+            waiting.next_rounds.insert(member, now + ROUND_NANOS);
+            // One that waits within a round does not work for others: it is in the middle of something.
+            waiting.members.push(member);
+            let at_work = self.at_work();
+            let may_work = |other: &u8, process: &Process| !waiting.members.contains(other) && !process.is_stopped();
+            let others = at_work.iter().filter(|(other, (process, _))| may_work(other, process));
+            others.map(|(other, open)| (*other, open.clone())).collect::<Vec<(u8, (Process, Db))>>()
+        };
+        for (other, (process, db)) in others {
+            if let Err(error) = db.step()
+                && !process.is_dead()
+            {
+                self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((other, error));
+            }
+        }
+        self.waiting().members.pop();
+    }
+}

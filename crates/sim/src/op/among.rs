@@ -1,0 +1,225 @@
+//! Operations among several processes that have one store open, and their text: `among 2 put 1 17 300`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What one process does, or what happens to it or to the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Among {
+    /// Which process; ignored where it happens to all.
+    pub member: u8,
+    /// What.
+    pub act: Act,
+}
+
+/// What a process does, or what happens to it. Keys, keyspaces and cursors are numbers.
+#[allow(missing_docs, reason = "the names of the numbers say what they are")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Opens the store, with this much memory of its own wish (0: none).
+    Join { mebibytes: u64 },
+    /// Closes the store.
+    Leave,
+    /// Is killed now.
+    Kill,
+    /// Is killed at this operation of the disk from the next act on.
+    KillAt { after: u64 },
+    /// Is stopped at this operation of the disk in its next act.
+    StopAt { after: u64 },
+    /// Goes on.
+    GoOn,
+    /// Commits a value.
+    Put { space: u64, key: u64, bytes: u64 },
+    /// Commits a deletion.
+    Delete { space: u64, key: u64 },
+    /// Loads keys in bulk.
+    Load { space: u64, first: u64, count: u64, bytes: u64 },
+    /// Begins a transaction.
+    TxBegin,
+    /// Reads a key in it.
+    TxGet { space: u64, key: u64 },
+    /// Reads keys from one to before another in it.
+    TxRange { space: u64, from: u64, to: u64 },
+    /// Writes in it.
+    TxPut { space: u64, key: u64, bytes: u64 },
+    /// Deletes in it.
+    TxDelete { space: u64, key: u64 },
+    /// Commits it.
+    TxCommit,
+    /// Gives it up.
+    TxAbort,
+    /// Reads a key.
+    Get { space: u64, key: u64 },
+    /// Reads a keyspace.
+    Scan { space: u64 },
+    /// Opens a snapshot that stays open.
+    Snapshot,
+    /// Reads a keyspace in the oldest snapshot that is open.
+    Past { space: u64 },
+    /// Drops the oldest snapshot.
+    Release,
+    /// Makes the keyspace that comes and goes, or finds it.
+    MakeSpace,
+    /// Drops it.
+    DropSpace,
+    /// Creates a cursor at so many GLSNs before the newest.
+    Cursor { name: u64, back: u64 },
+    /// Moves it to so many before the newest.
+    AdvanceCursor { name: u64, back: u64 },
+    /// Drops it.
+    DropCursor { name: u64 },
+    /// Does a piece of background work.
+    Step { first: u64 },
+    /// Flushes.
+    Flush,
+    /// Merges all.
+    Compact,
+    /// Trims the log up to so many before the newest.
+    Trim { back: u64 },
+    /// Reads every byte of the store.
+    Verify,
+    /// Backs the store up; the backup is opened and compared.
+    Backup,
+    /// Drops its caches.
+    DropCaches,
+    /// Compares all that every process reads.
+    Check,
+    /// Lets time pass.
+    Advance { millis: u64 },
+    /// The power is cut.
+    PowerCut,
+    /// It is cut at this sync from now on.
+    CutAtSync { after: u64 },
+    /// This sync from now on fails.
+    FailSync { after: u64 },
+    /// All leave or are killed, the store is opened alone, compared, and verified.
+    Alone,
+}
+
+/// The name of an act, and its numbers.
+fn parts(act: Act) -> (&'static str, Vec<u64>) {
+    match act {
+        Act::Join { mebibytes } => ("join", vec![mebibytes]),
+        Act::Leave => ("leave", vec![]),
+        Act::Kill => ("kill", vec![]),
+        Act::KillAt { after } => ("kill-at", vec![after]),
+        Act::StopAt { after } => ("stop-at", vec![after]),
+        Act::GoOn => ("go-on", vec![]),
+        Act::Put { space, key, bytes } => ("put", vec![space, key, bytes]),
+        Act::Delete { space, key } => ("delete", vec![space, key]),
+        Act::Load { space, first, count, bytes } => ("load", vec![space, first, count, bytes]),
+        Act::TxBegin => ("tx-begin", vec![]),
+        Act::TxGet { space, key } => ("tx-get", vec![space, key]),
+        Act::TxRange { space, from, to } => ("tx-range", vec![space, from, to]),
+        Act::TxPut { space, key, bytes } => ("tx-put", vec![space, key, bytes]),
+        Act::TxDelete { space, key } => ("tx-delete", vec![space, key]),
+        Act::TxCommit => ("tx-commit", vec![]),
+        Act::TxAbort => ("tx-abort", vec![]),
+        Act::Get { space, key } => ("get", vec![space, key]),
+        Act::Scan { space } => ("scan", vec![space]),
+        Act::Snapshot => ("snapshot", vec![]),
+        Act::Past { space } => ("past", vec![space]),
+        Act::Release => ("release", vec![]),
+        Act::MakeSpace => ("make-space", vec![]),
+        Act::DropSpace => ("drop-space", vec![]),
+        Act::Cursor { name, back } => ("cursor", vec![name, back]),
+        Act::AdvanceCursor { name, back } => ("advance-cursor", vec![name, back]),
+        Act::DropCursor { name } => ("drop-cursor", vec![name]),
+        Act::Step { first } => ("step", vec![first]),
+        Act::Flush => ("flush", vec![]),
+        Act::Compact => ("compact", vec![]),
+        Act::Trim { back } => ("trim", vec![back]),
+        Act::Verify => ("verify", vec![]),
+        Act::Backup => ("backup", vec![]),
+        Act::DropCaches => ("drop-caches", vec![]),
+        Act::Check => ("check", vec![]),
+        Act::Advance { millis } => ("advance", vec![millis]),
+        Act::PowerCut => ("power-cut", vec![]),
+        Act::CutAtSync { after } => ("cut-at-sync", vec![after]),
+        Act::FailSync { after } => ("fail-sync", vec![after]),
+        Act::Alone => ("alone", vec![]),
+    }
+}
+
+/// The act of this name.
+fn act(name: &str, numbers: &[u64]) -> Option<Act> {
+    Some(match (name, numbers) {
+        ("join", &[mebibytes]) => Act::Join { mebibytes },
+        ("leave", []) => Act::Leave,
+        ("kill", []) => Act::Kill,
+        ("kill-at", &[after]) => Act::KillAt { after },
+        ("stop-at", &[after]) => Act::StopAt { after },
+        ("go-on", []) => Act::GoOn,
+        ("put", &[space, key, bytes]) => Act::Put { space, key, bytes },
+        ("delete", &[space, key]) => Act::Delete { space, key },
+        ("load", &[space, first, count, bytes]) => Act::Load { space, first, count, bytes },
+        ("tx-begin", []) => Act::TxBegin,
+        ("tx-get", &[space, key]) => Act::TxGet { space, key },
+        ("tx-range", &[space, from, to]) => Act::TxRange { space, from, to },
+        ("tx-put", &[space, key, bytes]) => Act::TxPut { space, key, bytes },
+        ("tx-delete", &[space, key]) => Act::TxDelete { space, key },
+        ("tx-commit", []) => Act::TxCommit,
+        ("tx-abort", []) => Act::TxAbort,
+        ("get", &[space, key]) => Act::Get { space, key },
+        ("scan", &[space]) => Act::Scan { space },
+        ("snapshot", []) => Act::Snapshot,
+        ("past", &[space]) => Act::Past { space },
+        ("release", []) => Act::Release,
+        ("make-space", []) => Act::MakeSpace,
+        ("drop-space", []) => Act::DropSpace,
+        ("cursor", &[name, back]) => Act::Cursor { name, back },
+        ("advance-cursor", &[name, back]) => Act::AdvanceCursor { name, back },
+        ("drop-cursor", &[name]) => Act::DropCursor { name },
+        ("step", &[first]) => Act::Step { first },
+        ("flush", []) => Act::Flush,
+        ("compact", []) => Act::Compact,
+        ("trim", &[back]) => Act::Trim { back },
+        ("verify", []) => Act::Verify,
+        ("backup", []) => Act::Backup,
+        ("drop-caches", []) => Act::DropCaches,
+        ("check", []) => Act::Check,
+        ("advance", &[millis]) => Act::Advance { millis },
+        ("power-cut", []) => Act::PowerCut,
+        ("cut-at-sync", &[after]) => Act::CutAtSync { after },
+        ("fail-sync", &[after]) => Act::FailSync { after },
+        ("alone", []) => Act::Alone,
+        _ => return None,
+    })
+}
+
+impl fmt::Display for Among {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, numbers) = parts(self.act);
+        write!(f, "among {} {name}", self.member)?;
+        numbers.iter().try_for_each(|number| write!(f, " {number}"))
+    }
+}
+
+impl FromStr for Among {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut words = text.split_whitespace().skip(1);
+        let member = words.next().and_then(|word| word.parse().ok()).ok_or("which process?")?;
+        let name = words.next().ok_or("what does it do?")?;
+        let numbers = words.map(|word| word.parse().map_err(|_| format!("{word} is no number")));
+        let numbers = numbers.collect::<Result<Vec<u64>, _>>()?;
+        let act = act(name, &numbers).ok_or_else(|| format!("there is no such act: {name} {numbers:?}"))?;
+        Ok(Self { member, act })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::op::Op;
+    use crate::op::generate::among::generate;
+
+    #[test]
+    fn what_processes_do_comes_back_from_its_text() {
+        for op in (0..30).flat_map(|seed| generate(seed, 300)) {
+            let Op::Among(among) = &op else { panic!("{op}") };
+            assert_eq!(among.to_string().parse(), Ok(*among));
+            assert_eq!(op.to_string().parse(), Ok(op));
+        }
+    }
+}

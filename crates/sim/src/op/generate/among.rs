@@ -1,0 +1,180 @@
+//! Generates workloads of several processes on one store.
+//!
+//! Each run has interests of its own: some kill much, some stop, some hold snapshots, some move memory. Which processes are there is only
+//! guessed; the driver leaves out what cannot be done.
+
+use plimsoll_disk::random::Random;
+
+use crate::op::Op;
+use crate::op::among::{Act, Among};
+
+/// The most processes.
+pub const MEMBERS: u64 = 4;
+
+/// Keyspaces that acts name: one keeps the latest versions, one all, and one comes and goes.
+pub const SPACES: u64 = 3;
+
+/// The interests of a run: weights.
+struct Interests {
+    members: u64,
+    keys: u64,
+    /// The largest values, as a power of two.
+    bytes_bits: u64,
+    kills: u64,
+    stops: u64,
+    power: u64,
+    transactions: u64,
+    cursors: u64,
+    upkeep: u64,
+    /// Whether a sync may fail.
+    syncs_fail: bool,
+    /// How far a kill or a stop lies ahead.
+    reach: u64,
+}
+
+impl Interests {
+    fn of_seed(random: &mut Random) -> Self {
+        let mut one_of = |choices: &[u64]| choices[random.below(choices.len() as u64) as usize];
+        Self {
+            members: one_of(&[2, 2, 3, 3, 4]),
+            keys: one_of(&[4, 12, 40]),
+            bytes_bits: one_of(&[8, 10, 12, 14, 18]),
+            kills: one_of(&[0, 2, 6, 12, 12]),
+            stops: one_of(&[0, 0, 3, 10]),
+            power: one_of(&[0, 1, 3]),
+            transactions: one_of(&[10, 30, 60]),
+            cursors: one_of(&[0, 2, 10]),
+            upkeep: one_of(&[8, 20, 40]),
+            syncs_fail: one_of(&[0, 0, 0, 1]) == 1,
+            reach: one_of(&[20, 100, 400, 2000]),
+        }
+    }
+}
+
+/// A workload of this many operations.
+pub fn generate(seed: u64, count: usize) -> Vec<Op> {
+    let mut random = Random::new(seed ^ 0x00c0_44fa_17ed);
+    let interests = Interests::of_seed(&mut random);
+    let joins = (0..interests.members).map(|member| Among { member: member as u8, act: Act::Join { mebibytes: 0 } });
+    let mut ops: Vec<Op> = joins.map(Op::Among).collect();
+    while ops.len() < count {
+        let member = random.below(interests.members) as u8;
+        ops.push(Op::Among(Among { member, act: choose(&mut random, &interests) }));
+    }
+    ops
+}
+
+fn choose(random: &mut Random, of: &Interests) -> Act {
+    let weights = [90, of.transactions, 40, of.kills, of.stops, of.power, of.cursors, of.upkeep, 14];
+    let mut at = random.below(weights.iter().sum());
+    let makers: [fn(&mut Random, &Interests) -> Act; 9] =
+        [write, transact, read, kill, stop, power, cursor, keep_up, come_and_go];
+    for (weight, make) in weights.into_iter().zip(makers) {
+        match at.checked_sub(weight) {
+            None => return make(random, of),
+            Some(rest) => at = rest,
+        }
+    }
+    Act::Check
+}
+
+fn space(random: &mut Random) -> u64 {
+    [0, 0, 0, 1, 1, 2][random.below(6) as usize]
+}
+
+fn bytes(random: &mut Random, of: &Interests) -> u64 {
+    let bits = 3 + random.below(of.bytes_bits - 2);
+    random.below(1 << bits)
+}
+
+fn write(random: &mut Random, of: &Interests) -> Act {
+    let (space, key) = (space(random), random.below(of.keys));
+    match random.below(40) {
+        0..8 => Act::Delete { space, key },
+        8 => {
+            Act::Load { space, first: 1000 + random.below(400), count: 1 + random.below(120), bytes: bytes(random, of) }
+        }
+        _ => Act::Put { space, key, bytes: bytes(random, of) },
+    }
+}
+
+fn transact(random: &mut Random, of: &Interests) -> Act {
+    let (space, key) = (space(random), random.below(of.keys));
+    match random.below(12) {
+        0..2 => Act::TxBegin,
+        2..4 => Act::TxGet { space, key },
+        4 => Act::TxRange { space, from: key, to: key + 1 + random.below(5) },
+        5..8 => Act::TxPut { space, key, bytes: bytes(random, of) },
+        8 => Act::TxDelete { space, key },
+        9..11 => Act::TxCommit,
+        _ if random.below(4) == 0 => Act::TxAbort,
+        _ => Act::TxCommit,
+    }
+}
+
+fn read(random: &mut Random, of: &Interests) -> Act {
+    let (space, key) = (space(random), random.below(of.keys));
+    match random.below(12) {
+        0..5 => Act::Get { space, key },
+        5..7 => Act::Scan { space },
+        7 => Act::Snapshot,
+        8..10 => Act::Past { space },
+        10 => Act::Release,
+        _ => Act::Check,
+    }
+}
+
+fn kill(random: &mut Random, of: &Interests) -> Act {
+    match random.below(5) {
+        0 => Act::Kill,
+        _ => Act::KillAt { after: 1 + random.below(of.reach) },
+    }
+}
+
+fn stop(random: &mut Random, of: &Interests) -> Act {
+    match random.below(2) {
+        0 => Act::StopAt { after: 1 + random.below(of.reach.min(400)) },
+        _ => Act::GoOn,
+    }
+}
+
+fn power(random: &mut Random, of: &Interests) -> Act {
+    match random.below(6) {
+        0 => Act::PowerCut,
+        1 => Act::Alone,
+        2 if of.syncs_fail => Act::FailSync { after: 1 + random.below(12) },
+        _ => Act::CutAtSync { after: 1 + random.below(30) },
+    }
+}
+
+fn cursor(random: &mut Random, _: &Interests) -> Act {
+    let (name, back) = (random.below(3), random.below(12));
+    match random.below(6) {
+        0..2 => Act::Cursor { name, back },
+        2..5 => Act::AdvanceCursor { name, back },
+        _ => Act::DropCursor { name },
+    }
+}
+
+fn keep_up(random: &mut Random, _: &Interests) -> Act {
+    match random.below(24) {
+        0..12 => Act::Step { first: random.below(6) },
+        12..15 => Act::Flush,
+        15..17 => Act::Compact,
+        17..19 => Act::Trim { back: random.below(20) },
+        19 => Act::DropCaches,
+        20 => Act::Verify,
+        21 => Act::Backup,
+        _ => Act::Advance { millis: 1 << random.below(15) },
+    }
+}
+
+fn come_and_go(random: &mut Random, _: &Interests) -> Act {
+    match random.below(14) {
+        0..3 => Act::Leave,
+        3..12 => Act::Join { mebibytes: [0, 0, 16, 24, 40][random.below(5) as usize] },
+        12 => Act::MakeSpace,
+        _ if random.below(3) == 0 => Act::DropSpace,
+        _ => Act::MakeSpace,
+    }
+}
