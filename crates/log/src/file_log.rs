@@ -279,7 +279,7 @@ impl FileLog {
     /// Syncs what the others know of: none of those that stay need do it. What was not published is for them to bury.
     fn sync_published(&self) -> Result<(), LogError> {
         let Some(members) = self.log.env.members() else { return Ok(()) };
-        let published = Glsn(members.next().0 - 1);
+        let published = Glsn(members.next().0.saturating_sub(1));
         self.log.durability.wait(published.min(self.log.tail.last()))
     }
 

@@ -18,10 +18,16 @@ use crate::members::{Members, pid_in};
 /// This member's part.
 #[derive(Debug, Default)]
 pub(super) struct Keeping {
-    /// The lock of the generation in which this member is the keeper, or wants to be.
-    held: Mutex<Option<Box<dyn LockFile>>>,
+    /// The generation in which this member is the keeper, or wants to be, and its lock.
+    held: Mutex<Option<Held>>,
     /// How often it became the keeper.
     terms: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Held {
+    generation: u64,
+    lock: Box<dyn LockFile>,
 }
 
 impl Members {
@@ -78,24 +84,34 @@ impl Members {
         if !lock.try_lock()? {
             return Ok(false);
         }
-        *held = Some(lock);
+        *held = Some(Held { generation, lock });
         Ok(true)
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<Box<dyn LockFile>>> {
+    fn held(&self) -> MutexGuard<'_, Option<Held>> {
         self.keeping.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on this one does the background work.
-    pub fn keep(&self) {
+    /// From now on this one does the background work. Returns whether it does: another one may have begun a new generation while this one prepared
+    /// itself, because it was stopped.
+    pub fn keep(&self) -> bool {
+        let generation = self.held().as_ref().map(|held| held.generation);
+        if generation != Some(self.word(GENERATION)) {
+            return false;
+        }
         self.keeping.terms.fetch_add(1, Ordering::SeqCst);
         self.words.words()[KEEPER].store(self.here(), Ordering::SeqCst);
+        // If the new generation was begun a moment ago, its keeper has lost its name now: then there is none, and the next one begins anew.
+        if generation != Some(self.word(GENERATION)) {
+            self.no_keeper(self.slot);
+        }
+        self.is_keeper()
     }
 
     /// Gives the right back that [`Members::try_to_keep`] got.
     pub fn give_keeping_back(&self) {
-        if let Some(lock) = self.held().take() {
-            lock.unlock();
+        if let Some(held) = self.held().take() {
+            held.lock.unlock();
         }
     }
 

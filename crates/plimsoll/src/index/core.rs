@@ -149,7 +149,7 @@ impl Core {
         };
         if context.duty.may_write() {
             let named: BTreeSet<u64> = view.infos().filter_map(run_of).collect();
-            files.sweep(head.number, |run| named.contains(&run))?;
+            files.sweep(&files.names()?, head.number, |run| named.contains(&run))?;
         }
         let seats = Seats::new(&context.budget, &context.pool)?;
         context.budget.add_reclaimer(Arc::downgrade(&seats) as _);
@@ -245,7 +245,11 @@ impl Core {
             head.checkpoint = checkpoint;
         }
         if let Err((outcome, error)) = self.write_manifest(&head, &change) {
-            if outcome == Outcome::Taken && self.context.duty.members().is_some() {
+            if outcome == Outcome::Overtaken {
+                // One that the other keeper has gone on from may name them.
+                guards(&change.added).for_each(|guard| guard.set_obsolete(false));
+            }
+            if matches!(outcome, Outcome::Taken | Outcome::Overtaken) && self.context.duty.members().is_some() {
                 // By the keeper that has replaced this one.
                 return Err((outcome, self.not_keeper()));
             }
@@ -327,7 +331,7 @@ impl Core {
                     return Ok(());
                 }
                 // It has installed one meanwhile.
-                Err((Outcome::Taken, _)) if tries < FENCE_TRIES => {}
+                Err((Outcome::Taken | Outcome::Overtaken, _)) if tries < FENCE_TRIES => {}
                 Err((outcome, error)) => {
                     if outcome == Outcome::Unknown {
                         record.number = head.number;

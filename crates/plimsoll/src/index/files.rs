@@ -261,13 +261,18 @@ impl Files {
         Ok(Table { info: Arc::new(info), file: blob.file })
     }
 
-    /// Removes leftovers of an earlier process: run files that `is_named` does not know, and manifests that are unfinished or not kept
+    /// The names in the folder.
+    pub(crate) fn names(&self) -> Result<Vec<String>> {
+        Ok(self.disk.names(&self.dir)?)
+    }
+
+    /// Removes leftovers of an earlier process that are among `names`: run files that `is_named` does not know, and manifests that are unfinished or not kept
     /// beside the newest one.
-    pub(crate) fn sweep(&self, newest_manifest: u64, is_named: impl Fn(u64) -> bool) -> Result<()> {
+    pub(crate) fn sweep(&self, names: &[String], newest_manifest: u64, is_named: impl Fn(u64) -> bool) -> Result<()> {
         let mut removed = false;
-        for name in self.disk.names(&self.dir)? {
-            if is_leftover(&name, newest_manifest) || run_id_of(&name).is_some_and(|id| !is_named(id)) {
-                match self.disk.remove(&self.dir.join(&name)) {
+        for name in names {
+            if is_leftover(name, newest_manifest) || run_id_of(name).is_some_and(|id| !is_named(id)) {
+                match self.disk.remove(&self.dir.join(name)) {
                     // Of a member that is ending: it has removed it itself.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     swept => swept?,

@@ -185,7 +185,10 @@ impl Core {
             members.give_keeping_back();
             return Err(error);
         }
-        members.keep();
+        if !members.keep() {
+            members.give_keeping_back();
+            return Ok(false);
+        }
         members.set_manifest(self.head().number);
         self.signals.call_flush();
         self.signals.call_compaction();
@@ -196,11 +199,14 @@ impl Core {
     /// there still, in the middle of its work.
     fn prepare_to_keep(&self, members: &Members) -> Result<()> {
         self.files.skip_those_in_folder(self.context.clock.wall_micros())?;
+        // Listed before the manifest is installed. Of these files, no later manifest names one that this does not name: so it does not matter if
+        // this process is stopped now, and others write files meanwhile.
+        let names = self.files.names()?;
         self.fence()?;
         if members.are_files_held() {
             return Ok(());
         }
         let named: BTreeSet<u64> = self.view().infos().filter_map(run_of).collect();
-        self.files.sweep(self.head().number, |run| named.contains(&run))
+        self.files.sweep(&names, self.head().number, |run| named.contains(&run))
     }
 }

@@ -214,6 +214,8 @@ fn damaged(path: &Path, what: &str) -> Error {
 pub(crate) enum Outcome {
     /// Another process's: it has written one of this number.
     Taken,
+    /// Another process's, of a higher number; it may have gone on from this one.
+    Overtaken,
     /// The one before.
     Old,
     /// Either: the link or its sync failed. The number must not be used again.
@@ -237,6 +239,11 @@ where
     write_new(disk, &new, head, runs).map_err(|error| (Outcome::Old, error.into()))?;
     give_name(disk, &new, &path)?;
     disk.sync_dir(dir).map_err(|error| (Outcome::Unknown, error.into()))?;
+    // A member that was stopped finds the name free if others have installed so many since that theirs of this number is removed.
+    if writer > 0 && newest_number(disk, dir).map_err(|error| (Outcome::Unknown, error))? != Some(head.number) {
+        let what = "another process has installed a later manifest meanwhile";
+        return Err((Outcome::Overtaken, Error::corrupt(format!("{}: {what}", path.display()))));
+    }
     // What cannot be removed now is swept at the next open.
     let _ = disk.remove(&new);
     if let Some(old) = head.number.checked_sub(KEPT) {
