@@ -75,7 +75,7 @@ impl Disk for MemberDisk {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.alive(dir)?.sync_dir(dir)
+        self.alive(dir)?.sync_dir(dir).inspect_err(|_| self.process.told_of_failed_sync())
     }
 
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
@@ -135,7 +135,7 @@ impl File for MemberFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.alive()?.sync()
+        self.alive()?.sync().inspect_err(|_| self.process.told_of_failed_sync())
     }
 
     fn len(&self) -> io::Result<u64> {

@@ -44,6 +44,9 @@ struct State {
     operations: u64,
     kill_at: Option<u64>,
     stop_at: Option<u64>,
+    /// It is killed when it is told that a sync failed, before it can tell anybody.
+    killed_by_failed_sync: bool,
+    has_died_of_sync: bool,
     is_dead: bool,
     is_stopped: bool,
 }
@@ -84,6 +87,26 @@ impl Process {
     pub fn kill_at(&self, n: u64) {
         let mut state = self.state();
         state.kill_at = Some(state.operations.saturating_add(n));
+    }
+
+    /// Kills it when a sync of it fails: nobody else learns of that.
+    pub fn kill_at_failed_sync(&self) {
+        self.state().killed_by_failed_sync = true;
+    }
+
+    /// Whether that has happened.
+    pub fn has_died_of_sync(&self) -> bool {
+        self.state().has_died_of_sync
+    }
+
+    /// A sync of it has failed.
+    pub(super) fn told_of_failed_sync(&self) {
+        let mut state = self.state();
+        if state.killed_by_failed_sync && !state.is_dead {
+            (state.is_dead, state.has_died_of_sync) = (true, true);
+            drop(state);
+            self.end();
+        }
     }
 
     /// Stops it at its `n`-th operation from now on (1: at the next one); `None`: not.

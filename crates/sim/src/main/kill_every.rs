@@ -1,7 +1,7 @@
 //! `plimsoll-sim kill-every`: one of several processes is killed at each of its operations.
 
 use clap::Args;
-use plimsoll_sim::members::kill_every::{Kills, kill_at_every, scenario};
+use plimsoll_sim::members::kill_every::{Kills, What, kill_at_every, scenario};
 
 /// Where the process is killed.
 #[derive(Args, Debug)]
@@ -15,6 +15,9 @@ pub(crate) struct KillEveryArguments {
     /// Kill at every n-th operation.
     #[arg(long, default_value_t = 1)]
     every: u64,
+    /// Stop the process for a while instead of killing it.
+    #[arg(long)]
+    stop: bool,
     /// Skip so many operations of each process.
     #[arg(long, default_value_t = 0)]
     from: u64,
@@ -22,10 +25,11 @@ pub(crate) struct KillEveryArguments {
 
 /// Runs it; whether all went well.
 pub(crate) fn run(arguments: &KillEveryArguments) -> Result<bool, String> {
+    let what = if arguments.stop { What::Stop } else { What::Kill };
     let mut all_well = true;
     for seed in arguments.seed..arguments.seed.saturating_add(arguments.seeds) {
-        match kill_at_every(seed, &scenario(), arguments.from, arguments.every) {
-            Ok(Kills { operations, runs }) => println!("seed {seed}: {operations} operations, {runs} kills"),
+        match kill_at_every(seed, &scenario(), what, arguments.from, arguments.every) {
+            Ok(Kills { operations, runs }) => println!("seed {seed}: {operations} operations, {runs} runs"),
             Err(failure) => {
                 all_well = false;
                 println!("FAILED kill-every --seed {seed}: {failure}");

@@ -21,6 +21,9 @@ use crate::world::{Setting, World};
 /// Everything is compared after so many operations.
 const CHECK_EVERY: usize = 12;
 
+/// Acts of others while a process is stopped by [`Driver::stop`].
+const ACTS_STOPPED: u64 = 9;
+
 /// A commit that was begun.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
@@ -55,6 +58,9 @@ pub(super) struct Driver {
     next_pid: u32,
     /// The process at this seat is killed at this operation of it, counted from the start of the run over all processes of the seat.
     pub(super) kill: Option<(u8, u64)>,
+    /// The process at this seat is stopped there instead, and goes on after a few acts.
+    pub(super) stop: Option<(u8, u64)>,
+    acts_stopped: u64,
     /// Operations of processes that have ended, by seat.
     ended_operations: BTreeMap<u8, u64>,
     backups: u64,
@@ -79,6 +85,8 @@ impl Driver {
             next_id: 1,
             next_pid: 100,
             kill: None,
+            stop: None,
+            acts_stopped: 0,
             ended_operations: BTreeMap::new(),
             backups: 0,
         }
@@ -122,9 +130,14 @@ impl Driver {
             Act::PowerCut => self.world.disk.cut_power(),
             Act::CutAtSync { after } => self.world.disk.cut_power_at_sync(self.world.disk.sync_count() + after),
             Act::FailSync { after } => self.world.disk.fail_sync(after),
+            Act::FailSyncAndKill { after } => {
+                self.world.disk.fail_sync(after);
+                self.seats.values().for_each(|seat| seat.process.kill_at_failed_sync());
+            }
             Act::Alone => self.alone()?,
             _ => self.act(member, act)?,
         }
+        self.go_on_in_time()?;
         self.settle()
     }
 
@@ -142,7 +155,10 @@ impl Driver {
         if act == Act::Leave {
             self.crew.set(member, None);
         }
-        let armed = self.armed.remove(&member).unwrap_or_default();
+        let mut armed = self.armed.remove(&member).unwrap_or_default();
+        if let Some((_, nth)) = self.stop.filter(|(at, _)| *at == member) {
+            armed.stop_after = nth.checked_sub(self.operations(member)).filter(|after| *after > 0);
+        }
         let seat = self.seats.get_mut(&member).expect("it sits there");
         if let Some(after) = armed.kill_after {
             seat.process.kill_at(after);
@@ -155,9 +171,21 @@ impl Driver {
             Some(ended) => self.ended(member, &order, ended),
             None => {
                 self.stopped(&order);
+                self.acts_stopped = 0;
                 Ok(())
             }
         }
+    }
+
+    /// One that was stopped by [`Driver::stop`] goes on after a few acts of others.
+    fn go_on_in_time(&mut self) -> Outcome {
+        let Some((member, _)) = self.stop.filter(|(member, _)| self.is_stopped(*member)) else { return Ok(()) };
+        self.acts_stopped += 1;
+        if self.acts_stopped < ACTS_STOPPED {
+            return Ok(());
+        }
+        self.stop = None;
+        self.go_on(member)
     }
 
     /// What is not done while something about it is not known.
@@ -364,6 +392,10 @@ impl Driver {
         self.settle()?;
         if self.known.in_doubt.is_empty() {
             self.check_all()?;
+        }
+        if self.known.has_failed_sync {
+            // What was acknowledged all the same has to be there.
+            self.apply(Among { member: 0, act: Act::PowerCut })?;
         }
         for member in members {
             if (self.seed + u64::from(member) + self.next_id).is_multiple_of(3) {

@@ -101,7 +101,9 @@ impl Driver {
     /// Judges what a process answered.
     pub(super) fn judge(&mut self, member: u8, order: &Order, answer: plimsoll::Result<Answer>) -> Outcome {
         let failed_syncs = self.disk().injected().failed_syncs;
-        self.known.has_failed_sync |= failed_syncs > self.known.failed_syncs;
+        // One that was killed by it has told nobody, and the others have to do without that.
+        let is_known = !self.seats.values().any(|seat| seat.process.has_died_of_sync());
+        self.known.has_failed_sync |= failed_syncs > self.known.failed_syncs && is_known;
         self.known.failed_syncs = failed_syncs;
         if let Some((other, error)) = self.crew.take_failure()
             && !self.may_die(other)
@@ -126,7 +128,9 @@ impl Driver {
         if self.may_die(member) {
             return Ok(());
         }
-        resolved?;
+        if !self.known.has_failed_sync {
+            resolved?;
+        }
         if is_first {
             // Whoever was in doubt has ended, and this one has read the whole log.
             self.settle_doubts(order.id);
@@ -193,8 +197,9 @@ impl Driver {
     fn judge_commit(&mut self, life: &Life, order: &Order, glsn: Glsn) -> Outcome {
         let id = order.id;
         if self.known.has_failed_sync {
-            // It was durable before the sync failed; whether it is read is told by the next opening.
-            return Ok(());
+            // It was acknowledged, so it is durable: that is told by the next opening.
+            let Some(pending) = self.known.in_doubt.remove(&id) else { return Ok(()) };
+            return self.known.found(&Pending { reads: Vec::new(), ..pending }, glsn.0);
         }
         let found = life.place_of(id).map_err(|error| error_in("reading a mark", &error))?;
         if found.is_none() && self.disk().power_is_cut() {

@@ -1,7 +1,7 @@
-//! Kills one process at each of its operations of the disk, of locks and of shared words, in a short scenario.
+//! Kills one process at each of its operations of the disk, of locks and of shared words, in a short scenario; or stops it there for a while.
 //!
-//! A first run counts the operations of each process. Then the scenario is run once for each of them, with the process killed there; the others
-//! go on, and in the end all is compared.
+//! A first run counts the operations of each process. Then the scenario is run once for each of them, with the process killed or stopped there; the
+//! others go on, and in the end all is compared.
 
 use crate::driver::guarded;
 use crate::failure::{Failure, Outcome};
@@ -9,12 +9,21 @@ use crate::members::driver::Driver;
 use crate::op::Op;
 use crate::op::among::{Act, Among};
 
+/// What happens to the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// It is killed.
+    Kill,
+    /// It is stopped, and goes on after some acts of the others.
+    Stop,
+}
+
 /// What was run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kills {
     /// Operations of all processes.
     pub operations: u64,
-    /// Runs with a process killed.
+    /// Runs with a process killed or stopped.
     pub runs: u64,
 }
 
@@ -73,17 +82,17 @@ pub fn scenario() -> Vec<Op> {
     acts.into_iter().map(|(member, act)| Op::Among(Among { member, act })).collect()
 }
 
-/// Kills a process at every `every`-th operation, beginning with number `from`.
+/// Kills or stops a process at every `every`-th operation, beginning with number `from`.
 ///
 /// # Errors
 /// A process read something else than what was committed, or failed without a cause.
-pub fn kill_at_every(seed: u64, ops: &[Op], from: u64, every: u64) -> Outcome<Kills> {
-    let whole = run(seed, ops, None)?;
+pub fn kill_at_every(seed: u64, ops: &[Op], what: What, from: u64, every: u64) -> Outcome<Kills> {
+    let whole = run(seed, ops, what, None)?;
     let mut kills = Kills { operations: whole.iter().sum(), runs: 0 };
     for (member, count) in (0..).zip(whole) {
         for nth in (1 + from..=count).step_by(every.max(1) as usize) {
-            run(seed, ops, Some((member, nth))).map_err(|failure| Failure {
-                message: format!("process {member} killed at its operation {nth} of {count}: {}", failure.message),
+            run(seed, ops, what, Some((member, nth))).map_err(|failure| Failure {
+                message: format!("{what:?} of process {member} at its operation {nth} of {count}: {}", failure.message),
                 ..failure
             })?;
             kills.runs += 1;
@@ -92,11 +101,14 @@ pub fn kill_at_every(seed: u64, ops: &[Op], from: u64, every: u64) -> Outcome<Ki
     Ok(kills)
 }
 
-/// Runs the scenario, with a process killed at an operation; returns the operations of each place.
-fn run(seed: u64, ops: &[Op], kill: Option<(u8, u64)>) -> Outcome<Vec<u64>> {
+/// Runs the scenario, with a process killed or stopped at an operation; returns the operations of each place.
+fn run(seed: u64, ops: &[Op], what: What, at: Option<(u8, u64)>) -> Outcome<Vec<u64>> {
     guarded(|| {
         let mut driver = Driver::new(seed);
-        driver.kill = kill;
+        match what {
+            What::Kill => driver.kill = at,
+            What::Stop => driver.stop = at,
+        }
         driver.run(ops)?;
         driver.finish()?;
         Ok((0..3).map(|member| driver.operations(member)).collect())

@@ -92,6 +92,8 @@ pub enum Act {
     CutAtSync { after: u64 },
     /// This sync from now on fails.
     FailSync { after: u64 },
+    /// This sync from now on fails, and whoever is told of it is killed before anybody else can know.
+    FailSyncAndKill { after: u64 },
     /// All leave or are killed, the store is opened alone, compared, and verified.
     Alone,
 }
@@ -137,6 +139,7 @@ fn parts(act: Act) -> (&'static str, Vec<u64>) {
         Act::PowerCut => ("power-cut", vec![]),
         Act::CutAtSync { after } => ("cut-at-sync", vec![after]),
         Act::FailSync { after } => ("fail-sync", vec![after]),
+        Act::FailSyncAndKill { after } => ("fail-sync-and-kill", vec![after]),
         Act::Alone => ("alone", vec![]),
     }
 }
@@ -182,6 +185,7 @@ fn act(name: &str, numbers: &[u64]) -> Option<Act> {
         ("power-cut", []) => Act::PowerCut,
         ("cut-at-sync", &[after]) => Act::CutAtSync { after },
         ("fail-sync", &[after]) => Act::FailSync { after },
+        ("fail-sync-and-kill", &[after]) => Act::FailSyncAndKill { after },
         ("alone", []) => Act::Alone,
         _ => return None,
     })

@@ -8,6 +8,7 @@ mod faults;
 mod fixture;
 mod flip;
 mod kill;
+mod members;
 mod metamorphic;
 mod model;
 mod planted;

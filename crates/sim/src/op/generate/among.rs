@@ -139,10 +139,11 @@ fn stop(random: &mut Random, of: &Interests) -> Act {
 }
 
 fn power(random: &mut Random, of: &Interests) -> Act {
-    match random.below(6) {
-        0 => Act::PowerCut,
-        1 => Act::Alone,
-        2 if of.syncs_fail => Act::FailSync { after: 1 + random.below(12) },
+    match random.below(8) {
+        0..2 => Act::PowerCut,
+        2 => Act::Alone,
+        3 => Act::FailSyncAndKill { after: 1 + random.below(12) },
+        4 if of.syncs_fail => Act::FailSync { after: 1 + random.below(12) },
         _ => Act::CutAtSync { after: 1 + random.below(30) },
     }
 }
