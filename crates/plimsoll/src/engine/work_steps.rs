@@ -22,7 +22,7 @@ pub(crate) fn step(store: &Engine) -> Result<bool> {
 pub(crate) fn step_from(store: &Engine, first: usize) -> Result<bool> {
     if store.options.read_only {
         if let Some(membership) = &store.membership {
-            look(&store.space, &store.committer, &membership.members)?;
+            membership.step(&store.maintenance.pool, &store.space, &store.committer)?;
         }
         return Ok(make_room(store)? || care_for_warmth(store)?);
     }
