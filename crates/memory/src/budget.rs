@@ -10,7 +10,7 @@
 //!    system.
 //!
 //! When few chunks are free, the budget calls the evictor, if there is one. When none is free, it asks its reclaimers
-//! (the page pool first), and refuses only if they give none.
+//! (lenders first, then the page pool), and refuses only if they give none.
 
 pub mod account;
 pub(crate) mod bell;
@@ -74,6 +74,8 @@ pub(crate) struct Inner {
     freed: Condvar,
     by_kind: [AtomicU64; Kind::ALL.len()],
     reclaimers: Mutex<Vec<Weak<dyn Reclaim>>>,
+    /// Holders of memory that would be free without them.
+    lenders: Mutex<Vec<Weak<dyn Reclaim>>>,
 }
 
 #[derive(Default)]
@@ -140,6 +142,7 @@ impl Budget {
             freed: Condvar::new(),
             by_kind: std::array::from_fn(|_| AtomicU64::new(0)),
             reclaimers: Mutex::new(Vec::new()),
+            lenders: Mutex::new(Vec::new()),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -314,6 +317,19 @@ impl Budget {
         reclaimers.push(reclaimer);
     }
 
+    /// Adds a holder of memory that would be free without it: it is asked before the reclaimers, and by the evictor before that evicts
+    /// pages for others.
+    pub fn add_lender(&self, lender: Weak<dyn Reclaim>) {
+        let mut lenders = self.inner.lenders.lock().expect("a reclaimer never panics");
+        lenders.retain(|known| known.strong_count() > 0);
+        lenders.push(lender);
+    }
+
+    /// Asks the lenders for `chunks`; returns how many more are free.
+    pub(crate) fn take_back(&self, chunks: usize) -> usize {
+        self.inner.take_back(chunks)
+    }
+
     /// Lets `n` more reservations (chunks and growing leases) succeed, refuses one, then goes on as before.
     /// Returns whether a refusal set up by an earlier call was still pending.
     #[cfg(any(test, feature = "testing"))]
@@ -419,6 +435,9 @@ impl Inner {
         let before = state.free.len();
         drop(state);
         self.ring(Cause::Inline);
+        if self.take_back(chunks) > 0 {
+            return Ok(self.lock());
+        }
         let reclaimers: Vec<_> =
             self.reclaimers.lock().expect("a reclaimer never panics").iter().filter_map(Weak::upgrade).collect();
         let given = reclaimers.iter().any(|reclaimer| reclaimer.reclaim(chunks) > 0);
@@ -427,6 +446,25 @@ impl Inner {
         let state = self.lock();
         // Another thread may have freed some meanwhile: the evictor, or a reclaimer asked by another caller.
         if given || state.free.len() > before { Ok(state) } else { Err(state) }
+    }
+
+    /// See [`Budget::take_back`].
+    fn take_back(&self, chunks: usize) -> usize {
+        let lenders: Vec<_> =
+            self.lenders.lock().expect("a reclaimer never panics").iter().filter_map(Weak::upgrade).collect();
+        let before = self.lock().free.len();
+        if !lenders.iter().any(|lender| lender.reclaim(chunks) > 0) {
+            return 0;
+        }
+        drop(lenders);
+        // A large buffer is kept as a spare when it is dropped.
+        let mut state = self.lock();
+        if state.free.len() < before + chunks && !state.spare.is_empty() {
+            let spare = std::mem::take(&mut state.spare);
+            drop(state);
+            state = self.give_up(spare);
+        }
+        state.free.len().saturating_sub(before)
     }
 
     fn grow_leases(&self, kind: Kind, bytes: u64) -> Result<(), OutOfBudget> {

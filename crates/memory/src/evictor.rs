@@ -109,7 +109,10 @@ impl Evictor {
     pub fn step(&mut self) -> Progress {
         let (frames, chunks) = self.set_watermarks();
         let victims = self.stats.victims;
-        let made = self.free_chunks(chunks) + self.free_frames(frames);
+        let made = match self.take_back(chunks, frames) {
+            0 => self.free_chunks(chunks) + self.free_frames(frames),
+            lent => lent,
+        };
         if made > 0 {
             self.stats.rounds += 1;
             self.note_reaction();
@@ -136,6 +139,19 @@ impl Evictor {
         self.budget.set_low_watermark(chunks.low);
         (self.stats.high_frames, self.stats.high_chunks) = (frames.high as u64, chunks.high as u64);
         (frames, chunks)
+    }
+
+    /// Takes lent memory back, if chunks are short, or the pool would have to evict pages rather than grow. Returns the bytes freed.
+    fn take_back(&mut self, chunks: Watermarks, frames: Watermarks) -> u64 {
+        let mut wanted = batch(self.budget.room().0, chunks.high, BATCH_CHUNKS_MIN, BATCH_CHUNKS_MAX);
+        if wanted == 0 && self.pool.room().free < frames.high && !self.pool.can_grow() {
+            wanted = BATCH_CHUNKS_MIN;
+        }
+        let given = if wanted == 0 { 0 } else { self.budget.take_back(wanted) };
+        let bytes = (given * CHUNK_BYTES) as u64;
+        self.stats.chunk_bytes += bytes;
+        self.stats.bytes += bytes;
+        bytes
     }
 
     /// Takes chunks back from the pool. Returns the bytes freed.

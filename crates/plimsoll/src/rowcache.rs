@@ -13,11 +13,13 @@
 //! 3. An entry is used only for a moment that is not older than its version.
 //! 4. Dropping all entries at any moment changes no answer.
 //!
-//! Beside these there are rows of the past ([`past`]), for moments that are older than the newest version.
+//! Beside these there are large values, each in one piece ([`large`]), and rows of the past ([`past`]), for moments that are older than the
+//! newest version.
 //!
 //! A value is inserted if its read had to load a page. A value that resident pages answer is cached twice only while memory is free
 //! ([`share`]): a row is found faster than a page and a row in it. Range walks do not use the cache.
 
+mod large;
 pub(crate) mod past;
 pub(crate) mod share;
 #[cfg(test)]
@@ -35,6 +37,7 @@ use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::cache::{Cache, CacheOptions, CacheStats};
 use plimsoll_memory::pool::Pool;
 
+use crate::rowcache::large::{LARGE_BYTES, LargeValues};
 use crate::rowcache::share::{Balance, MAX_SHARE, WHOLE};
 use crate::types::value::{Value, is_free, room_for};
 use crate::types::version::Stored;
@@ -56,6 +59,7 @@ pub(crate) struct RowCache {
 struct Kept {
     /// Exchanged if the cache cannot be resized in place; each view carries its own.
     handle: Mutex<RowHandle>,
+    large: Option<Arc<LargeValues>>,
     /// The counters of earlier caches.
     earlier: Mutex<CacheStats>,
     budget: Budget,
@@ -74,6 +78,7 @@ struct Kept {
 #[derive(Clone, Default)]
 pub(crate) struct RowHandle {
     cache: Option<Arc<Cache>>,
+    large: Option<Arc<LargeValues>>,
 }
 
 /// A new cache that is to replace the current one.
@@ -96,8 +101,10 @@ impl RowCache {
         let cache = Arc::new(Cache::new(budget, options_of(bytes))?);
         let balance = Balance::default();
         balance.begin(&cache, pool, bytes);
+        let large = LargeValues::new(budget);
         let kept = Kept {
-            handle: Mutex::new(RowHandle { cache: Some(cache) }),
+            handle: Mutex::new(RowHandle { cache: Some(cache), large: large.clone() }),
+            large,
             earlier: Mutex::new(CacheStats::default()),
             budget: budget.clone(),
             pool: Arc::clone(pool),
@@ -118,10 +125,15 @@ impl RowCache {
     /// Inserts the newest version of a key in a view's set of runs, if its read `missed` a page or memory is free, and if no younger
     /// versions have entered the runs since. `registered` is the number and the handle that the view carries.
     pub(crate) fn fill(&self, registered: (u64, &RowHandle), missed: bool, key: &[u8], glsn: Glsn, value: &[u8]) {
-        let (runs, RowHandle { cache: Some(cache) }) = registered else { return };
+        let (runs, RowHandle { cache: Some(cache), large }) = registered else { return };
         let Some(kept) = &self.kept else { return };
         // Acquire: pairs with the Release in `begin_runs`; the cache's lock decides the order, see there.
         let is_current = || kept.runs.load(Ordering::Acquire) == runs;
+        if let Some(large) = large.as_ref().filter(|_| value.len() >= LARGE_BYTES)
+            && large.offer(key, glsn, value, is_current)
+        {
+            return;
+        }
         kept.fill(cache, missed, key, &[&glsn.0.to_le_bytes(), value], is_current);
     }
 
@@ -129,6 +141,7 @@ impl RowCache {
     /// has none.
     pub(crate) fn return_lent(&self) {
         let Some(kept) = &self.kept else { return };
+        kept.large.iter().for_each(|large| large.give_back());
         let cache = kept.cache();
         while kept.balance.give_back(&cache, &kept.budget) {}
     }
@@ -140,12 +153,14 @@ impl RowCache {
         // Release, before the cache's lock is taken to replace entries: a fill that takes the lock later sees the new number; the entry of
         // an earlier one is found.
         kept.runs.store(runs, Ordering::Release);
-        !kept.cache().is_empty()
+        let has_large = kept.large.as_ref().is_some_and(|large| !large.is_empty());
+        !kept.cache().is_empty() || has_large
     }
 
     /// A younger version of this key enters the runs: the newest that they will have.
     pub(crate) fn supersede(&self, key: &[u8], glsn: Glsn, stored: Stored<'_>) {
         let Some(kept) = &self.kept else { return };
+        kept.large.iter().for_each(|large| large.remove(key));
         let cache = kept.cache();
         match stored {
             Stored::Inline(value) => cache.replace(key, &[&glsn.0.to_le_bytes(), value]),
@@ -159,6 +174,7 @@ impl RowCache {
     pub(crate) fn clear(&self) {
         if let Some(kept) = &self.kept {
             kept.cache().clear();
+            kept.large.iter().for_each(|large| large.clear());
         }
     }
 
@@ -183,7 +199,7 @@ impl RowCache {
     /// Makes an empty cache current for views from now on. Returns the old one, to be emptied once no view refers to it.
     pub(crate) fn exchange(&self, exchange: Exchange) -> RowHandle {
         let kept = self.kept.as_ref().expect("what is switched off is not exchanged");
-        let new = RowHandle { cache: Some(exchange.new) };
+        let new = RowHandle { cache: Some(exchange.new), large: kept.large.clone() };
         let before = std::mem::replace(&mut *kept.handle(), new);
         let counted = before.cache.as_ref().map(|cache| cache.stats()).unwrap_or_default();
         let mut earlier = kept.earlier();
@@ -215,14 +231,30 @@ impl RowCache {
     /// Counters of all caches so far, sizes of the current one, and how memory was divided; `None` if the row cache is switched off.
     pub(crate) fn stats(&self) -> Option<(CacheStats, share::Moves)> {
         let kept = self.kept.as_ref()?;
-        Some((sum_of(&kept.earlier(), kept.cache().stats()), kept.balance.moves()))
+        let mut stats = sum_of(&kept.earlier(), kept.cache().stats());
+        kept.large.iter().for_each(|large| large.count_in(&mut stats));
+        Some((stats, kept.balance.moves()))
     }
 }
 
 impl RowHandle {
     /// The cached value of an index key as of `at`. The caller has checked that nothing above the runs has a version for that moment.
     pub(crate) fn get(&self, key: &[u8], at: Glsn, budget: &Budget) -> Result<Option<Value>, OutOfBudget> {
-        self.find::<Newest>(key, at, budget)
+        match self.find::<Newest>(key, at, budget)? {
+            Some(value) => Ok(Some(value)),
+            None => match self.large(key, at) {
+                Some(entry) => Value::of_len(budget, entry.value().len() as u64, |bytes| {
+                    bytes.extend_from_slice(entry.value());
+                    Ok(())
+                })
+                .map(Some),
+                None => Ok(None),
+            },
+        }
+    }
+
+    fn large(&self, key: &[u8], at: Glsn) -> Option<Arc<large::Entry>> {
+        self.large.as_ref()?.find(key, at)
     }
 
     /// As [`RowHandle::get`], but calls `look` with the value, in its place if it is there in one piece. `look` is taken if there is a value.
@@ -233,13 +265,17 @@ impl RowHandle {
         budget: &Budget,
         look: &mut Option<impl FnOnce(&[u8]) -> T>,
     ) -> Result<Option<T>, OutOfBudget> {
-        self.lend::<Newest, T>(key, at, budget, look)
+        if let Some(looked) = self.lend::<Newest, T>(key, at, budget, look)? {
+            return Ok(Some(looked));
+        }
+        let Some(entry) = self.large(key, at) else { return Ok(None) };
+        Ok(look.take().map(|look| look(entry.value())))
     }
 
     /// Whether a value of an index key as of `at` is cached; the condition of [`RowHandle::get`] applies.
     pub(crate) fn contains(&self, key: &[u8], at: Glsn) -> bool {
         let is_kept = |entry: Entry<'_>| Newest::answers(entry, at).then_some(());
-        self.cache.as_ref().is_some_and(|cache| cache.read_if(key, is_kept).is_some())
+        self.cache.as_ref().is_some_and(|cache| cache.read_if(key, is_kept).is_some()) || self.large(key, at).is_some()
     }
 
     fn find<H: Head>(&self, key: &[u8], at: Glsn, budget: &Budget) -> Result<Option<Value>, OutOfBudget> {
@@ -295,6 +331,7 @@ impl Kept {
         }
         // Relaxed: an independent counter.
         if self.fills.fetch_add(1, Ordering::Relaxed).is_multiple_of(FILLS_BETWEEN_LOOKS) {
+            self.large.iter().for_each(|large| large.give_back());
             let is_lent = self.balance.look(&self.cache(), &self.pool, &self.budget);
             self.is_lent.store(is_lent, Ordering::Relaxed);
         }

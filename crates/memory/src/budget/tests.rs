@@ -183,6 +183,22 @@ impl Reclaim for Giving {
 }
 
 #[test]
+fn lenders_give_all_that_they_have_before_a_reclaimer_is_asked() {
+    let budget = budget(20);
+    let giving = |chunks| Arc::new(Giving(Mutex::new((chunks, 0))));
+    let reclaimer = giving((0..10).map(|_| budget.take(Kind::Pages).unwrap()).collect());
+    let lender = giving(chunks_of(&budget, Kind::Objects));
+    let (weak_reclaimer, weak_lender) = (Arc::downgrade(&reclaimer), Arc::downgrade(&lender));
+    budget.add_reclaimer(weak_reclaimer);
+    budget.add_lender(weak_lender);
+    let held: Vec<_> = (0..10).map(|_| budget.take(Kind::Sort).unwrap()).collect();
+    assert_eq!([&lender, &reclaimer].map(|giving| giving.0.lock().unwrap().0.len()), [0, 10]);
+    let more = budget.lease(Kind::Sort, 3 * CHUNK_BYTES as u64).unwrap();
+    assert_eq!(reclaimer.0.lock().unwrap().0.len(), 7);
+    drop((held, more));
+}
+
+#[test]
 fn a_large_lease_takes_back_few_chunks_at_a_time() {
     let budget = budget(100);
     let giving = Arc::new(Giving(Mutex::new((chunks_of(&budget, Kind::Pages), 0))));

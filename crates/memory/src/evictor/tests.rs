@@ -127,6 +127,34 @@ fn chunks_for_others_are_there_before_they_are_asked_for() {
     assert!(stats.chunk_bytes >= 24 * CHUNK_BYTES as u64 && stats.bytes > stats.chunk_bytes, "{stats:?}");
 }
 
+/// Holds chunks that would be free without it.
+struct Lender(std::sync::Mutex<Vec<crate::budget::chunk::Chunk>>);
+
+impl crate::budget::Reclaim for Lender {
+    fn reclaim(&self, chunks: usize) -> usize {
+        let mut held = self.0.lock().unwrap();
+        let keep = held.len().saturating_sub(chunks);
+        held.drain(keep..).len()
+    }
+}
+
+#[test]
+fn lent_memory_is_taken_back_before_a_page_leaves() {
+    let mut world = World::new();
+    world.read(0..100);
+    let lent = std::iter::from_fn(|| world.budget.try_take(Kind::Objects)).collect();
+    let lender = Arc::new(Lender(std::sync::Mutex::new(lent)));
+    let weak = Arc::downgrade(&lender);
+    world.budget.add_lender(weak);
+    let before = lender.0.lock().unwrap().len();
+    world.settle();
+    assert!(lender.0.lock().unwrap().len() < before, "room was made");
+    let evictions = world.pool.stats().evictions;
+    assert_eq!(evictions, 0);
+    world.read(0..100);
+    assert_eq!(world.pool.stats().loads, 100, "every page is still there");
+}
+
 /// An earlier implementation evicted three quarters of its items and never gave their memory back to the allocator.
 #[test]
 fn evicted_memory_that_is_not_given_back() {

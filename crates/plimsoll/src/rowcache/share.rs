@@ -40,7 +40,7 @@ const LEAST_BYTES: u64 = 1 << 20;
 const TOLERANCE: u64 = 4 * WHOLE;
 
 /// Free memory is lent to rows, but for one part in this of the budget, which is left to memtables, pages, and everything else.
-const KEPT_FREE: u64 = 8;
+pub(crate) const KEPT_FREE: u64 = 8;
 
 /// Bites of 256 KiB that rows give back at a look: together as much as the 64 fills between two looks have loaded in pages.
 const BITES_BACK: usize = 4;

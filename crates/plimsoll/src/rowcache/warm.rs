@@ -64,7 +64,7 @@ impl RowCache {
     /// `registered` is the number and the handle that the view carries.
     pub(crate) fn bring_back(&self, registered: (u64, &RowHandle), rows: &[Row<'_>]) -> BroughtBack {
         let no_room = BroughtBack { entered: 0, stopped: Some(Stopped::NoRoom) };
-        let (runs, RowHandle { cache: Some(cache) }) = registered else { return no_room };
+        let (runs, RowHandle { cache: Some(cache), .. }) = registered else { return no_room };
         let Some(kept) = &self.kept else { return no_room };
         let glsns: SmallVec<[_; ROWS_AT_ONCE]> = rows.iter().map(|row| row.glsn.0.to_le_bytes()).collect();
         let returning = |(row, glsn)| {

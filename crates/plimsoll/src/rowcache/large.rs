@@ -1,0 +1,309 @@
+//! Large values, each in one piece of memory of its own, so that they can be lent.
+//!
+//! An entry states what a row does: *of all versions of this key that are in runs, the newest has GLSN v, and these are its bytes*; the laws
+//! of the row cache hold for it. The object cache keeps a value of this size in parts, if at all, and pages keep it in many; from both it
+//! must be copied for each reader.
+//!
+//! Laws:
+//! 1. A value is kept only while more than one part in [`KEPT_FREE`] of the budget is free beyond it.
+//! 2. Large values are lent memory: the budget takes it back before it has the page pool evict a page.
+//! 3. Every byte is charged. An entry that is dropped while a reader looks at it is charged until that reader is done.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use plimsoll_disk::checksum::checksum;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::{Budget, Kind, Lease, Reclaim};
+use plimsoll_memory::buffer::Buffer;
+use plimsoll_memory::cache::CacheStats;
+use plimsoll_memory::chunk::CHUNK_BYTES;
+
+use crate::rowcache::share::KEPT_FREE;
+
+/// A shorter value is a row like any other.
+pub(crate) const LARGE_BYTES: usize = CHUNK_BYTES;
+
+/// The most entries: the filter would let too many other keys pass.
+const ENTRIES_MAX: usize = 1 << 14;
+
+/// Bits of the filter.
+const FILTER_BITS: u64 = 1 << 17;
+
+/// Charged for an entry beside its key and value.
+const ENTRY_BYTES: usize = 256;
+
+/// The most entries that are dropped for a new one.
+const DROPPED_FOR_ONE: usize = 8;
+
+/// The large values of a store.
+pub(crate) struct LargeValues {
+    budget: Budget,
+    entries: Mutex<Entries>,
+    /// Which keys may have an entry, so that a read of another key takes no lock. A bit is cleared only with all others.
+    filter: Box<[AtomicU64]>,
+    hits: AtomicU64,
+    insertions: AtomicU64,
+    _filter_lease: Lease,
+}
+
+/// Law: both have the same keys.
+#[derive(Default)]
+struct Entries {
+    /// By the hash of the key. Of two keys with one hash only one can be kept.
+    by_hash: BTreeMap<u64, Arc<Entry>>,
+    /// In the order in which they are dropped; one that was read since it came here goes back once.
+    order: VecDeque<u64>,
+}
+
+/// A value, pinned by whoever holds it.
+pub(crate) struct Entry {
+    key: Box<[u8]>,
+    glsn: Glsn,
+    value: Buffer,
+    is_read: AtomicBool,
+    _lease: Lease,
+}
+
+impl Entry {
+    pub(crate) fn value(&self) -> &[u8] {
+        &self.value
+    }
+}
+
+impl LargeValues {
+    /// None yet.
+    pub(crate) fn new(budget: &Budget) -> Option<Arc<Self>> {
+        let lease = budget.lease(Kind::Objects, FILTER_BITS / 8).ok()?;
+        let filter = (0..FILTER_BITS / 64).map(|_| AtomicU64::new(0)).collect();
+        let values = Arc::new(Self {
+            budget: budget.clone(),
+            entries: Mutex::default(),
+            filter,
+            hits: AtomicU64::new(0),
+            insertions: AtomicU64::new(0),
+            _filter_lease: lease,
+        });
+        budget.add_lender(Arc::downgrade(&values) as _);
+        Some(values)
+    }
+
+    /// The value of an index key as of `at`; the condition of [`crate::rowcache::RowHandle::get`] applies.
+    pub(crate) fn find(&self, key: &[u8], at: Glsn) -> Option<Arc<Entry>> {
+        let hash = checksum(0, key);
+        let (word, bit) = self.bit(hash);
+        // Relaxed: a bit that is not seen yet costs a copy.
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            return None;
+        }
+        let entry = Arc::clone(self.lock().by_hash.get(&hash).filter(|entry| *entry.key == *key && entry.glsn <= at)?);
+        entry.is_read.store(true, Ordering::Relaxed);
+        // Relaxed: a count. It is written by all readers, beside a value of a thousand cache lines.
+        self.hits.fetch_add(1, Ordering::Relaxed);
+        Some(entry)
+    }
+
+    /// Keeps a value if memory is free and `is_current` holds, which is asked under the lock: see [`crate::rowcache::RowCache::fill`].
+    /// Returns whether the value is kept, or is not to be kept at all.
+    pub(crate) fn offer(&self, key: &[u8], glsn: Glsn, value: &[u8], is_current: impl Fn() -> bool) -> bool {
+        let needed = (value.len() + key.len() + ENTRY_BYTES) as u64;
+        if !self.make_room(needed) {
+            return false;
+        }
+        // Not under the lock: the budget may ask for memory back.
+        let Ok(mut kept) = Buffer::with_capacity(&self.budget, Kind::Objects, value.len()) else { return false };
+        let Ok(lease) = self.budget.lease(Kind::Objects, (key.len() + ENTRY_BYTES) as u64) else { return false };
+        kept.extend_from_slice(value);
+        let entry = Entry { key: key.into(), glsn, value: kept, is_read: AtomicBool::new(false), _lease: lease };
+        let hash = checksum(0, key);
+        let mut entries = self.lock();
+        if !is_current() {
+            return true;
+        }
+        if entries.by_hash.len() >= ENTRIES_MAX && !entries.by_hash.contains_key(&hash) {
+            return false;
+        }
+        let before = entries.by_hash.insert(hash, Arc::new(entry));
+        if before.is_none() {
+            entries.order.push_back(hash);
+        }
+        let (word, bit) = self.bit(hash);
+        word.fetch_or(bit, Ordering::Relaxed);
+        self.insertions.fetch_add(1, Ordering::Relaxed);
+        drop(entries);
+        drop(before);
+        true
+    }
+
+    /// Whether that much memory is free beyond what is kept free; drops a few entries that were not read for long if not.
+    fn make_room(&self, needed: u64) -> bool {
+        let kept_free = self.budget.limit_bytes() / KEPT_FREE;
+        for _ in 0..DROPPED_FOR_ONE {
+            if self.budget.free_bytes() >= kept_free + needed {
+                return true;
+            }
+            let Some(dropped) = self.lock().pop(false) else { return false };
+            drop(dropped);
+        }
+        self.budget.free_bytes() >= kept_free + needed
+    }
+
+    /// The key's value changes, or is gone.
+    pub(crate) fn remove(&self, key: &[u8]) {
+        let hash = checksum(0, key);
+        let (word, bit) = self.bit(hash);
+        // Relaxed: the caller has taken the lock since it changed the runs' number. Fills before that have set their bits, later ones fail.
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            return;
+        }
+        let mut entries = self.lock();
+        if entries.by_hash.get(&hash).is_none_or(|entry| *entry.key != *key) {
+            return;
+        }
+        let removed = entries.by_hash.remove(&hash);
+        entries.order.retain(|&other| other != hash);
+        drop(entries);
+        drop(removed);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().by_hash.is_empty()
+    }
+
+    /// Adds its counters to those of the object cache, which has counted a miss for each of its hits.
+    pub(crate) fn count_in(&self, stats: &mut CacheStats) {
+        let hits = self.hits.load(Ordering::Relaxed);
+        stats.hits += hits;
+        stats.misses = stats.misses.saturating_sub(hits);
+        stats.insertions += self.insertions.load(Ordering::Relaxed);
+        let entries = self.lock();
+        stats.entries += entries.by_hash.len() as u64;
+        stats.live_bytes += entries.by_hash.values().map(|entry| entry.value.len() as u64).sum::<u64>();
+        stats.memory_bytes += entries.by_hash.values().map(|entry| entry.value.charged_bytes()).sum::<u64>();
+    }
+
+    /// Drops all.
+    pub(crate) fn clear(&self) {
+        let dropped = {
+            let mut entries = self.lock();
+            // Under the lock, under which bits are set.
+            self.filter.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            std::mem::take(&mut *entries)
+        };
+        drop(dropped);
+    }
+
+    /// Gives memory back until as much of the budget is free as is to be kept free.
+    pub(crate) fn give_back(&self) {
+        let kept_free = self.budget.limit_bytes() / KEPT_FREE;
+        while self.budget.free_bytes() < kept_free {
+            let Some(dropped) = self.lock().pop(true) else { return };
+            drop(dropped);
+        }
+    }
+
+    fn bit(&self, hash: u64) -> (&AtomicU64, u64) {
+        let bit = hash % FILTER_BITS;
+        (&self.filter[(bit / 64) as usize], 1 << (bit % 64))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entries {
+    /// Takes out an entry that was not read since it went back; `must`: if all were, the one that came first.
+    fn pop(&mut self, must: bool) -> Option<Arc<Entry>> {
+        for _ in 0..self.order.len() {
+            let hash = self.order.pop_front()?;
+            if !self.by_hash.get(&hash)?.is_read.swap(false, Ordering::Relaxed) {
+                return self.by_hash.remove(&hash);
+            }
+            self.order.push_back(hash);
+        }
+        let hash = if must { self.order.pop_front()? } else { return None };
+        self.by_hash.remove(&hash)
+    }
+}
+
+impl Reclaim for LargeValues {
+    fn reclaim(&self, chunks: usize) -> usize {
+        let mut given = 0;
+        while given < chunks {
+            let Some(entry) = self.lock().pop(true) else { break };
+            // One that a reader looks at is given back later.
+            if let Ok(entry) = Arc::try_unwrap(entry) {
+                given += (entry.value.charged_bytes() as usize / CHUNK_BYTES).max(1);
+            }
+        }
+        given
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_memory::budget::Backing;
+
+    use super::*;
+
+    fn values(budget_bytes: u64) -> (Budget, Arc<LargeValues>) {
+        let budget = Budget::new(budget_bytes, Backing::Heap).unwrap();
+        let values = LargeValues::new(&budget).unwrap();
+        (budget, values)
+    }
+
+    fn found(values: &LargeValues, key: &[u8], at: u64) -> Option<u8> {
+        values.find(key, Glsn(at)).map(|entry| entry.value()[0])
+    }
+
+    #[test]
+    fn a_value_answers_moments_from_its_version_on_until_its_key_is_removed() {
+        let (_budget, values) = values(16 << 20);
+        assert!(values.offer(b"k", Glsn(5), &[1; 100_000], || true));
+        assert_eq!([4, 5, 6].map(|at| found(&values, b"k", at)), [None, Some(1), Some(1)]);
+        assert_eq!(found(&values, b"other", 6), None);
+        assert!(values.offer(b"k", Glsn(7), &[2; 100_000], || false));
+        assert_eq!(found(&values, b"k", 8), Some(1), "what is not current does not enter");
+        assert!(values.offer(b"k", Glsn(7), &[2; 100_000], || true));
+        assert_eq!([6, 7].map(|at| found(&values, b"k", at)), [None, Some(2)]);
+        values.remove(b"k");
+        assert_eq!((found(&values, b"k", 8), values.is_empty()), (None, true));
+    }
+
+    #[test]
+    fn what_others_need_is_given_back_and_an_eighth_stays_free() {
+        let (budget, values) = values(32 << 20);
+        let mut kept = 0;
+        for number in 0..100u8 {
+            kept += u32::from(values.offer(&[number], Glsn(1), &vec![number; 1 << 20], || true));
+        }
+        assert!(kept >= 90, "the first that were not read give way to later ones");
+        assert!(budget.free_bytes() >= 4 << 20);
+        let there = || (0..100u8).filter(|&number| found(&values, &[number], 1) == Some(number)).count();
+        assert!((20..28).contains(&there()), "{}", there());
+        let lease = budget.lease(Kind::Sort, 24 << 20).unwrap();
+        assert!((1..8).contains(&there()), "{}", there());
+        drop(lease);
+        // All were read: none gives way to another.
+        let before = there();
+        let lease = budget.lease(Kind::Sort, budget.free_bytes() - (4 << 20)).unwrap();
+        assert!(!values.offer(b"new", Glsn(1), &[1; 1 << 20], || true));
+        assert_eq!(there(), before);
+        drop((lease, values));
+        assert_eq!(budget.free_bytes() + budget.usage().of(Kind::Spare), 32 << 20);
+    }
+
+    #[test]
+    fn a_value_that_is_dropped_while_it_is_read_stays_readable_and_charged() {
+        let (budget, values) = values(16 << 20);
+        assert!(values.offer(b"k", Glsn(5), &[1; 1 << 20], || true));
+        let reader = values.find(b"k", Glsn(9)).unwrap();
+        values.clear();
+        assert!(budget.usage().of(Kind::Objects) >= 1 << 20);
+        assert_eq!(reader.value(), [1; 1 << 20]);
+        drop(reader);
+        assert!(budget.usage().of(Kind::Objects) < 1 << 20);
+    }
+}
