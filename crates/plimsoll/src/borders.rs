@@ -56,6 +56,8 @@ pub enum Border {
     OwnGapSkipped,
     /// A transaction pops a row that it has read ahead.
     PoppedAhead,
+    /// A commit that deleted much is followed by a search for a gap.
+    GapSearched,
     /// A walk publishes a gap of deleted keys.
     GapPublished,
     /// A walk seeks over a gap that another one published.
@@ -79,7 +81,7 @@ mod counted {
     use super::Border;
 
     /// Every border, in their order.
-    const ALL: [Border; 25] = [
+    const ALL: [Border; 26] = [
         Border::SpilledCommit,
         Border::RunsInserted,
         Border::SpilledReplay,
@@ -103,6 +105,7 @@ mod counted {
         Border::WalkSat,
         Border::OwnGapSkipped,
         Border::PoppedAhead,
+        Border::GapSearched,
         Border::GapPublished,
         Border::GapSkipped,
     ];

@@ -17,6 +17,7 @@ pub(crate) mod reads;
 pub(crate) mod removals;
 pub(crate) mod retry;
 mod rows_ahead;
+mod scout;
 pub(crate) mod sequencer;
 pub(crate) mod spill;
 pub(crate) mod ticket;

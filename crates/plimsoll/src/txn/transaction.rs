@@ -26,6 +26,7 @@ use crate::txn::pops::Pops;
 use crate::txn::range::Range;
 use crate::txn::read_set::ReadSet;
 use crate::txn::reads::reads_by_its_own_methods;
+use crate::txn::scout::{DELETIONS_FOR_A_SEARCH, search_for_gaps};
 use crate::txn::ticket::CommitTicket;
 use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::Result;
@@ -71,6 +72,8 @@ pub struct Transaction {
     /// Keyspaces that something was put into, in order, and the last of them.
     spaces: SmallVec<[u32; 4]>,
     last_space: Option<u32>,
+    /// Calls of [`Transaction::delete`].
+    deletions: u64,
     /// Set when a write failed half-way: what is in the set may be less than was asked for.
     pub(crate) spoiled: bool,
 }
@@ -100,6 +103,7 @@ impl Transaction {
             metadata: Buffer::default(),
             spaces: SmallVec::new(),
             last_space: None,
+            deletions: 0,
             spoiled: false,
             committer: Arc::clone(committer),
         }
@@ -290,6 +294,7 @@ impl Transaction {
         let key = self.key(keyspace, key.as_ref())?;
         self.keep_pops_apart_from(key.get());
         self.write(|writes| writes.delete(key.get()))?;
+        self.deletions += 1;
         self.own_gaps().delete(key.get());
         Ok(())
     }
@@ -372,7 +377,22 @@ impl Transaction {
     /// [`crate::Error::Conflict`]: run it again. Others: nothing was committed, except with [`crate::Error::Poisoned`], after which that is unknown
     /// until the store is reopened.
     pub fn commit(self) -> Result<Glsn> {
-        self.commit_submit()?.wait()
+        let committer = Arc::clone(&self.committer);
+        let first = self.first_of_many_deletions();
+        let glsn = self.commit_submit()?.wait()?;
+        if let Some(first) = first {
+            search_for_gaps(&committer, &first);
+        }
+        Ok(glsn)
+    }
+
+    /// The first index key that it wrote, if it has deleted many that no walk has met.
+    fn first_of_many_deletions(&self) -> Option<Vec<u8>> {
+        if self.deletions < DELETIONS_FOR_A_SEARCH {
+            return None;
+        }
+        let map = self.writes.map();
+        Some(self.writes.at(map.first()?).0.to_vec())
     }
 
     /// Gives the commit its place in the order without waiting until it is durable; later commits queue behind it.

@@ -530,3 +530,27 @@ fn a_walk_that_has_passed_its_own_writes_counts_only_what_it_read() {
         }
     }
 }
+
+#[test]
+fn the_first_walk_after_many_blind_deletes_seeks_over_them() {
+    const KEYS: u64 = 3000;
+    let (_dir, db, queue) = open();
+    let model = load(&db, &queue, 0..KEYS + 10);
+    db.flush().unwrap();
+    let searched = crossed(Border::GapSearched);
+    for first in (0..KEYS).step_by(100) {
+        db.transact(|tx| (first..first + 100).try_for_each(|number| tx.delete(&queue, key(number)))).unwrap();
+    }
+    assert_eq!(crossed(Border::GapSearched) - searched, KEYS / 100);
+    let before = crossed(Border::GapSkipped);
+    assert_eq!(db.snapshot().first(&queue).unwrap().unwrap().0, key(KEYS));
+    assert_eq!(crossed(Border::GapSkipped) - before, 1, "one gap covers them all");
+    let left: Vec<_> = db.snapshot().iter(&queue).unwrap().map(|pair| pair.unwrap().0).collect();
+    assert_eq!(left, model.into_keys().skip(KEYS as usize).collect::<Vec<_>>());
+    // What is put among them is found, and so is what was left between scattered deletions.
+    db.put(&queue, key(1234), "again").unwrap();
+    assert_eq!(db.snapshot().first(&queue).unwrap().unwrap().0, key(1234));
+    let _ = load(&db, &queue, 0..KEYS);
+    db.transact(|tx| (0..KEYS / 2).try_for_each(|number| tx.delete(&queue, key(2 * number)))).unwrap();
+    assert_eq!(db.snapshot().len(&queue).unwrap(), KEYS / 2 + 10);
+}
