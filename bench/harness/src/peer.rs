@@ -131,20 +131,20 @@ impl PeerKind {
 impl PeerKind {
     /// Opens a store that other processes may have open, to read and to write. Plimsoll has more to be measured than a [`Peer`] has, and is
     /// opened where that is.
+    #[cfg_attr(not(feature = "peers"), expect(unused_variables, reason = "without peers there is nothing to open"))]
     pub(crate) fn open_shared(self, folder: &Path, setup: &Setup) -> Result<Box<dyn Peer>> {
-        Ok(match self {
+        match self {
             #[cfg(feature = "peers")]
-            Self::Lmdb => Box::new(lmdb::LmdbPeer::open(folder, setup)?),
+            Self::Lmdb => Ok(Box::new(lmdb::LmdbPeer::open(folder, setup)?)),
             #[cfg(feature = "peers")]
-            Self::Redb => Box::new(redb::RedbPeer::open_shared(folder, setup)?),
+            Self::Redb => Ok(Box::new(redb::RedbPeer::open_shared(folder, setup)?)),
             #[cfg(feature = "peers")]
-            Self::Sqlite => Box::new(sqlite::SqlitePeer::open(folder, setup)?),
-            #[cfg_attr(not(feature = "peers"), allow(unused_variables, reason = "only peers are opened by them"))]
+            Self::Sqlite => Ok(Box::new(sqlite::SqlitePeer::open(folder, setup)?)),
             other => bail!(
                 "several processes cannot write to a store of {}, or it was left out when this program was built",
                 other.name()
             ),
-        })
+        }
     }
 }
 
