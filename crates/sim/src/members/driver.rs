@@ -1,5 +1,7 @@
 //! Runs what several processes do, one after the other, and has each answer judged.
 
+mod judge;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +12,7 @@ use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
 
 use crate::failure::{Failure, Outcome};
-use crate::members::judge::{Known, Space};
+use crate::members::driver::judge::{Known, Space};
 use crate::members::life::{Life, Order, PASSING, STORE, load_writes, mark, writes_of};
 use crate::members::model::{Span, Write};
 use crate::members::seat::{Crew, Ended, Seat};

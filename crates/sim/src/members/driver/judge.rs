@@ -15,7 +15,7 @@ use crate::op::among::Act;
 
 /// Whether the keyspace that comes and goes is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Space {
+pub(in crate::members) enum Space {
     #[default]
     Absent,
     Present,
@@ -24,29 +24,29 @@ pub(super) enum Space {
 
 /// What is known of the store.
 #[derive(Debug, Default)]
-pub(super) struct Known {
-    pub(super) model: Model,
+pub(in crate::members) struct Known {
+    pub(in crate::members) model: Model,
     /// Commits that may have been ordered, by number.
-    pub(super) in_doubt: BTreeMap<u64, Pending>,
+    pub(in crate::members) in_doubt: BTreeMap<u64, Pending>,
     /// Places of those whose process is stopped in them.
     places: BTreeMap<u64, u64>,
-    pub(super) passing: Space,
+    pub(in crate::members) passing: Space,
     passing_before: Space,
-    pub(super) is_space_changing: bool,
+    pub(in crate::members) is_space_changing: bool,
     /// Where cursors stand; `None`: not known.
     cursors: BTreeMap<u64, Option<u64>>,
     cursor_before: Option<Option<u64>>,
     /// A sync failed since the store was opened: nothing is durable until all have left.
-    pub(super) has_failed_sync: bool,
+    pub(in crate::members) has_failed_sync: bool,
     failed_syncs: u64,
     /// Whether the process that answers was stopped in its act.
-    pub(super) was_stopped: bool,
+    pub(in crate::members) was_stopped: bool,
     looks: u64,
 }
 
 impl Known {
     /// What an act changes that makes no commit with a mark is not known until it has answered.
-    pub(super) fn note_doubt(&mut self, act: Act) {
+    pub(in crate::members) fn note_doubt(&mut self, act: Act) {
         match act {
             Act::MakeSpace | Act::DropSpace => {
                 self.passing_before = std::mem::replace(&mut self.passing, Space::Unknown);
@@ -99,7 +99,7 @@ impl Driver {
     }
 
     /// Judges what a process answered.
-    pub(super) fn judge(&mut self, member: u8, order: &Order, answer: plimsoll::Result<Answer>) -> Outcome {
+    pub(in crate::members) fn judge(&mut self, member: u8, order: &Order, answer: plimsoll::Result<Answer>) -> Outcome {
         let failed_syncs = self.disk().injected().failed_syncs;
         // One that was killed by it has told nobody, and the others have to do without that.
         let is_known = !self.seats.values().any(|seat| seat.process.has_died_of_sync());
@@ -269,7 +269,7 @@ impl Driver {
     }
 
     /// What holds after each operation, and one key.
-    pub(super) fn check_some(&mut self) -> Outcome {
+    pub(in crate::members) fn check_some(&mut self) -> Outcome {
         if self.seats.is_empty() {
             self.known.has_failed_sync = false;
         }
@@ -313,7 +313,7 @@ impl Driver {
     }
 
     /// Compares everything that every process reads.
-    pub(super) fn check_all(&mut self) -> Outcome {
+    pub(in crate::members) fn check_all(&mut self) -> Outcome {
         if self.known.has_failed_sync {
             return Ok(());
         }
@@ -388,7 +388,7 @@ impl Driver {
     }
 
     /// Opens a store alone, and compares all of it.
-    pub(super) fn check_alone(&mut self, path: &str) -> Outcome {
+    pub(in crate::members) fn check_alone(&mut self, path: &str) -> Outcome {
         let who = format!("{path}, opened alone");
         let life = self.open_alone(path).map_err(|error| error_in(&who, &error))?;
         let spans = self.all_spans();
