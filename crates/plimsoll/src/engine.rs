@@ -128,7 +128,9 @@ impl Engine {
         if let Some(checkpoints) = &self.maintenance.checkpoints {
             checkpoints.stop();
         }
-        let is_last = self.leave();
+        // A failure is told once the rest is closed: what was not flushed is in the log.
+        let left = self.leave();
+        let is_last = left == Ok(true);
         let flushed = if self.options.read_only || !is_last { Ok(()) } else { self.settle() };
         self.reader.index.close();
         if let Some(membership) = &self.membership {
@@ -145,16 +147,19 @@ impl Engine {
         self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         drop(no_backup);
         self.committer.wakers.stop();
-        flushed.and(closed)
+        left.and(flushed).and(closed)
     }
 
-    /// Stops doing what other members need; returns whether there are none.
-    fn leave(&self) -> bool {
-        let Some(membership) = &self.membership else { return true };
+    /// Stops doing what other members need; returns whether there are none, and this one is the keeper.
+    fn leave(&self) -> Result<bool> {
+        let Some(membership) = &self.membership else { return Ok(true) };
         membership.stop();
         // If another one does not finish to join or to leave, it is there.
-        let is_last = membership.members.leave().unwrap_or(false);
-        is_last && self.reader.index.follow(&membership.members).is_ok() && self.reader.index.may_write()
+        if !membership.members.leave().unwrap_or(false) {
+            return Ok(false);
+        }
+        self.reader.index.follow(&membership.members)?;
+        Ok(self.reader.index.may_write())
     }
 
     fn settle(&self) -> Result<()> {
