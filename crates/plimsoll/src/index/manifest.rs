@@ -237,7 +237,7 @@ where
 {
     let (new, path) = (dir.join(new_manifest_name(head.number, writer)), dir.join(manifest_name(head.number)));
     write_new(disk, &new, head, runs).map_err(|error| (Outcome::Old, error.into()))?;
-    give_name(disk, &new, &path)?;
+    give_name(disk, &new, &path, writer)?;
     disk.sync_dir(dir).map_err(|error| (Outcome::Unknown, error.into()))?;
     // A member that was stopped finds the name free if others have installed so many since that theirs of this number is removed.
     if writer > 0 && newest_number(disk, dir).map_err(|error| (Outcome::Unknown, error))? != Some(head.number) {
@@ -253,7 +253,7 @@ where
 }
 
 /// Gives a manifest its name, unless the name is taken.
-fn give_name(disk: &dyn Disk, new: &Path, path: &Path) -> Result<(), (Outcome, Error)> {
+fn give_name(disk: &dyn Disk, new: &Path, path: &Path, writer: u64) -> Result<(), (Outcome, Error)> {
     let taken = || {
         let what =
             "a manifest of this number is there already: another process wrote to the index, or put an old one back";
@@ -262,6 +262,8 @@ fn give_name(disk: &dyn Disk, new: &Path, path: &Path) -> Result<(), (Outcome, E
     match disk.hard_link(new, path) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(taken()),
+        // While this process was stopped, another one took its place, and swept what it had not finished.
+        Err(error) if writer > 0 && error.kind() == io::ErrorKind::NotFound => Err(taken()),
         // A file system without links (exFAT). The store's lock keeps others out, so the name stays free between these two calls.
         Err(error) if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied) => {
             match disk.entry(path).map_err(|error| (Outcome::Old, error.into()))? {

@@ -29,6 +29,6 @@ fn a_keeper_that_is_stopped_while_it_takes_over_removes_nothing_of_the_next_one(
     let text = "among 0 join 0\namong 1 join 0\namong 2 join 0\namong 0 put 0 1 100\namong 0 flush\namong 0 leave\namong 1 step 0
         among 2 put 0 2 300\namong 2 flush\namong 2 put 0 3 300\namong 2 flush\namong 2 put 0 4 300\namong 2 flush\namong 2 put 0 5 300
         among 2 flush\namong 2 put 0 6 300\namong 2 flush\namong 2 check\namong 1 step 0\namong 1 put 0 7 300\namong 1 flush\namong 2 check";
-    let stops = kill_at_every(0, &parse(text).unwrap(), What::Stop, 0, 3).unwrap_or_else(|failure| panic!("{failure}"));
+    let stops = kill_at_every(0, &parse(text).unwrap(), What::Stop, 0, 23).unwrap_or_else(|failure| panic!("{failure}"));
     assert!(stops.runs > 100, "{stops:?}");
 }
