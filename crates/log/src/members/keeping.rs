@@ -115,6 +115,18 @@ impl Members {
         }
     }
 
+    /// This one is the keeper no more: one that it had replaced has installed a manifest after its own. Whoever is next, which may be this one,
+    /// begins a term, in which nothing is finished that was begun before.
+    pub fn lose_place(&self) {
+        // Under this lock: no other thread becomes the keeper in between.
+        let mut held = self.held();
+        if self.no_keeper(self.slot)
+            && let Some(held) = held.take()
+        {
+            held.lock.unlock();
+        }
+    }
+
     /// If this one was the keeper, and another one has replaced it: its lock is free again.
     pub fn give_back_if_replaced(&self) {
         if self.terms() > 0 && !self.is_keeper() {
@@ -141,10 +153,10 @@ impl Members {
         self.is_keeper().then(|| self.terms())
     }
 
-    /// The member of this slot, which has ended or ends, is not the keeper.
-    pub(super) fn no_keeper(&self, slot: usize) {
+    /// The member of this slot is not the keeper. Returns whether it was.
+    pub(super) fn no_keeper(&self, slot: usize) -> bool {
         let keeper = slot as u64 + 1;
-        let _ = self.words.words()[KEEPER].compare_exchange(keeper, 0, Ordering::SeqCst, Ordering::SeqCst);
+        self.words.words()[KEEPER].compare_exchange(keeper, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// Changes whenever the keeper answers a nudge, or another one is the keeper: one that does not answer is stopped, or hangs.

@@ -248,6 +248,7 @@ impl Compaction {
             }),
             (step, _) => step.map(|_| ()),
         };
+        let result = result.map_err(|error| self.core.of_job(term, error));
         let result = match (result, unasked_below) {
             (Err(error), Some(below)) => {
                 self.core.horizon.stop_relocating(below, &error);

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::io::ErrorKind;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
@@ -249,8 +250,12 @@ impl Core {
                 // One that the other keeper has gone on from may name them.
                 guards(&change.added).for_each(|guard| guard.set_obsolete(false));
             }
-            if matches!(outcome, Outcome::Taken | Outcome::Overtaken) && self.context.duty.members().is_some() {
-                // By the keeper that has replaced this one.
+            if matches!(outcome, Outcome::Taken | Outcome::Overtaken)
+                && let Some(members) = self.context.duty.members()
+            {
+                // By the keeper that has replaced this one; or by one that this one has replaced, which was stopped while it took over, went on
+                // and sweeps what that manifest does not name.
+                members.lose_place();
                 return Err((outcome, self.not_keeper()));
             }
             if outcome == Outcome::Unknown {
@@ -345,6 +350,13 @@ impl Core {
     /// This process does not write the files now.
     pub(crate) fn not_keeper(&self) -> Error {
         Error::NotKeeper { pid: self.context.duty.members().and_then(|members| members.keeper_pid()) }
+    }
+
+    /// The error of a job that was begun in `term`. If another process has replaced this one as the keeper since, the files that the job was
+    /// writing may have been swept: that a file is missing only says so.
+    pub(crate) fn of_job(&self, term: Option<u64>, error: Error) -> Error {
+        let is_missing = matches!(error, Error::Io { kind: ErrorKind::NotFound, .. });
+        if is_missing && self.context.duty.term() != term { self.not_keeper() } else { error }
     }
 
     /// Invalidates cached rows whose keys have younger versions in the runs to be added. Called under the record's lock, before these runs

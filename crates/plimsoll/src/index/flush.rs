@@ -48,7 +48,7 @@ impl Core {
         let term = self.context.duty.term();
         let Some(closed) = self.view().closed.last().cloned() else { return Ok(Progress::Idle) };
         let start = self.context.clock.monotonic_nanos();
-        let done = self.flush_source(&set_aside, &closed, term);
+        let done = self.flush_source(&set_aside, &closed, term).map_err(|error| self.of_job(term, error));
         drop(set_aside);
         if let Ok(flushed) = &done {
             let nanos = self.context.clock.monotonic_nanos() - start;

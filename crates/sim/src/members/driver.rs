@@ -404,6 +404,8 @@ impl Driver {
                 self.apply(Among { member, act: Act::Kill })?;
             } else {
                 self.apply(Among { member, act: Act::Leave })?;
+                // [`Driver::stop`] may have stopped it in that.
+                self.go_on(member)?;
             }
         }
         let store = self.disk().entry(STORE.as_ref());

@@ -23,9 +23,9 @@ fn whatever_operation_a_process_is_stopped_at_it_harms_nothing_when_it_goes_on()
     assert!(stops.runs > 100, "{stops:?}");
 }
 
-/// It removed files of the one that had taken its place, and became the keeper beside it.
+/// It removed files of the one that had taken its place, and became the keeper beside it. Or it installed its manifest after that one's first, which
+/// never installed one again and flushed without end. Or it was stopped in a flush, and said that its run file was missing.
 #[test]
-#[ignore = "not met yet: a keeper whose unfinished files were swept says that a file is missing, not that it is no longer the keeper"]
 fn a_keeper_that_is_stopped_while_it_takes_over_removes_nothing_of_the_next_one() {
     let text = "among 0 join 0\namong 1 join 0\namong 2 join 0\namong 0 put 0 1 100\namong 0 flush\namong 0 leave\namong 1 step 0
         among 2 put 0 2 300\namong 2 flush\namong 2 put 0 3 300\namong 2 flush\namong 2 put 0 4 300\namong 2 flush\namong 2 put 0 5 300
