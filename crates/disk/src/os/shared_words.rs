@@ -1,6 +1,7 @@
 //! Words of memory that processes share: a mapped file, and futexes in it.
 //!
-//! Law: the file is written with zeros before it is mapped, and never made shorter: a touched page has its room on the disk.
+//! Law: the file has its room on the disk before it is mapped, and is never made shorter: a touched page has a place. What another process has
+//! written to it meanwhile is not overwritten.
 #![allow(unsafe_code, reason = "maps a file and lends it as atomic words")]
 
 use std::io;
@@ -11,7 +12,7 @@ use std::slice;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-use rustix::fs::OFlags;
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use rustix::thread::futex;
@@ -37,17 +38,15 @@ unsafe impl Send for OsWords {}
 unsafe impl Sync for OsWords {}
 
 impl OsWords {
-    /// Maps the first `count` words of a file, which is made and filled with zeros as far as it is missing.
+    /// Maps the first `count` words of a file, which is made, and made longer by zeros, as far as it is missing.
     pub(super) fn open(path: &Path, count: usize) -> io::Result<Self> {
         let count = NonZeroUsize::new(count).ok_or(io::ErrorKind::InvalidInput)?;
         let bytes = count.get() * WORD_BYTES;
         let fd = open_or_make(path)?;
         check_regular(&fd, path)?;
         let file = OsFile::new(fd, false, path);
-        let there = file.len()?.min(bytes as u64);
-        if there < bytes as u64 {
-            // Written, not only made longer: without room on the disk this fails, and not a later touch.
-            file.write_at(&vec![0; bytes - there as usize], there)?;
+        if file.len()? < bytes as u64 {
+            make_room(&file, bytes as u64).map_err(|error| at_path(path, error))?;
         }
         Self::map(path, &file, count, ProtFlags::READ | ProtFlags::WRITE)
     }
@@ -86,6 +85,18 @@ impl OsWords {
     }
 }
 
+/// Makes a file at least `bytes` long, with room on the disk: without, this fails, and not a later touch.
+fn make_room(file: &OsFile, bytes: u64) -> io::Result<()> {
+    loop {
+        return match fallocate(&file.fd, FallocateFlags::empty(), 0, bytes) {
+            Err(Errno::INTR) => continue,
+            // Where the file system does not know how. Behind the words: what others have written to them stays.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.write_at(&[0], bytes),
+            made => Ok(made?),
+        };
+    }
+}
+
 impl SharedWords for OsWords {
     fn words(&self) -> &[AtomicU64] {
         // SAFETY: so many words are mapped until `self` is dropped, and other processes change them as atomic words.
@@ -109,6 +120,30 @@ impl Drop for OsWords {
         // SAFETY: exactly what was mapped, and no borrow is left.
         unsafe {
             let _ = munmap(self.base.as_ptr().cast(), self.count.get() * WORD_BYTES);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_makes_the_words_beside_another_one_overwrites_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        for round in 0..500 {
+            let path = dir.path().join(round.to_string());
+            let barrier = Barrier::new(8);
+            let add = || {
+                barrier.wait();
+                let words = OsWords::open(&path, 1088).unwrap();
+                words.words()[0].fetch_add(1, Ordering::SeqCst);
+            };
+            std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(add))));
+            assert_eq!(OsWords::open(&path, 1088).unwrap().words()[0].load(Ordering::SeqCst), 8, "in round {round}");
         }
     }
 }
