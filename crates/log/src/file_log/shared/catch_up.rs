@@ -116,8 +116,8 @@ fn take_in(log: &OpenLog, order: &mut Order, until: u32) -> Result<(), LogError>
         let limit = u64::from(until).min(u64::from(order.end.offset) + STEP_BYTES);
         let mut writer = log.durability.writer()?;
         let mut tail = log.tail.write();
-        let complete = (tail.entry_offsets.len(), tail.blobs.list().len());
-        let mut taking = Taking { tail: &mut tail, budget, complete };
+        let before = (tail.entry_offsets.len(), tail.blobs.list().len());
+        let mut taking = Taking { tail: &mut tail, budget, complete: before };
         let start = Start {
             offset: order.end.offset,
             next: order.end.next,
@@ -127,14 +127,25 @@ fn take_in(log: &OpenLog, order: &mut Order, until: u32) -> Result<(), LogError>
         };
         let walked = walk_on(&*order.file, &order.header, start, limit, &mut staging, &mut taking);
         taking.abandon();
-        let outcome = walked?;
-        if outcome.end <= order.end.offset {
-            let what = outcome.problem.map_or("its records end before their end", |problem| problem.what);
-            return Err(strayed(order, what));
-        }
-        let from = block_of(u64::from(order.end.offset)) * BLOCK_BYTES as u64;
-        let read = if limit - from <= staging.len() as u64 { Some((from, &staging[..])) } else { None };
-        fill(&mut tail, &*order.file, read, order.end.offset, outcome.end)?;
+        let taken = walked.and_then(|outcome| {
+            if outcome.end <= order.end.offset {
+                let what = outcome.problem.map_or("its records end before their end", |problem| problem.what);
+                return Err(strayed(order, what));
+            }
+            let from = block_of(u64::from(order.end.offset)) * BLOCK_BYTES as u64;
+            let read = if limit - from <= staging.len() as u64 { Some((from, &staging[..])) } else { None };
+            fill(&mut tail, &*order.file, read, order.end.offset, outcome.end)?;
+            Ok(outcome)
+        });
+        let outcome = match taken {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                // The next catch-up takes in the same records: none of them may be here yet.
+                tail.entry_offsets.truncate(before.0);
+                tail.blobs.truncate(before.1);
+                return Err(error);
+            }
+        };
         advance(order, &mut tail, &outcome);
         writer.written = u64::from(outcome.end);
         log.tail.set_next(order.end.next);
@@ -146,12 +157,13 @@ fn take_in(log: &OpenLog, order: &mut Order, until: u32) -> Result<(), LogError>
 /// what the buffer cannot hold is left out.
 fn fill(tail: &mut TailState, file: &dyn File, read: Option<(u64, &[u8])>, from: u32, to: u32) -> Result<(), LogError> {
     let chunk = CHUNK_BYTES as u64;
-    let (mut from, to) = (u64::from(from), u64::from(to));
+    let to = u64::from(to);
     if to >= tail.buffer.current_start() + chunk {
         tail.buffer.restart(to);
-        from = tail.buffer.current_start();
     }
+    // Also where it was restarted by a catch-up that failed then.
     let start = tail.buffer.current_start();
+    let from = u64::from(from).max(start);
     let (at, end) = ((from - start) as usize, (to - start) as usize);
     if let Some((begin, bytes)) = read {
         let bytes = &bytes[(from - begin) as usize..(to - begin) as usize];

@@ -324,3 +324,27 @@ fn a_record_that_was_written_and_not_published_does_not_come_back() {
         assert_eq!(texts, if seed % 2 == 0 { vec!["a", "b"] } else { vec!["a"] });
     }
 }
+
+#[test]
+fn what_a_catch_up_took_in_before_it_failed_is_taken_in_once() {
+    let (disk, store) = mem_disk();
+    let one = Process::join_with(&disk, &store, true, 64 << 20, 64 << 20);
+    let two = Process::join_with(&disk, &store, false, 64 << 20, 64 << 20);
+    let submit = |entries: usize| {
+        let entries: Vec<_> = (0..entries).map(|_| DraftEntry { stream: StreamId(9), parts: &[b"x"] }).collect();
+        one.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap().last
+    };
+    // The offsets of the next ones need another chunk, which is refused in the middle of them.
+    for _ in 0..4 {
+        submit(4075);
+    }
+    two.log.catch_up().unwrap();
+    let mut last = Glsn::NONE;
+    for _ in 0..20 {
+        last = submit(10);
+    }
+    one.log.wait_durable(last).unwrap();
+    two.log.log.env.options.budget.fail_after(1);
+    two.log.catch_up().unwrap_err();
+    assert_eq!(two.texts().len() as u64, last.0);
+}
