@@ -120,7 +120,7 @@ impl Members {
         joining.take_slot(store)
     }
 
-    fn open(
+    pub(crate) fn open(
         disk: &Arc<dyn Disk>,
         clock: &Arc<dyn Clock>,
         store: &Path,

@@ -83,9 +83,9 @@ impl Members {
         others.iter().max_by_key(|member| member.budget_bytes).map(|member| member.pid)
     }
 
-    /// This member's share of the total; `None` if there is no total.
+    /// This member's share of the total; `None` if there is no total, or this process has no slot.
     pub fn memory_share(&self) -> Option<u64> {
-        Some(self.share(self.memory_total()?))
+        Some(self.share(self.memory_total().filter(|_| self.has_slot())?))
     }
 
     fn share(&self, total: u64) -> u64 {
@@ -119,7 +119,7 @@ impl Members {
     /// # Errors
     /// The system; `Stalled` if another one joins, leaves or grows: to be tried again.
     pub fn grow(&self) -> Result<Option<u64>, LogError> {
-        let Some(total) = self.memory_total() else { return Ok(None) };
+        let Some(total) = self.memory_total().filter(|_| self.has_slot()) else { return Ok(None) };
         self.join.take(Duration::ZERO, self.here(), &|| false)?;
         let grown = self.free_of(total).map(|free| {
             let bytes = self.share(total).min(free).max(self.budget_word(self.slot, SlotWord::Budget));

@@ -21,6 +21,7 @@ use crate::file_log::options::{FileLogOptions, Shared};
 use crate::glsn::{Glsn, StreamId};
 use crate::log::Log;
 use crate::members::Members;
+use crate::members::reading::Access;
 
 /// A member, as a process has it.
 struct Process {
@@ -347,4 +348,15 @@ fn what_a_catch_up_took_in_before_it_failed_is_taken_in_once() {
     two.log.log.env.options.budget.fail_after(1);
     two.log.catch_up().unwrap_err();
     assert_eq!(two.texts().len() as u64, last.0);
+}
+
+#[test]
+fn a_process_that_may_not_write_to_the_words_has_no_share_of_memory() {
+    let (disk, store) = mem_disk();
+    let one = Process::join(&disk, &store, true);
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let watching = Members::open(&disk, &clock, &store, Duration::from_secs(1), Access::Watches).unwrap();
+    one.members.first_budget(Some(64 << 20), 32 << 20, 16 << 20).unwrap();
+    assert_eq!(one.members.memory_share(), Some(32 << 20));
+    assert_eq!((watching.memory_share(), watching.grow().unwrap()), (None, None));
 }
