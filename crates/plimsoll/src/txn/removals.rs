@@ -111,7 +111,8 @@ impl Transaction {
         *self.pops() = pops;
         let Some(pair) = popped? else { return Ok(None) };
         let key = [&space.to_be_bytes()[..], &pair.0].concat();
-        self.write(|writes| writes.delete(&key))?;
+        // The rows ahead lie behind this one: without it they are not the first ones.
+        self.write(|writes| writes.delete(&key)).inspect_err(|_| self.pops().forget())?;
         self.pops().go_on(key);
         Ok(Some(pair))
     }
@@ -324,5 +325,35 @@ impl<F: FnMut(&[u8], &[u8]) -> bool> Iterator for ExtractIf<'_, F> {
 impl<F> fmt::Debug for ExtractIf<'_, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ExtractIf({:?}, {:?})", self.keyspace, self.tx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::open::open;
+    use crate::types::error::Error;
+    use crate::types::options::Options;
+
+    use super::*;
+
+    #[test]
+    fn the_rows_behind_one_that_could_not_be_popped_are_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(&dir.path().join("store"), Options::new().memory_bytes(16 << 20).background(false)).unwrap();
+        let keyspace = store.reader.keyspaces.find("default").unwrap().0;
+        let mut tx = Transaction::new(&store.committer);
+        (0..20u8).for_each(|key| tx.put(&keyspace, [key], b"").unwrap());
+        tx.commit().unwrap();
+        let mut tx = Transaction::new(&store.committer);
+        for key in 0..6 {
+            assert_eq!(tx.pop_first(&keyspace).unwrap().unwrap().0, [key]);
+        }
+        let lock = store.committer.sequencer.lock().unwrap();
+        store.committer.sequencer.submit_and_apply(&lock, || Ok(()), |()| Err(Error::corrupt("a page"))).unwrap_err();
+        drop(lock);
+        // This one walks, and is refused behind that.
+        assert!(tx.pops().first().is_none());
+        tx.pop_first(&keyspace).unwrap_err();
+        assert!(tx.pops().first().is_none());
     }
 }
