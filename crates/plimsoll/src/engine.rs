@@ -93,8 +93,18 @@ pub(crate) struct Opened {
 
 impl Engine {
     /// The newest readable moment.
+    ///
+    /// # Errors
+    /// As for [`Committer::fresh`].
+    pub(crate) fn newest(&self) -> Result<Glsn> {
+        self.committer.fresh()?;
+        Ok(self.committer.sequencer.visible())
+    }
+
+    /// The newest moment that is known to be readable.
     pub(crate) fn visible(&self) -> Glsn {
-        self.committer.fresh();
+        // What cannot be taken in now is read by nobody here.
+        let _ = self.committer.fresh();
         self.committer.sequencer.visible()
     }
 

@@ -126,7 +126,7 @@ impl Follows for Commits {
 
     fn poll(&mut self) -> Result<Option<Commit>> {
         self.position.store.check_open()?;
-        let end = self.position.end();
+        let end = self.position.end()?;
         while let Some(glsn) = self.find(end)? {
             let behind = glsn.next();
             let entry = self.position.store.reader.log.read(glsn).lift();

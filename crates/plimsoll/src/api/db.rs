@@ -159,7 +159,8 @@ impl Db {
 
     /// All keyspaces, sorted by name.
     pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
-        self.store.committer.fresh();
+        // Those that are known, at least.
+        let _ = self.store.committer.fresh();
         let all = self.store.reader.keyspaces.all();
         all.iter().map(|(name, record)| KeyspaceInfo { name: name.to_string(), retention: record.retention }).collect()
     }
@@ -293,7 +294,7 @@ impl Db {
     /// As for [`Snapshot::get`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let (reader, key) = (&self.store.reader, self.key(keyspace, key.as_ref())?);
-        reader.at_newest(|| self.store.visible(), |at| reader.get(key.get(), at))
+        reader.at_newest(|| self.store.newest(), |at| reader.get(key.get(), at))
     }
 
     /// Calls `look` with the value of a key now, and returns what it returns; `None` if the key has no value. See [`Snapshot::get_with`].
@@ -319,7 +320,7 @@ impl Db {
     ) -> Result<Option<T>> {
         let (reader, key, mut look) = (&self.store.reader, self.key(keyspace, key.as_ref())?, Some(look));
         let read = |at| reader.get_with(key.get(), at, |value: &[u8]| look.take().map(|look| look(value)));
-        Ok(reader.at_newest(|| self.store.visible(), read)?.flatten())
+        Ok(reader.at_newest(|| self.store.newest(), read)?.flatten())
     }
 
     /// As [`Db::get_with`], but answers only from memory: it reads no file and waits for no other reader's. For callers that hold a lock
@@ -339,7 +340,7 @@ impl Db {
         }
         let (reader, mut look) = (&self.store.reader, Some(look));
         let read = |at| reader.get_resident(key.get(), at, |value: &[u8]| look.take().map(|look| look(value)));
-        Ok(match reader.at_newest(|| self.store.committer.sequencer.visible(), read)? {
+        Ok(match reader.at_newest(|| Ok(self.store.committer.sequencer.visible()), read)? {
             Resident::Value(looked) => looked.map_or(Resident::Absent, Resident::Value),
             Resident::Absent => Resident::Absent,
             Resident::NotResident => Resident::NotResident,

@@ -100,7 +100,7 @@ impl<'db> Log<'db> {
     /// [`Error::Trimmed`], [`Error::Future`], [`Error::Dropped`], disk errors, the budget, or corruption.
     pub fn read(&self, glsn: Glsn) -> Result<LogEntry> {
         self.store.check_open()?;
-        let newest = self.store.visible();
+        let newest = self.store.newest()?;
         if glsn > newest {
             return Err(Error::Future { asked: glsn, newest });
         }
@@ -124,7 +124,7 @@ impl<'db> Log<'db> {
             Bound::Excluded(&end) => end,
             Bound::Unbounded => Glsn::MAX,
         };
-        let end = end.min(self.store.visible().next());
+        let end = end.min(self.store.newest()?.next());
         let range = Range { start: start.max(Glsn::FIRST), end: end.max(start.max(Glsn::FIRST)) };
         Ok(LogScan { store: self.store, scan: self.store.reader.log.scan(range, stream.map(StreamId)).lift()? })
     }
@@ -191,7 +191,8 @@ impl<'db> Log<'db> {
 
     /// All cursors, sorted by name.
     pub fn cursors(&self) -> Vec<CursorInfo> {
-        self.store.committer.fresh();
+        // Those that are known, at least.
+        let _ = self.store.committer.fresh();
         self.store.catalog.cursors.all()
     }
 

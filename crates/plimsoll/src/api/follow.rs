@@ -37,8 +37,11 @@ impl Position {
     }
 
     /// The end of the readable entries.
-    pub(crate) fn end(&self) -> Glsn {
-        self.store.visible().next()
+    ///
+    /// # Errors
+    /// As for [`Engine::newest`].
+    pub(crate) fn end(&self) -> Result<Glsn> {
+        Ok(self.store.newest()?.next())
     }
 
     /// Finds the first entry of a stream in `next..end`, without advancing.
@@ -84,7 +87,7 @@ impl Position {
         if readable.lift()? <= seen {
             return Ok(false);
         }
-        if self.store.visible() <= seen {
+        if self.store.newest()? <= seen {
             // The entry is in the log but not applied yet. If applying failed, it never will be.
             self.store.committer.sequencer.check()?;
             self.store.options.clock.sleep(APPLYING);
@@ -174,7 +177,7 @@ impl Follows for LogFollow {
 
     fn poll(&mut self) -> Result<Option<LogEntry>> {
         self.position.store.check_open()?;
-        let end = self.position.end();
+        let end = self.position.end()?;
         while self.position.next < end {
             let found = match self.stream {
                 None => Some(self.position.next),

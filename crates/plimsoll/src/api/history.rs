@@ -102,7 +102,7 @@ impl History {
         let moment = store.open_newest();
         let key = KeyBuffer::new(store.reader.keyspaces.id_of(keyspace)?, key)?;
         let range = (Bound::Included(key.get().to_vec()), Bound::Included(key.get().to_vec()));
-        let versions = Versions::new(range, Glsn::NONE, moment.at());
+        let versions = Versions::new(range, Glsn::NONE, moment.readable()?);
         let versions = Some(begin(store, versions)?);
         Ok(Self { store: Arc::clone(store), versions, key: Vec::new(), _moment: moment })
     }
@@ -194,7 +194,7 @@ pub struct Diff {
 impl Diff {
     pub(crate) fn new(store: &Arc<Engine>, keyspace: &Keyspace, a: Glsn, b: Glsn, prefix: &[u8]) -> Result<Self> {
         store.check_open()?;
-        let newest = store.visible();
+        let newest = store.newest()?;
         let (before, after) = (a.min(b), a.max(b));
         if after > newest {
             return Err(Error::Future { asked: after, newest });

@@ -46,9 +46,10 @@ pub(crate) fn size(store: &Arc<Engine>, keyspace: &Keyspace, keys_max: u64) -> R
     let id = store.reader.keyspaces.id_of(keyspace)?;
     let snapshot = Snapshot::newest(store);
     let oldest = store.reader.oldest_readable(id);
+    let at = snapshot.read_at()?;
     store.reader.read(|view| {
         let span = Span::new(id, &(..))?;
-        let mut walk = view.visible(span.lower(), span.upper(), snapshot.at(), Direction::Forward)?;
+        let mut walk = view.visible(span.lower(), span.upper(), at, Direction::Forward)?;
         let (mut keys, mut bytes, mut key) = (0, 0, Vec::new());
         while keys < keys_max {
             let Some(version) = walk.next(&mut key)? else {

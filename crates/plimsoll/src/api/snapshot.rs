@@ -91,9 +91,9 @@ impl Snapshot {
         let at = match moment {
             Moment::Newest => return Ok(Self::newest(store)),
             Moment::Glsn(glsn) => glsn,
-            Moment::Time(time) => store.reader.log.glsn_at(to_micros(time)).lift()?.min(store.visible()),
+            Moment::Time(time) => store.reader.log.glsn_at(to_micros(time)).lift()?.min(store.newest()?),
         };
-        let newest = store.visible();
+        let newest = store.newest()?;
         if at > newest {
             return Err(Error::Future { asked: at, newest });
         }
@@ -106,6 +106,11 @@ impl Snapshot {
         self.moment.at()
     }
 
+    /// The moment, for a read.
+    pub(crate) fn read_at(&self) -> Result<Glsn> {
+        self.moment.readable()
+    }
+
     pub(crate) fn store(&self) -> &Arc<Engine> {
         &self.store
     }
@@ -115,7 +120,7 @@ impl Snapshot {
     /// # Errors
     /// Disk errors, the budget, or corruption.
     pub fn time(&self) -> Result<Option<SystemTime>> {
-        time_of(&self.store, self.moment.at())
+        time_of(&self.store, self.read_at()?)
     }
 
     /// The keyspace that had this name at the snapshot's moment, even if it was dropped since; `None` if there was none.
@@ -123,15 +128,16 @@ impl Snapshot {
     /// # Errors
     /// The name is invalid, disk errors, the budget, or corruption.
     pub fn keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
-        keyspace_commits::at(&self.store, name, self.moment.at())
+        keyspace_commits::at(&self.store, name, self.read_at()?)
     }
 
     /// The value of a key; `None` if it has none.
     ///
     /// # Errors
-    /// [`Error::Trimmed`] if the moment is no longer retained, the key is too long, disk errors, the budget, or corruption.
+    /// [`Error::Trimmed`] if the moment is no longer retained, the key is too long, disk errors, the budget, or corruption. [`Error::Behind`], as
+    /// long as it lives, if what other processes had committed could not be taken in when it was opened.
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        self.store.reader.get(self.key(keyspace, key.as_ref())?.get(), self.moment.at())
+        self.store.reader.get(self.key(keyspace, key.as_ref())?.get(), self.read_at()?)
     }
 
     /// Calls `look` with the value of a key, and returns what it returns; `None` if the key had no value. The value is lent from where it is in
@@ -158,7 +164,7 @@ impl Snapshot {
         key: impl AsRef<[u8]>,
         look: impl FnOnce(&[u8]) -> T,
     ) -> Result<Option<T>> {
-        self.store.reader.get_with(self.key(keyspace, key.as_ref())?.get(), self.moment.at(), look)
+        self.store.reader.get_with(self.key(keyspace, key.as_ref())?.get(), self.read_at()?, look)
     }
 
     /// As [`Snapshot::get_with`], but answers only from memory: see [`crate::Db::get_resident`].
@@ -171,7 +177,7 @@ impl Snapshot {
         key: impl AsRef<[u8]>,
         look: impl FnOnce(&[u8]) -> T,
     ) -> Result<Resident<T>> {
-        self.store.reader.get_resident(self.key(keyspace, key.as_ref())?.get(), self.moment.at(), look)
+        self.store.reader.get_resident(self.key(keyspace, key.as_ref())?.get(), self.read_at()?, look)
     }
 
     fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
@@ -192,7 +198,7 @@ impl Snapshot {
     /// # Errors
     /// As for [`Snapshot::get`].
     pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
-        self.store.reader.contains(self.key(keyspace, key.as_ref())?.get(), self.moment.at())
+        self.store.reader.contains(self.key(keyspace, key.as_ref())?.get(), self.read_at()?)
     }
 
     /// Iterates over a range of keys.
@@ -214,7 +220,7 @@ impl Snapshot {
     fn walk(&self, span: Span) -> Result<Range<'static>> {
         self.store.check_open()?;
         // Checked here to fail early; checked again when the walk begins.
-        check_retained(&self.store.reader.index.current_view(), &span.first(), self.moment.at())?;
+        check_retained(&self.store.reader.index.current_view(), &span.first(), self.read_at()?)?;
         Ok(Range::at_moment(&self.store.committer, span, &self.moment))
     }
 }

@@ -31,7 +31,7 @@ fn keyspace(store: &Engine) -> Keyspace {
 pub(crate) fn open(store: &Arc<Engine>, name: &str, from: Glsn) -> Result<Glsn> {
     check_name(name)?;
     let _moving = store.catalog.cursors.lock_moving();
-    store.committer.fresh();
+    store.committer.fresh()?;
     if let Some(next) = store.catalog.cursors.find(name) {
         return Ok(next);
     }
@@ -65,7 +65,7 @@ fn hold(store: &Engine, from: Glsn) -> Result<()> {
 /// Moves a cursor forward: everything below `next` was processed.
 pub(crate) fn advance(store: &Arc<Engine>, name: &str, next: Glsn) -> Result<()> {
     let _moving = store.catalog.cursors.lock_moving();
-    store.committer.fresh();
+    store.committer.fresh()?;
     let now = store.catalog.cursors.find(name).ok_or_else(|| not_there(name))?;
     if next == now {
         return Ok(());
@@ -82,7 +82,7 @@ pub(crate) fn advance(store: &Arc<Engine>, name: &str, next: Glsn) -> Result<()>
 /// Removes a cursor: it no longer holds back the trimming of the log.
 pub(crate) fn drop_cursor(store: &Arc<Engine>, name: &str) -> Result<()> {
     let _moving = store.catalog.cursors.lock_moving();
-    store.committer.fresh();
+    store.committer.fresh()?;
     store.catalog.cursors.find(name).ok_or_else(|| not_there(name))?;
     change(store, name, |_| Ok(None)).map(drop)
 }
@@ -92,7 +92,7 @@ fn not_there(name: &str) -> Error {
 }
 
 fn check_not_ahead(store: &Engine, next: Glsn) -> Result<()> {
-    let newest = store.visible();
+    let newest = store.newest()?;
     if next > newest.next() { Err(Error::Future { asked: next, newest }) } else { Ok(()) }
 }
 

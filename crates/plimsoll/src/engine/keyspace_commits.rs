@@ -35,15 +35,17 @@ fn system(store: &Engine) -> Keyspace {
 pub(crate) fn open(store: &Arc<Engine>, name: &str) -> Result<Keyspace> {
     check_name(name)?;
     // Another process may have made it, or dropped it.
-    store.committer.fresh();
-    match store.reader.keyspaces.find(name) {
-        Some((keyspace, _)) => Ok(keyspace),
-        None if store.options.read_only => {
-            store.check_open()?;
-            Err(InvalidInput::NoKeyspace { name: name.to_owned() }.into())
-        }
-        None => settle(store, name, Wish::Exists),
+    let taken_in = store.committer.fresh();
+    // A handle that is out of date says so where it is used.
+    if let Some((keyspace, _)) = store.reader.keyspaces.find(name) {
+        return Ok(keyspace);
     }
+    taken_in?;
+    if store.options.read_only {
+        store.check_open()?;
+        return Err(InvalidInput::NoKeyspace { name: name.to_owned() }.into());
+    }
+    settle(store, name, Wish::Exists)
 }
 
 /// The keyspace with this name and retention, created if it does not exist.

@@ -282,7 +282,8 @@ fn answer(members: &Arc<Members>, is_ending: &Arc<AtomicBool>) -> Result<Worker>
 /// Does what the other members need of this one. Returns whether it holds an older moment, which others keep versions for.
 pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -> Result<bool> {
     let index = &space.reader.index;
-    committer.fresh();
+    // What fails now is tried again by who reads.
+    let _ = committer.fresh();
     members.looks(committer.sequencer.applied());
     index.follow(members)?;
     space.file_log.close_removed();
@@ -329,7 +330,7 @@ impl Engine {
         let Some(membership) = &self.membership else { return Ok(None) };
         let held = membership.members.hold_files().lift()?;
         // What was removed before is in no newer manifest.
-        self.committer.fresh();
+        self.committer.fresh()?;
         self.reader.check_open()?;
         self.file_log.catch_up().lift()?;
         self.reader.index.refresh()?;

@@ -45,7 +45,7 @@ use crate::index::manifest::Manifest;
 use crate::index::run::file::newest_in_folder;
 use crate::index::{Context, Index};
 use crate::read::moments::Snapshots;
-use crate::read::reader::{Reader, Refusal};
+use crate::read::reader::Reader;
 use crate::rowcache::RowCache;
 use crate::txn::committer::Committer;
 use crate::txn::follower::Follower;
@@ -222,7 +222,7 @@ pub(crate) fn open_by(
         snapshots,
         keyspaces,
         may_refresh: options.read_only || members.is_some(),
-        refusal: Refusal::default(),
+        is_closed: AtomicBool::new(false),
     });
     let follower = members.as_ref().map(|members| {
         Arc::new(Follower {

@@ -32,7 +32,7 @@ pub(crate) fn compact(store: &Engine) -> Result<()> {
 /// Frees whole segments of the log below `until`: here, or where the index is written.
 pub(crate) fn trim(store: &Engine, until: Glsn) -> Result<Glsn> {
     store.check_writable()?;
-    let newest = store.visible();
+    let newest = store.newest()?;
     if until > newest.next() {
         return Err(Error::Future { asked: until, newest });
     }

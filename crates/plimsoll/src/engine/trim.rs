@@ -24,7 +24,7 @@ use crate::types::events;
 /// Frees whole segments below `until`; returns the first remaining GLSN. Law: this process writes the index.
 pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Result<Glsn> {
     committer.check_writable()?;
-    committer.fresh();
+    committer.fresh()?;
     let newest = committer.sequencer.visible();
     if until > newest.next() {
         return Err(Error::Future { asked: until, newest });

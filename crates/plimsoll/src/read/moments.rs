@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind, Lease};
 
 use crate::borders::{Border, hit};
-use crate::types::error::Result;
+use crate::types::error::{Error, Result};
 
 /// The most bytes that one open snapshot costs.
 const SNAPSHOT_BYTES: u64 = 128;
@@ -50,6 +50,8 @@ pub(crate) struct OpenMoment {
     at: Glsn,
     part: Arc<Part>,
     is_charged: bool,
+    /// Why it is never to be read.
+    unreadable: OnceLock<Box<Error>>,
 }
 
 /// The number of this thread's part.
@@ -115,7 +117,7 @@ impl Part {
     ) -> OpenMoment {
         let at = choose();
         open.add(at);
-        OpenMoment { at, part: Arc::clone(self), is_charged }
+        OpenMoment { at, part: Arc::clone(self), is_charged, unreadable: OnceLock::new() }
     }
 }
 
@@ -155,6 +157,19 @@ impl OpenMoment {
     /// The moment.
     pub(crate) fn at(&self) -> Glsn {
         self.at
+    }
+
+    /// The moment, to read at.
+    pub(crate) fn readable(&self) -> Result<Glsn> {
+        self.unreadable.get().map_or(Ok(self.at), |error| Err(Error::clone(error)))
+    }
+
+    /// If what it shows could not be taken in, every read at it fails, also once that can be taken in: it would show an older state than at the
+    /// time when it was opened.
+    pub(crate) fn shows(&self, taken_in: Result<()>) {
+        if let Err(error) = taken_in {
+            let _ = self.unreadable.set(Box::new(error));
+        }
     }
 }
 

@@ -142,11 +142,15 @@ impl Reader {
     }
 
     /// Reads at the newest moment, without opening it: if what it needs is dropped meanwhile, reads again at a newer one.
-    pub(crate) fn at_newest<T>(&self, newest: impl Fn() -> Glsn, mut read: impl FnMut(Glsn) -> Result<T>) -> Result<T> {
+    pub(crate) fn at_newest<T>(
+        &self,
+        newest: impl Fn() -> Result<Glsn>,
+        mut read: impl FnMut(Glsn) -> Result<T>,
+    ) -> Result<T> {
         loop {
-            let at = newest();
+            let at = newest()?;
             match read(at) {
-                Err(Error::Trimmed { .. }) if newest() > at => {}
+                Err(Error::Trimmed { .. }) if newest()? > at => {}
                 done => return done,
             }
         }
@@ -163,7 +167,7 @@ impl Reader {
 
     /// A reader of an index key's value as of a moment.
     pub(crate) fn reader(self: &Arc<Self>, key: &[u8], moment: &OpenMoment) -> Result<Option<ValueReader>> {
-        let at = moment.at();
+        let at = moment.readable()?;
         // While the first one is open, no horizon passes the second.
         let moment = self.snapshots.open(&self.budget, || at)?;
         let found = self.read(|view| {

@@ -3,8 +3,8 @@
 //! Law: data that a view needs may be gone once the view was exchanged (log entries, blob files, another process's runs). A read that fails
 //! is retried if there is a newer view; its error is returned only if there is none.
 
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
@@ -17,7 +17,6 @@ use crate::read::moments::Snapshots;
 use crate::rowcache::RowCache;
 use crate::types::error::{Error, Result};
 use crate::types::keyspaces::Keyspaces;
-use crate::types::lock::lock;
 
 /// Reads of one open store.
 pub(crate) struct Reader {
@@ -29,25 +28,8 @@ pub(crate) struct Reader {
     pub(crate) keyspaces: Arc<Keyspaces>,
     /// Another process may exchange the sources.
     pub(crate) may_refresh: bool,
-    pub(crate) refusal: Refusal,
-}
-
-/// Why reads are rejected, if they are.
-#[derive(Debug, Default)]
-pub(crate) struct Refusal {
-    /// 0, [`CLOSED`] or [`BEHIND`].
-    why: AtomicU8,
-    cause: Mutex<String>,
-}
-
-const CLOSED: u8 = 1;
-/// What other members have committed could not be taken in.
-const BEHIND: u8 = 2;
-
-impl Refusal {
-    fn behind(&self) -> Error {
-        Error::Behind { cause: lock(&self.cause).clone() }
-    }
+    /// All reads are rejected.
+    pub(crate) is_closed: AtomicBool,
 }
 
 impl Reader {
@@ -122,30 +104,12 @@ impl Reader {
     /// Fails once the store is closed: another process may then own and change the folder.
     pub(crate) fn check_open(&self) -> Result<()> {
         // Acquire: pairs with the swap in `close`.
-        match self.refusal.why.load(Ordering::Acquire) {
-            0 => Ok(()),
-            CLOSED => Err(Error::Closed),
-            _ => Err(self.refusal.behind()),
-        }
+        if self.is_closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
     }
 
     /// Rejects all reads from now on; returns whether they were rejected before.
     pub(crate) fn close(&self) -> bool {
-        self.refusal.why.swap(CLOSED, Ordering::AcqRel) == CLOSED
-    }
-
-    /// Rejects reads with `cause` because what other members have committed could not be taken in, or allows them again.
-    pub(crate) fn set_behind(&self, cause: Option<Error>) {
-        let refusal = &self.refusal;
-        let (from, to) = match cause {
-            Some(cause) => {
-                *lock(&refusal.cause) = cause.to_string();
-                (0, BEHIND)
-            }
-            None if refusal.why.load(Ordering::Acquire) != BEHIND => return,
-            None => (BEHIND, 0),
-        };
-        let _ = refusal.why.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        self.is_closed.swap(true, Ordering::AcqRel)
     }
 
     /// The oldest moment at which a keyspace can be read.

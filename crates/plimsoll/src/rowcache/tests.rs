@@ -511,9 +511,9 @@ fn a_read_of_the_newest_moment_goes_on_at_a_newer_one_if_its_own_is_gone() {
         at => Ok(at),
     };
     let asked = std::cell::Cell::new(0);
-    let newest = || Glsn(asked.replace(asked.get() + 1));
+    let newest = || Ok(Glsn(asked.replace(asked.get() + 1)));
     assert_eq!(store.reader.at_newest(newest, read).unwrap(), Glsn(4), "read at 0, at 2 and at 4");
-    let same = || Glsn(2);
+    let same = || Ok(Glsn(2));
     assert!(matches!(store.reader.at_newest(same, read), Err(crate::Error::Trimmed { .. })), "it would never end");
 }
 

@@ -69,16 +69,18 @@ impl Committer {
 
     /// Opens a snapshot at the newest moment.
     pub(crate) fn open_newest(&self) -> OpenMoment {
-        self.fresh();
-        self.open_now(|| self.sequencer.visible())
+        let taken_in = self.fresh();
+        let moment = self.open_now(|| self.sequencer.visible());
+        moment.shows(taken_in);
+        moment
     }
 
     /// Opens a snapshot at the last commit that was ordered, here or by another member; it may not be durable yet.
     pub(crate) fn open_ordered(&self) -> OpenMoment {
-        if let Some(follower) = &self.follower {
-            self.reader.set_behind(follower.fresh_and_ordered().err());
-        }
-        self.open_now(|| self.sequencer.applied())
+        let taken_in = self.taken_in(Follower::fresh_and_ordered);
+        let moment = self.open_now(|| self.sequencer.applied());
+        moment.shows(taken_in);
+        moment
     }
 
     fn open_now(&self, at: impl Fn() -> Glsn) -> OpenMoment {
@@ -96,23 +98,26 @@ impl Committer {
         opened
     }
 
-    /// Takes in what other members have committed, so that what is read next is what is durable anywhere now. If that cannot be done, reads
-    /// fail until it can.
-    pub(crate) fn fresh(&self) {
-        if let Some(follower) = &self.follower {
-            self.reader.set_behind(follower.fresh().err());
-        }
+    /// Takes in what other members have committed, so that what is read next is what is durable anywhere now.
+    ///
+    /// # Errors
+    /// [`Error::Behind`]: what would be read is not the newest. A moment that is opened all the same keeps it ([`OpenMoment::shows`]).
+    pub(crate) fn fresh(&self) -> Result<()> {
+        self.taken_in(Follower::fresh)
+    }
+
+    fn taken_in(&self, take_in: impl FnOnce(&Follower) -> Result<()>) -> Result<()> {
+        let Some(follower) = &self.follower else { return Ok(()) };
+        take_in(follower).map_err(|error| match self.reader.check_open() {
+            Ok(()) => Error::Behind { cause: error.to_string() },
+            Err(closed) => closed,
+        })
     }
 
     /// The newest readable moment; `None` if the log would have to be read to take in what other members have committed.
     pub(crate) fn visible_if_fresh(&self) -> Option<Glsn> {
-        if let Some(follower) = &self.follower {
-            if !follower.is_fresh().unwrap_or(false) {
-                return None;
-            }
-            self.reader.set_behind(None);
-        }
-        Some(self.sequencer.visible())
+        let is_fresh = self.follower.as_ref().is_none_or(|follower| follower.is_fresh().unwrap_or(false));
+        is_fresh.then(|| self.sequencer.visible())
     }
 
     /// Promises the other members to open no moment before those that are open here; returns the oldest of these.
@@ -144,5 +149,40 @@ impl Committer {
 impl std::fmt::Debug for Committer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Committer({:?})", self.sequencer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::api::snapshot::Snapshot;
+    use crate::engine::open::open;
+    use crate::txn::transaction::Transaction;
+
+    use super::*;
+
+    #[test]
+    fn a_moment_that_was_opened_behind_others_is_never_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let options = || Options::new().memory_bytes(16 << 20).background(false).shared(true);
+        let (one, two) = (open(&path, options()).unwrap(), open(&path, options()).unwrap());
+        let [theirs, space] = [&one, &two].map(|store| store.reader.keyspaces.find("default").unwrap().0);
+        let mut tx = Transaction::new(&one.committer);
+        tx.put(&theirs, b"a", b"1").unwrap();
+        tx.commit().unwrap();
+        let is_behind = |error| assert!(matches!(error, Error::Behind { .. }), "{error}");
+        two.reader.budget.fail_after(0);
+        let snapshot = Snapshot::newest(&two);
+        is_behind(snapshot.get(&space, b"a").unwrap_err());
+        two.reader.budget.fail_after(0);
+        let tx = Transaction::new(&two.committer);
+        is_behind(tx.get(&space, b"a").unwrap_err());
+        // What could not be taken in is taken in now.
+        assert!(Snapshot::newest(&two).get(&space, b"a").unwrap().is_some());
+        is_behind(snapshot.get(&space, b"a").unwrap_err());
+        is_behind(snapshot.first(&space).unwrap_err());
+        is_behind(snapshot.time().unwrap_err());
+        is_behind(tx.get(&space, b"a").unwrap_err());
+        is_behind(tx.first(&space).unwrap_err());
     }
 }

@@ -114,17 +114,23 @@ impl Transaction {
         self.moment.at()
     }
 
+    /// The moment, for a read.
+    fn read_at(&self) -> Result<Glsn> {
+        self.moment.readable()
+    }
+
     /// The value of a key; `None` if there is none.
     ///
     /// # Errors
-    /// The key is too long, the disk, the budget, or corruption.
+    /// The key is too long, the disk, the budget, or corruption. [`crate::Error::Behind`], as long as it lives, if what other processes had committed
+    /// could not be taken in when it was begun.
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let key = self.key(keyspace, key.as_ref())?;
         match self.own(key.get())? {
             Some(own) => Ok(own),
             None => {
                 self.note_read(key.get())?;
-                self.committer.reader.get(key.get(), self.moment.at())
+                self.committer.reader.get(key.get(), self.read_at()?)
             }
         }
     }
@@ -145,7 +151,7 @@ impl Transaction {
             Some(own) => Ok(own.map(|value| look(&value))),
             None => {
                 self.note_read(key.get())?;
-                self.committer.reader.get_with(key.get(), self.moment.at(), look)
+                self.committer.reader.get_with(key.get(), self.read_at()?, look)
             }
         }
     }
@@ -167,7 +173,7 @@ impl Transaction {
             Resident::NotResident => Ok(Resident::NotResident),
             Resident::Absent => {
                 self.note_read(key.get())?;
-                self.committer.reader.get_resident(key.get(), self.moment.at(), look)
+                self.committer.reader.get_resident(key.get(), self.read_at()?, look)
             }
         }
     }
@@ -224,7 +230,7 @@ impl Transaction {
             return Ok(there);
         }
         self.note_read(key.get())?;
-        self.committer.reader.contains(key.get(), self.moment.at())
+        self.committer.reader.contains(key.get(), self.read_at()?)
     }
 
     /// Gives a key a value, in place of any it had.
@@ -339,7 +345,7 @@ impl Transaction {
     /// # Errors
     /// A bound is too long.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Range<'_>> {
-        Ok(self.walk(Span::new(self.id_of(keyspace)?, &range)?))
+        self.walk(Span::new(self.id_of(keyspace)?, &range)?)
     }
 
     /// Walks the keys that begin with `prefix`, own writes included.
@@ -347,12 +353,13 @@ impl Transaction {
     /// # Errors
     /// The prefix is too long.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Range<'_>> {
-        Ok(self.walk(Span::prefix(self.id_of(keyspace)?, prefix.as_ref())?))
+        self.walk(Span::prefix(self.id_of(keyspace)?, prefix.as_ref())?)
     }
 
-    fn walk(&self, span: Span) -> Range<'_> {
+    fn walk(&self, span: Span) -> Result<Range<'_>> {
         self.tell_pops();
-        Range::in_transaction(&self.committer, span, self.moment.at(), &self.writes, &self.reads, &self.gaps)
+        let at = self.read_at()?;
+        Ok(Range::in_transaction(&self.committer, span, at, &self.writes, &self.reads, &self.gaps))
     }
 
     /// Bytes that travel with the commit, up to 64 KiB: who, why, from where.
