@@ -48,7 +48,7 @@ pub const WORDS_FILE: &str = "SHARED";
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Version of the words' layout, and that there is one at all.
-const LAYOUT: u64 = 0x706c_696d_6d62_0006;
+const LAYOUT: u64 = 0x706c_696d_6d62_0007;
 
 /// No blob file is being written.
 const NO_BLOB: u64 = u64::MAX;

@@ -4,6 +4,8 @@
 //! then another member begins a new *generation*, whose keeper has a lock of its own, and the one before is the keeper no more, whenever it goes on.
 //! It may be in the middle of anything. So a new keeper changes nothing before it has installed a manifest: an older one that goes
 //! on then finds the number of its own taken, and what it removes is what a manifest that it has installed before does not name.
+//!
+//! One that prepares itself to be the keeper is shown in the keeper's word: it may be stopped, too, and is replaced then.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,6 +16,9 @@ use plimsoll_disk::sharing::LockFile;
 use crate::error::LogError;
 use crate::members::words::{GENERATION, KEEPER, NUDGE, SLOTS, SlotWord};
 use crate::members::{Members, pid_in};
+
+/// In the keeper's word: this one prepares itself, and is not the keeper yet.
+const PREPARES: u64 = 1 << 32;
 
 /// This member's part.
 #[derive(Debug, Default)]
@@ -59,15 +64,19 @@ impl Members {
             self.give_keeping_back();
             return Ok(false);
         }
-        words[KEEPER].store(0, Ordering::SeqCst);
+        words[KEEPER].store(self.here() | PREPARES, Ordering::SeqCst);
         Ok(true)
     }
 
     fn try_generation(&self, generation: u64) -> Result<bool, LogError> {
+        let before = self.word(KEEPER);
         if !self.try_lock(generation)? {
             return Ok(false);
         }
         if self.word(GENERATION) == generation {
+            // If another one is named meanwhile, by a new generation, this one is not to be.
+            let prepares = self.here() | PREPARES;
+            let _ = self.words.words()[KEEPER].compare_exchange(before, prepares, Ordering::SeqCst, Ordering::SeqCst);
             return Ok(true);
         }
         self.give_keeping_back();
@@ -92,17 +101,21 @@ impl Members {
         self.keeping.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on this one does the background work. Returns whether it does: another one may have begun a new generation while this one prepared
+    /// Whether the right that [`Members::try_to_keep`] got is still this one's: another one may have begun a new generation while this one prepares
     /// itself, because it was stopped.
+    pub fn may_keep(&self) -> bool {
+        self.held().as_ref().is_some_and(|held| held.generation == self.word(GENERATION))
+    }
+
+    /// From now on this one does the background work, if it may. Returns whether it does.
     pub fn keep(&self) -> bool {
-        let generation = self.held().as_ref().map(|held| held.generation);
-        if generation != Some(self.word(GENERATION)) {
+        if !self.may_keep() {
             return false;
         }
         self.keeping.terms.fetch_add(1, Ordering::SeqCst);
         self.words.words()[KEEPER].store(self.here(), Ordering::SeqCst);
-        // If the new generation was begun a moment ago, its keeper has lost its name now: then there is none, and the next one begins anew.
-        if generation != Some(self.word(GENERATION)) {
+        // If a new generation was begun a moment ago, its keeper has lost its name now: then there is none, and the next one begins anew.
+        if !self.may_keep() {
             self.no_keeper(self.slot);
         }
         self.is_keeper()
@@ -111,6 +124,7 @@ impl Members {
     /// Gives the right back that [`Members::try_to_keep`] got.
     pub fn give_keeping_back(&self) {
         if let Some(held) = self.held().take() {
+            self.clear_keeper(self.here() | PREPARES);
             held.lock.unlock();
         }
     }
@@ -153,16 +167,22 @@ impl Members {
         self.is_keeper().then(|| self.terms())
     }
 
-    /// The member of this slot is not the keeper. Returns whether it was.
+    /// The member of this slot is not the keeper, and does not prepare itself. Returns whether it was the keeper.
     pub(super) fn no_keeper(&self, slot: usize) -> bool {
         let keeper = slot as u64 + 1;
-        self.words.words()[KEEPER].compare_exchange(keeper, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        self.clear_keeper(keeper | PREPARES);
+        self.clear_keeper(keeper)
     }
 
-    /// Changes whenever the keeper answers a nudge, or another one is the keeper: one that does not answer is stopped, or hangs.
+    fn clear_keeper(&self, named: u64) -> bool {
+        self.words.words()[KEEPER].compare_exchange(named, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Changes whenever the keeper, or who prepares itself to be it, answers a nudge, or is another one: one that does not answer is stopped, or
+    /// hangs.
     pub fn keeper_pulse(&self) -> (u64, u64) {
         let keeper = self.word(KEEPER);
-        let slot = usize::try_from(keeper.saturating_sub(1)).ok().filter(|slot| *slot < SLOTS);
+        let slot = (keeper & !PREPARES).checked_sub(1).map(|slot| slot as usize).filter(|slot| *slot < SLOTS);
         (keeper, slot.map_or(0, |slot| self.slot_word(slot, SlotWord::Pulse).load(Ordering::SeqCst)))
     }
 

@@ -316,6 +316,10 @@ impl Core {
         loop {
             tries += 1;
             self.refresh()?;
+            if self.context.duty.members().is_some_and(|members| !members.may_keep()) {
+                // Replaced before it had begun, because it was stopped: what it installs would stop the keeper.
+                return Err(self.not_keeper());
+            }
             let mut record = lock(&self.record);
             let view = self.view();
             let mut head = record.clone();

@@ -181,13 +181,16 @@ impl Core {
         if self.signals.is_closing() || !get()? {
             return Ok(false);
         }
-        if let Err(error) = self.prepare_to_keep(members) {
-            members.give_keeping_back();
-            return Err(error);
-        }
-        if !members.keep() {
-            members.give_keeping_back();
-            return Ok(false);
+        match self.prepare_to_keep(members) {
+            Ok(()) if members.keep() => {}
+            Ok(()) | Err(Error::NotKeeper { .. }) => {
+                members.give_keeping_back();
+                return Ok(false);
+            }
+            Err(error) => {
+                members.give_keeping_back();
+                return Err(error);
+            }
         }
         members.set_manifest(self.head().number);
         self.signals.call_flush();
@@ -208,5 +211,45 @@ impl Core {
         }
         let named: BTreeSet<u64> = self.view().infos().filter_map(run_of).collect();
         self.files.sweep(&names, self.head().number, |run| named.contains(&run))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::Engine;
+    use crate::engine::open::open;
+    use crate::txn::transaction::Transaction;
+    use crate::types::options::Options;
+
+    use super::*;
+
+    fn join(path: &std::path::Path) -> Arc<Engine> {
+        open(path, Options::new().memory_bytes(16 << 20).background(false).shared(true)).unwrap()
+    }
+
+    fn members(store: &Engine) -> Arc<Members> {
+        Arc::clone(&store.membership.as_ref().unwrap().members)
+    }
+
+    fn put(store: &Arc<Engine>, key: u32) {
+        let mut tx = Transaction::new(&store.committer);
+        tx.put(&store.reader.keyspaces.find("default").unwrap().0, key.to_be_bytes(), b"x").unwrap();
+        tx.commit().unwrap();
+    }
+
+    #[test]
+    fn one_that_was_replaced_while_it_took_over_installs_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (first, slow, keeper) = (join(&path), join(&path), join(&path));
+        put(&first, 1);
+        first.close().unwrap();
+        assert!(members(&slow).try_to_keep().unwrap());
+        assert!(keeper.reader.index.core.replace(&members(&keeper), members(&keeper).keeper_pulse()).unwrap());
+        let went_on = slow.reader.index.core.prepare_to_keep(&members(&slow));
+        assert!(matches!(went_on, Err(Error::NotKeeper { .. })), "{went_on:?}");
+        put(&keeper, 2);
+        keeper.flush().unwrap();
+        assert_eq!(members(&keeper).term(), Some(1));
     }
 }

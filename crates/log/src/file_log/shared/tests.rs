@@ -351,6 +351,22 @@ fn what_a_catch_up_took_in_before_it_failed_is_taken_in_once() {
 }
 
 #[test]
+fn one_that_prepares_to_be_the_keeper_can_be_seen_to_live() {
+    let (disk, store) = mem_disk();
+    let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
+    assert!(one.members.try_to_keep().unwrap());
+    let before = two.members.keeper_pulse();
+    two.members.nudge();
+    one.members.answer_nudges(0);
+    assert_ne!(two.members.keeper_pulse(), before);
+    assert_eq!((one.members.term(), two.members.keeper_pid()), (None, None));
+    one.members.give_keeping_back();
+    assert_eq!(two.members.keeper_pulse(), (0, 0));
+    assert!(two.members.try_to_keep().unwrap() && two.members.keep());
+    assert_eq!(one.members.keeper_pid(), Some(7));
+}
+
+#[test]
 fn a_process_that_may_not_write_to_the_words_has_no_share_of_memory() {
     let (disk, store) = mem_disk();
     let one = Process::join(&disk, &store, true);
