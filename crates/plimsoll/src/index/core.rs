@@ -242,7 +242,8 @@ impl Core {
         head.durable = self.context.log.position();
         head.next_run = self.files.next_run();
         head.limits.merge(&change.limits);
-        if let Some(checkpoint) = change.checkpoint {
+        // What is flushed may be older than what another keeper has flushed.
+        if let Some(checkpoint) = change.checkpoint.filter(|new| new.glsn > head.checkpoint.glsn) {
             head.checkpoint = checkpoint;
         }
         if let Err((outcome, error)) = self.write_manifest(&head, &change) {

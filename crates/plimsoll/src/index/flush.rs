@@ -44,6 +44,10 @@ impl Core {
         if let Some(members) = self.context.duty.followed() {
             return self.follow_step(members);
         }
+        if self.context.duty.members().is_some() && self.release_held() {
+            // Another keeper has flushed it before this one took its place.
+            return Ok(Progress::Worked);
+        }
         let set_aside = lock(&self.flush);
         let term = self.context.duty.term();
         let Some(closed) = self.view().closed.last().cloned() else { return Ok(Progress::Idle) };

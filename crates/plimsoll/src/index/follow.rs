@@ -105,6 +105,13 @@ impl Core {
         if members.manifest() > self.head().number {
             self.refresh()?;
         }
+        let releases = self.release_held();
+        members.set_checkpoint(self.needed_from(self.head().checkpoint.glsn));
+        Ok(releases)
+    }
+
+    /// Releases the memtables that the runs hold. Returns whether there were any.
+    pub(crate) fn release_held(&self) -> bool {
         let checkpoint = self.head().checkpoint.glsn;
         let is_held = |view: &View| view.closed.last().is_some_and(|closed| closed.boundary <= checkpoint);
         let releases = is_held(&self.view());
@@ -133,8 +140,7 @@ impl Core {
             self.flushed.fetch_max(checkpoint.0, Ordering::AcqRel);
             self.seats.exchanged();
         }
-        members.set_checkpoint(self.needed_from(checkpoint));
-        Ok(releases)
+        releases
     }
 
     /// The log behind this GLSN is needed here: by the checkpoint that is known, and by what memtables point to.
@@ -216,6 +222,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use crate::api::snapshot::Snapshot;
     use crate::engine::Engine;
     use crate::engine::open::open;
     use crate::txn::transaction::Transaction;
@@ -251,5 +258,34 @@ mod tests {
         put(&keeper, 2);
         keeper.flush().unwrap();
         assert_eq!(members(&keeper).term(), Some(1));
+    }
+
+    #[test]
+    fn a_new_keeper_that_lags_behind_the_manifest_does_not_set_the_checkpoint_back() {
+        for is_closed_before in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("store");
+            let (before, next) = (join(&path), join(&path));
+            put(&before, 1);
+            drop(Snapshot::newest(&next));
+            let index = &next.reader.index;
+            let close = || index.close_up_to(next.committer.sequencer.applied());
+            if is_closed_before {
+                close();
+            }
+            put(&before, 2);
+            before.flush().unwrap();
+            let checkpoint = before.reader.index.checkpoint().glsn;
+            assert!(index.core.replace(&members(&next), members(&next).keeper_pulse()).unwrap());
+            if !is_closed_before {
+                close();
+            }
+            while index.core.flush_step().unwrap() == Progress::Worked {}
+            assert_eq!(index.checkpoint().glsn, checkpoint);
+            for key in 1..3u32 {
+                let space = next.reader.keyspaces.find("default").unwrap().0;
+                assert!(Snapshot::newest(&next).get(&space, key.to_be_bytes()).unwrap().is_some());
+            }
+        }
     }
 }
