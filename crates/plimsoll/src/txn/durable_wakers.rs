@@ -5,7 +5,8 @@
 //!
 //! Laws:
 //! 1. Wakers are called, cloned and dropped without holding a lock: they run user code, which may commit, drop tickets or close the store.
-//! 2. A registered waker is called once its commit is durable, the log is poisoned, or the store is closed.
+//! 2. A registered waker is called once its commit is durable, another process has kept it waiting for too long, the log is poisoned, or the
+//!    store is closed.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,6 +41,8 @@ struct Shared {
 struct Waiting {
     wakers: BTreeMap<Registration, Waker>,
     next: u64,
+    /// What those get that another process has kept waiting for too long: later ones may have more luck.
+    stalled: BTreeMap<Registration, LogError>,
     /// The failure after which nothing more becomes durable.
     failed: Option<LogError>,
     /// Set at the end: no more wakers are registered.
@@ -78,6 +81,9 @@ impl DurableWakers {
             drop(waiting);
             return Poll::Ready(self.wait(glsn));
         }
+        if let Some(stalled) = registration.as_ref().and_then(|place| waiting.stalled.remove(place)) {
+            return Poll::Ready(Err(Error::of_log(stalled)));
+        }
         let place = *registration.get_or_insert_with(|| {
             waiting.next += 1;
             (glsn, waiting.next)
@@ -93,7 +99,10 @@ impl DurableWakers {
 
     /// Drops a waker if it is still registered.
     pub(crate) fn forget(&self, registration: Registration) {
-        let waker = self.shared.waiting().wakers.remove(&registration);
+        let mut waiting = self.shared.waiting();
+        waiting.stalled.remove(&registration);
+        let waker = waiting.wakers.remove(&registration);
+        drop(waiting);
         drop(waker);
     }
 
@@ -138,11 +147,16 @@ impl Shared {
             let failed = self.log.wait_durable(newest).err();
             let mut waiting = self.waiting();
             let later = match &failed {
-                None => waiting.wakers.split_off(&(newest.next(), 0)),
+                None | Some(LogError::Stalled { .. }) => waiting.wakers.split_off(&(newest.next(), 0)),
                 Some(_) => BTreeMap::new(),
             };
-            waiting.failed = failed;
             let woken = std::mem::replace(&mut waiting.wakers, later);
+            match failed {
+                Some(stalled @ LogError::Stalled { .. }) => {
+                    waiting.stalled.extend(woken.keys().map(|place| (*place, stalled.clone())));
+                }
+                failed => waiting.failed = failed,
+            }
             drop(waiting);
             wake(woken);
         }
@@ -162,5 +176,73 @@ fn wake(wakers: BTreeMap<Registration, Waker>) {
     for waker in wakers.into_values() {
         // A panic in one waker must not keep the other tasks from being woken.
         let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use plimsoll_disk::clock::{Clock, SystemClock};
+    use plimsoll_disk::mem::MemDisk;
+    use plimsoll_disk::vfs::Disk;
+    use plimsoll_log::draft::{Draft, DraftEntry};
+    use plimsoll_log::file_log::FileLog;
+    use plimsoll_log::file_log::options::{FileLogOptions, Shared};
+    use plimsoll_log::glsn::StreamId;
+    use plimsoll_log::members::Members;
+    use plimsoll_memory::budget::{Backing, Budget};
+    use plimsoll_memory::pool::Pool;
+
+    use super::*;
+
+    /// The log of a member that waits for others for so long.
+    fn log_of_member(disk: &Arc<dyn Disk>, store: &Path, patience: Duration) -> Arc<dyn Log> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let members = Arc::new(Members::join(disk, &clock, store, patience).unwrap());
+        members.begin(true, 7, 0).unwrap();
+        let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
+        let pool = Pool::new(&budget, 1 << 20).unwrap();
+        let options = FileLogOptions {
+            background: false,
+            shared: Some(Shared { members: Arc::clone(&members), is_first: true }),
+            ..FileLogOptions::new(Arc::clone(disk), clock, store.join("log"), pool, budget)
+        };
+        let (log, _) = FileLog::open(options).unwrap();
+        members.joined();
+        Arc::new(log)
+    }
+
+    #[test]
+    fn one_commit_that_waited_too_long_for_another_process_fails_no_later_one() {
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+        let store = Path::new("/store");
+        disk.create_dir(store).unwrap();
+        let log = log_of_member(&disk, store, Duration::from_millis(50));
+        let wakers = DurableWakers::new(&log, true);
+        let submit = || {
+            let entries = [DraftEntry { stream: StreamId(9), parts: &[b"x"] }];
+            log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap().last
+        };
+        let until_ready = |glsn, registration: &mut Option<Registration>| {
+            (0..1000).find_map(|_| match wakers.poll(glsn, registration, Waker::noop()) {
+                Poll::Ready(done) => Some(done),
+                Poll::Pending => {
+                    SystemClock::new().sleep(Duration::from_millis(10));
+                    None
+                }
+            })
+        };
+        let stopped = disk.lock_file(&store.join("members").join("sync")).unwrap();
+        assert!(stopped.try_lock().unwrap());
+        let (first, mut registration) = (submit(), None);
+        let waited = until_ready(first, &mut registration);
+        assert!(matches!(waited, Some(Err(Error::Stalled { .. }))), "{waited:?}");
+        stopped.unlock();
+        for glsn in [submit(), submit()] {
+            assert!(matches!(until_ready(glsn, &mut None), Some(Ok(()))));
+        }
+        wakers.stop();
     }
 }
