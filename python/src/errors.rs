@@ -97,6 +97,7 @@ fn convert<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
             made
         }
         Error::Closed => make("Closed")?,
+        Error::InForkedChild { .. } => make("UsedAfterFork")?,
         Error::ReadOnly => make("ReadOnly")?,
         Error::Format { path, .. } => {
             let made = make("FormatError")?;

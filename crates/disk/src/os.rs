@@ -4,7 +4,8 @@
 //!    write.
 //! 2. `sync` is `fdatasync`, which makes a changed length durable too; `sync_dir` is `fsync` of the folder.
 //! 3. Every error names its path and keeps its kind (`StorageFull`, `ReadOnlyFilesystem`, ...).
-//! 4. Only regular files are opened: a FIFO or a device would block its reader for ever.
+//! 4. A forked child changes nothing by what its parent opened.
+//! 5. Only regular files are opened: a FIFO or a device would block its reader for ever.
 
 mod file_system;
 mod group;
@@ -23,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
+use crate::fork::Origin;
 use crate::image::end_of;
 use crate::os::lock::OsLock;
 use crate::os::lock_file::OsLockFile;
@@ -33,18 +35,38 @@ use crate::vfs::{Caching, DIRECT_ALIGN, DirEntry, DirLock, Disk, File, LockError
 
 /// The file systems of this machine.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OsDisk;
+pub struct OsDisk {
+    /// The process that changes files by it; `None`: any.
+    owner: Option<Origin>,
+}
 
 impl OsDisk {
     /// The file systems of this machine.
     pub fn new() -> Self {
-        Self
+        Self { owner: None }
     }
+
+    fn check_owner(&self, path: &Path) -> io::Result<()> {
+        self.owner.map_or(Ok(()), |owner| check_owner(owner, path))
+    }
+}
+
+/// Fails in a forked child of the process that opened a store or file.
+fn check_owner(owner: Origin, path: &Path) -> io::Result<()> {
+    if owner.is_foreign() {
+        let what = "this was opened by the process that this one was forked from, which may be writing to it; open it here anew";
+        return Err(at_path(path, io::Error::new(io::ErrorKind::PermissionDenied, what)));
+    }
+    Ok(())
 }
 
 impl Disk for OsDisk {
     fn has_page_cache(&self) -> bool {
         true
+    }
+
+    fn of_this_process(&self) -> Option<Arc<dyn Disk>> {
+        Some(Arc::new(Self { owner: Some(Origin::here()) }))
     }
 
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
@@ -53,6 +75,9 @@ impl Disk for OsDisk {
             Open::ReadWrite => OFlags::RDWR,
             Open::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
         };
+        if open != Open::Read {
+            self.check_owner(path)?;
+        }
         // NONBLOCK: opening a FIFO returns, so that it can be refused. Regular files ignore the flag.
         let fd = open_fd(path, flags | OFlags::NONBLOCK)?;
         check_regular(&fd, path)?;
@@ -64,6 +89,7 @@ impl Disk for OsDisk {
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.check_owner(path)?;
         call(path, || rustix::fs::mkdir(path, Mode::from_raw_mode(0o777)))?;
         group::share_folder(path)
     }
@@ -103,18 +129,22 @@ impl Disk for OsDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.check_owner(from)?;
         retry_on_intr(|| rustix::fs::rename(from, to)).map_err(|errno| at_paths(from, to, errno))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
+        self.check_owner(path)?;
         call(path, || rustix::fs::unlink(path))
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.check_owner(path)?;
         call(path, || rustix::fs::rmdir(path))
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.check_owner(to)?;
         retry_on_intr(|| rustix::fs::link(from, to)).map_err(|errno| at_paths(from, to, errno))
     }
 
@@ -221,6 +251,8 @@ fn turn_cached(fd: &OwnedFd) -> rustix::io::Result<()> {
 #[derive(Debug)]
 struct OsFile {
     fd: OwnedFd,
+    /// The process that opened it.
+    owner: Origin,
     /// Whether the file system accepted `O_DIRECT`: then all reads and writes are aligned, also while the page cache
     /// serves them.
     direct: bool,
@@ -231,7 +263,7 @@ struct OsFile {
 
 impl OsFile {
     fn new(fd: OwnedFd, direct: bool, path: &Path) -> Self {
-        Self { fd, direct, cached: AtomicBool::new(!direct), path: path.to_owned() }
+        Self { fd, owner: Origin::here(), direct, cached: AtomicBool::new(!direct), path: path.to_owned() }
     }
 
     fn check(&self, buf: &[u8], offset: u64) -> io::Result<()> {
@@ -268,6 +300,7 @@ impl File for OsFile {
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        check_owner(self.owner, &self.path)?;
         self.check(buf, offset)?;
         end_of(offset, buf.len() as u64).map_err(|e| at_path(&self.path, e))?;
         let mut done = 0;
@@ -281,6 +314,7 @@ impl File for OsFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        check_owner(self.owner, &self.path)?;
         call(&self.path, || rustix::fs::fdatasync(&self.fd))
     }
 
@@ -289,6 +323,7 @@ impl File for OsFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
+        check_owner(self.owner, &self.path)?;
         call(&self.path, || rustix::fs::ftruncate(&self.fd, len))
     }
 

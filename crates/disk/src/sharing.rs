@@ -1,9 +1,9 @@
 //! What the processes that have one folder open share beside its files: locks of the system, and words of memory.
 //!
 //! Laws that every implementation keeps:
-//! 1. At most one [`LockFile`] of a path is locked at a time. The system unlocks it when its process ends, however that happens; a forked
-//!    child may keep it locked until it ends too. So a lock that can be taken proves that its holder has gone, and one that cannot be
-//!    taken proves nothing.
+//! 1. At most one [`LockFile`] of a path is locked at a time. The system unlocks it when its process ends, however that happens; a child
+//!    that was made by other means than `fork` may keep it locked until it ends too. So a lock that can be taken proves that its holder has gone,
+//!    and one that cannot be taken proves nothing.
 //! 2. All [`SharedWords`] of a path are the same words. They outlive the processes and nothing else: what they say after a restart of the
 //!    machine means nothing.
 

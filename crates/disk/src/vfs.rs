@@ -159,6 +159,11 @@ pub trait Disk: Send + Sync + Debug {
         std::process::id()
     }
 
+    /// The same disk for what this process opens now: a forked child of it changes nothing by it. `None`: this one is as good.
+    fn of_this_process(&self) -> Option<Arc<dyn Disk>> {
+        None
+    }
+
     /// Opens a file.
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>>;
 

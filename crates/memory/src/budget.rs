@@ -30,6 +30,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use plimsoll_disk::fork::Origin;
+
 use crate::arena::Arena;
 pub use crate::backing::Backing;
 use crate::mapping::Mapping;
@@ -76,6 +78,8 @@ pub(crate) struct Inner {
     reclaimers: Mutex<Vec<Weak<dyn Reclaim>>>,
     /// Holders of memory that would be free without them.
     lenders: Mutex<Vec<Weak<dyn Reclaim>>>,
+    /// In a forked child nothing is given back: a thread that it does not have may hold the lock.
+    origin: Origin,
 }
 
 #[derive(Default)]
@@ -143,6 +147,7 @@ impl Budget {
             by_kind: std::array::from_fn(|_| AtomicU64::new(0)),
             reclaimers: Mutex::new(Vec::new()),
             lenders: Mutex::new(Vec::new()),
+            origin: Origin::here(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -409,6 +414,9 @@ impl Inner {
     }
 
     pub(crate) fn give_back(&self, id: u32, kind: Kind) {
+        if self.origin.is_foreign() {
+            return;
+        }
         let mut state = self.lock();
         self.by_kind[kind as usize].fetch_sub(CHUNK_BYTES as u64, Ordering::Relaxed);
         state.free.push_back(id);
@@ -539,6 +547,9 @@ impl Inner {
     }
 
     fn shrink_leases(&self, kind: Kind, bytes: u64) {
+        if self.origin.is_foreign() {
+            return;
+        }
         let mut state = self.lock();
         let any = self.unretire(&mut state, kind, bytes) > 0;
         state.given += u64::from(any);

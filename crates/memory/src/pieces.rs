@@ -11,6 +11,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use plimsoll_disk::fork::Origin;
+
 use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 use crate::budget::{Budget, Kind, OutOfBudget};
 use crate::sync::{Mutex, MutexGuard};
@@ -29,6 +31,7 @@ struct Inner {
     kind: Kind,
     piece_bytes: usize,
     cuts: Mutex<Cuts>,
+    origin: Origin,
 }
 
 #[derive(Default)]
@@ -50,7 +53,8 @@ impl Pieces {
     /// Pieces of `piece_bytes` (a power of two, at least [`MIN_PIECE_BYTES`] and less than a chunk).
     pub fn new(budget: &Budget, kind: Kind, piece_bytes: usize) -> Self {
         assert!(piece_bytes.is_power_of_two() && (MIN_PIECE_BYTES..CHUNK_BYTES).contains(&piece_bytes));
-        Self { inner: Arc::new(Inner { budget: budget.clone(), kind, piece_bytes, cuts: Mutex::new(Cuts::default()) }) }
+        let (budget, cuts, origin) = (budget.clone(), Mutex::new(Cuts::default()), Origin::here());
+        Self { inner: Arc::new(Inner { budget, kind, piece_bytes, cuts, origin }) }
     }
 
     /// Bytes of a piece.
@@ -155,6 +159,9 @@ impl DerefMut for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
+        if self.inner.origin.is_foreign() {
+            return;
+        }
         let mut cuts = self.inner.lock();
         let cut = cuts.cuts[self.cut].as_mut().expect("a piece of it was held");
         cut.used &= !(1 << self.number);

@@ -130,6 +130,7 @@ impl Engine {
 
     /// Closes the store: stops background work, flushes the memtables into runs, and unlocks the folder. Later calls do nothing.
     pub(crate) fn close(&self) -> Result<()> {
+        self.reader.owner.check()?;
         if self.reader.close() {
             return Ok(());
         }
@@ -183,8 +184,22 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// In a forked child: threads of the parent, which are not there, may hold locks of all this, and wait to be joined.
+    fn leak(&mut self) {
+        std::mem::forget((self.membership.take(), self.maintenance.warm.take(), self.maintenance.checkpoints.take()));
+        self.maintenance.upkeep.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner).leak();
+        let handles = (&self.io, &self.reader, &self.committer, &self.file_log, &self.catalog, &self.space);
+        std::mem::forget((handles.0.clone(), handles.1.clone(), handles.2.clone()));
+        std::mem::forget((handles.3.clone(), handles.4.clone(), handles.5.clone(), self.maintenance.pool.clone()));
+    }
+}
+
 impl Drop for Engine {
     fn drop(&mut self) {
+        if self.reader.owner.is_foreign() {
+            return self.leak();
+        }
         // An error cannot be returned from here; the log holds everything that was acknowledged.
         let _ = self.close();
     }

@@ -3,21 +3,22 @@
 //! 1. The lock is on the folder's own descriptor: a folder that is in use cannot be unlinked, so no second writer finds
 //!    an unlocked one in its place. The file `LOCK` in it is locked too (for file systems that refuse to lock a folder,
 //!    such as NFS) and names the holder.
-//! 2. The system releases both locks when the last copy of the descriptors closes, however the process ends. Forked
-//!    children have copies. The holder therefore unlocks explicitly on release, and a child that inherited a lock does
-//!    not unlock it.
+//! 2. The system releases both locks when the last copy of the descriptors closes, however the process ends. Children that are forked have
+//!    none ([`crate::fork`]), those that are made otherwise may. The holder therefore unlocks explicitly on release, and a child that inherited
+//!    a lock does not unlock it.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, test_kill_process};
 
+use crate::fork::{self, Kept};
 use crate::os::group::open_or_make;
 use crate::os::{OsFile, call, check_regular, open_fd};
 use crate::path_error::at_path;
@@ -31,13 +32,17 @@ type Identity = (u64, u64);
 /// Folders locked by this process, with the id of the process that locked them: a forked child finds its parent's.
 static LOCKED_HERE: Mutex<BTreeMap<Identity, u32>> = Mutex::new(BTreeMap::new());
 
-fn locked_here() -> MutexGuard<'static, BTreeMap<Identity, u32>> {
-    LOCKED_HERE.lock().unwrap_or_else(PoisonError::into_inner)
+/// The folders, for a look. A child that is forked finds their mutex free.
+fn locked_here<T>(look: impl FnOnce(&mut BTreeMap<Identity, u32>) -> T) -> T {
+    let _no_fork = fork::none_meanwhile();
+    look(&mut LOCKED_HERE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// A locked folder.
 #[derive(Debug)]
 pub(super) struct OsLock {
+    /// A forked child has no copies of these descriptors, which would keep the lock of a dead parent.
+    _kept: [Kept; 2],
     folder: OwnedFd,
     folder_identity: Identity,
     file: OsFile,
@@ -59,7 +64,7 @@ impl OsLock {
     pub(super) fn take(dir: &Path) -> Result<Self, LockError> {
         let lock = Self::take_as(dir, FlockOperation::NonBlockingLockExclusive, ALONE)?;
         lock.file.name_holder(lock.pid);
-        locked_here().insert(lock.folder_identity, lock.pid);
+        locked_here(|locked| locked.insert(lock.folder_identity, lock.pid));
         Ok(lock)
     }
 
@@ -69,7 +74,8 @@ impl OsLock {
     }
 
     fn take_as(dir: &Path, how: FlockOperation, held_as: u8) -> Result<Self, LockError> {
-        let folder = open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY).map_err(LockError::Io)?;
+        let folder = fork::opened(|| open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY));
+        let (folder_kept, folder) = folder.map_err(LockError::Io)?;
         let folder_identity = identity(dir, &folder).map_err(LockError::Io)?;
         let path = dir.join(LOCK_NAME);
         match lock(&folder, how) {
@@ -78,7 +84,9 @@ impl OsLock {
             Err(Errno::WOULDBLOCK) => return Err(held(&path, folder_identity)),
             Err(errno) => return Err(LockError::Io(at_path(dir, errno))),
         }
-        let file = open_lock_file(&path).map_err(LockError::Io)?;
+        let (file_kept, fd) = fork::opened(|| open_or_make(&path)).map_err(LockError::Io)?;
+        check_regular(&fd, &path).map_err(LockError::Io)?;
+        let file = OsFile::new(fd, false, &path);
         let file_identity = identity(&path, &file.fd).map_err(LockError::Io)?;
         match lock(&file.fd, how) {
             Ok(()) => {}
@@ -86,7 +94,7 @@ impl OsLock {
             Err(errno) => return Err(LockError::Io(at_path(&path, errno))),
         }
         let (pid, held) = (std::process::id(), AtomicU8::new(held_as));
-        Ok(Self { folder, folder_identity, file, file_identity, pid, held })
+        Ok(Self { _kept: [folder_kept, file_kept], folder, folder_identity, file, file_identity, pid, held })
     }
 
     fn held(&self) -> u8 {
@@ -99,7 +107,7 @@ impl OsLock {
         if self.check().is_ok() {
             let _ = self.file.set_len(0);
         }
-        locked_here().remove(&self.folder_identity);
+        locked_here(|locked| locked.remove(&self.folder_identity));
     }
 }
 
@@ -130,12 +138,6 @@ fn lock(fd: &OwnedFd, how: FlockOperation) -> rustix::io::Result<()> {
     retry_on_intr(|| rustix::fs::flock(fd, how))
 }
 
-fn open_lock_file(path: &Path) -> io::Result<OsFile> {
-    let fd = open_or_make(path)?;
-    check_regular(&fd, path)?;
-    Ok(OsFile::new(fd, false, path))
-}
-
 fn identity(path: &Path, fd: &OwnedFd) -> io::Result<Identity> {
     let stat = call(path, || rustix::fs::fstat(fd))?;
     Ok((stat.st_dev, stat.st_ino))
@@ -143,7 +145,7 @@ fn identity(path: &Path, fd: &OwnedFd) -> io::Result<Identity> {
 
 /// Describes the holder of a locked folder.
 fn held(path: &Path, folder: Identity) -> LockError {
-    let here = locked_here().get(&folder).copied();
+    let here = locked_here(|locked| locked.get(&folder).copied());
     let pid = holder(path);
     let who = match pid.or(here) {
         Some(pid) if here == Some(std::process::id()) && pid == std::process::id() => HERE_ALREADY.to_owned(),
@@ -355,6 +357,7 @@ mod tests {
         let lock = OsLock::take(dir.path()).unwrap();
         // The state in a forked child: the same open files, and another process id.
         let child = OsLock {
+            _kept: [Kept::Descriptor(-1), Kept::Descriptor(-1)],
             folder: rustix::io::dup(&lock.folder).unwrap(),
             folder_identity: lock.folder_identity,
             file: OsFile::new(rustix::io::dup(&lock.file.fd).unwrap(), false, &lock.file.path),

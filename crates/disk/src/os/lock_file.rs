@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::{Errno, retry_on_intr};
 
+use crate::fork::{self, Kept};
 use crate::os::group::open_or_make;
 use crate::os::{check_regular, open_fd};
 use crate::path_error::at_path;
@@ -16,6 +17,8 @@ use crate::sharing::LockFile;
 /// An open lock file.
 #[derive(Debug)]
 pub(super) struct OsLockFile {
+    /// A forked child has no copy of the descriptor.
+    _kept: Kept,
     fd: OwnedFd,
     path: PathBuf,
     held: AtomicBool,
@@ -27,17 +30,17 @@ impl OsLockFile {
     /// Opens the file, and makes it if it is missing.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         // For writing too: on an overlay, a file that is opened only for reading first becomes another one later.
-        Self::of(open_or_make(path)?, path)
+        Self::of(fork::opened(|| open_or_make(path))?, path)
     }
 
     /// Opens the file without the right to write to it: the system locks it all the same.
     pub(super) fn open_to_read(path: &Path) -> io::Result<Self> {
-        Self::of(open_fd(path, OFlags::RDONLY | OFlags::NONBLOCK)?, path)
+        Self::of(fork::opened(|| open_fd(path, OFlags::RDONLY | OFlags::NONBLOCK))?, path)
     }
 
-    fn of(fd: OwnedFd, path: &Path) -> io::Result<Self> {
+    fn of((kept, fd): (Kept, OwnedFd), path: &Path) -> io::Result<Self> {
         check_regular(&fd, path)?;
-        Ok(Self { fd, path: path.to_owned(), held: AtomicBool::new(false), pid: std::process::id() })
+        Ok(Self { _kept: kept, fd, path: path.to_owned(), held: AtomicBool::new(false), pid: std::process::id() })
     }
 }
 
@@ -63,7 +66,7 @@ impl LockFile for OsLockFile {
     }
 
     fn unlock(&self) {
-        // Not left to the closing of the descriptor: a forked child may have a copy of it. And the lock of the parent is not the child's to
+        // Not left to the closing of the descriptor: a child may have a copy of it. And the lock of the parent is not the child's to
         // give back.
         if self.held.swap(false, Ordering::Relaxed) && std::process::id() == self.pid {
             let _ = flock(&self.fd, FlockOperation::Unlock);
@@ -89,6 +92,7 @@ mod tests {
         assert!(lock.try_lock().expect("a lock"));
         // The state in a forked child: the same open file, and another process id.
         let child = OsLockFile {
+            _kept: Kept::Descriptor(-1),
             fd: rustix::io::dup(&lock.fd).expect("a copy"),
             path: path.clone(),
             held: AtomicBool::new(true),

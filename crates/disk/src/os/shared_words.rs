@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use rustix::thread::futex;
 
+use crate::fork::{self, Kept};
 use crate::os::group::open_or_make;
 use crate::os::{OsFile, check_regular, open_fd};
 use crate::path_error::at_path;
@@ -28,6 +29,8 @@ const WORD_BYTES: usize = size_of::<u64>();
 /// The mapped words.
 #[derive(Debug)]
 pub(super) struct OsWords {
+    /// A forked child has words of its own in their place. `None` only while this is dropped.
+    kept: Option<Kept>,
     base: NonNull<AtomicU64>,
     count: NonZeroUsize,
 }
@@ -73,7 +76,7 @@ impl OsWords {
             let _ = unsafe { madvise(base, bytes, Advice::LinuxPopulateWrite) };
         }
         let base = NonNull::new(base.cast()).ok_or_else(|| at_path(path, Errno::NOMEM))?;
-        Ok(Self { base, count })
+        Ok(Self { kept: Some(fork::mapped(base, bytes)), base, count })
     }
 
     /// The half of a word that futexes look at: the lower one.
@@ -117,6 +120,7 @@ impl SharedWords for OsWords {
 
 impl Drop for OsWords {
     fn drop(&mut self) {
+        drop(self.kept.take());
         // SAFETY: exactly what was mapped, and no borrow is left.
         unsafe {
             let _ = munmap(self.base.as_ptr().cast(), self.count.get() * WORD_BYTES);

@@ -11,6 +11,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use plimsoll_disk::fork::Origin;
+
 use super::{Budget, Kind, Lease, OutOfBudget};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
@@ -26,6 +28,7 @@ pub struct Account {
     lease: Mutex<Lease>,
     budget: Budget,
     kind: Kind,
+    origin: Origin,
 }
 
 impl Account {
@@ -42,6 +45,7 @@ impl Account {
             lease: Mutex::new(lease),
             budget: budget.clone(),
             kind,
+            origin: Origin::here(),
         }))
     }
 
@@ -88,6 +92,9 @@ impl Account {
     }
 
     fn subtract(&self, bytes: u64) {
+        if self.origin.is_foreign() {
+            return;
+        }
         let charged = self.charged.fetch_sub(bytes, Ordering::AcqRel) - bytes;
         // With some slack, so that a holder at the border does not ask for a step each time.
         if charged + 2 * STEP_BYTES > self.covered.load(Ordering::Acquire) {

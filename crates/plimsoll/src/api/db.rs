@@ -336,6 +336,7 @@ impl Db {
     ) -> Result<Resident<T>> {
         let key = self.key(keyspace, key.as_ref())?;
         if self.store.committer.visible_if_fresh().is_none() {
+            self.store.reader.owner.check()?;
             return Ok(Resident::NotResident);
         }
         let (reader, mut look) = (&self.store.reader, Some(look));
@@ -505,6 +506,7 @@ impl Db {
     /// # Errors
     /// The disk.
     pub fn members(&self) -> Result<Vec<MemberInfo>> {
+        self.store.reader.owner.check()?;
         match self.store.space.members() {
             Some(members) => Ok(members.list().lift()?.into_iter().map(MemberInfo::from).collect()),
             None => Ok(Vec::new()),

@@ -15,6 +15,7 @@ use crate::types::options::{MIN_MEMORY_BYTES, check_memory_bytes};
 
 /// Changes the budget of an open store. If it shrinks and memtables are in the way, they are flushed.
 pub(crate) fn set(store: &Engine, bytes: u64) -> Result<()> {
+    store.reader.owner.check()?;
     check_memory_bytes(bytes)?;
     check_there_is(bytes)?;
     let members = store.space.members();

@@ -45,7 +45,7 @@ use crate::index::manifest::Manifest;
 use crate::index::run::file::newest_in_folder;
 use crate::index::{Context, Index};
 use crate::read::moments::Snapshots;
-use crate::read::reader::Reader;
+use crate::read::reader::{Owner, Reader};
 use crate::rowcache::RowCache;
 use crate::txn::committer::Committer;
 use crate::txn::follower::Follower;
@@ -116,6 +116,9 @@ pub(crate) fn open_by(
     progress: &mut dyn FnMut(Glsn, Glsn),
 ) -> Result<Arc<Engine>> {
     options.check()?;
+    if let Some(own) = options.disk.of_this_process() {
+        options.disk = own;
+    }
     check_there_is(options.memory_bytes)?;
     let watch = Stopwatch::start(&options);
     if way.log.is_none() {
@@ -223,6 +226,7 @@ pub(crate) fn open_by(
         keyspaces,
         may_refresh: options.read_only || members.is_some(),
         is_closed: AtomicBool::new(false),
+        owner: Owner::here(),
     });
     let follower = members.as_ref().map(|members| {
         Arc::new(Follower {

@@ -30,6 +30,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError, Weak};
 
+use plimsoll_disk::fork::Origin;
 use plimsoll_memory::budget::account::{Account, Charge};
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget, Reclaim};
 use plimsoll_memory::pool::Pool;
@@ -114,6 +115,7 @@ impl<W: Walk> Revocable for Slot<W> {
 
 /// The walks of an index.
 pub(crate) struct Seats {
+    origin: Origin,
     slots: Mutex<Slots>,
     /// Number of the last exchange of sources.
     exchange: AtomicU64,
@@ -138,6 +140,7 @@ struct Slots {
 impl Seats {
     pub(crate) fn new(budget: &Budget, pool: &Arc<Pool>) -> Result<Arc<Self>, OutOfBudget> {
         Ok(Arc::new(Self {
+            origin: Origin::here(),
             slots: Mutex::default(),
             exchange: AtomicU64::new(0),
             pool: Arc::clone(pool),
@@ -292,6 +295,11 @@ impl<W: Walk + 'static> Seat<W> {
 
 impl<W: Walk + 'static> Drop for Seat<W> {
     fn drop(&mut self) {
+        if self.seats.origin.is_foreign() {
+            // What it holds stays for ever: a thread that the child does not have may hold the locks.
+            std::mem::forget((Arc::clone(&self.slot), Arc::clone(&self.seats)));
+            return;
+        }
         // Here, rather than in a visit that may hold the slot's last reference: see `Seats::left`.
         drop(self.slot.revoke(Which::All));
         lock(&self.seats.slots).by_number.remove(&self.number);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use plimsoll_disk::fork::Origin;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind, Lease};
 
@@ -30,6 +31,7 @@ pub(crate) struct Snapshots {
 #[repr(align(128))]
 struct Part {
     open: Mutex<Open>,
+    origin: Origin,
 }
 
 #[derive(Debug, Default)]
@@ -154,6 +156,12 @@ impl Open {
 }
 
 impl OpenMoment {
+    /// A moment that is not opened, in a forked child.
+    pub(crate) fn of_nobody(at: Glsn) -> Self {
+        let part = Arc::new(Part::default());
+        part.open_in(part.lock(), false, || at)
+    }
+
     /// The moment.
     pub(crate) fn at(&self) -> Glsn {
         self.at
@@ -175,6 +183,10 @@ impl OpenMoment {
 
 impl Drop for OpenMoment {
     fn drop(&mut self) {
+        if self.part.origin.is_foreign() {
+            // A thread that the child does not have may hold the lock.
+            return;
+        }
         let mut open = self.part.lock();
         open.remove(self.at);
         open.charged -= usize::from(self.is_charged);

@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
+use plimsoll_disk::fork::Origin;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
@@ -30,6 +31,33 @@ pub(crate) struct Reader {
     pub(crate) may_refresh: bool,
     /// All reads are rejected.
     pub(crate) is_closed: AtomicBool,
+    pub(crate) owner: Owner,
+}
+
+/// The process that opened a store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owner {
+    pid: u32,
+    origin: Origin,
+}
+
+impl Owner {
+    /// This process.
+    pub(crate) fn here() -> Self {
+        Self { pid: std::process::id(), origin: Origin::here() }
+    }
+
+    /// Whether this process is a forked child of the owner. Costs one load from memory.
+    #[inline]
+    pub(crate) fn is_foreign(self) -> bool {
+        self.origin.is_foreign()
+    }
+
+    /// Fails in a forked child.
+    #[inline]
+    pub(crate) fn check(self) -> Result<()> {
+        if self.is_foreign() { Err(Error::InForkedChild { pid: self.pid }) } else { Ok(()) }
+    }
 }
 
 impl Reader {
@@ -101,8 +129,9 @@ impl Reader {
         }
     }
 
-    /// Fails once the store is closed: another process may then own and change the folder.
+    /// Fails once the store is closed: another process may then own and change the folder. Fails in a forked child.
     pub(crate) fn check_open(&self) -> Result<()> {
+        self.owner.check()?;
         // Acquire: pairs with the swap in `close`.
         if self.is_closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
     }

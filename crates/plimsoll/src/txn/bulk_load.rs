@@ -110,6 +110,7 @@ impl BulkLoad {
         if self.spoiled {
             return Err(InvalidInput::TransactionFailed.into());
         }
+        self.committer.reader.owner.check()?;
         let key = KeyBuffer::new(self.keyspace, key)?;
         check_value_bytes(value.len() as u64)?;
         let taken = self.take(key.get(), value);

@@ -84,6 +84,10 @@ impl Committer {
     }
 
     fn open_now(&self, at: impl Fn() -> Glsn) -> OpenMoment {
+        if self.reader.owner.is_foreign() {
+            // Nothing is read at it.
+            return OpenMoment::of_nobody(at());
+        }
         match self.reader.snapshots.open(&self.reader.budget, &at) {
             Ok(moment) => moment,
             // A snapshot takes about a hundred bytes: leave it uncharged rather than fail.
@@ -108,6 +112,7 @@ impl Committer {
 
     fn taken_in(&self, take_in: impl FnOnce(&Follower) -> Result<()>) -> Result<()> {
         let Some(follower) = &self.follower else { return Ok(()) };
+        self.reader.owner.check()?;
         take_in(follower).map_err(|error| match self.reader.check_open() {
             Ok(()) => Error::Behind { cause: error.to_string() },
             Err(closed) => closed,
@@ -116,7 +121,8 @@ impl Committer {
 
     /// The newest readable moment; `None` if the log would have to be read to take in what other members have committed.
     pub(crate) fn visible_if_fresh(&self) -> Option<Glsn> {
-        let is_fresh = self.follower.as_ref().is_none_or(|follower| follower.is_fresh().unwrap_or(false));
+        let is_fresh = !self.reader.owner.is_foreign()
+            && self.follower.as_ref().is_none_or(|follower| follower.is_fresh().unwrap_or(false));
         is_fresh.then(|| self.sequencer.visible())
     }
 

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use plimsoll_disk::fork::Origin;
 use plimsoll_log::blob::{BlobId, BlobRef};
 use plimsoll_log::draft::MAX_BLOBS;
 use plimsoll_log::glsn::Glsn;
@@ -45,6 +46,7 @@ const BLOBS_MAX: usize = MAX_BLOBS - 1;
 
 /// Spilled runs.
 pub(crate) struct Spill {
+    origin: Origin,
     budget: Budget,
     log: Arc<dyn Log>,
     table_bytes: u64,
@@ -74,6 +76,7 @@ impl SpilledRun {
 
 /// A run being written. If it is dropped before its end, its files are removed.
 pub(crate) struct SpillBuilder {
+    origin: Origin,
     log: Arc<dyn Log>,
     table_bytes: u64,
     open: Option<TableBuilder<BlobSink>>,
@@ -92,12 +95,15 @@ impl SpillBuilder {
 impl Drop for SpillBuilder {
     fn drop(&mut self) {
         self.tables.clear();
-        discard(&*self.log, &self.blobs);
+        discard(&*self.log, self.origin, &self.blobs);
     }
 }
 
-/// Removes blob files that no record names.
-fn discard(log: &dyn Log, blobs: &[BlobRef]) {
+/// Removes blob files that no record names. `origin`: where they were written; a forked child leaves them alone.
+fn discard(log: &dyn Log, origin: Origin, blobs: &[BlobRef]) {
+    if origin.is_foreign() {
+        return;
+    }
     for blob in blobs {
         // A file that cannot be removed now is swept at the next open.
         let _ = log.discard_blob(blob.id);
@@ -108,6 +114,7 @@ impl Spill {
     /// No runs yet.
     pub(crate) fn new(budget: &Budget, log: &Arc<dyn Log>, table_bytes: u64) -> Self {
         Self {
+            origin: Origin::here(),
             budget: budget.clone(),
             log: Arc::clone(log),
             table_bytes,
@@ -139,7 +146,8 @@ impl Spill {
 
     fn begin_with(&self, table_bytes: u64) -> SpillBuilder {
         let log = Arc::clone(&self.log);
-        SpillBuilder { log, table_bytes, open: None, written_bytes: 0, tables: Vec::new(), blobs: Vec::new() }
+        let (tables, blobs) = (Vec::new(), Vec::new());
+        SpillBuilder { origin: self.origin, log, table_bytes, open: None, written_bytes: 0, tables, blobs }
     }
 
     /// Adds a write: keys ascend, each once.
@@ -268,7 +276,7 @@ impl Spill {
 
     fn discard(&self, run: SpilledRun) {
         drop(run.tables);
-        discard(&*self.log, &run.blobs);
+        discard(&*self.log, self.origin, &run.blobs);
     }
 
     /// The newest spilled write of a key.

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_disk::codec::{Reader, push_varint};
+use plimsoll_disk::fork::Origin;
 use plimsoll_log::blob::{BlobId, BlobRef, BlobWriter};
 use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Kind, OutOfBudget};
@@ -124,6 +125,7 @@ pub(crate) struct WriteSet {
     spill: Spill,
     /// The most bytes of a record's body.
     body_limit_bytes: u64,
+    origin: Origin,
     /// Scratch space for encoding a write.
     encoded: Vec<u8>,
 }
@@ -139,6 +141,7 @@ impl WriteSet {
         body_limit_bytes: u64,
     ) -> Self {
         Self {
+            origin: Origin::here(),
             patience: Arc::clone(patience),
             log: Arc::clone(log),
             map: empty_map(patience),
@@ -505,6 +508,9 @@ pub(crate) fn as_write(stored: Stored<'_>) -> Write<'_> {
 
 impl Drop for WriteSet {
     fn drop(&mut self) {
+        if self.origin.is_foreign() {
+            return;
+        }
         // An abort: no record names these files. A file that cannot be removed now is swept at the next open.
         for blob in self.large_done.drain(..).filter(|_| !self.named.load(Ordering::Relaxed)) {
             let _ = self.log.discard_blob(blob.id);

@@ -88,6 +88,15 @@ pub enum Error {
     /// The store was closed, by this handle or by a clone of it: open it again.
     #[error("the store is closed; open it again")]
     Closed,
+    /// This process was forked from the one that opened the store, which is still its owner: open the store here.
+    #[error(
+        "process {pid} opened the store, and this one was forked from it: open the store in this process, or start processes in another way than \
+         by fork alone"
+    )]
+    InForkedChild {
+        /// The process id of the one that opened it.
+        pid: u32,
+    },
     /// The store was opened read-only.
     #[error("the store is open read-only")]
     ReadOnly,

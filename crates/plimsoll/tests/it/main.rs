@@ -21,6 +21,7 @@ mod deletes;
 mod dropped_keyspaces;
 mod errors;
 mod events;
+mod forks;
 mod forms;
 mod handles;
 mod held_log;

@@ -18,7 +18,8 @@ const ARROWS: [(&str, &[&str]); 8] = [
 ];
 
 /// Files that may hold unsafe code.
-const UNSAFE: [&str; 8] = [
+const UNSAFE: [&str; 10] = [
+    "disk/src/fork.rs",
     "disk/src/os/shared_words.rs",
     "memory/src/",
     "memory/tests/alloc.rs",
@@ -26,6 +27,7 @@ const UNSAFE: [&str; 8] = [
     "log/tests/alloc.rs",
     "plimsoll/tests/heap.rs",
     "plimsoll/tests/held_heap.rs",
+    "plimsoll/tests/it/forks.rs",
     "plimsoll/tests/it/tidy.rs",
 ];
 

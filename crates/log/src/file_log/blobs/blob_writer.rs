@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use plimsoll_disk::fork::Origin;
 use plimsoll_disk::vfs::{File, Open};
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, check_page, seal_page};
 use plimsoll_memory::pool::PoolFile;
@@ -40,6 +41,7 @@ pub(crate) struct FileBlobWriter {
     hash: u64,
     position: u64,
     finished: bool,
+    origin: Origin,
 }
 
 impl FileBlobWriter {
@@ -80,6 +82,7 @@ impl FileBlobWriter {
             hash: 0,
             position: 0,
             finished: false,
+            origin: Origin::here(),
         })
     }
 
@@ -222,7 +225,7 @@ impl BlobWriter for FileBlobWriter {
 
 impl Drop for FileBlobWriter {
     fn drop(&mut self) {
-        if !self.finished {
+        if !self.finished && !self.origin.is_foreign() {
             // If it cannot be removed now, the next sweep removes it.
             let _ = self.blobs.discard(self.id);
         }

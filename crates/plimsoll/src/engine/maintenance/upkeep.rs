@@ -49,6 +49,11 @@ impl Upkeep {
         *self = Self { evictor: None, _readers: None };
     }
 
+    /// Stops nothing: in a forked child there are no threads.
+    pub(crate) fn leak(&mut self) {
+        std::mem::forget(std::mem::replace(self, Self { evictor: None, _readers: None }));
+    }
+
     /// Frees some memory, unless a thread does it.
     pub(crate) fn step(&mut self) -> Progress {
         match &mut self.evictor {

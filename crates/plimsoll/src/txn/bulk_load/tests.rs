@@ -20,7 +20,7 @@ fn options() -> Options {
 }
 
 fn blob_files(store: &Path) -> usize {
-    let names = plimsoll_disk::os::OsDisk.list(&store.join("log")).unwrap();
+    let names = plimsoll_disk::os::OsDisk::new().list(&store.join("log")).unwrap();
     names.iter().filter(|entry| entry.name.ends_with(".blob")).count()
 }
 
@@ -115,7 +115,7 @@ fn rows_in_order_are_written_once_and_a_few_need_no_file() {
 }
 
 fn blob_bytes(store: &Path) -> u64 {
-    let names = plimsoll_disk::os::OsDisk.list(&store.join("log")).unwrap();
+    let names = plimsoll_disk::os::OsDisk::new().list(&store.join("log")).unwrap();
     let blobs = names.iter().filter(|entry| entry.name.ends_with(".blob"));
     blobs.map(|entry| std::fs::metadata(store.join("log").join(&entry.name)).unwrap().len()).sum()
 }

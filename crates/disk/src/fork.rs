@@ -1,0 +1,173 @@
+//! What a forked child may do with what its parent had open: nothing.
+//!
+//! A child has the memory and the descriptors of its parent, and none of its threads: a mutex that one of these held stays locked there, and a
+//! file that the child changes is the parent's. So:
+//! 1. What belongs to a process knows where it was made ([`Origin`]) and refuses its use elsewhere.
+//! 2. Locks of the system do not reach into a child. A lock is free when the last copy of its descriptor is closed: with a copy in a child, it would
+//!    outlive its holder. Before `fork` returns in the child, these descriptors refer to nothing there ([`opened`]).
+//! 3. Nor does memory that processes share: the child has private zeros in its place ([`mapped`]).
+//!
+//! A child that is made without the handlers of `fork`, by a bare `clone`, has none of this.
+#![allow(unsafe_code, reason = "asks the system to be told of forks, and exchanges descriptors and memory in a child")]
+
+use std::cell::RefCell;
+use std::ffi::c_int;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{DupFlags, dup3};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
+unsafe extern "C" {
+    fn pthread_atfork(
+        prepare: Option<unsafe extern "C" fn()>,
+        parent: Option<unsafe extern "C" fn()>,
+        child: Option<unsafe extern "C" fn()>,
+    ) -> c_int;
+}
+
+/// The number of forks between this process and the first one that asked.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// What a child does not get. No thread forks while another one holds this.
+static WITHHELD: Mutex<Withheld> = Mutex::new(Withheld { descriptors: Vec::new(), memory: Vec::new(), nothing: None });
+
+thread_local! {
+    /// Held by a thread while it forks.
+    static FORKING: RefCell<Option<MutexGuard<'static, Withheld>>> = const { RefCell::new(None) };
+}
+
+#[derive(Debug)]
+struct Withheld {
+    descriptors: Vec<RawFd>,
+    /// Address and bytes of mappings.
+    memory: Vec<(usize, usize)>,
+    /// What the descriptors refer to in a child.
+    nothing: Option<OwnedFd>,
+}
+
+fn withheld() -> MutexGuard<'static, Withheld> {
+    WITHHELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The process in which something was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin(u32);
+
+impl Origin {
+    /// This process.
+    pub fn here() -> Self {
+        hear_of_forks();
+        Self(FORKS.load(Ordering::Relaxed))
+    }
+
+    /// Whether it is another process, of which this one is a forked child. One load from memory.
+    #[inline]
+    pub fn is_foreign(self) -> bool {
+        // Relaxed: changed only where a process has one thread, before anything else happens there.
+        self.0 != FORKS.load(Ordering::Relaxed)
+    }
+}
+
+impl Default for Origin {
+    fn default() -> Self {
+        Self::here()
+    }
+}
+
+fn hear_of_forks() {
+    static ONCE: Once = Once::new();
+    if cfg!(any(miri, loom, shuttle)) {
+        return;
+    }
+    ONCE.call_once(|| {
+        // SAFETY: the handlers neither unwind nor do anything that a child of a process with threads must not.
+        let refused = unsafe { pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+        assert_eq!(refused, 0, "the system has no memory to note what is to be done at a fork");
+    });
+}
+
+extern "C" fn before() {
+    let _ = FORKING.try_with(|forking| *forking.borrow_mut() = Some(withheld()));
+}
+
+extern "C" fn in_parent() {
+    let _ = FORKING.try_with(|forking| drop(forking.borrow_mut().take()));
+}
+
+extern "C" fn in_child() {
+    // Relaxed: see `Origin::is_foreign`.
+    FORKS.fetch_add(1, Ordering::Relaxed);
+    let _ = FORKING.try_with(|forking| {
+        if let Some(mut withheld) = forking.borrow_mut().take() {
+            withheld.withhold();
+        }
+    });
+}
+
+impl Withheld {
+    /// Exchanges everything, once: the child may close descriptors and get their numbers for others. Allocates nothing.
+    fn withhold(&mut self) {
+        for (descriptor, nothing) in self.descriptors.iter().zip(self.nothing.iter().cycle()) {
+            // SAFETY: whoever noted it has it open, and is not there any more to use it; it is not closed here.
+            let mut there = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(*descriptor) });
+            let _ = dup3(nothing, &mut there, DupFlags::CLOEXEC);
+        }
+        for (address, bytes) in &self.memory {
+            let at = std::ptr::with_exposed_provenance_mut(*address);
+            let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
+            // SAFETY: exactly what whoever noted it has mapped, as words that any thread may change at any time.
+            let _ = unsafe { mmap_anonymous(at, *bytes, protection, flags) };
+        }
+        self.descriptors.clear();
+        self.memory.clear();
+    }
+}
+
+/// Something that a forked child does not get, until dropped: before what it is of is closed or unmapped.
+#[derive(Debug)]
+pub(crate) enum Kept {
+    Descriptor(RawFd),
+    Memory(usize),
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let mut withheld = withheld();
+        match self {
+            Self::Descriptor(own) => withheld.descriptors.retain(|descriptor| descriptor != own),
+            Self::Memory(own) => withheld.memory.retain(|(address, _)| address != own),
+        }
+    }
+}
+
+/// Opens what a forked child is not to have. No thread forks meanwhile.
+pub(crate) fn opened(open: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<(Kept, OwnedFd)> {
+    hear_of_forks();
+    let mut withheld = withheld();
+    if withheld.nothing.is_none() {
+        withheld.nothing = Some(eventfd(0, EventfdFlags::CLOEXEC)?);
+    }
+    let descriptor = open()?;
+    withheld.descriptors.push(descriptor.as_raw_fd());
+    Ok((Kept::Descriptor(descriptor.as_raw_fd()), descriptor))
+}
+
+/// From now on, this memory is private and zero in a forked child. It has to stay mapped until the answer is dropped.
+pub(crate) fn mapped<T>(base: NonNull<T>, bytes: usize) -> Kept {
+    hear_of_forks();
+    let address = base.as_ptr().expose_provenance();
+    withheld().memory.push((address, bytes));
+    Kept::Memory(address)
+}
+
+/// No thread forks until the answer is dropped: for a mutex of the whole process, which a child would find locked.
+pub(crate) fn none_meanwhile() -> impl Sized {
+    hear_of_forks();
+    withheld()
+}
