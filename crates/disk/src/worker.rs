@@ -17,6 +17,40 @@ use crate::thread::spawn;
 /// The longest sleep: clocks have bounds.
 const SLEEP_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// How long the threads of this process sleep if nothing happens: for tests of what a store costs that is idle.
+#[cfg(any(test, feature = "testing"))]
+pub mod sleeps {
+    use std::collections::BTreeMap;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+    use std::time::Duration;
+
+    static SLEEPS: Mutex<BTreeMap<String, Duration>> = Mutex::new(BTreeMap::new());
+
+    fn sleeps() -> MutexGuard<'static, BTreeMap<String, Duration>> {
+        SLEEPS.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn here() -> String {
+        let thread = std::thread::current();
+        format!("{} ({:?})", thread.name().unwrap_or_default(), thread.id())
+    }
+
+    /// The calling thread is about to sleep for so long.
+    pub(crate) fn note(time: Duration) {
+        sleeps().insert(here(), time);
+    }
+
+    /// The calling thread ends.
+    pub(super) fn end() {
+        sleeps().remove(&here());
+    }
+
+    /// The sleep of each thread that has a limit to it, by its name.
+    pub fn all() -> Vec<(String, Duration)> {
+        sleeps().iter().map(|(name, time)| (name.clone(), *time)).collect()
+    }
+}
+
 /// A worker's next move after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -76,6 +110,13 @@ impl Bell {
     /// Sleeps as `next` says, given the count of rings before the step; `None` if the worker is to end.
     fn wait(&self, next: Next, seen: u64) -> Option<Woken> {
         let is_asleep = |state: &mut State| !state.stopping && state.rings == seen;
+        #[cfg(any(test, feature = "testing"))]
+        match next {
+            Next::Within(time) => sleeps::note(time.min(SLEEP_MAX)),
+            Next::Rung => sleeps::note(SLEEP_MAX),
+            // It sleeps elsewhere, or not at all.
+            Next::Again | Next::End => {}
+        }
         let state = match next {
             Next::End => return None,
             Next::Again => self.state(),
@@ -124,6 +165,8 @@ impl Worker {
             while let (Some(reason), Some(seen)) = (woken, ears.rings()) {
                 woken = ears.wait(step(reason), seen);
             }
+            #[cfg(any(test, feature = "testing"))]
+            sleeps::end();
         };
         let thread = spawn(name, body)?;
         Ok(Self { name: name.to_owned(), bell: Arc::clone(bell), thread: Mutex::new(Some(thread)) })

@@ -259,6 +259,7 @@ impl Core {
             return Progress::Idle;
         }
         let bytes = if work.saver.is_due(now) {
+            work.rows_saver.come_along(now);
             self.note(Saved::Pages, work.saver.step(&self.context, &self.counts, now))
         } else if work.rows_saver.due() <= now {
             self.note(Saved::RowCache, work.rows_saver.step(&self.context, &self.counts, now))

@@ -109,6 +109,8 @@ impl SharedWords for OsWords {
     fn wait(&self, at: usize, seen: u64, patience: Duration) {
         let timeout =
             futex::Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
+        #[cfg(any(test, feature = "testing"))]
+        crate::worker::sleeps::note(patience);
         // Every outcome is a reason to look again.
         let _ = futex::wait(self.half(at), futex::Flags::empty(), seen as u32, Some(&timeout));
     }

@@ -36,10 +36,10 @@ const HELD_BY_NOBODY: &str = "by a process that is no member of it, such as a ch
 
 /// The longest time between two looks at the others: while something is committed, and otherwise.
 const LOOK: Duration = Duration::from_millis(500);
-const LOOK_IDLE: Duration = Duration::from_secs(10);
+const LOOK_IDLE: Duration = Duration::from_secs(20);
 
 /// The longest sleep of the thread that answers nudges: each one wakes it.
-const PULSE_SLEEP: Duration = Duration::from_secs(60);
+const PULSE_SLEEP: Duration = Duration::from_secs(600);
 
 /// The time between two looks while memory moves from one member to another.
 const LOOK_FITTING: Duration = Duration::from_millis(20);
@@ -201,7 +201,7 @@ impl Membership {
         }
         let (pool, space, committer) = (Arc::clone(pool), Arc::clone(space), Arc::clone(committer));
         let (members, is_ending) = (Arc::clone(&self.members), Arc::clone(&self.is_ending));
-        let mut before = Glsn::NONE;
+        let (mut before, mut was_keeper) = (Glsn::NONE, members.is_keeper());
         let step = move |_| {
             let seen = members.state();
             if is_ending.load(Ordering::Acquire) {
@@ -210,6 +210,10 @@ impl Membership {
             // What fails now is tried again at the next look; who needs it meanwhile gets the error.
             let needed = members.own_needs();
             let is_reading = look(&space, &committer, &members).unwrap_or(false);
+            if std::mem::replace(&mut was_keeper, members.is_keeper()) != was_keeper {
+                // What it has to flush from now on, others have committed.
+                committer.sequencer.alarm.ring_if_set();
+            }
             let newest = members.next();
             if newest == before && members.own_needs() != needed {
                 // The keeper looks seldom while nothing is committed.

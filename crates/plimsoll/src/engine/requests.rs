@@ -18,7 +18,7 @@ use crate::types::error::{Error, Lift, Result};
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The longest sleep of the thread that does what is asked for: each request wakes it.
-const SLEEP: Duration = Duration::from_secs(60);
+const SLEEP: Duration = Duration::from_secs(600);
 
 /// Merges everything: here, or where the index is written.
 pub(crate) fn compact(store: &Engine) -> Result<()> {

@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
+use plimsoll_disk::worker::Bell;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 
@@ -27,6 +28,30 @@ pub(crate) struct CommitSequencer {
     applied: AtomicU64,
     /// Why no more commits are accepted.
     poisoned: OnceLock<String>,
+    /// Rung by the next commit.
+    pub(crate) alarm: Alarm,
+}
+
+/// Wakes a thread that looks at what is committed, and sleeps while nothing is.
+#[derive(Debug, Default)]
+pub(crate) struct Alarm {
+    is_set: AtomicBool,
+    pub(crate) bell: Arc<Bell>,
+}
+
+impl Alarm {
+    /// From now on the next commit rings the bell. What was committed before is to be looked at after this.
+    pub(crate) fn set(&self) {
+        // SeqCst: either the commit sees this, or whoever looks afterwards sees the commit.
+        self.is_set.store(true, Ordering::SeqCst);
+    }
+
+    /// Rings the bell if that is wanted: one load from memory if not.
+    pub(crate) fn ring_if_set(&self) {
+        if self.is_set.load(Ordering::SeqCst) && self.is_set.swap(false, Ordering::SeqCst) {
+            self.bell.ring();
+        }
+    }
 }
 
 /// While it is held, no commit is in progress.
@@ -41,6 +66,7 @@ impl CommitSequencer {
             half_applied: AtomicBool::new(false),
             applied: AtomicU64::new(0),
             poisoned: OnceLock::new(),
+            alarm: Alarm::default(),
         }
     }
 
@@ -51,7 +77,8 @@ impl CommitSequencer {
 
     /// Everything up to `last`, which others have ordered, is applied.
     pub(crate) fn took_in(&self, _lock: &CommitLock<'_>, last: Glsn) {
-        self.applied.store(last.0, Ordering::Release);
+        self.applied.store(last.0, Ordering::SeqCst);
+        self.alarm.ring_if_set();
     }
 
     /// The last applied commit.
@@ -89,8 +116,9 @@ impl CommitSequencer {
         self.half_applied.store(true, Ordering::Release);
         let unwinding = PoisonOnUnwind(self);
         let last = apply(&submitted).map_err(|error| self.poison(&error.to_string()))?;
-        self.applied.store(last.0, Ordering::Release);
+        self.applied.store(last.0, Ordering::SeqCst);
         self.half_applied.store(false, Ordering::Release);
+        self.alarm.ring_if_set();
         std::mem::forget(unwinding);
         Ok(submitted)
     }

@@ -30,6 +30,9 @@ use crate::warm::segment::{HEADER_BYTES, Header, Kind, seal};
 use crate::warm::validation::shares_table_with_younger;
 use crate::warm::{Context, Counts, nanos};
 
+/// Rows that are due so soon after pages are saved with them.
+const TOGETHER_NANOS: u64 = 1_000_000_000;
+
 /// The part of a queue that one file holds, in words of 8 bytes: together 1 MiB.
 const PLACES_OF_A_FILE: u64 = (1 << 20) / 8;
 
@@ -121,6 +124,13 @@ impl RowsSaver {
     /// When the next work is due.
     pub(super) fn due(&self) -> u64 {
         if self.round.is_some() { 0 } else { self.due }
+    }
+
+    /// Pages are saved now. If rows were to be saved a little later, they are now, too: their thread wakes once for both.
+    pub(super) fn come_along(&mut self, now: u64) {
+        if self.due.saturating_sub(now) < TOGETHER_NANOS {
+            self.due = self.due.min(now);
+        }
     }
 
     /// Starts a round, or continues one until a file was written; returns the bytes charged to the allowance.

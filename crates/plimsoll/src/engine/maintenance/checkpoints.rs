@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
-use plimsoll_disk::worker::{Bell, Next, Woken, Worker};
+use plimsoll_disk::worker::{Next, Woken, Worker};
 use plimsoll_log::file_log::{FileLog, LONG_SEGMENT_BYTES};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
@@ -44,9 +44,10 @@ const AGE_MAX: Duration = Duration::from_secs(30);
 /// The active segment is sealed from this length on while writes continue. When writers are idle, the threshold is the one used at close.
 const LONG_SEGMENT_BUSY_BYTES: u64 = 16 << 20;
 
-/// The interval between looks: while there is something to watch, and otherwise.
+/// The interval between looks while there is something to watch. Otherwise the next commit wakes the thread,
 const LOOK: Duration = Duration::from_millis(500);
-const LOOK_IDLE: Duration = Duration::from_secs(2);
+/// or it looks after this time: reads alone may have left memory lent to rows that others want.
+const LOOK_IDLE: Duration = Duration::from_secs(120);
 
 /// While a store is being closed, a log folder with more files than this is not swept.
 const FEW_FILES: usize = 256;
@@ -131,9 +132,22 @@ impl Core {
                 let _ = core.sweep();
             }
             core.step();
-            Next::Within(if lock(&core.watch).is_watching() { LOOK } else { LOOK_IDLE })
+            Next::Within(if core.is_watching() { LOOK } else { LOOK_IDLE })
         };
-        Worker::start("plimsoll-checkpoint", &Arc::new(Bell::default()), || {}, step)
+        Worker::start("plimsoll-checkpoint", &self.context.sequencer.alarm.bell, || {}, step)
+    }
+
+    /// Whether something may become due soon. If not, the next commit rings the bell.
+    fn is_watching(&self) -> bool {
+        let is_watching = || {
+            let known = lock(&self.watch);
+            // One that follows others watches nothing; it is woken, too, when it takes the place of the keeper.
+            self.context.index.may_write() && (known.is_watching() || known.next != self.context.log.bounds().next)
+        };
+        is_watching() || {
+            self.context.sequencer.alarm.set();
+            is_watching()
+        }
     }
 
     fn sweep(&self) -> Result<()> {
