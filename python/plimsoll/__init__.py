@@ -15,7 +15,6 @@ import atexit as _atexit
 import os as _os
 from collections.abc import Mapping as _Mapping
 from collections.abc import MutableMapping as _MutableMapping
-from importlib.metadata import version as _version
 
 from . import _native
 from ._errors import (
@@ -81,7 +80,8 @@ from .fanout import FanoutCache
 from .persistent import Deque, Index
 from .recipes import memoize_stampede
 
-__version__: str = _version("plimsoll-db")
+# From the extension module: the package's metadata would take longer to find than a store to open.
+__version__: str = _native.__version__
 
 __all__ = [
     "AsyncWatch",

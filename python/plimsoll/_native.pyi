@@ -39,6 +39,7 @@ __all__ = [
     "Version",
     "Watch",
     "WriteMapping",
+    "__version__",
     "_after_fork_in_child",
     "_close_all",
     "in_memory",
@@ -46,6 +47,8 @@ __all__ = [
     "open",
     "verify",
 ]
+
+__version__: str
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")

@@ -1,13 +1,17 @@
-"""Watches for asyncio."""
+"""Watches for asyncio.
+
+asyncio is imported where it is used: it takes several times as long to import as the rest of the package, and a fleet of workers imports it at once.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from ._errors import Closed
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ._native import Change, Ticket, Watch
 
 # Seconds that a thread of the event loop's pool waits before it looks whether it is still wanted.
@@ -29,6 +33,8 @@ class AsyncWatch:
         return self
 
     async def __anext__(self) -> Change:
+        import asyncio
+
         while not self._closed:
             if self._waiting is None:
                 self._waiting = asyncio.ensure_future(asyncio.to_thread(self._step))
@@ -59,6 +65,8 @@ class AsyncWatch:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
+        import asyncio
+
         self.close()
         if self._waiting is not None:
             await asyncio.gather(self._waiting, return_exceptions=True)
@@ -67,4 +75,6 @@ class AsyncWatch:
 
 async def wait_for(ticket: Ticket) -> int:
     """Waits for a ticket in another thread."""
+    import asyncio
+
     return await asyncio.to_thread(ticket.wait)

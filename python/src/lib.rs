@@ -79,4 +79,7 @@ mod _native {
     use crate::watch::Watch;
     #[pymodule_export]
     use crate::write_mapping::WriteMapping;
+
+    #[pymodule_export]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
 }
