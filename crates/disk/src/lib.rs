@@ -1,7 +1,8 @@
 //! THE DOOR: all access to the outside of the process.
 //!
 //! Files ([`vfs`], with real files in [`os`], switchable page caching in [`switching`]; files in memory in [`mem`];
-//! with the feature `testing`, simulated faults in `lying`; what processes share in [`sharing`]; what a forked child may do in [`fork`]), memory of the system ([`machine`], [`room`]), time ([`clock`]), threads ([`thread`],
+//! with the feature `testing`, simulated faults in `lying`; what processes share in [`sharing`]; what a forked child may do in [`fork`]),
+//! memory of the system ([`machine`], [`room`]), its processors ([`processors`]), time ([`clock`]), threads ([`thread`],
 //! [`worker`]), randomness ([`random`]), the one checksum ([`checksum`]) and the encoding of integers ([`codec`]). The
 //! crates above never call the operating system themselves; this lets one seed replay a whole run.
 
@@ -21,6 +22,7 @@ pub mod machine;
 pub mod mem;
 pub mod os;
 mod path_error;
+pub mod processors;
 pub mod random;
 pub mod room;
 pub mod sharing;

@@ -18,8 +18,8 @@
 //!    nothing younger of its key (validation.rs).
 //! 2. A segment that is damaged, of another format, of another log, ahead of the log, or of a fork of it ends the restore with one warning,
 //!    and a writing process removes the files of its kind. Trouble with the image is never an error of the store.
-//! 3. Opening does not wait for the restore. The restore takes only free memory, and reads and writes no more than its allowance, of which
-//!    that of the first second may be used at once. Closing waits until the changed page segments are written, and as many of the changed rows as can be written in [`CLOSE_MILLIS`].
+//! 3. Opening does not wait for the restore. The restore takes only free memory and, where processors are short, little of their time
+//!    (pace.rs); it reads and writes no more than its allowance, of which that of the first second may be used at once. Closing waits until the changed page segments are written, and as many of the changed rows as can be written in [`CLOSE_MILLIS`].
 //! 4. An image is replaced only by a process that restored all of it, or had no room for the rest and stayed open for an interval. A short
 //!    run with a small budget leaves it unchanged, and so does a run that ends before the restore does. The image of rows is replaced
 //!    only by a process that stayed open for an interval.
@@ -30,6 +30,7 @@
 mod clear_ahead;
 mod files;
 pub(crate) mod image;
+mod pace;
 mod pages;
 mod restorer;
 mod rows;
@@ -58,6 +59,7 @@ use crate::rowcache::RowCache;
 use crate::types::events;
 use crate::types::lock::lock;
 use crate::types::stats::WarmStats;
+use crate::warm::pace::{Move, Pace};
 use crate::warm::restorer::{Restorer, Step};
 use crate::warm::rows_restorer::RowsRestorer;
 use crate::warm::rows_saver::RowsSaver;
@@ -72,6 +74,9 @@ const CLOSE_MILLIS: u64 = 150;
 
 /// The restore may use the allowance of this time at once, so that the first requests find what it restores.
 const AT_ONCE_NANOS: u64 = 1_000_000_000;
+
+/// Threads that the restore has beside its own: `clear_ahead`'s pauses before this one does.
+const HELPERS: u64 = 1;
 
 /// The environment of the warm image: its sources and its location.
 #[derive(Debug)]
@@ -234,8 +239,14 @@ impl Warm {
 impl Core {
     fn start_worker(self: &Arc<Self>) -> std::io::Result<Worker> {
         let core = Arc::clone(self);
+        let mut pace = None;
         let step = move |woken| {
             // The first step comes after the first pause, so that opening is not slowed down.
+            if !core.counts.restoring.load(Ordering::Relaxed) {
+                pace = None;
+            } else if let Move::Pause(pause) = pace.get_or_insert_with(|| Pace::of_this_thread(HELPERS)).next() {
+                return Next::Within(pause);
+            }
             if woken == Woken::TimedOut {
                 core.step();
             }

@@ -14,6 +14,7 @@ use plimsoll_memory::budget::{Budget, Kind as Memory};
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 
 use crate::warm::image::{self, RowsName};
+use crate::warm::pace::{Move, Pace};
 use crate::warm::{Context, Core};
 
 /// Chunks that are touched at a time: 2 MiB, as the system clears that much at once where it has huge pages.
@@ -32,13 +33,16 @@ pub(super) fn start(core: &Arc<Core>) -> Option<Worker> {
         return None;
     }
     let core = Arc::clone(core);
-    let mut progress = None;
+    let (mut progress, mut pace) = (None, None);
     let step = move |_| {
         let (total, touched) = progress.get_or_insert_with(|| (bytes_of_rows(&core.context), 0));
         let read = core.counts.row_bytes_read.load(Ordering::Relaxed);
         *touched = u64::max(*touched, in_memory(read));
         if *touched >= *total || !core.counts.restoring_rows.load(Ordering::Relaxed) {
             return Next::End;
+        }
+        if let Move::Pause(pause) = pace.get_or_insert_with(|| Pace::of_this_thread(0)).next() {
+            return Next::Within(pause);
         }
         match touch_block(&core.context.budget) {
             0 => Next::End,

@@ -248,9 +248,10 @@ impl Life {
             db.backup(&path).unwrap();
             self.backups.push((path, self.model.clone()));
         }
-        if self.threads && self.one_in(3) {
-            // On a busy machine its threads may not have had a turn yet.
-            let is_due = || db.stats().warm.restoring || db.stats().warm.bytes_written == 0;
+        if self.threads && !self.one_in(3) {
+            // On a busy machine its threads may not have had a turn yet, and the restore gives way.
+            let waits_for_save = self.one_in(2);
+            let is_due = || db.stats().warm.restoring || (waits_for_save && db.stats().warm.bytes_written == 0);
             let begun = Instant::now();
             while is_due() && begun.elapsed() < WAIT_MAX {
                 std::thread::sleep(Duration::from_millis(5));

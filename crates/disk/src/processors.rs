@@ -1,0 +1,135 @@
+//! Whether processors are short: threads that could run on this machine, and the time that one thread waits for a processor.
+#![allow(clippy::disallowed_methods, reason = "this is the door; these files are the kernel's")]
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+/// A thread's time so far, without that in which it slept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadTime {
+    /// Nanoseconds on a processor.
+    pub ran_nanos: u64,
+    /// Nanoseconds in which it could have run and had no processor.
+    pub queued_nanos: u64,
+}
+
+/// Reads the [`ThreadTime`] of the thread that made it.
+#[derive(Debug)]
+pub struct ThreadClock {
+    /// `None` if the system does not tell.
+    schedstat: Option<File>,
+}
+
+impl ThreadClock {
+    /// The clock of the calling thread.
+    pub fn of_this_thread() -> Self {
+        Self { schedstat: File::open("/proc/thread-self/schedstat").ok() }
+    }
+
+    /// The time so far; `None` if the system does not tell.
+    pub fn now(&self) -> Option<ThreadTime> {
+        thread_time(&read(self.schedstat.as_ref()?)?)
+    }
+}
+
+/// `ran queued slices`
+fn thread_time(text: &str) -> Option<ThreadTime> {
+    let mut numbers = text.split_whitespace().map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(ran_nanos)), Some(Ok(queued_nanos))) => Some(ThreadTime { ran_nanos, queued_nanos }),
+        _ => None,
+    }
+}
+
+/// Compares the threads of the machine that can run with its processors.
+#[derive(Debug)]
+pub struct Processors {
+    /// `None` if the system does not tell.
+    loadavg: Option<File>,
+    online: u64,
+}
+
+impl Processors {
+    /// Those of this machine.
+    pub fn of_this_machine() -> Self {
+        let online = fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|text| count(&text));
+        Self { loadavg: online.and_then(|_| File::open("/proc/loadavg").ok()), online: online.unwrap_or(0) }
+    }
+
+    /// How many threads have or want a processor beyond the number of processors, the caller included; `None` if the system does not tell.
+    pub fn threads_beyond(&self) -> Option<u64> {
+        Some(running(&read(self.loadavg.as_ref()?)?)?.saturating_sub(self.online))
+    }
+}
+
+/// Three averages, then `running/all` threads.
+fn running(text: &str) -> Option<u64> {
+    text.split_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
+}
+
+/// How many numbers there are in a list of ranges, as `0-3,8`.
+fn count(ranges: &str) -> Option<u64> {
+    let of_range = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+        Some(last.checked_sub(first)? + 1)
+    };
+    ranges.trim().split(',').map(of_range).sum()
+}
+
+/// Reads a short file of the kernel again.
+fn read(file: &File) -> Option<String> {
+    let mut text = [0; 128];
+    let len = file.read_at(&mut text, 0).ok()?;
+    Some(std::str::from_utf8(&text[..len]).ok()?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_writes_is_read() {
+        assert_eq!(thread_time("83 17 4\n"), Some(ThreadTime { ran_nanos: 83, queued_nanos: 17 }));
+        assert_eq!(thread_time(""), None);
+        assert_eq!(running("8.49 7.99 5.68 6/132 22944\n"), Some(6));
+        assert_eq!(running("8.49"), None);
+        assert_eq!(
+            (count("0\n"), count("0-1\n"), count("0-3,8,10-11\n"), count("none")),
+            (Some(1), Some(2), Some(7), None)
+        );
+    }
+
+    #[test]
+    fn the_time_on_a_processor_grows_with_work() {
+        let clock = ThreadClock::of_this_thread();
+        let Some(before) = clock.now() else { return };
+        let mut sum = 0_u64;
+        while clock.now().unwrap().ran_nanos < before.ran_nanos + 1_000_000 {
+            sum = std::hint::black_box(sum + 1);
+        }
+        assert!(sum > 0);
+    }
+
+    #[test]
+    fn many_threads_that_run_are_more_than_there_are_processors() {
+        let processors = Processors::of_this_machine();
+        if processors.threads_beyond().is_none() {
+            return;
+        }
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..processors.online + 2 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            while processors.threads_beyond().unwrap() < 2 {}
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}

@@ -1,0 +1,148 @@
+//! How the restore gives way: where processors are short, it pauses.
+//!
+//! Before each step, the threads of the machine that can run are compared with its processors. A container may have fewer of these, so a
+//! thread of the restore also compares its time on a processor with its time in the queue for one. A lower priority would do as much for
+//! those that want to run, and harm those that wait for a lock or a page that such a thread holds while it does not run.
+//!
+//! Laws:
+//! 1. The thread pauses between steps only: it holds no lock then.
+//! 2. While there are processors enough, there is no pause but the first.
+//! 3. A pause is bounded, and a portion of steps follows one of the longest kind however short processors are: the restore has at least
+//!    a sixteenth of a processor. To load a row again in a request takes longer than to restore it.
+
+use std::time::Duration;
+
+use plimsoll_disk::processors::{Processors, ThreadClock, ThreadTime};
+
+/// The first pause, and the longest. Each is twice the one before while processors are short.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(16);
+
+/// Steps are judged in portions of at least this time on a processor.
+const PORTION_NANOS: u64 = 1_000_000;
+
+/// A thread that wakes waits up to this time although a processor is free.
+const WAKING_NANOS: u64 = 300_000;
+
+/// The pace of one thread.
+#[derive(Debug)]
+pub(super) struct Pace {
+    processors: Processors,
+    clock: ThreadClock,
+    /// As many threads may want a processor and have none.
+    spare: u64,
+    /// The time at the beginning of the current portion.
+    begun: ThreadTime,
+    /// `None` before the first move.
+    gait: Option<Gait>,
+}
+
+/// What the thread does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Move {
+    Step,
+    Pause(Duration),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Gait {
+    /// The thread has slept since the last portion.
+    paused: bool,
+    /// The length of the pause: of the last one, or of the next.
+    pause: Duration,
+}
+
+impl Pace {
+    /// The pace of the calling thread. `spare`: as many threads may want a processor and have none.
+    pub(super) fn of_this_thread(spare: u64) -> Self {
+        let clock = ThreadClock::of_this_thread();
+        let begun = clock.now().unwrap_or_default();
+        Self { processors: Processors::of_this_machine(), clock, spare, begun, gait: None }
+    }
+
+    /// The next move. The first is a pause: how soon the thread runs after it tells something, too.
+    pub(super) fn next(&mut self) -> Move {
+        let is_crowded = self.processors.threads_beyond().is_some_and(|beyond| beyond > self.spare);
+        let now = self.clock.now().unwrap_or_default();
+        let portion = ThreadTime {
+            ran_nanos: now.ran_nanos.saturating_sub(self.begun.ran_nanos),
+            queued_nanos: now.queued_nanos.saturating_sub(self.begun.queued_nanos),
+        };
+        let gait = match self.gait {
+            None => Gait { paused: true, pause: PAUSE_MIN },
+            Some(gait) if portion.ran_nanos < PORTION_NANOS && gait.goes_on(is_crowded) => return Move::Step,
+            Some(gait) => gait.after(is_crowded || has_queued(portion)),
+        };
+        (self.gait, self.begun) = (Some(gait), now);
+        match gait.paused {
+            true => Move::Pause(gait.pause),
+            false => Move::Step,
+        }
+    }
+}
+
+impl Gait {
+    /// Whether a portion that was begun goes on.
+    fn goes_on(self, is_crowded: bool) -> bool {
+        // After a pause of the longest kind, whatever there is.
+        !self.paused && (!is_crowded || self.pause == PAUSE_MAX)
+    }
+
+    /// The gait after a portion in which processors were short, or not.
+    fn after(self, short: bool) -> Self {
+        match (short, self.paused) {
+            (false, _) => Self { paused: false, pause: PAUSE_MIN },
+            (true, false) => Self { paused: true, ..self },
+            (true, true) if self.pause == PAUSE_MAX => Self { paused: false, ..self },
+            (true, true) => Self { paused: true, pause: PAUSE_MAX.min(self.pause * 2) },
+        }
+    }
+}
+
+/// Whether a thread waited for much of its time. Of three threads on two processors each waits for a third: that is no reason to pause,
+/// as one of them may be the restore's own helper.
+fn has_queued(portion: ThreadTime) -> bool {
+    portion.queued_nanos > WAKING_NANOS && portion.queued_nanos > portion.ran_nanos / 3 * 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn millis(pauses: &[Gait]) -> Vec<u128> {
+        pauses.iter().map(|gait| if gait.paused { gait.pause.as_millis() } else { 0 }).collect()
+    }
+
+    #[test]
+    fn pauses_grow_while_processors_are_short_and_a_portion_follows_each_of_the_longest() {
+        let mut gait = Gait { paused: true, pause: PAUSE_MIN };
+        let mut gaits = Vec::new();
+        for _ in 0..12 {
+            gait = gait.after(true);
+            gaits.push(gait);
+        }
+        assert_eq!(millis(&gaits), [2, 4, 8, 16, 0, 16, 0, 16, 0, 16, 0, 16]);
+        assert!(gaits[4].goes_on(true) && !gaits[3].goes_on(true));
+    }
+
+    #[test]
+    fn a_free_processor_ends_the_pauses_and_makes_the_next_one_short() {
+        let free = Gait { paused: true, pause: PAUSE_MAX }.after(false);
+        assert_eq!(millis(&[free, free.after(false), free.after(true)]), [0, 0, 1]);
+        assert!(free.goes_on(false) && !free.goes_on(true));
+    }
+
+    #[test]
+    fn three_threads_on_two_processors_are_not_too_many_and_four_are() {
+        let portion = |ran_nanos, queued_nanos| ThreadTime { ran_nanos, queued_nanos };
+        assert!(!has_queued(portion(2_000_000, 1_000_000)));
+        assert!(has_queued(portion(2_000_000, 2_000_000)));
+        assert!(!has_queued(portion(0, 200_000)), "a thread that just woke");
+        assert!(has_queued(portion(0, 3_000_000)));
+    }
+
+    #[test]
+    fn the_first_move_is_a_pause() {
+        assert_eq!(Pace::of_this_thread(0).next(), Move::Pause(PAUSE_MIN));
+    }
+}
