@@ -41,7 +41,7 @@ const DROPPED_FOR_ONE: usize = 8;
 pub(crate) struct LargeValues {
     budget: Budget,
     entries: Mutex<Entries>,
-    /// Which keys may have an entry, so that a read of another key takes no lock. A bit is cleared only with all others.
+    /// Which keys may have an entry, so that a read of another key takes no lock. The bit of one that has is never cleared.
     filter: Box<[AtomicU64]>,
     hits: AtomicU64,
     insertions: AtomicU64,
@@ -55,6 +55,9 @@ struct Entries {
     by_hash: BTreeMap<u64, Arc<Entry>>,
     /// In the order in which they are dropped; one that was read since it came here goes back once.
     order: VecDeque<u64>,
+    /// Bits that were set in the filter since it was made from the entries, and room to make it again.
+    bits_set: usize,
+    spare: Vec<u64>,
 }
 
 /// A value, pinned by whoever holds it.
@@ -75,11 +78,12 @@ impl Entry {
 impl LargeValues {
     /// None yet.
     pub(crate) fn new(budget: &Budget) -> Option<Arc<Self>> {
-        let lease = budget.lease(Kind::Objects, FILTER_BITS / 8).ok()?;
+        let lease = budget.lease(Kind::Objects, 2 * FILTER_BITS / 8).ok()?;
         let filter = (0..FILTER_BITS / 64).map(|_| AtomicU64::new(0)).collect();
+        let spare = vec![0; (FILTER_BITS / 64) as usize];
         let values = Arc::new(Self {
             budget: budget.clone(),
-            entries: Mutex::default(),
+            entries: Mutex::new(Entries { spare, ..Entries::default() }),
             filter,
             hits: AtomicU64::new(0),
             insertions: AtomicU64::new(0),
@@ -130,6 +134,10 @@ impl LargeValues {
         }
         let (word, bit) = self.bit(hash);
         word.fetch_or(bit, Ordering::Relaxed);
+        entries.bits_set += 1;
+        if entries.bits_set > 2 * ENTRIES_MAX {
+            self.renew_filter(&mut entries);
+        }
         self.insertions.fetch_add(1, Ordering::Relaxed);
         drop(entries);
         drop(before);
@@ -189,7 +197,8 @@ impl LargeValues {
             let mut entries = self.lock();
             // Under the lock, under which bits are set.
             self.filter.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-            std::mem::take(&mut *entries)
+            entries.bits_set = 0;
+            (std::mem::take(&mut entries.by_hash), std::mem::take(&mut entries.order))
         };
         drop(dropped);
     }
@@ -203,14 +212,33 @@ impl LargeValues {
         }
     }
 
+    /// Forgets keys that have no entry any more. Each word is replaced at once: [`LargeValues::remove`] looks at the filter without the lock, and must
+    /// never miss the bit of an entry that is there.
+    fn renew_filter(&self, entries: &mut Entries) {
+        let Entries { by_hash, spare, bits_set, .. } = entries;
+        spare.fill(0);
+        for hash in by_hash.keys() {
+            let (word, bit) = place_of(*hash);
+            spare[word] |= bit;
+        }
+        self.filter.iter().zip(&*spare).for_each(|(word, bits)| word.store(*bits, Ordering::Relaxed));
+        *bits_set = by_hash.len();
+    }
+
     fn bit(&self, hash: u64) -> (&AtomicU64, u64) {
-        let bit = hash % FILTER_BITS;
-        (&self.filter[(bit / 64) as usize], 1 << (bit % 64))
+        let (word, bit) = place_of(hash);
+        (&self.filter[word], bit)
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The word and the bit of a key's hash in the filter.
+fn place_of(hash: u64) -> (usize, u64) {
+    let bit = hash % FILTER_BITS;
+    ((bit / 64) as usize, 1 << (bit % 64))
 }
 
 impl Entries {
@@ -293,6 +321,27 @@ mod tests {
         assert_eq!(there(), before);
         drop((lease, values));
         assert_eq!(budget.free_bytes() + budget.usage().of(Kind::Spare), 32 << 20);
+    }
+
+    #[test]
+    fn the_filter_forgets_keys_that_are_gone_and_none_that_is_there() {
+        let (_budget, values) = values(16 << 20);
+        let mut bits_most = 0;
+        for number in 0..5 * ENTRIES_MAX as u32 {
+            // Short ones: what is kept does not ask how long a value is.
+            assert!(values.offer(&number.to_be_bytes(), Glsn(1), b"v", || true));
+            if number >= 100 {
+                values.remove(&(number - 100).to_be_bytes());
+            }
+            if number % 1000 == 0 {
+                let bits: u32 = values.filter.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum();
+                bits_most = bits_most.max(bits as usize);
+                let last =
+                    (number.saturating_sub(99)..=number).filter(|n| found(&values, &n.to_be_bytes(), 1).is_some());
+                assert_eq!(last.count(), 100.min(number as usize + 1));
+            }
+        }
+        assert!(bits_most > ENTRIES_MAX && bits_most <= 2 * ENTRIES_MAX, "{bits_most}");
     }
 
     #[test]
