@@ -14,6 +14,8 @@ use crate::file_log::recovery::active::{Active, ActiveVisitor, follow_with_new_s
 use crate::file_log::recovery::assemble::assemble;
 use crate::file_log::recovery::find::{LogFiles, check_tables, find_files};
 use crate::file_log::segments::walk::walk_segment;
+use crate::file_log::shared::turn::{bury_behind, remove_unpublished};
+use crate::members::lock::Got;
 use crate::members::{Members, words};
 
 /// How often it tries again while others begin segments and trim.
@@ -107,9 +109,15 @@ fn begin_another(
     members: &Members,
     end: &words::End,
 ) -> Result<(), LogError> {
-    members.take_turn()?;
-    let begun = begin_in_turn(options, found, full, members, end);
-    members.turn.release();
+    let got = members.take_turn()?;
+    let is_active = members.end() == *end;
+    let begun = if is_active { begin_in_turn(options, found, full, members, end, got) } else { Ok(()) };
+    if begun.is_ok() && (is_active || got == Got::Clean) {
+        members.turn.release();
+    } else {
+        // What was left behind the last record is for the next one to bury.
+        members.turn.release_abandoned();
+    }
     begun
 }
 
@@ -119,9 +127,11 @@ fn begin_in_turn(
     full: Active,
     members: &Members,
     end: &words::End,
+    got: Got,
 ) -> Result<(), LogError> {
-    if members.end() != *end {
-        return Ok(());
+    if got == Got::Abandoned {
+        remove_unpublished(options, end)?;
+        bury_behind(options, members, &*full.file, end)?;
     }
     let got = members.take_sync(&|| false)?;
     let synced = sync_file(members, &options.budget, &*full.file, end, got);

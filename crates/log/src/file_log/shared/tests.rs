@@ -376,3 +376,30 @@ fn a_process_that_may_not_write_to_the_words_has_no_share_of_memory() {
     assert_eq!(one.members.memory_share(), Some(32 << 20));
     assert_eq!((watching.memory_share(), watching.grow().unwrap()), (None, None));
 }
+
+#[test]
+fn one_that_begins_a_segment_while_it_joins_buries_what_was_left_behind_the_last_record() {
+    let (disk, store) = mem_disk();
+    let large = Process::join_with(&disk, &store, true, 64 << 20, 512 << 20);
+    let entries: Vec<_> = (0..4000).map(|_| DraftEntry { stream: StreamId(9), parts: &[b"e"] }).collect();
+    for _ in 0..30 {
+        large.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap();
+    }
+    large.append("f");
+    let end = large.members.end();
+    let path = FileName::Segment(end.segment).path(&store.join("log"));
+    let file = disk.open(&path, Open::ReadWrite, Caching::Buffered).unwrap();
+    file.write_at(&[0xff; 300], u64::from(end.offset)).unwrap();
+    let mut turn = large.log.turn().unwrap().unwrap();
+    turn.begin().unwrap();
+    std::mem::forget(turn);
+    let Process { log, members } = large;
+    drop((log, members));
+    let small = Process::join_with(&disk, &store, false, 64 << 20, 16 << 20);
+    assert_eq!(small.members.end().segment, end.next);
+    let mut behind = vec![0xff; 300];
+    let n = file.read_at(&mut behind, u64::from(end.offset)).unwrap();
+    assert!(behind[..n].iter().all(|byte| *byte == 0));
+    small.append("g");
+    assert_eq!(small.texts().len(), 30 * 4000 + 2);
+}

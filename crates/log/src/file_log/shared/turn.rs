@@ -2,6 +2,7 @@
 
 use std::sync::MutexGuard;
 
+use plimsoll_disk::vfs::File;
 use plimsoll_memory::budget::Kind;
 
 use crate::draft::{Draft, Ticket};
@@ -10,11 +11,13 @@ use crate::file_log::append;
 use crate::file_log::files::names::FileName;
 use crate::file_log::files::zeros::write_zeros;
 use crate::file_log::open_log::OpenLog;
+use crate::file_log::options::FileLogOptions;
 use crate::file_log::shared::catch_up::catch_up;
 use crate::file_log::tail::order::Order;
 use crate::glsn::Glsn;
 use crate::members::Members;
 use crate::members::lock::Got;
+use crate::members::words::End;
 
 /// The right to order the next record: while it is held, no other member orders one. [`Turn::begin`] comes first.
 pub struct Turn<'a> {
@@ -74,7 +77,14 @@ impl<'a> Turn<'a> {
 /// that it names may be swept from now on.
 fn bury(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogError> {
     let end = members.end();
-    let (disk, dir) = (&log.env.options.disk, &log.env.options.dir);
+    remove_unpublished(&log.env.options, &end)?;
+    catch_up(log, members, order)?;
+    bury_behind(&log.env.options, members, &*order.file, &end)
+}
+
+/// Removes the segment that was begun behind the published end, if one was.
+pub(crate) fn remove_unpublished(options: &FileLogOptions, end: &End) -> Result<(), LogError> {
+    let (disk, dir) = (&options.disk, &options.dir);
     if end.next > end.segment {
         let unpublished = FileName::Segment(end.next).path(dir);
         if disk.entry(&unpublished)?.is_some() {
@@ -82,9 +92,17 @@ fn bury(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogEr
             disk.sync_dir(dir)?;
         }
     }
-    catch_up(log, members, order)?;
-    let file = &*order.file;
-    let mut staging = log.env.options.budget.take(Kind::Staging)?;
+    Ok(())
+}
+
+/// Writes zeros over what is in the active segment behind the published end, durably.
+pub(crate) fn bury_behind(
+    options: &FileLogOptions,
+    members: &Members,
+    file: &dyn File,
+    end: &End,
+) -> Result<(), LogError> {
+    let mut staging = options.budget.take(Kind::Staging)?;
     let (mut at, len) = (u64::from(end.offset), file.len()?);
     let mut is_dirty = false;
     while at < len {
