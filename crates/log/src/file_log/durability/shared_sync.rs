@@ -1,7 +1,8 @@
 //! One sync makes durable what all members of a log ([`crate::members`]) have ordered.
 //!
 //! Law: after a sync that was begun and not ended, everything that is not known to be durable is written again before the next sync: the system
-//! may have told of a failure to the process that ended, and takes the bytes for written since.
+//! may have told of a failure to the process that ended, and takes the bytes for written since. It may also have dropped them: if what is read is not what
+//! was ordered, the log is poisoned.
 
 use std::sync::Arc;
 
@@ -10,12 +11,15 @@ use plimsoll_memory::budget::{Budget, Kind};
 
 use crate::error::LogError;
 use crate::file_log::env::Env;
+use crate::file_log::files::names::FileName;
 use crate::file_log::files::rewrite::write_again;
+use crate::file_log::segments::header_file::read_header;
+use crate::file_log::segments::walk::{NoVisitor, Start, walk_on, walk_segment};
 use crate::format::BLOCK_BYTES;
 use crate::glsn::Glsn;
 use crate::members::Members;
 use crate::members::lock::Got;
-use crate::members::words::End;
+use crate::members::words::{Durable, End};
 
 /// The segment that this process writes to, and how far it knows the log.
 #[derive(Debug)]
@@ -71,6 +75,32 @@ fn check(members: &Members) -> Result<(), LogError> {
     Ok(())
 }
 
+/// Reads what is not known to be durable, and writes it again if it is what was ordered.
+fn write_unsynced_again(members: &Members, file: &dyn File, end: &End, staging: &mut [u8]) -> Result<(), LogError> {
+    let durable = members.durable();
+    let header = read_header(file, end.segment)?;
+    let limit = u64::from(end.offset);
+    let known = if durable.segment == end.segment { u64::from(durable.offset) } else { 0 };
+    if known == limit {
+        return Ok(());
+    }
+    let walked = if known > 0 {
+        let Durable { offset, next, chain, .. } = durable;
+        walk_on(file, &header, Start { offset, next, chain, timestamp: 0, epoch: 0 }, limit, staging, &mut NoVisitor)?
+    } else {
+        walk_segment(file, &header, limit, staging, &mut NoVisitor)?
+    };
+    if (walked.end, walked.next, walked.chain) != (end.offset, end.next, end.chain) {
+        return Err(LogError::Corrupt {
+            glsn: walked.next,
+            file: FileName::Segment(end.segment).name(),
+            offset: u64::from(walked.end),
+            what: "what was ordered is not there after a sync that was not ended".to_owned(),
+        });
+    }
+    write_again(file, known / BLOCK_BYTES as u64 * BLOCK_BYTES as u64, limit, staging)
+}
+
 /// Under the lock of syncs: makes the active segment, whose `file` this is, durable up to `end`.
 pub(crate) fn sync_file(
     members: &Members,
@@ -80,10 +110,15 @@ pub(crate) fn sync_file(
     got: Got,
 ) -> Result<(), LogError> {
     if got == Got::Abandoned {
-        let durable = members.durable();
-        let mut staging = budget.take(Kind::Staging)?;
-        let known = if durable.segment == end.segment { u64::from(durable.offset) } else { 0 };
-        write_again(file, known / BLOCK_BYTES as u64 * BLOCK_BYTES as u64, u64::from(end.offset), &mut staging)?;
+        let written = match budget.take(Kind::Staging) {
+            Ok(mut staging) => write_unsynced_again(members, file, end, &mut staging),
+            // Not charged, as the commits of all members wait for it.
+            Err(_) => write_unsynced_again(members, file, end, &mut vec![0; 2 * BLOCK_BYTES]),
+        };
+        if let Err(LogError::Corrupt { .. }) = &written {
+            members.poison();
+        }
+        written?;
     }
     if let Err(error) = file.sync() {
         members.poison();

@@ -403,3 +403,37 @@ fn one_that_begins_a_segment_while_it_joins_buries_what_was_left_behind_the_last
     small.append("g");
     assert_eq!(small.texts().len(), 30 * 4000 + 2);
 }
+
+/// A member has ordered a record and another one has taken it in; a sync of it was begun and not ended.
+fn half_synced() -> (Arc<dyn Disk>, PathBuf, Process, Process, Glsn) {
+    let (disk, store) = mem_disk();
+    let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
+    one.append("a");
+    let entries = [DraftEntry { stream: StreamId(9), parts: &[b"b"] }];
+    let glsn = one.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap().last;
+    two.log.catch_up().unwrap();
+    one.members.take_sync(&|| false).unwrap();
+    one.members.sync.release_abandoned();
+    (disk, store, one, two, glsn)
+}
+
+#[test]
+fn what_an_abandoned_sync_has_lost_is_not_made_durable() {
+    let (disk, store, one, two, glsn) = half_synced();
+    let durable = one.members.durable();
+    let path = FileName::Segment(durable.segment).path(&store.join("log"));
+    let file = disk.open(&path, Open::ReadWrite, Caching::Buffered).unwrap();
+    // The system has dropped the pages that it could not write.
+    file.write_at(&[0; 100], u64::from(durable.offset)).unwrap();
+    let failed = two.log.wait_durable(glsn);
+    assert!(matches!(failed, Err(LogError::Poisoned { .. })), "{failed:?}");
+    assert!(one.members.is_poisoned());
+    assert_eq!(one.members.durable_glsn(), Glsn(1));
+}
+
+#[test]
+fn an_abandoned_sync_is_ended_without_memory() {
+    let (_disk, _store, _one, two, glsn) = half_synced();
+    two.log.log.env.options.budget.fail_after(0);
+    two.log.wait_durable(glsn).unwrap();
+}
