@@ -15,6 +15,7 @@ pub mod keeping;
 pub(crate) mod lock;
 pub mod reading;
 pub(crate) mod requests;
+pub(crate) mod tries;
 pub(crate) mod words;
 
 use std::fmt;
@@ -33,6 +34,7 @@ use crate::members::keeping::Keeping;
 use crate::members::lock::{Got, MemberLock, Places};
 use crate::members::reading::Access;
 pub use crate::members::requests::Asked;
+use crate::members::tries::Tries;
 use crate::members::words::{
     BLOB_MARK, Durable, ENTRIES_MAX, End, FLUSH_WANTED, FOLLOWERS, INSTANCE, KEEPER, LOG_FIRST, MAGIC, MANIFEST, NEWS,
     POISON, Published, SLOT_WORDS, SLOTS, SLOTS_AT, STATE, SYNC, Slot, SlotWord, TURN, WORDS,
@@ -62,6 +64,7 @@ pub struct Members {
     /// Held by an append, under the log's own order.
     pub(crate) turn: MemberLock,
     own_turn: Mutex<()>,
+    pub(crate) turn_tries: Tries,
     /// Held across a sync, under the log's own.
     pub(crate) sync: MemberLock,
     keeping: Keeping,
@@ -149,6 +152,7 @@ impl Members {
             end: Published::end(),
             durable: Published::durable(),
             own_turn: Mutex::new(()),
+            turn_tries: Tries::default(),
             keeping: Keeping::default(),
             slot: SLOTS,
             has_left: AtomicBool::new(false),
@@ -223,7 +227,7 @@ impl Members {
 
     /// Takes the turn.
     pub(crate) fn take_turn(&self) -> Result<Got, LogError> {
-        self.turn.take(self.patience, self.here(), &|| false)
+        self.turn_tries.counted(|| self.turn.take(self.patience, self.here(), &|| false))
     }
 
     /// Takes the lock of syncs, unless it is not wanted any more.

@@ -130,7 +130,8 @@ impl MemberLock {
         }
     }
 
-    fn stalled(&self) -> LogError {
+    /// The error of one that waits for its holder no longer.
+    pub(crate) fn stalled(&self) -> LogError {
         let words = self.words.words();
         let holder = words[self.places.holder].load(Ordering::Relaxed);
         let since_micros = words[self.places.since].load(Ordering::Relaxed);

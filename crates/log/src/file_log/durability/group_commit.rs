@@ -41,6 +41,10 @@ struct State {
     /// Expected size of the next group.
     expected: usize,
     cause: Option<String>,
+    /// The groups that were begun.
+    groups: u64,
+    /// The last one that waited too long for another process, and its error.
+    stalled: Option<(u64, LogError)>,
 }
 
 /// Waiters for new entries to read.
@@ -53,7 +57,7 @@ struct Followers {
 
 impl GroupCommit {
     pub(crate) fn new(durable: Position, on_poison: Option<fn(&str)>) -> Self {
-        let state = State { leading: false, durable, expected: 0, cause: None };
+        let state = State { leading: false, durable, expected: 0, cause: None, groups: 0, stalled: None };
         Self {
             state: Mutex::new(state),
             synced: Condvar::new(),
@@ -127,6 +131,7 @@ impl GroupCommit {
         }
         self.arrived.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state();
+        let before = state.groups;
         loop {
             if state.durable.glsn >= glsn {
                 return Ok(());
@@ -134,21 +139,21 @@ impl GroupCommit {
             if state.cause.is_some() {
                 return Err(state.poison());
             }
+            // Of a group that was begun since: this one has waited as long. Each by itself, the last of many would wait for the patience of all.
+            if let Some((_, stalled)) = state.stalled.as_ref().filter(|(group, _)| *group > before) {
+                return Err(stalled.clone());
+            }
             if state.leading {
                 state = self.synced.wait(state).expect("no code under this lock panics");
                 continue;
             }
             state.leading = true;
+            state.groups += 1;
             let expected = state.expected;
             drop(state);
             self.gather(expected, clock);
             let group = self.arrived.swap(0, Ordering::Relaxed);
-            let result = write_and_sync();
-            let stalled = result.as_ref().err().filter(|error| matches!(error, LogError::Stalled { .. })).cloned();
-            state = self.end_group(group, result);
-            if let Some(stalled) = stalled {
-                return Err(stalled);
-            }
+            state = self.end_group(group, write_and_sync());
         }
     }
 
@@ -200,8 +205,10 @@ impl GroupCommit {
         let mut state = self.state();
         state.leading = false;
         state.expected = group + self.arrived.load(Ordering::Relaxed);
-        if let Ok(end) = &result {
-            self.set_durable(&mut state, end);
+        match result {
+            Ok(end) => self.set_durable(&mut state, &end),
+            Err(stalled @ LogError::Stalled { .. }) => state.stalled = Some((state.groups, stalled)),
+            Err(_) => {}
         }
         self.synced.notify_all();
         drop(state);
@@ -222,5 +229,32 @@ impl GroupCommit {
 impl State {
     fn poison(&self) -> LogError {
         LogError::Poisoned { cause: self.cause.clone().unwrap_or_default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_disk::clock::SystemClock;
+
+    use super::*;
+
+    #[test]
+    fn those_that_wait_for_another_process_together_give_up_together() {
+        let group = GroupCommit::new(Position { glsn: Glsn::NONE, chain: 0 }, None);
+        let (clock, syncs) = (SystemClock::new(), AtomicUsize::new(0));
+        let stalled = LogError::Stalled { pid: Some(7), since_micros: 0 };
+        let sync = || {
+            syncs.fetch_add(1, Ordering::Relaxed);
+            clock.sleep(Duration::from_millis(100));
+            Err(stalled.clone())
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| assert!(matches!(group.wait(Glsn(1), &clock, &sync), Err(LogError::Stalled { .. }))));
+            }
+        });
+        // One waits from the start, and the others, which came while it did, once more.
+        assert!(syncs.into_inner() < 6);
+        group.check().unwrap();
     }
 }

@@ -437,3 +437,20 @@ fn an_abandoned_sync_is_ended_without_memory() {
     two.log.log.env.options.budget.fail_after(0);
     two.log.wait_durable(glsn).unwrap();
 }
+
+#[test]
+fn threads_that_wait_for_the_turn_together_give_up_together() {
+    let (disk, store) = mem_disk();
+    let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
+    let _turn = one.log.turn().unwrap().unwrap();
+    let (clock, threads) = (SystemClock::new(), 8);
+    let begun = clock.monotonic_nanos();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| assert!(matches!(two.log.turn(), Err(LogError::Stalled { .. }))));
+        }
+    });
+    // One waits from the start, and the others, which came while it did, once more.
+    let waited = Duration::from_nanos(clock.monotonic_nanos() - begun);
+    assert!(waited < threads * Duration::from_millis(200), "{waited:?}");
+}

@@ -32,8 +32,12 @@ pub struct Turn<'a> {
 impl<'a> Turn<'a> {
     /// Waits for the turn. No other lock of the log is held meanwhile: others read on.
     pub(crate) fn take(log: &'a OpenLog, members: &'a Members) -> Result<Self, LogError> {
+        let came = members.turn_tries.came();
         let own = members.own_turn();
         check(log, members)?;
+        if members.turn_tries.gave_up_since(came) {
+            return Err(members.turn.stalled());
+        }
         let got = members.take_turn()?;
         Ok(Self { log, members, got, order: None, _own: own })
     }
