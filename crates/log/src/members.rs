@@ -70,6 +70,8 @@ pub struct Members {
     keeping: Keeping,
     slot: usize,
     has_left: AtomicBool,
+    /// Held while files of the log are removed.
+    removing: Mutex<()>,
     /// `None`: without the right to write to the words there is no slot.
     slot_lock: Option<Box<dyn LockFile>>,
     access: Access,
@@ -156,6 +158,7 @@ impl Members {
             keeping: Keeping::default(),
             slot: SLOTS,
             has_left: AtomicBool::new(false),
+            removing: Mutex::new(()),
             slot_lock: None,
             access,
             instance: AtomicU64::new(words.words()[INSTANCE].load(Ordering::SeqCst)),

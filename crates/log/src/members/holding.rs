@@ -4,8 +4,8 @@
 //! after it has said so. So one of the two sees the other: a member that was stopped in the middle of removing is not waited for. What it said it
 //! frees is gone for who holds the files; the blob files that it removes are named by no record and no run, and never will be.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::error::LogError;
@@ -67,6 +67,8 @@ impl Members {
 
     /// Runs `remove`, which removes files of the log, unless another member holds them; then returns `None`.
     pub fn unless_held<T>(&self, remove: impl FnOnce(&Removal<'_>) -> T) -> Option<T> {
+        // The word is one for all threads of a process.
+        let _alone = self.removing.lock().unwrap_or_else(PoisonError::into_inner);
         // Either this is seen by who holds the files next, or its hold is seen here.
         self.set(SlotWord::Removing, REMOVES);
         let before = self.removed();
@@ -151,5 +153,20 @@ mod tests {
         let held = other.hold_files().unwrap();
         assert_eq!(held.gone_below(), Glsn::NONE);
         assert_eq!(stopped.unless_held(|_| ()), None);
+    }
+
+    #[test]
+    fn two_threads_of_a_process_do_not_remove_files_at_once() {
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+        let (one, other) = (members(&disk, true), members(&disk, false));
+        let is_removing = || other.others().unwrap()[0].removes_below.is_some();
+        std::thread::scope(|scope| {
+            one.unless_held(|_| {
+                scope.spawn(|| one.unless_held(|_| ()));
+                SystemClock::new().sleep(Duration::from_millis(50));
+                assert!(is_removing());
+            });
+        });
+        assert!(!is_removing());
     }
 }
