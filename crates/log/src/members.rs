@@ -70,6 +70,8 @@ pub struct Members {
     keeping: Keeping,
     slot: usize,
     has_left: AtomicBool,
+    /// What this one has said in its slot.
+    said: [AtomicU64; SLOT_WORDS],
     /// Held while files of the log are removed.
     removing: Mutex<()>,
     /// `None`: without the right to write to the words there is no slot.
@@ -158,6 +160,7 @@ impl Members {
             keeping: Keeping::default(),
             slot: SLOTS,
             has_left: AtomicBool::new(false),
+            said: [const { AtomicU64::new(0) }; SLOT_WORDS],
             removing: Mutex::new(()),
             slot_lock: None,
             access,
@@ -546,6 +549,7 @@ impl Members {
         if self.has_left.load(Ordering::SeqCst) || !self.may_write_words() {
             return;
         }
+        self.said[word as usize].store(value, Ordering::SeqCst);
         self.slot_word(self.slot, word).store(value, Ordering::SeqCst);
     }
 }

@@ -104,7 +104,7 @@ impl Members {
         (0..SLOTS).filter(|slot| self.budget_word(*slot, SlotWord::Pid) > 0)
     }
 
-    fn budget_word(&self, slot: usize, word: SlotWord) -> u64 {
+    pub(super) fn budget_word(&self, slot: usize, word: SlotWord) -> u64 {
         self.slot_word(slot, word).load(Ordering::SeqCst)
     }
 

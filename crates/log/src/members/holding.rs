@@ -40,6 +40,7 @@ impl Members {
         if !self.may_write_words() {
             return Ok(Held { members: Arc::clone(self), gone_below: Glsn::NONE });
         }
+        self.said[SlotWord::Holds as usize].fetch_add(1, Ordering::SeqCst);
         self.slot_word(self.slot, SlotWord::Holds).fetch_add(1, Ordering::SeqCst);
         let mut held = Held { members: Arc::clone(self), gone_below: Glsn::NONE };
         for _ in 0..REMOVAL_PATIENCE.min(self.patience).as_millis().max(1) {
@@ -110,7 +111,11 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if self.members.may_write_words() && !self.members.has_left.load(Ordering::SeqCst) {
-            self.members.slot_word(self.members.slot, SlotWord::Holds).fetch_sub(1, Ordering::SeqCst);
+            self.members.said[SlotWord::Holds as usize].fetch_sub(1, Ordering::SeqCst);
+            // Cleared, if a first member has made the words anew.
+            let less = |holds: u64| holds.checked_sub(1);
+            let holds = self.members.slot_word(self.members.slot, SlotWord::Holds);
+            let _ = holds.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
             self.members.tell();
         }
     }

@@ -19,7 +19,7 @@ use plimsoll_disk::vfs::Disk;
 
 use crate::error::LogError;
 use crate::glsn::Glsn;
-use crate::members::words::{INSTANCE, MAGIC, MEMORY_TOTAL, SLOTS, SLOTS_AT, STATE, Slot, SlotWord, WORDS};
+use crate::members::words::{INSTANCE, MAGIC, MEMORY_TOTAL, SLOT_WORDS, SLOTS, SLOTS_AT, STATE, Slot, SlotWord, WORDS};
 use crate::members::{LAYOUT, Member, Members, WORDS_FILE, slot_path};
 
 /// How often one that cannot be woken looks for news.
@@ -132,11 +132,14 @@ impl Members {
         Ok(if self.follows.load(Ordering::SeqCst) { self.durable_glsn() } else { Glsn::NONE })
     }
 
-    /// The first member has made the words anew and may not have kept this one's.
+    /// The first member has made the words anew and may not have kept this one's: they say what they said.
     fn come_back(&self) {
         if self.slot < SLOTS && self.slot_word(self.slot, SlotWord::Pid).load(Ordering::SeqCst) == 0 {
-            self.set(SlotWord::Reads, 1);
-            self.set(SlotWord::Pid, u64::from(std::process::id()));
+            // The process last: the others look at a slot that has one.
+            for at in (0..SLOT_WORDS).rev() {
+                let word = &self.words.words()[Slot::of(self.slot).0 + at];
+                word.store(self.said[at].load(Ordering::SeqCst), Ordering::SeqCst);
+            }
         }
     }
 
@@ -187,9 +190,10 @@ impl Members {
         let is_known = self.word(MAGIC) == LAYOUT;
         let (instance, total) = (self.word(INSTANCE), self.word(MEMORY_TOTAL));
         words[MAGIC].store(0, Ordering::SeqCst);
-        let readers = if is_known { self.others()? } else { Vec::new() };
-        words[1..SLOTS_AT].iter().for_each(|word| word.store(0, Ordering::SeqCst));
+        // First, and never cleared: whoever is killed in between has begun an instance, too.
         words[INSTANCE].store(instance.wrapping_add(1), Ordering::SeqCst);
+        let readers = if is_known { self.others()? } else { Vec::new() };
+        (1..SLOTS_AT).filter(|at| *at != INSTANCE).for_each(|at| words[at].store(0, Ordering::SeqCst));
         if !readers.is_empty() {
             words[MEMORY_TOTAL].store(total, Ordering::SeqCst);
         }
@@ -224,4 +228,48 @@ pub fn tell_readers_of_one_alone(disk: &dyn Disk, store: &Path) -> Result<(), Lo
 fn is_forbidden(error: &LogError) -> bool {
     let forbidden = [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem];
     matches!(error, LogError::Io { kind, .. } if forbidden.contains(kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_disk::clock::SystemClock;
+    use plimsoll_disk::mem::MemDisk;
+
+    use super::*;
+    use crate::members::NO_BLOB;
+
+    #[test]
+    fn a_reader_that_outlives_its_writers_says_again_what_it_had_said() {
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+        let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
+        let patience = Duration::from_millis(100);
+        let write = || {
+            let members = Members::join(&disk, &clock, store, patience).unwrap();
+            members.begin(true, 7, 0).unwrap();
+            members.joined();
+            members
+        };
+        let first = write();
+        let reader = Arc::new(Members::join_to_read(&disk, &clock, store, patience).unwrap());
+        assert!(reader.begin_to_read(8, 1).unwrap());
+        reader.first_budget(None, 32 << 20, 16 << 20).unwrap();
+        reader.joined();
+        reader.set_floor(Glsn(5));
+        reader.set_checkpoint(Glsn(4));
+        let held = reader.hold_files().unwrap();
+        let said = first.others().unwrap();
+        first.leave().unwrap();
+        first.left();
+        // As if one had had the store for itself.
+        first.words.words()[MAGIC].store(ALONE, Ordering::SeqCst);
+        let second = write();
+        assert_eq!(second.others().unwrap(), []);
+        reader.newest().unwrap();
+        assert_eq!(second.others().unwrap(), said);
+        assert_eq!(second.oldest_blob_pin().unwrap(), NO_BLOB);
+        assert_eq!(reader.budget_word(reader.slot, SlotWord::Wanted), 32 << 20);
+        assert!(second.are_files_held());
+        drop(held);
+        assert!(!second.are_files_held());
+    }
 }

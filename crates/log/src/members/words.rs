@@ -80,7 +80,7 @@ impl Slot {
 /// A word of a slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SlotWord {
-    /// 0: the slot is free.
+    /// 0: the slot is free. Its first word.
     Pid,
     Floor,
     Checkpoint,
