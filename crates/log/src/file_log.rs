@@ -258,8 +258,11 @@ impl FileLog {
         if let Some(sealer) = &self.sealer {
             sealer.stop();
         }
+        // What another thread is ordering is synced, too. Later ones find the log closed.
+        let own_turn = self.log.env.members().filter(|_| !is_last).map(Members::own_turn_if_free_soon);
         let ended = if is_last { self.end_in_order() } else { self.sync_published() };
         self.log.durability.group.close();
+        drop(own_turn);
         self.log.durability.unlock_folder();
         ended
     }

@@ -21,7 +21,7 @@ pub(crate) mod words;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
@@ -229,6 +229,18 @@ impl Members {
     /// The process's own part of the turn, taken before the members'.
     pub(crate) fn own_turn(&self) -> MutexGuard<'_, ()> {
         self.own_turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`Members::own_turn`]; `None` if the thread that has it waits longer for another member than a turn is waited for.
+    pub(crate) fn own_turn_if_free_soon(&self) -> Option<MutexGuard<'_, ()>> {
+        for _ in 0..self.patience.as_millis().max(1) {
+            match self.own_turn.try_lock() {
+                Ok(own) => return Some(own),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => self.turn.sleep(),
+            }
+        }
+        None
     }
 
     /// Takes the turn.

@@ -137,10 +137,11 @@ impl DurabilityState {
     /// Makes durable what this process has ordered, or taken in; one sync serves all members.
     fn sync_with(&self, members: &Members) -> Result<End, LogError> {
         let (mut end, wanted) = {
+            // Nothing is written: what is published is in the file, and what is not may be written under the turn only.
             let mut writer = self.writer()?;
-            let end = writer.write_out(&self.tail)?;
             writer.take_unsynced();
-            (end, Wanted { file: Arc::clone(&writer.file), segment: self.tail.read().first, next: end.next })
+            let tail = self.tail.read();
+            (tail.end, Wanted { file: Arc::clone(&writer.file), segment: tail.first, next: tail.end.next })
         };
         let published = members.end();
         if published.next < end.next {

@@ -130,6 +130,11 @@ impl MemberLock {
         }
     }
 
+    /// Sleeps for as long as between two tries.
+    pub(crate) fn sleep(&self) {
+        self.clock.sleep(SLEEP);
+    }
+
     /// The error of one that waits for its holder no longer.
     pub(crate) fn stalled(&self) -> LogError {
         let words = self.words.words();

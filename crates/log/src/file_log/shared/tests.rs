@@ -454,3 +454,20 @@ fn threads_that_wait_for_the_turn_together_give_up_together() {
     let waited = Duration::from_nanos(clock.monotonic_nanos() - begun);
     assert!(waited < threads * Duration::from_millis(200), "{waited:?}");
 }
+
+#[test]
+fn a_member_that_leaves_waits_for_the_commit_that_one_of_its_threads_orders() {
+    let (disk, store) = mem_disk();
+    let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
+    let mut turn = one.log.turn().unwrap().unwrap();
+    let glsn = std::thread::scope(|scope| {
+        let closing = scope.spawn(|| one.log.close_as(false));
+        SystemClock::new().sleep(Duration::from_millis(50));
+        let entries = [DraftEntry { stream: StreamId(9), parts: &[b"a"] }];
+        let ticket = turn.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }).unwrap();
+        drop(turn);
+        closing.join().unwrap().unwrap();
+        ticket.last
+    });
+    assert_eq!(two.members.durable_glsn(), glsn);
+}
