@@ -27,6 +27,10 @@ impl Asked {
     }
 }
 
+fn bit_of(number: u64) -> u64 {
+    1 << (number % 64)
+}
+
 impl Members {
     /// Asks the keeper to compact the index; returns the request's number.
     pub fn ask_to_compact(&self) -> u64 {
@@ -53,7 +57,7 @@ impl Members {
     /// Whether a request was done (`true`) or failed; `None`: not yet.
     pub fn answer(&self, what: Asked, number: u64) -> Option<bool> {
         let words = what.words();
-        (self.word(words.done) >= number).then(|| self.word(words.failed) < number)
+        (self.word(words.done) >= number).then(|| self.word(words.failed) & bit_of(number) == 0)
     }
 
     /// The number of the last request that is not done yet.
@@ -65,10 +69,44 @@ impl Members {
     /// All requests up to `number` are done, or have failed. Law: only the keeper calls this.
     pub fn answered(&self, what: Asked, number: u64, is_done: bool) {
         let words = what.words();
-        if !is_done {
-            self.words.words()[words.failed].fetch_max(number, Ordering::SeqCst);
+        let before = self.word(words.done);
+        let answered = (before + 1..=number).rev().take(64).fold(0, |bits, number| bits | bit_of(number));
+        let failed = &self.words.words()[words.failed];
+        if is_done {
+            failed.fetch_and(!answered, Ordering::SeqCst);
+        } else {
+            failed.fetch_or(answered, Ordering::SeqCst);
         }
         self.words.words()[words.done].fetch_max(number, Ordering::SeqCst);
         self.tell();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use plimsoll_disk::clock::{Clock, SystemClock};
+    use plimsoll_disk::mem::MemDisk;
+    use plimsoll_disk::vfs::Disk;
+
+    use super::*;
+
+    #[test]
+    fn a_request_that_was_done_stays_done_when_a_later_one_fails() {
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let members = Members::join(&disk, &clock, Path::new("/"), Duration::from_millis(100)).unwrap();
+        members.begin(true, 7, 0).unwrap();
+        let [first, second, third, fourth] = [(); 4].map(|()| members.ask_to_compact());
+        members.answered(Asked::Compact, first, true);
+        members.answered(Asked::Compact, third, false);
+        let answer = |number| members.answer(Asked::Compact, number);
+        assert_eq!([first, second, third, fourth].map(answer), [Some(true), Some(false), Some(false), None]);
+        assert_eq!(members.answer(Asked::Trim, members.ask_to_trim(Glsn(1))), None);
+        members.answered(Asked::Compact, fourth, true);
+        assert_eq!([third, fourth].map(answer), [Some(false), Some(true)]);
     }
 }

@@ -64,7 +64,7 @@ pub(super) struct Request {
     pub(super) asked: usize,
     /// All up to this number are done.
     pub(super) done: usize,
-    /// The last one that failed.
+    /// A bit for each of the last 64 that were answered, at its number modulo 64: whether it failed.
     pub(super) failed: usize,
 }
 
