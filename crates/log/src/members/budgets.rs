@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::LogError;
+use crate::members::Members;
 use crate::members::words::{MEMORY_TOTAL, SLOTS, SlotWord};
-use crate::members::{Members, PATIENCE};
 
 /// How long one that joins waits for its whole share before it is content with less.
 const WHOLE_SHARE_PATIENCE: Duration = Duration::from_millis(200);
@@ -50,12 +50,13 @@ impl Members {
         if total_bytes / (members + 1) < least {
             return Ok(First::TooMany { total_bytes, members });
         }
+        let before = words[MEMORY_TOTAL].load(Ordering::SeqCst);
         if let Some(bytes) = total {
             words[MEMORY_TOTAL].store(bytes, Ordering::SeqCst);
         }
         self.set(SlotWord::Wanted, wanted);
         let pause = Duration::from_millis(5);
-        for waited in 0..PATIENCE.as_millis() / pause.as_millis() {
+        for waited in 0..self.patience.as_millis() / pause.as_millis() {
             let seen = self.state();
             let (share, free) = (self.share(total_bytes), self.free_of(total_bytes)?);
             let is_content = pause * waited as u32 > WHOLE_SHARE_PATIENCE && free >= least;
@@ -68,6 +69,7 @@ impl Members {
             self.wait_for_change(seen, pause);
         }
         self.set(SlotWord::Wanted, 0);
+        words[MEMORY_TOTAL].store(before, Ordering::SeqCst);
         Err(LogError::Stalled { pid: self.largest(), since_micros: 0 })
     }
 

@@ -471,3 +471,15 @@ fn a_member_that_leaves_waits_for_the_commit_that_one_of_its_threads_orders() {
     });
     assert_eq!(two.members.durable_glsn(), glsn);
 }
+
+#[test]
+fn one_that_cannot_join_leaves_the_total_of_memory_as_it_was() {
+    let (disk, store) = mem_disk();
+    let one = Process::join(&disk, &store, true);
+    one.members.first_budget(Some(64 << 20), 64 << 20, 16 << 20).unwrap();
+    // The first one gives nothing back: it has no threads.
+    let two = Process::join(&disk, &store, false);
+    let refused = two.members.first_budget(Some(48 << 20), 32 << 20, 16 << 20);
+    assert!(matches!(refused, Err(LogError::Stalled { .. })), "{refused:?}");
+    assert_eq!(one.members.memory_total(), Some(64 << 20));
+}
