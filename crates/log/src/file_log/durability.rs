@@ -88,8 +88,9 @@ impl DurabilityState {
     /// Starts the thread that syncs appends that nothing waits for.
     pub(crate) fn start_flusher(self: &Arc<Self>) -> Result<Flusher, LogError> {
         let durability = Arc::clone(self);
-        // A failure poisons the log: the next append returns it.
-        Flusher::start(&self.signal, move || drop(durability.wait(durability.tail.last())))
+        // A failure poisons the log: the next append returns it. But for one that waits for another process: it is tried again.
+        let sync = move || !matches!(durability.wait(durability.tail.last()), Err(LogError::Stalled { .. }));
+        Flusher::start(&self.signal, sync)
     }
 
     /// The right to write to the active segment.

@@ -53,8 +53,8 @@ impl FlushSignal {
         self.changed.notify_one();
     }
 
-    /// Waits until a sync is due; `false` to stop.
-    fn wait(&self) -> bool {
+    /// Waits until a sync is due, of so many bytes; `None` to stop.
+    fn wait(&self) -> Option<u64> {
         let state = self.state();
         let state = self
             .changed
@@ -64,8 +64,8 @@ impl FlushSignal {
             .changed
             .wait_timeout_while(state, BUFFERED_DELAY, |state| state.unsynced_bytes < UNSYNCED_BYTES_MAX && !state.stop)
             .unwrap_or_else(PoisonError::into_inner);
-        state.unsynced_bytes = 0;
-        !state.stop
+        let bytes = std::mem::take(&mut state.unsynced_bytes);
+        (!state.stop).then_some(bytes)
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -81,12 +81,14 @@ pub(crate) struct Flusher {
 }
 
 impl Flusher {
-    /// Starts a thread that calls `sync` whenever `signal` says that a sync is due.
-    pub(crate) fn start(signal: &Arc<FlushSignal>, sync: impl Fn() + Send + 'static) -> Result<Self, LogError> {
+    /// Starts a thread that calls `sync` whenever `signal` says that a sync is due, and again if it returns false.
+    pub(crate) fn start(signal: &Arc<FlushSignal>, sync: impl Fn() -> bool + Send + 'static) -> Result<Self, LogError> {
         let shared = Arc::clone(signal);
         let body = move || {
-            while shared.wait() {
-                sync();
+            while let Some(bytes) = shared.wait() {
+                if !sync() {
+                    shared.unsynced(bytes);
+                }
             }
         };
         Ok(Self { signal: Arc::clone(signal), thread: Some(thread::spawn("plimsoll-log", body)?) })
@@ -109,6 +111,9 @@ fn is_news(before: u64, now: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -116,5 +121,23 @@ mod tests {
         let half = (CHUNKS_MAX * CHUNK_BYTES) as u64 / 2;
         assert!(is_news(0, 1) && is_news(half - 1, half) && is_news(1, 2 * half));
         assert!(!is_news(1, half - 1) && !is_news(half, 2 * half));
+    }
+
+    #[test]
+    fn a_sync_that_waited_too_long_for_another_process_is_tried_again() {
+        let signal = Arc::new(FlushSignal::new(true));
+        let (tried, tries) = mpsc::channel();
+        let (answer, answers) = mpsc::channel();
+        let flusher = Flusher::start(&signal, move || {
+            tried.send(()).unwrap();
+            answers.recv().unwrap()
+        });
+        signal.unsynced(100);
+        for is_synced in [false, true] {
+            tries.recv_timeout(Duration::from_secs(10)).unwrap();
+            answer.send(is_synced).unwrap();
+        }
+        assert!(tries.recv_timeout(Duration::from_millis(100)).is_err());
+        drop(flusher);
     }
 }
