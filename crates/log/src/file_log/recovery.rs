@@ -57,10 +57,11 @@ pub(crate) fn open(options: FileLogOptions) -> Result<(OpenLog, OpenReport), Log
     check_tables(&options, &found.headers)?;
     let active = read_active(&options, &found, true, &mut report)?;
     let active = enlarge_if_empty(&options, &mut found, active)?;
+    let left_as_found = active.left_as_found;
     let log = assemble(options, found, active, lock, &mut report)?;
     check_known(&log)?;
     if let Some(members) = log.env.members() {
-        publish(&log, members)?;
+        publish(&log, members, left_as_found)?;
     }
     Ok((log, report))
 }

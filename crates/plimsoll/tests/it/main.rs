@@ -39,6 +39,7 @@ mod members_waiting;
 mod memory;
 mod module_graph;
 mod neighbours;
+mod quiet_openings;
 mod repair;
 mod resident;
 mod review;

@@ -3,7 +3,8 @@
 //! One thread at a time holds the writer. Full chunks are written without any other lock; the new part of the current
 //! chunk is copied first. The writer is not held during a sync, so that a full buffer waits for no sync.
 //!
-//! Law: exactly the new bytes are written, never a rounded range, so newer bytes are never overwritten.
+//! Law: exactly the new bytes are written, never a rounded range, so newer bytes are never overwritten. Only the first write after an opening may
+//! begin with the block that it found.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +25,8 @@ pub(crate) struct SegmentWriter {
     pub(crate) file: Arc<dyn File>,
     /// Its bytes below this were written.
     pub(crate) written: u64,
+    /// The first write is to begin here, before them: what is there may be in memory only.
+    pub(crate) again_from: Option<u64>,
     /// Bytes that were written and that no sync has begun to cover.
     pub(crate) unsynced: u64,
     /// The file of the segment before, if some of its bytes are in the same state.
@@ -62,6 +65,7 @@ impl SegmentWriter {
     /// Writes the full chunks and releases them, in the middle of a record.
     pub(crate) fn write_full_chunks(&mut self, tail: &mut TailState) -> Result<(), LogError> {
         let full: Vec<_> = tail.buffer.full_chunks().map(|(start, chunk)| (start, Arc::clone(chunk))).collect();
+        self.written = self.again_from.take().unwrap_or(self.written);
         for (start, chunk) in &full {
             self.write_chunk(*start, chunk, start + CHUNK_BYTES as u64)?;
         }
@@ -87,7 +91,7 @@ impl SegmentWriter {
         let before = std::mem::replace(&mut self.file, file);
         self.behind = (std::mem::take(&mut self.unsynced) > 0).then_some(before);
         self.unnamed = Some(first);
-        self.written = written;
+        (self.written, self.again_from) = (written, None);
     }
 
     /// The active segment has its name, and the one before is durable.
@@ -98,6 +102,9 @@ impl SegmentWriter {
     /// The end, the full chunks that were not written, and in `staging` a copy of the new part of the current one.
     fn take_new(&mut self, tail: &TailState) -> (End, Vec<(u64, Arc<Chunk>)>) {
         let end = tail.end;
+        if u64::from(end.offset) > self.written {
+            self.written = self.again_from.take().unwrap_or(self.written);
+        }
         let target = u64::from(end.offset);
         let full = tail.buffer.full_chunks().map(|(start, chunk)| (start, Arc::clone(chunk))).collect();
         let start = tail.buffer.current_start();

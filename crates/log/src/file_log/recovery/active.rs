@@ -1,4 +1,4 @@
-//! Reads the active segment, cuts a torn tail, and makes the rest durable.
+//! Reads the active segment, cuts a torn tail, and makes the rest durable, unless the caller knows that it is.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::format::BLOCK_BYTES;
 use crate::format::offset_table::NamedBlob;
 use crate::format::record::RecordHeader;
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::glsn::{Glsn, StreamId};
+use crate::glsn::{Glsn, Position, StreamId};
 
 /// The most memory for the entry offsets of the active segment, unless an option says otherwise.
 const NUMBERS_BYTES_MAX: u64 = 4 << 20;
@@ -38,6 +38,9 @@ pub(crate) struct Active {
     /// The entry offsets do not fit into their memory.
     pub(crate) too_many: bool,
     pub(crate) epoch: u32,
+    /// All records are known to be durable, and the file was left as it is: a mark behind them may be in memory only, and is to be written again
+    /// before anything behind it.
+    pub(crate) left_as_found: bool,
 }
 
 pub(crate) fn read_active(
@@ -65,7 +68,17 @@ pub(crate) fn read_active(
         epoch = epoch.saturating_add(1);
         report.cut = Some(cut);
     }
-    if may_cut {
+    let is_known = |known: Position| (known.glsn.next(), known.chain) == (outcome.next, outcome.chain);
+    // A store that was closed needs no write. At the border of two blocks the buffer does not hold the one before.
+    let left_as_found = may_cut
+        && report.cut.is_none()
+        && known >= header.first
+        && options.known.is_some_and(is_known)
+        && !(outcome.end as usize).is_multiple_of(BLOCK_BYTES);
+    if left_as_found {
+        file.sync()?;
+        options.disk.sync_dir(&options.dir)?;
+    } else if may_cut {
         let synced = outcome.durable.max(known);
         let last_synced = synced.0.checked_sub(header.first.0).and_then(|index| u32::try_from(index).ok());
         let from = last_synced.and_then(|index| gather.entry_offsets.offset(index)).unwrap_or(0);
@@ -90,6 +103,7 @@ pub(crate) fn read_active(
         blobs: gather.blobs,
         too_many: gather.too_many,
         epoch,
+        left_as_found,
     })
 }
 
@@ -231,5 +245,6 @@ pub(crate) fn follow_with_new_segment(
     outcome.marked = false;
     let entry_offsets = EntryOffsets::default();
     let blobs = NamedBlobs::new(&options.budget)?;
-    Ok(Active { file, header, outcome, entry_offsets, blobs, too_many: false, epoch: full.epoch })
+    let epoch = full.epoch;
+    Ok(Active { file, header, outcome, entry_offsets, blobs, too_many: false, epoch, left_as_found: false })
 }

@@ -107,9 +107,12 @@ fn order_and_writer(
         entries_max: most_entries(options),
         marked: active.outcome.marked,
     };
+    // Of several processes, whoever syncs first writes it again.
+    let is_again = active.left_as_found && options.shared.is_none();
     let writer = SegmentWriter {
         file: Arc::clone(&active.file),
         written: u64::from(end.offset),
+        again_from: is_again.then_some(u64::from(end.offset) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64),
         unsynced: 0,
         behind: None,
         unnamed: None,

@@ -22,13 +22,18 @@ use crate::members::{Members, words};
 const ROUNDS: usize = 16;
 
 /// Publishes a log that this process, the first member, has recovered.
-pub(crate) fn publish(log: &OpenLog, members: &Members) -> Result<(), LogError> {
+pub(crate) fn publish(log: &OpenLog, members: &Members, left_as_found: bool) -> Result<(), LogError> {
     let order = log.tail.order()?;
     members.set_last_blob_id(log.blobs.registry.last_id());
     members.allow_entries(order.entries_max);
     let end = order.published_end();
     members.set_durable(&end.as_durable());
     members.set_end(&end);
+    if left_as_found {
+        // Whoever syncs first writes the last block again.
+        members.take_sync(&|| false)?;
+        members.sync.release_abandoned();
+    }
     Ok(())
 }
 
@@ -98,7 +103,7 @@ fn read_to(options: &FileLogOptions, found: &LogFiles, end: &words::End) -> Resu
     }
     let epoch = outcome.epoch.max(end.epoch);
     let ActiveVisitor { entry_offsets, blobs, too_many, .. } = gather;
-    Ok(Active { file, header, outcome, entry_offsets, blobs, too_many, epoch })
+    Ok(Active { file, header, outcome, entry_offsets, blobs, too_many, epoch, left_as_found: false })
 }
 
 /// The active segment has more entries than this process's memory may hold: another one is begun, if it still ends there.
