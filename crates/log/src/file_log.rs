@@ -49,6 +49,7 @@ use crate::file_log::read::scan::FileScan;
 use crate::file_log::repair::verify::{self, Finding, VerifyProgress, VerifyScope};
 use crate::file_log::segments::list::Segments;
 use crate::file_log::shared::catch_up::catch_up;
+use crate::file_log::shared::leap::leap;
 use crate::file_log::shared::turn::{Turn, with_order};
 use crate::glsn::{Bounds, Glsn, Position, StreamId};
 use crate::log::{Durability, Log, Scan};
@@ -295,6 +296,15 @@ impl FileLog {
             Some(members) => catch_up(&self.log, members, &mut *self.log.tail.order()?),
             None => Ok(()),
         }
+    }
+
+    /// After [`FileLog::catch_up`] has failed with `Trimmed`: goes on behind what is gone. Entries up to `known` are not needed. Returns the first
+    /// GLSN that is read next; it is not taken in yet.
+    ///
+    /// # Errors
+    /// `Trimmed` if more is gone than what is not needed; `Corrupt`, the disk, the budget.
+    pub fn leap(&self, known: Glsn) -> Result<Glsn, LogError> {
+        leap(&self.log, &mut *self.log.tail.order()?, known)
     }
 
     /// Waits for the right to order the next record; `None` if this process has the log alone.

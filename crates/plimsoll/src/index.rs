@@ -245,6 +245,15 @@ impl Index {
         Ok(())
     }
 
+    /// Goes on from the newest manifest, which holds everything that was committed up to the GLSN that is returned; up to `applied`, it was applied
+    /// here. Law: the caller applies nothing else meanwhile.
+    ///
+    /// # Errors
+    /// As for [`Index::follow`].
+    pub(crate) fn leap(&self, members: &Members, applied: Glsn) -> Result<Glsn> {
+        self.core.leap(members, applied)
+    }
+
     /// Becomes the keeper in place of one that does not answer; whether it did.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 //!
 //! - [`turn`]: the right to order the next record, one member at a time; what others have ordered is taken in before.
 //! - [`catch_up`]: takes in what others have ordered, from the files.
+//! - [`leap`]: goes on behind a part that was trimmed before it was taken in.
 //!
 //! Beside these, `append::shared_segment` begins a segment, `durability::shared_sync` makes durable what all have ordered, and
 //! `recovery::beside` opens a log that others have open.
@@ -13,6 +14,7 @@
 //!    segment that was not published.
 
 pub(crate) mod catch_up;
+pub(crate) mod leap;
 #[cfg(test)]
 mod tests;
 pub mod turn;

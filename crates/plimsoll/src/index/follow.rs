@@ -22,6 +22,7 @@ use crate::index::files::run_of;
 use crate::index::view::{Content, View};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::lock;
+use crate::types::version::MAX_INDEX_KEY_BYTES;
 
 /// The longest wait for the keeper until a look at what it has done.
 const LOOK: Duration = Duration::from_millis(100);
@@ -141,6 +142,24 @@ impl Core {
             self.seats.exchanged();
         }
         releases
+    }
+
+    /// See [`crate::index::Index::leap`].
+    pub(crate) fn leap(&self, members: &Members, applied: Glsn) -> Result<Glsn> {
+        self.close_up_to(applied);
+        self.take_in(members)?;
+        let record = lock(&self.record);
+        let checkpoint = record.checkpoint.glsn;
+        // What was left out is in no memtable that could say so: rows and gaps of any key may be older.
+        self.gaps.adopt(checkpoint, &[], &[u8::MAX; MAX_INDEX_KEY_BYTES]);
+        let set = self.view().set + 1;
+        if self.context.row_cache.begin_runs(set) {
+            self.context.row_cache.clear();
+        }
+        self.swap_view(|view| view.set = set);
+        drop(record);
+        self.seats.exchanged();
+        Ok(checkpoint)
     }
 
     /// The log behind this GLSN is needed here: by the checkpoint that is known, and by what memtables point to.

@@ -105,8 +105,29 @@ impl Follower {
 
     fn catch_up(&self) -> Result<()> {
         let lock = self.sequencer.lock()?;
-        self.file_log.catch_up().map_err(|error| self.of_catching_up(error))?;
+        match self.file_log.catch_up() {
+            Err(LogError::Trimmed { .. }) if !self.members.has_slot() => self.leap(&lock)?,
+            done => done.lift()?,
+        }
         self.apply(&lock, self.log.bounds().next)
+    }
+
+    /// Nothing is kept for this process, and what it was to take in next is gone: it goes on from the newest manifest, which holds that.
+    fn leap(&self, lock: &CommitLock<'_>) -> Result<()> {
+        let mut rounds = 0;
+        let first = loop {
+            rounds += 1;
+            let known = self.index.leap(&self.members, self.sequencer.applied())?;
+            match self.file_log.leap(known) {
+                Err(LogError::Trimmed { .. }) if rounds < ROUNDS_UNKEPT => {}
+                leapt => break leapt.map_err(|error| self.of_catching_up(error))?,
+            }
+        };
+        // What others have changed meanwhile of the store's own records was not seen.
+        *self.to_learn.lock().unwrap_or_else(PoisonError::into_inner) = Touched { keyspaces: true, cursors: true };
+        self.is_to_learn.store(true, Ordering::Relaxed);
+        self.sequencer.took_in(lock, Glsn(first.0 - 1));
+        self.file_log.catch_up().map_err(|error| self.of_catching_up(error))
     }
 
     /// What a process is told for which others keep nothing.
@@ -115,7 +136,7 @@ impl Follower {
             LogError::Trimmed { asked, first } if !self.members.has_slot() => Error::Behind {
                 cause: format!(
                     "the log was trimmed below GLSN {first}, and this process, for which nothing is kept because it may not write to the store's \
-                     folder, has taken in only what is before {asked}; open it again"
+                     folder, has taken in only what is before {asked}"
                 ),
             },
             error => Error::of_log(error),

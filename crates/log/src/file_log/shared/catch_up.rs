@@ -188,7 +188,7 @@ fn advance(order: &mut Order, tail: &mut TailState, outcome: &Outcome) {
 }
 
 /// The segment with this header, which another member began, is the active one now.
-fn follow(log: &OpenLog, order: &mut Order, header: SegmentHeader) -> Result<(), LogError> {
+pub(super) fn follow(log: &OpenLog, order: &mut Order, header: SegmentHeader) -> Result<(), LogError> {
     let options = &log.env.options;
     let path = FileName::Segment(header.first).path(&options.dir);
     let open = if log.env.is_read_only() { Open::Read } else { Open::ReadWrite };
