@@ -1,0 +1,117 @@
+"""A Pyramid application under four worker processes, one of which is killed while clients ask."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ZODB
+
+import plimsoll
+from plimsoll.zodb import PlimsollStorage
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+
+with warnings.catch_warnings():
+    # Pyramid imports what warns that it is deprecated.
+    warnings.simplefilter("ignore")
+    import pyramid_bank
+    from pyramid_bank import ACCOUNTS, START, Worker
+
+CLIENTS, REQUESTS = 8, 250
+"""Each client sends as many requests; every third one pays."""
+
+
+@pytest.fixture
+def workers(path: str) -> Iterator[list[Worker]]:
+    """Four of them on one bank."""
+    pyramid_bank.make_bank(path)
+    started = [Worker(path) for _ in range(4)]
+    yield started
+    for worker in started:
+        worker.end()
+
+
+class Client:
+    """Asks any worker, and remembers what it was told."""
+
+    def __init__(self, number: int, workers: list[Worker]) -> None:
+        self.number, self.workers, self.random = number, workers, random.Random(number)
+        self.answered = 0
+        self.paid: list[str] = []
+        self.unsure: list[str] = []
+        """Payments whose worker was killed before it answered."""
+        self.totals: set[int] = set()
+        self.notes: list[int] = []
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self) -> None:
+        """Sends the requests."""
+        for number in range(REQUESTS):
+            worker = self.random.choice(self.workers)
+            source, target = self.random.sample(range(ACCOUNTS), 2)
+            note = f"{self.number}-{number}"
+            try:
+                if number % 3 == 0:
+                    worker.ask("POST", f"/{source}/pay?to={target}&amount={self.random.randrange(20)}&note={note}")
+                    self.paid.append(note)
+                elif number % 3 == 1:
+                    answer = worker.ask("GET", "/")
+                    self.totals.add(answer["total"])
+                    self.notes.append(answer["notes"])
+                else:
+                    worker.ask("GET", f"/{source}")
+                self.answered += 1
+            except (OSError, http.client.HTTPException):
+                # The worker was killed, and another one takes its place soon.
+                if number % 3 == 0:
+                    self.unsure.append(note)
+                time.sleep(0.05)
+
+
+def test_no_money_is_made_or_lost_by_clients_of_four_workers_of_which_some_are_killed(path: str, workers: list[Worker]) -> None:
+    clients = [Client(number, workers) for number in range(CLIENTS)]
+    for client in clients:
+        client.thread.start()
+    kills = 0
+    while any(client.thread.is_alive() for client in clients):
+        done = sum(client.answered for client in clients)
+        if kills < 3 and done > 150 * (kills + 1):
+            workers[kills].end()
+            workers[kills] = Worker(path)
+            kills += 1
+        time.sleep(0.02)
+    for client in clients:
+        client.thread.join()
+
+    asked = CLIENTS * REQUESTS
+    answered = sum(client.answered for client in clients)
+    assert kills == 3 and answered < asked, "some asked a worker that was killed"
+    assert answered >= 1_500
+    assert set().union(*(client.totals for client in clients)) == {ACCOUNTS * START}, "a state between two payments was seen"
+
+    for worker in workers:
+        worker.end()
+    db = ZODB.DB(PlimsollStorage(path, shared=True, memory="32MB"))
+    with db.transaction() as connection:
+        bank = connection.root()["bank"]
+        notes = dict(bank.notes)
+        balances = {name: account.balance for name, account in bank.items()}
+    paid = {note for client in clients for note in client.paid}
+    unsure = {note for client in clients for note in client.unsure}
+    assert paid <= set(notes) <= paid | unsure, "what was answered is there, and nothing else"
+    expected = dict.fromkeys(balances, START)
+    for source, target, amount in notes.values():
+        expected[source] -= amount
+        expected[target] += amount
+    assert balances == expected
+    db.close()
+    with plimsoll.open(path, memory="32MiB") as store:
+        assert store.verify().ok
