@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -243,4 +244,72 @@ def test_a_read_only_storage_of_a_shared_store_follows_the_others(path: str) -> 
     writer.kill()
     with pytest.raises(ReadOnlyError), db.transaction() as connection:
         connection.root()["x"] = 1
+    db.close()
+
+
+FORK = """
+import gc, os, sys, transaction, warnings
+import ZODB, plimsoll
+from ZODB.POSException import ConflictError
+from plimsoll.zodb import PlimsollStorage
+
+warnings.simplefilter("ignore", DeprecationWarning)
+open_storage = lambda: PlimsollStorage(sys.argv[1], shared=True, memory="16MiB")
+db = ZODB.DB(open_storage())
+connection = db.open()
+connection.root()["parent"] = 0
+transaction.commit()
+
+# The parent has the turn of those who commit, and a snapshot, while it forks.
+connection.root()["parent"] = 1
+storage, voting = connection._storage, transaction.get()
+storage.tpc_begin(voting)
+storage.store(connection.root()._p_oid, connection.root()._p_serial, storage.load(connection.root()._p_oid)[0], "", voting)
+storage.tpc_vote(voting)
+child = os.fork()
+if child == 0:
+    uses = [
+        lambda: storage.load(b"\\0" * 8), lambda: storage.poll_invalidations(), lambda: storage.tpc_finish(voting), lambda: storage.new_instance().load(b"\\0" * 8),
+        lambda: db.open().root(), lambda: db.undoLog(0, 1), lambda: len(storage),
+    ]
+    for number, use in enumerate(uses):
+        try:
+            use()
+        except plimsoll.UsedAfterFork as error:
+            assert "spawn" in str(error)
+        else:
+            os._exit(number + 1)
+    own = ZODB.DB(open_storage())
+    # Waits until the parent has given the turn away, and then may have to look again.
+    while True:
+        try:
+            with own.transaction() as child_connection:
+                child_connection.root()["child"] = child_connection.root()["parent"]
+            break
+        except ConflictError:
+            pass
+    own.close()
+    del connection, storage, voting
+    gc.collect()
+    os._exit(0)
+pid, status = os.waitpid(child, os.WNOHANG)
+assert pid == 0, os.waitstatus_to_exitcode(status)
+storage.tpc_finish(voting)
+transaction.abort()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+connection.sync()
+assert dict(connection.root()) == {"parent": 0, "child": 0}
+with db.transaction() as again:
+    again.root()["parent"] = 2
+connection.close()
+db.close()
+"""
+
+
+def test_a_forked_child_opens_a_storage_of_its_own_and_is_told_so_if_it_uses_its_parents(path: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FORK, path], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    db = ZODB.DB(storage(path))
+    with db.transaction() as connection:
+        assert dict(connection.root()) == {"parent": 2, "child": 0}
     db.close()
