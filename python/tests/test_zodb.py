@@ -336,3 +336,61 @@ def test_a_copy_goes_from_a_filestorage_and_back(tmp_path: Path) -> None:
     assert records(second) == first
     assert len(first) == 22
     second.close()
+
+
+class Unsynced:
+    """A transaction of the store whose commit is ordered and waited for only when a test says so."""
+
+    def __init__(self, tx: Any) -> None:
+        self.tx, self.go_on, self.ordered = tx, threading.Event(), threading.Event()
+
+    def commit_submit(self) -> Any:
+        """Orders the commit."""
+        self.ticket = self.tx.commit_submit()
+        self.ordered.set()
+        return self
+
+    def wait(self) -> None:
+        """Waits for the test, then for the commit."""
+        self.go_on.wait(30)
+        self.ticket.wait()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tx, name)
+
+
+def test_who_met_a_conflict_with_a_commit_that_is_not_durable_yet_does_not_meet_it_again(tmp_path: Path) -> None:
+    db = ZODB.DB(PlimsollStorage(tmp_path / "data"))
+    first, second = (transaction.TransactionManager(explicit=True) for _ in range(2))
+    one, other = db.open(first), db.open(second)
+    for number in range(5):
+        first.begin(), second.begin()
+        one.root()["one"], other.root()["other"] = number, number
+        # The first one is between the order of its commit and the sync when the second one votes.
+        storage = one._storage
+        slow: list[Unsynced] = []
+        take_turn = storage._take_turn
+
+        def take_turn_slowly(storage: Any = storage, take_turn: Any = take_turn, slow: list[Unsynced] = slow) -> None:
+            take_turn()
+            if not isinstance(storage._tx, Unsynced):
+                storage._tx = Unsynced(storage._tx)
+                slow.append(storage._tx)
+
+        storage._take_turn = take_turn_slowly
+        committing = threading.Thread(target=first.commit)
+        committing.start()
+        while not slow:
+            time.sleep(0.001)
+        assert slow[0].ordered.wait(30)
+        with pytest.raises(ConflictError):
+            second.commit()
+        second.abort()
+        second.begin()
+        other.root()["other"] = number
+        second.commit()
+        slow[0].go_on.set()
+        committing.join()
+        del storage._take_turn
+    one.close(), other.close()
+    db.close()

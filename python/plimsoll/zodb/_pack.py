@@ -49,7 +49,7 @@ def pack(
         files = blob_files()
         with store.turn:
             # A file that was listed belongs to a transaction that has ended by now, and a snapshot has all of it once it is durable.
-            store.db.transaction(ordered=True).commit()
+            store.wait_until_durable()
             now = store.db.snapshot()
             if live is not None and now.glsn != snapshot.glsn:
                 mark(now, _roots(now, until, newest), references, until, live)

@@ -87,6 +87,10 @@ class SharedStore:
         last = self.transactions.last()
         return last[0] if last else _rows.ZERO
 
+    def wait_until_durable(self) -> None:
+        """Waits for the sync of what was ordered before, by any process: until then no snapshot has it."""
+        self.db.transaction(ordered=True).commit()
+
     def new_oid(self) -> bytes:
         """An oid that no object has had."""
         with self._oid_lock:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ZODB.blob import remove_committed  # type: ignore[import-untyped, import-not-found, unused-ignore]
@@ -22,6 +23,7 @@ from ZODB.POSException import (  # type: ignore[import-untyped, import-not-found
 )
 from ZODB.utils import newTid  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
+from .._errors import Error
 from . import _rows
 
 STAGED_BYTES = 8 << 20
@@ -62,6 +64,8 @@ class Writing:
     _resolved: list[bytes]
     _status: bytes = b" "
     _undone = False
+    _met_conflict = False
+    """It was compared with what was committed, and lost."""
     _bytes = 0
 
     tryToResolveConflict: Callable[..., bytes]
@@ -100,7 +104,7 @@ class Writing:
         self._given_tid, self._status = tid, status.encode() if isinstance(status, str) else status
         self._staged, self._staged_bytes, self._staged_blobs = [], 0, []
         self._written, self._data_tids, self._resolved = {}, {}, []
-        self._undone, self._bytes = False, 0
+        self._undone, self._met_conflict, self._bytes = False, False, 0
         self._transaction = transaction
 
     def _check_tid(self, tid: bytes, last: bytes) -> None:
@@ -190,6 +194,11 @@ class Writing:
 
     def _write_staged(self) -> None:
         """Compares what was kept with what is replaced, and writes it."""
+        self._met_conflict = True
+        self._compare_and_write()
+        self._met_conflict = False
+
+    def _compare_and_write(self) -> None:
         staged, self._staged, self._staged_bytes = self._staged, [], 0
         oids = list(dict.fromkeys(entry[1] for entry in staged))
         rows: dict[bytes, bytes | None] = dict(zip(oids, self._tx_objects.get_many(oids), strict=True))
@@ -299,15 +308,20 @@ class Writing:
         return tid
 
     def tpc_abort(self, transaction: Any) -> None:
-        """Forgets a transaction."""
+        """Forgets a transaction. After a conflict, returns once the commit that it lost to can be read: run again, it would lose to it again."""
         if transaction is None or transaction is not self._transaction:
             return
+        met_conflict = self._met_conflict
         try:
             if self._tx is not None:
                 self._tx.abort()
             self._blob_tpc_abort()
         finally:
             self._end()
+        if met_conflict:
+            # A store that is broken says so to the next transaction.
+            with suppress(Error):
+                self._shared.wait_until_durable()
 
     def _give_turn(self) -> None:
         if self._tx is not None:
