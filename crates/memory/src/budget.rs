@@ -16,6 +16,8 @@ pub mod account;
 pub(crate) mod bell;
 pub mod chunk;
 mod free;
+mod lease;
+mod reclaim;
 mod resize;
 mod spare;
 #[cfg(test)]
@@ -39,25 +41,13 @@ use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use bell::{Bell, Cause};
 use chunk::{CHUNK_BYTES, Chunk};
 use free::Free;
+pub use lease::Lease;
+pub use reclaim::Reclaim;
 pub use resize::ResizeError;
-use spare::{best_of, spare_bytes_max};
 pub use usage::{Kind, OutOfBudget, Pressure, Usage};
 
 /// The smallest budget: 16 MiB.
 pub const MIN_BUDGET_BYTES: u64 = 16 << 20;
-
-/// Batch size for requests to reclaimers, so that others can use the pool between batches.
-const RECLAIMED_AT_ONCE: usize = 16;
-
-/// Chunks given to the system per acquisition of the lock.
-const WITHDRAWN_AT_ONCE: usize = 64;
-
-/// A holder of memory that can give some back on request.
-pub trait Reclaim: Send + Sync {
-    /// Gives back up to `chunks` chunks (by dropping them) and returns how many it gave. Must not take memory from the
-    /// budget, and must not wait for a thread that might.
-    fn reclaim(&self, chunks: usize) -> usize;
-}
 
 /// The memory budget. Clones share it.
 #[derive(Clone)]
@@ -259,26 +249,6 @@ impl Budget {
         self.inner.lock().pressure.waits += 1;
     }
 
-    /// Asks the reclaimers once. For a caller whose own memory is all in use.
-    pub(crate) fn press(&self) {
-        drop(self.inner.reclaim(self.inner.lock(), 1));
-    }
-
-    /// Leases room for `bytes` of heap memory; asks the reclaimers if there is none.
-    ///
-    /// # Errors
-    /// [`OutOfBudget`]; nothing is taken.
-    pub fn lease(&self, kind: Kind, bytes: u64) -> Result<Lease, OutOfBudget> {
-        let mut lease = self.empty_lease(kind);
-        lease.grow(bytes)?;
-        Ok(lease)
-    }
-
-    /// An empty lease, to grow later.
-    pub fn empty_lease(&self, kind: Kind) -> Lease {
-        Lease { inner: Arc::clone(&self.inner), kind, bytes: 0 }
-    }
-
     /// Bytes held, by kind.
     pub fn usage(&self) -> Usage {
         self.inner.usage()
@@ -313,26 +283,6 @@ impl Budget {
     pub(crate) fn room(&self) -> (usize, u64) {
         let state = self.inner.lock();
         (state.free.len(), state.taken)
-    }
-
-    /// Adds a reclaimer to ask when no chunk is free. Reclaimers are asked in the order in which they were added.
-    pub fn add_reclaimer(&self, reclaimer: Weak<dyn Reclaim>) {
-        let mut reclaimers = self.inner.reclaimers.lock().expect("a reclaimer never panics");
-        reclaimers.retain(|known| known.strong_count() > 0);
-        reclaimers.push(reclaimer);
-    }
-
-    /// Adds a holder of memory that would be free without it: it is asked before the reclaimers, and by the evictor before that evicts
-    /// pages for others.
-    pub fn add_lender(&self, lender: Weak<dyn Reclaim>) {
-        let mut lenders = self.inner.lenders.lock().expect("a reclaimer never panics");
-        lenders.retain(|known| known.strong_count() > 0);
-        lenders.push(lender);
-    }
-
-    /// Asks the lenders for `chunks`; returns how many more are free.
-    pub(crate) fn take_back(&self, chunks: usize) -> usize {
-        self.inner.take_back(chunks)
     }
 
     /// Lets `n` more reservations (chunks and growing leases) succeed, refuses one, then goes on as before.
@@ -428,191 +378,6 @@ impl Inner {
         }
     }
 
-    /// Releases the lock, asks for `chunks`, and locks again. Returns `Err` if no reclaimer gave any and none is free.
-    fn reclaim<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State>,
-        chunks: usize,
-    ) -> Result<MutexGuard<'a, State>, MutexGuard<'a, State>> {
-        if !state.spare.is_empty() {
-            let spare = std::mem::take(&mut state.spare);
-            drop(state);
-            return Ok(self.give_up(spare));
-        }
-        state.pressure.inline_evictions += 1;
-        let before = state.free.len();
-        drop(state);
-        self.ring(Cause::Inline);
-        if self.take_back(chunks) > 0 {
-            return Ok(self.lock());
-        }
-        let reclaimers: Vec<_> =
-            self.reclaimers.lock().expect("a reclaimer never panics").iter().filter_map(Weak::upgrade).collect();
-        let given = reclaimers.iter().any(|reclaimer| reclaimer.reclaim(chunks) > 0);
-        // This may drop the last owner of a reclaimer, which then gives back its memory: not under the lock.
-        drop(reclaimers);
-        let state = self.lock();
-        // Another thread may have freed some meanwhile: the evictor, or a reclaimer asked by another caller.
-        if given || state.free.len() > before { Ok(state) } else { Err(state) }
-    }
-
-    /// See [`Budget::take_back`].
-    fn take_back(&self, chunks: usize) -> usize {
-        let lenders: Vec<_> =
-            self.lenders.lock().expect("a reclaimer never panics").iter().filter_map(Weak::upgrade).collect();
-        let before = self.lock().free.len();
-        if !lenders.iter().any(|lender| lender.reclaim(chunks) > 0) {
-            return 0;
-        }
-        drop(lenders);
-        // A large buffer is kept as a spare when it is dropped.
-        let mut state = self.lock();
-        if state.free.len() < before + chunks && !state.spare.is_empty() {
-            let spare = std::mem::take(&mut state.spare);
-            drop(state);
-            state = self.give_up(spare);
-        }
-        state.free.len().saturating_sub(before)
-    }
-
-    fn grow_leases(&self, kind: Kind, bytes: u64) -> Result<(), OutOfBudget> {
-        let mut state = self.lock();
-        if state.refuses_on_purpose() {
-            return Err(self.refusal(state, kind, bytes));
-        }
-        loop {
-            let missing = state.missing_for(bytes);
-            if missing <= state.free.len() {
-                state = self.withdraw_ahead(state, missing);
-            }
-            // Others may have taken some meanwhile.
-            let missing = state.missing_for(bytes);
-            if missing <= state.free.len() {
-                self.retire(&mut state, kind, bytes);
-                self.note_taken(state);
-                return Ok(());
-            }
-            let short = missing - state.free.len();
-            state =
-                self.reclaim(state, short.min(RECLAIMED_AT_ONCE)).map_err(|state| self.refusal(state, kind, bytes))?;
-        }
-    }
-
-    /// Gives the memory of the `count` free chunks that are retired next to the system, except for the last batch,
-    /// releasing the lock between batches. The chunks stay free; retiring them later is then cheap.
-    fn withdraw_ahead<'a>(&'a self, mut state: MutexGuard<'a, State>, count: usize) -> MutexGuard<'a, State> {
-        // Chunks never touched cost little to withdraw.
-        let count = if state.free.begins_fresh(count) { 0 } else { count };
-        for first in (WITHDRAWN_AT_ONCE..count).step_by(WITHDRAWN_AT_ONCE) {
-            for at in first - WITHDRAWN_AT_ONCE..first.min(state.free.len()) {
-                let id = state.free.at(at);
-                self.withdraw(&mut state, id);
-            }
-            drop(state);
-            state = self.lock();
-        }
-        state
-    }
-
-    /// Gives a free chunk's memory to the system, unless that was done before.
-    fn withdraw(&self, state: &mut State, id: u32) {
-        if !std::mem::replace(&mut state.out[id as usize], true) {
-            self.arena.withdraw(id);
-        }
-    }
-
-    /// Retires the free chunks needed to cover `bytes` more.
-    fn retire(&self, state: &mut State, kind: Kind, bytes: u64) {
-        let missing = state.missing_for(bytes);
-        let fresh = state.free.pop_fresh(missing);
-        if !fresh.is_empty() {
-            state.out[fresh.start as usize..fresh.end as usize].fill(true);
-            self.arena.withdraw_fresh(fresh.clone());
-            state.retired.extend(fresh.clone().rev());
-        }
-        for _ in fresh.len()..missing {
-            let id = self.withdraw_one(state).expect("as many as are missing are free");
-            state.retired.push(id);
-        }
-        state.leased_bytes += bytes;
-        state.taken += missing as u64;
-        self.by_kind[kind as usize].fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Takes the free chunk that was returned longest ago, and gives its memory to the system.
-    fn withdraw_one(&self, state: &mut State) -> Option<u32> {
-        let id = state.free.pop_front()?;
-        self.withdraw(state, id);
-        Some(id)
-    }
-
-    fn shrink_leases(&self, kind: Kind, bytes: u64) {
-        if self.origin.is_foreign() {
-            return;
-        }
-        let mut state = self.lock();
-        let any = self.unretire(&mut state, kind, bytes) > 0;
-        state.given += u64::from(any);
-        drop(state);
-        if any {
-            self.freed.notify_all();
-        }
-    }
-
-    /// Frees the chunks no longer needed once `bytes` fewer are leased. Returns how many.
-    fn unretire(&self, state: &mut State, kind: Kind, bytes: u64) -> usize {
-        state.leased_bytes -= bytes;
-        let keep = state.leased_bytes.div_ceil(CHUNK_BYTES as u64) as usize;
-        let spare = state.retired.len().saturating_sub(keep);
-        for id in state.retired.drain(keep.min(state.retired.len())..) {
-            state.free.push_front(id);
-        }
-        self.by_kind[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
-        spare
-    }
-
-    /// Takes a spare mapping of at least `bytes` and charges it as `kind`, by its full length.
-    fn take_spare(&self, kind: Kind, bytes: usize) -> Result<Option<Mapping>, OutOfBudget> {
-        let mut state = self.lock();
-        let Some(best) = best_of(&state.spare, bytes) else { return Ok(None) };
-        if state.refuses_on_purpose() {
-            return Err(self.refusal(state, kind, bytes as u64));
-        }
-        let mapping = state.spare.swap_remove(best);
-        self.charge_as(Kind::Spare, kind, mapping.bytes() as u64);
-        Ok(Some(mapping))
-    }
-
-    /// Keeps a mapping that was charged as `kind` as a spare, if the spares have room for it and no thread waits for
-    /// memory.
-    fn keep_spare(&self, kind: Kind, mapping: Mapping) -> Result<(), Mapping> {
-        let bytes = mapping.bytes() as u64;
-        let mut state = self.lock();
-        let kept: u64 = state.spare.iter().map(|mapping| mapping.bytes() as u64).sum();
-        if state.waiting > 0 || kept + bytes > spare_bytes_max(self.limit_bytes()) {
-            return Err(mapping);
-        }
-        state.spare.push(mapping);
-        self.charge_as(kind, Kind::Spare, bytes);
-        Ok(())
-    }
-
-    fn charge_as(&self, before: Kind, now: Kind, bytes: u64) {
-        self.by_kind[before as usize].fetch_sub(bytes, Ordering::Relaxed);
-        self.by_kind[now as usize].fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Gives spare mappings to the system, then their charge to the budget.
-    fn give_up(&self, spare: Vec<Mapping>) -> MutexGuard<'_, State> {
-        let bytes = spare.iter().map(|mapping| mapping.bytes() as u64).sum();
-        drop(spare);
-        let mut state = self.lock();
-        if self.unretire(&mut state, Kind::Spare, bytes) > 0 {
-            self.freed.notify_all();
-        }
-        state
-    }
-
     fn usage(&self) -> Usage {
         self.usage_of(&self.lock())
     }
@@ -657,92 +422,5 @@ impl State {
                 false
             }
         }
-    }
-}
-
-/// A claim on the budget for heap memory; given back on drop.
-pub struct Lease {
-    inner: Arc<Inner>,
-    kind: Kind,
-    bytes: u64,
-}
-
-impl Lease {
-    /// Bytes it covers.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Extends the lease by `bytes`.
-    ///
-    /// # Errors
-    /// [`OutOfBudget`]; the lease stays as it was.
-    pub fn grow(&mut self, bytes: u64) -> Result<(), OutOfBudget> {
-        self.inner.grow_leases(self.kind, bytes)?;
-        self.bytes += bytes;
-        Ok(())
-    }
-
-    /// Takes over the bytes of `other`.
-    ///
-    /// # Panics
-    /// `other` is of another budget or kind.
-    pub(crate) fn absorb(&mut self, mut other: Lease) {
-        assert!(Arc::ptr_eq(&self.inner, &other.inner) && self.kind == other.kind);
-        self.bytes += std::mem::take(&mut other.bytes);
-    }
-
-    /// Another lease of the same kind.
-    pub(crate) fn like_it(&self, bytes: u64) -> Result<Lease, OutOfBudget> {
-        let mut lease = self.empty_like_it();
-        lease.grow(bytes)?;
-        Ok(lease)
-    }
-
-    /// An empty lease of the same kind.
-    pub(crate) fn empty_like_it(&self) -> Lease {
-        Lease { inner: Arc::clone(&self.inner), kind: self.kind, bytes: 0 }
-    }
-
-    /// The source of contiguous memory.
-    pub(crate) fn backing(&self) -> Backing {
-        if cfg!(any(miri, loom)) { Backing::Heap } else { self.inner.arena.backing() }
-    }
-
-    /// Takes a spare mapping of at least `bytes`, and the lease of the same kind that covers it.
-    pub(crate) fn take_spare(&self, bytes: usize) -> Result<Option<(Mapping, Lease)>, OutOfBudget> {
-        let Some(mapping) = self.inner.take_spare(self.kind, bytes)? else { return Ok(None) };
-        let lease = Lease { inner: Arc::clone(&self.inner), kind: self.kind, bytes: mapping.bytes() as u64 };
-        Ok(Some((mapping, lease)))
-    }
-
-    /// Returns a mapping together with the lease that covers it, or keeps both as a spare.
-    pub(crate) fn give_back_with(mut self, mapping: Mapping) {
-        if self.bytes == mapping.bytes() as u64 {
-            match self.inner.keep_spare(self.kind, mapping) {
-                // Its bytes are charged as spare from now on.
-                Ok(()) => self.bytes = 0,
-                Err(mapping) => drop(mapping),
-            }
-        }
-    }
-
-    /// Shrinks the lease by `bytes` (at most to zero).
-    pub fn shrink(&mut self, bytes: u64) {
-        let bytes = bytes.min(self.bytes);
-        self.inner.shrink_leases(self.kind, bytes);
-        self.bytes -= bytes;
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.inner.shrink_leases(self.kind, self.bytes);
-    }
-}
-
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lease({:?}, {} bytes)", self.kind, self.bytes)
     }
 }

@@ -8,7 +8,8 @@
 use std::fmt;
 use std::io;
 
-use super::{Inner, Lease, RECLAIMED_AT_ONCE, State, Usage, WITHDRAWN_AT_ONCE};
+use super::lease::{RECLAIMED_AT_ONCE, WITHDRAWN_AT_ONCE};
+use super::{Inner, Lease, State, Usage};
 use crate::budget::chunk::CHUNK_BYTES;
 use crate::sync::{MutexGuard, Ordering};
 

@@ -1,5 +1,6 @@
 //! Tests of a budget's accounts.
 
+use super::lease::RECLAIMED_AT_ONCE;
 use super::*;
 
 fn budget(chunks: u64) -> Budget {

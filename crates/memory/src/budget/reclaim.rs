@@ -1,0 +1,90 @@
+//! Who gives memory back when the budget needs some: lenders first, then the reclaimers.
+
+use std::sync::Weak;
+
+use super::bell::Cause;
+use super::{Budget, Inner, State};
+use crate::sync::MutexGuard;
+
+/// A holder of memory that can give some back on request.
+pub trait Reclaim: Send + Sync {
+    /// Gives back up to `chunks` chunks (by dropping them) and returns how many it gave. Must not take memory from the
+    /// budget, and must not wait for a thread that might.
+    fn reclaim(&self, chunks: usize) -> usize;
+}
+
+impl Budget {
+    /// Asks the reclaimers once. For a caller whose own memory is all in use.
+    pub(crate) fn press(&self) {
+        drop(self.inner.reclaim(self.inner.lock(), 1));
+    }
+
+    /// Adds a reclaimer to ask when no chunk is free. Reclaimers are asked in the order in which they were added.
+    pub fn add_reclaimer(&self, reclaimer: Weak<dyn Reclaim>) {
+        let mut reclaimers = self.inner.reclaimers.lock().expect("a reclaimer never panics");
+        reclaimers.retain(|known| known.strong_count() > 0);
+        reclaimers.push(reclaimer);
+    }
+
+    /// Adds a holder of memory that would be free without it: it is asked before the reclaimers, and by the evictor before that evicts
+    /// pages for others.
+    pub fn add_lender(&self, lender: Weak<dyn Reclaim>) {
+        let mut lenders = self.inner.lenders.lock().expect("a reclaimer never panics");
+        lenders.retain(|known| known.strong_count() > 0);
+        lenders.push(lender);
+    }
+
+    /// Asks the lenders for `chunks`; returns how many more are free.
+    pub(crate) fn take_back(&self, chunks: usize) -> usize {
+        self.inner.take_back(chunks)
+    }
+}
+
+impl Inner {
+    /// Releases the lock, asks for `chunks`, and locks again. Returns `Err` if no reclaimer gave any and none is free.
+    pub(super) fn reclaim<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        chunks: usize,
+    ) -> Result<MutexGuard<'a, State>, MutexGuard<'a, State>> {
+        if !state.spare.is_empty() {
+            let spare = std::mem::take(&mut state.spare);
+            drop(state);
+            return Ok(self.give_up(spare));
+        }
+        state.pressure.inline_evictions += 1;
+        let before = state.free.len();
+        drop(state);
+        self.ring(Cause::Inline);
+        if self.take_back(chunks) > 0 {
+            return Ok(self.lock());
+        }
+        let reclaimers: Vec<_> =
+            self.reclaimers.lock().expect("a reclaimer never panics").iter().filter_map(Weak::upgrade).collect();
+        let given = reclaimers.iter().any(|reclaimer| reclaimer.reclaim(chunks) > 0);
+        // This may drop the last owner of a reclaimer, which then gives back its memory: not under the lock.
+        drop(reclaimers);
+        let state = self.lock();
+        // Another thread may have freed some meanwhile: the evictor, or a reclaimer asked by another caller.
+        if given || state.free.len() > before { Ok(state) } else { Err(state) }
+    }
+
+    /// See [`Budget::take_back`].
+    pub(super) fn take_back(&self, chunks: usize) -> usize {
+        let lenders: Vec<_> =
+            self.lenders.lock().expect("a reclaimer never panics").iter().filter_map(Weak::upgrade).collect();
+        let before = self.lock().free.len();
+        if !lenders.iter().any(|lender| lender.reclaim(chunks) > 0) {
+            return 0;
+        }
+        drop(lenders);
+        // A large buffer is kept as a spare when it is dropped.
+        let mut state = self.lock();
+        if state.free.len() < before + chunks && !state.spare.is_empty() {
+            let spare = std::mem::take(&mut state.spare);
+            drop(state);
+            state = self.give_up(spare);
+        }
+        state.free.len().saturating_sub(before)
+    }
+}
