@@ -307,4 +307,18 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_commit_that_needs_a_flush_fails_where_the_store_is_being_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (_keeper, other) = (join(&path), join(&path));
+        put(&other, 1);
+        let (index, applied) = (&other.reader.index, other.committer.sequencer.applied());
+        index.close_up_to(applied);
+        put(&other, 2);
+        index.core.signals.close();
+        let refused = index.make_room(index.memtable_limit_bytes() as usize, applied.next());
+        assert!(matches!(refused, Err(Error::Closed)));
+    }
 }

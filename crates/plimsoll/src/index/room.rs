@@ -22,7 +22,7 @@ use crate::index::run::table::{TableId, TableInfo};
 use crate::index::source::{Memtable, Run};
 use crate::index::stalls::Cause;
 use crate::index::view::{Closed, Content};
-use crate::types::error::Result;
+use crate::types::error::{Error, Result};
 use crate::types::lock::lock;
 
 /// Memtables that may wait to be flushed: one in a small budget, two from this many bytes on.
@@ -48,6 +48,9 @@ impl Core {
                     let start = self.context.clock.monotonic_nanos();
                     let progress = self.flush_step()?;
                     stalled_nanos += (self.context.clock.monotonic_nanos() - start).max(1);
+                    if progress == Progress::Idle && self.signals.is_closing() {
+                        return Err(Error::Closed);
+                    }
                     if progress == Progress::Idle
                         && (self.context.duty.only_reads() || self.current_view().closed.is_empty())
                         && let Some(refusal) = refusal
