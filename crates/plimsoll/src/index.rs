@@ -299,6 +299,11 @@ impl Index {
         self.core.make_room(bytes, boundary)
     }
 
+    /// As [`Index::make_room`], where that waits for nothing: `None` if a memtable has to be flushed before.
+    pub(crate) fn make_room_now(&self, bytes: usize, boundary: Glsn) -> Option<Reservation<'_>> {
+        self.core.make_room_now(bytes, boundary)
+    }
+
     /// Holds a writer back while there are too many runs; without threads, merges some of them. Not under the commit lock: other
     /// commits go on meanwhile.
     ///

@@ -241,6 +241,8 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use crate::api::snapshot::Snapshot;
     use crate::engine::Engine;
     use crate::engine::open::open;
@@ -320,5 +322,56 @@ mod tests {
         index.core.signals.close();
         let refused = index.make_room(index.memtable_limit_bytes() as usize, applied.next());
         assert!(matches!(refused, Err(Error::Closed)));
+    }
+
+    /// A commit finds room before it has the turn, and none after it has taken in what others have ordered.
+    #[test]
+    fn others_commit_while_one_waits_for_its_memtable_to_be_flushed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (keeper, other) = (join(&path), join(&path));
+        let put_rows = |store: &Arc<Engine>, rows: u32| {
+            let mut tx = Transaction::new(&store.committer);
+            let space = store.reader.keyspaces.find("default").unwrap().0;
+            (0..rows).for_each(|row| tx.put(&space, row.to_be_bytes(), [7; 900]).unwrap());
+            tx
+        };
+        put(&other, 1);
+        let index = &other.reader.index;
+        index.close_up_to(other.committer.sequencer.applied());
+        // Room for a hundred rows, not for three hundred.
+        while index.core.view().active.map().used_bytes() + 300 * 1000 < index.memtable_limit_bytes() {
+            put_rows(&other, 100).commit().unwrap();
+        }
+        drop(Snapshot::newest(&keeper));
+        let waits = put_rows(&other, 1);
+        for _ in 0..4 {
+            put_rows(&keeper, 100).commit().unwrap();
+        }
+        let (has_ended, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (done, ended) = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let done = waits.commit();
+                has_ended.store(true, Ordering::SeqCst);
+                done
+            });
+            // The keeper is not stopped, but takes its time.
+            scope.spawn(|| {
+                let mut nudges = 0;
+                while !is_over.load(Ordering::SeqCst) {
+                    nudges = members(&keeper).answer_nudge(nudges, Duration::from_millis(100));
+                }
+            });
+            keeper.options.clock.sleep(Duration::from_millis(500));
+            let has_waited = !has_ended.load(Ordering::SeqCst);
+            put(&keeper, 2);
+            let ended = (has_waited, has_ended.load(Ordering::SeqCst));
+            keeper.flush().unwrap();
+            let done = waiting.join().unwrap();
+            is_over.store(true, Ordering::SeqCst);
+            (done, ended)
+        });
+        done.unwrap();
+        assert_eq!(ended, (true, false), "it has waited, and still did when the other one's commit was done");
     }
 }

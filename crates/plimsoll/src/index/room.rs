@@ -5,7 +5,8 @@
 //!    out of memory, and neither can the flush of a memtable that holds them.
 //! 2. A writer waits for a flush by doing it, or by queueing for the flush lock behind the thread that does: no writer waits for a thread
 //!    that may have ended.
-//! 3. A writer waits for a flush before it takes the commit lock, where it can ([`Core::wait_for_room`]): others commit meanwhile.
+//! 3. A writer waits for a flush before it takes the commit lock, where it can ([`Core::wait_for_room`]): others commit meanwhile. It never
+//!    does while it has the members' turn ([`Core::make_room_now`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -68,6 +69,17 @@ impl Core {
             self.counters.stalls.note(Cause::Room, stalled_nanos);
         }
         Ok(reservation)
+    }
+
+    /// As [`Core::make_room`], where that waits for nothing: `None` if a memtable has to be flushed before.
+    pub(crate) fn make_room_now(&self, bytes: usize, boundary: Glsn) -> Option<Reservation<'_>> {
+        loop {
+            match self.try_to_make_room(bytes, boundary) {
+                Next::Done(reservation) => return Some(reservation),
+                Next::Again => {}
+                Next::Flush(_) => return None,
+            }
+        }
     }
 
     /// Flushes while a commit of `bytes` would find no room without that. The commit may still have to wait in [`Core::make_room`]: others

@@ -30,6 +30,8 @@ pub(crate) enum When {
     Opening,
     /// While the store is used, as other members order them.
     Live,
+    /// The same, under the turn: no flush is waited for.
+    InTurn,
 }
 
 /// Applies commits of the log to the index.
@@ -43,6 +45,7 @@ pub(crate) struct Apply<'a> {
     /// Room for the next commits.
     room: Option<Reservation<'a>>,
     touched: Touched,
+    lacks_room: bool,
 }
 
 /// What of the store's own records was among what was applied.
@@ -57,12 +60,17 @@ pub(crate) struct Touched {
 impl<'a> Apply<'a> {
     /// Everything up to `applied` is in the index.
     pub(crate) fn new(log: &'a Arc<dyn Log>, budget: &'a Budget, index: &'a Index, when: When, applied: Glsn) -> Self {
-        Self { log, budget, index, when, applied, room: None, touched: Touched::default() }
+        Self { log, budget, index, when, applied, room: None, touched: Touched::default(), lacks_room: false }
     }
 
     /// The last GLSN applied to the index.
     pub(crate) fn applied(&self) -> Glsn {
         self.applied
+    }
+
+    /// Whether it failed because a memtable has to be flushed before.
+    pub(crate) fn lacks_room(&self) -> bool {
+        self.lacks_room
     }
 
     /// What of the store's own records was among what was applied.
@@ -79,7 +87,7 @@ impl<'a> Apply<'a> {
                 let link = if self.when == When::Opening { Link::Later } else { Link::Now };
                 let room = self.make_room(room_bytes)?;
                 room.apply(glsn, entry.payload.len() as u64, link, in_order(operations, glsn))?;
-                if self.when == When::Live {
+                if self.when != When::Opening {
                     // The next one to ask for room may be a commit of this process.
                     self.room = None;
                 }
@@ -111,8 +119,15 @@ impl<'a> Apply<'a> {
     fn make_room(&mut self, bytes: usize) -> Result<&mut Reservation<'a>> {
         if self.room.as_ref().is_none_or(|room| room.left_bytes() < bytes) {
             self.room = None;
-            if self.when == When::Live {
-                return Ok(self.room.insert(self.index.make_room(bytes, self.applied)?));
+            match self.when {
+                When::Opening => {}
+                When::Live => return Ok(self.room.insert(self.index.make_room(bytes, self.applied)?)),
+                When::InTurn => {
+                    let room = self.index.make_room_now(bytes, self.applied);
+                    self.lacks_room = room.is_none();
+                    // Seen by nobody: the turn is given back, and all is applied without it.
+                    return Ok(self.room.insert(room.ok_or(Error::Stalled { pid: None })?));
+                }
             }
             let part = (self.index.memtable_limit_bytes() / ROOM_PART) as usize;
             let ahead = bytes.max(part.min(ROOM_BYTES));

@@ -26,6 +26,7 @@ use crate::read::moments::OpenMoment;
 use crate::txn::committer::Committer;
 use crate::txn::payload::{Operations, encode_delete, encode_head, encode_put, encode_put_blob, encode_runs};
 use crate::txn::read_set::ReadSet;
+use crate::txn::sequencer::CommitLock;
 use crate::txn::ticket::CommitTicket;
 use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::{Error, Lift, Result};
@@ -52,7 +53,12 @@ impl Committer {
         let body = self.patience.in_commit(|| Body::new(&self.reader.budget, &writes, metadata))?;
         self.wait_ahead(&body, &writes)?;
         let mut gaps = gaps;
-        let glsn = self.patience.in_commit(|| self.order(moment, &reads, &body, &writes, &mut gaps, spaces))?;
+        let glsn = loop {
+            let order = || self.order(moment, &reads, &body, &writes, &mut gaps, spaces);
+            if let Some(glsn) = self.patience.in_commit(order)? {
+                break glsn;
+            }
+        };
         self.committed(body.bytes() + writes.blob_bytes());
         let paid_bytes = if writes.is_in_memory() { body.room_bytes as u64 } else { writes.spilled().bytes() };
         // Releases their memory before the wait.
@@ -61,7 +67,8 @@ impl Committer {
         Ok(CommitTicket::of_record(self, glsn))
     }
 
-    /// Under the commit lock: validates the transaction, orders it, and applies it. Does nothing if the budget refuses.
+    /// Under the commit lock: validates the transaction, orders it, and applies it. Does nothing if the budget refuses. `None` if it has given the
+    /// members' turn back to wait for a flush: to be tried again.
     fn order(
         &self,
         moment: &OpenMoment,
@@ -70,18 +77,24 @@ impl Committer {
         writes: &WriteSet,
         gaps: &mut Vec<Gap>,
         spaces: &[u32],
-    ) -> Result<Glsn> {
-        let mut turn = self.follower.as_ref().map(|follower| follower.wait_for_turn()).transpose()?;
-        let lock = self.sequencer.lock()?;
-        if let (Some(follower), Some(turn)) = (&self.follower, &mut turn) {
-            follower.begin(turn, &lock)?;
-        }
+    ) -> Result<Option<Glsn>> {
+        let (mut turn, lock) = self.begin_to_order()?;
         self.reader.keyspaces.check_take_more(spaces.iter().copied())?;
         if let Err(error) = self.reader.read(|view| validate(view, reads, moment.at())) {
             drop((lock, turn));
             return Err(self.settle_conflict(error));
         }
-        let room = self.make_room(body, writes)?;
+        let room = match turn.is_some() {
+            false => self.make_room(body, writes)?,
+            true => match self.make_room_now(body, writes)? {
+                Some(room) => room,
+                None => {
+                    drop(turn);
+                    drop(self.make_room(body, writes)?);
+                    return Ok(None);
+                }
+            },
+        };
         let submit = || {
             let glsn = self.submit(turn.as_mut(), body, writes, moment.at())?;
             // From here on other members may order their commits.
@@ -93,7 +106,22 @@ impl Committer {
         // While no other commit can put anything into them.
         self.reader.index.gaps().publish_committed(std::mem::take(gaps), glsn);
         drop(lock);
-        Ok(glsn)
+        Ok(Some(glsn))
+    }
+
+    /// The members' turn, if there may be several, and the commit lock; all that was ordered before is applied. The turn is not held while a
+    /// memtable is flushed.
+    fn begin_to_order(&self) -> Result<(Option<Turn<'_>>, CommitLock<'_>)> {
+        loop {
+            let turn = self.follower.as_ref().map(|follower| follower.wait_for_turn()).transpose()?;
+            let lock = self.sequencer.lock()?;
+            let (Some(follower), Some(mut turn)) = (&self.follower, turn) else { return Ok((None, lock)) };
+            if follower.begin(&mut turn, &lock)? {
+                return Ok((Some(turn), lock));
+            }
+            drop(turn);
+            follower.apply_rest(&lock)?;
+        }
     }
 
     /// Waits for flushes and merges that lag behind, while others may commit.
@@ -117,6 +145,20 @@ impl Committer {
         Ok(None)
     }
 
+    /// As [`Committer::make_room`], where that waits for nothing: `None` if a memtable has to be flushed before.
+    fn make_room_now(&self, body: &Body, writes: &WriteSet) -> Result<Option<Option<Reservation<'_>>>> {
+        let index = &self.reader.index;
+        if writes.is_in_memory() {
+            let room = index.make_room_now(body.room_bytes, self.sequencer.applied());
+            // Runs need less memory.
+            if room.is_some() || writes.spilled().is_empty() {
+                return Ok(room.map(Some));
+            }
+        }
+        index.make_room_for_runs(&writes.spilled().infos(Glsn::NONE))?;
+        Ok(Some(None))
+    }
+
     /// Waits until the conflicting commit is visible, so that a retry does not conflict with it a second time. If the store is poisoned, so
     /// that the commit never becomes visible, returns that error instead.
     fn settle_conflict(&self, error: Error) -> Error {
@@ -135,11 +177,7 @@ impl Committer {
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
         let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
         let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
-        let mut turn = self.follower.as_ref().map(|follower| follower.wait_for_turn()).transpose()?;
-        let lock = self.sequencer.lock()?;
-        if let (Some(follower), Some(turn)) = (&self.follower, &mut turn) {
-            follower.begin(turn, &lock)?;
-        }
+        let (turn, lock) = self.begin_to_order()?;
         let submit = || match turn {
             Some(mut turn) => turn.submit(&draft).lift(),
             None => self.reader.log.submit(&draft, None).lift(),

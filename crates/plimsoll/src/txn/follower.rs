@@ -109,7 +109,7 @@ impl Follower {
             Err(LogError::Trimmed { .. }) if !self.members.has_slot() => self.leap(&lock)?,
             done => done.lift()?,
         }
-        self.apply(&lock, self.log.bounds().next)
+        self.apply_rest(&lock)
     }
 
     /// Nothing is kept for this process, and what it was to take in next is gone: it goes on from the newest manifest, which holds that.
@@ -159,26 +159,32 @@ impl Follower {
         if self.members.next().0 > self.sequencer.applied().next().0 + FEW {
             let lock = self.sequencer.lock()?;
             self.file_log.catch_up().lift()?;
-            self.apply(&lock, self.log.bounds().next)?;
+            self.apply_rest(&lock)?;
         }
         Ok(self.file_log.turn().lift()?.expect("a member's log has turns"))
     }
 
-    /// Takes in everything that was ordered, under the turn: from here on nothing else is.
-    pub(crate) fn begin(&self, turn: &mut Turn<'_>, lock: &CommitLock<'_>) -> Result<()> {
+    /// Takes in everything that was ordered, under the turn: from here on nothing else is. False if a memtable has to be flushed before: not
+    /// under the turn, but by [`Follower::apply_rest`].
+    pub(crate) fn begin(&self, turn: &mut Turn<'_>, lock: &CommitLock<'_>) -> Result<bool> {
         let tip = turn.begin().lift()?;
-        self.apply(lock, tip.next())
+        self.apply(lock, tip.next(), When::InTurn)
     }
 
-    /// Applies what was taken into the log, up to `next`.
-    fn apply(&self, lock: &CommitLock<'_>, next: Glsn) -> Result<()> {
+    /// Applies what was taken into the log. May wait for a flush.
+    pub(crate) fn apply_rest(&self, lock: &CommitLock<'_>) -> Result<()> {
+        self.apply(lock, self.log.bounds().next, When::Live).map(drop)
+    }
+
+    /// Applies what was taken into the log, up to `next`. False if there is no room for it now.
+    fn apply(&self, lock: &CommitLock<'_>, next: Glsn, when: When) -> Result<bool> {
         let from = self.sequencer.applied().next();
         if from >= next {
-            return self.learn();
+            return self.learn().map(|()| true);
         }
         let scan = self.file_log.scan_ordered(from, StreamId::TRANSACTIONS);
         let mut scan = scan.map_err(|error| self.of_catching_up(error))?;
-        let mut apply = Apply::new(&self.log, &self.budget, &self.index, When::Live, self.sequencer.applied());
+        let mut apply = Apply::new(&self.log, &self.budget, &self.index, when, self.sequencer.applied());
         let applied = loop {
             match scan.next_entry() {
                 None => break Ok(()),
@@ -201,7 +207,10 @@ impl Follower {
             to_learn.cursors |= touched.cursors;
             self.is_to_learn.store(true, Ordering::Relaxed);
         }
-        applied.and(self.learn())
+        if apply.lacks_room() {
+            return Ok(false);
+        }
+        applied.and(self.learn()).map(|()| true)
     }
 
     /// Learns what the commits that were applied have changed of the store's own records. What fails is done the next time.
