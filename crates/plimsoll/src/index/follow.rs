@@ -311,6 +311,19 @@ mod tests {
     }
 
     #[test]
+    fn a_member_that_takes_in_a_manifest_knows_the_newest_version_in_its_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (keeper, other) = (join(&path), join(&path));
+        put(&keeper, 1);
+        drop(Snapshot::newest(&other));
+        keeper.flush().unwrap();
+        other.reader.index.core.take_in(&members(&other)).unwrap();
+        let view = other.reader.index.core.view();
+        assert_eq!((view.runs.len(), view.newest_in_runs), (1, Glsn(1)));
+    }
+
+    #[test]
     fn a_commit_that_needs_a_flush_fails_where_the_store_is_being_closed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");

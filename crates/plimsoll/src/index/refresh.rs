@@ -14,7 +14,7 @@ use crate::index::files::Member;
 use crate::index::manifest::Manifest;
 use crate::index::run::table::{TableId, TableInfo};
 use crate::index::source::{Memtable, Run};
-use crate::index::view::{Closed, Content, View, depth};
+use crate::index::view::{Closed, Content, View, depth, newest_in};
 use crate::types::error::Result;
 use crate::types::lock::lock;
 
@@ -53,6 +53,7 @@ impl Core {
             // The memtables stay until they are released: what is in them is younger than every row in the cache, or the same.
             self.swap_view(|view| {
                 view.depth = depth(runs.iter().map(|run| run.span()));
+                view.newest_in_runs = newest_in(&runs);
                 (view.runs, view.history, view.limits) = (runs, history, limits);
             });
             drop((writer, record, view));
@@ -79,6 +80,7 @@ impl Core {
         *record = head;
         self.swap_view(|view| {
             view.depth = depth(runs.iter().map(|run| run.span()));
+            view.newest_in_runs = newest_in(&runs);
             (view.active, view.closed, view.runs, view.history) = (active, closed, runs, history);
             (view.set, view.limits) = (set, limits);
         });
