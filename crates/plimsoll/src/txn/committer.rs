@@ -1,7 +1,7 @@
 //! The part of an open store that transactions use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use plimsoll_log::glsn::Glsn;
 
@@ -13,6 +13,7 @@ use crate::txn::follower::Follower;
 use crate::txn::patience::Patience;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Result};
+use crate::types::lock::lock;
 use crate::types::options::Options;
 
 /// Frees the oldest segments of the log if no past versions are kept.
@@ -31,6 +32,8 @@ pub(crate) struct Committer {
     pub(crate) follower: Option<Arc<Follower>>,
     /// The tasks that await durable commits.
     pub(crate) wakers: Arc<DurableWakers>,
+    /// Held while a floor is found and told.
+    floor: Mutex<()>,
     /// Bytes committed since the last attempt to free log segments.
     bytes_since_free: AtomicU64,
     free_log: OnceLock<Weak<dyn FreeLog>>,
@@ -45,8 +48,8 @@ impl Committer {
         follower: Option<Arc<Follower>>,
     ) -> Self {
         let wakers = Arc::new(DurableWakers::new(&reader.log, options.background));
-        let (bytes_since_free, free_log) = (AtomicU64::new(0), OnceLock::new());
-        Self { reader, sequencer, patience, options, follower, wakers, bytes_since_free, free_log }
+        let (floor, bytes_since_free, free_log) = (Mutex::new(()), AtomicU64::new(0), OnceLock::new());
+        Self { reader, sequencer, patience, options, follower, wakers, floor, bytes_since_free, free_log }
     }
 
     /// Sets the callback that frees the log.
@@ -128,6 +131,8 @@ impl Committer {
 
     /// Promises the other members to open no moment before those that are open here; returns the oldest of these.
     pub(crate) fn promise_floor(&self) -> Glsn {
+        // A floor that was found before one that is told already may be above it.
+        let _alone = lock(&self.floor);
         let oldest = self.reader.snapshots.oldest(|| self.sequencer.visible());
         if let Some(follower) = &self.follower {
             follower.members.set_floor(oldest);
@@ -160,6 +165,8 @@ impl std::fmt::Debug for Committer {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use crate::api::snapshot::Snapshot;
     use crate::engine::open::open;
     use crate::txn::transaction::Transaction;
@@ -190,5 +197,40 @@ mod tests {
         is_behind(snapshot.time().unwrap_err());
         is_behind(tx.get(&space, b"a").unwrap_err());
         is_behind(tx.first(&space).unwrap_err());
+    }
+
+    #[test]
+    fn no_moment_that_is_open_is_below_the_floor_that_others_are_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::new().memory_bytes(16 << 20).background(false).shared(true);
+        let store = open(&dir.path().join("store"), options).unwrap();
+        let space = store.reader.keyspaces.find("default").unwrap().0;
+        for key in [b"a", b"b"] {
+            let mut tx = Transaction::new(&store.committer);
+            tx.put(&space, key, b"1").unwrap();
+            tx.commit().unwrap();
+        }
+        let (committer, members) = (&store.committer, &store.membership.as_ref().unwrap().members);
+        let is_over = AtomicBool::new(false);
+        let is_below = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    committer.promise_floor();
+                }
+            });
+            // Others that want the processor: a thread may be stopped anywhere.
+            for _ in 0..3 {
+                scope.spawn(|| while !is_over.load(Ordering::Relaxed) {});
+            }
+            let (clock, mut is_below) = (&store.options.clock, false);
+            let begun = clock.monotonic_nanos();
+            while !is_below && clock.monotonic_nanos() - begun < 1_000_000_000 {
+                let moment = committer.open_at(Glsn(1)).unwrap();
+                is_below = (0..2000).any(|_| members.own_needs().0 > moment.at());
+            }
+            is_over.store(true, Ordering::Relaxed);
+            is_below
+        });
+        assert!(!is_below);
     }
 }
