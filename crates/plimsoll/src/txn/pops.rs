@@ -93,7 +93,9 @@ impl Pops {
         let rows = (2 * self.at_once).clamp(4, ROWS_MAX);
         let bytes = (rows * BYTES_FOR_A_ROW).min(BYTES_MAX);
         let charge = self.charge.get_or_insert_with(|| seats.charge());
-        if charge.set((bytes + 2 * rows * size_of::<Ends>()) as u64).is_err() {
+        // What was kept of more rows is charged, too.
+        let (bytes_kept, rows_kept) = (self.bytes.capacity().max(bytes), self.rows.capacity().max(2 * rows));
+        if charge.set((bytes_kept + rows_kept * size_of::<Ends>()) as u64).is_err() {
             return 0;
         }
         self.bytes.reserve_exact(bytes);
@@ -173,5 +175,27 @@ impl Pops {
         if let Some(end) = end {
             gaps.lock().unwrap_or_else(PoisonError::into_inner).add(seats, &first, &end, dead);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::open::open;
+    use crate::types::options::Options;
+
+    use super::*;
+
+    #[test]
+    fn what_pops_keep_of_many_rows_is_charged_while_few_are_read_ahead() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(&dir.path().join("store"), Options::new().memory_bytes(16 << 20).background(false)).unwrap();
+        let seats = store.reader.index.seats();
+        let mut pops = Pops::default();
+        while pops.make_room(seats) < ROWS_MAX {}
+        pops.forget();
+        assert!(pops.make_room(seats) < ROWS_MAX);
+        let kept = pops.bytes.capacity() + pops.rows.capacity() * size_of::<Ends>();
+        let charged = pops.charge.as_ref().unwrap().bytes();
+        assert!(charged >= kept as u64, "{charged} of {kept}");
     }
 }
