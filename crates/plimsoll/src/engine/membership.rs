@@ -149,7 +149,7 @@ fn take_lock(path: &Path, options: &Options, members: &Members) -> Result<(Arc<d
         }
         match options.disk.lock_shared(path) {
             Ok(lock) => {
-                if !members.others().lift()?.is_empty() {
+                if !members.writers().lift()?.is_empty() {
                     return Ok((Arc::from(lock), false));
                 }
                 // Whoever had it a moment ago, alone or as the last member, has let go of it.

@@ -318,3 +318,19 @@ fn where_nobody_ever_shared_the_store_a_process_without_rights_is_told_so() {
     one.put(&default(&one), "key", 7u64.to_le_bytes()).unwrap();
     assert_eq!(number(&reader, "key"), 7);
 }
+
+#[test]
+fn one_that_only_reads_is_no_reason_to_join_where_nobody_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let writer = Db::open(&path, options()).unwrap();
+    let reader = read(&path, Right::ToWrite);
+    writer.close().unwrap();
+    // Of a child that the writer has forked.
+    let held = OsDisk::new().lock_shared(&path).unwrap();
+    let refused = Db::open(&path, options());
+    assert!(matches!(refused, Err(Error::Locked { .. })), "{refused:?}");
+    drop(held);
+    Db::open(&path, options()).unwrap().close().unwrap();
+    drop(reader);
+}
