@@ -3,6 +3,32 @@
 //! What is published together has two copies and a version that says which one counts. Its only writer, who holds a lock, writes the other
 //! copy first: a writer that is killed half way leaves the copy that counts. (SQLite's header of the shared index of its write-ahead log is
 //! made the same way.)
+//!
+//! | words | what | who writes |
+//! |---|---|---|
+//! | 0 | the layout; 0 while the words are made anew | the first member, under `join`; one that has the store alone |
+//! | 1 to 6 | requests to the keeper | asked: any; done and failed: the keeper |
+//! | 7 | the generation of keepers | who replaces one, with the lock of the next |
+//! | 8 to 20 | the end of the log | who has `turn` |
+//! | 21 | the instance | as word 0 |
+//! | 24 to 32 | what is durable | who has `sync`; the first member, under `join` |
+//! | 34 | nudges | any |
+//! | 35, 36 | processes that wait for a sync | arrived: any; expected: who has `sync` |
+//! | 37 | removed files of the log | who removes one |
+//! | 40 to 51 | `turn`, `sync`, `join` | holder and since: who has it; waiters and bell: any |
+//! | 52 | the keeper, or who prepares itself to be it | that one, with its generation's lock; who finds that it has ended |
+//! | 53 | the log is poisoned | who has `sync` or `turn` |
+//! | 54 | the most entries of a segment | who joins; only lowered |
+//! | 55 | the highest id of a blob file | any; only raised |
+//! | 56, 57 | readers that wait for news, and their bell | any; who has `sync` |
+//! | 58 | the newest manifest | the keeper; only raised |
+//! | 59, 63 | wanted flush, wanted trim | any; only raised |
+//! | 60 | changes that members are told of | any |
+//! | 61 | the first GLSN of the log | who trims; only raised |
+//! | 62 | the memory of all | who joins, under `join` |
+//! | from 64 | the slots | each its member; its process: cleared by who gets the slot's lock |
+//!
+//! 22, 23, 33, 38 and 39 are free. All words but 21 are cleared by the first member, and slots of processes that have ended.
 
 use std::sync::atomic::{Ordering, fence};
 

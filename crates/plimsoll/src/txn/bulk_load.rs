@@ -191,8 +191,8 @@ impl BulkLoad {
     /// conflicts. A load without rows returns the GLSN of the newest commit.
     ///
     /// # Errors
-    /// Nothing was committed, except with [`Error::Poisoned`], after which that is unknown until the store is reopened. The keyspace was
-    /// dropped, the disk, or the budget.
+    /// Nothing was committed, except with [`Error::Poisoned`], after which that is unknown until the store is reopened, and [`Error::Stalled`]: it may
+    /// have been ordered. The keyspace was dropped, the disk, or the budget.
     pub fn commit(mut self) -> Result<Glsn> {
         if self.spoiled {
             return Err(InvalidInput::TransactionFailed.into());

@@ -106,6 +106,7 @@ impl CommitTicket {
     ///
     /// # Errors
     /// [`Error::Poisoned`](crate::Error::Poisoned): whether the commit survives is unknown until the store is reopened.
+    /// [`Error::Stalled`](crate::Error::Stalled): it is ordered, and durable once another process goes on or ends.
     pub fn wait(self) -> Result<Glsn> {
         if self.wait {
             self.wakers.wait(self.glsn)?;

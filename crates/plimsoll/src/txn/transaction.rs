@@ -382,7 +382,7 @@ impl Transaction {
     ///
     /// # Errors
     /// [`crate::Error::Conflict`]: run it again. Others: nothing was committed, except with [`crate::Error::Poisoned`], after which that is unknown
-    /// until the store is reopened.
+    /// until the store is reopened, and [`crate::Error::Stalled`]: it may have been ordered, and become durable later.
     pub fn commit(self) -> Result<Glsn> {
         let committer = Arc::clone(&self.committer);
         let first = self.first_of_many_deletions();
