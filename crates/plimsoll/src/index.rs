@@ -193,6 +193,12 @@ impl Index {
         self.core.head().checkpoint
     }
 
+    /// The log behind this GLSN is needed: by the checkpoint, and by memtables. Those of a keeper that has followed another one may reach back
+    /// behind the checkpoint.
+    pub(crate) fn log_needed_from(&self) -> Glsn {
+        self.core.needed_from(self.checkpoint().glsn)
+    }
+
     /// The number of the last manifest. A different number may mean different files.
     pub(crate) fn manifest_number(&self) -> u64 {
         self.core.head().number

@@ -302,7 +302,7 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -
         if is_wanted {
             committer.sequencer.try_at_applied(|applied| index.close_if_none_waits(applied));
         }
-        members.set_checkpoint(index.checkpoint().glsn);
+        members.set_checkpoint(index.log_needed_from());
         index.remove_left();
         steps::free_log(space)?;
     } else {

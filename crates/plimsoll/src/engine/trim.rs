@@ -92,8 +92,8 @@ fn free(space: &LogSpace, until: Glsn) -> Result<Glsn> {
 }
 
 fn free_up_to(space: &LogSpace, until: Glsn, removal: Option<&Removal<'_>>) -> Result<Glsn> {
-    // The checkpoint first: a flush in between may add runs that point behind this one, never before it.
-    let flushed = space.reader.index.checkpoint().glsn.next();
+    // This first: a flush in between may add runs that point behind it, never before it.
+    let flushed = space.reader.index.log_needed_from().next();
     let needed = space.reader.index.min_pointer().unwrap_or(Glsn::MAX);
     // What other members do not have in their runs yet, they read in the log.
     let others = space.members().map_or(Glsn::MAX, |members| members.oldest_needed());

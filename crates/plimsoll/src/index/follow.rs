@@ -163,7 +163,7 @@ impl Core {
     }
 
     /// The log behind this GLSN is needed here: by the checkpoint that is known, and by what memtables point to.
-    fn needed_from(&self, checkpoint: Glsn) -> Glsn {
+    pub(crate) fn needed_from(&self, checkpoint: Glsn) -> Glsn {
         let view = self.view();
         let closed = view.closed.iter().map(|closed| match &closed.content {
             Content::Memtable(memtable) => memtable.min_glsn(),

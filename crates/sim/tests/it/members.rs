@@ -1,6 +1,7 @@
 //! Several processes on one store, in one simulated world.
 
 use plimsoll_sim::case::Mode;
+use plimsoll_sim::members;
 use plimsoll_sim::members::kill_every::{What, kill_at_every, scenario};
 use plimsoll_sim::op::text::parse;
 
@@ -33,4 +34,14 @@ fn a_keeper_that_is_stopped_while_it_takes_over_removes_nothing_of_the_next_one(
     let stops =
         kill_at_every(0, &parse(text).unwrap(), What::Stop, 0, 23).unwrap_or_else(|failure| panic!("{failure}"));
     assert!(stops.runs > 100, "{stops:?}");
+}
+
+/// It freed the log that its own memtable points to: the keeper before it had flushed what is in there.
+#[test]
+fn a_process_that_becomes_the_keeper_keeps_the_log_that_its_memtable_needs() {
+    let text = "among 1 join 0\namong 0 join 0\namong 1 put 1 6 12032\namong 1 put 0 12 6020\namong 1 put 1 13 12030\namong 1 put 0 14 9018
+        among 1 put 1 15 12009\namong 1 trim 0\namong 0 drop-caches\namong 0 put 0 15 104\namong 1 leave\namong 0 get 1 22\namong 0 step 1
+        among 0 check";
+    // The seed chooses the sizes of memtables and segments.
+    members::run(374, &parse(text).unwrap()).unwrap_or_else(|failure| panic!("{failure}"));
 }
