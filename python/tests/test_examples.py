@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,3 +22,12 @@ def test_an_example_runs(example: str, tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         assert done.stdout
+
+
+def test_the_notebook_runs_and_draws_what_it_says(tmp_path: Path) -> None:
+    cells = json.loads((FOLDER / "memory.ipynb").read_text())["cells"]
+    program = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    program += "\nassert curve[0] > 0.05 and all(more <= less + 0.01 for less, more in zip(curve, curve[1:])), curve\nassert len(samples) > 10 and max(counted) > LIMIT / 2\n"
+    environment = {**os.environ, "MPLBACKEND": "Agg", "MPLCONFIGDIR": str(tmp_path), "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
