@@ -220,7 +220,11 @@ mod tests {
             });
             // Others that want the processor: a thread may be stopped anywhere.
             for _ in 0..3 {
-                scope.spawn(|| while !is_over.load(Ordering::Relaxed) {});
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
             }
             let (clock, mut is_below) = (&store.options.clock, false);
             let begun = clock.monotonic_nanos();
