@@ -73,11 +73,15 @@ impl Core {
             // Law 1: a run must not hold versions that a crash could take back.
             self.context.log.wait_durable(closed.boundary).lift()?;
         }
+        // A keeper that followed another one: its sources may reach back behind the checkpoint, and the checkpoint beyond them.
+        let in_runs = self.context.duty.members().map(|_| self.head().checkpoint.glsn);
+        let is_held = in_runs.is_some_and(|in_runs| closed.boundary <= in_runs);
         let mut flushed = match &closed.content {
-            Content::Memtable(memtable) => self.write_memtable(set_aside, memtable)?,
+            _ if is_held => Flushed::default(),
+            Content::Memtable(memtable) => self.write_memtable(set_aside, memtable, in_runs.unwrap_or(Glsn::NONE))?,
             Content::Adopted(runs) => Flushed { runs: runs.clone(), ..Flushed::default() },
         };
-        let checkpoint = self.place_of(closed.boundary)?;
+        let checkpoint = if is_held { None } else { self.place_of(closed.boundary)? };
         let limits = std::mem::take(&mut flushed.limits);
         self.install(term, |view| Change {
             removed: Vec::new(),
@@ -94,13 +98,12 @@ impl Core {
         Ok(flushed)
     }
 
-    fn write_memtable(&self, set_aside: &SetAside, memtable: &Memtable) -> Result<Flushed> {
+    /// Writes the versions that are younger than `in_runs`.
+    fn write_memtable(&self, set_aside: &SetAside, memtable: &Memtable, in_runs: Glsn) -> Result<Flushed> {
         let output = || Output::new(&self.files, &set_aside.budget, self.context.table_bytes, Reserve::Whole);
         let (mut current, mut history) = (output(), output());
         let mut splitter = Splitter::new(Inputs::Current { oldest: false }, false);
         let warmth = if memtable.is_read() { Warmth::Read } else { Warmth::Unread };
-        // A keeper that followed another one: its memtable may reach back behind the checkpoint.
-        let in_runs = self.context.duty.members().map_or(Glsn::NONE, |_| self.head().checkpoint.glsn);
         let mut at = memtable.map().first();
         while let Some(position) = at {
             let version = memtable.version(position);

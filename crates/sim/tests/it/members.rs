@@ -45,3 +45,12 @@ fn a_process_that_becomes_the_keeper_keeps_the_log_that_its_memtable_needs() {
     // The seed chooses the sizes of memtables and segments.
     members::run(374, &parse(text).unwrap()).unwrap_or_else(|failure| panic!("{failure}"));
 }
+
+/// It named the runs of a large commit once more, before those of younger ones, and set the checkpoint back: the keeper before it had named them.
+#[test]
+fn a_process_that_becomes_the_keeper_flushes_nothing_that_the_runs_hold() {
+    let text = "among 0 join 0\namong 1 join 0\namong 0 flush\namong 1 put 0 2 3003\namong 1 flush
+        among 0 put 1 23 3030\namong 0 put 0 24 9008\namong 1 power-cut\namong 0 join 0\namong 1 join 0\namong 0 leave
+        among 0 join 0\namong 1 stop-at-change 10 3\namong 1 flush\namong 0 put 0 8 3015\namong 0 flush\namong 0 alone";
+    members::run(57, &parse(text).unwrap()).unwrap_or_else(|failure| panic!("{failure}"));
+}
