@@ -117,8 +117,9 @@ impl Committer {
         let Some(follower) = &self.follower else { return Ok(()) };
         self.reader.owner.check()?;
         take_in(follower).map_err(|error| match self.reader.check_open() {
-            Ok(()) => Error::Behind { cause: error.to_string() },
             Err(closed) => closed,
+            Ok(()) if matches!(error, Error::Behind { .. }) => error,
+            Ok(()) => Error::Behind { cause: error.to_string() },
         })
     }
 
@@ -197,6 +198,17 @@ mod tests {
         is_behind(snapshot.time().unwrap_err());
         is_behind(tx.get(&space, b"a").unwrap_err());
         is_behind(tx.first(&space).unwrap_err());
+    }
+
+    #[test]
+    fn why_a_process_is_behind_is_said_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::new().memory_bytes(16 << 20).background(false).shared(true);
+        let store = open(&dir.path().join("store"), options).unwrap();
+        let of = |error: Error| store.committer.taken_in(|_| Err(error)).unwrap_err().to_string();
+        let once = of(Error::corrupt("a page"));
+        assert!(once.contains("could not be taken in"), "{once}");
+        assert_eq!(of(Error::Behind { cause: Error::corrupt("a page").to_string() }), once);
     }
 
     #[test]

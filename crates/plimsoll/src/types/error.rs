@@ -140,7 +140,8 @@ pub enum Error {
         /// The first failure.
         cause: String,
     },
-    /// What other processes have committed to the store could not be taken in, so that what would be read is not the newest: try again.
+    /// What other processes have committed to the store could not be taken in, so that what would be read is not the newest: try again, in a new
+    /// snapshot or transaction. One that was begun then never can be read.
     #[error("what other processes have committed could not be taken in: {cause}; try again")]
     Behind {
         /// Why not.
