@@ -64,7 +64,7 @@ class Locked(Error):
 
 
 class Behind(Error):
-    """What other processes have committed could not be taken in. The read can be tried again."""
+    """What other processes have committed could not be taken in. Read again in a new snapshot or transaction."""
 
     cause: str
 
