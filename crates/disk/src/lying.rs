@@ -34,7 +34,7 @@ use crate::image::{PAGE_BYTES, end_of};
 use crate::lying::bytes::Bytes;
 use crate::lying::lock::LyingLock;
 use crate::lying::names::DurableNames;
-pub use crate::lying::process::Process;
+pub use crate::lying::process::{AtChange, Process};
 use crate::path_error::{at_path, of_kind};
 use crate::random::Random;
 use crate::sharing::{LockFile, SharedWords};

@@ -36,13 +36,21 @@ impl MemberDisk {
     }
 }
 
+impl MemberDisk {
+    /// The same, for a change of a file or a name.
+    fn changes(&self, path: &Path) -> io::Result<&LyingDisk> {
+        if self.process.begins_change() { Ok(&self.disk) } else { Err(dead(path, WHY)) }
+    }
+}
+
 impl Disk for MemberDisk {
     fn process_id(&self) -> u32 {
         self.process.pid()
     }
 
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
-        let file = self.alive(path)?.open(path, open, caching)?;
+        let file =
+            if open == Open::CreateNew { self.changes(path)? } else { self.alive(path)? }.open(path, open, caching)?;
         Ok(Arc::new(MemberFile { file, process: self.process.clone(), path: path.to_owned() }))
     }
 
@@ -59,11 +67,11 @@ impl Disk for MemberDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.alive(from)?.rename(from, to)
+        self.changes(from)?.rename(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.alive(path)?.remove(path)
+        self.changes(path)?.remove(path)
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
@@ -71,11 +79,11 @@ impl Disk for MemberDisk {
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.alive(to)?.hard_link(from, to)
+        self.changes(to)?.hard_link(from, to)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.alive(dir)?.sync_dir(dir).inspect_err(|_| self.process.told_of_failed_sync())
+        self.changes(dir)?.sync_dir(dir).inspect_err(|_| self.process.told_of_failed_sync())
     }
 
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
@@ -118,6 +126,12 @@ impl MemberFile {
     }
 }
 
+impl MemberFile {
+    fn changes(&self) -> io::Result<&dyn File> {
+        if self.process.begins_change() { Ok(&*self.file) } else { Err(dead(&self.path, WHY)) }
+    }
+}
+
 impl File for MemberFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.alive()?.read_at(buf, offset)
@@ -125,7 +139,7 @@ impl File for MemberFile {
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         let was_dead = self.process.is_dead();
-        if self.process.begins() {
+        if self.process.begins_change() {
             return self.file.write_at(buf, offset);
         }
         if !was_dead && self.process.wrote_in_part() {
@@ -135,7 +149,7 @@ impl File for MemberFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.alive()?.sync().inspect_err(|_| self.process.told_of_failed_sync())
+        self.changes()?.sync().inspect_err(|_| self.process.told_of_failed_sync())
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -143,7 +157,7 @@ impl File for MemberFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.alive()?.set_len(len)
+        self.changes()?.set_len(len)
     }
 }
 

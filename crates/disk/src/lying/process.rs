@@ -44,11 +44,24 @@ struct State {
     operations: u64,
     kill_at: Option<u64>,
     stop_at: Option<u64>,
+    /// Changes of files and names that it has begun.
+    changes: u64,
+    kill_at_change: Option<AtChange>,
+    stop_at_change: Option<AtChange>,
     /// It is killed when it is told that a sync failed, before it can tell anybody.
     killed_by_failed_sync: bool,
     has_died_of_sync: bool,
     is_dead: bool,
     is_stopped: bool,
+}
+
+/// An operation of a process: so many after its `nth` change of a file or a name from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtChange {
+    /// Which change (1: the next one).
+    pub nth: u64,
+    /// How many operations after it; 0: the change itself.
+    pub later: u64,
 }
 
 impl Process {
@@ -89,6 +102,20 @@ impl Process {
         state.kill_at = Some(state.operations.saturating_add(n));
     }
 
+    /// As [`Process::kill_at`], at an operation that is counted from a change.
+    pub fn kill_at_change(&self, change: AtChange) {
+        let mut state = self.state();
+        let nth = state.changes.saturating_add(change.nth);
+        state.kill_at_change = Some(AtChange { nth, ..change });
+    }
+
+    /// As [`Process::stop_at`], at an operation that is counted from a change.
+    pub fn stop_at_change(&self, change: AtChange) {
+        let mut state = self.state();
+        let nth = state.changes.saturating_add(change.nth);
+        state.stop_at_change = Some(AtChange { nth, ..change });
+    }
+
     /// Kills it when a sync of it fails: nobody else learns of that.
     pub fn kill_at_failed_sync(&self) {
         self.state().killed_by_failed_sync = true;
@@ -113,6 +140,7 @@ impl Process {
     pub fn stop_at(&self, n: Option<u64>) {
         let mut state = self.state();
         state.stop_at = n.map(|n| state.operations.saturating_add(n));
+        state.stop_at_change = None;
     }
 
     /// Whether it was killed.
@@ -148,6 +176,22 @@ impl Process {
     /// Sets what happens while the process waits at a shared word: it lets the time pass that it is given.
     pub fn when_idle(&self, idle: impl Fn(Duration) + Send + Sync + 'static) {
         *self.inner.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(idle));
+    }
+
+    /// Begins an operation that changes a file or a name; returns whether the process is alive to do it.
+    pub(super) fn begins_change(&self) -> bool {
+        let mut state = self.state();
+        state.changes += 1;
+        let (changes, next) = (state.changes, state.operations + 1);
+        let is_due = |at: &mut AtChange| at.nth == changes;
+        if let Some(at) = state.kill_at_change.take_if(is_due) {
+            state.kill_at = Some(next + at.later);
+        }
+        if let Some(at) = state.stop_at_change.take_if(is_due) {
+            state.stop_at = Some(next + at.later);
+        }
+        drop(state);
+        self.begins()
     }
 
     /// Begins an operation; returns whether the process is alive to do it.

@@ -54,3 +54,28 @@ fn a_removed_file_is_kept_while_a_crash_may_bring_it_back() {
     disk.state().sweep();
     assert_eq!(disk.state().tree.files().count(), 1);
 }
+
+#[test]
+fn a_process_is_killed_at_a_change_of_a_file_or_a_number_of_operations_after_it() {
+    let path = Path::new("file");
+    // The changes: the file is made, written twice, and synced; in between it is looked at.
+    let work = |at: AtChange| {
+        let (process, disk) = LyingDisk::new(1).process(7);
+        process.kill_at_change(at);
+        let steps = || {
+            let file = disk.open(path, Open::CreateNew, Caching::Buffered)?;
+            file.len()?;
+            file.write_at(b"a", 0)?;
+            file.len()?;
+            file.len()?;
+            file.write_at(b"b", 1)?;
+            file.sync()
+        };
+        let ended: io::Result<()> = steps();
+        assert_eq!(ended.is_err(), process.is_dead());
+        process.operations()
+    };
+    let at = |nth, later| work(AtChange { nth, later });
+    assert_eq!([at(1, 0), at(1, 1), at(2, 0), at(2, 2), at(3, 0), at(4, 0)], [1, 2, 3, 5, 6, 7]);
+    assert_eq!(at(5, 0), 7, "there is no fifth");
+}

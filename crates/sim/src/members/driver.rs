@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll::{Options, Retention};
-use plimsoll_disk::lying::LyingDisk;
+use plimsoll_disk::lying::{AtChange, LyingDisk};
+
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
 
@@ -15,7 +16,7 @@ use crate::failure::{Failure, Outcome};
 use crate::members::driver::judge::{Known, Space};
 use crate::members::life::{Life, Order, PASSING, STORE, load_writes, mark, writes_of};
 use crate::members::model::{Span, Write};
-use crate::members::seat::{Crew, Ended, Seat};
+use crate::members::seat::{At, Crew, Ended, Seat};
 use crate::op::Op;
 use crate::op::among::{Act, Among};
 use crate::world::{Setting, World};
@@ -41,8 +42,8 @@ pub(super) struct Pending {
 /// What happens to a process at an operation of its next act.
 #[derive(Clone, Copy, Debug, Default)]
 struct Armed {
-    kill_after: Option<u64>,
-    stop_after: Option<u64>,
+    kill: Option<At>,
+    stop: Option<At>,
 }
 
 /// A run.
@@ -119,8 +120,14 @@ impl Driver {
 
     fn apply(&mut self, Among { member, act }: Among) -> Outcome {
         match act {
-            Act::KillAt { after } => self.armed.entry(member).or_default().kill_after = Some(after),
-            Act::StopAt { after } => self.armed.entry(member).or_default().stop_after = Some(after),
+            Act::KillAt { after } => self.armed.entry(member).or_default().kill = Some(At::Operation(after)),
+            Act::StopAt { after } => self.armed.entry(member).or_default().stop = Some(At::Operation(after)),
+            Act::KillAtChange { nth, later } => {
+                self.armed.entry(member).or_default().kill = Some(At::Change(AtChange { nth, later }));
+            }
+            Act::StopAtChange { nth, later } => {
+                self.armed.entry(member).or_default().stop = Some(At::Change(AtChange { nth, later }));
+            }
             Act::Kill => {
                 if let Some(seat) = self.seats.get(&member) {
                     seat.process.kill();
@@ -159,14 +166,17 @@ impl Driver {
         }
         let mut armed = self.armed.remove(&member).unwrap_or_default();
         if let Some((_, nth)) = self.stop.filter(|(at, _)| *at == member) {
-            armed.stop_after = nth.checked_sub(self.operations(member)).filter(|after| *after > 0);
+            let after = nth.checked_sub(self.operations(member)).filter(|after| *after > 0);
+            armed.stop = after.map(At::Operation);
         }
         let seat = self.seats.get_mut(&member).expect("it sits there");
-        if let Some(after) = armed.kill_after {
-            seat.process.kill_at(after);
+        match armed.kill {
+            Some(At::Operation(after)) => seat.process.kill_at(after),
+            Some(At::Change(change)) => seat.process.kill_at_change(change),
+            None => {}
         }
-        let ended = match armed.stop_after {
-            Some(after) => seat.perform_and_stop(&order, after),
+        let ended = match armed.stop {
+            Some(at) => seat.perform_and_stop(&order, at),
             None => Some(seat.perform(&order)),
         };
         match ended {

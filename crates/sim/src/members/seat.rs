@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use plimsoll::{Db, Error};
 use plimsoll_disk::clock::{Clock, ManualClock};
-use plimsoll_disk::lying::Process;
+use plimsoll_disk::lying::{AtChange, Process};
 use plimsoll_disk::thread::spawn;
 use plimsoll_disk::vfs::Disk;
 
@@ -24,6 +24,13 @@ const WAIT_FOR_STOPPED: Duration = Duration::from_millis(100);
 
 /// What came of an act; `Err`: the process panicked.
 pub(super) type Ended = Result<plimsoll::Result<Answer>, String>;
+
+/// An operation of a process, counted from the next one, or from a change of a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum At {
+    Operation(u64),
+    Change(AtChange),
+}
 
 /// A process and what it has open.
 pub(super) struct Seat {
@@ -64,9 +71,12 @@ impl Seat {
         act(&self.life, order)
     }
 
-    /// Does what is ordered in a thread, in which it stops at its operation `after`; `None`: it has stopped.
-    pub(super) fn perform_and_stop(&mut self, order: &Order, after: u64) -> Option<Ended> {
-        self.process.stop_at(Some(after));
+    /// Does what is ordered in a thread, in which it stops at an operation; `None`: it has stopped.
+    pub(super) fn perform_and_stop(&mut self, order: &Order, at: At) -> Option<Ended> {
+        match at {
+            At::Operation(after) => self.process.stop_at(Some(after)),
+            At::Change(change) => self.process.stop_at_change(change),
+        }
         let (life, process, of) = (Arc::clone(&self.life), self.process.clone(), order.clone());
         let is_done = Arc::new(AtomicBool::new(false));
         let done = Arc::clone(&is_done);

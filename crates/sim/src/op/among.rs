@@ -26,6 +26,10 @@ pub enum Act {
     KillAt { after: u64 },
     /// Is stopped at this operation of the disk in its next act.
     StopAt { after: u64 },
+    /// Is killed so many operations after this change of a file or a name, from the next act on.
+    KillAtChange { nth: u64, later: u64 },
+    /// Is stopped so many operations after this change of a file or a name in its next act.
+    StopAtChange { nth: u64, later: u64 },
     /// Goes on.
     GoOn,
     /// Commits a value.
@@ -106,6 +110,8 @@ fn parts(act: Act) -> (&'static str, Vec<u64>) {
         Act::Kill => ("kill", vec![]),
         Act::KillAt { after } => ("kill-at", vec![after]),
         Act::StopAt { after } => ("stop-at", vec![after]),
+        Act::KillAtChange { nth, later } => ("kill-at-change", vec![nth, later]),
+        Act::StopAtChange { nth, later } => ("stop-at-change", vec![nth, later]),
         Act::GoOn => ("go-on", vec![]),
         Act::Put { space, key, bytes } => ("put", vec![space, key, bytes]),
         Act::Delete { space, key } => ("delete", vec![space, key]),
@@ -152,6 +158,8 @@ fn act(name: &str, numbers: &[u64]) -> Option<Act> {
         ("kill", []) => Act::Kill,
         ("kill-at", &[after]) => Act::KillAt { after },
         ("stop-at", &[after]) => Act::StopAt { after },
+        ("kill-at-change", &[nth, later]) => Act::KillAtChange { nth, later },
+        ("stop-at-change", &[nth, later]) => Act::StopAtChange { nth, later },
         ("go-on", []) => Act::GoOn,
         ("put", &[space, key, bytes]) => Act::Put { space, key, bytes },
         ("delete", &[space, key]) => Act::Delete { space, key },

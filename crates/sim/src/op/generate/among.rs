@@ -3,6 +3,8 @@
 //! Each run has interests of its own: some kill much, some stop, some hold snapshots, some move memory. Which processes are there is only
 //! guessed; the driver leaves out what cannot be done.
 
+mod scenes;
+
 use plimsoll_disk::random::Random;
 
 use crate::op::Op;
@@ -30,6 +32,8 @@ struct Interests {
     syncs_fail: bool,
     /// How far a kill or a stop lies ahead.
     reach: u64,
+    /// One act in so many is a whole scene.
+    scenes: u64,
 }
 
 impl Interests {
@@ -47,6 +51,7 @@ impl Interests {
             upkeep: one_of(&[8, 20, 40]),
             syncs_fail: one_of(&[0, 0, 0, 1]) == 1,
             reach: one_of(&[20, 100, 400, 2000]),
+            scenes: one_of(&[6, 12, 40]),
         }
     }
 }
@@ -58,9 +63,14 @@ pub fn generate(seed: u64, count: usize) -> Vec<Op> {
     let joins = (0..interests.members).map(|member| Among { member: member as u8, act: Act::Join { mebibytes: 0 } });
     let mut ops: Vec<Op> = joins.map(Op::Among).collect();
     while ops.len() < count {
+        if random.below(interests.scenes) == 0 {
+            ops.extend(scenes::scene(&mut random, &interests).into_iter().map(Op::Among));
+            continue;
+        }
         let member = random.below(interests.members) as u8;
         ops.push(Op::Among(Among { member, act: choose(&mut random, &interests) }));
     }
+    ops.truncate(count);
     ops
 }
 

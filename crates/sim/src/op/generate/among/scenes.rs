@@ -1,0 +1,162 @@
+//! Scenes of a few acts that single acts seldom come to: a process ends or stops in the middle of what others go on from.
+//!
+//! Each scene is written for a kind of fault; what it does is right for any store.
+
+use plimsoll_disk::random::Random;
+
+use crate::op::among::{Act, Among};
+use crate::op::generate::among::Interests;
+
+/// The least bytes of a value that has a blob file of its own.
+const LARGE_BYTES: u64 = 256 << 10;
+
+/// Bytes of a value that stays in the log, and of one that lies in a leaf.
+const IN_LOG_BYTES: u64 = 3000;
+const IN_LEAF_BYTES: u64 = 100;
+
+/// A scene, and the processes in it.
+struct Scene<'a> {
+    random: &'a mut Random,
+    acts: Vec<Among>,
+    /// Who does something, and who goes on.
+    one: u8,
+    other: u8,
+    key: u64,
+}
+
+impl Scene<'_> {
+    fn by(&mut self, member: u8, acts: impl IntoIterator<Item = Act>) {
+        self.acts.extend(acts.into_iter().map(|act| Among { member, act }));
+    }
+
+    fn put(&mut self, bytes: u64) -> Act {
+        Act::Put { space: self.random.below(2), key: self.key, bytes: bytes + self.random.below(50) }
+    }
+
+    /// Both are there.
+    fn join(&mut self) {
+        for member in [self.one, self.other] {
+            self.by(member, [Act::GoOn, Act::Join { mebibytes: 0 }]);
+        }
+    }
+}
+
+/// A scene for a run of so many processes.
+pub(super) fn scene(random: &mut Random, of: &Interests) -> Vec<Among> {
+    let one = random.below(of.members) as u8;
+    let other = (u64::from(one) + 1 + random.below(of.members - 1)) % of.members;
+    let key = random.below(of.keys);
+    let mut scene = Scene { random, acts: Vec::new(), one, other: other as u8, key };
+    scene.join();
+    match scene.random.below(10) {
+        0..3 => killed_in_a_commit(&mut scene),
+        3 => sync_fails(&mut scene),
+        4 => written_over_behind_a_row(&mut scene),
+        5 => large_value_while_others_sweep(&mut scene),
+        6 => log_freed_beside_who_reads_it(&mut scene),
+        _ => keeper_stops(&mut scene),
+    }
+    scene.acts
+}
+
+/// One is killed while it orders, writes or syncs; the other reads or commits; then the power is cut.
+fn killed_in_a_commit(scene: &mut Scene<'_>) {
+    let bytes = [IN_LEAF_BYTES, IN_LOG_BYTES, LARGE_BYTES, LARGE_BYTES][scene.random.below(4) as usize];
+    let (before, killed, after) = (scene.put(IN_LEAF_BYTES), scene.put(bytes), scene.put(IN_LEAF_BYTES));
+    // A blob file is written and synced before the record.
+    let changes = if bytes == LARGE_BYTES { 9 } else { 3 };
+    let (nth, later) = (1 + scene.random.below(changes), scene.random.below(4));
+    scene.by(scene.one, [before, Act::KillAtChange { nth, later }, killed]);
+    match scene.random.below(4) {
+        0 => scene.by(scene.other, [Act::Check]),
+        1 => scene.by(scene.other, [after, Act::Check]),
+        // What it has left behind is swept.
+        2 => scene.by(scene.other, [Act::Flush, Act::Trim { back: 0 }, Act::Trim { back: 0 }]),
+        _ => {}
+    }
+    if scene.random.below(4) > 0 {
+        scene.by(scene.other, [Act::PowerCut]);
+        scene.join();
+        scene.by(scene.other, [Act::Check]);
+    }
+}
+
+/// A sync fails in one; the other commits; then the power is cut.
+fn sync_fails(scene: &mut Scene<'_>) {
+    let at = 1 + scene.random.below(3);
+    let (first, second, third) = (scene.put(IN_LEAF_BYTES), scene.put(IN_LOG_BYTES), scene.put(IN_LEAF_BYTES));
+    scene.by(scene.one, [Act::FailSync { after: at }, first]);
+    scene.by(scene.other, [second, third, Act::PowerCut]);
+    scene.join();
+    scene.by(scene.other, [Act::Check]);
+}
+
+/// The other has a row of a key in its cache; one writes the key over, and the index is flushed.
+fn written_over_behind_a_row(scene: &mut Scene<'_>) {
+    let (space, key) = (scene.random.below(2), scene.key);
+    let put = |bytes| Act::Put { space, key, bytes };
+    let settle = |scene: &mut Scene<'_>| {
+        scene.by(scene.one, [Act::Flush]);
+        for member in [scene.one, scene.other] {
+            scene.by(member, (0..3).map(|first| Act::Step { first: 2 * first }));
+        }
+    };
+    scene.by(scene.one, [put(IN_LEAF_BYTES)]);
+    settle(scene);
+    scene.by(scene.other, [Act::Get { space, key }, Act::Get { space, key }, Act::Get { space, key }]);
+    let bytes = IN_LEAF_BYTES + scene.random.below(80);
+    let change = if scene.random.below(4) == 0 { Act::Delete { space, key } } else { put(bytes) };
+    scene.by(scene.one, [change]);
+    settle(scene);
+    scene.by(scene.other, [Act::Get { space, key }, Act::Flush, Act::Get { space, key }, Act::Check]);
+}
+
+/// One writes a large value in a transaction; the other sweeps meanwhile.
+fn large_value_while_others_sweep(scene: &mut Scene<'_>) {
+    let (space, key) = (scene.random.below(2), scene.key);
+    let write = Act::TxPut { space, key, bytes: LARGE_BYTES + scene.random.below(2000) };
+    scene.by(scene.one, [Act::TxBegin, write]);
+    let newest = Act::Trim { back: 0 };
+    for _ in 0..1 + scene.random.below(3) {
+        let act = [Act::Flush, Act::Compact, newest, Act::Step { first: 0 }][scene.random.below(4) as usize];
+        scene.by(scene.other, [act]);
+    }
+    scene.by(scene.one, [newest, Act::TxCommit, Act::DropCaches, Act::Get { space, key }]);
+    scene.by(scene.other, [Act::Get { space, key }]);
+}
+
+/// The other has commits in its memtable whose values are in the log; one flushes and frees the log.
+fn log_freed_beside_who_reads_it(scene: &mut Scene<'_>) {
+    for _ in 0..3 + scene.random.below(20) {
+        scene.key += 1;
+        let bytes = IN_LOG_BYTES * (1 + scene.random.below(4));
+        let put = scene.put(bytes);
+        scene.by(scene.one, [put]);
+    }
+    scene.by(scene.other, [Act::Scan { space: 0 }, Act::Snapshot]);
+    scene.by(scene.one, [Act::Compact, Act::Trim { back: 0 }]);
+    scene.by(scene.other, [Act::DropCaches, Act::Past { space: 0 }, Act::Past { space: 1 }, Act::Scan { space: 1 }]);
+}
+
+/// The keeper stops in the middle of its work, or one that is about to take its place does; the other takes it and writes; the first one goes on.
+fn keeper_stops(scene: &mut Scene<'_>) {
+    let first = scene.put(IN_LOG_BYTES);
+    if scene.random.below(2) == 0 {
+        // Nobody is the keeper, or this one is.
+        scene.by(scene.other, [Act::Leave, Act::Join { mebibytes: 0 }]);
+    }
+    let (nth, later) = (1 + scene.random.below(16), [0, 0, 1, 3, 20][scene.random.below(5) as usize]);
+    let act = [Act::Flush, Act::Flush, Act::Compact, Act::Step { first: 0 }][scene.random.below(4) as usize];
+    scene.by(scene.one, [first, Act::StopAtChange { nth, later }, act]);
+    for _ in 0..1 + scene.random.below(6) {
+        let put = scene.put(IN_LOG_BYTES);
+        scene.by(scene.other, [put, Act::Flush]);
+    }
+    scene.by(scene.one, [Act::GoOn]);
+    if scene.random.below(2) == 0 {
+        scene.by(scene.other, [Act::Kill]);
+        scene.by(scene.one, [Act::Kill, Act::Join { mebibytes: 0 }, Act::Check]);
+    }
+    let last = scene.put(IN_LEAF_BYTES);
+    scene.by(scene.other, [Act::Check, last, Act::Flush, Act::Check]);
+}
