@@ -80,6 +80,7 @@ mod _native {
     #[pymodule_export]
     use crate::write_mapping::WriteMapping;
 
+    #[allow(non_upper_case_globals, reason = "the name that Python gives it")]
     #[pymodule_export]
     const __version__: &str = env!("CARGO_PKG_VERSION");
 }
