@@ -142,6 +142,11 @@ impl Budget {
         Ok(Self { inner: Arc::new(inner) })
     }
 
+    /// Whether this process is a forked child of the one that made the budget.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.inner.origin.is_foreign()
+    }
+
     /// The limit in bytes.
     pub fn limit_bytes(&self) -> u64 {
         self.inner.limit_bytes()

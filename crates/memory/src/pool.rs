@@ -669,6 +669,11 @@ impl fmt::Debug for PoolFile {
 
 impl Drop for File {
     fn drop(&mut self) {
+        if self.pool.budget.is_foreign() {
+            // A thread that a forked child does not have may hold the lock. The pool stays as well.
+            std::mem::forget(Arc::clone(&self.pool));
+            return;
+        }
         self.pool.forget(self.id, *self.pages.get_mut());
     }
 }

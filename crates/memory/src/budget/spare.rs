@@ -32,6 +32,9 @@ impl Inner {
     /// Keeps a mapping that was charged as `kind` as a spare, if the spares have room for it and no thread waits for
     /// memory.
     pub(super) fn keep_spare(&self, kind: Kind, mapping: Mapping) -> Result<(), Mapping> {
+        if self.origin.is_foreign() {
+            return Err(mapping);
+        }
         let bytes = mapping.bytes() as u64;
         let mut state = self.lock();
         let kept: u64 = state.spare.iter().map(|mapping| mapping.bytes() as u64).sum();
