@@ -49,8 +49,8 @@ pub(super) fn scene(random: &mut Random, of: &Interests) -> Vec<Among> {
     let mut scene = Scene { random, acts: Vec::new(), one, other: other as u8, key };
     scene.join();
     match scene.random.below(10) {
-        0..3 => killed_in_a_commit(&mut scene),
-        3 => sync_fails(&mut scene),
+        0..2 => killed_in_a_commit(&mut scene),
+        2..4 => sync_fails(&mut scene),
         4 => written_over_behind_a_row(&mut scene),
         5 => large_value_while_others_sweep(&mut scene),
         6 => log_freed_beside_who_reads_it(&mut scene),
@@ -81,11 +81,12 @@ fn killed_in_a_commit(scene: &mut Scene<'_>) {
     }
 }
 
-/// A sync fails in one; the other commits; then the power is cut.
+/// A sync fails in one, which may be killed before it can tell; the other commits; then the power is cut.
 fn sync_fails(scene: &mut Scene<'_>) {
-    let at = 1 + scene.random.below(3);
+    let after = 1 + scene.random.below(3);
+    let fail = [Act::FailSync { after }, Act::FailSyncAndKill { after }][scene.random.below(2) as usize];
     let (first, second, third) = (scene.put(IN_LEAF_BYTES), scene.put(IN_LOG_BYTES), scene.put(IN_LEAF_BYTES));
-    scene.by(scene.one, [Act::FailSync { after: at }, first]);
+    scene.by(scene.one, [fail, first]);
     scene.by(scene.other, [second, third, Act::PowerCut]);
     scene.join();
     scene.by(scene.other, [Act::Check]);
