@@ -100,7 +100,8 @@ fn check_not_ahead(store: &Engine, next: Glsn) -> Result<()> {
 /// are buffered, and returns it.
 fn change(store: &Arc<Engine>, name: &str, to: impl Fn(Option<Glsn>) -> Result<Option<Glsn>>) -> Result<Option<Glsn>> {
     loop {
-        let mut tx = Transaction::new(&store.committer);
+        // A cursor that another member has ordered is known here, durable or not.
+        let mut tx = Transaction::ordered(&store.committer);
         let now = tx.get(&keyspace(store), name.as_bytes())?.map(|record| decode(&record)).transpose()?;
         let next = to(now)?;
         match next {
@@ -137,4 +138,33 @@ pub(crate) fn learn(space: &LogSpace, at: Glsn) -> Result<()> {
     }
     space.catalog.cursors.places().learn(all, at);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::open;
+    use crate::types::options::Options;
+
+    #[test]
+    fn a_cursor_that_another_member_has_ordered_is_moved_before_it_is_durable() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let join = || open::open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true)).unwrap();
+        let (one, other) = (join(), join());
+        // Something to read.
+        let mut tx = Transaction::new(&one.committer);
+        tx.put(&one.reader.keyspaces.find("default").unwrap().0, b"row", b"value").unwrap();
+        tx.commit().unwrap();
+        // As `change`, by a process that is stopped before it has synced.
+        let mut tx = Transaction::new(&one.committer);
+        tx.put(&keyspace(&one), b"mine", &1u64.to_le_bytes()).unwrap();
+        let ordered = tx.commit_submit().unwrap();
+        drop(Transaction::ordered(&other.committer));
+        assert_eq!(other.catalog.cursors.find("mine"), Some(Glsn(1)), "it is known");
+        assert!(!ordered.is_durable());
+        advance(&other, "mine", Glsn(2)).unwrap();
+        assert_eq!(open(&other, "mine", Glsn(1)).unwrap(), Glsn(2));
+        assert!(other.newest().unwrap() > ordered.glsn(), "what it moves was made durable with the move");
+    }
 }
