@@ -90,8 +90,7 @@ impl Disk for OsDisk {
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         self.check_owner(path)?;
-        call(path, || rustix::fs::mkdir(path, Mode::from_raw_mode(0o777)))?;
-        group::share_folder(path)
+        group::make_folder(path)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {

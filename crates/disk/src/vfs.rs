@@ -17,6 +17,9 @@ use crate::sharing::{LockFile, SharedWords};
 /// Offsets, lengths and memory of direct reads and writes are multiples of this many bytes.
 pub const DIRECT_ALIGN: usize = 4096;
 
+/// Follows the name of a folder that is being made beside its final name, and precedes a number: one that is left over is empty.
+pub const NEW_FOLDER_MARK: &str = ".new-";
+
 /// Rejects operations that a direct handle cannot do: an unaligned buffer, offset or length. A read may reach past the
 /// end of the file.
 pub(crate) fn check_direct(buf: &[u8], offset: u64) -> io::Result<()> {

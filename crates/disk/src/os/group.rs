@@ -9,15 +9,21 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, renameat_with};
+use rustix::io::Errno;
 
 use crate::clock::{Clock, SystemClock};
 use crate::os::{call, open_fd};
+use crate::vfs::NEW_FOLDER_MARK;
 
-/// Waits for another process that has made a file and not yet given the group its rights, each of a millisecond.
-const WAITS: u32 = 50;
+/// Waits for another process that has made a file or its folder and not yet given the group its rights, each of a millisecond.
+const WAITS: u32 = 200;
+
+/// Counts the folders that this process has made, for names that no other has.
+static FOLDERS: AtomicU64 = AtomicU64::new(0);
 
 /// What the folder's group may be given of a new file or folder in it, and which group that is.
 struct Grant {
@@ -51,7 +57,7 @@ pub(super) fn share_file(path: &Path, fd: &OwnedFd) -> io::Result<()> {
 }
 
 /// The same for a folder.
-pub(super) fn share_folder(path: &Path) -> io::Result<()> {
+fn share_folder(path: &Path) -> io::Result<()> {
     let Some(grant) = grant_in(parent(path))? else { return Ok(()) };
     let stat = call(path, || rustix::fs::stat(path))?;
     let mode = Mode::from_raw_mode(stat.st_mode);
@@ -64,25 +70,63 @@ pub(super) fn share_folder(path: &Path) -> io::Result<()> {
 /// Opens a file to read and write, and makes it if it is missing. Several processes may do so at the same time.
 pub(super) fn open_or_make(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let mut waits = 0;
     loop {
-        match retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())) {
-            Ok(fd) => return Ok(fd),
-            Err(Errno::NOENT) => {}
-            // Made by another user, perhaps just now.
-            Err(Errno::ACCESS) if waits < WAITS && grant_in(parent(path))?.is_some() => {
-                waits += 1;
-                SystemClock::new().sleep(std::time::Duration::from_millis(1));
-                continue;
-            }
-            Err(errno) => return Err(crate::path_error::at_path(path, errno)),
+        match patiently(path, || call(path, || rustix::fs::open(path, flags, Mode::empty()))) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            opened => return opened,
         }
-        match open_fd(path, flags | OFlags::CREATE | OFlags::EXCL) {
+        match patiently(path, || open_fd(path, flags | OFlags::CREATE | OFlags::EXCL)) {
             Ok(fd) => return share_file(path, &fd).map(|()| fd),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Makes a folder. Where the group gets rights to it, it has them when it gets its name: what another process of this user makes in it at once
+/// is the group's, too.
+pub(super) fn make_folder(path: &Path) -> io::Result<()> {
+    let (Some(_), Some(name)) = (grant_in(parent(path))?, path.file_name()) else { return make_plain_folder(path) };
+    let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
+    let mut new_name = name.to_owned();
+    new_name.push(format!("{NEW_FOLDER_MARK}{}-{number}", std::process::id()));
+    let new = path.with_file_name(new_name);
+    make_plain_folder(&new)?;
+    let renamed = renameat_with(CWD, &new, CWD, path, RenameFlags::NOREPLACE);
+    if renamed.is_ok() {
+        return Ok(());
+    }
+    call(&new, || rustix::fs::rmdir(&new))?;
+    match renamed {
+        // File systems that do not know how.
+        Err(Errno::INVAL | Errno::NOSYS) => make_plain_folder(path),
+        renamed => call(path, || renamed),
+    }
+}
+
+fn make_plain_folder(path: &Path) -> io::Result<()> {
+    patiently(path, || call(path, || rustix::fs::mkdir(path, Mode::from_raw_mode(0o777))))?;
+    share_folder(path)
+}
+
+/// Tries again for a while where there is no right, and another user may have made the file or its folder just now.
+fn patiently<T>(path: &Path, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut waits = 0;
+    loop {
+        match act() {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && waits < WAITS && may_be_granted(path)? => {
+                waits += 1;
+                SystemClock::new().sleep(Duration::from_millis(1));
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Whether another user may have made a file or its folder just now, and is about to give the group its rights.
+fn may_be_granted(path: &Path) -> io::Result<bool> {
+    let folder = parent(path);
+    Ok(grant_in(folder)?.is_some() || grant_in(parent(folder))?.is_some())
 }
 
 #[cfg(test)]
@@ -143,6 +187,20 @@ mod tests {
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o770)).unwrap();
         open_or_make(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_folder_that_is_there_is_left_and_none_is_left_over() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o770)).unwrap();
+        let path = dir.path().join("folder");
+        make_folder(&path).unwrap();
+        std::fs::File::create_new(path.join("file")).unwrap();
+        for _ in 0..2 {
+            assert_eq!(make_folder(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+            std::fs::remove_file(path.join("file")).unwrap_or_default();
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
 use plimsoll_disk::io_cause::IoCause;
-use plimsoll_disk::vfs::{DirLock, Disk, LockError};
+use plimsoll_disk::vfs::{DirLock, Disk, LockError, NEW_FOLDER_MARK};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode, Shared};
@@ -367,10 +367,12 @@ fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
             if names.iter().any(|name| name == SALVAGED) {
                 return not_a_store("a salvage was cut short here; run `plimsoll salvage --from-index` again");
             }
-            if names
-                .iter()
-                .any(|name| !["LOCK", "log", "index", WARM_DIR, WORDS_FILE, LOCKS_DIR].contains(&name.as_str()))
-            {
+            // Folders get their names when they have their rights.
+            let known = |name: &str| {
+                let name = name.split_once(NEW_FOLDER_MARK).map_or(name, |(name, _)| name);
+                ["LOCK", "log", "index", WARM_DIR, WORDS_FILE, LOCKS_DIR].contains(&name)
+            };
+            if !names.iter().all(|name| known(name)) {
                 return not_a_store(
                     "this folder holds other things and no store; give another path or an empty folder",
                 );
