@@ -114,14 +114,14 @@ impl Withheld {
     /// Exchanges everything, once: the child may close descriptors and get their numbers for others. Allocates nothing.
     fn withhold(&mut self) {
         for (descriptor, nothing) in self.descriptors.iter().zip(self.nothing.iter().cycle()) {
-            // SAFETY: whoever noted it has it open, and is not there any more to use it; it is not closed here.
+            // SAFETY: the descriptor is open: its owner takes it out of this list before it closes it. It is not closed here.
             let mut there = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(*descriptor) });
             let _ = dup3(nothing, &mut there, DupFlags::CLOEXEC);
         }
         for (address, bytes) in &self.memory {
             let at = std::ptr::with_exposed_provenance_mut(*address);
             let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
-            // SAFETY: exactly what whoever noted it has mapped, as words that any thread may change at any time.
+            // SAFETY: exactly one mapping, whose owner takes it out of this list before it unmaps it, and reads it as atomic words only.
             let _ = unsafe { mmap_anonymous(at, *bytes, protection, flags) };
         }
         self.descriptors.clear();

@@ -232,7 +232,8 @@ pub trait Disk: Send + Sync + Debug {
         self.lock_file(path)
     }
 
-    /// Who has the folder locked alone, as [`Disk::lock`] would say; `None`: nobody has, though others may share it. Locks nothing and makes no file.
+    /// The process that has the folder locked alone, as [`Disk::lock`] would report it; `None` if there is none (others may share the lock). Locks
+    /// nothing and makes no file.
     fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
         let _ = dir;
         Ok(None)

@@ -55,7 +55,7 @@ struct State {
     is_stopped: bool,
 }
 
-/// An operation of a process: so many after its `nth` change of a file or a name from now on.
+/// An operation of a process, counted from its `nth` change of a file or a name from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtChange {
     /// Which change (1: the next one).
@@ -116,7 +116,7 @@ impl Process {
         state.stop_at_change = Some(AtChange { nth, ..change });
     }
 
-    /// Kills it when a sync of it fails: nobody else learns of that.
+    /// Kills the process when one of its syncs fails, so that no other process learns of the failure.
     pub fn kill_at_failed_sync(&self) {
         self.state().killed_by_failed_sync = true;
     }

@@ -5,6 +5,8 @@
 //!    in a folder with the set-group-id bit): whoever gets them could have replaced the file in any case.
 //! 2. Nothing is added in a sticky folder (such as `/tmp`), where members of the group cannot replace each other's files.
 //! 3. Files that exist are left as they are.
+//! 4. A folder never has its name without the rights of its group. A process that is killed before it has renamed one leaves an empty folder
+//!    `NAME.new-PID-NUMBER` beside it, which is never looked at.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -83,10 +85,14 @@ pub(super) fn open_or_make(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Makes a folder. Where the group gets rights to it, it has them when it gets its name: what another process of this user makes in it at once
-/// is the group's, too.
+/// Makes a folder. If the group gets rights to it, it is made beside its place and renamed once it has them: another process of this user may
+/// make files in it as soon as it has its name, and these get the rights of the folder.
 pub(super) fn make_folder(path: &Path) -> io::Result<()> {
-    let (Some(_), Some(name)) = (grant_in(parent(path))?, path.file_name()) else { return make_plain_folder(path) };
+    // Most are there already.
+    let is_there = rustix::fs::stat(path).is_ok();
+    let (Some(_), Some(name), false) = (grant_in(parent(path))?, path.file_name(), is_there) else {
+        return make_plain_folder(path);
+    };
     let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
     let mut new_name = name.to_owned();
     new_name.push(format!("{NEW_FOLDER_MARK}{}-{number}", std::process::id()));
@@ -98,7 +104,7 @@ pub(super) fn make_folder(path: &Path) -> io::Result<()> {
     }
     call(&new, || rustix::fs::rmdir(&new))?;
     match renamed {
-        // File systems that do not know how.
+        // The file system cannot rename without replacing.
         Err(Errno::INVAL | Errno::NOSYS) => make_plain_folder(path),
         renamed => call(path, || renamed),
     }

@@ -121,7 +121,7 @@ pub(super) fn locked_by(dir: &Path) -> io::Result<Option<(Option<u32>, String)>>
         Err(error) => return Err(error),
     };
     for fd in [Some(&folder), file.as_ref()].into_iter().flatten() {
-        // Unlocked at once. Whoever wants it alone at the same moment tries again.
+        // Unlocked at once. A process that tries to lock it alone in that moment is refused, and tries again.
         match lock(fd, FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) => {
                 let LockError::Held { pid, who } = held(&path, identity(dir, &folder)?) else { return Ok(None) };

@@ -54,7 +54,7 @@ impl OsWords {
         Self::map(path, &file, count, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// Maps the first `count` words of a file that has them all. Whoever changes one is ended by the system.
+    /// Maps the first `count` words of a file that has them all, to read only: the system kills a process that writes to one.
     pub(super) fn open_to_read(path: &Path, count: usize) -> io::Result<Self> {
         let count = NonZeroUsize::new(count).ok_or(io::ErrorKind::InvalidInput)?;
         let fd = open_fd(path, OFlags::RDONLY | OFlags::NONBLOCK)?;

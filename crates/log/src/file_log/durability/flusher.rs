@@ -53,7 +53,7 @@ impl FlushSignal {
         self.changed.notify_one();
     }
 
-    /// Waits until a sync is due, of so many bytes; `None` to stop.
+    /// Waits until a sync is due; returns the number of bytes to sync, `None` to stop.
     fn wait(&self) -> Option<u64> {
         let state = self.state();
         let state = self

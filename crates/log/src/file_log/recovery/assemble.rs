@@ -107,7 +107,7 @@ fn order_and_writer(
         entries_max: most_entries(options),
         marked: active.outcome.marked,
     };
-    // Of several processes, whoever syncs first writes it again.
+    // If several processes share the log, the first sync writes it again.
     let is_again = active.left_as_found && options.shared.is_none();
     let writer = SegmentWriter {
         file: Arc::clone(&active.file),

@@ -30,7 +30,7 @@ pub(crate) fn publish(log: &OpenLog, members: &Members, left_as_found: bool) -> 
     members.set_durable(&end.as_durable());
     members.set_end(&end);
     if left_as_found {
-        // Whoever syncs first writes the last block again.
+        // The first sync, in any process, writes the last block again.
         members.take_sync(&|| false)?;
         members.sync.release_abandoned();
     }
