@@ -72,6 +72,12 @@ impl Origin {
         // Relaxed: changed only where a process has one thread, before anything else happens there.
         self.0 != FORKS.load(Ordering::Relaxed)
     }
+
+    /// What a child finds that was made by its parent.
+    #[cfg(test)]
+    pub(crate) fn parent() -> Self {
+        Self(Self::here().0.wrapping_sub(1))
+    }
 }
 
 impl Default for Origin {

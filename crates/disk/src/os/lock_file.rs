@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::fork::{self, Kept};
+use crate::fork::{self, Kept, Origin};
 use crate::os::group::open_or_make;
 use crate::os::{check_regular, open_fd};
 use crate::path_error::at_path;
@@ -24,6 +24,7 @@ pub(super) struct OsLockFile {
     held: AtomicBool,
     /// The process that opened it.
     pid: u32,
+    origin: Origin,
 }
 
 impl OsLockFile {
@@ -40,18 +41,19 @@ impl OsLockFile {
 
     fn of((kept, fd): (Kept, OwnedFd), path: &Path) -> io::Result<Self> {
         check_regular(&fd, path)?;
-        Ok(Self { _kept: kept, fd, path: path.to_owned(), held: AtomicBool::new(false), pid: std::process::id() })
+        let (held, pid) = (AtomicBool::new(false), std::process::id());
+        Ok(Self { _kept: kept, fd, path: path.to_owned(), held, pid, origin: Origin::here() })
     }
 }
 
 impl LockFile for OsLockFile {
     fn try_lock(&self) -> io::Result<bool> {
-        let pid = std::process::id();
-        if pid != self.pid {
+        if self.origin.is_foreign() {
             // To the system it would be the lock of its parent, who may hold it.
             let what = format!(
-                "process {} opened this, and process {pid}, its forked child, must not write to it; open it there anew",
-                self.pid
+                "process {} opened this, and process {}, its forked child, must not write to it; open it there anew",
+                self.pid,
+                std::process::id()
             );
             return Err(at_path(&self.path, io::Error::new(io::ErrorKind::PermissionDenied, what)));
         }
@@ -68,7 +70,7 @@ impl LockFile for OsLockFile {
     fn unlock(&self) {
         // Not left to the closing of the descriptor: a child may have a copy of it. And the lock of the parent is not the child's to
         // give back.
-        if self.held.swap(false, Ordering::Relaxed) && std::process::id() == self.pid {
+        if self.held.swap(false, Ordering::Relaxed) && !self.origin.is_foreign() {
             let _ = flock(&self.fd, FlockOperation::Unlock);
         }
     }
@@ -90,13 +92,14 @@ mod tests {
         let path = dir.path().join("turn");
         let lock = OsLockFile::open(&path).expect("a new file");
         assert!(lock.try_lock().expect("a lock"));
-        // The state in a forked child: the same open file, and another process id.
+        // The state in a forked child: the same open file.
         let child = OsLockFile {
             _kept: Kept::Descriptor(-1),
             fd: rustix::io::dup(&lock.fd).expect("a copy"),
             path: path.clone(),
             held: AtomicBool::new(true),
-            pid: lock.pid + 1,
+            pid: lock.pid,
+            origin: Origin::parent(),
         };
         assert!(child.try_lock().expect_err("it is not its own").to_string().contains("forked child"));
         drop(child);
