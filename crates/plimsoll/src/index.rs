@@ -342,6 +342,11 @@ impl Index {
         SortedMap::entry_bytes(key_bytes, stored_bytes)
     }
 
+    /// Whether a background thread ended by a panic.
+    pub(crate) fn has_lost_thread(&self) -> bool {
+        self.core.signals.has_lost_thread()
+    }
+
     /// Makes deferred versions visible to lookups.
     pub(crate) fn stop_deferring(&self) {
         self.core.stop_deferring();

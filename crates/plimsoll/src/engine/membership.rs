@@ -173,8 +173,10 @@ pub(crate) struct Membership {
     worker: Mutex<Option<Worker>>,
     /// Does what others ask the keeper for.
     server: Mutex<Option<Worker>>,
-    /// Answers the others while this one does other things.
+    /// Answers the others while this one does other things, but not once a thread has panicked that they need: then another one keeps the index.
     pulse: Mutex<Option<Worker>>,
+    /// Set when a thread panicked.
+    has_lost_thread: Arc<AtomicBool>,
     /// Nudges that were answered, in a store without threads.
     nudges: AtomicU64,
 }
@@ -187,6 +189,7 @@ impl Membership {
             worker: Mutex::default(),
             server: Mutex::default(),
             pulse: Mutex::default(),
+            has_lost_thread: Arc::default(),
             nudges: AtomicU64::default(),
         }
     }
@@ -194,10 +197,14 @@ impl Membership {
     /// Starts to look after what others need.
     pub(crate) fn start(&self, pool: &Arc<Pool>, space: &Arc<LogSpace>, committer: &Arc<Committer>) -> Result<()> {
         // Not the store itself: it is closed where it is dropped, and that is not to be here.
+        let alarm = || {
+            let has_lost_thread = Arc::clone(&self.has_lost_thread);
+            move || has_lost_thread.store(true, Ordering::Release)
+        };
         if !self.members.is_reader() {
-            let server = requests::serve(&self.members, &self.is_ending, space, committer)?;
+            let server = requests::serve(&self.members, &self.is_ending, alarm(), space, committer)?;
             *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
-            *self.pulse.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer(&self.members, &self.is_ending)?);
+            *self.pulse.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.answer(space)?);
         }
         let (pool, space, committer) = (Arc::clone(pool), Arc::clone(space), Arc::clone(committer));
         let (members, is_ending) = (Arc::clone(&self.members), Arc::clone(&self.is_ending));
@@ -229,9 +236,25 @@ impl Membership {
             members.wait_for_change(seen, patience);
             Next::Again
         };
-        let worker = Worker::start("plimsoll-member", &Arc::new(Bell::default()), || {}, step)?;
+        let worker = Worker::start("plimsoll-member", &Arc::new(Bell::default()), alarm(), step)?;
         *self.worker.lock().unwrap_or_else(PoisonError::into_inner) = Some(worker);
         Ok(())
+    }
+
+    /// Starts the thread that answers the nudges of others.
+    fn answer(&self, space: &Arc<LogSpace>) -> Result<Worker> {
+        let (members, is_ending) = (Arc::clone(&self.members), Arc::clone(&self.is_ending));
+        let (space, has_lost_thread) = (Arc::clone(space), Arc::clone(&self.has_lost_thread));
+        let mut nudges = 0;
+        let step = move |_| {
+            let has_lost_thread = has_lost_thread.load(Ordering::Acquire) || space.reader.index.has_lost_thread();
+            if is_ending.load(Ordering::Acquire) || has_lost_thread {
+                return Next::End;
+            }
+            nudges = members.answer_nudge(nudges, PULSE_SLEEP);
+            Next::Again
+        };
+        Ok(Worker::start("plimsoll-pulse", &Arc::new(Bell::default()), || {}, step)?)
     }
 
     /// What the threads do, once: for a store that has none.
@@ -267,20 +290,6 @@ impl Membership {
             server.stop();
         }
     }
-}
-
-/// Starts the thread that answers the nudges of others.
-fn answer(members: &Arc<Members>, is_ending: &Arc<AtomicBool>) -> Result<Worker> {
-    let (members, is_ending) = (Arc::clone(members), Arc::clone(is_ending));
-    let mut nudges = 0;
-    let step = move |_| {
-        if is_ending.load(Ordering::Acquire) {
-            return Next::End;
-        }
-        nudges = members.answer_nudge(nudges, PULSE_SLEEP);
-        Next::Again
-    };
-    Ok(Worker::start("plimsoll-pulse", &Arc::new(Bell::default()), || {}, step)?)
 }
 
 /// Does what the other members need of this one. Returns whether it holds an older moment, which others keep versions for.

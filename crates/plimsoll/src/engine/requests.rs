@@ -87,10 +87,11 @@ fn ask(store: &Engine, what: Asked, ask: impl FnOnce(&Members) -> u64) -> Result
     }
 }
 
-/// Starts the thread that does what others ask for while this process is the keeper.
+/// Starts the thread that does what others ask for while this process is the keeper. `alarm` is called if it panics.
 pub(crate) fn serve(
     members: &Arc<Members>,
     is_ending: &Arc<AtomicBool>,
+    alarm: impl Fn() + Send + 'static,
     space: &Arc<LogSpace>,
     committer: &Arc<Committer>,
 ) -> Result<Worker> {
@@ -105,7 +106,7 @@ pub(crate) fn serve(
         members.wait_for_change(seen, SLEEP);
         Next::Again
     };
-    Ok(Worker::start("plimsoll-keeper", &Arc::new(Bell::default()), || {}, step)?)
+    Ok(Worker::start("plimsoll-keeper", &Arc::new(Bell::default()), alarm, step)?)
 }
 
 /// Does what others have asked for, if this process is the keeper.

@@ -32,6 +32,7 @@ struct State {
     closing: bool,
     flush_error: Option<String>,
     compaction_error: Option<String>,
+    has_lost_thread: bool,
 }
 
 impl Signals {
@@ -81,12 +82,18 @@ impl Signals {
     pub(crate) fn thread_panicked(&self, of: Thread) {
         let error = Some("the thread for it has panicked; open the store again".to_owned());
         let mut state = lock(&self.state);
+        state.has_lost_thread = true;
         match of {
             Thread::Flush => state.flush_error = error,
             Thread::Compaction => state.compaction_error = error,
         }
         drop(state);
         self.progress.notify_all();
+    }
+
+    /// Whether a thread ended by a panic.
+    pub(crate) fn has_lost_thread(&self) -> bool {
+        lock(&self.state).has_lost_thread
     }
 
     /// The threads are to end, and all waits.

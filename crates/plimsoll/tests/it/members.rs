@@ -3,10 +3,13 @@
 #![allow(clippy::disallowed_methods, reason = "tests look at the files")]
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use plimsoll::{Db, Durability, Error, Glsn, InvalidInput, Keyspace, Options, Retention};
+use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::os::OsDisk;
 
 fn options() -> Options {
     Options::new().memory_bytes(16 << 20).shared(true)
@@ -613,6 +616,66 @@ fn replace_a_keeper_after(steps: u64) {
     check(&one, &of_one, round);
     one.close().unwrap();
     verify(&path);
+}
+
+/// A clock that takes a thread away from whoever looks at it.
+#[derive(Debug)]
+struct PanicsOnce {
+    clock: SystemClock,
+    in_thread: &'static str,
+    is_armed: AtomicBool,
+}
+
+impl Clock for PanicsOnce {
+    fn wall_micros(&self) -> u64 {
+        self.clock.wall_micros()
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        let is_here = std::thread::current().name() == Some(self.in_thread);
+        assert!(!is_here || !self.is_armed.swap(false, Ordering::SeqCst), "on purpose");
+        self.clock.monotonic_nanos()
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.clock.sleep(duration);
+    }
+}
+
+#[test]
+fn a_keeper_that_has_lost_a_thread_is_replaced() {
+    for in_thread in ["plimsoll-keeper", "plimsoll-flush"] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let clock = Arc::new(PanicsOnce { clock: SystemClock::new(), in_thread, is_armed: AtomicBool::new(false) });
+        let small = || options().memtable_bytes(256 << 10);
+        let one = Db::open(&path, small().world(Arc::new(OsDisk::new()), Arc::<PanicsOnce>::clone(&clock))).unwrap();
+        let two = Db::open(&path, small()).unwrap();
+        let of_two = default(&two);
+        clock.is_armed.store(true, Ordering::SeqCst);
+        let mut rows = 0u64;
+        let mut write = |count: u64| {
+            let mut tx = two.begin();
+            for row in rows..rows + count {
+                tx.put(&of_two, row.to_be_bytes(), [7; 1000]).unwrap();
+            }
+            tx.commit().unwrap();
+            rows += count;
+        };
+        // It answers nudges by another thread, which lives. Who waits for a flush, or for a merge, is not to wait for ever.
+        match in_thread {
+            "plimsoll-flush" => (0..20).for_each(|_| write(100)),
+            _ => write(100),
+        }
+        two.compact().unwrap();
+        assert!(!clock.is_armed.load(Ordering::SeqCst), "{in_thread} has not looked at the clock");
+        let keepers: Vec<bool> = two.members().unwrap().iter().map(|member| member.is_keeper).collect();
+        assert_eq!(keepers, [false, true], "{in_thread}");
+        assert_eq!(one.snapshot().prefix(&default(&one), "").unwrap().count() as u64, rows);
+        drop(one);
+        two.close().unwrap();
+        verify(&path);
+    }
 }
 
 #[test]
