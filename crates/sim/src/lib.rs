@@ -12,6 +12,7 @@
 //! - [`real`]: the power of a real file system is cut under such a child, its system calls fail, others read beside it;
 //! - [`bank`]: many threads, whose history must be serializable;
 //! - [`workers`]: several processes on one store, killed, stopped and started again;
+//! - [`lists`]: what such processes have seen of each other must be strictly serializable;
 //! - [`stress`]: threads, kills and a budget that changes, for any length of time, with memory measured from outside.
 //!
 //! A [`case`] names one run, so that its seed replays it; [`minimise`] shortens a workload that fails; [`planted`] tests whether all of
@@ -27,6 +28,7 @@ pub mod faults;
 pub mod flip;
 mod judge;
 pub mod kill;
+pub mod lists;
 pub mod members;
 pub mod metamorphic;
 pub mod minimise;

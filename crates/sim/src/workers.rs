@@ -1,6 +1,7 @@
 //! Workers test: several processes have one store open, and each of them may be killed or stopped at any moment.
 //!
-//! A worker ([`child`]) moves money between accounts, counts its transfers in the store, and prints each one that was acknowledged; now and then
+//! With [`Work::Lists`] they append to lists, and what they have seen of each other is checked ([`crate::lists`]). With [`Work::Bank`] a worker
+//! ([`child`]) moves money between accounts, counts its transfers in the store, and prints each one that was acknowledged; now and then
 //! it sums up all accounts in a snapshot. The parent starts, kills (SIGKILL), stops (SIGSTOP) and continues workers at random moments, and
 //! checks what each one finds when it starts: every transfer that was acknowledged to the one before it is there. In the end it opens the store
 //! alone: no acknowledged transfer is lost, the sum is right, and no byte on the disk is wrong.
@@ -8,9 +9,10 @@
 pub mod child;
 pub mod surroundings;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -22,12 +24,27 @@ use plimsoll_disk::thread::spawn;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failure::{Failure, Outcome, ensure};
+use crate::lists::check::{Checked, check};
+use crate::lists::history::{Transaction, read_lines};
+use crate::lists::worker::lists_in;
 use crate::workers::child::{ACCOUNTS, OPENING_BALANCE, count_of, sum};
 use crate::workers::surroundings::Surroundings;
+
+/// What the workers do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Work {
+    /// They move money between accounts.
+    #[default]
+    Bank,
+    /// They append to lists and read them.
+    Lists,
+}
 
 /// What is run.
 #[derive(Clone, Debug)]
 pub struct Workers {
+    /// What they do.
+    pub work: Work,
     /// The binaries that can be a worker; workers take turns in which one they are.
     pub programs: Vec<PathBuf>,
     /// What is around each.
@@ -60,6 +77,19 @@ pub struct Report {
     /// The longest time between two acknowledged transfers of a worker that was not stopped itself, while no other one was stopped: in
     /// milliseconds, the longest and the 99th of a hundred.
     pub stalls_millis: (u64, u64),
+    /// With [`Work::Lists`]: the history that was checked.
+    pub checked: Checked,
+}
+
+/// Becomes true when the input of this process is closed.
+pub(crate) fn listen_for_the_end() -> Result<Arc<AtomicBool>, String> {
+    let over = Arc::new(AtomicBool::new(false));
+    let ears = Arc::clone(&over);
+    let listening = spawn("input", move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        ears.store(true, Ordering::Release);
+    });
+    listening.map(|_| over).map_err(|error| error.to_string())
 }
 
 /// How workers and the parent open the store.
@@ -88,6 +118,8 @@ pub(crate) struct Told {
     gaps_millis: Vec<u64>,
     /// Acknowledgements.
     times: u64,
+    /// Other lines.
+    others: Vec<String>,
 }
 
 pub(crate) struct Running {
@@ -103,11 +135,15 @@ impl Running {
         program: &Path,
         store: &Path,
         number: u64,
+        work: Work,
         surroundings: Surroundings,
         clock: &Arc<SystemClock>,
     ) -> Outcome<Self> {
         let mut command = surroundings.command(program, number);
         command.args(["workers", "--worker", &number.to_string(), "--dir"]).arg(store);
+        if work == Work::Lists {
+            command.arg("--lists");
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(of_worker)?;
         let stdout = child.stdout.take().ok_or_else(|| of_worker("no output"))?;
@@ -130,7 +166,7 @@ impl Running {
                         }
                         told.times += 1;
                     }
-                    _ => {}
+                    _ => told.others.push(line),
                 }
                 told.last_nanos = now;
             }
@@ -197,8 +233,9 @@ impl Workers {
         let mut acknowledged = vec![0; self.workers as usize];
         let start = |number: usize| {
             let program = &self.programs[number % self.programs.len()];
-            Running::start(program, &store, number as u64, self.surroundings, &clock)
+            Running::start(program, &store, number as u64, self.work, self.surroundings, &clock)
         };
+        let mut history = Vec::new();
         self.surroundings.prepare(&self.dir)?;
         let mut running: Vec<Running> = (0..self.workers as usize).map(start).collect::<Outcome<_>>()?;
         let pause = self.life / u32::try_from(self.workers.max(1)).unwrap_or(1);
@@ -217,19 +254,22 @@ impl Workers {
             }
             let kills = random.chance(0.8);
             let worker = running.swap_remove(number);
-            self.take(worker, kills, &mut acknowledged[number], &mut gaps, &mut report)?;
+            self.take(worker, kills, &mut acknowledged[number], &mut gaps, &mut history, &mut report)?;
             running.push(start(number)?);
             let last = running.len() - 1;
             running.swap(number, last);
         }
         for (number, worker) in running.into_iter().enumerate() {
             let kills = random.chance(0.5);
-            self.take(worker, kills, &mut acknowledged[number], &mut gaps, &mut report)?;
+            self.take(worker, kills, &mut acknowledged[number], &mut gaps, &mut history, &mut report)?;
         }
         gaps.sort_unstable();
         let at = |part: usize| gaps.get((gaps.len() * part / 100).min(gaps.len().saturating_sub(1))).copied();
         report.stalls_millis = (gaps.last().copied().unwrap_or(0), at(99).unwrap_or(0));
-        look(&store, &acknowledged)?;
+        match self.work {
+            Work::Bank => look(&store, &acknowledged).map(drop)?,
+            Work::Lists => report.checked = look_at_lists(&store, &history)?,
+        }
         Ok(report)
     }
 
@@ -240,9 +280,11 @@ impl Workers {
         kills: bool,
         before: &mut u64,
         gaps: &mut Vec<u64>,
+        history: &mut Vec<Transaction>,
         report: &mut Report,
     ) -> Outcome {
         let told = worker.end(kills)?;
+        history.extend(read_lines(told.others.iter().map(String::as_str))?);
         *if kills { &mut report.kills } else { &mut report.ends } += 1;
         if let Some(found) = told.found {
             ensure((*before..=*before + 1).contains(&found), || {
@@ -273,8 +315,20 @@ pub(crate) fn look(store: &Path, acknowledged: &[u64]) -> Outcome<Vec<u64>> {
     // The first one gives all accounts their balances in one transaction.
     let is_new = sum == 0 && counts.iter().all(|count| *count == 0);
     ensure(is_new || sum == ACCOUNTS * OPENING_BALANCE, || format!("the sum is {sum}"))?;
+    verify_and_close(db)?;
+    Ok(counts)
+}
+
+/// Opens the store alone and checks that what was told fits to it.
+fn look_at_lists(store: &Path, history: &[Transaction]) -> Outcome<Checked> {
+    let db = Db::open(store, options()).map_err(failed("the store does not open"))?;
+    let checked = check(history, &lists_in(&db).map_err(failed("lists"))?)?;
+    verify_and_close(db)?;
+    Ok(checked)
+}
+
+fn verify_and_close(db: Db) -> Outcome {
     let report = db.verify(&mut |_| {}).map_err(failed("verify"))?;
     ensure(report.problems.is_empty(), || format!("verify: {:?}", report.problems))?;
-    db.close().map_err(failed("close"))?;
-    Ok(counts)
+    db.close().map_err(failed("close"))
 }

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use plimsoll_sim::lists;
 use plimsoll_sim::workers::surroundings::Surroundings;
-use plimsoll_sim::workers::{Workers, child};
+use plimsoll_sim::workers::{Report, Work, Workers, child};
 
 /// How many, how long, and where.
 #[derive(Args, Debug)]
@@ -13,6 +14,10 @@ pub(crate) struct WorkersArguments {
     /// Number of processes.
     #[arg(long, default_value_t = 4)]
     workers: u64,
+    /// The processes append to lists, and what they have seen of each other is checked for strict serializability; without it they move money
+    /// between accounts.
+    #[arg(long)]
+    lists: bool,
     /// Duration in seconds.
     #[arg(long, default_value_t = 30.0)]
     seconds: f64,
@@ -47,7 +52,11 @@ pub(crate) struct WorkersArguments {
 #[allow(clippy::disallowed_methods, reason = "a folder of the command's own")]
 pub(crate) fn run(arguments: &WorkersArguments) -> Result<bool, String> {
     if let (Some(worker), Some(store)) = (arguments.worker, &arguments.dir) {
-        return child::live(store, worker).map(|()| true);
+        return match arguments.lists {
+            true => lists::worker::live(store, worker),
+            false => child::live(store, worker),
+        }
+        .map(|()| true);
     }
     let default = std::env::temp_dir().join(format!("plimsoll-workers-{}", std::process::id()));
     let dir = arguments.dir.clone().unwrap_or(default);
@@ -59,6 +68,7 @@ pub(crate) fn run(arguments: &WorkersArguments) -> Result<bool, String> {
     let mut programs = vec![std::env::current_exe().map_err(|error| error.to_string())?];
     programs.extend(arguments.beside.clone());
     let workers = Workers {
+        work: if arguments.lists { Work::Lists } else { Work::Bank },
         programs,
         surroundings: match arguments {
             WorkersArguments { namespaces: true, .. } => Surroundings::Namespaces,
@@ -74,17 +84,33 @@ pub(crate) fn run(arguments: &WorkersArguments) -> Result<bool, String> {
     };
     match workers.run() {
         Ok(report) => {
-            let (longest, most) = report.stalls_millis;
-            println!(
-                "{} workers killed, {} stopped for a while, {} ended; {} transfers acknowledged, at most {most} ms apart (99 of 100), {longest} the longest",
-                report.kills, report.stops, report.ends, report.acknowledged
-            );
+            print(&report, workers.work);
             std::fs::remove_dir_all(&dir).map_err(told)?;
             Ok(true)
         }
         Err(failure) => {
             println!("FAILED workers --seed {}: {failure} (the store is in {})", arguments.seed, dir.display());
             Ok(false)
+        }
+    }
+}
+
+fn print(report: &Report, work: Work) {
+    print!("{} workers killed, {} stopped for a while, {} ended; ", report.kills, report.stops, report.ends);
+    match work {
+        Work::Bank => {
+            let (longest, most) = report.stalls_millis;
+            println!(
+                "{} transfers acknowledged, at most {most} ms apart (99 of 100), {longest} the longest",
+                report.acknowledged
+            );
+        }
+        Work::Lists => {
+            let checked = report.checked;
+            println!(
+                "{} transactions strictly serializable ({} of killed workers), {} refused; {} values, {} relations",
+                checked.committed, checked.of_killed, checked.refused, checked.values, checked.relations
+            );
         }
     }
 }

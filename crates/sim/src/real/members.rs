@@ -13,7 +13,7 @@ use plimsoll_disk::random::Random;
 use crate::failure::{Failure, Outcome};
 use crate::real::power::{Device, FileSystem, LIVES_OF_A_STORE, make_way};
 use crate::workers::surroundings::Surroundings;
-use crate::workers::{Running, look};
+use crate::workers::{Running, Work, look};
 
 /// How long the workers write at most before the power is cut.
 const LIFE_MILLIS: u64 = 400;
@@ -55,7 +55,7 @@ pub fn cut_members(
             make_way(&mut device, life)?;
             counts.fill(0);
         }
-        let start = |number| Running::start(program, &store, number, Surroundings::Equal, &clock);
+        let start = |number| Running::start(program, &store, number, Work::Bank, Surroundings::Equal, &clock);
         let running = (0..workers).map(start).collect::<Outcome<Vec<_>>>().map_err(told)?;
         clock.sleep(Duration::from_millis(random.below(LIFE_MILLIS)));
         device.cut(random.below(3) == 0).map_err(told)?;

@@ -2,18 +2,16 @@
 //!
 //! It prints `found COUNT` when it begins, and `did COUNT` for each transfer that was acknowledged. It ends when its input is closed.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use plimsoll::{Db, Error, Keyspace, Result, Snapshot};
 use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::random::Random;
-use plimsoll_disk::thread::spawn;
 
 use crate::content::Content;
-use crate::workers::options;
+use crate::workers::{listen_for_the_end, options};
 
 /// Accounts, and what is in each at first.
 pub(crate) const ACCOUNTS: u64 = 40;
@@ -60,13 +58,7 @@ fn beside(worker: u64, count: u64) -> Content {
 /// # Errors
 /// Any error of the store, and an answer that is wrong.
 pub fn live(store: &Path, worker: u64) -> std::result::Result<(), String> {
-    let over = Arc::new(AtomicBool::new(false));
-    let ears = Arc::clone(&over);
-    let listening = spawn("input", move || {
-        let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        ears.store(true, Ordering::Release);
-    });
-    listening.map_err(|error| error.to_string())?;
+    let over = listen_for_the_end()?;
     let db = Db::open(store, options().shared(true)).map_err(|error| format!("open: {error} [{error:?}]"))?;
     work(&db, worker, &over).map_err(|error| format!("{error} [{error:?}]"))??;
     db.close().map_err(|error| format!("close: {error}"))

@@ -5,13 +5,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use plimsoll_sim::workers::surroundings::Surroundings;
-use plimsoll_sim::workers::{Report, Workers};
+use plimsoll_sim::workers::{Report, Work, Workers};
 
-fn run(surroundings: Surroundings, seconds: u64) -> Report {
+fn run(work: Work, surroundings: Surroundings, seconds: u64) -> Report {
     let dir = tempfile::tempdir().unwrap();
     // For the other users: it is made for this one only.
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let workers = Workers {
+        work,
         programs: vec![Path::new(env!("CARGO_BIN_EXE_plimsoll-sim")).to_owned()],
         surroundings,
         dir: dir.path().to_owned(),
@@ -26,7 +27,7 @@ fn run(surroundings: Surroundings, seconds: u64) -> Report {
 
 #[test]
 fn nothing_is_lost_when_members_are_killed_and_stopped() {
-    let report = run(Surroundings::Equal, 8);
+    let report = run(Work::Bank, Surroundings::Equal, 8);
     assert!(report.kills >= 4 && report.acknowledged > 100, "{report:?}");
 }
 
@@ -37,7 +38,15 @@ fn members_of_two_users_and_of_several_namespaces_of_process_ids_work_together()
         return;
     }
     for surroundings in [Surroundings::Users, Surroundings::Namespaces] {
-        let report = run(surroundings, 4);
+        let report = run(Work::Bank, surroundings, 4);
         assert!(report.kills >= 2 && report.acknowledged > 50, "{surroundings:?}: {report:?}");
     }
+}
+
+#[test]
+fn what_members_see_of_each_other_is_strictly_serializable_while_they_are_killed_and_stopped() {
+    let report = run(Work::Lists, Surroundings::Equal, 6);
+    let checked = report.checked;
+    assert!(report.kills >= 4, "{report:?}");
+    assert!(checked.committed > 500 && checked.refused > 20 && checked.values > 200, "{report:?}");
 }
