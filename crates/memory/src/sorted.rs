@@ -52,6 +52,9 @@ const SAMPLE_LEAST: usize = 64;
 /// Prefetch distance, in entries, when deferred entries are linked.
 const FETCHED_AHEAD: usize = 8;
 
+/// With more entries than this for each deferred one, the ways to their places are prefetched.
+const DEFERRED_FEW: usize = 64;
+
 /// A concurrent skip list in chunks of the budget.
 pub struct SortedMap {
     budget: Budget,
@@ -207,14 +210,23 @@ impl SortedMap {
         // SAFETY: deferred entries were written under the lock that is held.
         let entry_of = |entry| unsafe { self.entries.unlinked(entry) };
         deferred.sort(entry_of);
+        // So few have next to nothing of their ways in common.
+        let are_few = deferred.len() * DEFERRED_FEW < self.len();
         for at in 0.. {
             let Some(entry) = deferred.get(at) else { break };
-            if let Some(ahead) = deferred.get(at + FETCHED_AHEAD) {
+            if are_few && at.is_multiple_of(DESCENTS) {
+                let keys: [&[u8]; DESCENTS] =
+                    std::array::from_fn(|i| deferred.get(at + i).map_or(&[][..], |entry| entry_of(entry).key));
+                self.entries.fetch_paths(&keys[..DESCENTS.min(deferred.len() - at)]);
+            } else if let Some(ahead) = deferred.get(at + FETCHED_AHEAD) {
                 self.entries.fetch(ahead.at());
             }
             let Entry { key, order, .. } = entry_of(entry);
-            let is_new = self.entries.find_gap(gap, &Probe::new(key, order));
-            assert!(is_new, "no key and order is deferred twice");
+            if !self.entries.find_gap(gap, &Probe::new(key, order)) {
+                // As `insert` does, the map keeps the one that it has.
+                self.len.fetch_sub(1, Ordering::Release);
+                continue;
+            }
             // SAFETY: the lock makes this the only writer; the list of unlinked entries is cleared once all are linked;
             // the gap was just found.
             unsafe { self.entries.link_in(entry, gap) };
@@ -385,7 +397,8 @@ impl Inserter<'_> {
     }
 
     /// Inserts an entry that is not found before [`SortedMap::settle`]. Linking many entries at once, in key order, is
-    /// several times cheaper than linking them one by one in any other order. No key and order may be inserted twice.
+    /// several times cheaper than linking them one by one in any other order. One whose key and order the map has by then is ignored; until then
+    /// it counts.
     ///
     /// # Errors
     /// The budget has no room; the map is as it was.

@@ -348,6 +348,11 @@ impl Index {
     }
 
     /// Makes deferred versions visible to lookups.
+    pub(crate) fn settle(&self) {
+        self.core.settle();
+    }
+
+    /// The same, at the end of a replay: no more are deferred in large numbers.
     pub(crate) fn stop_deferring(&self) {
         self.core.stop_deferring();
     }

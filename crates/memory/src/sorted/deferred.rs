@@ -66,6 +66,11 @@ impl Deferred {
         });
     }
 
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
     /// The entry at a place, if there is one.
     pub(super) fn get(&self, at: usize) -> Option<Unlinked> {
         self.slots.get(at).map(|slot| slot.entry)

@@ -134,6 +134,27 @@ fn what_is_deferred_is_found_once_it_is_settled_as_if_it_had_been_inserted() {
 }
 
 #[test]
+fn what_is_deferred_twice_or_is_there_already_is_there_once() {
+    let map = small_map(&budget(4), Kind::Memtable);
+    for at in 0..200u64 {
+        map.insert(&at.to_be_bytes(), 1, b"first").unwrap();
+    }
+    // Few and many, for a map of this size.
+    for again in [1..3u64, 150..200] {
+        let new = again.start + 1000;
+        for at in again.chain([new, new]) {
+            map.defer(&at.to_be_bytes(), 1, b"again").unwrap();
+        }
+        map.settle();
+        assert_eq!(map.len(), all(&map).len());
+    }
+    let values = all(&map).into_iter().map(|(key, _, value)| (u64::from_be_bytes(key.try_into().unwrap()), value));
+    assert!(
+        values.eq((0..200).map(|at| (at, b"first".to_vec())).chain([1001, 1150].map(|at| (at, b"again".to_vec()))))
+    );
+}
+
+#[test]
 fn a_budget_without_room_for_what_is_deferred_loses_nothing() {
     let (refusals, entries) = if cfg!(miri) { (3, 60) } else { (12, 300u64) };
     for refused in 0..refusals {

@@ -17,6 +17,8 @@ const HELD_SEGMENTS: u64 = 8;
 
 /// Flushes, merges everything, and frees the part of the log that is no longer needed. Law: this process writes the index.
 pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
+    // What another process had committed when it asked for this is flushed, too.
+    committer.fresh()?;
     committer.flush()?;
     // Merges come first: they show which values are still needed, and nothing that hinders a move may hinder them.
     space.catalog.horizon.move_wanted.store(0, Ordering::Release);

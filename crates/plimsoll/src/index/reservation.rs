@@ -27,7 +27,7 @@ pub(crate) struct Reservation<'a> {
 pub(crate) enum Link {
     /// At once.
     Now,
-    /// After [`super::Index::stop_deferring`]: several times cheaper for many versions in random order.
+    /// After [`super::Index::settle`]: several times cheaper for many versions in random order.
     Later,
 }
 

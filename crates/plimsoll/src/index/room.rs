@@ -161,6 +161,10 @@ impl Core {
         self.signals.call_flush();
     }
 
+    pub(crate) fn settle(&self) {
+        lock(&self.writer).active.map().settle();
+    }
+
     pub(crate) fn stop_deferring(&self) {
         lock(&self.writer).active.map().stop_deferring();
     }

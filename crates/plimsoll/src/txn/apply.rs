@@ -78,15 +78,19 @@ impl<'a> Apply<'a> {
         self.touched
     }
 
-    /// Applies a commit, as a whole or not at all.
+    /// Makes what was applied visible to lookups. Law: nobody is told that it is applied before.
+    pub(crate) fn settle(&self) {
+        self.index.settle();
+    }
+
+    /// Applies a commit, as a whole or not at all; lookups find it after [`Apply::settle`].
     pub(crate) fn apply(&mut self, entry: &EntryView<'_>) -> Result<()> {
         let glsn = entry.meta.glsn;
         match Payload::decode(entry.payload)?.writes {
             Writes::Operations(operations) => {
                 let (room_bytes, touches) = survey(operations.uncompared())?;
-                let link = if self.when == When::Opening { Link::Later } else { Link::Now };
                 let room = self.make_room(room_bytes)?;
-                room.apply(glsn, entry.payload.len() as u64, link, in_order(operations, glsn))?;
+                room.apply(glsn, entry.payload.len() as u64, Link::Later, in_order(operations, glsn))?;
                 if self.when != When::Opening {
                     // The next one to ask for room may be a commit of this process.
                     self.room = None;

@@ -189,17 +189,18 @@ impl Follower {
             match scan.next_entry() {
                 None => break Ok(()),
                 Some(entry) => {
-                    match entry.map_err(|error| self.of_catching_up(error)).and_then(|entry| apply.apply(&entry)) {
-                        Ok(()) => self.sequencer.took_in(lock, apply.applied()),
-                        Err(error) => break Err(error),
+                    let entry = entry.map_err(|error| self.of_catching_up(error));
+                    if let Err(error) = entry.and_then(|entry| apply.apply(&entry)) {
+                        break Err(error);
                     }
                 }
             }
         };
-        if applied.is_ok() {
-            // Entries of other streams may come last.
-            self.sequencer.took_in(lock, Glsn(next.0 - 1));
-        }
+        // All at once, in the order of their keys: one by one, each would wait for memory by itself.
+        apply.settle();
+        // Entries of other streams may come last.
+        let last = if applied.is_ok() { Glsn(next.0 - 1) } else { apply.applied() };
+        self.sequencer.took_in(lock, last);
         let touched = apply.touched();
         if touched != Touched::default() {
             let mut to_learn = self.to_learn.lock().unwrap_or_else(PoisonError::into_inner);

@@ -462,6 +462,13 @@ fn what_the_keeper_does_for_all_any_member_may_ask_for() {
     assert_eq!(one.log().trim(Glsn(2)).unwrap(), first);
     let ahead = one.log().trim(Glsn(until.0 + 2));
     assert!(matches!(ahead, Err(Error::Future { .. })), "{ahead:?}");
+    // What was committed when it was asked is in the runs when it has answered.
+    for round in 0..20u64 {
+        let before = keeper.stats().index.flushes;
+        one.put(&of_one, "last", round.to_le_bytes()).unwrap();
+        one.compact().unwrap();
+        assert!(keeper.stats().index.flushes > before, "round {round}");
+    }
     // Who asks when the keeper has left, or leaves meanwhile, is answered all the same.
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| (0..20).for_each(|_| two.compact().unwrap()));
