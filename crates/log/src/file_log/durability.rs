@@ -115,13 +115,13 @@ impl DurabilityState {
 
     fn sync_holding(&self, syncing: &mut Syncing) -> Result<End, LogError> {
         self.group.check()?;
-        self.check_locks()?;
         let appended_bytes = self.appended_bytes.load(Ordering::Relaxed);
         if let Some(members) = self.env.members() {
             let end = syncing.run(|| self.sync_with(members))?;
             self.synced_bytes.fetch_max(appended_bytes, Ordering::Relaxed);
             return Ok(end);
         }
+        self.check_locks()?;
         let (end, unsynced) = {
             let mut writer = self.writer()?;
             (writer.write_out(&self.tail)?, writer.take_unsynced())
@@ -149,7 +149,7 @@ impl DurabilityState {
             // The newest record is being published by another thread.
             end = End { offset: published.offset, next: published.next, chain: published.chain, ..end };
         }
-        sync(members, &self.env, &Wanted { next: end.next, ..wanted })?;
+        sync(members, &self.env, &Wanted { next: end.next, ..wanted }, &|| self.check_locks())?;
         Ok(end)
     }
 

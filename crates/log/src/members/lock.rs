@@ -76,13 +76,20 @@ impl MemberLock {
             }
             let seen = words[self.places.bell].load(Ordering::SeqCst);
             words[self.places.waiters].fetch_add(1, Ordering::SeqCst);
-            let got = self.file.try_lock();
-            if let Ok(false) = got {
+            // Again, now that whoever makes it needless sees a waiter.
+            let got = if is_needless() { Ok(false) } else { self.file.try_lock() };
+            if let Ok(false) = got
+                && !is_needless()
+            {
                 self.words.wait(self.places.bell, seen, SLEEP);
             }
             words[self.places.waiters].fetch_sub(1, Ordering::SeqCst);
             if got? {
                 break;
+            }
+            // Usually it was woken for that, and need not ask the system for the lock.
+            if is_needless() {
+                return Ok(Got::Needless);
             }
         }
         let before = words[self.places.holder].swap(holder, Ordering::SeqCst);

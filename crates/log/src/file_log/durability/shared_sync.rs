@@ -29,8 +29,14 @@ pub(crate) struct Wanted {
     pub(crate) next: Glsn,
 }
 
-/// Makes everything below `wanted.next` durable, unless another member does. Law: the caller holds the process's own right to sync.
-pub(crate) fn sync(members: &Members, env: &Env, wanted: &Wanted) -> Result<(), LogError> {
+/// Makes everything below `wanted.next` durable, unless another member does. `may_sync` fails if this process must not: it is asked only then.
+/// Law: the caller holds the process's own right to sync.
+pub(crate) fn sync(
+    members: &Members,
+    env: &Env,
+    wanted: &Wanted,
+    may_sync: &dyn Fn() -> Result<(), LogError>,
+) -> Result<(), LogError> {
     let is_there = || members.durable().next >= wanted.next || members.is_poisoned();
     if !is_there() {
         members.arrive();
@@ -38,7 +44,7 @@ pub(crate) fn sync(members: &Members, env: &Env, wanted: &Wanted) -> Result<(), 
         if got == Got::Needless {
             return check(members);
         }
-        let ended = end_sync(members, env, wanted, got, is_there());
+        let ended = may_sync().and_then(|()| end_sync(members, env, wanted, got, is_there()));
         match &ended {
             Ok(true) => members.sync.release(),
             // The next one writes again what is not known to be durable.
