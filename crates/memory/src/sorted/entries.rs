@@ -10,7 +10,7 @@
 //! 1. A position read from a link names an entry whose bytes never change again and whose chunk stays until the list is
 //!    dropped.
 //! 2. An entry on level n is on every level below n, in the same order.
-//! 3. At least eight bytes are readable from the start of a key, whatever its length.
+//! 3. At least sixteen bytes are readable from the start of a key, whatever its length.
 #![allow(unsafe_code, reason = "lays entries over the bytes of chunks that readers and the writer share")]
 
 use std::cmp::Ordering;
@@ -38,7 +38,8 @@ pub(super) const LINK_BYTES: usize = size_of::<u32>();
 
 const UNIT_BYTES: usize = 8;
 const UNIT_BITS: u32 = (CHUNK_BYTES / UNIT_BYTES).ilog2();
-const PREFIX_BYTES: usize = 8;
+/// Bytes of keys that are compared at once. The keys of a memtable begin with four bytes that most of them have in common.
+pub(super) const PREFIX_BYTES: usize = 16;
 
 /// Chunks that the first segment of the table has room for; each further segment has twice as many as the one before.
 const FIRST_SEGMENT: usize = 8;
@@ -59,7 +60,7 @@ pub struct Position {
 
 /// A search key, prepared for comparison.
 pub(super) struct Probe<'a> {
-    prefix: u64,
+    prefix: u128,
     key: &'a [u8],
     order: u64,
 }
@@ -69,7 +70,7 @@ impl<'a> Probe<'a> {
         let mut prefix = [0; PREFIX_BYTES];
         let length = key.len().min(PREFIX_BYTES);
         prefix[..length].copy_from_slice(&key[..length]);
-        Self { prefix: u64::from_be_bytes(prefix), key, order }
+        Self { prefix: u128::from_be_bytes(prefix), key, order }
     }
 }
 
@@ -327,15 +328,15 @@ impl Entries {
     #[inline]
     unsafe fn compare(&self, at: u32, probe: &Probe<'_>) -> Ordering {
         let address = self.address(at);
-        // SAFETY: an entry has its key's length there, and eight readable bytes where the key starts (law 3).
+        // SAFETY: an entry has its key's length there, and sixteen readable bytes where the key starts (law 3).
         let (key_bytes, prefix) = unsafe {
             (
                 usize::from(address.add(8).cast::<u16>().read()),
-                u64::from_be(address.add(HEADER_BYTES).cast::<u64>().read_unaligned()),
+                u128::from_be(address.add(HEADER_BYTES).cast::<u128>().read_unaligned()),
             )
         };
         // Bytes behind a short key are not part of it.
-        let prefix = if key_bytes < PREFIX_BYTES { prefix & !(u64::MAX >> (8 * key_bytes)) } else { prefix };
+        let prefix = if key_bytes < PREFIX_BYTES { prefix & !(u128::MAX >> (8 * key_bytes)) } else { prefix };
         if prefix != probe.prefix {
             return prefix.cmp(&probe.prefix);
         }
@@ -418,7 +419,7 @@ impl Entries {
     pub(super) fn fetch(&self, at: u32) {
         let address = self.address(at).as_ptr();
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        for place in [address.wrapping_sub(2 * LINK_BYTES), address.wrapping_add(HEADER_BYTES + PREFIX_BYTES)] {
+        for place in [address.wrapping_sub(2 * LINK_BYTES), address.wrapping_add(HEADER_BYTES + PREFIX_BYTES / 2)] {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             // SAFETY: it is a hint that reads nothing, whatever the address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) };

@@ -6,7 +6,7 @@
 use std::ptr::NonNull;
 
 use super::deferred::Deferred;
-use super::entries::{BITS_A_LEVEL, Gap, HEADER_BYTES, LINK_BYTES, MAX_HEIGHT};
+use super::entries::{BITS_A_LEVEL, Gap, HEADER_BYTES, LINK_BYTES, MAX_HEIGHT, PREFIX_BYTES};
 use crate::budget::Lease;
 use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 use crate::pieces::Piece;
@@ -106,8 +106,8 @@ impl Writer {
 /// Upper bound on the bytes of an entry with this many bytes of key and value, including the rest of a chunk that it
 /// may leave unused.
 pub(super) fn room_of(payload_bytes: usize) -> usize {
-    // Padding of up to one link's size on each side, and at least eight bytes behind the header.
-    let own = LINKS_EARNED * LINK_BYTES + HEADER_BYTES + payload_bytes.max(8) + 2 * LINK_BYTES;
+    // Padding of up to one link's size on each side.
+    let own = LINKS_EARNED * LINK_BYTES + HEADER_BYTES + payload_bytes.max(PREFIX_BYTES) + 2 * LINK_BYTES;
     // A chunk is closed when an entry does not fit. If that one is small, the chunk is 15/16 full, and an eighth more
     // on each of its own entries pays for the rest; if it is large, it pays itself, with no more than its size.
     let for_a_chunk_before = if own > LARGE_BYTES { own + MAX_HEIGHT * LINK_BYTES } else { 0 };
