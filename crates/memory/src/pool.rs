@@ -555,6 +555,13 @@ impl PoolFile {
         pool.frames.hold(self.key(number), touch).map(|(frame, pin)| pool.found(frame, pin))
     }
 
+    /// Asks the processor for the first `len` bytes of page `number`, if it is found without a lock. No access to the page: it is read
+    /// soon, or never.
+    #[inline]
+    pub fn fetch(&self, number: u32, len: usize) {
+        self.file.pool.frames.prefetch(self.key(number), len);
+    }
+
     #[cold]
     fn get_under_lock(&self, key: PageKey, touch: Touch) -> Result<Page, LoadError> {
         resident_only::check_may_load()?;

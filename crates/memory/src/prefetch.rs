@@ -14,6 +14,20 @@ pub fn prefetch(bytes: &[u8]) {
     }
 }
 
+/// Prefetches the line of the byte at `at`, if there is one.
+#[inline]
+pub fn prefetch_at(bytes: &[u8], at: usize) {
+    if let Some(byte) = bytes.get(at) {
+        prefetch_line(byte);
+    }
+}
+
+/// Prefetches `len` bytes at an address, as [`prefetch_address`] does.
+#[inline]
+pub(crate) fn prefetch_from(address: *const u8, len: usize) {
+    (0..len).step_by(LINE_BYTES).for_each(|at| prefetch_line(address.wrapping_add(at)));
+}
+
 /// Prefetches the line at an address. Other threads may write it meanwhile, and the address need not be mapped.
 #[inline]
 pub(crate) fn prefetch_address<T>(address: *const T) {
@@ -51,6 +65,8 @@ mod tests {
         for start in 0..70 {
             for end in [start, start + 1, start + 64, start + 65, 200] {
                 prefetch(&bytes[start..end]);
+                prefetch_at(&bytes, end + start);
+                prefetch_from(bytes.as_ptr().wrapping_add(start), end);
             }
         }
         assert!(bytes.iter().copied().eq(0..200));

@@ -34,6 +34,7 @@ pub(crate) mod follow;
 pub(crate) mod gap_list;
 pub(crate) mod gaps;
 mod job;
+pub(crate) mod kept_cursors;
 mod key_prefix;
 mod limits;
 pub(crate) mod manifest;

@@ -12,6 +12,7 @@ pub(crate) mod machine_memory;
 pub(crate) mod options;
 pub(crate) mod retention;
 pub(crate) mod stats;
+pub(crate) mod thread_part;
 pub(crate) mod times;
 pub(crate) mod value;
 pub(crate) mod version;

@@ -13,6 +13,7 @@ use super::table::{Fingerprint, SLOTS_PER_FRAME, Slots, Table};
 use crate::budget::Backing;
 use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 use crate::page::PAGE_BYTES;
+use crate::prefetch::prefetch_from;
 use crate::reserved::Reserved;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -134,6 +135,15 @@ impl Frames {
         let address = chunk.map_or(std::ptr::null_mut(), |chunk| chunk.address().as_ptr());
         // Relaxed: a reader has pinned a frame of the chunk, and learned of it through that frame's word.
         self.chunks[slot as usize].store(address, Ordering::Relaxed);
+    }
+
+    /// Prefetches the first bytes of the page, if it is found. Holds nothing: whatever is there meanwhile is not read.
+    #[inline]
+    pub(super) fn prefetch(&self, key: PageKey, len: usize) {
+        if let Some(frame) = self.find(key, |frame| frame.key() == key) {
+            let chunk = self.chunks[frame as usize / FRAMES_PER_CHUNK].load(Ordering::Relaxed);
+            prefetch_from(chunk.wrapping_add(frame as usize % FRAMES_PER_CHUNK * PAGE_BYTES), len);
+        }
     }
 
     /// Address of a frame's first byte; certain while the frame is pinned or loading.

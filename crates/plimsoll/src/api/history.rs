@@ -101,7 +101,7 @@ impl History {
         store.check_open()?;
         let moment = store.open_newest();
         let key = KeyBuffer::new(store.reader.keyspaces.id_of(keyspace)?, key)?;
-        let range = (Bound::Included(key.get().to_vec()), Bound::Included(key.get().to_vec()));
+        let range = (Bound::Included(key.get().into()), Bound::Included(key.get().into()));
         let versions = Versions::new(range, Glsn::NONE, moment.readable()?);
         let versions = Some(begin(store, versions)?);
         Ok(Self { store: Arc::clone(store), versions, key: Vec::new(), _moment: moment })

@@ -9,19 +9,22 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::pool::Touch;
 use plimsoll_memory::sorted::Position;
 
 use crate::borders::{Border, hit};
 use crate::index::key_prefix::prefix;
-use crate::index::run::cursor::RunCursor;
+use crate::index::run::cursor::{Feed, RunCursor};
+use crate::index::run::table::Table;
 use crate::index::run::warmth::Warmth;
 use crate::index::source::Memtable;
 use crate::types::error::Result;
 use crate::types::version::{Version, VersionHead};
 
 /// The direction of a walk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Direction {
+    #[default]
     Forward,
     Backward,
 }
@@ -43,6 +46,11 @@ pub(crate) struct MemtableCursor {
 }
 
 impl Cursor {
+    /// A cursor over the tables of a run, by the pool, not yet positioned.
+    pub(crate) fn run(tables: Arc<[Table]>) -> Self {
+        Self::Run(Box::new(RunCursor::new(tables, Feed::Pool(Touch::Point))))
+    }
+
     /// A cursor over a memtable, not yet positioned.
     pub(crate) fn memtable(memtable: &Arc<Memtable>) -> Self {
         Self::Memtable(MemtableCursor { memtable: Arc::clone(memtable), at: None })
@@ -164,13 +172,16 @@ impl Head {
 }
 
 /// A k-way merge: a heap over the cursors that have a current version.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Merge {
     direction: Direction,
     /// In the order of precedence.
     heads: Vec<Head>,
     /// Indexes into `heads`; the next version is on top.
     heap: Vec<u32>,
+    /// Cursors without a source, for those that [`Merge::add_run`] adds.
+    #[allow(clippy::vec_box, reason = "they are boxed in `Cursor::Run`, and go from one to the other")]
+    idle: Vec<Box<RunCursor>>,
 }
 
 impl Merge {
@@ -178,13 +189,52 @@ impl Merge {
     pub(crate) fn new(cursors: Vec<Cursor>, direction: Direction) -> Self {
         let heap = Vec::with_capacity(cursors.len());
         let heads = cursors.into_iter().map(|cursor| Head { cursor, prefix: 0 }).collect();
-        Self { direction, heads, heap }
+        Self { direction, heads, heap, idle: Vec::new() }
+    }
+
+    /// Begins a walk of a merge without cursors.
+    pub(crate) fn begin(&mut self, direction: Direction) {
+        debug_assert!(self.heads.is_empty());
+        self.direction = direction;
+    }
+
+    /// Adds a cursor, behind those that it has in the order of precedence. Only before it is positioned.
+    pub(crate) fn add(&mut self, cursor: Cursor) {
+        self.heads.push(Head { cursor, prefix: 0 });
+    }
+
+    /// The same, with a cursor over the tables of a run, by the pool.
+    pub(crate) fn add_run(&mut self, tables: &Arc<[Table]>) {
+        let tables = Arc::clone(tables);
+        let cursor = match self.idle.pop() {
+            Some(mut cursor) => {
+                cursor.begin(tables);
+                Cursor::Run(cursor)
+            }
+            None => Cursor::run(tables),
+        };
+        self.add(cursor);
+    }
+
+    /// Lets go of all sources. Cursors over runs are kept for other walks, with `nothing` to read.
+    pub(crate) fn end(&mut self, nothing: &Arc<[Table]>) {
+        self.heap.clear();
+        for head in self.heads.drain(..) {
+            if let Cursor::Run(mut cursor) = head.cursor {
+                cursor.begin(Arc::clone(nothing));
+                self.idle.push(cursor);
+            }
+        }
     }
 
     /// Heap bytes of the merge and its cursors.
     pub(crate) fn heap_bytes(&self) -> usize {
         let cursors: usize = self.heads.iter().map(|head| head.cursor.heap_bytes()).sum();
-        cursors + self.heads.capacity() * size_of::<Head>() + self.heap.capacity() * size_of::<u32>()
+        let idle: usize = self.idle.iter().map(|cursor| cursor.heap_bytes()).sum();
+        let lists = self.heads.capacity() * size_of::<Head>()
+            + self.heap.capacity() * size_of::<u32>()
+            + self.idle.capacity() * size_of::<Box<RunCursor>>();
+        cursors + idle + lists
     }
 
     /// Moves to the first version at or after (`key`, `glsn`).
@@ -261,6 +311,22 @@ impl Merge {
         let head = &mut self.heads[top as usize];
         head.cursor.step(self.direction)?;
         self.settle_top()
+    }
+
+    /// Forward walks only: moves by one version, from one of `key`; returns whether the next one is of another key.
+    #[inline]
+    pub(crate) fn pass_version(&mut self, key: &[u8]) -> Result<bool> {
+        if let [Head { cursor: Cursor::Run(cursor), .. }] = &mut self.heads[..] {
+            if cursor.pass_version()? {
+                return Ok(false);
+            }
+            if cursor.key().is_none() {
+                self.heap.clear();
+            }
+            return Ok(true);
+        }
+        self.advance()?;
+        Ok(self.top_key().is_none_or(|top| top != key))
     }
 
     /// Restores the heap after the top cursor was moved in the merge's direction.

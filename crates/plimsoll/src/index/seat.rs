@@ -35,6 +35,7 @@ use plimsoll_memory::budget::account::{Account, Charge};
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget, Reclaim};
 use plimsoll_memory::pool::Pool;
 
+use crate::index::kept_cursors::{Keep, KeptCursors};
 use crate::index::resting_key::KeyRoom;
 use crate::index::view::View;
 use crate::types::error::Result;
@@ -122,6 +123,8 @@ pub(crate) struct Seats {
     pool: Arc<Pool>,
     budget: Budget,
     key_room: KeyRoom,
+    /// Cursors of visits, which have no seats.
+    keep: Keep,
     /// The account for the state that walks keep.
     kept: Arc<Account>,
     /// The account for the state that they drop when they get up.
@@ -146,6 +149,7 @@ impl Seats {
             pool: Arc::clone(pool),
             budget: budget.clone(),
             key_room: KeyRoom::new(budget),
+            keep: Keep::default(),
             kept: Account::new(budget, Kind::Walks)?,
             seated: Account::new(budget, Kind::Walks)?,
             left: Mutex::default(),
@@ -155,6 +159,16 @@ impl Seats {
     /// The memory for long keys of suspended walks.
     pub(crate) fn key_room(&self) -> &KeyRoom {
         &self.key_room
+    }
+
+    /// Cursors for a visit: kept ones, or new ones that nothing is charged for yet.
+    pub(crate) fn take_cursors(&self) -> Box<KeptCursors> {
+        self.keep.take().unwrap_or_else(|| Box::new(KeptCursors::new(self.kept.charge())))
+    }
+
+    /// Keeps the cursors of a visit that has ended.
+    pub(crate) fn keep_cursors(&self, cursors: Box<KeptCursors>) {
+        self.keep.keep(cursors);
     }
 
     /// A charge for memory that the store's user holds for long and that cannot be revoked.

@@ -26,13 +26,13 @@ use crate::index::run::table::{Table, TableInfo};
 use crate::index::source::{Memtable, Place, Run, Source, lookup_in_run};
 use crate::rowcache::RowHandle;
 use crate::types::error::{Error, Result};
-use crate::types::version::Stored;
+use crate::types::version::{KeptKey, Stored};
 
 /// A range of index keys.
 pub(crate) type KeyRange<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 /// A range of index keys, owned.
-pub(crate) type OwnRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+pub(crate) type OwnRange = (Bound<KeptKey>, Bound<KeptKey>);
 
 /// A source that waits to be flushed.
 #[derive(Clone, Debug)]
@@ -422,7 +422,15 @@ pub(crate) fn seek_upper(merge: &mut Merge, upper: Bound<&[u8]>) -> Result<()> {
 }
 
 /// Whether a key lies behind the range.
+#[inline]
 pub(crate) fn beyond(key: &[u8], upper: Bound<&[u8]>) -> bool {
+    // Most ranges end with their keyspace, which the first bytes tell.
+    if let Bound::Included(bound) | Bound::Excluded(bound) = upper
+        && let (Some(key), Some(bound)) = (key.first_chunk(), bound.first_chunk())
+        && u32::from_be_bytes(*key) < u32::from_be_bytes(*bound)
+    {
+        return false;
+    }
     match upper {
         Bound::Included(bound) => key > bound,
         Bound::Excluded(bound) => key >= bound,
@@ -455,6 +463,18 @@ pub(crate) fn tables_in<'r>(run: &'r Run, range: KeyRange<'_>) -> &'r [Table] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_is_beyond_a_range_as_bytes_are_compared() {
+        let keys: [&[u8]; 9] = [b"", b"a", b"aaa", b"aaaa", b"aaaaa", b"aaab", b"aaaba", b"b", b"baaa"];
+        for key in keys {
+            for bound in keys {
+                assert_eq!(beyond(key, Bound::Included(bound)), key > bound);
+                assert_eq!(beyond(key, Bound::Excluded(bound)), key >= bound);
+            }
+            assert!(!beyond(key, Bound::Unbounded));
+        }
+    }
 
     #[test]
     fn depth_counts_the_runs_that_lie_over_each_other_and_not_those_side_by_side() {

@@ -5,19 +5,19 @@ use std::ops::Bound;
 use std::sync::{Arc, Weak};
 
 use plimsoll_log::glsn::Glsn;
-use plimsoll_memory::pool::Touch;
+use plimsoll_memory::budget::OutOfBudget;
 
 use crate::borders::{Border, hit};
 use crate::index::gap_list::behind;
 use crate::index::gaps::{Gaps, LOOK_AFTER, PUBLISH_EACH, PUBLISH_FROM};
+use crate::index::kept_cursors::KeptCursors;
 use crate::index::merge::{Cursor, Direction, Merge};
-use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::table::Table;
 use crate::index::seat::Walk;
 use crate::index::source::{Run, Source};
 use crate::index::view::{KeyRange, OwnRange, View, beyond, in_front, seek_lower, seek_upper, tables_in};
 use crate::types::error::Result;
-use crate::types::version::{Stored, Version};
+use crate::types::version::{KeptKey, Stored, Version, bound_heap_bytes};
 
 /// After this many unwanted versions of one key, the walk seeks past them instead of stepping on.
 const STEPS_MAX: u32 = 8;
@@ -34,7 +34,7 @@ impl View {
         at: Glsn,
         direction: Direction,
     ) -> Result<Visible> {
-        let mut walk = Visible::new((lower.map(<[u8]>::to_vec), upper.map(<[u8]>::to_vec)), at, direction);
+        let mut walk = Visible::new((lower.map(KeptKey::from_slice), upper.map(KeptKey::from_slice)), at, direction);
         walk.sit_down(self, &[])?;
         Ok(walk)
     }
@@ -49,7 +49,7 @@ impl View {
         after: Glsn,
         upto: Glsn,
     ) -> Result<Versions> {
-        let mut walk = Versions::new((lower.map(<[u8]>::to_vec), upper.map(<[u8]>::to_vec)), after, upto);
+        let mut walk = Versions::new((lower.map(KeptKey::from_slice), upper.map(KeptKey::from_slice)), after, upto);
         walk.sit_down(self, &[])?;
         Ok(walk)
     }
@@ -58,8 +58,8 @@ impl View {
 /// The bounds of the range that is not walked over yet.
 #[derive(Debug)]
 struct Bounds {
-    lower: Bound<Vec<u8>>,
-    upper: Bound<Vec<u8>>,
+    lower: Bound<KeptKey>,
+    upper: Bound<KeptKey>,
     /// The walk has passed the bound at which it began.
     is_past: bool,
 }
@@ -70,11 +70,11 @@ impl Bounds {
     }
 
     fn lower(&self) -> Bound<&[u8]> {
-        self.lower.as_ref().map(Vec::as_slice)
+        self.lower.as_ref().map(|key| &key[..])
     }
 
     fn upper(&self) -> Bound<&[u8]> {
-        self.upper.as_ref().map(Vec::as_slice)
+        self.upper.as_ref().map(|key| &key[..])
     }
 
     /// The walk has a key to continue from: only the keyspace of the bound at which it began is kept, for [`View::check_readable`].
@@ -92,11 +92,7 @@ impl Bounds {
     }
 
     fn heap_bytes(&self) -> usize {
-        let bytes = |bound: &Bound<Vec<u8>>| match bound {
-            Bound::Included(key) | Bound::Excluded(key) => key.capacity(),
-            Bound::Unbounded => 0,
-        };
-        bytes(&self.lower) + bytes(&self.upper)
+        bound_heap_bytes(&self.lower) + bound_heap_bytes(&self.upper)
     }
 }
 
@@ -107,6 +103,8 @@ const KEYSPACE_BYTES: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Visible {
     sat: Option<Sat>,
+    /// What it sits down with, and keeps when it gets up.
+    kept: Option<Box<KeptCursors>>,
     bounds: Bounds,
     at: Glsn,
     direction: Direction,
@@ -181,8 +179,8 @@ struct Sat {
 }
 
 impl Sat {
-    fn new(view: &Arc<View>, cursors: Vec<Cursor>, direction: Direction) -> Self {
-        Self { merge: Merge::new(cursors, direction), is_placed: false, view: Arc::clone(view) }
+    fn new(view: &Arc<View>, merge: Merge) -> Self {
+        Self { merge, is_placed: false, view: Arc::clone(view) }
     }
 
     fn heap_bytes(&self) -> usize {
@@ -222,7 +220,11 @@ impl Held {
 
 impl Walk for Visible {
     fn get_up(&mut self) -> Option<Arc<View>> {
-        self.sat.take().map(|sat| sat.view)
+        let Sat { merge, view, .. } = self.sat.take()?;
+        if let Some(kept) = &mut self.kept {
+            kept.take_back(merge);
+        }
+        Some(view)
     }
 
     fn sit_down(&mut self, view: &Arc<View>, key: &[u8]) -> Result<()> {
@@ -233,8 +235,10 @@ impl Walk for Visible {
             if matches!(self.place, Place::At | Place::Past) {
                 hit(Border::WalkResumed);
             }
-            let cursors = visible_cursors(view, rest_of(&self.bounds, self.place, self.direction, key), self.at);
-            self.sat = Some(Sat::new(view, cursors, self.direction));
+            let mut merge = self.kept.as_mut().map_or_else(Merge::default, |kept| kept.lend());
+            merge.begin(self.direction);
+            add_visible(&mut merge, view, rest_of(&self.bounds, self.place, self.direction, key), self.at);
+            self.sat = Some(Sat::new(view, merge));
             hit(Border::WalkSat);
         }
         Ok(())
@@ -249,7 +253,8 @@ impl Walk for Visible {
     }
 
     fn kept_bytes(&self) -> usize {
-        size_of::<Self>() + self.bounds.heap_bytes() + self.held.encoded.capacity() + self.passed.edge.capacity()
+        let kept = self.kept.as_ref().map_or(0, |kept| kept.heap_bytes());
+        size_of::<Self>() + self.bounds.heap_bytes() + self.held.encoded.capacity() + self.passed.edge.capacity() + kept
     }
 }
 
@@ -257,7 +262,26 @@ impl Visible {
     /// A walk that is not seated yet.
     pub(crate) fn new(range: OwnRange, at: Glsn, direction: Direction) -> Self {
         let (held, passed) = (Held::default(), Passed::default());
-        Self { sat: None, bounds: Bounds::new(range), at, direction, place: Place::Before, held, passed }
+        Self { sat: None, kept: None, bounds: Bounds::new(range), at, direction, place: Place::Before, held, passed }
+    }
+
+    /// The same walk with cursors that it keeps whenever it gets up, until [`Visible::take_kept`].
+    pub(crate) fn with(self, kept: Box<KeptCursors>) -> Self {
+        Self { kept: Some(kept), ..self }
+    }
+
+    /// Makes the charge of the cursors that it keeps cover `bytes`.
+    ///
+    /// # Errors
+    /// [`OutOfBudget`]; the charge stays as it was.
+    pub(crate) fn cover(&mut self, bytes: usize) -> Result<(), OutOfBudget> {
+        self.kept.as_mut().map_or(Ok(()), |kept| kept.cover(bytes))
+    }
+
+    /// Gets up, and returns the cursors that it kept.
+    pub(crate) fn take_kept(&mut self) -> Option<Box<KeptCursors>> {
+        drop(self.get_up());
+        self.kept.take()
     }
 
     /// The view that it sits in.
@@ -405,8 +429,7 @@ impl Visible {
     fn pass_key_forward(&mut self, key: &[u8]) -> Result<()> {
         let merge = merge_of(&mut self.sat);
         for _ in 0..STEPS_MAX {
-            merge.advance()?;
-            if merge.top_key().is_none_or(|top| top != key) {
+            if merge.pass_version(key)? {
                 return Ok(());
             }
         }
@@ -487,10 +510,9 @@ fn merge_of(sat: &mut Option<Sat>) -> &mut Merge {
     &mut sat.as_mut().expect(SITS).merge
 }
 
-/// Cursors over the sources that may hold a version visible at `at`, newer current sources first.
-fn visible_cursors(view: &View, range: KeyRange<'_>, at: Glsn) -> Vec<Cursor> {
+/// Adds cursors over the sources that may hold a version visible at `at`, newer current sources first.
+fn add_visible(merge: &mut Merge, view: &View, range: KeyRange<'_>, at: Glsn) {
     let mut history_wanted = at < view.limits.deletions_moved;
-    let mut cursors = Vec::new();
     for source in view.sources() {
         let wanted = match source {
             Source::Memtable(memtable) => !memtable.is_empty(),
@@ -498,19 +520,14 @@ fn visible_cursors(view: &View, range: KeyRange<'_>, at: Glsn) -> Vec<Cursor> {
         };
         history_wanted |= wanted && source.max_glsn() > at;
         if wanted && source.min_glsn() <= at {
-            cursors.push(match source {
-                Source::Memtable(memtable) => Cursor::memtable(memtable),
-                Source::Run(run) => run_cursor(Arc::clone(run.tables())),
-            });
+            match source {
+                Source::Memtable(memtable) => merge.add(Cursor::memtable(memtable)),
+                Source::Run(run) => merge.add_run(run.tables()),
+            }
         }
     }
     let wanted = |run: &&Arc<Run>| history_wanted && run.min_glsn() <= at && !tables_in(run, range).is_empty();
-    cursors.extend(view.history.iter().filter(wanted).map(|run| run_cursor(Arc::clone(run.tables()))));
-    cursors
-}
-
-fn run_cursor(tables: Arc<[Table]>) -> Cursor {
-    Cursor::Run(Box::new(RunCursor::new(tables, Feed::Pool(Touch::Point))))
+    view.history.iter().filter(wanted).for_each(|run| merge.add_run(run.tables()));
 }
 
 /// A walk over all versions. The caller keeps the key of the version that was returned or passed last, and passes it to each step.
@@ -549,7 +566,7 @@ impl Walk for Versions {
                 .filter_map(|source| version_cursor(source, range, self.after, self.upto, &mut tables))
                 .collect();
             self.tables_bytes = tables * size_of::<Table>();
-            self.sat = Some(Sat::new(view, cursors, Direction::Forward));
+            self.sat = Some(Sat::new(view, Merge::new(cursors, Direction::Forward)));
         }
         Ok(())
     }
@@ -669,7 +686,7 @@ fn version_cursor(source: Source<'_>, range: KeyRange<'_>, after: Glsn, upto: Gl
         Source::Run(run) => {
             let wanted = wanted_tables(run, range, after, upto)?;
             *own += if Arc::ptr_eq(&wanted, run.tables()) { 0 } else { wanted.len() };
-            Some(run_cursor(wanted))
+            Some(Cursor::run(wanted))
         }
     }
 }

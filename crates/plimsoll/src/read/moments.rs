@@ -1,7 +1,6 @@
 //! The open snapshots: versions that they need are not dropped.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use plimsoll_disk::fork::Origin;
@@ -10,6 +9,7 @@ use plimsoll_memory::budget::{Budget, Kind, Lease};
 
 use crate::borders::{Border, hit};
 use crate::types::error::{Error, Result};
+use crate::types::thread_part::{PARTS, part_of_thread};
 
 /// The most bytes that one open snapshot costs.
 const SNAPSHOT_BYTES: u64 = 128;
@@ -17,10 +17,7 @@ const SNAPSHOT_BYTES: u64 = 128;
 /// Snapshots are charged to the budget in groups of this many: opening one is part of every read.
 const CHARGED_TOGETHER: usize = 16;
 
-/// Parts of the register. A thread opens its snapshots in one of them, so that threads seldom wait for each other.
-const PARTS: usize = 8;
-
-/// The open moments.
+/// The open moments. A thread opens its snapshots in one of the parts.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     parts: [Arc<Part>; PARTS],
@@ -54,15 +51,6 @@ pub(crate) struct OpenMoment {
     is_charged: bool,
     /// Why it is never to be read.
     unreadable: OnceLock<Box<Error>>,
-}
-
-/// The number of this thread's part.
-fn part_of_thread() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static PART: usize = NEXT.fetch_add(1, Ordering::Relaxed) % PARTS;
-    }
-    PART.with(|part| *part)
 }
 
 impl Snapshots {
@@ -200,6 +188,8 @@ impl Drop for OpenMoment {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use plimsoll_memory::budget::Backing;
 
     use super::*;

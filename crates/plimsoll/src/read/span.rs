@@ -7,20 +7,21 @@ use crate::index::view::OwnRange;
 use crate::read::point::check_key;
 use crate::types::error::Result;
 use crate::types::key_range::KeyRange;
+use crate::types::version::{KeptKey, SHORT_KEY_BYTES, bound_heap_bytes};
 
 /// A range of index keys: within one keyspace.
 #[derive(Clone, Debug)]
 pub(crate) struct Span {
-    lower: Bound<Vec<u8>>,
-    upper: Bound<Vec<u8>>,
+    lower: Bound<KeptKey>,
+    upper: Bound<KeptKey>,
 }
 
 impl Span {
     /// The span of a user's range.
     pub(crate) fn new(keyspace: u32, range: &impl KeyRange) -> Result<Self> {
-        let key = |key: &[u8]| -> Result<Vec<u8>> {
+        let key = |key: &[u8]| -> Result<KeptKey> {
             check_key(key)?;
-            Ok([&keyspace.to_be_bytes(), key].concat())
+            Ok(index_key(keyspace, key))
         };
         let lower = match range.start_key() {
             Bound::Included(start) => Bound::Included(key(start)?),
@@ -37,15 +38,15 @@ impl Span {
 
     /// The span of all keys of a keyspace.
     pub(crate) fn of_keyspace(keyspace: u32) -> Self {
-        Self { lower: Bound::Included(keyspace.to_be_bytes().to_vec()), upper: keyspace_end(keyspace) }
+        Self { lower: Bound::Included(index_key(keyspace, b"")), upper: keyspace_end(keyspace) }
     }
 
     /// The span of the keys that begin with `prefix`.
     pub(crate) fn prefix(keyspace: u32, prefix: &[u8]) -> Result<Self> {
         check_key(prefix)?;
-        let lower = [&keyspace.to_be_bytes(), prefix].concat();
-        let upper = match successor(&lower[4..]) {
-            Some(end) => Bound::Excluded([&keyspace.to_be_bytes()[..], &end].concat()),
+        let lower = index_key(keyspace, prefix);
+        let upper = match successor(prefix) {
+            Some(end) => Bound::Excluded(index_key(keyspace, &end)),
             None => keyspace_end(keyspace),
         };
         Ok(Self { lower: Bound::Included(lower), upper })
@@ -57,19 +58,15 @@ impl Span {
     }
 
     pub(crate) fn lower(&self) -> Bound<&[u8]> {
-        self.lower.as_ref().map(Vec::as_slice)
+        self.lower.as_ref().map(|key| &key[..])
     }
 
     pub(crate) fn upper(&self) -> Bound<&[u8]> {
-        self.upper.as_ref().map(Vec::as_slice)
+        self.upper.as_ref().map(|key| &key[..])
     }
 
     pub(crate) fn heap_bytes(&self) -> usize {
-        let bytes = |bound: &Bound<Vec<u8>>| match bound {
-            Bound::Included(key) | Bound::Excluded(key) => key.capacity(),
-            Bound::Unbounded => 0,
-        };
-        bytes(&self.lower) + bytes(&self.upper)
+        bound_heap_bytes(&self.lower) + bound_heap_bytes(&self.upper)
     }
 
     /// Whether no key can lie in it.
@@ -105,8 +102,18 @@ impl Span {
     }
 }
 
-fn keyspace_end(keyspace: u32) -> Bound<Vec<u8>> {
-    keyspace.checked_add(1).map_or(Bound::Unbounded, |next| Bound::Excluded(next.to_be_bytes().to_vec()))
+fn index_key(keyspace: u32, key: &[u8]) -> KeptKey {
+    let (mut bytes, len) = ([0; SHORT_KEY_BYTES], 4 + key.len());
+    if len > SHORT_KEY_BYTES {
+        return KeptKey::from_vec([&keyspace.to_be_bytes(), key].concat());
+    }
+    bytes[..4].copy_from_slice(&keyspace.to_be_bytes());
+    bytes[4..len].copy_from_slice(key);
+    KeptKey::from_buf_and_len(bytes, len)
+}
+
+fn keyspace_end(keyspace: u32) -> Bound<KeptKey> {
+    keyspace.checked_add(1).map_or(Bound::Unbounded, |next| Bound::Excluded(index_key(next, b"")))
 }
 
 /// The first byte string after all that begin with `prefix`; `None` if there is none.

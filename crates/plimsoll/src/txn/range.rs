@@ -300,8 +300,8 @@ impl<'t> Range<'t> {
         let (mut lower, mut upper) = span.expect(SPAN).into_range();
         match (&skip, self.direction) {
             (None, _) => {}
-            (Some(skip), Direction::Forward) => lower = Bound::Included(skip.clone()),
-            (Some(skip), Direction::Backward) => upper = Bound::Excluded(skip.clone()),
+            (Some(skip), Direction::Forward) => lower = Bound::Included(skip[..].into()),
+            (Some(skip), Direction::Backward) => upper = Bound::Excluded(skip[..].into()),
         }
         let base = Visible::new((lower, upper), self.at, self.direction);
         let seats = self.reader().index.seats();

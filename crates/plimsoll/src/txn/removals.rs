@@ -12,7 +12,6 @@ use plimsoll_memory::budget::account::Charge;
 
 use crate::borders::{Border, hit};
 use crate::index::merge::Direction;
-use crate::index::view::OwnRange;
 use crate::txn::pops::Pops;
 use crate::txn::range::{KEYSPACE_BYTES, Range};
 use crate::txn::transaction::Transaction;
@@ -220,10 +219,13 @@ struct Found {
     last: Option<Vec<u8>>,
 }
 
+/// A range of a user's keys.
+type Rest = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
 /// Where the next batch of a removal begins, and how large it may be.
 struct Batch {
     /// The rest of the range; `None` at its end.
-    rest: Option<OwnRange>,
+    rest: Option<Rest>,
     pairs: usize,
     charge: Charge,
 }

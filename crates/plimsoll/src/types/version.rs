@@ -14,10 +14,13 @@
 //! `sum` is the checksum of the whole value ([`value_sum`]), computed when it was written. It moves with the value and is verified
 //! whenever the whole value is read: pages and blocks that are individually valid may still be the wrong ones.
 
+use std::ops::Bound;
+
 use plimsoll_disk::checksum::{Running, checksum};
 use plimsoll_disk::codec::{Reader, push_varint};
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
+use smallvec::SmallVec;
 
 use crate::types::error::{Error, Result};
 
@@ -35,6 +38,20 @@ pub(crate) const MAX_INDEX_KEY_BYTES: usize = MAX_KEY_BYTES + KEYSPACE_BYTES;
 
 /// An index key begins with its keyspace.
 const KEYSPACE_BYTES: usize = 4;
+
+/// An index key of at most this many bytes is short.
+pub(crate) const SHORT_KEY_BYTES: usize = 40;
+
+/// An index key that is kept: a short one takes no allocation.
+pub(crate) type KeptKey = SmallVec<[u8; SHORT_KEY_BYTES]>;
+
+/// Heap bytes of the keys of a bound.
+pub(crate) fn bound_heap_bytes(bound: &Bound<KeptKey>) -> usize {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) if key.spilled() => key.capacity(),
+        _ => 0,
+    }
+}
 
 /// Whether an index key can have this many bytes.
 pub(crate) fn is_index_key_len(len: usize) -> bool {

@@ -209,6 +209,29 @@ fn a_visit_that_goes_on_over_flushes_and_merges_misses_nothing() {
 }
 
 #[test]
+fn a_visit_within_a_visit_has_cursors_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, keyspace) = open(&dir);
+    filled(&db, &keyspace);
+    let snapshot = db.snapshot();
+    let all = walked(snapshot.range(&keyspace, ..).unwrap());
+    for _ in 0..2 {
+        let mut outer = Vec::new();
+        snapshot
+            .range(&keyspace, ..)
+            .unwrap()
+            .visit(|found, value| {
+                outer.push((found.to_vec(), value.to_vec()));
+                let inner = visited(snapshot.range(&keyspace, found..).unwrap().keys_only());
+                assert!(inner.iter().map(|(key, _)| key).eq(all[outer.len() - 1..].iter().map(|(key, _)| key)));
+                ControlFlow::<()>::Continue(())
+            })
+            .unwrap();
+        assert_eq!(outer, all);
+    }
+}
+
+#[test]
 fn a_visit_of_a_store_that_is_closed_meanwhile_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let (db, keyspace) = open(&dir);

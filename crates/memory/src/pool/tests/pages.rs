@@ -16,6 +16,19 @@ fn a_page_is_found_without_a_load_only_while_it_is_resident() {
 }
 
 #[test]
+fn a_page_that_is_fetched_into_the_processors_caches_is_neither_loaded_nor_touched() {
+    let (_budget, pool) = pool_of(1);
+    let (source, file) = numbered(&pool, 7);
+    file.fetch(3, 256);
+    assert_eq!(source.loads.load(Ordering::Relaxed), 0);
+    drop(file.get(3, Touch::Point).unwrap());
+    let before = pool.stats();
+    (0..5).for_each(|_| file.fetch(3, 256));
+    assert!(!file.is_hot(3));
+    assert_eq!(pool.stats(), before);
+}
+
+#[test]
 fn a_page_is_loaded_once_and_then_found() {
     let (_budget, pool) = pool_of(1);
     let (source, file) = numbered(&pool, 7);

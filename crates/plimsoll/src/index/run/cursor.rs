@@ -13,7 +13,7 @@ use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 use plimsoll_memory::page::{PAGE_BYTES, page_kind, page_payload};
 use plimsoll_memory::pool::{Page, RecentPages, Touch};
 
-use crate::index::run::leaf::{Entry, LEAF_PAGE, LeafShape, Sought, Spot};
+use crate::index::run::leaf::{Entry, LEAF_PAGE, Leaf, LeafShape, Sought, Spot, Stepped};
 use crate::index::run::table::{Step, Table};
 use crate::types::error::{Lift, Result};
 use crate::types::version::{INLINE_TAG, Stored, Version, VersionHead, is_index_key_len};
@@ -28,6 +28,16 @@ const WINDOW_PAGES: u32 = (CHUNK_BYTES / PAGE_BYTES) as u32;
 
 /// Read-ahead of a long walk, in pages: several reads at the same time.
 const AHEAD_PAGES: u32 = 4 * WINDOW_PAGES;
+
+/// Bytes at the beginning of the next leaf that a walk asks the processor for: its head, its first keys.
+const FETCHED_BYTES: usize = 256;
+
+/// A walk that begins in a leaf with no more entries from there on expects to leave it.
+const FEW_ENTRIES: usize = 16;
+
+/// Bodies of this many bytes are far enough from each other that the processor does not fetch them by itself; and how many ahead one is fetched.
+const FAR_BODY_BYTES: usize = 256;
+const BODIES_AHEAD: usize = 3;
 
 /// How a cursor gets its pages.
 #[derive(Clone, Debug)]
@@ -91,6 +101,14 @@ impl RunCursor {
         Self { tables, pages, stand: Stand::Nowhere, key: Vec::new(), before: Vec::new(), heat: None }
     }
 
+    /// Lets go of its tables and pages, and is a cursor over `tables` without a position. Keeps its buffers.
+    pub(crate) fn begin(&mut self, tables: Arc<[Table]>) {
+        self.lift();
+        self.pages.held = Held::Nothing;
+        self.heat = None;
+        self.tables = tables;
+    }
+
     /// Moves to the first version at or after (`key`, `glsn`) in the order key ascending, GLSN descending; `Glsn::MAX` finds the newest
     /// version of the key.
     pub(crate) fn seek(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
@@ -108,7 +126,10 @@ impl RunCursor {
         let leaf = table.leaf(at, page)?;
         match table.read(at, leaf.seek(key, glsn))? {
             Sought::At(spot, _) => {
-                table.read(at, leaf.spot(spot.number, &mut self.key))?;
+                if leaf.entries() - spot.number <= FEW_ENTRIES {
+                    table.file.fetch(at + 1, FETCHED_BYTES);
+                }
+                table.read(at, leaf.found_key(&spot, key, &mut self.key))?;
                 let shape = leaf.shape();
                 if (&self.key[..], Reverse(spot.entry.glsn)) < (key, Reverse(glsn)) {
                     return Err(table.corrupt(at, OUT_OF_ORDER));
@@ -206,26 +227,46 @@ impl RunCursor {
 
     /// Moves one version forward: from before the first (or no position) to the first, from the last to behind it, where it stays.
     pub(crate) fn next(&mut self) -> Result<()> {
+        self.pass_version().map(drop)
+    }
+
+    /// As [`RunCursor::next`]; returns whether the next version is of the same key: cheaper than a comparison.
+    #[inline]
+    pub(crate) fn pass_version(&mut self) -> Result<bool> {
         let place = match &mut self.stand {
             Stand::On(place) => place,
-            Stand::Behind => return Ok(()),
-            Stand::Before | Stand::Nowhere => return self.seek_first(),
+            Stand::Behind => return Ok(false),
+            Stand::Before | Stand::Nowhere => return self.seek_first().map(|()| false),
         };
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
         let from = place.spot.entry.glsn;
         let moved = leaf.step(&mut place.spot, &mut self.key);
         // Most steps stay in the leaf: then nothing but the entry changes.
-        if moved == Some(true) && leaf.stored(&place.spot.entry).is_some() && is_index_key_len(self.key.len()) {
-            return Ok(());
+        if let Some(Stepped::ToNextKey | Stepped::ToSameKey) = moved
+            && leaf.stored(&place.spot.entry).is_some()
+            && is_index_key_len(self.key.len())
+        {
+            fetch_body(&leaf, &place.spot.entry);
+            return Ok(moved == Some(Stepped::ToSameKey));
         }
         let place = *place;
+        self.leave_leaf(place, moved, from)
+    }
+
+    /// The rest of [`RunCursor::pass_version`], where the step from the version with the GLSN `from` has left the leaf or failed.
+    #[cold]
+    fn leave_leaf(&mut self, place: Place, moved: Option<Stepped>, from: Glsn) -> Result<bool> {
         self.stand = Stand::Nowhere;
         match self.tables[place.table].read(place.leaf, moved)? {
-            true => self.stand_on(place),
-            false => {
+            Stepped::ToNextKey | Stepped::ToSameKey => {
+                self.stand_on(place)?;
+                Ok(moved == Some(Stepped::ToSameKey))
+            }
+            Stepped::AtEnd => {
                 std::mem::swap(&mut self.key, &mut self.before);
                 self.enter_forward(place.table, place.leaf + 1)?;
-                self.check_order(from, Ordering::Less)
+                self.check_order(from, Ordering::Less)?;
+                Ok(matches!(self.stand, Stand::On(_)) && self.key == self.before)
             }
         }
     }
@@ -429,7 +470,19 @@ impl Pages {
         let entry = if way == Way::Back { leaf.entries() - 1 } else { 0 };
         let spot = table.read(at, leaf.spot(entry, key))?;
         self.leaves_walked = self.leaves_walked.saturating_add(1);
+        if way == Way::On && matches!(self.feed, Feed::Pool(_)) {
+            table.file.fetch(at + 1, FETCHED_BYTES);
+        }
         Ok(Some(Place { table: number, leaf: at, shape, spot }))
+    }
+}
+
+/// Asks the processor for a body further on, which the walk comes to soon.
+#[inline]
+fn fetch_body(leaf: &Leaf<'_>, entry: &Entry) {
+    let body_bytes = entry.end - entry.body;
+    if body_bytes >= FAR_BODY_BYTES {
+        leaf.fetch(entry.end + (BODIES_AHEAD - 1) * body_bytes);
     }
 }
 

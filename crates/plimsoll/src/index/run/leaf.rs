@@ -34,6 +34,7 @@ use std::cmp::Ordering;
 use plimsoll_disk::codec::{put_varint, varint_len};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
+use plimsoll_memory::prefetch::{prefetch, prefetch_at};
 
 use crate::index::run::bytes::{common_prefix, compare, u16_at, unzigzag, varint_at, zigzag};
 use crate::types::version::{MAX_INDEX_KEY_BYTES, MAX_STORED_BYTES, Stored, is_index_key_len};
@@ -291,6 +292,16 @@ pub(crate) struct Spot {
     pub(crate) entry: Entry,
 }
 
+/// The result of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stepped {
+    /// To an older version of the same key.
+    ToSameKey,
+    ToNextKey,
+    /// There is none: the leaf ends.
+    AtEnd,
+}
+
 /// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sought {
@@ -350,7 +361,11 @@ impl<'a> Leaf<'a> {
 
     /// Searches a block whose restart comes before (`key`, `at`); the first key has `common` bytes in common with `key`.
     fn seek_in_block(&self, block: usize, common: usize, key: &[u8], at: Glsn) -> Option<Sought> {
-        let mut before = self.restart(block)?;
+        let (start, body) = self.restart_offsets(block)?;
+        // Its lines follow each other, but the processor would notice only after it has waited for some of them.
+        let end = self.restart_offsets(block + 1).map_or(self.shape.bodies, |(end, _)| end);
+        prefetch(self.payload.get(start..end.min(self.shape.bodies)).unwrap_or_default());
+        let mut before = self.entry(start, body)?;
         let mut matched = if block == 0 { common } else { self.compare_after(&before, key, common).0 };
         let behind = ((block + 1) * RESTART_EVERY).min(self.shape.entries);
         for number in block * RESTART_EVERY + 1..behind {
@@ -397,28 +412,51 @@ impl<'a> Leaf<'a> {
         Some(Spot { number, entry })
     }
 
-    /// Moves `spot` to the next entry; false at the end of the leaf. `key` holds the key of `spot` and is changed to the new one's. Where it
-    /// returns `None`, both are as before or worthless.
+    /// Assembles in `key` the key of the entry that a search for `sought` has found: from the sought key, rather than entry by entry.
+    pub(crate) fn found_key(&self, found: &Spot, sought: &[u8], key: &mut Vec<u8>) -> Option<()> {
+        if found.number.is_multiple_of(RESTART_EVERY) {
+            return self.restart_key(&found.entry, key);
+        }
+        // The entry before it is not after the sought key, and agrees with it at least as far as the two entries do (`compare_after`).
+        let front = sought.get(..found.entry.shared)?;
+        key.clear();
+        key.extend_from_slice(front);
+        key.extend_from_slice(&self.payload[found.entry.rest..found.entry.next]);
+        Some(())
+    }
+
+    /// Moves `spot` to the next entry. `key` holds the key of `spot` and is changed to the new one's. Where it returns `None`, both are as
+    /// before or worthless.
     ///
     /// In place, because a walk takes one for each version: a copy of what was written just now waits for the processor's store buffer.
     #[inline]
-    pub(crate) fn step(&self, spot: &mut Spot, key: &mut Vec<u8>) -> Option<bool> {
+    pub(crate) fn step(&self, spot: &mut Spot, key: &mut Vec<u8>) -> Option<Stepped> {
         let number = spot.number + 1;
         if number >= self.shape.entries {
-            return Some(false);
+            return Some(Stepped::AtEnd);
         }
         let before = spot.entry.glsn;
         let entry = self.after_entry(&spot.entry)?;
-        if number.is_multiple_of(RESTART_EVERY) {
-            if !self.restart_follows(&entry, before, key)? {
+        let stepped = if number.is_multiple_of(RESTART_EVERY) {
+            let order = self.order_to_restart(&entry, key)?;
+            if !comes_before(order, before, entry.glsn) {
                 return None;
             }
             self.restart_key(&entry, key)?;
+            if order == Ordering::Equal { Stepped::ToSameKey } else { Stepped::ToNextKey }
         } else {
             self.extend_key(&entry, before, key)?;
-        }
+            // The shared length is maximal (law 2).
+            if entry.rest == entry.next { Stepped::ToSameKey } else { Stepped::ToNextKey }
+        };
         *spot = Spot { number, entry };
-        Some(true)
+        Some(stepped)
+    }
+
+    /// Asks the processor for the byte at an offset of the payload.
+    #[inline]
+    pub(crate) fn fetch(&self, offset: usize) {
+        prefetch_at(self.payload, offset);
     }
 
     /// The version at an entry.
@@ -453,16 +491,15 @@ impl<'a> Leaf<'a> {
         Some(())
     }
 
-    /// Whether a restart is in order after the previous entry, which has this GLSN and key.
-    fn restart_follows(&self, restart: &Entry, before: Glsn, key: &[u8]) -> Option<bool> {
+    /// The order of `key` to a restart's.
+    fn order_to_restart(&self, restart: &Entry, key: &[u8]) -> Option<Ordering> {
         let front = self.first_key().get(..restart.shared)?;
         let rest = &self.payload[restart.rest..restart.next];
-        let order = match key.split_at_checked(front.len()) {
+        Some(match key.split_at_checked(front.len()) {
             Some((same, other)) => same.cmp(front).then_with(|| other.cmp(rest)),
             // It is shorter than the part that the restart shares: never equal to it.
             None => key.cmp(front),
-        };
-        Some(comes_before(order, before, restart.glsn))
+        })
     }
 
     fn first_key(&self) -> &'a [u8] {

@@ -7,13 +7,10 @@
 
 use std::mem::take;
 use std::ops::ControlFlow;
-use std::sync::Arc;
-
-use plimsoll_memory::budget::account::Charge;
+use std::sync::{Arc, Weak};
 
 use super::Range;
 use crate::index::seat::Walk;
-use crate::index::view::View;
 use crate::index::walk::Visible;
 use crate::types::error::Result;
 
@@ -57,15 +54,14 @@ impl<'t> Range<'t> {
             }
             return Ok(None);
         }
-        Visit::new(self)?.run(each)
+        Visit::new(&mut self)?.run(each)
     }
 }
 
 /// A visit of what is committed.
-struct Visit<'t> {
-    range: Range<'t>,
+struct Visit<'r, 't> {
+    range: &'r mut Range<'t>,
     base: Visible,
-    charge: Charge,
     /// The key that the base has come to.
     key: Vec<u8>,
     /// A row was lent.
@@ -80,24 +76,31 @@ enum Left<B> {
     Early,
 }
 
-impl<'t> Visit<'t> {
-    fn new(mut range: Range<'t>) -> Result<Self> {
+impl<'r, 't> Visit<'r, 't> {
+    fn new(range: &'r mut Range<'t>) -> Result<Self> {
         let span = if range.reads.is_some() { range.span.clone() } else { range.span.take() };
-        let base = Visible::new(span.expect(super::SPAN).into_range(), range.at, range.direction);
         let committer = &range.committer;
-        let mut charge = committer.reader.index.seats().charge();
-        let bytes = (base.kept_bytes() + CURSORS_BYTES) as u64;
-        committer.patience.in_transaction(true, || Ok(charge.set(bytes)?))?;
-        Ok(Self { base, charge, range, key: Vec::new(), has_any: false })
+        let mut cursors = committer.reader.index.seats().take_cursors();
+        let mut key = take(&mut cursors.key);
+        key.clear();
+        let is_free = cursors.is_free();
+        let base = Visible::new(span.expect(super::SPAN).into_range(), range.at, range.direction).with(cursors);
+        let mut visit = Self { base, range, key, has_any: false };
+        // What is charged for kept cursors is about what this visit needs; the rest is charged at its first row.
+        if is_free {
+            let Self { base, range, .. } = &mut visit;
+            let bytes = base.kept_bytes() + CURSORS_BYTES;
+            range.committer.patience.in_transaction(true, || Ok(base.cover(bytes)?))?;
+        }
+        Ok(visit)
     }
 
     fn run<B>(mut self, mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
         loop {
             let exchange = self.range.reader().index.seats().exchange_number();
-            let view = self.range.reader().index.view();
-            self.base.sit_down(&view, &self.key)?;
-            let left = self.lend(exchange, &view, &mut each);
-            self.base.get_up();
+            self.base.sit_down(&self.range.reader().index.current_view(), &self.key)?;
+            let left = self.lend(exchange, &mut each);
+            let view = self.base.get_up();
             match left {
                 Ok(Left::Broke(found)) => return Ok(Some(found)),
                 Ok(Left::AtEnd) => {
@@ -107,19 +110,17 @@ impl<'t> Visit<'t> {
                 }
                 Ok(Left::Early) => {}
                 // What the old sources needed may be gone.
-                Err(error) => drop(self.range.reader().newer_view(&Arc::downgrade(&view)).ok_or(error)?),
+                Err(error) => {
+                    let view = view.as_ref().map_or_else(Weak::new, Arc::downgrade);
+                    drop(self.range.reader().newer_view(&view).ok_or(error)?);
+                }
             }
         }
     }
 
     /// Lends rows from the view that it sits in, which was taken after the exchange with this number.
-    fn lend<B>(
-        &mut self,
-        exchange: u64,
-        view: &Arc<View>,
-        each: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
-    ) -> Result<Left<B>> {
-        let Self { range, base, charge, key, has_any } = self;
+    fn lend<B>(&mut self, exchange: u64, each: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Left<B>> {
+        let Self { range, base, key, has_any } = self;
         let mut rows: u64 = 0;
         loop {
             range.reader().check_open()?;
@@ -131,7 +132,7 @@ impl<'t> Visit<'t> {
                 Some(value) => value,
                 None => {
                     let version = base.current(key).expect("it has moved there");
-                    range.load_value(version.key, version.glsn, version.stored, &Arc::downgrade(view))?;
+                    range.load_value(version.key, version.glsn, version.stored, &base.view())?;
                     &range.value[..]
                 }
             };
@@ -142,10 +143,11 @@ impl<'t> Visit<'t> {
             if range.reader().index.seats().exchange_number() != exchange {
                 return Ok(Left::Early);
             }
-            if rows.is_multiple_of(ROWS_A_CHARGE)
-                && charge.set((base.kept_bytes() + key.capacity() + base.seated_bytes()) as u64).is_err()
-            {
-                return Ok(Left::Early);
+            if rows.is_multiple_of(ROWS_A_CHARGE) {
+                let bytes = base.kept_bytes() + base.seated_bytes() + key.capacity();
+                if base.cover(bytes).is_err() {
+                    return Ok(Left::Early);
+                }
             }
             rows += 1;
         }
@@ -154,13 +156,19 @@ impl<'t> Visit<'t> {
     /// Hands the range what it needs to say what was read.
     fn settle(&mut self) {
         self.range.has_any = self.has_any;
-        self.range.key.put(take(&mut self.key));
+        if self.range.reads.is_some() {
+            self.range.key.put(take(&mut self.key));
+        }
     }
 }
 
 /// Also where the closure panics: what was lent was read.
-impl Drop for Visit<'_> {
+impl Drop for Visit<'_, '_> {
     fn drop(&mut self) {
         self.settle();
+        if let Some(mut cursors) = self.base.take_kept() {
+            cursors.key = take(&mut self.key);
+            self.range.reader().index.seats().keep_cursors(cursors);
+        }
     }
 }

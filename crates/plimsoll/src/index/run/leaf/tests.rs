@@ -58,11 +58,29 @@ fn a_search_ends_where_the_order_says_for_keys_that_are_and_are_not_there() {
                     let spot = leaf.spot(number, &mut spelled).unwrap();
                     assert_eq!(found, Sought::At(spot, *key == sought.0), "seed {seed}, {sought:?}");
                     assert_eq!((&spelled, spot.entry.glsn), (key, Glsn(glsn.0)));
+                    let mut of_search = b"another".to_vec();
+                    leaf.found_key(&spot, &sought.0, &mut of_search).unwrap();
+                    assert_eq!(of_search, spelled, "seed {seed}, {sought:?}");
                     assert_eq!(leaf.stored(&spot.entry), Some(Stored::Inline(&value_of(key, Glsn(glsn.0)))));
                 }
             }
         }
     }
+}
+
+#[test]
+fn a_step_says_whether_the_key_is_the_same_at_restarts_as_elsewhere() {
+    let of_three = |key: u8| [9, 5, 2].map(|glsn| (vec![1, 1, 1, 1, key], Reverse(glsn)));
+    let versions: BTreeSet<_> = (0..40).flat_map(of_three).collect();
+    let payload = write(&versions);
+    let leaf = Leaf::new(&payload, None).unwrap();
+    let mut key = Vec::new();
+    let mut spot = leaf.spot(0, &mut key).unwrap();
+    for number in 1..120 {
+        let expected = if number % 3 == 0 { Stepped::ToNextKey } else { Stepped::ToSameKey };
+        assert_eq!(leaf.step(&mut spot, &mut key), Some(expected), "to entry {number}");
+    }
+    assert_eq!(leaf.step(&mut spot, &mut key), Some(Stepped::AtEnd));
 }
 
 #[test]

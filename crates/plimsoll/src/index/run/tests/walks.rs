@@ -35,10 +35,11 @@ fn cursors_walk_everything_both_ways_on_every_feed() {
             cursor.seek_first().unwrap();
             for version in versions(&model) {
                 assert_eq!(cursor.current(), Some(version));
-                cursor.next().unwrap();
+                let same_key = cursor.pass_version().unwrap();
+                assert_eq!(same_key, cursor.key() == Some(version.key));
             }
             assert_eq!(cursor.current(), None);
-            cursor.next().unwrap();
+            assert!(!cursor.pass_version().unwrap());
             assert_eq!(cursor.current(), None, "behind the last it stays there");
             for version in versions(&model).rev() {
                 cursor.prev().unwrap();
