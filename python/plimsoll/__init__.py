@@ -76,6 +76,7 @@ from ._native import (
 from ._value_reader import ValueReader
 from ._watch_async import AsyncWatch
 from .cache import Cache, Timeout
+from .disk import Disk, JSONDisk, StoreDisk
 from .fanout import FanoutCache
 from .persistent import Deque, Index
 from .recipes import memoize_stampede
@@ -98,6 +99,7 @@ __all__ = [
     "Deque",
     "Diff",
     "Difference",
+    "Disk",
     "Dropped",
     "Error",
     "FanoutCache",
@@ -106,6 +108,7 @@ __all__ = [
     "Index",
     "InvalidInput",
     "IoError",
+    "JSONDisk",
     "Keyspace",
     "KeyspaceSize",
     "LiveMapping",
@@ -128,6 +131,7 @@ __all__ = [
     "Rows",
     "Snapshot",
     "Stalled",
+    "StoreDisk",
     "Ticket",
     "Timeout",
     "Transaction",

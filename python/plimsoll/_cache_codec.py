@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import pickle
 import struct
 from collections.abc import Callable
@@ -18,16 +19,22 @@ from hashlib import blake2b
 from typing import Any
 from uuid import UUID
 
-RAW, TEXT, INTEGER, FLOAT, JSON, TAGGED, MSGPACK, PICKLE = range(8)
-"""How a value is encoded: the first byte of what is stored."""
+RAW, TEXT, INTEGER, FLOAT, JSON, TAGGED, MSGPACK, PICKLE, DISK = range(9)
+"""How a value is encoded: the first byte of what is stored. `DISK` is what a `Disk` made of it, perhaps with the name of a file."""
+
+MODE_NONE, MODE_RAW, MODE_BINARY, MODE_TEXT, MODE_PICKLE, MODE_SERIALIZED = range(6)
+"""How a `Disk` stores a value: `MODE_RAW` as it is in the row, `MODE_BINARY` and `MODE_TEXT` in a file, `MODE_SERIALIZED` as the serializer
+made it, in the row or in a file. The others are for classes written for diskcache."""
 
 KEY_BYTES_MAX = 1024
 """A longer key is stored under its hash."""
 
-_MODES = [bytes((mode,)) for mode in range(8)]
+_MODES = [bytes((mode,)) for mode in range(9)]
 _TAG = "\0"
 _FLOAT = struct.Struct(">d")
 _NUMBER = struct.Struct(">QQ")
+_DISK_HEAD = struct.Struct(">BqQI")
+"""`DISK`, mode, size of the file, length of its name."""
 _SIGN = 1 << 63
 _MASK = (1 << 64) - 1
 
@@ -39,6 +46,7 @@ class Serializer:
         if name not in ("json", "msgpack", "pickle"):
             raise ValueError(f'serializer is "json", "msgpack" or "pickle", not {name!r}')
         self.name = name
+        self.pickle_protocol = pickle.HIGHEST_PROTOCOL
         self._pack: Callable[[Any], bytes] | None = None
         self._unpack: Callable[[bytes], Any] | None = None
         if name == "msgpack":
@@ -57,7 +65,7 @@ class Serializer:
         elif kind is float:
             mode, body = FLOAT, _FLOAT.pack(value)
         elif self.name == "pickle":
-            mode, body = PICKLE, pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+            mode, body = PICKLE, pickle.dumps(value, self.pickle_protocol)
         elif self._pack is not None:
             mode, body = MSGPACK, self._pack(value)
         else:
@@ -87,6 +95,8 @@ class Serializer:
             if self.name != "pickle":
                 raise ValueError('the value is pickled; a cache reads it only if it was opened with serializer="pickle"')
             return pickle.loads(body)  # noqa: S301
+        if mode == DISK:
+            raise ValueError("the value was stored by a Disk: open the cache with it")
         raise ValueError(f"values of kind {mode} are not known; a newer version may have written this one")
 
     def dump_key(self, key: Any) -> bytes:
@@ -128,6 +138,63 @@ class Serializer:
 def short_key(key: bytes) -> bytes:
     """What a key is stored under: itself, or for a long one its hash."""
     return key if len(key) <= KEY_BYTES_MAX else b"z" + blake2b(key, digest_size=32).digest()
+
+
+def fits(number: int) -> bool:
+    """Whether a number is stored as such: 64 bits with a sign."""
+    return -_SIGN <= number < _SIGN
+
+
+def dump_disk_key(key: Any, raw: bool) -> bytes:
+    """What `Disk.put` made of a key, as bytes. Those of `StoreDisk` are the same as `Serializer.dump_key` makes."""
+    key = _plain(key, "put")
+    if raw:
+        return _PLAIN.dump_key(key)
+    return b"x" + key if type(key) is bytes else b"d" + _PLAIN.dump_key(key)
+
+
+def load_disk_key(data: bytes) -> tuple[Any, bool]:
+    """Back from `dump_disk_key`: the arguments of `Disk.get`."""
+    kind = data[:1]
+    if kind == b"x":
+        return data[1:], False
+    if kind == b"d":
+        return _PLAIN.load_key(data[1:]), False
+    return _PLAIN.load_key(data), True
+
+
+def dump_disk_value(size: int, mode: int, filename: str | None, value: Any) -> bytes:
+    """What `Disk.store` made of a value, as bytes."""
+    name = b"" if filename is None else os.fsencode(filename)
+    body = b"" if value is None else _PLAIN.dump(_plain(value, "store"))
+    return _DISK_HEAD.pack(DISK, mode, size, len(name)) + name + body
+
+
+def load_disk_value(data: bytes) -> tuple[int, str | None, Any]:
+    """Back from `dump_disk_value`: mode, name of the file and value for `Disk.fetch`. Also for what a cache without a `Disk` stored."""
+    if data[0] != DISK:
+        return (MODE_RAW, None, _PLAIN.load(data)) if data[0] <= FLOAT else (MODE_SERIALIZED, None, data)
+    _, mode, _, name_bytes = _DISK_HEAD.unpack_from(data)
+    end = _DISK_HEAD.size + name_bytes
+    body = data[end:]
+    return mode, os.fsdecode(data[_DISK_HEAD.size : end]) if name_bytes else None, _PLAIN.load(body) if body else None
+
+
+def file_of(data: bytes) -> tuple[str, int] | None:
+    """Name and size of the file that a stored value names."""
+    if data[:1] != _MODES[DISK]:
+        return None
+    _, _, size, name_bytes = _DISK_HEAD.unpack_from(data)
+    return (os.fsdecode(data[_DISK_HEAD.size : _DISK_HEAD.size + name_bytes]), size) if name_bytes else None
+
+
+def _plain(value: Any, method: str) -> bytes | str | int | float:
+    if isinstance(value, (memoryview, bytearray)):
+        return bytes(value)
+    kind = type(value)
+    if kind in (bytes, str, float) or (kind is int and fits(value)):
+        return value  # type: ignore[no-any-return]
+    raise TypeError(f"{method} of a Disk returns bytes, text, a float or an integer of 64 bits, not {kind.__qualname__}")
 
 
 def _sortable(number: float) -> int:
@@ -218,3 +285,7 @@ def _msgpack() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
         return msgpack.unpackb(data, ext_hook=load_foreign, strict_map_key=False)
 
     return pack, unpack
+
+
+_PLAIN = Serializer("json")
+"""For bytes, text and numbers, which every serializer encodes in one way."""

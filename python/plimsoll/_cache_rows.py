@@ -2,7 +2,7 @@
 
 A keyspace holds them all; the first byte of a key says what it is:
 
-    _   counters and settings
+    _   counters, settings, and whether rows may have files
     r   <key>                       the row: a head, and the value if it is short
     v   <value id><piece>           a piece of a long value
     o   <row id>                    the key, in the order of insertion
@@ -18,6 +18,8 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
+import pickle
 import struct
 import time
 from collections.abc import Iterable, Iterator
@@ -25,11 +27,13 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ._cache_codec import file_of
 from ._cache_store import Timeout
 
 if TYPE_CHECKING:
     from ._cache_store import CacheStore
     from ._native import ReadMapping, WriteMapping
+    from .disk import Disk
 
 DEFAULT_SETTINGS: dict[str, Any] = {
     "statistics": 0,
@@ -38,8 +42,9 @@ DEFAULT_SETTINGS: dict[str, Any] = {
     "size_limit": 2**30,
     "cull_limit": 10,
     "disk_min_file_size": 2**15,
+    "disk_pickle_protocol": pickle.HIGHEST_PROTOCOL,
 }
-"""What can be set at opening and with `Cache.reset`; it is kept in the store."""
+"""What can be set at opening and with `Cache.reset`, beside what a `Disk` of your own has after `disk_`; it is kept in the store."""
 
 EVICTION_POLICIES = ("none", "least-recently-stored", "least-recently-used", "least-frequently-used")
 
@@ -57,7 +62,7 @@ _RANK = struct.Struct(">QQ")
 _ID = struct.Struct(">Q")
 _PIECE = struct.Struct(">QI")
 _COUNTERS = struct.Struct(">QQQQQ")
-_COUNTERS_KEY, _SETTINGS_KEY = b"_counters", b"_settings"
+_COUNTERS_KEY, _SETTINGS_KEY, _FILES_KEY = b"_counters", b"_settings", b"_files"
 
 
 class Row(NamedTuple):
@@ -82,6 +87,11 @@ class Row(NamedTuple):
         key_end = tag_end + key_bytes
         return cls._make((*numbers, data[_HEAD.size : tag_end], data[tag_end:key_end], data[key_end:]))
 
+    @property
+    def file(self) -> tuple[str, int] | None:
+        """Name and size of the file that has the value, if a `Disk` wrote one."""
+        return file_of(self.value)
+
     def dump(self) -> bytes:
         head = _HEAD.pack(*self[:8], len(self.tag), len(self.long_key))
         return b"".join((head, self.tag, self.long_key, self.value))
@@ -100,6 +110,8 @@ class Table:
         self._settings_row: bytes | None = b""
         self._next_expiry = 0.0
         self._flushed = time.monotonic()
+        self.disk: Disk | None = None
+        """The disk of the cache that writes now: it removes the files of rows."""
         self.refresh(self.committed)
 
     # Transactions.
@@ -207,14 +219,17 @@ class Table:
         """Stores a row in place of `old`, and evicts others for it. None, and nothing stored, if it is larger than the cache may be."""
         if old is not None:
             self.delete(rows, key, old, keep_order=True)
+        file = file_of(value) if isinstance(value, bytes) else None
         row_id = old.id if old is not None else self._take_id()
         value_id, value_bytes, inline = 0, 0, b""
-        if isinstance(value, bytes) and len(value) < max(1, self.settings["disk_min_file_size"]):
+        # What names a file is in the row, where `delete` finds it.
+        if isinstance(value, bytes) and (file or len(value) < max(1, self.settings["disk_min_file_size"])):
             inline, value_bytes = value, len(value)
         else:
             value_id = self._take_id()
             value_bytes = self._put_pieces(rows, value_id, value)
         size = 2 * len(key) + len(long_key) + len(tag) + value_bytes + ROW_OVERHEAD_BYTES
+        size += file[1] if file else 0
         row = Row(row_id, now, expires, now, 0, size, value_id, value_bytes, tag, long_key, inline)
         if size > self.settings["size_limit"] and self._is_hard():
             if old is not None:
@@ -225,6 +240,8 @@ class Table:
         if old is None:
             pairs.append((b"o" + _ID.pack(row_id), long_key or key))
         pairs += [(index, key) for index in self._indexes(row)]
+        if file and rows.get(_FILES_KEY) is None:
+            pairs.append((_FILES_KEY, b""))
         rows.put_many(pairs)
         self.count += 1
         self.size += size
@@ -239,18 +256,25 @@ class Table:
         rows.put_many([(b"r" + key, new.dump())] + [(index, key) for index in after if index not in before])
         self._next_expiry = min(self._next_expiry, new.expires)
 
-    def delete(self, rows: WriteMapping, key: bytes, row: Row, *, keep_order: bool = False) -> None:
-        """Removes a row with its indexes and pieces."""
+    def delete(
+        self, rows: WriteMapping, key: bytes, row: Row, *, keep_order: bool = False, keep_file: bool = False
+    ) -> None:
+        """Removes a row with its indexes and pieces, and at the commit its file."""
         gone = [b"r" + key, *self._indexes(row), *_pieces(row)]
         if not keep_order:
             gone.append(b"o" + _ID.pack(row.id))
         rows.delete_many(gone)
         self.count -= 1
         self.size -= row.size
+        if row.file is not None and self.disk is not None and not keep_file:
+            self.store.drop_file(self.disk, row.file[0])
 
     def clear(self, rows: WriteMapping) -> int:
         """Removes all rows; returns how many there were."""
         count, self.count, self.size = self.count, 0, 0
+        for name in self.files(rows):
+            if self.disk is not None:
+                self.store.drop_file(self.disk, name)
         rows.delete_range(b"a")
         self.touched.clear()
         self._next_expiry = math.inf
@@ -348,6 +372,30 @@ class Table:
 
     # Checks.
 
+    @property
+    def folder(self) -> str:
+        """Where the files of a `Disk` are."""
+        top = os.path.dirname(self.store.db.path)
+        return os.path.join(top, *self.name.split("/")) if self.name else top
+
+    def files(self, rows: ReadMapping) -> set[str]:
+        """The names of the files that rows have."""
+        if rows.get(_FILES_KEY) is not None:
+            return {row.file[0] for row in (Row.load(data) for _, data in rows.items(prefix=b"r")) if row.file}
+        return set()
+
+    def _lacks(self, rows: ReadMapping, row: Row) -> str:
+        """What of the value of a row is not there; empty if it is whole."""
+        if self.value(rows, row) is None:
+            return "a piece of its value"
+        if row.file is not None:
+            name, size = row.file
+            with suppress(OSError):
+                if os.path.getsize(os.path.join(self.folder, name)) == size:
+                    return ""
+            return f"its file {name} of {size} bytes"
+        return ""
+
     def problems(self) -> list[str]:
         """What does not agree: counters, rows and indexes."""
         rows = self.rows()
@@ -358,8 +406,8 @@ class Table:
             row = Row.load(data)
             count, size = count + 1, size + row.size
             indexes.update(self._indexes(row), (b"o" + _ID.pack(row.id),))
-            if self.value(rows, row) is None:
-                found.append(f"the row {key[1:]!r} lacks a piece of its value")
+            if lacking := self._lacks(rows, row):
+                found.append(f"the row {key[1:]!r} lacks {lacking}")
         if (count, size) != (self.count, self.size):
             found.append(f"counted {count} rows of {size} bytes, noted {self.count} of {self.size}")
         noted = {key for kind in (b"e", b"o", b"p", b"t") for key in rows.keys(prefix=kind)}
@@ -374,8 +422,10 @@ class Table:
             rows.delete_range(prefix=kind)
         self.count = self.size = 0
         for key, row in kept:
-            if self.value(rows, row) is None:
-                rows.delete(b"r" + key)
+            if self._lacks(rows, row):
+                rows.delete_many([b"r" + key, *_pieces(row)])
+                if row.file is not None and self.disk is not None:
+                    self.store.drop_file(self.disk, row.file[0])
                 continue
             rows.put_many([(b"o" + _ID.pack(row.id), row.long_key or key), *((index, key) for index in self._indexes(row))])
             self.count += 1

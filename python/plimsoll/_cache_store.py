@@ -19,6 +19,7 @@ from ._turn import Turn
 if TYPE_CHECKING:
     from ._cache_rows import Table
     from ._native import Db, Transaction
+    from .disk import Disk
 
 UPKEEP_BYTES = 32 << 20
 """Bytes that all processes write between two rounds of `CacheStore._upkeep`."""
@@ -47,6 +48,8 @@ class CacheStore:
         self._owner = 0
         self._written = 0
         self._upkeep_bytes = UPKEEP_BYTES
+        self._files_written: list[tuple[Disk, str]] = []
+        self._files_dropped: list[tuple[Disk, str]] = []
         self._last_commit = -1
         """The last commit of this process: if nothing follows it, what is in memory is current."""
 
@@ -65,6 +68,9 @@ class CacheStore:
         if not self._turn.acquire(timeout):
             raise Timeout("another thread or process has kept the cache locked; pass retry=True to wait for it")
         ticket = None
+        written: list[tuple[Disk, str]] = []
+        dropped: list[tuple[Disk, str]] = []
+        self._files_written, self._files_dropped = written, dropped
         try:
             transaction = self.db.transaction(ordered=True)
             self._transaction, self._owner = transaction, threading.get_ident()
@@ -81,6 +87,7 @@ class CacheStore:
                     table.after_commit()
             except BaseException:
                 transaction.abort()
+                _remove_files(written)
                 for table in list(self.tables.values()):
                     table.after_abort()
                 raise
@@ -93,6 +100,18 @@ class CacheStore:
             if ticket is not None:
                 # Others write meanwhile: one sync serves several.
                 ticket.wait()
+                _remove_files(dropped)
+
+    def file_written(self, disk: Disk, filename: str) -> None:
+        """Removes a file again if the open transaction is aborted."""
+        self._files_written.append((disk, filename))
+
+    def drop_file(self, disk: Disk, filename: str) -> None:
+        """Removes a file: once the open transaction of this thread is committed, or now if there is none."""
+        if self.transaction is None:
+            disk.remove(filename)
+        else:
+            self._files_dropped.append((disk, filename))
 
     def wrote(self, size: int) -> None:
         """Counts bytes that are written, towards the next upkeep."""
@@ -116,6 +135,11 @@ class CacheStore:
         """Closes the store."""
         self.db.close()
         self._turn.close()
+
+
+def _remove_files(files: list[tuple[Disk, str]]) -> None:
+    for disk, filename in files:
+        disk.remove(filename)
 
 
 _stores: dict[str, CacheStore] = {}

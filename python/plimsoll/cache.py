@@ -14,15 +14,26 @@ import io
 import math
 import os
 import tempfile
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
 from . import _cache_store
-from ._cache_codec import RAW, Serializer, short_key
+from ._cache_codec import (
+    DISK,
+    RAW,
+    Serializer,
+    dump_disk_key,
+    dump_disk_value,
+    load_disk_key,
+    load_disk_value,
+    short_key,
+)
 from ._cache_rows import DEFAULT_SETTINGS, EVICTION_POLICIES, PIECE_BYTES, PieceReader, Row, Table, now
 from ._cache_store import CacheStore, Timeout
+from .disk import ENOVAL, Disk, StoreDisk
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -32,15 +43,10 @@ if TYPE_CHECKING:
 _BATCH = 100
 _FIRST_NUMBER = 500_000_000_000_000
 _TAGS = Serializer("json")
-
-
-class _Missing:
-    def __repr__(self) -> str:
-        return "ENOVAL"
-
-
-ENOVAL: Any = _Missing()
-"""No value: the default that no caller passes."""
+_TRIES = 3
+"""How often a value is fetched whose file cannot be read, before it counts as lost."""
+_STRAY_SECONDS = 600
+"""A file that no row names, and that is older than this, is left over from a write that was not finished."""
 
 
 class Cache:
@@ -52,11 +58,12 @@ class Cache:
     to the folder can then run code in this one.
 
     - `directory`: where it is; a new temporary folder by default. Caches in one process and in several may share a folder.
+    - `disk`: a class that turns keys and values into what is stored (`plimsoll.disk`): `StoreDisk`, `Disk`, `JSONDisk` or one derived from them.
     - `timeout`: how many seconds to wait for a transaction of another thread or process before `Timeout`, unless `retry` is true.
     - `memory`: what the store keeps in memory in this process; `memory_total`: in all processes together, with an equal part for each of them.
     - `shared`: whether other processes may have the folder open, too. Alone, writes are faster.
     - `durability`: "buffered" (a crash of the machine may lose the last 200 ms) or "sync".
-    - settings: any of `DEFAULT_SETTINGS`; they are kept in the store, and `reset` changes them.
+    - settings: any of `DEFAULT_SETTINGS`, and what `disk` takes, with `disk_` before it; they are kept in the store, and `reset` changes them.
 
     >>> cache = plimsoll.Cache(size_limit=100_000_000)
     >>> cache["key"] = ("a", 1)
@@ -70,6 +77,7 @@ class Cache:
         self,
         directory: str | os.PathLike[str] | None = None,
         timeout: float = 60,
+        disk: type[Disk] = StoreDisk,
         *,
         serializer: str = "json",
         memory: int | str = "64MB",
@@ -82,20 +90,23 @@ class Cache:
         for setting in settings:
             if setting not in DEFAULT_SETTINGS and not setting.startswith(("sqlite_", "disk_")):
                 raise TypeError(f"{setting!r} is not a setting of a cache")
+        if not (isinstance(disk, type) and issubclass(disk, Disk)):
+            raise ValueError(f"disk is a subclass of plimsoll.Disk, not {disk!r}")
         if directory is None:
             directory = tempfile.mkdtemp(prefix="plimsoll-cache-")
         self._root = os.path.expandvars(os.path.expanduser(str(directory)))
         self._name = _name
         self._timeout = timeout
         self._serializer = Serializer(serializer)
+        self._disk_class = disk
         self._options = {"memory": memory, "durability": durability, "shared": shared}
         if memory_total is not None:
             self._options["memory_total"] = memory_total
         self._held: tuple[CacheStore, Table] | None = None
+        self._open(settings)
         for setting, value in settings.items():
-            if setting in DEFAULT_SETTINGS:
+            if not setting.startswith("sqlite_"):
                 self.reset(setting, value)
-        self._open()
 
     # What it is.
 
@@ -109,9 +120,18 @@ class Cache:
         """Seconds to wait for another thread."""
         return self._timeout
 
+    @property
+    def disk(self) -> Disk:
+        """The object that turns keys and values into what is stored."""
+        self._open()
+        return self._disk
+
     def __getattr__(self, name: str) -> Any:
         if name in DEFAULT_SETTINGS:
             return self._open().stored_settings()[name]
+        if name.startswith("disk_"):
+            with suppress(KeyError):
+                return self._open().stored_settings()[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
@@ -121,12 +141,15 @@ class Cache:
         """Changes a setting for all who use the cache, and returns it; without a value it only returns it."""
         if key in ("count", "size", "hits", "misses"):
             return getattr(self._open(), key)
-        if key not in DEFAULT_SETTINGS:
+        if key not in DEFAULT_SETTINGS and not key.startswith("disk_"):
             raise KeyError(key)
         if value is not ENOVAL:
             with self._transact(True) as rows:
                 self._open().set_setting(rows, key, value)
-        return self._open().stored_settings()[key]
+        kept = self._open().stored_settings()[key]
+        if key.startswith("disk_"):
+            setattr(self._disk, key[5:], kept)
+        return kept
 
     # One row.
 
@@ -174,18 +197,17 @@ class Cache:
         With `read`, a value that is bytes is returned as a file object.
         """
         table = self._open()
-        short = short_key(self._serializer.dump_key(key))
+        short = short_key(self._key(key))
         row, data = self._load(table, short, read)
-        if row is None or data is None:
+        value: Any = ENOVAL
+        if row is not None and data is not None:
+            # A file that cannot be read is a miss: another process may have removed the row since.
+            with suppress(OSError):
+                value = self._fetch(data, read) if isinstance(data, bytes) else data
+        if row is None or value is ENOVAL:
             if table.settings["statistics"]:
                 table.misses += 1
             return _with_details(default, None, None, expire_time, tag)
-        if not isinstance(data, bytes):
-            value: Any = data
-        elif read and data[0] == RAW:
-            value = io.BytesIO(data[1:])
-        else:
-            value = self._serializer.load(data)
         if table.settings["statistics"]:
             table.hits += 1
         if table.counts_uses:
@@ -207,7 +229,7 @@ class Cache:
 
     def __contains__(self, key: Any) -> bool:
         table = self._open()
-        row = table.get(table.rows(), short_key(self._serializer.dump_key(key)))
+        row = table.get(table.rows(), short_key(self._key(key)))
         return row is not None and row.expires > now()
 
     def pop(
@@ -215,20 +237,23 @@ class Cache:
     ) -> Any:
         """Removes a key and returns its value, or `default`."""
         table = self._open()
-        short = short_key(self._serializer.dump_key(key))
+        short = short_key(self._key(key))
         with self._transact(retry) as rows:
             row = table.get(rows, short)
             if row is None or row.expires <= now():
                 return _with_details(default, None, None, expire_time, tag)
             data = table.value(rows, row)
-            table.delete(rows, short, row)
-        assert data is not None, "a transaction sees all pieces of a value"
-        return self._detailed(self._serializer.load(data), row, expire_time, tag)
+            table.delete(rows, short, row, keep_file=True)
+        try:
+            value = self._taken(table, row, data)
+        except OSError:
+            return _with_details(default, None, None, expire_time, tag)
+        return self._detailed(value, row, expire_time, tag)
 
     def delete(self, key: Any, retry: bool = False) -> bool:
         """Removes a key; returns whether there was one."""
         table = self._open()
-        short = short_key(self._serializer.dump_key(key))
+        short = short_key(self._key(key))
         with self._transact(retry) as rows:
             row = table.get(rows, short)
             if row is None or row.expires <= now():
@@ -243,7 +268,7 @@ class Cache:
     def touch(self, key: Any, expire: float | None = None, retry: bool = False) -> bool:
         """Gives a key another time to live; returns whether there is one."""
         table = self._open()
-        short = short_key(self._serializer.dump_key(key))
+        short = short_key(self._key(key))
         with self._transact(retry) as rows:
             row = table.get(rows, short)
             if row is None or row.expires <= now():
@@ -254,23 +279,27 @@ class Cache:
     def incr(self, key: Any, delta: float = 1, default: float | None = 0, retry: bool = False) -> Any:
         """Adds `delta` to a number and returns the sum. A missing key counts as `default`, or raises `KeyError` if that is None."""
         table = self._open()
-        full = self._serializer.dump_key(key)
+        full = self._key(key)
         short = short_key(full)
         with self._transact(retry) as rows:
             row = table.get(rows, short)
             moment = now()
-            if row is None or row.expires <= moment:
+            total: Any = ENOVAL
+            if row is not None and row.expires > moment:
+                with suppress(OSError):
+                    total = self._fetch(table.value(rows, row) or b"\0")
+            if row is None or total is ENOVAL:
                 if default is None:
                     raise KeyError(key)
                 total = default + delta
                 expires, tag = math.inf, b""
             else:
-                total = self._serializer.load(table.value(rows, row) or b"\0")
                 if not isinstance(total, (int, float)):
                     raise TypeError(f"incr needs a number, and the value of {key!r} is a {type(total).__name__}")
                 total += delta
                 expires, tag = row.expires, row.tag
-            stored = table.put(rows, short, _long(full, short), self._serializer.dump(total), expires, tag, moment, row)
+            dumped, _ = self._dump(key, total, False)
+            stored = table.put(rows, short, _long(full, short), dumped, expires, tag, moment, row)
             if stored is not None:
                 if row is not None:
                     table.replace(rows, short, stored, stored._replace(uses=row.uses + 1))
@@ -301,7 +330,9 @@ class Cache:
                 number = int(key.rpartition("-")[2]) if prefix is not None else key
                 number += 1 if side == "back" else -1
             key = number if prefix is None else f"{prefix}-{number:015d}"
-            self._store(key, value, expire, read, tag, retry, only_new=False)
+            # Keys of queues are stored as they are, in their order, whatever the disk does with others.
+            full = self._serializer.dump_key(key)
+            self._store(key, value, expire, read, tag, retry, only_new=False, full=full)
             return key
 
     def pull(
@@ -331,18 +362,24 @@ class Cache:
     def peekitem(self, last: bool = True, expire_time: bool = False, tag: bool = False, retry: bool = False) -> Any:
         """The key and value that were inserted last, or first."""
         table = self._open()
-        with self._transact(retry) as rows:
-            while True:
+        tries = 0
+        while True:
+            with self._transact(retry) as rows:
                 found = table.keys_by_id(0, table.next_id, reverse=last, limit=1)
                 if not found:
                     raise KeyError("the cache is empty")
                 full = found[0][1]
                 row = table.get(rows, short_key(full))
                 assert row is not None, "each entry of the order has its row"
-                if row.expires > now():
-                    item = self._serializer.load_key(full), self._serializer.load(table.value(rows, row) or b"\0")
-                    return self._detailed(item, row, expire_time, tag)
-                table.delete(rows, short_key(full), row)
+                if row.expires <= now():
+                    table.delete(rows, short_key(full), row)
+                    continue
+                data = table.value(rows, row)
+            try:
+                return self._detailed((self._python_key(full), self._fetch(data)), row, expire_time, tag)
+            except OSError as error:
+                tries += 1
+                self._give_up(short_key(full), row, error, tries)
 
     # Many rows.
 
@@ -361,7 +398,7 @@ class Cache:
             stop = b"s" if edge is None or not reverse else edge
             found = table.rows().scan(start, stop, reverse=reverse, limit=_BATCH)
             for stored, data in found:
-                yield self._serializer.load_key(Row.load(data).long_key or stored[1:])
+                yield self._python_key(Row.load(data).long_key or stored[1:])
             if len(found) < _BATCH:
                 return
             edge = found[-1][0]
@@ -439,12 +476,21 @@ class Cache:
         return size
 
     def check(self, fix: bool = False, retry: bool = False) -> list[str]:
-        """Compares rows, indexes and counters, and verifies the store's files; returns what is wrong. With `fix`, the indexes are made anew."""
+        """Compares rows, indexes, counters and the files of a `Disk`, and verifies the store's files; returns what is wrong.
+
+        With `fix`, the indexes are made anew; rows without their file, and files without a row that are ten minutes old, are removed.
+        """
         table = self._open()
         with self._transact(retry) as rows:
             found = table.problems()
             if fix and found:
                 table.repair(rows)
+            strays = self._stray_files(table, rows)
+        found += [f"the file {path} has no row" for path in strays]
+        if fix:
+            for path in strays:
+                with suppress(OSError):
+                    os.remove(path)
         return found + table.store.db.verify().problems
 
     def close(self) -> None:
@@ -461,7 +507,7 @@ class Cache:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_root", "_name", "_timeout", "_options")
+        kept = ("_root", "_name", "_timeout", "_options", "_disk_class")
         return {**{name: self.__dict__[name] for name in kept}, "serializer": self._serializer.name}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -490,37 +536,113 @@ class Cache:
 
     # Parts.
 
-    def _open(self) -> Table:
+    def _open(self, settings: dict[str, Any] | None = None) -> Table:
         if self._held is None:
             os.makedirs(self._root, 0o755, exist_ok=True)
             store = _cache_store.acquire(os.path.join(self._root, "store"), self._options)
             self._finalizer = weakref.finalize(self, _cache_store.release, store)
             self._held = store, _cache_store.table(store, self._name)
+            if "_disk" not in self.__dict__:
+                self._disk = self._make_disk({**self._held[1].stored_settings(), **(settings or {})})
         return self._held[1]
+
+    def _make_disk(self, settings: dict[str, Any]) -> Disk:
+        arguments = {name[5:]: value for name, value in settings.items() if name.startswith("disk_")}
+        if self._disk_class is StoreDisk:
+            # Whoever only looks into a cache need not know its class.
+            arguments = {name: arguments[name] for name in ("min_file_size", "pickle_protocol")}
+        disk = self._disk_class(self.directory, **arguments)
+        self._serializer.pickle_protocol = disk.pickle_protocol
+        disk.serializer = self._serializer
+        return disk
 
     @contextmanager
     def _transact(self, retry: bool = False) -> Iterator[WriteMapping]:
         table = self._open()
         with table.store.write(None if retry else self._timeout) as transaction:
+            table.disk = self._disk
             yield transaction.keyspace(table.committed)
 
+    # Keys and values as they are stored. What the default does is done here: it is not asked for each of them.
+
+    def _key(self, key: Any) -> bytes:
+        disk = self._disk
+        return self._serializer.dump_key(key) if type(disk) is StoreDisk else dump_disk_key(*disk.put(key))
+
+    def _python_key(self, data: bytes) -> Any:
+        disk = self._disk
+        return self._serializer.load_key(data) if type(disk) is StoreDisk else disk.get(*load_disk_key(data))
+
+    def _dump(self, key: Any, value: Any, read: bool) -> tuple[bytes | Iterator[bytes], str | None]:
+        """A value as it is stored, and the name of the file that was written for it."""
+        disk = self._disk
+        if type(disk) is StoreDisk:
+            return _file_pieces(value) if read else self._serializer.dump(value), None
+        size, mode, filename, plain = disk.store(value, read, key=key)
+        if filename is not None and self._options["durability"] == "sync":
+            _sync(self.directory, filename)
+        return dump_disk_value(size, mode, filename, plain), filename
+
+    def _fetch(self, data: bytes | None, read: bool = False) -> Any:
+        """A value from what is stored. Raises `OSError` if its file cannot be read."""
+        assert data is not None, "a transaction sees all pieces of a value"
+        disk = self._disk
+        if type(disk) is not StoreDisk or data[0] == DISK:
+            return disk.fetch(*load_disk_value(data), read)
+        return io.BytesIO(data[1:]) if read and data[0] == RAW else self._serializer.load(data)
+
+    def _taken(self, table: Table, row: Row, data: bytes | None) -> Any:
+        """The value of a row that was removed; its file goes, too."""
+        try:
+            return self._fetch(data)
+        finally:
+            if row.file is not None:
+                table.store.drop_file(self._disk, row.file[0])
+
+    def _give_up(self, short: bytes, row: Row, error: OSError, tries: int) -> None:
+        """Removes a row whose file is gone for good, after some tries. Raises any other error of reading it."""
+        if tries < _TRIES:
+            return
+        if not isinstance(error, FileNotFoundError):
+            raise error
+        table = self._open()
+        with self._transact(True) as rows:
+            if table.get(rows, short) == row:
+                table.delete(rows, short, row)
+
     def _store(
-        self, key: Any, value: Any, expire: float | None, read: bool, tag: Any, retry: bool, *, only_new: bool
+        self,
+        key: Any,
+        value: Any,
+        expire: float | None,
+        read: bool,
+        tag: Any,
+        retry: bool,
+        *,
+        only_new: bool,
+        full: bytes | None = None,
     ) -> bool:
         table = self._open()
-        full = self._serializer.dump_key(key)
+        full = self._key(key) if full is None else full
         short = short_key(full)
-        dumped = _file_pieces(value) if read else self._serializer.dump(value)
-        with self._transact(retry) as rows:
-            moment = now()
-            row = table.get(rows, short)
-            if only_new and row is not None and row.expires > moment:
-                return False
-            tag_bytes = b"" if tag is None else _TAGS.dump(tag)
-            stored = table.put(rows, short, _long(full, short), dumped, _expiry(expire), tag_bytes, moment, row)
-            if stored is not None:
-                table.make_room(rows, moment, stored.id)
-            return stored is not None
+        dumped, filename = self._dump(key, value, read)
+        stored = None
+        try:
+            with self._transact(retry) as rows:
+                if filename is not None:
+                    table.store.file_written(self._disk, filename)
+                moment = now()
+                row = table.get(rows, short)
+                if only_new and row is not None and row.expires > moment:
+                    return False
+                tag_bytes = b"" if tag is None else _TAGS.dump(tag)
+                stored = table.put(rows, short, _long(full, short), dumped, _expiry(expire), tag_bytes, moment, row)
+                if stored is not None:
+                    table.make_room(rows, moment, stored.id)
+                return stored is not None
+        finally:
+            if filename is not None and stored is None:
+                self._disk.remove(filename)
 
     def _load(self, table: Table, short: bytes, read: bool) -> tuple[Row | None, bytes | IO[bytes] | None]:
         """A row that has not expired, and its value: as a file if that was asked for and it is in pieces."""
@@ -561,17 +683,42 @@ class Cache:
         self, prefix: str | None, default: Any, side: str, expire_time: bool, tag: bool, retry: bool, *, remove: bool
     ) -> Any:
         table = self._open()
-        with self._transact(retry) as rows:
-            while True:
+        tries = 0
+        while True:
+            with self._transact(retry) as rows:
                 key, short, row = self._end(prefix, side)
                 if row is None:
                     return _with_details(default, None, None, expire_time, tag)
-                alive = row.expires > now()
-                data = table.value(rows, row) if alive else None
-                if remove or not alive:
+                if row.expires <= now():
                     table.delete(rows, short, row)
-                if data is not None:
-                    return self._detailed((key, self._serializer.load(data)), row, expire_time, tag)
+                    continue
+                data = table.value(rows, row)
+                if remove:
+                    table.delete(rows, short, row, keep_file=True)
+            try:
+                value = self._taken(table, row, data) if remove else self._fetch(data)
+                return self._detailed((key, value), row, expire_time, tag)
+            except OSError as error:
+                tries += 1
+                if not remove:
+                    self._give_up(short, row, error, tries)
+
+    def _stray_files(self, table: Table, rows: WriteMapping) -> list[str]:
+        """Files in the folder of the cache that no row names and that no write of now can be about to name."""
+        if isinstance(self._disk, StoreDisk):
+            return []
+        named = {os.path.join(table.folder, name) for name in table.files(rows)}
+        # Folders of the store, and of other caches in it.
+        others = {name[len("cache:") :].split("/")[0] for name in table.store.db.keyspaces() if name.startswith("cache:")}
+        found = []
+        for folder, folders, names in os.walk(table.folder):
+            if folder == table.folder and not self._name:
+                folders[:] = [name for name in folders if name != "store" and name not in others]
+            for path in (os.path.join(folder, name) for name in names):
+                with suppress(FileNotFoundError):
+                    if path not in named and os.stat(path).st_mtime < time.time() - _STRAY_SECONDS:
+                        found.append(path)
+        return found
 
     def _iterate(self, *, reverse: bool) -> Iterator[Any]:
         table = self._open()
@@ -582,7 +729,7 @@ class Cache:
         while True:
             found = table.keys_by_id(first, stop, reverse=reverse, limit=_BATCH)
             for _, full in found:
-                yield self._serializer.load_key(full)
+                yield self._python_key(full)
             if len(found) < _BATCH:
                 return
             first, stop = (first, found[-1][0]) if reverse else (found[-1][0] + 1, stop)
@@ -670,6 +817,20 @@ def _file_pieces(file: IO[bytes]) -> Iterator[bytes]:
     yield b"\0"
     while piece := file.read(PIECE_BYTES):
         yield piece
+
+
+def _sync(folder: str, filename: str) -> None:
+    """Makes a new file survive a power cut, with its name and the folders above it."""
+    places = [os.path.join(folder, filename)]
+    while filename:
+        filename = os.path.dirname(filename)
+        places.append(os.path.join(folder, filename))
+    for place in places:
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _with_details(value: Any, expires: float | None, tag: Any, with_expiry: bool, with_tag: bool) -> Any:

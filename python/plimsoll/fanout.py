@@ -12,11 +12,10 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import IO, TYPE_CHECKING, Any, TypeVar
-from zlib import adler32
 
-from ._cache_codec import Serializer, short_key
 from ._cache_rows import DEFAULT_SETTINGS
 from .cache import ENOVAL, Cache, Timeout, memoize
+from .disk import Disk, StoreDisk
 from .persistent import Deque, Index
 
 if TYPE_CHECKING:
@@ -40,6 +39,7 @@ class FanoutCache:
         directory: str | os.PathLike[str] | None = None,
         shards: int = 8,
         timeout: float = 0.010,
+        disk: type[Disk] = StoreDisk,
         *,
         serializer: str = "json",
         memory: int | str = "64MB",
@@ -58,13 +58,14 @@ class FanoutCache:
             "shared": shared,
             "durability": durability,
         }
-        self._serializer = Serializer(serializer)
+        self._disk_class = disk
         self._count = shards
         settings["size_limit"] = settings.get("size_limit", DEFAULT_SETTINGS["size_limit"]) // shards
         self._shards: tuple[Cache, ...] = tuple(
-            Cache(self._directory, timeout, _name=f"{number:03d}", **self._options, **settings)
+            Cache(self._directory, timeout, disk, _name=f"{number:03d}", **self._options, **settings)
             for number in range(shards)
         )
+        self._hash = self._shards[0].disk.hash
         self._inside: dict[tuple[str, str], Any] = {}
 
     @property
@@ -83,7 +84,7 @@ class FanoutCache:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _shard(self, key: Any) -> Cache:
-        return self._shards[adler32(short_key(self._serializer.dump_key(key))) % self._count]
+        return self._shards[self._hash(key) % self._count]
 
     @contextmanager
     def transact(self, retry: bool = True) -> Iterator[None]:
@@ -283,6 +284,7 @@ class FanoutCache:
             "directory": self._directory,
             "shards": self._count,
             "timeout": self.timeout,
+            "disk": self._disk_class,
             "size_limit": self.size_limit * self._count,
             **self._options,
         }
@@ -290,9 +292,10 @@ class FanoutCache:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
-    def cache(self, name: str, timeout: float = 60, **settings: Any) -> Cache:
-        """A cache with a name inside this one; it has a limit of its own."""
-        return self._named("cache", name, lambda path: Cache(self._directory, timeout, _name=path, **self._options, **settings))
+    def cache(self, name: str, timeout: float = 60, disk: type[Disk] | None = None, **settings: Any) -> Cache:
+        """A cache with a name inside this one; it has a limit of its own, and unless another one is given, the same class of disk."""
+        kept = {"disk": self._disk_class if disk is None else disk, **self._options, **settings}
+        return self._named("cache", name, lambda path: Cache(self._directory, timeout, _name=path, **kept))
 
     def deque(self, name: str, maxlen: int | None = None) -> Deque:
         """A deque with a name inside this one; nothing of it is evicted."""
@@ -303,7 +306,7 @@ class FanoutCache:
         return self._named("index", name, lambda path: Index.fromcache(self._unlimited(path)))
 
     def _unlimited(self, path: str) -> Cache:
-        return Cache(self._directory, _name=path, eviction_policy="none", **self._options)
+        return Cache(self._directory, disk=self._disk_class, _name=path, eviction_policy="none", **self._options)
 
     def _named(self, kind: str, name: str, make: Callable[[str], _T]) -> _T:
         if (kind, name) not in self._inside:

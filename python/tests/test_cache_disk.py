@@ -1,0 +1,274 @@
+"""A cache asks a disk how to store keys and values, and keeps its files with its rows."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import plimsoll
+from plimsoll.disk import UNKNOWN
+
+LONG = b"0123456789" * 10_000
+
+
+class Hashed(plimsoll.Disk):
+    """A file is named after its key."""
+
+    def filename(self, key: Any = UNKNOWN, value: Any = UNKNOWN) -> tuple[str, str]:
+        name = f"{self.hash(key):08x}.bin"
+        return name, os.path.join(self.directory, name)
+
+
+class Flaky(plimsoll.StoreDisk):
+    """Fails to fetch as often as it is told."""
+
+    failures = 0
+    error: type[OSError] = FileNotFoundError
+
+    def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> Any:
+        if Flaky.failures:
+            Flaky.failures -= 1
+            raise Flaky.error("no such file")
+        return super().fetch(mode, filename, value, read)
+
+
+class Pairs(plimsoll.StoreDisk):
+    """Puts keys in a form of its own: raw and not, and of every type that is stored."""
+
+    def put(self, key: Any) -> tuple[Any, bool]:
+        return memoryview(repr(key).encode()) if key[0] == "bytes" else key[1], key[0] != "other"
+
+    def get(self, key: Any, raw: bool) -> Any:
+        return ("raw" if raw else "other", key)
+
+
+def files(folder: str | Path) -> list[Path]:
+    return sorted(path for path in Path(folder).rglob("*") if path.is_file() and "store" not in path.relative_to(folder).parts[:1])
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Any:
+    with plimsoll.Cache(tmp_path / "cache", disk=plimsoll.Disk, memory="16MiB") as made:
+        yield made
+
+
+@pytest.mark.parametrize("disk", [plimsoll.Disk, plimsoll.StoreDisk, plimsoll.JSONDisk])
+def test_values_of_all_kinds_come_back(tmp_path: Path, disk: type[plimsoll.Disk]) -> None:
+    with plimsoll.Cache(tmp_path, disk=disk, disk_min_file_size=1000, memory="16MiB") as cache:
+        values = [None, 7, 2**70, 1.5, "text", "long" * 1000, {"a": [1, "b"]}, ["x"] * 1000]
+        if disk is not plimsoll.JSONDisk:
+            values += [b"bytes", LONG, (1, {2}), "\ud800" * 1000]
+        for number, value in enumerate(values):
+            assert cache.set(f"key {number}", value)
+            assert cache.get(f"key {number}") == value
+        assert list(cache) == [f"key {number}" for number in range(len(values))]
+        assert sorted(cache.iterkeys()) == sorted(cache)
+        assert cache.check() == []
+        assert [cache.pop(f"key {number}") for number in range(len(values))] == values
+        assert files(tmp_path) == []
+
+
+def test_a_long_value_is_a_file_that_goes_with_its_row(cache: Any) -> None:
+    cache["short"], cache["long"] = b"short", LONG
+    (path,) = files(cache.directory)
+    assert path.read_bytes() == LONG
+    with cache.get("long", read=True) as file:
+        assert file.name == str(path) and file.read() == LONG
+    assert cache.volume() > len(LONG)
+    cache["long"] = b"short"
+    assert files(cache.directory) == []
+    for remove in (lambda: cache.delete("long"), lambda: cache.pop("long"), cache.clear, lambda: cache.evict("tag")):
+        cache.set("long", LONG, tag="tag")
+        assert len(files(cache.directory)) == 1
+        remove()
+        assert files(cache.directory) == []
+    cache.push(LONG)
+    assert cache.pull()[1] == LONG
+    assert files(cache.directory) == []
+
+
+def test_the_limit_counts_files_and_evicts_them(cache: Any) -> None:
+    cache.reset("size_limit", 5 * len(LONG))
+    for key in range(20):
+        assert cache.set(key, LONG)
+        assert cache.volume() <= 5 * len(LONG)
+        assert len(files(cache.directory)) == len(cache)
+    assert not cache.set("too long", LONG * 6)
+    assert len(files(cache.directory)) == len(cache) == 4
+
+
+def test_files_are_removed_when_a_transaction_ends_as_it_ends(cache: Any) -> None:
+    cache["kept"] = LONG
+    (kept,) = files(cache.directory)
+    with pytest.raises(RuntimeError), cache.transact():
+        cache["new"] = LONG
+        assert cache.pop("kept") == LONG
+        assert kept.exists()
+        raise RuntimeError
+    assert files(cache.directory) == [kept]
+    assert cache["kept"] == LONG
+    with cache.transact():
+        assert cache.pop("kept") == LONG
+    assert files(cache.directory) == []
+
+
+def test_an_add_that_finds_a_value_leaves_no_file(cache: Any) -> None:
+    assert cache.add("key", LONG)
+    assert not cache.add("key", LONG)
+    assert len(files(cache.directory)) == 1
+
+
+def test_a_value_whose_file_is_gone_is_missing(cache: Any) -> None:
+    for key in ("a", "b", "c", "d"):
+        cache[key] = LONG
+    first = cache.push(LONG)
+    for path in files(cache.directory):
+        path.unlink()
+    assert cache.get("a", 0) == 0
+    with pytest.raises(KeyError):
+        cache["a"]
+    assert cache.pop("b", 0) == 0
+    assert cache.incr("c") == 1
+    assert cache.peek() == (None, None)
+    assert first not in cache
+    assert cache.peekitem() == ("c", 1)
+    assert len(cache.check(fix=True)) > 0
+    assert cache.check() == []
+    assert list(cache) == ["c"]
+
+
+def test_an_error_of_fetch_is_a_miss_and_a_queue_tries_again(tmp_path: Path) -> None:
+    with plimsoll.Cache(tmp_path, disk=Flaky, memory="16MiB") as cache:
+        cache.stats(enable=True)
+        cache["key"] = 1
+        Flaky.failures = 1
+        assert cache.get("key") is None
+        assert cache.get("key") == 1
+        assert cache.stats() == (1, 1)
+        Flaky.failures = 1
+        assert cache.peekitem() == ("key", 1)
+        cache.clear()
+        cache.push("value")
+        Flaky.failures = 1
+        assert cache.peek()[1] == "value"
+        Flaky.error, Flaky.failures = PermissionError, 3
+        with pytest.raises(PermissionError):
+            cache.peek()
+        Flaky.error, Flaky.failures = FileNotFoundError, 1
+        cache.push("second")
+        assert cache.pull()[1] == "second"
+
+
+def test_check_finds_and_removes_what_a_killed_process_left(cache: Any) -> None:
+    cache["key"] = LONG
+    stray, recent = Path(cache.directory, "stray.val"), Path(cache.directory, "ab", "recent.val")
+    recent.parent.mkdir()
+    for path in (stray, recent):
+        path.write_bytes(b"")
+    os.utime(stray, (time.time() - 3600,) * 2)
+    assert cache.check(fix=True) == [f"the file {stray} has no row"]
+    assert not stray.exists()
+    assert recent.exists(), "a write may be about to name it"
+    assert cache["key"] == LONG
+
+
+def test_a_name_from_the_store_reads_and_removes_nothing_elsewhere(tmp_path: Path, cache: Any) -> None:
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"of another program")
+    os.symlink(tmp_path, os.path.join(cache.directory, "link"))
+    for name in ("../outside", str(outside), "link/outside"):
+        with pytest.raises(PermissionError):
+            cache.disk.fetch(2, name, None, False)
+        cache.disk.remove(name)
+    assert outside.exists()
+
+
+def test_settings_of_a_disk_are_kept_and_changed(tmp_path: Path) -> None:
+    with plimsoll.Cache(tmp_path, disk=plimsoll.JSONDisk, disk_compress_level=6, memory="16MiB") as cache:
+        assert (cache.disk_compress_level, cache.disk.compress_level) == (6, 6)  # type: ignore[attr-defined]
+        assert cache.reset("disk_compress_level", 9) == 9
+        assert cache.disk.compress_level == 9  # type: ignore[attr-defined]
+        cache["key"] = "value"
+    again = pickle.loads(pickle.dumps(cache))
+    assert again["key"] == "value"
+    assert again.disk.compress_level == 9
+    again.close()
+    with plimsoll.Cache(tmp_path, memory="16MiB") as looked_into:
+        assert looked_into.volume() > 0
+        with pytest.raises(AttributeError):
+            looked_into.disk_other
+    with pytest.raises(ValueError, match=r"subclass of plimsoll\.Disk"):
+        plimsoll.Cache(tmp_path, disk=plimsoll.Disk("x"))  # type: ignore[arg-type]
+
+
+def test_a_disk_pickles_only_if_asked_by_name(tmp_path: Path) -> None:
+    with plimsoll.Cache(tmp_path, disk=plimsoll.Disk, serializer="pickle", disk_pickle_protocol=0, disk_min_file_size=1, memory="16MiB") as trusting:
+        trusting["key"] = {1: object}
+        assert trusting["key"] == {1: object}
+        (path,) = files(tmp_path)
+        assert b"\x80" not in path.read_bytes(), "protocol 0 has no header"
+    with plimsoll.Cache(tmp_path, disk=plimsoll.Disk, memory="16MiB") as wary:
+        with pytest.raises(ValueError, match="pickled"):
+            wary["key"]
+        with pytest.raises(TypeError, match="cannot be stored as JSON"):
+            wary["other"] = object()
+
+
+def test_what_was_stored_without_a_disk_is_read_with_one(tmp_path: Path) -> None:
+    values = {"text": "a", b"bytes": b"b", (1, 2): {"c": (3,)}, 2**70: 4.5, "long": LONG}
+    with plimsoll.Cache(tmp_path, memory="16MiB") as cache:
+        for key, value in values.items():
+            cache[key] = value
+    with plimsoll.Cache(tmp_path, disk=plimsoll.Disk, memory="16MiB") as cache:
+        assert {key: cache[key] for key in cache} == values
+        cache["file"] = LONG
+    with plimsoll.Cache(tmp_path, memory="16MiB") as cache:
+        assert cache["file"] == LONG
+        del cache["file"]
+        assert files(tmp_path) == []
+
+
+def test_keys_of_a_disk_are_distinct_by_type_and_rawness(tmp_path: Path) -> None:
+    with plimsoll.Cache(tmp_path, disk=Pairs, memory="16MiB") as cache:
+        keys = [("raw", "a"), ("raw", b"a"), ("raw", 1), ("raw", 1.5), ("other", "a"), ("other", b"a"), ("other", 1)]
+        for key in keys:
+            cache[key] = repr(key)
+        assert list(cache) == keys
+        assert [cache[key] for key in keys] == [repr(key) for key in keys]
+        cache["bytes", 0] = "from a memoryview"
+        assert cache.peekitem() == (("raw", b"('bytes', 0)"), "from a memoryview")
+        with pytest.raises(TypeError, match="put of a Disk returns"):
+            cache["raw", []] = 1
+
+
+def test_a_class_names_the_files_of_each_part_of_a_fanout(tmp_path: Path) -> None:
+    with plimsoll.FanoutCache(tmp_path, shards=4, disk=Hashed, memory="16MiB") as cache:
+        for number in range(20):
+            cache[f"key {number}"] = LONG
+        disk = Hashed(str(tmp_path))
+        for number in range(20):
+            key = f"key {number}"
+            assert (tmp_path / f"{disk.hash(key) % 4:03d}" / disk.filename(key)[0]).read_bytes() == LONG
+        inside = cache.cache("inside")
+        inside["key"] = LONG
+        assert (tmp_path / "cache" / "inside" / disk.filename("key")[0]).exists()
+        assert cache.check() == []
+        cache.deque("queue").append("a")
+        assert list(cache.deque("queue")) == ["a"]
+
+
+@pytest.mark.parametrize("durability", ["buffered", "sync"])
+def test_a_file_that_is_read_is_stored_as_a_file(tmp_path: Path, durability: str) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(LONG * 50)
+    with plimsoll.Cache(tmp_path / "cache", disk=plimsoll.Disk, memory="16MiB", durability=durability) as cache:
+        with source.open("rb") as file:
+            assert cache.set("key", file, read=True)
+        assert cache["key"] == LONG * 50
+        (path,) = files(cache.directory)
+        assert path.stat().st_size == 50 * len(LONG)
