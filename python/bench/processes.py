@@ -1,7 +1,7 @@
 """Durable sets by several processes on one store: how many a second all of them make together.
 
     pip install ./python lmdb diskcache
-    python bench/processes.py FOLDER [--seconds 3] [--processes 1,16] [--rounds 3] [--peer plimsoll,cache,diskcache,lmdb,sqlite3]
+    python bench/processes.py FOLDER [--seconds 3] [--processes 1,16] [--rounds 3] [--peer plimsoll,cache,diskcache,lmdb,sqlite3,cache-default,diskcache-default]
 
 Each process sets random keys out of 10,000 to 100 bytes, one at a time, each durable before it returns. SQLite and diskcache use WAL with `synchronous=FULL`; diskcache's own default
 does not sync a commit. A number is the median over the rounds, with the smallest and the greatest in brackets.
@@ -91,8 +91,8 @@ PEERS = {
     "diskcache": diskcache_full,
     "lmdb": lmdb_store,
     "sqlite3": sqlite,
-    "cache, default": plimsoll_cache_buffered,
-    "diskcache, default": diskcache_default,
+    "cache-default": plimsoll_cache_buffered,
+    "diskcache-default": diskcache_default,
 }
 
 

@@ -11,6 +11,9 @@ A keyspace holds them all; the first byte of a key says what it is:
     t   <hash of the tag><row id>   a row with this tag
 
 Law: every change of a row changes its indexes and the counters in the same transaction.
+
+Policy "least-recently-stored": a row that is overwritten keeps its rank, which spares two changes of three, and its time in `accessed`. Who evicts ranks
+it anew when it comes first. A rank is never later than the time of storing, so what is evicted is what was stored first.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._cache_codec import file_of
+from ._cache_codec import DISK, file_of
 from ._cache_store import Timeout
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ EVICTION_POLICIES = ("none", "least-recently-stored", "least-recently-used", "le
 PIECE_BYTES = 64 << 10
 ROW_OVERHEAD_BYTES = 160
 """What the indexes of a row are counted as."""
+RANKED_MAX = 1_000
+"""Rows that one eviction ranks anew. Beyond them, it takes those whose rank is the oldest."""
 TOUCHED_MAX = 10_000
 """Uses that are remembered in memory before they are written to the rows."""
 TOUCHED_SECONDS = 1.0
@@ -217,8 +222,6 @@ class Table:
         old: Row | None,
     ) -> Row | None:
         """Stores a row in place of `old`, and evicts others for it. None, and nothing stored, if it is larger than the cache may be."""
-        if old is not None:
-            self.delete(rows, key, old, keep_order=True)
         file = file_of(value) if isinstance(value, bytes) else None
         row_id = old.id if old is not None else self._take_id()
         value_id, value_bytes, inline = 0, 0, b""
@@ -230,20 +233,35 @@ class Table:
             value_bytes = self._put_pieces(rows, value_id, value)
         size = 2 * len(key) + len(long_key) + len(tag) + value_bytes + ROW_OVERHEAD_BYTES
         size += file[1] if file else 0
-        row = Row(row_id, now, expires, now, 0, size, value_id, value_bytes, tag, long_key, inline)
+        ranked = now
+        if old is not None and self.settings["eviction_policy"] == "least-recently-stored":
+            ranked = min(old.stored, old.accessed)
+        row = Row(row_id, now, expires, ranked, 0, size, value_id, value_bytes, tag, long_key, inline)
         if size > self.settings["size_limit"] and self._is_hard():
             if old is not None:
-                rows.delete(b"o" + _ID.pack(row_id))
+                self.delete(rows, key, old)
             rows.delete_many(_pieces(row))
             return None
+        after = self._indexes(row)
         pairs = [(b"r" + key, row.dump())]
         if old is None:
             pairs.append((b"o" + _ID.pack(row_id), long_key or key))
-        pairs += [(index, key) for index in self._indexes(row)]
+            pairs += [(index, key) for index in after]
+            self.count += 1
+        else:
+            before = self._indexes(old)
+            gone = [index for index in before if index not in after]
+            if old.value_id:
+                gone += _pieces(old)
+            if gone:
+                rows.delete_many(gone)
+            pairs += [(index, key) for index in after if index not in before]
+            self.size -= old.size
+            if file is None or old.file is None or file[0] != old.file[0]:
+                self._drop_file(old)
         if file and rows.get(_FILES_KEY) is None:
             pairs.append((_FILES_KEY, b""))
         rows.put_many(pairs)
-        self.count += 1
         self.size += size
         self._next_expiry = min(self._next_expiry, expires)
         self.store.wrote(size)
@@ -256,18 +274,13 @@ class Table:
         rows.put_many([(b"r" + key, new.dump())] + [(index, key) for index in after if index not in before])
         self._next_expiry = min(self._next_expiry, new.expires)
 
-    def delete(
-        self, rows: WriteMapping, key: bytes, row: Row, *, keep_order: bool = False, keep_file: bool = False
-    ) -> None:
+    def delete(self, rows: WriteMapping, key: bytes, row: Row, *, keep_file: bool = False) -> None:
         """Removes a row with its indexes and pieces, and at the commit its file."""
-        gone = [b"r" + key, *self._indexes(row), *_pieces(row)]
-        if not keep_order:
-            gone.append(b"o" + _ID.pack(row.id))
-        rows.delete_many(gone)
+        rows.delete_many([b"r" + key, *self._indexes(row), *_pieces(row), b"o" + _ID.pack(row.id)])
         self.count -= 1
         self.size -= row.size
-        if row.file is not None and self.disk is not None and not keep_file:
-            self.store.drop_file(self.disk, row.file[0])
+        if not keep_file:
+            self._drop_file(row)
 
     def clear(self, rows: WriteMapping) -> int:
         """Removes all rows; returns how many there were."""
@@ -324,10 +337,32 @@ class Table:
         return removed
 
     def evict(self, rows: WriteMapping, limit: int, keep: int = 0) -> int:
-        """Removes rows in the order of the policy."""
+        """Removes rows in the order of the policy; returns how many."""
         self.flush_touched()
-        found = rows.scan(prefix=b"p", limit=limit + 1)
-        return self._remove_indexed(rows, [entry for entry in found if _ID.unpack_from(entry[0], 9)[0] != keep][:limit])
+        lazy = self.settings["eviction_policy"] == "least-recently-stored"
+        removed = ranked = 0
+        while removed < limit:
+            found = rows.scan(prefix=b"p", limit=limit - removed + 1)
+            entries = [entry for entry in found if _ID.unpack_from(entry[0], 9)[0] != keep][: limit - removed]
+            first = math.inf
+            for index, key in entries:
+                row = self.get(rows, key)
+                rank = _TIME.unpack_from(index, 1)[0] if lazy else 0.0
+                if rank > first:
+                    # One that was ranked anew comes before it.
+                    break
+                if row is None:
+                    rows.delete(index)
+                elif lazy and row.stored > rank and ranked < RANKED_MAX:
+                    self.replace(rows, key, row, row._replace(accessed=row.stored))
+                    first = min(first, row.stored)
+                    ranked += 1
+                else:
+                    self.delete(rows, key, row)
+                    removed += 1
+            if not entries:
+                break
+        return removed
 
     def _remove_indexed(self, rows: WriteMapping, entries: Iterable[tuple[bytes, bytes]]) -> int:
         count = 0
@@ -424,8 +459,7 @@ class Table:
         for key, row in kept:
             if self._lacks(rows, row):
                 rows.delete_many([b"r" + key, *_pieces(row)])
-                if row.file is not None and self.disk is not None:
-                    self.store.drop_file(self.disk, row.file[0])
+                self._drop_file(row)
                 continue
             rows.put_many([(b"o" + _ID.pack(row.id), row.long_key or key), *((index, key) for index in self._indexes(row))])
             self.count += 1
@@ -435,6 +469,10 @@ class Table:
 
     def _is_hard(self) -> bool:
         return bool(self.settings["cull_limit"]) and self.settings["eviction_policy"] != "none"
+
+    def _drop_file(self, row: Row) -> None:
+        if row.value and row.value[0] == DISK and row.file is not None and self.disk is not None:
+            self.store.drop_file(self.disk, row.file[0])
 
     def _take_id(self) -> int:
         self._next_id += 1
@@ -454,9 +492,9 @@ class Table:
         keys = []
         policy = self.settings["eviction_policy"]
         if policy == "least-recently-stored":
-            keys.append(b"p" + _TIME.pack(max(0.0, row.stored), row.id))
+            keys.append(b"p" + _TIME.pack(max(0.0, min(row.stored, row.accessed)), row.id))
         elif policy == "least-recently-used":
-            keys.append(b"p" + _TIME.pack(max(0.0, row.accessed), row.id))
+            keys.append(b"p" + _TIME.pack(max(0.0, row.stored, row.accessed), row.id))
         elif policy == "least-frequently-used":
             keys.append(b"p" + _RANK.pack(row.uses, row.id))
         if row.expires != math.inf:

@@ -43,7 +43,7 @@ class CacheStore:
         self.pid = os.getpid()
         self.users = 0
         self.tables: dict[str, Table] = {}
-        self._turn = Turn(path, shared=self.shared)
+        self._turn = Turn(path, shared=self.shared, prepare=lambda: self.db.newest)
         self._transaction: Transaction | None = None
         self._owner = 0
         self._written = 0

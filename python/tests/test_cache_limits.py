@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll import Cache
+from plimsoll import Cache, _cache_rows
 
 POLICIES = ["least-recently-stored", "least-recently-used", "least-frequently-used"]
 
@@ -87,3 +87,28 @@ def test_files_and_memory_stay_bounded_while_much_is_written(tmp_path: Path) -> 
         assert max(disk) < 300_000_000, "400 MB were written"
         memory = cache._held[0].db.stats()["memory"]  # type: ignore[index]
         assert memory["peak_bytes"] <= 16 << 20
+
+
+@pytest.mark.parametrize("ranked_max", [1_000, 2])
+def test_what_was_stored_first_goes_first_though_rows_are_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranked_max: int
+) -> None:
+    monkeypatch.setattr(_cache_rows, "RANKED_MAX", ranked_max)
+    chosen = random.Random(7)
+    stored: dict[int, None] = {}
+    with Cache(tmp_path, size_limit=25_000, memory="16MiB") as cache:
+        for _ in range(600):
+            key = chosen.randrange(40)
+            stored.pop(key, None)
+            stored[key] = None
+            assert cache.set(key, bytes(chosen.randrange(1_200)))
+            assert key in cache
+            assert cache.volume() <= 25_000
+            if ranked_max == 1_000:
+                assert set(cache) == set(list(stored)[-len(cache) :])
+        assert len(cache) < len(stored)
+        assert cache.check() == []
+        # Ranks of one policy are none of another.
+        for policy in ("least-recently-used", "least-recently-stored", "least-frequently-used", "least-recently-stored"):
+            cache.reset("eviction_policy", policy)
+            assert cache.check() == []

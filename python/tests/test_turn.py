@@ -1,0 +1,89 @@
+"""The turn of writers: who is next prepares while the turn is another's, and nobody is passed over for long."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from plimsoll import _turn
+from plimsoll._turn import Turn
+
+# Each has files of its own open, so two of them in one process are to each other as two processes are.
+
+
+@pytest.fixture
+def prepared() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.fixture
+def turns(tmp_path: Path, prepared: threading.Event) -> Iterator[list[Turn]]:
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(closing(Turn(str(tmp_path), shared=True, prepare=prepare)))
+            for prepare in (lambda: None, prepared.set, lambda: None)
+        ]
+
+
+def test_who_is_next_prepares_before_it_has_the_turn(turns: list[Turn], prepared: threading.Event) -> None:
+    first, second, _ = turns
+    assert first.acquire()
+    got = threading.Event()
+
+    def write() -> None:
+        with second:
+            got.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert prepared.wait(10)
+    assert not got.wait(0.05)
+    first.release()
+    assert got.wait(10)
+    thread.join()
+
+
+def test_a_process_that_writes_on_and_on_lets_the_next_one_in(turns: list[Turn], prepared: threading.Event) -> None:
+    first, second, _ = turns
+    got = threading.Event()
+    times_first_at_most = _turn._AGAIN_MAX + 1
+
+    def write() -> None:
+        with second:
+            got.set()
+
+    assert first.acquire()
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert prepared.wait(10)
+    first.release()
+    for _ in range(times_first_at_most):
+        with first:
+            pass
+    assert got.is_set(), "the last of them had to queue behind the other one"
+    thread.join()
+
+
+def test_who_gives_up_leaves_the_queue(turns: list[Turn]) -> None:
+    first, second, third = turns
+    assert first.acquire()
+    assert not second.acquire(0.01)
+    assert not third.acquire(0)
+    first.release()
+    assert third.acquire(0)
+    third.release()
+
+
+def test_an_error_in_preparing_leaves_the_queue(tmp_path: Path, turns: list[Turn]) -> None:
+    def fail() -> None:
+        raise OSError("of the store")
+
+    with closing(Turn(str(tmp_path), shared=True, prepare=fail)) as failing:
+        with pytest.raises(OSError, match="of the store"):
+            failing.acquire()
+        assert turns[0].acquire(0)
+        turns[0].release()
