@@ -3,7 +3,7 @@
 A transaction that holds it meets no conflict. It is a lock of the system on a file beside the store's own: a process that is killed gives it back.
 
 Processes queue at a second lock. Who has that one is next: it prepares (takes in what others have committed) while the turn is another's, and so holds
-the turn for its own write only. Who has had the turn may take it again some times without queueing, which spares most changes of the process.
+the turn for its own write only. Who has had the turn may take it again for some milliseconds without queueing, which spares most changes of the process.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 import weakref
 from collections.abc import Callable
 
-_AGAIN_MAX = 16
-"""How often a process takes the turn again before it queues for it."""
+_AGAIN_SECONDS = 5e-3
+"""How long a process takes the turn again before it queues for it. Where processors are short, a change of process may take as long."""
 _FIRST_PAUSE = 20e-6
 _LONGEST_PAUSE = 1e-3
 
@@ -31,7 +31,7 @@ class Turn:
     ) -> None:
         self._lock = threading.Lock()
         self._prepare = prepare
-        self._again = 0
+        self._again_until = 0.0
         self._file = self._next = -1
         if shared:
             self._file = _open(os.path.join(folder, name + ".lock"))
@@ -55,8 +55,7 @@ class Turn:
         return got
 
     def _acquire_from_processes(self, deadline: float | None) -> bool:
-        if self._again > 0 and _try(self._file):
-            self._again -= 1
+        if time.monotonic() < self._again_until and _try(self._file):
             return True
         if not _wait(self._next, deadline):
             return False
@@ -66,7 +65,7 @@ class Turn:
                 return False
         finally:
             fcntl.flock(self._next, fcntl.LOCK_UN)
-        self._again = _AGAIN_MAX
+        self._again_until = time.monotonic() + _AGAIN_SECONDS
         return True
 
     def release(self) -> None:
