@@ -14,6 +14,7 @@ mod backing;
 pub mod budget;
 pub mod buffer;
 pub mod cache;
+pub mod doorkeeper;
 pub mod evictor;
 mod mapping;
 pub mod page;

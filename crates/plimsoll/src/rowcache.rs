@@ -17,7 +17,8 @@
 //! newest version.
 //!
 //! A value is inserted if its read had to load a page. A value that resident pages answer is cached twice only while memory is free
-//! ([`share`]): a row is found faster than a page and a row in it. Range walks do not use the cache.
+//! ([`share`]), and from the second read of its key on: a row is found faster than a page and a row in it, but to fill it takes as long as
+//! one or two reads of the page. Range walks do not use the cache.
 
 mod large;
 pub(crate) mod past;
@@ -35,6 +36,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, OutOfBudget};
 use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::cache::{Cache, CacheOptions, CacheStats};
+use plimsoll_memory::doorkeeper::Doorkeeper;
 use plimsoll_memory::pool::Pool;
 
 use crate::rowcache::large::{LARGE_BYTES, LargeValues};
@@ -47,6 +49,9 @@ const LARGEST_PART: f64 = 1.0 / 64.0;
 
 /// Bytes of the GLSN in front of each value.
 const GLSN_BYTES: usize = 8;
+
+/// Bytes of the budget for each slot of the doorkeeper, which is a byte.
+const BUDGET_BYTES_A_SLOT: u64 = 512;
 
 /// The number of fills between two checks of how memory is divided.
 const FILLS_BETWEEN_LOOKS: u64 = 64;
@@ -78,12 +83,15 @@ struct Kept {
 #[derive(Clone, Default)]
 pub(crate) struct RowHandle {
     cache: Option<Arc<Cache>>,
+    /// Of reads that resident pages answered; `None` if there was no memory for it. Exchanged with the cache.
+    doorkeeper: Option<Arc<Doorkeeper>>,
     large: Option<Arc<LargeValues>>,
 }
 
 /// A new cache that is to replace the current one.
 pub(crate) struct Exchange {
     new: Arc<Cache>,
+    doorkeeper: Option<Arc<Doorkeeper>>,
 }
 
 impl RowCache {
@@ -103,7 +111,11 @@ impl RowCache {
         balance.begin(&cache, pool, bytes);
         let large = LargeValues::new(budget);
         let kept = Kept {
-            handle: Mutex::new(RowHandle { cache: Some(cache), large: large.clone() }),
+            handle: Mutex::new(RowHandle {
+                cache: Some(cache),
+                doorkeeper: doorkeeper_of(budget, bytes),
+                large: large.clone(),
+            }),
             large,
             earlier: Mutex::new(CacheStats::default()),
             budget: budget.clone(),
@@ -125,16 +137,16 @@ impl RowCache {
     /// Inserts the newest version of a key in a view's set of runs, if its read `missed` a page or memory is free, and if no younger
     /// versions have entered the runs since. `registered` is the number and the handle that the view carries.
     pub(crate) fn fill(&self, registered: (u64, &RowHandle), missed: bool, key: &[u8], glsn: Glsn, value: &[u8]) {
-        let (runs, RowHandle { cache: Some(cache), large }) = registered else { return };
+        let (runs, handle) = registered;
         let Some(kept) = &self.kept else { return };
         // Acquire: pairs with the Release in `begin_runs`; the cache's lock decides the order, see there.
         let is_current = || kept.runs.load(Ordering::Acquire) == runs;
-        if let Some(large) = large.as_ref().filter(|_| value.len() >= LARGE_BYTES)
+        if let Some(large) = handle.large.as_ref().filter(|_| value.len() >= LARGE_BYTES)
             && large.offer(key, glsn, value, is_current)
         {
             return;
         }
-        kept.fill(cache, missed, key, &[&glsn.0.to_le_bytes(), value], is_current);
+        kept.fill(handle, missed, key, &[&glsn.0.to_le_bytes(), value], is_current);
     }
 
     /// Gives memory that was lent back if too little of the budget is free. Reads that fill do so as well; a store that only writes or walks
@@ -193,13 +205,14 @@ impl RowCache {
         // If there is no room for new tables, the cache stays as it is.
         let new = Arc::new(Cache::new(&kept.budget, options_of(bytes)).ok()?);
         kept.balance.begin(&new, &kept.pool, bytes);
-        Some(Exchange { new })
+        Some(Exchange { new, doorkeeper: doorkeeper_of(&kept.budget, bytes) })
     }
 
     /// Makes an empty cache current for views from now on. Returns the old one, to be emptied once no view refers to it.
     pub(crate) fn exchange(&self, exchange: Exchange) -> RowHandle {
         let kept = self.kept.as_ref().expect("what is switched off is not exchanged");
-        let new = RowHandle { cache: Some(exchange.new), large: kept.large.clone() };
+        let Exchange { new, doorkeeper } = exchange;
+        let new = RowHandle { cache: Some(new), doorkeeper, large: kept.large.clone() };
         let before = std::mem::replace(&mut *kept.handle(), new);
         let counted = before.cache.as_ref().map(|cache| cache.stats()).unwrap_or_default();
         let mut earlier = kept.earlier();
@@ -319,12 +332,16 @@ impl RowHandle {
 }
 
 impl Kept {
-    /// Inserts an entry if its read `missed` a page, or if memory is free.
-    fn fill(&self, cache: &Cache, missed: bool, key: &[u8], parts: &[&[u8]], is_current: impl FnOnce() -> bool) {
+    /// Inserts an entry if its read `missed` a page, or if memory is free and the key is not read for the first time.
+    fn fill(&self, handle: &RowHandle, missed: bool, key: &[u8], parts: &[&[u8]], is_current: impl FnOnce() -> bool) {
+        let Some(cache) = &handle.cache else { return };
         if missed {
             cache.insert_if(key, parts, is_current);
         // Relaxed: an old answer costs a row, or room for one.
         } else if self.is_lent.load(Ordering::Relaxed) {
+            if handle.doorkeeper.as_ref().is_some_and(|doorkeeper| !doorkeeper.has_seen(checksum(0, key))) {
+                return;
+            }
             cache.offer(key, parts, is_current);
         } else if !is_sampled(key) {
             return;
@@ -360,6 +377,11 @@ fn is_sampled(key: &[u8]) -> bool {
 /// The most of a budget that the row cache may ever take.
 fn most_of(budget_bytes: u64) -> u64 {
     (budget_bytes / WHOLE * MAX_SHARE).min(64 << 30)
+}
+
+/// A doorkeeper for a budget of this many bytes.
+fn doorkeeper_of(budget: &Budget, budget_bytes: u64) -> Option<Arc<Doorkeeper>> {
+    Doorkeeper::new(budget, budget_bytes / BUDGET_BYTES_A_SLOT).map(Arc::new)
 }
 
 /// The options of a row cache for a budget of this many bytes.

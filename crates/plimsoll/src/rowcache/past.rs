@@ -61,7 +61,7 @@ impl RowCache {
             return;
         }
         let missed = missed || is_of_another_moment;
-        kept.fill(cache, missed, &key, &[&first.0.to_le_bytes(), &last.0.to_le_bytes(), value], || true);
+        kept.fill(handle, missed, &key, &[&first.0.to_le_bytes(), &last.0.to_le_bytes(), value], || true);
     }
 }
 

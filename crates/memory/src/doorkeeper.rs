@@ -1,0 +1,126 @@
+//! A doorkeeper: remembers which keys were seen lately, so that a cache can leave out what is seen once.
+//!
+//! Laws:
+//! 1. It may take a key for one that it has seen, and may have forgotten a key: neither may change an answer.
+//! 2. A key that was seen is recognized until newcomers have taken a quarter of the slots after it. Of endlessly many newcomers a third is
+//!    not recognized: the others share a slot with a key of one of the last two generations.
+//! 3. A look writes one byte at most, and nothing if the key was seen in this generation.
+#![allow(unsafe_code, reason = "makes an array of atomics from zeroed memory")]
+
+use std::fmt;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use crate::budget::{Budget, Kind, Lease};
+use crate::reserved::Reserved;
+
+/// Newcomers are counted by the hashes of one in so many of them: a count of all would be written by every thread.
+const NEWCOMERS_A_COUNT: u64 = 64;
+
+/// Newcomers of a generation take one part in so many of the slots. Beyond a half, slots without a known key would be too few for a generation to end.
+const GENERATION_PART: u64 = 4;
+
+/// A table of the generations in which keys were seen last.
+pub struct Doorkeeper {
+    /// By hash: the generation in which a key was seen there last; 0: never.
+    slots: Reserved<AtomicU8>,
+    /// From 1 on. A key of this one or the one before it is known.
+    generation: AtomicU8,
+    /// Counted newcomers of this generation.
+    newcomers: AtomicU64,
+    _lease: Lease,
+}
+
+impl Doorkeeper {
+    /// A doorkeeper of so many slots, each a byte of `budget`; `None` if there is no memory for it.
+    pub fn new(budget: &Budget, slots: u64) -> Option<Self> {
+        let slots = usize::try_from(slots).ok()?.clamp(1, u32::MAX as usize);
+        let lease = budget.lease(Kind::Objects, slots as u64).ok()?;
+        // SAFETY: a zero is all zeros, and a slot is an atomic.
+        let slots = unsafe { Reserved::zeroed(slots, budget.backing()) }.ok()?;
+        Some(Self { slots, generation: AtomicU8::new(1), newcomers: AtomicU64::new(0), _lease: lease })
+    }
+
+    /// Whether a key with this hash was seen lately; it has been from now on.
+    #[inline]
+    pub fn has_seen(&self, hash: u64) -> bool {
+        let slot = &self.slots[(((hash & u64::from(u32::MAX)) * self.slots.len() as u64) >> 32) as usize];
+        // Relaxed, here and below: a generation that is missed costs an entry more or less (law 1).
+        let (now, seen) = (self.generation.load(Ordering::Relaxed), slot.load(Ordering::Relaxed));
+        if seen == now {
+            return true;
+        }
+        slot.store(now, Ordering::Relaxed);
+        let is_known = seen > 0 && after(seen) == now;
+        if !is_known && (hash >> 32).is_multiple_of(NEWCOMERS_A_COUNT) {
+            self.count();
+        }
+        is_known
+    }
+
+    /// A counted newcomer: begins the next generation once newcomers have taken their part of the slots.
+    #[cold]
+    fn count(&self) {
+        let counted = self.newcomers.fetch_add(1, Ordering::Relaxed) + 1;
+        if counted * NEWCOMERS_A_COUNT >= self.slots.len() as u64 / GENERATION_PART {
+            self.newcomers.store(0, Ordering::Relaxed);
+            self.generation.store(after(self.generation.load(Ordering::Relaxed)), Ordering::Relaxed);
+        }
+    }
+}
+
+/// The next generation. One of 255 generations ago is taken for a new one: law 1.
+fn after(generation: u8) -> u8 {
+    if generation == u8::MAX { 1 } else { generation + 1 }
+}
+
+impl fmt::Debug for Doorkeeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Doorkeeper({} slots, generation {})", self.slots.len(), self.generation.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use super::*;
+    use crate::budget::Backing;
+
+    fn hash(key: u64) -> u64 {
+        plimsoll_disk::checksum::checksum(0, &key.to_le_bytes())
+    }
+
+    /// A doorkeeper of 16,384 slots.
+    fn doorkeeper() -> Doorkeeper {
+        Doorkeeper::new(&Budget::new(1 << 20, Backing::Heap).unwrap(), 1 << 14).unwrap()
+    }
+
+    #[test]
+    fn a_key_is_known_from_its_second_look_on() {
+        let door = doorkeeper();
+        let strangers = (0..1000).filter(|key| !door.has_seen(hash(*key))).count();
+        assert!(strangers > 950, "{strangers}: few share a slot with one before them");
+        assert!((0..1000).all(|key| door.has_seen(hash(key))));
+    }
+
+    #[test]
+    fn a_key_is_forgotten_after_many_others_and_new_ones_remain_strangers() {
+        let door = doorkeeper();
+        let strangers_of = |keys: std::ops::Range<u64>| keys.filter(|key| !door.has_seen(hash(*key))).count();
+        strangers_of(0..1000);
+        // Ten times as many as there are slots.
+        strangers_of(1000..165_000);
+        let (forgotten, new) = (strangers_of(0..1000), strangers_of(200_000..201_000));
+        assert!(forgotten > 100 && new > 100, "{forgotten} {new} {door:?}");
+        let again = strangers_of(200_000..201_000);
+        assert!(again < 20, "{again}");
+    }
+
+    #[test]
+    fn a_budget_without_room_has_no_doorkeeper() {
+        let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
+        let rest = budget.lease(Kind::Sort, budget.free_bytes()).unwrap();
+        assert!(Doorkeeper::new(&budget, 1 << 14).is_none());
+        drop(rest);
+        assert!(Doorkeeper::new(&budget, 1 << 14).is_some());
+    }
+}
