@@ -1,6 +1,7 @@
 //! Power cuts.
 
-use plimsoll_sim::case::Mode;
+use plimsoll_sim::case::{Case, Mode};
+use plimsoll_sim::op::text::parse;
 use plimsoll_sim::world::Setting;
 
 use crate::{proves, run_seeds};
@@ -19,5 +20,20 @@ fn cuts_come_again_and_again_also_during_recovery() {
 fn a_creation_that_was_cut_short_leaves_an_empty_store_or_none() {
     for sync in 1..12 {
         proves(Setting::SMALL, &format!("cut {sync}\nreopen\ncrash {sync}\ncheck"));
+    }
+}
+
+#[test]
+fn a_visit_whose_value_cannot_be_read_beside_a_merge_fails_and_leaves_no_row_out() {
+    // The power goes while the merge moves the value, after the visit has come to its row.
+    for seed in [5096, 1, 2, 3, 4, 5] {
+        let text = format!(
+            "begin t0\nput t0 s0 =b/10 7315#20873217\ncommit t0 0#0\nput-many t0 s2 0 30 100#20873218 rising\nbegin t1\n\
+             put t1 s1 =a/06%00 100929#20873244\nsubmit t1\nstep\ncut {}\n\
+             amid walk-sat trim then walk -2 s0 ^b/1 . rev 4294967295 values",
+            if seed == 5096 { 5 } else { seed }
+        );
+        let case = Case::new(Mode::Crash, seed);
+        case.run_workload(&parse(&text).unwrap()).unwrap_or_else(|failure| panic!("{case}: {failure}"));
     }
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use super::Range;
 use crate::index::seat::Walk;
 use crate::index::walk::Visible;
-use crate::types::error::Result;
+use crate::types::error::{Error, Result};
 
 /// Charged for the cursors of a visit before it sits down; what they take beyond that is charged when they are there.
 const CURSORS_BYTES: usize = 1 << 10;
@@ -74,6 +74,8 @@ enum Left<B> {
     AtEnd,
     /// The sources were exchanged, or its cursors could not be charged for: it sits down anew.
     Early,
+    /// A value could not be read, in newer sources neither. It has come to that row: sitting down anew would leave it out.
+    Failed(Error),
 }
 
 impl<'r, 't> Visit<'r, 't> {
@@ -109,6 +111,7 @@ impl<'r, 't> Visit<'r, 't> {
                     return Ok(None);
                 }
                 Ok(Left::Early) => {}
+                Ok(Left::Failed(error)) => return Err(error),
                 // What the old sources needed may be gone.
                 Err(error) => {
                     let view = view.as_ref().map_or_else(Weak::new, Arc::downgrade);
@@ -132,7 +135,9 @@ impl<'r, 't> Visit<'r, 't> {
                 Some(value) => value,
                 None => {
                     let version = base.current(key).expect("it has moved there");
-                    range.load_value(version.key, version.glsn, version.stored, &base.view())?;
+                    if let Err(error) = range.load_value(version.key, version.glsn, version.stored, &base.view()) {
+                        return Ok(Left::Failed(error));
+                    }
                     &range.value[..]
                 }
             };
