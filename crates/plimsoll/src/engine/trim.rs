@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use plimsoll_disk::clock::Clock;
+use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::Members;
@@ -103,7 +104,11 @@ fn free_up_to(space: &LogSpace, until: Glsn, removal: Option<&Removal<'_>>) -> R
         return Ok(log.bounds().first);
     }
     let (start, before) = (clock.monotonic_nanos(), log.bounds().first);
-    let first = log.trim(until, &|blob| space.reader.index.must_keep_blob(blob)).lift()?;
+    let first = match log.trim(until, &|blob| space.reader.index.must_keep_blob(blob)) {
+        // Another process has freed what this one was about to.
+        Err(LogError::Trimmed { first, .. }) if space.members().is_some() => first,
+        trimmed => trimmed.lift()?,
+    };
     // Also if no segment was freed: runs may have let go of files since their segment was.
     sweep_blobs(space);
     if first > before {

@@ -1,6 +1,6 @@
 //! Several processes on one store, in one simulated world.
 
-use plimsoll_sim::case::Mode;
+use plimsoll_sim::case::{Case, Mode};
 use plimsoll_sim::members;
 use plimsoll_sim::members::kill_every::{What, kill_at_every, scenario};
 use plimsoll_sim::op::text::parse;
@@ -53,4 +53,11 @@ fn a_process_that_becomes_the_keeper_flushes_nothing_that_the_runs_hold() {
         among 0 put 1 23 3030\namong 0 put 0 24 9008\namong 1 power-cut\namong 0 join 0\namong 1 join 0\namong 0 leave
         among 0 join 0\namong 1 stop-at-change 10 3\namong 1 flush\namong 0 put 0 8 3015\namong 0 flush\namong 0 alone";
     members::run(57, &parse(text).unwrap()).unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// It failed where another process had freed the log that it was about to free.
+#[test]
+fn a_process_that_comes_late_to_free_the_log_goes_on() {
+    let case = Case { ops: 150, ..Case::new(Mode::Members, 20092) };
+    case.run().unwrap_or_else(|failure| panic!("{case}: {failure}"));
 }
