@@ -5,10 +5,9 @@
 //! circle. (Kingsbury and Alvaro, "Elle: Inferring Isolation Anomalies from Experimental Observations", VLDB 2020: list-append.) Nothing of
 //! the store's own order is used.
 //!
-//! [`worker`] is a process that makes transactions and prints them, [`history`] what they print, [`check`] looks at each transaction by
-//! itself, and [`order`] for circles.
+//! [`history`] is what processes print of their transactions ([`crate::workers::lister`] is one), [`check`] looks at each transaction by itself, and
+//! [`order`] for circles.
 
 pub mod check;
 pub mod history;
 pub mod order;
-pub mod worker;

@@ -1,12 +1,13 @@
 //! Workers test: several processes have one store open, and each of them may be killed or stopped at any moment.
 //!
-//! With [`Work::Lists`] they append to lists, and what they have seen of each other is checked ([`crate::lists`]). With [`Work::Bank`] a worker
+//! With [`Work::Lists`] they append to lists ([`lister`]), and what they have seen of each other is checked ([`crate::lists`]). With [`Work::Bank`] a worker
 //! ([`child`]) moves money between accounts, counts its transfers in the store, and prints each one that was acknowledged; now and then
 //! it sums up all accounts in a snapshot. The parent starts, kills (SIGKILL), stops (SIGSTOP) and continues workers at random moments, and
 //! checks what each one finds when it starts: every transfer that was acknowledged to the one before it is there. In the end it opens the store
 //! alone: no acknowledged transfer is lost, the sum is right, and no byte on the disk is wrong.
 
 pub mod child;
+pub mod lister;
 pub mod surroundings;
 
 use std::io::{BufRead, BufReader, Read};
@@ -26,8 +27,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::failure::{Failure, Outcome, ensure};
 use crate::lists::check::{Checked, check};
 use crate::lists::history::{Transaction, read_lines};
-use crate::lists::worker::lists_in;
 use crate::workers::child::{ACCOUNTS, OPENING_BALANCE, count_of, sum};
+use crate::workers::lister::lists_in;
 use crate::workers::surroundings::Surroundings;
 
 /// What the workers do.

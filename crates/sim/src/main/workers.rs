@@ -4,9 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use plimsoll_sim::lists;
 use plimsoll_sim::workers::surroundings::Surroundings;
-use plimsoll_sim::workers::{Report, Work, Workers, child};
+use plimsoll_sim::workers::{Report, Work, Workers, child, lister};
 
 /// How many, how long, and where.
 #[derive(Args, Debug)]
@@ -53,7 +52,7 @@ pub(crate) struct WorkersArguments {
 pub(crate) fn run(arguments: &WorkersArguments) -> Result<bool, String> {
     if let (Some(worker), Some(store)) = (arguments.worker, &arguments.dir) {
         return match arguments.lists {
-            true => lists::worker::live(store, worker),
+            true => lister::live(store, worker),
             false => child::live(store, worker),
         }
         .map(|()| true);
