@@ -449,6 +449,7 @@ impl Members {
     /// A sync failed: nothing more becomes durable in any member.
     pub(crate) fn poison(&self) {
         self.words.words()[POISON].store(1, Ordering::SeqCst);
+        self.sync.wake_all();
     }
 
     /// Whether a sync failed in some member.

@@ -397,8 +397,8 @@ impl Inserter<'_> {
     }
 
     /// Inserts an entry that is not found before [`SortedMap::settle`]. Linking many entries at once, in key order, is
-    /// several times cheaper than linking them one by one in any other order. One whose key and order the map has by then is ignored; until then
-    /// it counts.
+    /// several times cheaper than linking them one by one in any other order. One whose key and order the map has by then is ignored, and of two that
+    /// are deferred alike one is; until then they count.
     ///
     /// # Errors
     /// The budget has no room; the map is as it was.

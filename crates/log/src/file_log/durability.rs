@@ -1,6 +1,6 @@
 //! Makes appends durable: writes the buffer to the active segment's file and syncs it, once for all waiters.
 //!
-//! Law: after a failed write or sync, or once the folder's lock is lost, nothing more becomes durable: the log is
+//! Law: after a failed write or sync, or once the folder's lock is lost, this process makes nothing more durable: the log is
 //! poisoned.
 
 pub(crate) mod flusher;

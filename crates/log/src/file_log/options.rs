@@ -71,7 +71,7 @@ pub struct FileLogOptions {
     pub id: Option<u128>,
     /// How sealed segments, offset tables and blob files are read.
     pub caching: Caching,
-    /// The lock of a folder around the log's: checked together with the log's own before each sync, while it is held.
+    /// The lock of a folder around the log's: checked together with the log's own before each sync that this process makes.
     pub outer_lock: Option<Weak<dyn DirLock>>,
     /// The processes that have it open together, if it may be several.
     pub shared: Option<Shared>,

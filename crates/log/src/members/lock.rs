@@ -4,7 +4,7 @@
 //! deadlines, and a wake-up that is lost with a process costs no more than that.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
@@ -131,6 +131,8 @@ impl MemberLock {
 
     /// Wakes all that wait for it: what they want it for may be there.
     pub(crate) fn wake_all(&self) {
+        // What makes it needless is written before the waiters are looked at; `take` does the two in the other order.
+        fence(Ordering::SeqCst);
         if self.words.words()[self.places.waiters].load(Ordering::SeqCst) > 0 {
             self.words.words()[self.places.bell].fetch_add(1, Ordering::SeqCst);
             self.words.wake(self.places.bell, u32::MAX);

@@ -36,12 +36,16 @@ impl Keep {
     }
 
     /// Keeps `cursors` for the next visit, if they are small and charged.
-    pub(crate) fn keep(&self, cursors: Box<KeptCursors>) {
+    pub(crate) fn keep(&self, mut cursors: Box<KeptCursors>) {
         let bytes = cursors.heap_bytes();
         if bytes <= KEPT_BYTES_MAX
             && bytes as u64 <= cursors.charge.bytes()
             && let Ok(mut part) = self.parts[part_of_thread()].0.try_lock()
         {
+            if cursors.charge.bytes() > KEPT_BYTES_MAX as u64 {
+                // What else the visit needed is gone.
+                cursors.charge.set(KEPT_BYTES_MAX as u64).expect("a charge becomes less without asking");
+            }
             *part = Some(cursors);
         }
     }
@@ -152,5 +156,16 @@ mod tests {
         keep.keep(large);
         assert!(keep.take().is_none());
         assert_eq!(account.charged_bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_kept_is_not_charged_for_what_the_visit_before_needed() {
+        let (_budget, account) = account();
+        let keep = Keep::default();
+        let mut cursors = Box::new(KeptCursors::new(account.charge()));
+        // A visit of a range with long bounds, backward.
+        cursors.cover(20_000).unwrap();
+        keep.keep(cursors);
+        assert!(account.charged_bytes() <= KEPT_BYTES_MAX as u64, "{}", account.charged_bytes());
     }
 }

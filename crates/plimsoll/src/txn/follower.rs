@@ -198,9 +198,7 @@ impl Follower {
         };
         // All at once, in the order of their keys: one by one, each would wait for memory by itself.
         apply.settle();
-        // Entries of other streams may come last.
-        let last = if applied.is_ok() { Glsn(next.0 - 1) } else { apply.applied() };
-        self.sequencer.took_in(lock, last);
+        // Before it is visible: who sees the commit sees that there is something to learn.
         let touched = apply.touched();
         if touched != Touched::default() {
             let mut to_learn = self.to_learn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,6 +206,9 @@ impl Follower {
             to_learn.cursors |= touched.cursors;
             self.is_to_learn.store(true, Ordering::Relaxed);
         }
+        // Entries of other streams may come last. And the log may have been taken in further meanwhile, by a thread that has not the lock.
+        let last = if applied.is_ok() { Glsn(next.0 - 1).max(apply.applied()) } else { apply.applied() };
+        self.sequencer.took_in(lock, last);
         if apply.lacks_room() {
             return Ok(false);
         }
@@ -237,5 +238,151 @@ impl Follower {
 impl fmt::Debug for Follower {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Follower({:?})", self.members)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::snapshot::Snapshot;
+    use crate::engine::cursor_commits;
+    use crate::engine::open::open;
+    use crate::engine::steps;
+    use crate::txn::transaction::Transaction;
+    use crate::types::options::Options;
+    use crate::types::retention::Retention;
+
+    /// Whoever waits for news of the log, or asks for a trim, takes in what was ordered without the lock of commits.
+    #[test]
+    fn what_is_applied_is_told_where_the_log_was_taken_in_meanwhile() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let join = || open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true)).unwrap();
+        let (one, two) = (join(), join());
+        let put = |key: u32| {
+            let mut tx = Transaction::new(&one.committer);
+            tx.put(&one.reader.keyspaces.find("default").unwrap().0, key.to_be_bytes(), b"x").unwrap();
+            tx.commit().unwrap();
+        };
+        put(1);
+        drop(Snapshot::newest(&two));
+        put(2);
+        let follower = two.committer.follower.as_ref().unwrap();
+        follower.file_log.catch_up().unwrap();
+        // As `apply_rest` does; then another thread catches up.
+        let next = follower.log.bounds().next;
+        put(3);
+        follower.file_log.catch_up().unwrap();
+        let lock = follower.sequencer.lock().unwrap();
+        follower.apply(&lock, next, When::Live).unwrap();
+        drop(lock);
+        let in_memory = two.reader.index.view().active.max_glsn();
+        assert_eq!(follower.sequencer.applied(), in_memory);
+    }
+
+    /// The same, and what that commit did is not durable yet.
+    #[test]
+    fn no_run_holds_what_a_crash_could_take_back_where_the_log_was_taken_in_meanwhile() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let join = || open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true)).unwrap();
+        let (keeper, other) = (join(), join());
+        let put = |key: u32| {
+            let mut tx = Transaction::new(&other.committer);
+            tx.put(&other.reader.keyspaces.find("default").unwrap().0, key.to_be_bytes(), b"x").unwrap();
+            tx.commit_submit().unwrap()
+        };
+        put(1).wait().unwrap();
+        drop(Snapshot::newest(&keeper));
+        put(2).wait().unwrap();
+        let follower = keeper.committer.follower.as_ref().unwrap();
+        follower.file_log.catch_up().unwrap();
+        let next = follower.log.bounds().next;
+        let not_durable = put(3);
+        follower.file_log.catch_up().unwrap();
+        let lock = follower.sequencer.lock().unwrap();
+        follower.apply(&lock, next, When::Live).unwrap();
+        drop(lock);
+        keeper.committer.flush().unwrap();
+        let in_runs = keeper.reader.index.view().newest_in_runs;
+        let durable = follower.members.durable_glsn();
+        assert!(in_runs <= durable, "a run holds {in_runs:?}, durable is {durable:?}");
+        drop(not_durable);
+    }
+
+    #[test]
+    fn nobody_finds_all_taken_in_while_it_is_not_known_where_cursors_stand() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let join = || open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true)).unwrap();
+        let (one, two) = (join(), join());
+        drop(Snapshot::newest(&one));
+        cursor_commits::open(&two, "c", Glsn(1)).unwrap();
+        let (follower, clock) = (one.committer.follower.as_ref().unwrap(), &one.options.clock);
+        let is_known = || one.catalog.cursors.find("c").is_some();
+        // Whoever takes it in cannot say yet that there is something to learn.
+        let (to_learn, mut is_right) = (follower.to_learn.lock().unwrap(), true);
+        std::thread::scope(|scope| {
+            scope.spawn(|| one.committer.fresh().unwrap());
+            while one.reader.index.view().active.max_glsn() < follower.ordered() {
+                std::thread::yield_now();
+            }
+            for _ in 0..100 {
+                clock.sleep(std::time::Duration::from_millis(1));
+                is_right &= is_known() || !follower.is_fresh().unwrap();
+            }
+            drop(to_learn);
+        });
+        assert!(is_right);
+        assert!(is_known() && follower.is_fresh().unwrap());
+    }
+
+    #[test]
+    fn the_log_that_a_durable_cursor_needs_stays_while_another_thread_takes_that_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let options = || {
+            Options::new()
+                .memory_bytes(16 << 20)
+                .background(false)
+                .shared(true)
+                .segment_bytes(64 << 10)
+                .retention(Retention::Latest)
+        };
+        let join = || open(&path, options()).unwrap();
+        let (one, two) = (join(), join());
+        let space = one.reader.keyspaces.find("default").unwrap().0;
+        for row in 0..3000u32 {
+            let mut tx = Transaction::new(&one.committer);
+            tx.put(&space, row.to_be_bytes(), [7; 100]).unwrap();
+            drop(tx.commit_submit().unwrap());
+        }
+        one.committer.flush().unwrap();
+        drop(Snapshot::newest(&two));
+        let members = &two.committer.follower.as_ref().unwrap().members;
+        two.reader.index.follow(members).unwrap();
+        // What the runs hold it does not need from the log.
+        two.committer.sequencer.try_at_applied(|applied| two.reader.index.close_up_to(applied));
+        two.reader.index.follow(members).unwrap();
+        cursor_commits::open(&two, "c", Glsn(1)).unwrap();
+        two.reader.index.follow(members).unwrap();
+        two.committer.promise_floor();
+        let (follower, clock) = (one.committer.follower.as_ref().unwrap(), &one.options.clock);
+        let before = one.reader.log.bounds().first;
+        let to_learn = follower.to_learn.lock().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| one.committer.fresh().unwrap());
+            while one.reader.index.view().active.max_glsn() < follower.ordered() {
+                std::thread::yield_now();
+            }
+            clock.sleep(std::time::Duration::from_millis(100));
+            // Where nothing is found to take in, it does not wait for the other thread.
+            if follower.is_fresh().unwrap() {
+                steps::free_log(&one.space).unwrap();
+            }
+            drop(to_learn);
+        });
+        let after = one.reader.log.bounds().first;
+        assert_eq!((after, one.catalog.cursors.find("c")), (before, Some(Glsn(1))));
     }
 }

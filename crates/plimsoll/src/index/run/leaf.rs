@@ -363,8 +363,10 @@ impl<'a> Leaf<'a> {
     fn seek_in_block(&self, block: usize, common: usize, key: &[u8], at: Glsn) -> Option<Sought> {
         let (start, body) = self.restart_offsets(block)?;
         // Its lines follow each other, but the processor would notice only after it has waited for some of them.
-        let end = self.restart_offsets(block + 1).map_or(self.shape.bodies, |(end, _)| end);
-        prefetch(self.payload.get(start..end.min(self.shape.bodies)).unwrap_or_default());
+        let is_last = (block + 1) * RESTART_EVERY >= self.shape.entries;
+        let next = if is_last { None } else { self.restart_offsets(block + 1) };
+        let end = next.map_or(self.shape.bodies, |(end, _)| end.min(self.shape.bodies));
+        prefetch(self.payload.get(start..end).unwrap_or_default());
         let mut before = self.entry(start, body)?;
         let mut matched = if block == 0 { common } else { self.compare_after(&before, key, common).0 };
         let behind = ((block + 1) * RESTART_EVERY).min(self.shape.entries);
