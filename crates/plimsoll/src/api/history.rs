@@ -17,7 +17,7 @@ use crate::read::reader::check_retained;
 use crate::read::span::Span;
 use crate::types::error::{Error, Result};
 use crate::types::keyspaces::Keyspace;
-use crate::types::version::Stored;
+use crate::types::version::{KeptKey, Stored};
 
 /// Bytes per step when two values are compared.
 const COMPARED_BYTES: usize = 8 * 1024;
@@ -101,7 +101,7 @@ impl History {
         store.check_open()?;
         let moment = store.open_newest();
         let key = KeyBuffer::new(store.reader.keyspaces.id_of(keyspace)?, key)?;
-        let range = (Bound::Included(key.get().into()), Bound::Included(key.get().into()));
+        let range = (Bound::Included(KeptKey::from_slice(key.get())), Bound::Included(KeptKey::from_slice(key.get())));
         let versions = Versions::new(range, Glsn::NONE, moment.readable()?);
         let versions = Some(begin(store, versions)?);
         Ok(Self { store: Arc::clone(store), versions, key: Vec::new(), _moment: moment })

@@ -30,7 +30,7 @@ use crate::txn::rows_ahead::RowsAhead;
 use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::{Error, Result};
 use crate::types::value::{Value, is_free, room_for};
-use crate::types::version::Stored;
+use crate::types::version::{KeptKey, Stored};
 
 /// A walk over a range of keys. An iterator of keys and values; [`Range::advance`] lends them instead, without an allocation for each, and
 /// [`Range::visit`] lends them from where they are in memory.
@@ -300,8 +300,8 @@ impl<'t> Range<'t> {
         let (mut lower, mut upper) = span.expect(SPAN).into_range();
         match (&skip, self.direction) {
             (None, _) => {}
-            (Some(skip), Direction::Forward) => lower = Bound::Included(skip[..].into()),
-            (Some(skip), Direction::Backward) => upper = Bound::Excluded(skip[..].into()),
+            (Some(skip), Direction::Forward) => lower = Bound::Included(KeptKey::from_slice(skip)),
+            (Some(skip), Direction::Backward) => upper = Bound::Excluded(KeptKey::from_slice(skip)),
         }
         let base = Visible::new((lower, upper), self.at, self.direction);
         let seats = self.reader().index.seats();
