@@ -318,6 +318,28 @@ impl File for OsFile {
         Ok(())
     }
 
+    fn write_parts_at(&self, parts: &[&[u8]], mut offset: u64) -> io::Result<()> {
+        check_owner(self.owner, &self.path)?;
+        let mut at = offset;
+        for part in parts {
+            self.check(part, at)?;
+            at += part.len() as u64;
+        }
+        end_of(offset, at - offset).map_err(|e| at_path(&self.path, e))?;
+        let slices: Vec<_> = parts.iter().map(|part| io::IoSlice::new(part)).collect();
+        let mut written = call(&self.path, || rustix::io::pwritev(&self.fd, &slices, offset))?;
+        for part in parts {
+            // A write that ended early goes on part by part.
+            let done = written.min(part.len());
+            written -= done;
+            if done < part.len() {
+                self.write_at(&part[done..], offset + done as u64)?;
+            }
+            offset += part.len() as u64;
+        }
+        Ok(())
+    }
+
     fn sync(&self) -> io::Result<()> {
         check_owner(self.owner, &self.path)?;
         call(&self.path, || rustix::fs::fdatasync(&self.fd))

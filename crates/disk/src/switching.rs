@@ -161,6 +161,10 @@ impl File for SwitchingFile {
         self.file.write_at(buf, offset)
     }
 
+    fn write_parts_at(&self, parts: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.file.write_parts_at(parts, offset)
+    }
+
     fn sync(&self) -> io::Result<()> {
         self.file.sync()
     }

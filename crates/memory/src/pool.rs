@@ -295,6 +295,11 @@ impl Pool {
         self.budget.free_bytes() > self.budget.limit_bytes() / LEFT_FREE
     }
 
+    /// Takes a chunk where memory is free: for buffers that are better large.
+    pub fn take_if_free(&self, kind: Kind) -> Option<Chunk> {
+        if self.has_free_memory() { self.budget.try_take(kind) } else { None }
+    }
+
     /// The pool's miss traffic, and how much of it a larger pool would have kept.
     pub fn turnover(&self) -> Turnover {
         self.lock().turnover()

@@ -44,7 +44,8 @@ const BODIES_AHEAD: usize = 3;
 pub(crate) enum Feed {
     /// From the pool: as points while the walk is short, as a scan once it is long.
     Pool(Touch),
-    /// Directly from the file into a chunk of its own (64 KiB at a time, `Kind::Sort`), bypassing the pool: for compaction.
+    /// Into a chunk of its own (`Kind::Sort`), for compaction: copied from the pool where that has them, otherwise read from the file, 64 KiB at
+    /// a time. The pool's pages stay as hot or cold as they are.
     Private(Budget),
 }
 
@@ -430,8 +431,17 @@ impl Pages {
             Some(chunk) => chunk,
             none => none.insert(budget.take(Kind::Sort)?),
         };
-        table.file.source().load_run(first, &mut chunk[..count as usize * PAGE_BYTES]).lift()?;
-        self.held = Held::Window { number, first, count };
+        self.held = match table.file.find(at, Touch::Again) {
+            Some(page) => {
+                // Copied: a job keeps its pages from step to step, and a pinned page would be missing in a small pool.
+                chunk[..PAGE_BYTES].copy_from_slice(&page);
+                Held::Window { number, first: at, count: 1 }
+            }
+            None => {
+                table.file.source().load_run(first, &mut chunk[..count as usize * PAGE_BYTES]).lift()?;
+                Held::Window { number, first, count }
+            }
+        };
         Ok(())
     }
 

@@ -24,6 +24,9 @@ use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::index::run::warmth::{Scale, Warmth};
 use crate::types::error::{Error, Lift, Result};
 
+/// The most chunks of pages that are written together.
+const WAITING_CHUNKS: usize = 16;
+
 /// Fewest pages of a table: header, leaf, guide, footer.
 const MIN_PAGES: u32 = 4;
 
@@ -62,8 +65,8 @@ pub(crate) struct RunFileSink {
     id: u64,
     log_id: u128,
     seed: u64,
-    /// Pages to be written together.
-    waiting: Chunk,
+    /// Pages to be written together: one chunk, and more where memory is free.
+    waiting: Vec<Chunk>,
     waiting_bytes: usize,
     written_bytes: u64,
     finished: bool,
@@ -91,7 +94,7 @@ impl RunFileSink {
             id,
             log_id,
             seed: run_seed(log_id, id),
-            waiting,
+            waiting: vec![waiting],
             waiting_bytes: 0,
             written_bytes: 0,
             finished: false,
@@ -144,8 +147,18 @@ impl RunFileSink {
         }
     }
 
+    /// A further chunk for waiting pages, where memory is free.
+    fn another_chunk(&self) -> Option<Chunk> {
+        let pool = &self.warmer.as_ref()?.pool;
+        if self.waiting.len() < WAITING_CHUNKS { pool.take_if_free(Kind::Sort) } else { None }
+    }
+
     fn write_waiting(&mut self) -> Result<()> {
-        self.file.write_at(&self.waiting[..self.waiting_bytes], self.written_bytes)?;
+        let bytes_of = |at: usize| (self.waiting_bytes - at * CHUNK_BYTES).min(CHUNK_BYTES);
+        let count = self.waiting_bytes.div_ceil(CHUNK_BYTES);
+        let parts: Vec<_> =
+            self.waiting[..count].iter().enumerate().map(|(at, chunk)| &chunk[..bytes_of(at)]).collect();
+        self.file.write_parts_at(&parts, self.written_bytes)?;
         self.written_bytes += self.waiting_bytes as u64;
         self.waiting_bytes = 0;
         Ok(())
@@ -166,11 +179,15 @@ impl PageSink for RunFileSink {
     }
 
     fn write_page(&mut self, page: &[u8]) -> Result<()> {
-        if self.waiting_bytes == CHUNK_BYTES {
-            self.write_waiting()?;
+        if self.waiting_bytes == self.waiting.len() * CHUNK_BYTES {
+            match self.another_chunk() {
+                Some(chunk) => self.waiting.push(chunk),
+                None => self.write_waiting()?,
+            }
         }
         self.put_warm(page);
-        self.waiting[self.waiting_bytes..self.waiting_bytes + PAGE_BYTES].copy_from_slice(page);
+        let (chunk, at) = (self.waiting_bytes / CHUNK_BYTES, self.waiting_bytes % CHUNK_BYTES);
+        self.waiting[chunk][at..at + PAGE_BYTES].copy_from_slice(page);
         self.waiting_bytes += PAGE_BYTES;
         Ok(())
     }

@@ -473,6 +473,7 @@ fn damage_stops_compaction_and_nothing_else() {
         world.flush_keys(FOREVER, 0..3000, Some(&[1; 40]));
     }
     disk.corrupt(&dir().join(run_file_name(2)), 40_000, 4).unwrap();
+    world.pool.clear();
     let error = world.index().compact_all().unwrap_err();
     assert!(matches!(&error, Error::Corrupt { message, .. } if message.contains("verify")), "{error}");
     assert!(world.index().stats().last_error.is_some());
