@@ -136,6 +136,12 @@ impl FileLog {
         Ok(())
     }
 
+    /// Ends the active segment, and those after it, at this length if it is below the size of segments: the log is freed by whole segments, so
+    /// smaller ones are freed earlier.
+    pub fn end_segments_at(&self, bytes: u64) {
+        self.log.env.end_segments_at(bytes);
+    }
+
     /// Bytes of the sealed segments that hold GLSNs from `from` on and end below `until`: what is freed if trims reach from the one to
     /// the other.
     pub fn segment_bytes_between(&self, from: Glsn, until: Glsn) -> u64 {

@@ -38,6 +38,8 @@ pub enum Border {
     RelocationStopped,
     /// A merge stops between two versions.
     MergeStopped,
+    /// A merge installs what it has done, and goes on.
+    PartInstalled,
     /// A conflict with a deletion that was moved into history.
     MovedDeletionConflict,
     /// A walk back looks up the newest of many versions of a key.
@@ -81,7 +83,7 @@ mod counted {
     use super::Border;
 
     /// Every border, in their order.
-    const ALL: [Border; 26] = [
+    const ALL: [Border; 27] = [
         Border::SpilledCommit,
         Border::RunsInserted,
         Border::SpilledReplay,
@@ -96,6 +98,7 @@ mod counted {
         Border::ValueMoved,
         Border::RelocationStopped,
         Border::MergeStopped,
+        Border::PartInstalled,
         Border::MovedDeletionConflict,
         Border::ReverseLookup,
         Border::RowBelieved,

@@ -19,6 +19,7 @@
 //!                                                              history runs <-> (compaction)
 //! ```
 
+mod alignment;
 mod background;
 pub(crate) mod blobs;
 mod check;
@@ -51,8 +52,10 @@ pub(crate) mod run;
 pub(crate) mod seat;
 mod signals;
 mod source;
+mod space;
 mod split;
 mod stalls;
+mod superseding;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -61,8 +64,8 @@ pub(crate) mod walk;
 
 use std::fmt::Debug;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use arc_swap::Guard;
 use plimsoll_disk::clock::Clock;
@@ -87,6 +90,7 @@ use crate::index::reservation::Reservation;
 use crate::index::run::table::{Table, TableInfo};
 use crate::index::seat::Seats;
 use crate::index::source::Memtable;
+use crate::index::space::Space;
 use crate::index::view::{Content, View};
 use crate::rowcache::RowCache;
 use crate::types::error::{Error, Result};
@@ -122,10 +126,12 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Bytes at which a memtable is flushed. Unless it is set, an eighth of the current budget.
-    pub(crate) fn memtable_limit_bytes(&self) -> u64 {
+    /// Bytes at which a memtable is flushed beside runs of `space`. Unless it is set, an eighth of the current budget, and no more than what takes
+    /// little beside the runs.
+    pub(crate) fn memtable_limit_bytes(&self, space: &Space) -> u64 {
         let (min, max) = MEMTABLE_BYTES;
-        self.memtable_bytes.unwrap_or_else(|| (self.budget.limit_bytes() / MEMTABLE_SHARE).clamp(min, max))
+        let share = || (self.budget.limit_bytes() / MEMTABLE_SHARE).clamp(min, max);
+        self.memtable_bytes.unwrap_or_else(|| share().min(space.memtable_bytes()))
     }
 }
 
@@ -146,6 +152,12 @@ pub(crate) trait Horizon: Send + Sync {
 
     /// Values below `below` that nobody asked to be moved cannot be: they stay where they are for a while; if something is damaged, for good.
     fn stop_relocating(&self, _below: Glsn, _error: &Error) {}
+}
+
+/// Frees the oldest segments of the log if no past versions are kept.
+pub(crate) trait FreeLog: Send + Sync {
+    /// Frees the segments that can be freed now and leaves the others for later calls.
+    fn free_log(&self);
 }
 
 /// The outcome of one step of background work.
@@ -409,9 +421,24 @@ impl Index {
         view.closed.is_empty().then(|| of(&view.active))
     }
 
+    /// Sets the callback that frees the log. The index calls it in the background when its runs have changed.
+    pub(crate) fn free_log_by(&self, free_log: Weak<dyn FreeLog>) {
+        let _ = self.core.free_log.set(free_log);
+    }
+
+    /// Bytes after which a segment of the log may end, so that what it holds back takes little beside the runs.
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        self.core.space.segment_bytes()
+    }
+
+    /// Frees what can be freed of the log.
+    pub(crate) fn free_log(&self) {
+        self.core.free_log();
+    }
+
     /// Bytes at which a memtable is full.
     pub(crate) fn memtable_limit_bytes(&self) -> u64 {
-        self.core.context.memtable_limit_bytes()
+        self.core.memtable_limit_bytes()
     }
 
     /// Makes the oldest closed source durable in the log and flushes it, if there is one.

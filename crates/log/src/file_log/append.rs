@@ -161,7 +161,8 @@ fn make_room(log: &OpenLog, order: &mut Order, sizes: &DraftSizes, blobs: usize)
         let mut seal = Seal::Behind;
         let (start, bound) = sizes.place(order.end.offset);
         let fits = bound <= order.limit() && order.entries() + u64::from(sizes.entries) <= u64::from(order.entries_max);
-        if fits {
+        let ends_early = log.env.ends_segment(order.end.offset) && order.entries() > 0;
+        if fits && !ends_early {
             match make_room_here(log, order, sizes, blobs, bound) {
                 // A sealed segment needs no entry offsets in memory.
                 Err(LogError::OutOfBudget(_)) if order.entries() > 0 => seal = Seal::Now,

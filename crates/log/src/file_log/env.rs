@@ -1,6 +1,7 @@
 //! The environment that every part of an open log shares: options, id, open files; and how locks are taken.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use plimsoll_disk::vfs::{DirLock, LockError};
@@ -8,7 +9,7 @@ use plimsoll_disk::vfs::{DirLock, LockError};
 use crate::error::LogError;
 use crate::file_log::files::names::{FileName, TablePlace};
 use crate::file_log::files::open_files::OpenFiles;
-use crate::file_log::options::{FileLogOptions, Mode};
+use crate::file_log::options::{FileLogOptions, MIN_SEGMENT_BYTES, Mode};
 use crate::glsn::Glsn;
 use crate::members::Members;
 
@@ -19,13 +20,26 @@ pub(crate) struct Env {
     /// The log's id.
     pub(crate) id: u128,
     pub(crate) files: Arc<OpenFiles>,
+    /// Bytes from which on the active segment ends, before it is full.
+    end_segments_at: AtomicU64,
 }
 
 impl Env {
     /// The environment of the log with this id.
     pub(crate) fn new(options: FileLogOptions, id: u128) -> Self {
         let files = Arc::new(OpenFiles::new(Arc::clone(&options.disk), options.dir.clone()));
-        Self { options, id, files }
+        Self { options, id, files, end_segments_at: AtomicU64::new(u64::MAX) }
+    }
+
+    /// Ends the active segment, and those after it, at this length if it is below the size of segments.
+    pub(crate) fn end_segments_at(&self, bytes: u64) {
+        // Relaxed, as below: a segment that ends a little later is one, too.
+        self.end_segments_at.store(bytes.max(u64::from(MIN_SEGMENT_BYTES)), Ordering::Relaxed);
+    }
+
+    /// Whether a segment of this length ends before it is full.
+    pub(crate) fn ends_segment(&self, bytes: u32) -> bool {
+        u64::from(bytes) >= self.end_segments_at.load(Ordering::Relaxed)
     }
 
     /// Whether the log is open read-only.

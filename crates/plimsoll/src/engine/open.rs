@@ -271,7 +271,7 @@ pub(crate) fn open_by(
     if let Some(follower) = &store.committer.follower {
         let _ = follower.learn.set(Arc::downgrade(&store.space) as _);
     }
-    store.committer.free_log_by(Arc::downgrade(&store.space) as _);
+    store.reader.index.free_log_by(Arc::downgrade(&store.space) as _);
     keyspace_commits::load(&store, replayed.last)?;
     cursor_commits::learn(&store.space, replayed.last)?;
     let sweeps = !store.options.background && store.options.sizes.sweeps_at_open;

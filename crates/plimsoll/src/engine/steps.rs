@@ -7,8 +7,8 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::engine::trim::{self, LogSpace};
-use crate::index::Horizon;
-use crate::txn::committer::{Committer, FreeLog};
+use crate::index::{FreeLog, Horizon};
+use crate::txn::committer::Committer;
 use crate::types::error::Result;
 use crate::types::retention::Retention;
 
@@ -36,7 +36,11 @@ pub(crate) fn free_log(space: &LogSpace) -> Result<()> {
     if !space.keeps() {
         return Ok(());
     }
-    let Some(until) = may_be_freed(space)? else { return Ok(()) };
+    let Some(until) = may_be_freed(space)? else {
+        space.file_log.end_segments_at(space.segment_bytes);
+        return Ok(());
+    };
+    space.file_log.end_segments_at(space.reader.index.segment_bytes());
     let _ = want_values_moved(space, until);
     flush_for_blobs(space, until);
     trim::free_if_idle(space, until)

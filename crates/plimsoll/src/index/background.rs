@@ -61,12 +61,24 @@ fn retry_after(failures: u32) -> Duration {
     RETRY_FIRST.saturating_mul(1 << failures.min(16).saturating_sub(1)).min(RETRY_MAX)
 }
 
+/// Frees what the log need not keep any more because the runs have changed. Members do so in turn, with what they promised each other.
+fn free_log(core: &Core) {
+    if core.context.duty.members().is_none() && !core.signals.is_closing() {
+        core.free_log();
+    }
+}
+
 fn start_flushing(core: &Arc<Core>) -> io::Result<Worker> {
     let (flushing, alarmed) = (Arc::clone(core), Arc::clone(core));
-    let mut failures = 0;
+    let (mut failures, mut freed_to) = (0, 0);
     let step = move |_| match flushing.flush_step() {
         Ok(progress) => {
             failures = 0;
+            // Writers flush, too.
+            let flushed = flushing.flushed.load(Ordering::Acquire);
+            if std::mem::replace(&mut freed_to, flushed) != flushed {
+                free_log(&flushing);
+            }
             if progress == Progress::Worked { Next::Again } else { Next::Rung }
         }
         Err(_) => {
@@ -80,10 +92,10 @@ fn start_flushing(core: &Arc<Core>) -> io::Result<Worker> {
 
 fn start_compacting(core: &Arc<Core>, compaction: &Arc<Compaction>) -> io::Result<Worker> {
     let (compaction, looked, alarmed) = (Arc::clone(compaction), Arc::clone(core), Arc::clone(core));
-    let (mut failures, mut priority, mut before) = (0, Priority::Due, 0);
+    let (mut failures, mut priority, mut before, mut freed_at) = (0, Priority::Due, 0, 0);
     let step = move |woken| {
         let bytes_in = looked.counters.bytes_in.load(Ordering::Relaxed);
-        let is_quiet = bytes_in - before < looked.context.memtable_limit_bytes() / TRICKLE_PART;
+        let is_quiet = bytes_in - before < looked.memtable_limit_bytes() / TRICKLE_PART;
         priority = match woken {
             Woken::Again => priority,
             Woken::TimedOut if is_quiet && failures == 0 => Priority::Settle,
@@ -93,6 +105,10 @@ fn start_compacting(core: &Arc<Core>, compaction: &Arc<Compaction>) -> io::Resul
         match compaction.step_for(priority) {
             Ok(progress) => {
                 failures = 0;
+                let compactions = looked.counters.compactions.load(Ordering::Relaxed);
+                if std::mem::replace(&mut freed_at, compactions) != compactions {
+                    free_log(&looked);
+                }
                 match progress {
                     Progress::Worked => Next::Again,
                     Progress::Idle if priority == Priority::Due => Next::Within(SETTLE_AFTER),

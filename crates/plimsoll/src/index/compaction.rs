@@ -106,15 +106,26 @@ impl Jobs {
                 }
             }
         }
-        for (at, pair) in view.runs.windows(2).enumerate() {
-            shapes[at].fused = pair[0].min_glsn() == pair[1].max_glsn();
+        for (shape, run) in shapes.iter_mut().zip(&view.runs).rev().skip(1) {
+            shape.superseding_bytes = run.superseding_bytes();
+        }
+        let mut youngest_behind = Glsn::NONE;
+        for (shape, run) in shapes.iter_mut().zip(&view.runs).rev() {
+            shape.fused = run.min_glsn() <= youngest_behind;
+            youngest_behind = youngest_behind.max(run.max_glsn());
         }
         shapes
     }
 
     fn shapes(&self, runs: &[Arc<Run>]) -> Vec<RunShape> {
         let clearance = Clearance::default();
-        let shape = |run: &Arc<Run>| RunShape { bytes: run.bytes(), clearance, busy: self.is_busy(run), fused: false };
+        let shape = |run: &Arc<Run>| RunShape {
+            bytes: run.bytes(),
+            superseding_bytes: 0,
+            clearance,
+            busy: self.is_busy(run),
+            fused: false,
+        };
         runs.iter().map(shape).collect()
     }
 }
@@ -297,7 +308,7 @@ impl Compaction {
             let view = self.core.view();
             let free = view.runs.iter().take_while(|run| !jobs.is_busy(run)).count();
             if free >= PILED_UP
-                && let Some(plan) = choose(&jobs.current_shapes(&view), FAN_IN, Priority::Due)
+                && let Some(plan) = choose(&jobs.current_shapes(&view), FAN_IN, Priority::Due, u64::MAX)
             {
                 let task = current_task(&view, plan, Priority::Due);
                 jobs.slots[1].job = Some(Job::new(&self.core, &jobs.slots[1].set_aside, task));
@@ -309,9 +320,10 @@ impl Compaction {
     fn task(&self, jobs: &Jobs, priority: Priority) -> Option<Task> {
         let view = self.core.view();
         let merge = |priority| {
-            let current = choose(&jobs.current_shapes(&view), FAN_IN, priority);
+            let current = choose(&jobs.current_shapes(&view), FAN_IN, priority, self.core.superseded_max());
             current.map(|plan| current_task(&view, plan, priority)).or_else(|| {
-                choose(&jobs.shapes(&view.history), FAN_IN, priority).map(|plan| history_task(&view, plan, priority))
+                choose(&jobs.shapes(&view.history), FAN_IN, priority, u64::MAX)
+                    .map(|plan| history_task(&view, plan, priority))
             })
         };
         match priority {

@@ -7,13 +7,14 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::io::ErrorKind;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_memory::budget::{Backing, Budget, Kind, Lease};
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
+use crate::index::alignment::Alignment;
 use crate::index::blobs::Blobs;
 use crate::index::counters::Counters;
 use crate::index::debt::Debt;
@@ -25,8 +26,9 @@ use crate::index::output::OUTPUT_CHUNKS;
 use crate::index::seat::Seats;
 use crate::index::signals::Signals;
 use crate::index::source::{Memtable, Run};
+use crate::index::space::Space;
 use crate::index::view::{Content, View, depth, newest_in};
-use crate::index::{Context, Horizon};
+use crate::index::{Context, FreeLog, Horizon};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::lock;
 
@@ -54,6 +56,8 @@ pub(crate) struct Core {
     replacing: Mutex<()>,
     pub(crate) seats: Arc<Seats>,
     pub(crate) gaps: Arc<Gaps>,
+    pub(crate) space: Space,
+    pub(crate) alignment: Alignment,
     pub(crate) signals: Signals,
     pub(crate) counters: Counters,
     /// The runs held everything up to this GLSN when the index was opened: replayed versions up to it are skipped.
@@ -61,6 +65,8 @@ pub(crate) struct Core {
     /// The boundary of the source that was flushed last.
     pub(crate) flushed: AtomicU64,
     pub(crate) blobs: Arc<Blobs>,
+    /// Frees the log; set when the store is open.
+    pub(crate) free_log: OnceLock<Weak<dyn FreeLog>>,
     /// Held while this process tries to become the keeper.
     pub(crate) keeping: Mutex<()>,
 }
@@ -148,6 +154,8 @@ impl Core {
             limits,
             gaps: Arc::clone(&gaps),
         };
+        let space = Space::default();
+        space.note_runs(&view.runs);
         if context.duty.may_write() {
             let named: BTreeSet<u64> = view.infos().filter_map(run_of).collect();
             files.sweep(&files.names()?, head.number, |run| named.contains(&run))?;
@@ -167,15 +175,35 @@ impl Core {
             replacing: Mutex::new(()),
             seats,
             gaps,
+            space,
+            alignment: Alignment::default(),
             signals: Signals::default(),
             counters: Counters::default(),
             blobs: Arc::default(),
+            free_log: OnceLock::new(),
             keeping: Mutex::new(()),
             context,
             horizon,
             files,
             held,
         })
+    }
+
+    /// Bytes at which a memtable is flushed.
+    pub(crate) fn memtable_limit_bytes(&self) -> u64 {
+        self.context.memtable_limit_bytes(&self.space)
+    }
+
+    /// Percent of what is live that may be superseded in the runs.
+    pub(crate) fn superseded_max(&self) -> u64 {
+        self.space.superseded_max(self.context.budget.limit_bytes())
+    }
+
+    /// Frees what can be freed of the log.
+    pub(crate) fn free_log(&self) {
+        if let Some(free_log) = self.free_log.get().and_then(Weak::upgrade) {
+            free_log.free_log();
+        }
     }
 
     /// The sources as they are now, to be kept.
@@ -278,6 +306,7 @@ impl Core {
                 view.set = set;
             }
             view.newest_in_runs = newest_in(&change.runs);
+            self.space.note_runs(&change.runs);
             view.runs = change.runs;
             view.depth = depth;
             view.history = change.history;

@@ -36,6 +36,9 @@ const RESERVE_BYTES: u64 = 96 << 10;
 /// The gap that an opening leaves in the ids of runs, which have 64 bits.
 const GAP_BITS: u32 = 32;
 
+/// Under budgets from here on a few descriptions more do not count.
+const PLENTY_BYTES: u64 = 64 << 20;
+
 /// The part of the reserve that is kept for flushes.
 const FLUSH_RESERVE_BYTES: u64 = 64 << 10;
 
@@ -51,6 +54,7 @@ pub(crate) struct Files {
     log: Arc<dyn Log>,
     duty: Duty,
     next_run: AtomicU64,
+    budget: Budget,
     metadata: Mutex<Metadata>,
     /// Obsolete files that were not removed because another member was reading all files.
     left: Mutex<Vec<u64>>,
@@ -116,6 +120,7 @@ impl Files {
             log: Arc::clone(&context.log),
             duty: context.duty.clone(),
             next_run: AtomicU64::new(next),
+            budget: context.budget.clone(),
             metadata: Mutex::new(Metadata { lease, used_bytes: 0 }),
             left: Mutex::default(),
         }))
@@ -224,6 +229,15 @@ impl Files {
     /// The budget has no room.
     pub(crate) fn fill_reserve(&self) -> Result<(), OutOfBudget> {
         self.metadata().make_room(0, RESERVE_BYTES)
+    }
+
+    /// Whether a table may be cut that is not full: its description takes memory.
+    pub(crate) fn may_cut(&self) -> bool {
+        let has_reserve = || {
+            let metadata = self.metadata();
+            metadata.lease.bytes() >= metadata.used_bytes + FLUSH_RESERVE_BYTES
+        };
+        (self.budget.limit_bytes() >= PLENTY_BYTES || self.pool.has_free_memory()) && has_reserve()
     }
 
     fn open_kept(&self, info: TableInfo, guard: Arc<FileGuard>) -> Result<Member> {

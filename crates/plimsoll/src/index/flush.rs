@@ -14,6 +14,7 @@ use crate::index::output::Output;
 use crate::index::run::warmth::Warmth;
 use crate::index::source::{Memtable, Run};
 use crate::index::split::{Disposition, Inputs, Nowhere, Splitter};
+use crate::index::superseding::Sample;
 use crate::index::view::{Closed, Content};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
@@ -101,7 +102,14 @@ impl Core {
     /// Writes the versions that are younger than `in_runs`.
     fn write_memtable(&self, set_aside: &SetAside, memtable: &Memtable, in_runs: Glsn) -> Result<Flushed> {
         let output = || Output::new(&self.files, &set_aside.budget, self.context.table_bytes, Reserve::Whole);
-        let (mut current, mut history) = (output(), output());
+        let (bytes, view) = (memtable.map().used_bytes(), self.view());
+        let superseding = superseding_bytes(memtable, &view.runs);
+        self.space.note_flush(bytes, superseding);
+        let cuts = match self.space.is_written_over() {
+            true => self.alignment.cuts(&view.runs, bytes, self.context.table_bytes),
+            false => Vec::new(),
+        };
+        let (mut current, mut history) = (output().cut_before(cuts), output());
         let mut splitter = Splitter::new(Inputs::Current { oldest: false }, false);
         let warmth = if memtable.is_read() { Warmth::Read } else { Warmth::Unread };
         let mut at = memtable.map().first();
@@ -121,11 +129,26 @@ impl Core {
         }
         let ((current, current_bytes), (history, history_bytes)) = (current.finish()?, history.finish()?);
         let run = |members: Vec<_>| (!members.is_empty()).then(|| Arc::new(Run::new(members)));
+        let current = run(current);
+        if let Some(run) = &current {
+            let superseding = u128::from(superseding) * u128::from(run.bytes()) / u128::from(bytes.max(1));
+            run.supersedes(superseding as u64);
+        }
         Ok(Flushed {
-            runs: run(current).into_iter().collect(),
+            runs: current.into_iter().collect(),
             history: run(history),
             limits: splitter.limits,
             written_bytes: current_bytes + history_bytes,
         })
     }
+}
+
+/// Bytes of a memtable that supersede what older runs hold, about.
+fn superseding_bytes(memtable: &Memtable, older: &[Arc<Run>]) -> u64 {
+    let mut sample = Sample::default();
+    memtable.map().estimate((b"", u64::MAX), None, |entry| {
+        sample.add(entry.key);
+        0.0
+    });
+    sample.superseding_bytes(memtable.map().used_bytes(), older)
 }

@@ -1,13 +1,20 @@
 //! A merge job: what it reads, how it goes on piece by piece, and how its outputs take the place of its inputs.
 //!
 //! `split` decides where each version goes. Tables that overlap with no other input, and need no change, are linked instead of rewritten.
+//!
+//! A job that drops what was superseded frees its inputs part by part: wherever no input table reaches over a key, what was written up to
+//! there takes the place of the tables that were read up to there. So it never takes as much of the disk as its inputs. If it ends early,
+//! the oldest of its runs holds versions that are younger than some of the others, though of no key that these hold; such runs are merged
+//! before others are (`policy`), and meanwhile every key's versions are in order.
 
 use std::sync::{Arc, Weak};
 
 use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Touch;
 
 use crate::borders::{Border, hit};
+use crate::index::alignment;
 use crate::index::core::{Change, Core, SetAside};
 use crate::index::counters::Counters;
 use crate::index::files::Reserve;
@@ -35,6 +42,17 @@ const SMALL_PART: u64 = 8;
 /// Small tables that overlap with nothing are linked like others. A job with more of them than this writes them together with their
 /// neighbours, because each costs a file and a description in memory. A full compaction always does.
 const SMALL_MAX: usize = 64;
+
+/// A job installs what it has done when it has read this part of its inputs (a divisor).
+const PARTS: u64 = 10;
+
+/// Tables of the oldest run are this part of it (a divisor), within bounds: the full size, and this part of it.
+const OLDEST_TABLES: u64 = alignment::PARTS as u64;
+const LEAST_TABLE_PART: u64 = 16;
+
+/// Where they are aligned, they may grow to this many times that size, and are no smaller than this part of it (a divisor).
+const ALIGNED_TABLES: u64 = 2;
+const ALIGNED_LEAST_PART: u64 = 4;
 
 /// The most keyspaces of one table whose horizon is looked up; a table that spans more is rewritten.
 const KEYSPACES_ASKED: u32 = 64;
@@ -70,8 +88,22 @@ pub(crate) struct Job {
     splitter: Splitter,
     relocator: Relocator,
     sweep: Sweep,
+    /// How many tables of each run are in the segments up to the current one.
+    passed: Vec<usize>,
     /// The segment after the current one.
     ahead: Option<Segment>,
+    set_aside: Budget,
+    /// Bytes and tables of the inputs.
+    input_bytes: u64,
+    input_tables: u64,
+    /// Bytes to be read until what is done is installed, and those that were read since it was.
+    part_bytes: u64,
+    read_bytes: u64,
+    /// Bytes of the output then, and the time.
+    written_bytes: u64,
+    since_nanos: u64,
+    /// A table of the output ends with a part if it has this many bytes.
+    part_least_bytes: u64,
     merge: Merge,
     /// The last key of the segment being merged.
     merging: Option<Vec<u8>>,
@@ -104,7 +136,7 @@ impl Core {
 }
 
 /// `all` with its adjacent `inputs` replaced by `output`.
-fn replace(all: &[Arc<Run>], inputs: &[Arc<Run>], output: Option<&Arc<Run>>) -> Vec<Arc<Run>> {
+fn replace(all: &[Arc<Run>], inputs: &[Arc<Run>], output: &[Arc<Run>]) -> Vec<Arc<Run>> {
     let is_input = |run: &Arc<Run>| inputs.iter().any(|input| Arc::ptr_eq(input, run));
     let start = all.iter().position(is_input).expect("a job's inputs stay until it ends");
     let newer = &all[..start];
@@ -117,9 +149,26 @@ impl Job {
     /// Begins a job.
     pub(crate) fn new(core: &Core, set_aside: &SetAside, task: Task) -> Self {
         let view = core.view();
-        let output = || Output::new(&core.files, &set_aside.budget, core.context.table_bytes, Reserve::Rest);
-        let feed = || Feed::Private(set_aside.budget.clone());
-        let cursor = |run: &Arc<Run>| Cursor::Run(Box::new(RunCursor::new(Arc::clone(run.tables()), feed())));
+        let full_bytes = core.context.table_bytes;
+        let input_bytes: u64 = task.runs.iter().map(|run| run.bytes()).sum();
+        let table_bytes = match task.inputs {
+            Inputs::Current { oldest: true } if core.files.may_cut() => {
+                // As far as it was estimated, what is superseded is not written.
+                let newer = &task.runs[..task.runs.len() - 1];
+                let output_bytes = input_bytes - newer.iter().map(|run| run.superseding_bytes()).sum::<u64>();
+                (output_bytes / OLDEST_TABLES).clamp(full_bytes / LEAST_TABLE_PART, full_bytes)
+            }
+            _ => full_bytes,
+        };
+        let cuts = match task.inputs {
+            Inputs::Current { .. } if core.space.is_written_over() => {
+                core.alignment.cuts(&view.runs, input_bytes, full_bytes)
+            }
+            _ => Vec::new(),
+        };
+        let part_least_bytes = table_bytes / ALIGNED_LEAST_PART;
+        let table_bytes = if cuts.is_empty() { table_bytes } else { (table_bytes * ALIGNED_TABLES).min(full_bytes) };
+        let output = || Output::new(&core.files, &set_aside.budget, table_bytes, Reserve::Rest);
         let horizon = match task.inputs {
             Inputs::Current { .. } => Glsn::NONE,
             Inputs::History => task.runs.iter().map(|run| core.horizon_of_run(run)).max().unwrap_or(Glsn::NONE),
@@ -139,12 +188,21 @@ impl Job {
             splitter: Splitter::new(task.inputs, task.runs.len() == view.history.len()),
             relocator: Relocator::new(core, &set_aside.budget, below),
             sweep: Sweep::new(task.runs.len()),
+            passed: vec![0; task.runs.len()],
             ahead: None,
-            merge: Merge::new(task.runs.iter().map(cursor).collect(), Direction::Forward),
+            set_aside: set_aside.budget.clone(),
+            input_bytes,
+            input_tables: task.runs.iter().map(|run| run.tables().len() as u64).sum(),
+            part_bytes: input_bytes / PARTS,
+            read_bytes: 0,
+            written_bytes: 0,
+            since_nanos: core.context.clock.monotonic_nanos(),
+            part_least_bytes,
+            merge: merge_of(&task.runs, &set_aside.budget),
             merging: None,
             waiting: None,
             linked_bytes: 0,
-            current: output(),
+            current: output().cut_before(cuts),
             history: output(),
             runs: task.runs,
             view: Arc::new(view.without_memtables(&core.context.budget)),
@@ -168,12 +226,90 @@ impl Job {
                 self.merge_on(core, &mut allowance)?;
                 continue;
             }
+            if self.may_install_part() {
+                self.install_part(core)?;
+            }
             let Some(segment) = self.ahead.take() else { return Ok(true) };
+            let passed = self.sweep.passed();
+            if let Segment::Cluster { .. } = segment {
+                let read = self.runs.iter().zip(self.passed.iter().zip(passed));
+                let bytes = |(run, (from, to)): (&Arc<Run>, (&usize, &usize))| -> u64 {
+                    run.tables()[*from..*to].iter().map(|table| table.info.bytes()).sum()
+                };
+                self.read_bytes += read.map(bytes).sum::<u64>();
+            }
+            self.passed.copy_from_slice(passed);
             self.ahead = self.next_segment();
             self.begin_segment(core, segment)?;
             allowance = allowance.saturating_sub(VERSION_COST_BYTES);
         }
         Ok(false)
+    }
+
+    /// Whether enough was read to install what was written. Only while all that was superseded is dropped and no value was moved: otherwise
+    /// the job frees little, and its other files would have to be named, too.
+    fn may_install_part(&self) -> bool {
+        let drops_all = !self.history.is_open() && self.history.done().is_empty() && self.relocator.is_idle();
+        let is_cut = self.current.open_bytes() == 0 || self.current.open_bytes() >= self.part_least_bytes;
+        matches!(self.inputs, Inputs::Current { .. })
+            && self.ahead.is_some()
+            && self.read_bytes >= self.part_bytes
+            && drops_all
+            && is_cut
+    }
+
+    /// Names what was written so far in place of what was read so far, and lets go of that. The oldest input takes the written tables.
+    fn install_part(&mut self, core: &Core) -> Result<()> {
+        hit(Border::PartInstalled);
+        self.current.cut()?;
+        let written = self.current.done();
+        let oldest = self.runs.len() - 1;
+        let mut runs = Vec::with_capacity(self.runs.len());
+        let mut passed = Vec::with_capacity(self.runs.len());
+        for (at, (run, from)) in self.runs.iter().zip(&self.passed).enumerate() {
+            let front = if at == oldest { written } else { &[] };
+            let rest = (*from..run.tables().len()).map(|table| run.member(table));
+            let members: Vec<_> = front.iter().cloned().chain(rest).collect();
+            if !members.is_empty() {
+                let rest = Run::new(members);
+                if at < oldest {
+                    // As much for its size as the whole run.
+                    let known = u128::from(run.superseding_bytes()) * u128::from(rest.bytes());
+                    rest.supersedes((known / u128::from(run.bytes().max(1))) as u64);
+                }
+                runs.push(Arc::new(rest));
+                passed.push(front.len());
+            }
+        }
+        let inputs = &self.runs;
+        core.install(self.term, |view| Change {
+            removed: inputs.clone(),
+            added: runs.clone(),
+            runs: replace(&view.runs, inputs, &runs),
+            history: view.history.clone(),
+            limits: self.splitter.limits.clone(),
+            checkpoint: None,
+            takes_closed: None,
+        })
+        .map_err(|(_, error)| error)?;
+        self.note_freed(core);
+        self.merge = merge_of(&runs, &self.set_aside);
+        self.sweep = Sweep::begin_at(passed.clone());
+        (self.runs, self.passed) = (runs, passed);
+        self.view = Arc::new(core.view().without_memtables(&core.context.budget));
+        core.blobs.job_reads(&self.view);
+        self.ahead = self.next_segment();
+        Ok(())
+    }
+
+    /// Tells how long it took to free what was read since the last time.
+    fn note_freed(&mut self, core: &Core) {
+        let (written, now) = (self.current.written_bytes(), core.context.clock.monotonic_nanos());
+        let freed = self.read_bytes.saturating_sub(written - self.written_bytes);
+        if freed > 0 {
+            core.space.note_freed(freed, now.saturating_sub(self.since_nanos));
+        }
+        (self.read_bytes, self.written_bytes, self.since_nanos) = (0, written, now);
     }
 
     fn begin_segment(&mut self, core: &Core, segment: Segment) -> Result<()> {
@@ -300,13 +436,20 @@ impl Job {
     /// Ends a job whose input is processed: the manifest names its outputs in place of its inputs. Returns the run of a history self.
     pub(crate) fn finish(mut self, core: &Core) -> Result<Option<Swept>> {
         self.relocator.finish()?;
+        let sample = self.current.take_sample();
         let (current, current_bytes) = self.current.finish()?;
         let (history, history_bytes) = self.history.finish()?;
         let run = |members: Vec<_>| (!members.is_empty()).then(|| Arc::new(Run::new(members)));
         let (current, history) = (run(current), run(history));
         let (inputs, runs) = (self.inputs, &self.runs);
+        if let (Inputs::Current { oldest: false }, Some(run)) = (inputs, &current) {
+            let view = core.view();
+            let is_last = |run: &Arc<Run>| runs.last().is_some_and(|last| Arc::ptr_eq(last, run));
+            let older = view.runs.iter().position(is_last).map_or(&[][..], |at| &view.runs[at + 1..]);
+            run.supersedes(sample.superseding_bytes(current_bytes, older));
+        }
         let installed = core.install(self.term, |view| {
-            let rest = |all: &[Arc<Run>], output: &Option<Arc<Run>>| replace(all, runs, output.as_ref());
+            let rest = |all: &[Arc<Run>], output: &Option<Arc<Run>>| replace(all, runs, output.as_slice());
             let (current_runs, history_runs) = match inputs {
                 Inputs::Current { .. } => {
                     (rest(&view.runs, &current), history.iter().chain(&view.history).cloned().collect())
@@ -331,13 +474,13 @@ impl Job {
                 self.relocator.hand_over();
             }
         }
-        let read_bytes = self.runs.iter().map(|run| run.bytes()).sum::<u64>() - self.linked_bytes;
+        let read_bytes = self.input_bytes - self.linked_bytes;
         Counters::add(&core.counters.compactions, 1);
         Counters::add(&core.counters.bytes_compaction_read, read_bytes);
         Counters::add(&core.counters.bytes_compaction_written, current_bytes + history_bytes);
         let tables = |runs: &mut dyn Iterator<Item = &Arc<Run>>| runs.map(|run| run.infos().count() as u64).sum();
         events::compacted(
-            || tables(&mut self.runs.iter()),
+            || self.input_tables,
             read_bytes,
             || tables(&mut current.iter().chain(&history)),
             current_bytes + history_bytes,
@@ -347,6 +490,14 @@ impl Job {
             _ => None,
         })
     }
+}
+
+fn merge_of(runs: &[Arc<Run>], budget: &Budget) -> Merge {
+    let cursor = |run: &Arc<Run>| {
+        let feed = Feed::Private(budget.clone());
+        Cursor::Run(Box::new(RunCursor::new(Arc::clone(run.tables()), feed)))
+    };
+    Merge::new(runs.iter().map(cursor).collect(), Direction::Forward)
 }
 
 fn is_small(core: &Core, info: &TableInfo) -> bool {

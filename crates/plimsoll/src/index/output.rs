@@ -1,5 +1,6 @@
 //! Writes a run: a sequence of tables, cut only between keys.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use plimsoll_memory::budget::Budget;
@@ -9,6 +10,7 @@ use crate::index::files::{FileGuard, Files, Member, Reserve};
 use crate::index::run::builder::TableBuilder;
 use crate::index::run::file::RunFileSink;
 use crate::index::run::warmth::Warmth;
+use crate::index::superseding::Sample;
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
 
@@ -26,6 +28,9 @@ pub(crate) struct Output {
     budget: Budget,
     table_bytes: u64,
     reserve: Reserve,
+    /// A table ends before each of these keys, so that it overlaps with fewer tables of other runs. Ascending; those behind the last key.
+    cuts: VecDeque<Vec<u8>>,
+    sample: Sample,
     open: Option<OpenTable>,
     done: Vec<Member>,
     written_bytes: u64,
@@ -45,15 +50,26 @@ impl Output {
             budget: budget.clone(),
             table_bytes,
             reserve,
+            cuts: VecDeque::new(),
+            sample: Sample::default(),
             open: None,
             done: Vec::new(),
             written_bytes: 0,
         }
     }
 
+    /// Ends a table before each of these keys, too; they ascend.
+    pub(crate) fn cut_before(mut self, keys: impl IntoIterator<Item = Vec<u8>>) -> Self {
+        self.cuts = keys.into_iter().collect();
+        self
+    }
+
     /// Adds a version: keys ascending, the versions of one key newest first. `starts_key`: it is the first of its key in this run.
     /// `warmth`: how it was accessed in its source.
     pub(crate) fn add(&mut self, version: &Version<'_>, starts_key: bool, warmth: Warmth) -> Result<()> {
+        if starts_key {
+            self.begin_key(version.key)?;
+        }
         if starts_key && self.open.as_ref().is_some_and(|open| open.is_full(self.table_bytes)) {
             hit(Border::TableFull);
             self.cut()?;
@@ -71,6 +87,16 @@ impl Output {
         Ok(())
     }
 
+    fn begin_key(&mut self, key: &[u8]) -> Result<()> {
+        self.sample.add(key);
+        let mut is_cut = false;
+        while self.cuts.front().is_some_and(|cut| &cut[..] <= key) {
+            self.cuts.pop_front();
+            is_cut = true;
+        }
+        if is_cut && self.files.may_cut() { self.cut() } else { Ok(()) }
+    }
+
     /// Adds an existing table unchanged; its keys come after all keys added before.
     pub(crate) fn link(&mut self, member: Member) -> Result<()> {
         self.cut()?;
@@ -83,7 +109,23 @@ impl Output {
         self.open.is_some()
     }
 
-    fn cut(&mut self) -> Result<()> {
+    /// Bytes of the table that is being written.
+    pub(crate) fn open_bytes(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| open.builder.bytes())
+    }
+
+    /// Bytes of the tables that are written.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+
+    /// The tables that are written.
+    pub(crate) fn done(&self) -> &[Member] {
+        &self.done
+    }
+
+    /// Ends the table that is being written, if there is one.
+    pub(crate) fn cut(&mut self) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
         let (sink, info) = open.builder.finish()?;
         let file = sink.finish()?;
@@ -91,6 +133,11 @@ impl Output {
         self.written_bytes += member.bytes();
         self.done.push(member);
         Ok(())
+    }
+
+    /// A sample of the keys that were added.
+    pub(crate) fn take_sample(&mut self) -> Sample {
+        std::mem::take(&mut self.sample)
     }
 
     /// Finishes the run: returns its tables, synced (their names are not), and the bytes written.

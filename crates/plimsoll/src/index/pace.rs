@@ -16,6 +16,7 @@ use crate::index::core::Core;
 use crate::index::debt::WAIT_MIN_NANOS;
 use crate::index::policy::Priority;
 use crate::index::stalls::Cause;
+use crate::index::view::Content;
 use crate::types::error::Result;
 use crate::types::lock::lock;
 
@@ -117,6 +118,12 @@ impl Core {
     fn pace(&self) -> Pace {
         let view = self.current_view();
         let mut pace = Pace { for_merges: nanos_for_runs(view.depth, view.runs.len()), for_flush: 0 };
+        let unflushed = view.closed.iter().filter_map(|closed| match &closed.content {
+            Content::Memtable(memtable) => Some(memtable),
+            Content::Adopted(_) => None,
+        });
+        let unflushed_bytes = unflushed.chain([&view.active]).map(|memtable| memtable.map().used_bytes()).sum();
+        pace.for_merges += self.space.nanos_per_byte(unflushed_bytes, self.context.budget.limit_bytes());
         if pace.for_merges > 0 && self.signals.last_error().is_some() {
             // Compaction cannot continue: waiting for it would not help.
             pace.for_merges = 0;
@@ -125,7 +132,7 @@ impl Core {
             let counters = &self.counters;
             let (spent, flushed) =
                 (counters.flush_nanos.load(Ordering::Relaxed), counters.bytes_flushed.load(Ordering::Relaxed));
-            let fill = view.active.map().used_bytes() as f64 / self.context.memtable_limit_bytes() as f64;
+            let fill = view.active.map().used_bytes() as f64 / self.memtable_limit_bytes() as f64;
             pace.for_flush = nanos_for_flush(spent, flushed, fill);
         }
         pace

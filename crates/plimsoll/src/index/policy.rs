@@ -6,6 +6,9 @@
 //! For a random load of n equal flushes each byte is rewritten about log8(n) times; tables that do not overlap
 //! are linked instead of rewritten (`compaction`).
 //!
+//! Where rows are written over, newer runs supersede what older ones hold; how much is estimated (`superseding`). Once it is a share of what is
+//! live, they are merged down to the oldest run, whatever their sizes: the share is smaller where the runs fit in memory (`space`).
+//!
 //! Deletions leave the current runs only in a merge with the oldest run. Where a table is mostly deletions, such a merge is due by what it
 //! gains, whatever the sizes of the runs: tables that do not overlap with the deletions are linked.
 
@@ -37,11 +40,13 @@ const SETTLED_RUNS: usize = 3;
 pub(crate) struct RunShape {
     /// Bytes of its tables, and of the rows that its deletions hide.
     pub(crate) bytes: u64,
+    /// Bytes of older runs that it supersedes, about.
+    pub(crate) superseding_bytes: u64,
     /// What a merge of it with all older runs gains.
     pub(crate) clearance: Clearance,
     /// Whether a compaction has it as an input already.
     pub(crate) busy: bool,
-    /// Whether it and the run behind it hold versions of the same transaction.
+    /// Whether a run behind it holds versions of the same transaction, or younger ones: then a merge of them has ended early.
     pub(crate) fused: bool,
 }
 
@@ -68,8 +73,9 @@ pub(crate) enum Priority {
 /// Neighbouring runs to merge: indexes into the runs, newest first.
 pub(crate) type Plan = Range<usize>;
 
-/// The runs to merge next, at most `fan_in` of them; `None` if nothing is due.
-pub(crate) fn choose(runs: &[RunShape], fan_in: usize, priority: Priority) -> Option<Plan> {
+/// The runs to merge next, at most `fan_in` of them; `None` if nothing is due. `superseded_max`: percent of what is live that may be superseded
+/// beside it.
+pub(crate) fn choose(runs: &[RunShape], fan_in: usize, priority: Priority, superseded_max: u64) -> Option<Plan> {
     // Runs older than a running merge wait for its result.
     let free = runs.iter().position(|run| run.busy).unwrap_or(runs.len());
     if runs[..free].iter().any(|run| run.fused) {
@@ -77,15 +83,29 @@ pub(crate) fn choose(runs: &[RunShape], fan_in: usize, priority: Priority) -> Op
     }
     let bytes: Vec<u64> = runs[..free].iter().map(|run| run.bytes).collect();
     let clearing = |part| if free == runs.len() { clearing(runs, fan_in, part) } else { None };
+    let superseding = || if free == runs.len() { superseding(runs, fan_in, superseded_max) } else { None };
     if bytes.len() < 2 {
         return if priority == Priority::All { None } else { clearing(1) };
     }
     match priority {
-        Priority::Due => due(&bytes, fan_in).or_else(|| clearing(1)),
-        Priority::Settle => due(&bytes, fan_in).or_else(|| clearing(CLEARED_PART)).or_else(|| settling(&bytes, fan_in)),
+        Priority::Due => superseding().or_else(|| due(&bytes, fan_in)).or_else(|| clearing(1)),
+        Priority::Settle => superseding()
+            .or_else(|| due(&bytes, fan_in))
+            .or_else(|| clearing(CLEARED_PART))
+            .or_else(|| settling(&bytes, fan_in)),
         // The newest first: the large old runs are rewritten once, at the end.
         Priority::All => Some(0..bytes.len().min(fan_in)),
     }
+}
+
+/// The longest merge down to the oldest run, if too much of the runs is superseded, and it frees at least half of that.
+fn superseding(runs: &[RunShape], fan_in: usize, superseded_max: u64) -> Option<Plan> {
+    let superseding = |runs: &[RunShape]| runs.iter().map(|run| run.superseding_bytes).sum::<u64>();
+    let superseded = superseding(runs);
+    let live = runs.iter().map(|run| run.bytes).sum::<u64>().saturating_sub(superseded);
+    let start = runs.len().saturating_sub(fan_in);
+    let is_due = superseded > 0 && superseded.saturating_mul(100) >= live.saturating_mul(superseded_max);
+    (is_due && 2 * superseding(&runs[start..]) >= superseded).then_some(start..runs.len())
 }
 
 /// The longest merge down to the oldest run that gains enough.
@@ -97,7 +117,8 @@ fn clearing(runs: &[RunShape], fan_in: usize, part: u64) -> Option<Plan> {
     (runs.len().saturating_sub(fan_in)..runs.len()).find(gains).map(|at| at..runs.len())
 }
 
-/// The runs of one transaction that was spilled more than once, newest first. They may hold copies of a version, which no other merge can
+/// The runs of one transaction that was spilled more than once, newest first, or those that a merge left which had installed a part. The first
+/// may hold copies of a version, which no other merge can
 /// tell apart, so they are merged into one before any other merge. The newest copies are always among the merged ones, so a deletion that
 /// leaves the current runs is never one that the same transaction took back.
 fn fused(runs: &[RunShape], fan_in: usize) -> Option<Plan> {
@@ -159,9 +180,15 @@ fn cheapest(bytes: &[u64], fan_in: usize) -> Plan {
 mod tests {
     use super::*;
 
+    /// More than there ever is.
+    const NEVER: u64 = u64::MAX;
+
     fn shapes(bytes: &[u64]) -> Vec<RunShape> {
         let clearance = Clearance::default();
-        bytes.iter().map(|&bytes| RunShape { bytes, clearance, busy: false, fused: false }).collect()
+        bytes
+            .iter()
+            .map(|&bytes| RunShape { bytes, superseding_bytes: 0, clearance, busy: false, fused: false })
+            .collect()
     }
 
     /// Flushes of the given sizes, with every due merge done at once. Returns the bytes rewritten per byte flushed, and the most runs.
@@ -170,7 +197,7 @@ mod tests {
         for size in sizes {
             runs.insert(0, size);
             flushed += size;
-            while let Some(plan) = choose(&shapes(&runs), fan_in, Priority::Due) {
+            while let Some(plan) = choose(&shapes(&runs), fan_in, Priority::Due, NEVER) {
                 assert!(plan.len() >= 2 && plan.len() <= fan_in, "{plan:?} of {runs:?}");
                 let merged: u64 = runs[plan.clone()].iter().sum();
                 rewritten += merged;
@@ -205,9 +232,9 @@ mod tests {
 
     #[test]
     fn what_is_merged_and_what_is_left_alone() {
-        let due = |bytes: &[u64]| choose(&shapes(bytes), 8, Priority::Due);
-        let settle = |bytes: &[u64]| choose(&shapes(bytes), 8, Priority::Settle);
-        let all = |bytes: &[u64]| choose(&shapes(bytes), 8, Priority::All);
+        let due = |bytes: &[u64]| choose(&shapes(bytes), 8, Priority::Due, NEVER);
+        let settle = |bytes: &[u64]| choose(&shapes(bytes), 8, Priority::Settle, NEVER);
+        let all = |bytes: &[u64]| choose(&shapes(bytes), 8, Priority::All, NEVER);
         assert_eq!(due(&[]), None);
         assert_eq!(due(&[1]), None);
         assert_eq!(due(&[1, 1, 1]), None);
@@ -228,7 +255,7 @@ mod tests {
         let plan = |bytes: &[u64], at: usize, cleared_bytes: u64, rewritten_bytes: u64, priority| {
             let mut runs = shapes(bytes);
             runs[at].clearance = Clearance { cleared_bytes, rewritten_bytes };
-            choose(&runs, 8, priority)
+            choose(&runs, 8, priority, NEVER)
         };
         use Priority::{All, Due, Settle};
         // A million deletions at the head of a queue, and far more rows behind it that are linked.
@@ -250,7 +277,22 @@ mod tests {
         let mut runs = shapes(&[190, 50_000]);
         runs[0].clearance = Clearance { cleared_bytes: 190, rewritten_bytes: 190 };
         runs[1].busy = true;
-        assert_eq!(choose(&runs, 8, Due), None);
+        assert_eq!(choose(&runs, 8, Due, NEVER), None);
+    }
+
+    #[test]
+    fn what_is_superseded_stays_below_a_share_of_what_is_live() {
+        let plan = |superseding: &[u64], superseded_max| {
+            let mut runs = shapes(&vec![10; superseding.len()]);
+            runs.push(RunShape { bytes: 100, ..runs[0] });
+            runs.iter_mut().zip(superseding).for_each(|(run, bytes)| run.superseding_bytes = *bytes);
+            choose(&runs, 4, Priority::Due, superseded_max)
+        };
+        assert_eq!(plan(&[10, 10, 10], 33), None, "30 of 100");
+        assert_eq!(plan(&[10, 10, 10], 30), Some(0..4));
+        assert_eq!(plan(&[0, 0, 0], 0), None, "rows of a load");
+        assert_eq!(plan(&[10, 0, 0, 10], 15), Some(1..5), "half of it is in reach");
+        assert_eq!(plan(&[10, 10, 0, 0, 10], 20), Some(1..5), "the newer runs are merged first");
     }
 
     #[test]
@@ -258,8 +300,8 @@ mod tests {
         let mut runs = shapes(&[1, 1, 1, 1, 90, 500, 1, 1, 1, 1]);
         runs[3..5].iter_mut().for_each(|run| run.fused = true);
         for priority in [Priority::Due, Priority::Settle, Priority::All] {
-            assert_eq!(choose(&runs, 8, priority), Some(3..6));
-            assert_eq!(choose(&runs, 2, priority), Some(3..5), "the newest of them first");
+            assert_eq!(choose(&runs, 8, priority, NEVER), Some(3..6));
+            assert_eq!(choose(&runs, 2, priority, NEVER), Some(3..5), "the newest of them first");
         }
     }
 
@@ -268,8 +310,8 @@ mod tests {
         let mut runs = shapes(&[1, 1, 1, 1, 50, 50]);
         runs[4].busy = true;
         runs[5].busy = true;
-        assert_eq!(choose(&runs, 4, Priority::Due), Some(0..4));
+        assert_eq!(choose(&runs, 4, Priority::Due, NEVER), Some(0..4));
         runs[1].busy = true;
-        assert_eq!(choose(&runs, 4, Priority::All), None);
+        assert_eq!(choose(&runs, 4, Priority::All, NEVER), None);
     }
 }

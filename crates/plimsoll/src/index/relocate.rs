@@ -74,6 +74,11 @@ impl Relocator {
         self.below
     }
 
+    /// Whether it has copied nothing.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.blob.is_none()
+    }
+
     /// Whether values of this entry are copied.
     pub(crate) fn wants(&self, glsn: Glsn) -> bool {
         glsn < self.below

@@ -104,13 +104,13 @@ impl Core {
 
     fn is_full(&self, bytes: usize) -> bool {
         let active = &self.current_view().active;
-        !active.is_empty() && active.map().used_bytes() + bytes as u64 > self.context.memtable_limit_bytes()
+        !active.is_empty() && active.map().used_bytes() + bytes as u64 > self.memtable_limit_bytes()
     }
 
     fn try_to_make_room(&self, bytes: usize, boundary: Glsn) -> Next<'_> {
         let mut writer = lock(&self.writer);
         let empty = writer.active.is_empty();
-        let full = writer.active.map().used_bytes() + bytes as u64 > self.context.memtable_limit_bytes();
+        let full = writer.active.map().used_bytes() + bytes as u64 > self.memtable_limit_bytes();
         // A read-only index cannot flush: the memtable grows as long as the budget allows.
         let refusal = match !full || empty || self.context.duty.is_read_only() {
             true => match self.reserve(&writer.active, bytes) {

@@ -1,7 +1,7 @@
 //! The sources of versions in memory and on disk: memtables, and runs together with the files that they keep.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind};
@@ -143,6 +143,8 @@ pub(crate) struct Run {
     min_glsn: Glsn,
     max_glsn: Glsn,
     min_pointer: Option<Glsn>,
+    /// Bytes that it supersedes in older runs, about, if that was estimated.
+    superseding_bytes: OnceLock<u64>,
 }
 
 impl Run {
@@ -157,6 +159,7 @@ impl Run {
             min_glsn: infos().map(|info| info.min_glsn).min().expect("a run is never empty"),
             max_glsn: infos().map(|info| info.max_glsn).max().expect("a run is never empty"),
             min_pointer: infos().filter_map(|info| info.min_pointer).min(),
+            superseding_bytes: OnceLock::new(),
             guards: members.iter().map(|member| Arc::clone(&member.guard)).collect(),
             tables: members.into_iter().map(|member| member.table).collect(),
         }
@@ -202,6 +205,16 @@ impl Run {
     /// Deletions among them.
     pub(crate) fn deletions(&self) -> u64 {
         self.deletions
+    }
+
+    /// It supersedes this many bytes in older runs, about. An estimate that is known stays.
+    pub(crate) fn supersedes(&self, bytes: u64) {
+        let _ = self.superseding_bytes.set(bytes);
+    }
+
+    /// Bytes that it supersedes in older runs, about; 0 if that is not known.
+    pub(crate) fn superseding_bytes(&self) -> u64 {
+        self.superseding_bytes.get().copied().unwrap_or(0)
     }
 
     /// Oldest commit in it.

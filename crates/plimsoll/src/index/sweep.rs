@@ -23,6 +23,16 @@ impl Sweep {
         Self { at: vec![0; inputs] }
     }
 
+    /// After the tables that were found before, the first one: how many of each run were passed.
+    pub(crate) fn begin_at(passed: Vec<usize>) -> Self {
+        Self { at: passed }
+    }
+
+    /// How many tables of each run are in the segments up to here.
+    pub(crate) fn passed(&self) -> &[usize] {
+        &self.at
+    }
+
     /// The next segment; `info` returns a table of a run, or `None` past the last one.
     pub(crate) fn next<'a>(&mut self, info: impl Fn(usize, usize) -> Option<&'a TableInfo>) -> Option<Segment> {
         let waiting = (0..self.at.len()).filter_map(|input| info(input, self.at[input]).map(|info| (input, info)));

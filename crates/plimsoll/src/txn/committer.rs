@@ -1,7 +1,7 @@
 //! The part of an open store that transactions use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex};
 
 use plimsoll_log::glsn::Glsn;
 
@@ -15,12 +15,6 @@ use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Result};
 use crate::types::lock::lock;
 use crate::types::options::Options;
-
-/// Frees the oldest segments of the log if no past versions are kept.
-pub(crate) trait FreeLog: Send + Sync {
-    /// Frees the segments that can be freed now and leaves the others for later calls.
-    fn free_log(&self);
-}
 
 /// Begins and commits the transactions of one open store.
 pub(crate) struct Committer {
@@ -36,7 +30,6 @@ pub(crate) struct Committer {
     floor: Mutex<()>,
     /// Bytes committed since the last attempt to free log segments.
     bytes_since_free: AtomicU64,
-    free_log: OnceLock<Weak<dyn FreeLog>>,
 }
 
 impl Committer {
@@ -48,13 +41,8 @@ impl Committer {
         follower: Option<Arc<Follower>>,
     ) -> Self {
         let wakers = Arc::new(DurableWakers::new(&reader.log, options.background));
-        let (floor, bytes_since_free, free_log) = (Mutex::new(()), AtomicU64::new(0), OnceLock::new());
-        Self { reader, sequencer, patience, options, follower, wakers, floor, bytes_since_free, free_log }
-    }
-
-    /// Sets the callback that frees the log.
-    pub(crate) fn free_log_by(&self, free_log: Weak<dyn FreeLog>) {
-        let _ = self.free_log.set(free_log);
+        let (floor, bytes_since_free) = (Mutex::new(()), AtomicU64::new(0));
+        Self { reader, sequencer, patience, options, follower, wakers, floor, bytes_since_free }
     }
 
     /// Returns an error if the store cannot be written.
@@ -151,9 +139,7 @@ impl Committer {
         let segment = self.options.segment_limit_bytes();
         if self.bytes_since_free.fetch_add(bytes, Ordering::Relaxed) + bytes >= segment {
             self.bytes_since_free.store(0, Ordering::Relaxed);
-            if let Some(free_log) = self.free_log.get().and_then(Weak::upgrade) {
-                free_log.free_log();
-            }
+            self.reader.index.free_log();
         }
     }
 }

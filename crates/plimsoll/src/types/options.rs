@@ -266,7 +266,8 @@ impl Options {
         self
     }
 
-    /// Size of a log segment in bytes, 64 KiB to 1 GiB; 64 MiB by default.
+    /// Maximum size of a log segment in bytes, 64 KiB to 1 GiB; 64 MiB by default. Where the log is freed, segments end from 16 MiB on while the
+    /// index is small.
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
         self.segment_bytes = Some(bytes);
         self

@@ -187,8 +187,13 @@ impl Core {
             Due::Nothing => Progress::Idle,
             Due::Flush => self.close_memtable(),
             Due::Seal { from_bytes } => {
+                // Blob files that its records name are freed with it.
+                let from_bytes = if context.log.active_blob_bytes() >= from_bytes { 0 } else { from_bytes };
                 // On failure the segment stays unsealed and the next open reads all of it; a poisoned log reports its error to commits.
                 let _ = context.log.seal_from(from_bytes);
+                if context.members.is_none() {
+                    context.index.free_log();
+                }
                 Progress::Worked
             }
         }

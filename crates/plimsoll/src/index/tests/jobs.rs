@@ -415,8 +415,8 @@ fn while_a_large_merge_is_under_way_newer_runs_are_merged_by_a_small_one() {
     }
     let due = |world: &World| world.index().compaction.step_for(crate::index::policy::Priority::Due).unwrap();
     assert_eq!(due(&world), Progress::Worked);
-    for _ in 0..4 {
-        scattered(&mut world, 1000);
+    for keys in [1000, 1000, 1000, 1500] {
+        scattered(&mut world, keys);
     }
     assert_eq!(world.index().stats().compactions, 0);
     while world.index().stats().compactions == 0 {
@@ -426,6 +426,65 @@ fn while_a_large_merge_is_under_way_newer_runs_are_merged_by_a_small_one() {
     while due(&world) == Progress::Worked {}
     assert_eq!(world.index().stats().runs.len(), 2);
     world.check_visible();
+    assert_eq!(world.problems(), [""; 0]);
+}
+
+/// A world with two runs of the same 40,000 keys: the older one alone, then both.
+fn written_over() -> (World, u64, u64) {
+    let mut world = world(FLUSHED);
+    world.flush_keys(LATEST, 0..40_000, Some(&[1; 200]));
+    let before = bytes_of_runs(&world);
+    world.flush_keys(LATEST, 0..40_000, Some(&[2; 200]));
+    world.latest_only();
+    let both = bytes_of_runs(&world);
+    (world, before, both)
+}
+
+fn bytes_of_runs(world: &World) -> u64 {
+    let names = world.run_files();
+    names.iter().map(|name| world.disk.entry(&dir().join(name)).unwrap().unwrap().len).sum()
+}
+
+fn step(world: &World) -> Progress {
+    world.index().compaction.step_for(crate::index::policy::Priority::Due).unwrap()
+}
+
+#[test]
+fn a_merge_of_what_was_written_over_frees_its_inputs_part_by_part() {
+    let (mut world, before, both) = written_over();
+    assert_eq!(world.index().stats().runs.len(), 2);
+    let mut peak = both;
+    while world.index().stats().compactions == 0 {
+        assert_eq!(step(&world), Progress::Worked, "two runs of the same keys are due");
+        peak = peak.max(bytes_of_runs(&world));
+    }
+    assert!(peak - both < before / 3, "{before} and {both} bytes, {peak} at the most");
+    assert_eq!(world.index().stats().runs.len(), 1);
+    let after = bytes_of_runs(&world);
+    assert!(after < before + before / 8, "{before} bytes, {after} afterwards");
+    world.check_all();
+    assert_eq!(world.problems(), [""; 0]);
+}
+
+#[test]
+fn a_merge_that_ends_early_leaves_every_key_in_order_and_is_done_first_after_it() {
+    let (mut world, _, both) = written_over();
+    while bytes_of_runs(&world) >= both || world.named_files() != world.run_files() {
+        assert_eq!(step(&world), Progress::Worked);
+        assert_eq!(world.index().stats().compactions, 0, "it has installed a part");
+    }
+    world.open().unwrap();
+    assert_eq!(world.index().stats().runs.len(), 2);
+    world.check_all();
+    assert_eq!(world.problems(), [""; 0]);
+    let first = world.view().runs[0].min_glsn();
+    assert!(first <= world.view().runs[1].max_glsn());
+    world.flush_keys(LATEST, 50_000..50_010, Some(&[3; 200]));
+    while world.index().stats().compactions == 0 {
+        assert_eq!(step(&world), Progress::Worked);
+    }
+    assert_eq!(world.index().stats().runs.len(), 2, "the two that were left, without the new one");
+    world.check_all();
     assert_eq!(world.problems(), [""; 0]);
 }
 
