@@ -130,6 +130,8 @@ fn nothing_is_written_where_nothing_changed_and_what_was_deleted_is_written_agai
     assert_eq!(warm_image(STORE, &world.options()).unwrap().segments, 0);
     world.pass_an_interval(&db);
     assert_eq!(db.stats().warm.segments_written, 2 * first.segments_written);
+    // Merges may have moved pages since the first one.
+    let bytes = db.stats().warm.bytes_written - first.bytes_written;
     read_hot(&db, &keyspace, 0);
     let written = db.stats().warm.segments_written;
     db.close().unwrap();

@@ -69,10 +69,11 @@ pub(crate) fn read_active(
         report.cut = Some(cut);
     }
     let is_known = |known: Position| (known.glsn.next(), known.chain) == (outcome.next, outcome.chain);
-    // A store that was closed needs no write. At the border of two blocks the buffer does not hold the one before.
+    // A store that was closed needs no write, nor does a segment without a record behind all that is known. At the border of two blocks the
+    // buffer does not hold the one before.
     let left_as_found = may_cut
         && report.cut.is_none()
-        && known >= header.first
+        && known.next() >= header.first
         && options.known.is_some_and(is_known)
         && !(outcome.end as usize).is_multiple_of(BLOCK_BYTES);
     if left_as_found {
