@@ -156,8 +156,8 @@ pub(crate) trait Horizon: Send + Sync {
 
 /// Frees the oldest segments of the log if no past versions are kept.
 pub(crate) trait FreeLog: Send + Sync {
-    /// Frees the segments that can be freed now and leaves the others for later calls.
-    fn free_log(&self);
+    /// Frees the segments that can be freed now and leaves the others for later calls. `may_flush`: the memtable may be closed for that.
+    fn free_log(&self, may_flush: bool);
 }
 
 /// The outcome of one step of background work.
@@ -433,7 +433,7 @@ impl Index {
 
     /// Frees what can be freed of the log.
     pub(crate) fn free_log(&self) {
-        self.core.free_log();
+        self.core.free_log(true);
     }
 
     /// Bytes at which a memtable is full.

@@ -173,7 +173,12 @@ fn make_room(log: &OpenLog, order: &mut Order, sizes: &DraftSizes, blobs: usize)
             let limit_bytes = order.limit().saturating_sub(head - sizes.body_bytes as u64);
             return Err(LogError::TooLarge { bytes: sizes.body_bytes as u64, limit_bytes });
         }
-        roll_to_new_segment(log, order, seal)?;
+        let rolled = roll_to_new_segment(log, order, seal);
+        if rolled.is_err() && fits && ends_early && log.durability.group.check().is_ok() {
+            // Without room for the next one it stays, as it need not end.
+            return make_room_here(log, order, sizes, blobs, bound).map(|()| (start, bound));
+        }
+        rolled?;
     }
 }
 

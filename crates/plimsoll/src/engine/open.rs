@@ -271,7 +271,6 @@ pub(crate) fn open_by(
     if let Some(follower) = &store.committer.follower {
         let _ = follower.learn.set(Arc::downgrade(&store.space) as _);
     }
-    store.reader.index.free_log_by(Arc::downgrade(&store.space) as _);
     keyspace_commits::load(&store, replayed.last)?;
     cursor_commits::learn(&store.space, replayed.last)?;
     let sweeps = !store.options.background && store.options.sizes.sweeps_at_open;
@@ -284,6 +283,8 @@ pub(crate) fn open_by(
         remove_folder(&*store.options.disk, &path.join(INDEX_OLD))?;
     }
     let _ = store.catalog.horizon.ready.set(());
+    // Not before it is known what the log is kept for: the index has threads already.
+    store.reader.index.free_log_by(Arc::downgrade(&store.space) as _);
     if let (Some(joining), Some(membership)) = (&joining, &store.membership) {
         let checkpoint = store.reader.index.checkpoint().glsn.min(checkpoint);
         joining.end(path, store.committer.sequencer.visible(), checkpoint, store.reader.index.manifest_number())?;

@@ -33,6 +33,10 @@ pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
 
 /// Trims the log, unless a keyspace keeps everything or a user's stream prevents it. A keyspace that was never written to has nothing to keep.
 pub(crate) fn free_log(space: &LogSpace) -> Result<()> {
+    free(space, true)
+}
+
+fn free(space: &LogSpace, may_flush: bool) -> Result<()> {
     if !space.keeps() {
         return Ok(());
     }
@@ -42,7 +46,9 @@ pub(crate) fn free_log(space: &LogSpace) -> Result<()> {
     };
     space.file_log.end_segments_at(space.reader.index.segment_bytes());
     let _ = want_values_moved(space, until);
-    flush_for_blobs(space, until);
+    if may_flush {
+        flush_for_blobs(space, until);
+    }
     trim::free_if_idle(space, until)
 }
 
@@ -103,8 +109,8 @@ fn was_written_to(space: &LogSpace, keyspace: u32) -> Result<bool> {
 }
 
 impl FreeLog for LogSpace {
-    fn free_log(&self) {
+    fn free_log(&self, may_flush: bool) {
         // A segment that could not be freed now is freed later; the commit itself is done.
-        let _ = free_log(self);
+        let _ = free(self, may_flush);
     }
 }

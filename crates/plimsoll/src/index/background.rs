@@ -64,7 +64,8 @@ fn retry_after(failures: u32) -> Duration {
 /// Frees what the log need not keep any more because the runs have changed. Members do so in turn, with what they promised each other.
 fn free_log(core: &Core) {
     if core.context.duty.members().is_none() && !core.signals.is_closing() {
-        core.free_log();
+        // A flush is not to cause the next one.
+        core.free_log(false);
     }
 }
 

@@ -199,10 +199,10 @@ impl Core {
         self.space.superseded_max(self.context.budget.limit_bytes())
     }
 
-    /// Frees what can be freed of the log.
-    pub(crate) fn free_log(&self) {
+    /// Frees what can be freed of the log; closes the memtable for that if it may.
+    pub(crate) fn free_log(&self, may_flush: bool) {
         if let Some(free_log) = self.free_log.get().and_then(Weak::upgrade) {
-            free_log.free_log();
+            free_log.free_log(may_flush);
         }
     }
 

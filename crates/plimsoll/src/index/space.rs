@@ -66,7 +66,8 @@ impl Space {
     pub(crate) fn note_freed(&self, bytes: u64, nanos: u64) {
         if let Some(cost) = nanos.saturating_mul(1024).checked_div(bytes) {
             let before = self.free_cost.load(Ordering::Relaxed);
-            let mean = if before == 0 { cost } else { (3 * before + cost) / 4 };
+            // One part of a merge may free next to nothing: it is not to outweigh all others.
+            let mean = if before == 0 { cost } else { before - before / 4 + cost.min(before.saturating_mul(8)) / 4 };
             self.free_cost.store(mean.max(1), Ordering::Relaxed);
         }
     }
