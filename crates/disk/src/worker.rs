@@ -24,6 +24,8 @@ pub mod sleeps {
     use std::sync::{Mutex, MutexGuard, PoisonError};
     use std::time::Duration;
 
+    use crate::fork;
+
     static SLEEPS: Mutex<BTreeMap<String, Duration>> = Mutex::new(BTreeMap::new());
 
     fn sleeps() -> MutexGuard<'static, BTreeMap<String, Duration>> {
@@ -37,16 +39,20 @@ pub mod sleeps {
 
     /// The calling thread is about to sleep for so long.
     pub(crate) fn note(time: Duration) {
+        // A child that is forked meanwhile would find it locked.
+        let _no_fork = fork::none_meanwhile();
         sleeps().insert(here(), time);
     }
 
     /// The calling thread ends.
     pub(super) fn end() {
+        let _no_fork = fork::none_meanwhile();
         sleeps().remove(&here());
     }
 
     /// The sleep of each thread that has a limit to it, by its name.
     pub fn all() -> Vec<(String, Duration)> {
+        let _no_fork = fork::none_meanwhile();
         sleeps().iter().map(|(name, time)| (name.clone(), *time)).collect()
     }
 }

@@ -130,13 +130,15 @@ fn nothing_is_written_where_nothing_changed_and_what_was_deleted_is_written_agai
     assert_eq!(warm_image(STORE, &world.options()).unwrap().segments, 0);
     world.pass_an_interval(&db);
     assert_eq!(db.stats().warm.segments_written, 2 * first.segments_written);
-    // Merges may have moved pages since the first one.
-    let bytes = db.stats().warm.bytes_written - first.bytes_written;
+    // Read again, they become rows. What is in the image then is left as it is by closing.
     read_hot(&db, &keyspace, 0);
+    world.pass_an_interval(&db);
+    let before = warm_image(STORE, &world.options()).unwrap();
+    assert_eq!(before.segments, first.segments_written);
     let written = db.stats().warm.segments_written;
     db.close().unwrap();
     let image = warm_image(STORE, &world.options()).unwrap();
-    assert_eq!((image.segments, image.bytes), (first.segments_written, bytes), "written: {written}");
+    assert_eq!((image.segments, image.bytes), (before.segments, before.bytes), "written: {written}");
     assert!(image.pages > 50 && image.problem.is_none() && image.newest_glsn > 0, "{image:?}");
     assert_warm(&world, 0);
 }
