@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from plimsoll.zodb import PlimsollStorage
+from plimsoll.zodb import PlimsollStorage, _shared
+from zope.testing import setupstack
+
+_remove = setupstack.rmtree
+
+
+def _close_and_remove(path: str) -> None:
+    """Removes the folder of a case. Some leave a database open in it, whose store merges in the background."""
+    for store in list(_shared._stores.values()):
+        if os.path.realpath(store.path).startswith(os.path.realpath(path) + os.sep):
+            store.db.close()
+    _remove(path)
+
+
+setupstack.rmtree = _close_and_remove
 
 
 class History:
