@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::budget::{Budget, Kind, Lease};
 use crate::reserved::Reserved;
 
-/// Newcomers are counted by the hashes of one in so many of them: a count of all would be written by every thread.
+/// One newcomer in this many is counted, chosen by its hash: a count of all would be written by every thread.
 const NEWCOMERS_A_COUNT: u64 = 64;
 
-/// Newcomers of a generation take one part in so many of the slots. Beyond a half, slots without a known key would be too few for a generation to end.
+/// A generation ends when its newcomers have taken this part of the slots (a divisor). With more than a half of them, too few slots would be
+/// without a known key, and no generation would end.
 const GENERATION_PART: u64 = 4;
 
 /// A table of the generations in which keys were seen last.
@@ -31,7 +32,7 @@ pub struct Doorkeeper {
 }
 
 impl Doorkeeper {
-    /// A doorkeeper of so many slots, each a byte of `budget`; `None` if there is no memory for it.
+    /// A doorkeeper with `slots` slots, each a byte of `budget`; `None` if there is no memory for it.
     pub fn new(budget: &Budget, slots: u64) -> Option<Self> {
         let slots = usize::try_from(slots).ok()?.clamp(1, u32::MAX as usize);
         let lease = budget.lease(Kind::Objects, slots as u64).ok()?;

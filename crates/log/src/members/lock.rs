@@ -76,7 +76,7 @@ impl MemberLock {
             }
             let seen = words[self.places.bell].load(Ordering::SeqCst);
             words[self.places.waiters].fetch_add(1, Ordering::SeqCst);
-            // Again, now that whoever makes it needless sees a waiter.
+            // Asked again: a member that makes it needless from here on sees a waiter, and wakes it.
             let got = if is_needless() { Ok(false) } else { self.file.try_lock() };
             if let Ok(false) = got
                 && !is_needless()

@@ -3,7 +3,7 @@
 //! Laws:
 //! 1. What is kept holds nothing of the index: no tables, no pages, no memtables.
 //! 2. It is charged for as long as it is kept, and is no more than [`KEPT_BYTES_MAX`] in each of [`PARTS`] parts.
-//! 3. A visit waits for nobody: without kept cursors it makes its own.
+//! 3. A visit does not wait for another one: if there are no kept cursors it makes its own.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};

@@ -3,7 +3,8 @@
 //! While rows are written over, memtables and segments of the log are small beside the runs, and writers are slowed down towards the rate at
 //! which merges free what is superseded. Only where the runs fit in memory: there a merge reads nothing from the disk.
 //!
-//! Law: where nothing is written over, memtables are as large as the budget allows once the runs are three times as large, and nobody waits.
+//! Law: where nothing is written over, no writer is slowed down, and memtables are as large as the budget allows once the runs are three times
+//! as large.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

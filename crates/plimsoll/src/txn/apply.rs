@@ -78,7 +78,7 @@ impl<'a> Apply<'a> {
         self.touched
     }
 
-    /// Makes what was applied visible to lookups. Law: nobody is told that it is applied before.
+    /// Makes what was applied visible to lookups. Law: this comes before the sequencer is told that it was applied.
     pub(crate) fn settle(&self) {
         self.index.settle();
     }

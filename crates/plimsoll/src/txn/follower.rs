@@ -198,7 +198,7 @@ impl Follower {
         };
         // All at once, in the order of their keys: one by one, each would wait for memory by itself.
         apply.settle();
-        // Before it is visible: who sees the commit sees that there is something to learn.
+        // Before it is visible: a thread that sees the commit also sees that there is something to learn.
         let touched = apply.touched();
         if touched != Touched::default() {
             let mut to_learn = self.to_learn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -252,7 +252,7 @@ mod tests {
     use crate::types::options::Options;
     use crate::types::retention::Retention;
 
-    /// Whoever waits for news of the log, or asks for a trim, takes in what was ordered without the lock of commits.
+    /// A thread that waits for news of the log, or asks for a trim, takes in what was ordered without holding the lock of commits.
     #[test]
     fn what_is_applied_is_told_where_the_log_was_taken_in_meanwhile() {
         let dir = tempfile::tempdir().unwrap();
@@ -320,7 +320,7 @@ mod tests {
         cursor_commits::open(&two, "c", Glsn(1)).unwrap();
         let (follower, clock) = (one.committer.follower.as_ref().unwrap(), &one.options.clock);
         let is_known = || one.catalog.cursors.find("c").is_some();
-        // Whoever takes it in cannot say yet that there is something to learn.
+        // The thread that takes it in is kept from noting that there is something to learn.
         let (to_learn, mut is_right) = (follower.to_learn.lock().unwrap(), true);
         std::thread::scope(|scope| {
             scope.spawn(|| one.committer.fresh().unwrap());

@@ -625,7 +625,7 @@ fn replace_a_keeper_after(steps: u64) {
     verify(&path);
 }
 
-/// A clock that takes a thread away from whoever looks at it.
+/// A clock that panics once, in the thread of this name that looks at it.
 #[derive(Debug)]
 struct PanicsOnce {
     clock: SystemClock,

@@ -93,7 +93,7 @@ impl<'h> Order<'h> {
         Err(Failure::new(format!("not serializable: {} the first one again", told.collect::<Vec<_>>().join(" "))))
     }
 
-    /// Takes away, again and again, whoever nobody is left before. If anything is left, there is a circle in it.
+    /// Removes transactions that none of the others comes before, again and again. If any are left, there is a circle among them.
     fn left_of_sorting(&self) -> Option<Vec<bool>> {
         let mut before = vec![0u32; self.nodes.len()];
         self.nodes.iter().flatten().for_each(|(after, _)| before[*after] += 1);
