@@ -9,7 +9,7 @@ use plimsoll_disk::vfs::Disk;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::repair::mend::{Wanted, mend};
-use plimsoll_log::file_log::repair::verify::{VerifyScope, verify};
+use plimsoll_log::file_log::repair::verify::{Finding, VerifyScope, verify};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 
@@ -133,6 +133,21 @@ fn a_damaged_length_hides_no_fragment_behind_it() {
     });
 }
 
+/// Verifies the files of a log that is not open, of which everything up to `durable` was durable.
+fn verify_with(disk: &Arc<dyn Disk>, durable: u64) -> Vec<Finding> {
+    let memory = Memory::new(16 << 20);
+    let options = options(disk, &memory);
+    let scope = VerifyScope {
+        disk: &**disk,
+        dir: &options.dir,
+        budget: &options.budget,
+        durable: Some(Glsn(durable)),
+        unfinished: &|_| false,
+        kept: &|_| false,
+    };
+    verify(&scope, &mut |_| {}).unwrap()
+}
+
 /// The system writes what was not synced in any order: a hole behind the last durable record is a torn tail, whatever follows it.
 #[test]
 fn a_hole_behind_what_is_durable_is_no_damage_and_the_next_opening_cuts_it() {
@@ -150,24 +165,43 @@ fn a_hole_behind_what_is_durable_is_no_damage_and_the_next_opening_cuts_it() {
     let hole = from..place_of(&bytes, 7, 300) - BEFORE_PAYLOAD;
     bytes[hole].fill(0);
     write_file(&*killed, SEALED, &bytes);
-    let verify = |durable| {
-        let scope = VerifyScope {
-            disk: &*killed,
-            dir: &options(&killed, &memory).dir,
-            budget: &options(&killed, &memory).budget,
-            durable: Some(Glsn(durable)),
-            unfinished: &|_| false,
-            kept: &|_| false,
-        };
-        verify(&scope, &mut |_| {}).unwrap()
-    };
-    let found = verify(5);
+    let found = verify_with(&killed, 5);
     assert!(found.iter().any(|finding| finding.what.contains("the next opening for writing cuts it")), "{found:?}");
     assert!(found.iter().all(|finding| finding.harmless), "{found:?}");
-    let damage = verify(6).into_iter().find(|finding| !finding.harmless).expect("GLSN 6 was durable");
+    let damage = verify_with(&killed, 6).into_iter().find(|finding| !finding.harmless).expect("GLSN 6 was durable");
     assert_eq!((damage.glsn, damage.last), (Some(Glsn(6)), Some(Glsn(6))));
     let log = open(&killed, &memory);
     assert_eq!(log.bounds().next, Glsn(6), "a suffix is cut, and no more than that");
+}
+
+/// What is read of a segment later may say that what was not there before is durable.
+#[test]
+fn what_is_committed_while_a_log_is_verified_is_no_damage() {
+    let (disk, memory): (Arc<dyn Disk>, _) = (Arc::new(MemDisk::new()), Memory::new(16 << 20));
+    let log = open(&disk, &memory);
+    let mut appended = 0;
+    let mut commit = |bytes| {
+        appended += 1;
+        log.wait_durable(submit(&log, 0, &payload(appended, bytes)).unwrap().last).unwrap();
+        appended
+    };
+    // Longer than what is zeroed of a new segment: more is zeroed now.
+    commit(90_000);
+    let found = log.verify(&|_| true, &mut |so_far| {
+        // The second 64 KiB are in memory now, with zeros behind the first entry; the next ones are still to be read.
+        while so_far.done_bytes > 64 << 10 && commit(4096) < 30 {}
+    });
+    let found = found.unwrap();
+    assert!(found.iter().all(|finding| finding.harmless), "{found:?}");
+    // They are damage where they really are zeros.
+    let copy = copy_of(&*disk);
+    let mut bytes = read_file(&*copy, SEALED);
+    let (from, to) = (place_of(&bytes, 2, 4096) - BEFORE_PAYLOAD, place_of(&bytes, 20, 4096) - BEFORE_PAYLOAD);
+    bytes[from..to].fill(0);
+    write_file(&*copy, SEALED, &bytes);
+    let found = verify_with(&copy, 1);
+    let damage = found.iter().find(|finding| !finding.harmless).expect("later records say that they were durable");
+    assert_eq!((damage.glsn, damage.last), (Some(Glsn(2)), Some(Glsn(19))));
 }
 
 #[test]

@@ -239,10 +239,38 @@ impl Check<'_> {
             self.report_harmless(name, u64::from(header.segment_bytes), what);
         }
         self.follows(name, &header);
-        let log_id = header.log_id;
+        let mut durable = self.scope.durable;
+        let found_before = self.findings.len();
+        let (mut outcome, mut seen, mut lost) = self.walk(name, &header, &*file, staging)?;
+        // A writer may have filled the gap since it was read, and its later records say so. What they say was durable then is there now.
+        let may_be_filled =
+            |lost: &Lost| durable.is_some_and(|durable| durable < lost.from && lost.from <= outcome.durable);
+        if next.is_none() && lost.iter().any(may_be_filled) {
+            durable = Some(outcome.durable);
+            self.findings.truncate(found_before);
+            (outcome, seen, lost) = self.walk(name, &header, &*file, staging)?;
+        }
+        let is_whole = lost.is_empty() && outcome.problem.is_none();
+        self.lost_records(name, durable.filter(|_| next.is_none()), &lost);
+        self.end_of_segment(name, &outcome, next);
+        if next.is_some() && is_whole {
+            self.table(&header, &outcome, &seen)?;
+        }
+        self.before = Some((header, outcome));
+        Ok(())
+    }
+
+    /// Reads a segment to its end, past damage.
+    fn walk(
+        &mut self,
+        name: FileName,
+        header: &SegmentHeader,
+        file: &dyn File,
+        staging: &mut [u8],
+    ) -> Result<(Outcome, SegmentSummary, Vec<Lost>), LogError> {
         let mut walk = VerifyVisitor {
             check: self,
-            log_id,
+            log_id: header.log_id,
             name,
             hash: 0,
             count: 0,
@@ -250,17 +278,8 @@ impl Check<'_> {
             blobs: (0, 0),
             lost: Vec::new(),
         };
-        let outcome = walk_past_damage(&*file, &header, staging, &mut walk)?;
-        let seen = SegmentSummary { hash: walk.hash, count: walk.count, blobs: walk.blobs };
-        let lost = walk.lost;
-        let is_whole = lost.is_empty() && outcome.problem.is_none();
-        self.lost_records(name, &outcome, next, &lost);
-        self.end_of_segment(name, &outcome, next);
-        if next.is_some() && is_whole {
-            self.table(&header, &outcome, &seen)?;
-        }
-        self.before = Some((header, outcome));
-        Ok(())
+        let outcome = walk_past_damage(file, header, staging, &mut walk)?;
+        Ok((outcome, SegmentSummary { hash: walk.hash, count: walk.count, blobs: walk.blobs }, walk.lost))
     }
 
     fn segment_header(
@@ -310,8 +329,7 @@ impl Check<'_> {
 
     /// Records that were damaged, with good ones behind them. At the end of the log they may never have been durable: the system writes what
     /// was not synced in any order, and a writer may be at it.
-    fn lost_records(&mut self, name: FileName, outcome: &Outcome, next: Option<Glsn>, lost: &[Lost]) {
-        let durable = self.scope.durable.map(|durable| durable.max(outcome.durable)).filter(|_| next.is_none());
+    fn lost_records(&mut self, name: FileName, durable: Option<Glsn>, lost: &[Lost]) {
         for lost in lost {
             if durable.is_some_and(|durable| lost.from > durable) {
                 self.report_harmless(name, lost.problem.at, behind_all(lost.problem.what));
