@@ -12,6 +12,7 @@ mod group;
 mod lock;
 mod lock_file;
 mod shared_words;
+mod sync_files;
 
 use std::fs;
 use std::io;
@@ -29,6 +30,7 @@ use crate::image::end_of;
 use crate::os::lock::OsLock;
 use crate::os::lock_file::OsLockFile;
 use crate::os::shared_words::OsWords;
+use crate::os::sync_files::sync_files;
 use crate::path_error::{at_path, of_kind};
 use crate::sharing::{LockFile, SharedWords};
 use crate::vfs::{Caching, DIRECT_ALIGN, DirEntry, DirLock, Disk, File, LockError, Open, check_direct};
@@ -150,6 +152,10 @@ impl Disk for OsDisk {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let fd = open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
         call(dir, || rustix::fs::fsync(&fd))
+    }
+
+    fn sync_files(&self, files: &[Arc<dyn File>]) -> io::Result<()> {
+        sync_files(files)
     }
 
     fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
@@ -337,6 +343,11 @@ impl File for OsFile {
     fn sync(&self) -> io::Result<()> {
         check_owner(self.owner, &self.path)?;
         call(&self.path, || rustix::fs::fdatasync(&self.fd))
+    }
+
+    fn begin_sync(&self) {
+        // Dirty pages are written out; clean ones leave the page cache. A hint: the sync reports any error.
+        let _ = rustix::fs::fadvise(&self.fd, 0, None, rustix::fs::Advice::DontNeed);
     }
 
     fn len(&self) -> io::Result<u64> {

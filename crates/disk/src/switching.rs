@@ -82,6 +82,10 @@ impl Disk for SwitchingDisk {
         self.disk.sync_dir(dir)
     }
 
+    fn sync_files(&self, files: &[Arc<dyn File>]) -> io::Result<()> {
+        self.disk.sync_files(files)
+    }
+
     fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
         self.disk.resolve(path)
     }

@@ -90,6 +90,10 @@ pub trait File: Send + Sync + Debug {
     /// Makes all writes durable (fdatasync: data, and the length if it changed).
     fn sync(&self) -> io::Result<()>;
 
+    /// Announces a `sync`, after which the page cache need not keep the bytes: an implementation may begin to write out, and does not
+    /// wait. Makes nothing durable.
+    fn begin_sync(&self) {}
+
     /// Length in bytes.
     fn len(&self) -> io::Result<u64>;
 
@@ -107,7 +111,7 @@ pub trait File: Send + Sync + Debug {
         let _ = (offset, bytes);
     }
 
-    /// Switches a handle that was opened with [`Caching::Direct`] to reads through the page cache, or back, if the file
+    /// Switches a handle that was opened with [`Caching::Direct`] to reads and writes through the page cache, or back, if the file
     /// system allows both. Alignment rules stay. Changes no answer; does nothing if there is no page cache.
     fn turn(&self, caching: Caching) {
         let _ = caching;
@@ -205,6 +209,11 @@ pub trait Disk: Send + Sync + Debug {
 
     /// Gives a file a second name; an error if the file system cannot.
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Makes all writes of several files durable, as [`File::sync`] of each; an implementation may sync some at a time.
+    fn sync_files(&self, files: &[Arc<dyn File>]) -> io::Result<()> {
+        files.iter().try_for_each(|file| file.sync())
+    }
 
     /// Makes the names in a folder durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;

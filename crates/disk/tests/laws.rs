@@ -49,6 +49,7 @@ laws! {
     a_lock_excludes_others_until_it_is_dropped,
     a_lock_file_names_its_holder,
     syncing_what_is_not_there_is_an_error,
+    files_that_are_synced_together_keep_what_was_written,
     one_file_serves_many_threads,
     errors_name_their_path,
 }
@@ -386,5 +387,18 @@ fn direct_handles_in_memory_insist_on_alignment() {
         assert_eq!(kind(file.write_at(&buf[start..start + 512], 0)), ErrorKind::InvalidInput);
         assert_eq!(kind(file.write_at(&buf[start..start + DIRECT_ALIGN], 512)), ErrorKind::InvalidInput);
         assert_eq!(kind(file.read_at(&mut [0; 3], 0)), ErrorKind::InvalidInput);
+    }
+}
+
+fn files_that_are_synced_together_keep_what_was_written(disk: &dyn Disk, dir: &Path) {
+    for count in [0, 1, 2, 9] {
+        let path = |number| dir.join(format!("{count}-{number}"));
+        let files: Vec<_> = (0..count).map(|number| create(disk, &path(number), &[number; 70_000])).collect();
+        disk.sync_files(&files).unwrap();
+        for (number, file) in (0..).zip(&files) {
+            let mut bytes = vec![0; 70_001];
+            assert_eq!(file.read_at(&mut bytes, 0).unwrap(), 70_000);
+            assert!(bytes[..70_000].iter().all(|byte| *byte == number));
+        }
     }
 }

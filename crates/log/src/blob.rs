@@ -1,7 +1,8 @@
 //! Blob files: immutable bytes that are too large for a record's body.
 //!
 //! A blob file is a sequence of pages ([`plimsoll_memory::page`]), so that it is checked page by page and read through
-//! the pool. It is written front to back, synced, and then named by a record; a file that no record names is removed by
+//! the pool. It is written front to back, synced, and then named by a record (which is ordered before the sync, where commits are
+//! buffered, and written after it); a file that no record names is removed by
 //! a sweep. The caller decides what the pages hold: pages of a run, or plain bytes ([`BlobWriter::write`]).
 
 use plimsoll_memory::pool::PoolFile;
@@ -69,7 +70,8 @@ pub trait BlobWriter: Send {
     /// Plain bytes, or pages, written so far.
     fn position(&self) -> u64;
 
-    /// Syncs the file and its name. Only then may a record name it.
+    /// Ends the file. Only then may a record name it. It and its name are synced, or are so before that record is written
+    /// ([`Log::create_blob_for_record`](crate::log::Log::create_blob_for_record)).
     ///
     /// # Errors
     /// The disk refuses; nothing is left behind.

@@ -37,7 +37,7 @@ use crate::blob::{Blob, BlobId, BlobRef, BlobWriter};
 use crate::draft::{Draft, Ticket};
 use crate::entry::{Entry, EntryMeta};
 use crate::error::LogError;
-use crate::file_log::blobs::blob_writer::FileBlobWriter;
+use crate::file_log::blobs::blob_writer::{FileBlobWriter, Synced};
 use crate::file_log::durability::DurabilityState;
 use crate::file_log::durability::flusher::Flusher;
 use crate::file_log::env::{Env, lock};
@@ -462,7 +462,11 @@ impl Log for FileLog {
     }
 
     fn create_blob(&self) -> Result<Box<dyn BlobWriter>, LogError> {
-        Ok(Box::new(FileBlobWriter::create(&self.log.blobs)?))
+        Ok(Box::new(FileBlobWriter::create(&self.log.blobs, Synced::Finished)?))
+    }
+
+    fn create_blob_for_record(&self) -> Result<Box<dyn BlobWriter>, LogError> {
+        Ok(Box::new(FileBlobWriter::create(&self.log.blobs, Synced::ForRecord)?))
     }
 
     fn hand_over_blob(&self, id: BlobId) {

@@ -133,11 +133,18 @@ pub trait Log: Send + Sync + Debug {
     /// From now on only `keep` protects a finished blob file from sweeps: no record will name it, and the caller has noted it durably.
     fn hand_over_blob(&self, id: BlobId);
 
-    /// Starts a blob file.
+    /// Starts a blob file. Once it is finished it is durable: anything may name it.
     ///
     /// # Errors
     /// The disk, the budget, `Poisoned`, `ReadOnly`.
     fn create_blob(&self) -> Result<Box<dyn BlobWriter>, LogError>;
+
+    /// Starts a blob file that nothing but a record is going to name. In [`Durability::Buffered`] it may become durable
+    /// together with that record: what the record's entries hold is named elsewhere only once they are durable.
+    ///
+    /// # Errors
+    /// As for `create_blob`.
+    fn create_blob_for_record(&self) -> Result<Box<dyn BlobWriter>, LogError>;
 
     /// Removes a finished blob file that no record names (a transaction that was aborted).
     ///

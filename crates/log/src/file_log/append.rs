@@ -139,7 +139,8 @@ pub(crate) fn submit_in_order(
 /// Lets the other members know of a record, once its bytes are in the file.
 fn publish(log: &OpenLog, order: &Order) -> Result<(), LogError> {
     if let Some(members) = log.env.members() {
-        log.durability.writer()?.write_out(&log.tail)?;
+        let (mut writer, ready) = log.durability.writer_and_ready()?;
+        writer.write_out(&log.tail, ready)?;
         members.set_end(&order.published_end());
     }
     Ok(())
@@ -244,8 +245,9 @@ fn write(
     if needed > 0 && !tail.buffer.prepare(needed, &log.env.options.budget) {
         // The buffer is full: wait for the writer, then write here. Readers are not kept from the tail meanwhile.
         drop(tail);
-        let mut held = log.durability.writer()?;
-        held.write_out(&log.tail)?;
+        // The blob files that this record names are durable then, too.
+        let (mut held, ready) = log.durability.writer_and_ready()?;
+        held.write_out(&log.tail, ready)?;
         tail = log.tail.write();
         tail.buffer.prepare(needed, &log.env.options.budget);
         writer = Some(held);
@@ -276,6 +278,7 @@ fn roll_to_new_segment(log: &OpenLog, order: &mut Order, seal: Seal) -> Result<(
     if is_unnamed {
         log.durability.sync_to_end()?;
     }
+    let ready = log.durability.ready().map_err(|error| log.durability.group.poison(&error))?;
     let mut writer = log.durability.writer()?;
     // Before any file is changed.
     log.durability.check_locks().map_err(|error| log.durability.group.poison(&error))?;
@@ -303,7 +306,7 @@ fn roll_to_new_segment(log: &OpenLog, order: &mut Order, seal: Seal) -> Result<(
         return shared_segment::begin(log, members, order, header, zeroed, entry_offsets);
     }
     let file = begin_segment(&*log.env.options.disk, &log.env.options.dir, &header, zeroed)?;
-    writer.write_out(&log.tail).map_err(|error| log.durability.group.poison(&error))?;
+    writer.write_out(&log.tail, ready).map_err(|error| log.durability.group.poison(&error))?;
     let held_bytes = log.tail.read().entry_offsets.held_bytes();
     switch_to(log, order, &mut writer, NewSegment { header, file, zeroed, entry_offsets });
     if seal == Seal::Now || !has_room || held_bytes > log.env.options.budget.limit_bytes() / BEHIND_PART {

@@ -7,23 +7,27 @@ pub(crate) mod flusher;
 pub(crate) mod group_commit;
 pub(crate) mod shared_sync;
 pub(crate) mod syncing;
+pub(crate) mod unsynced_blobs;
 pub(crate) mod writer;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use plimsoll_disk::vfs::DirLock;
+use plimsoll_disk::vfs::{DirLock, File};
 
+use crate::blob::BlobId;
 use crate::error::LogError;
 use crate::file_log::durability::flusher::{FlushSignal, Flusher};
 use crate::file_log::durability::group_commit::GroupCommit;
 use crate::file_log::durability::shared_sync::{Wanted, sync};
 use crate::file_log::durability::syncing::Syncing;
+use crate::file_log::durability::unsynced_blobs::{Ready, UnsyncedBlobs};
 use crate::file_log::durability::writer::SegmentWriter;
 use crate::file_log::env::{Env, lock};
 use crate::file_log::tail::Tail;
 use crate::file_log::tail::order::End;
 use crate::glsn::{Glsn, Position};
+use crate::log::Durability;
 use crate::members::Members;
 
 /// Appends wait for a sync if more bytes than this part of the budget (a divisor), within these bounds, are not synced:
@@ -31,6 +35,9 @@ use crate::members::Members;
 const BACKLOG_PART: u64 = 8;
 const BACKLOG_MIN: u64 = 4 << 20;
 const BACKLOG_MAX: u64 = 64 << 20;
+
+/// Bytes of blob files count for this part (a divisor) when a sync in the background is due: they fill no buffer, and each file takes a sync of its own.
+const BLOB_PART: u64 = 16;
 
 /// What is durable of an open log, and what it takes to make more durable.
 #[derive(Debug)]
@@ -43,7 +50,8 @@ pub(crate) struct DurabilityState {
     syncing: Mutex<Syncing>,
     /// `None` if the log is open read-only.
     writer: Option<Mutex<SegmentWriter>>,
-    /// Bytes that were appended, and how many of them were synced.
+    unsynced_blobs: UnsyncedBlobs,
+    /// Bytes that were appended, or written to blob files that are not synced yet, and how many of them were synced.
     appended_bytes: AtomicU64,
     synced_bytes: AtomicU64,
     /// Shared with the writer.
@@ -78,6 +86,7 @@ impl DurabilityState {
             group_bytes: writer.as_ref().map_or_else(Arc::default, |writer| Arc::clone(&writer.group_bytes)),
             syncing: Mutex::default(),
             writer: writer.map(Mutex::new),
+            unsynced_blobs: UnsyncedBlobs::default(),
             appended_bytes: AtomicU64::new(0),
             synced_bytes: AtomicU64::new(0),
             folder_lock: Mutex::new(folder_lock),
@@ -96,6 +105,20 @@ impl DurabilityState {
     /// The right to write to the active segment.
     pub(crate) fn writer(&self) -> Result<MutexGuard<'_, SegmentWriter>, LogError> {
         self.writer.as_ref().map(lock).ok_or(LogError::ReadOnly)
+    }
+
+    /// How far the active segment may be written now: syncs the blob files that its records name. Covers all records if the caller holds the order.
+    pub(crate) fn ready(&self) -> Result<Ready, LogError> {
+        Ready::make(&self.tail, &self.unsynced_blobs, &self.env)
+    }
+
+    /// The right to write to the active segment, and how far.
+    pub(crate) fn writer_and_ready(&self) -> Result<(MutexGuard<'_, SegmentWriter>, Ready), LogError> {
+        // The writer is not held while blob files are synced.
+        let ready = self.ready()?;
+        let writer = self.writer()?;
+        let ready = ready.or_later(&self.tail, &self.unsynced_blobs);
+        Ok((writer, ready))
     }
 
     /// A moving average of the bytes per sync.
@@ -123,8 +146,8 @@ impl DurabilityState {
         }
         self.check_locks()?;
         let (end, unsynced) = {
-            let mut writer = self.writer()?;
-            (writer.write_out(&self.tail)?, writer.take_unsynced())
+            let (mut writer, ready) = self.writer_and_ready()?;
+            (writer.write_out(&self.tail, ready)?, writer.take_unsynced())
         };
         syncing.sync(&unsynced, &self.env)?;
         if unsynced.unnamed.is_some() {
@@ -153,13 +176,38 @@ impl DurabilityState {
         Ok(end)
     }
 
-    /// Appended bytes of [`crate::log::Durability::Buffered`], which the flusher syncs. If too many are not synced yet,
+    /// Appended bytes of [`Durability::Buffered`], which the flusher syncs. If too many are not synced yet,
     /// waits for a sync; its failure is found by the next append.
     pub(crate) fn appended(&self, bytes: u64) {
+        self.wrote(bytes, bytes);
+    }
+
+    /// Whether a blob file that a record is going to name may be synced after the record was ordered. Several processes
+    /// read each other's records in the file at once: there it may not.
+    pub(crate) fn syncs_blobs_later(&self) -> bool {
+        self.env.options.durability == Durability::Buffered && self.env.members().is_none()
+    }
+
+    /// Bytes that were written to a blob file through the page cache; as [`DurabilityState::appended`].
+    pub(crate) fn wrote_blob(&self, id: BlobId, file: &Arc<dyn File>, bytes: u64) {
+        self.unsynced_blobs.add(id, file);
+        self.wrote(bytes, bytes / BLOB_PART);
+    }
+
+    /// A blob file is about to be removed, or its writer syncs it.
+    pub(crate) fn forget_blob(&self, id: BlobId) {
+        self.unsynced_blobs.forget(id);
+    }
+
+    /// `due`: how much they count until a sync in the background is due.
+    fn wrote(&self, bytes: u64, due: u64) {
         let appended = self.appended_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.signal.unsynced(bytes);
+        self.signal.unsynced(due);
         let backlog_max = (self.env.options.budget.limit_bytes() / BACKLOG_PART).clamp(BACKLOG_MIN, BACKLOG_MAX);
-        let is_behind = || appended.saturating_sub(self.synced_bytes.load(Ordering::Relaxed)) > backlog_max;
+        let is_behind = || {
+            let unsynced = appended.saturating_sub(self.synced_bytes.load(Ordering::Relaxed));
+            unsynced > backlog_max || self.unsynced_blobs.are_many()
+        };
         if is_behind() {
             let mut syncing = lock(&self.syncing);
             // The sync that was under way may have been enough.

@@ -46,7 +46,8 @@ fn run(log: &FileLog, model: &mut Model, random: &mut Random, steps: u64) -> Res
         match random.below(20) {
             0 => {
                 let number = random.next_u64();
-                let mut writer = log.create_blob()?;
+                let for_record = random.chance(0.7);
+                let mut writer = if for_record { log.create_blob_for_record()? } else { log.create_blob()? };
                 writer.write(&payload(number, 40_000))?;
                 let blob = writer.finish()?;
                 let bytes = payload(number, 9);

@@ -8,6 +8,7 @@ mod common;
 mod crash;
 mod damaged_fragments;
 mod keeping;
+mod later_blobs;
 mod laws;
 mod mend;
 mod pains;

@@ -1,6 +1,7 @@
 //! The path of a commit: validate, order, apply, sync.
 //!
-//! 1. The write set is encoded and blob files are synced (only this committer waits for that).
+//! 1. The write set is encoded and blob files are finished (only this committer waits for that; where commits are buffered, the log syncs
+//!    them later).
 //!    A set that is too large for a record is written as sorted runs into blob files, which the record names.
 //! 2. Under the commit lock, one commit at a time (`txn::sequencer`): everything the transaction read is checked against the commits
 //!    submitted since its snapshot; room is made in the memtable; the record is ordered in the log; its versions go into the memtable.

@@ -19,7 +19,7 @@ use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::sorted::{Position, SortedMap};
 
 use crate::txn::patience::Patience;
-use crate::txn::spill::Spill;
+use crate::txn::spill::{Spill, SpillBuilder};
 use crate::txn::value_buffer::ValueBuffer;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::version::{INLINE_BYTES, Stored, value_sum};
@@ -207,7 +207,7 @@ impl WriteSet {
     pub(crate) fn begin_large(&mut self) -> Result<(BlobId, u64)> {
         let large = self.large.get_mut().unwrap_or_else(PoisonError::into_inner);
         if large.is_none() {
-            *large = Some(self.log.create_blob().lift()?);
+            *large = Some(self.log.create_blob_for_record().lift()?);
         }
         let writer = large.as_ref().expect("made above");
         Ok((writer.id(), writer.position()))
@@ -274,7 +274,7 @@ impl WriteSet {
 
     /// Moves everything in memory into a run of blob files.
     fn spill(&mut self) -> Result<()> {
-        self.write_run()?;
+        self.write_run(self.spill.begin())?;
         self.clear_memory();
         match self.spill.merge_full_tiers() {
             // The runs stay as they are, and are merged after the next spill.
@@ -284,8 +284,7 @@ impl WriteSet {
     }
 
     /// Copies everything in memory into a run of blob files.
-    fn write_run(&mut self) -> Result<()> {
-        let mut builder = self.spill.begin();
+    fn write_run(&mut self, mut builder: SpillBuilder) -> Result<()> {
         let mut at = self.map().first();
         let mut encoded = Vec::new();
         while let Some(position) = at {
@@ -311,7 +310,7 @@ impl WriteSet {
         let Write::Buffered { offset, len, sum } = write else { return Ok(write) };
         let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
         if large.is_none() {
-            *large = Some(self.log.create_blob().lift()?);
+            *large = Some(self.log.create_blob_for_record().lift()?);
         }
         let writer = large.as_mut().expect("made above");
         let place = writer.position();
@@ -423,7 +422,10 @@ impl WriteSet {
         } else if self.operation_bytes + self.value_bytes > room {
             self.buffered_to_blob()?;
             if self.operation_bytes > room {
-                if self.map.used_bytes() <= memtable_bytes { self.write_run()? } else { self.spill()? }
+                match self.map.used_bytes() <= memtable_bytes {
+                    true => self.write_run(self.spill.begin_beside_memory())?,
+                    false => self.spill()?,
+                }
             }
         }
         self.spill.fit_into_record()?;

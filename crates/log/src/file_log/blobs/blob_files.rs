@@ -57,6 +57,7 @@ impl Blobs {
         let name = FileName::Blob(id);
         self.registry.forget(id);
         self.env.files.forget(name);
+        self.durability.forget_blob(id);
         self.env.remove_file(name)
     }
 

@@ -1,11 +1,15 @@
 //! Writes one blob file, front to back: pages, then a trailer.
+//!
+//! The file is synced when it is finished. If only a record is going to name it, and commits are buffered, its first
+//! [`LATER_BYTES`] are written through the page cache, and synced before that record is written
+//! ([`unsynced_blobs`](crate::file_log::durability::unsynced_blobs)).
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use plimsoll_disk::fork::Origin;
-use plimsoll_disk::vfs::{File, Open};
+use plimsoll_disk::vfs::{Caching, File, Open};
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, check_page, seal_page};
 use plimsoll_memory::pool::PoolFile;
 
@@ -19,6 +23,18 @@ use crate::format::blob_trailer::{BLOB_TRAILER_BYTES, BLOB_TRAILER_PAGE, BlobTra
 
 /// Bytes written at a time; less where the budget is short.
 const WRITE_BYTES: [usize; 3] = [256 << 10, 64 << 10, PAGE_BYTES];
+
+/// The most bytes of a file that are synced after it is finished: a longer one is written past the page cache from there on.
+const LATER_BYTES: u64 = 8 << 20;
+
+/// When a blob file is synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Synced {
+    /// When it is finished: anything may name it then.
+    Finished,
+    /// Before the record that names it is written, if commits are buffered. Nothing else may name it before that.
+    ForRecord,
+}
 
 /// Writes one blob file.
 pub(crate) struct FileBlobWriter {
@@ -40,13 +56,15 @@ pub(crate) struct FileBlobWriter {
     filled: usize,
     hash: u64,
     position: u64,
+    /// What was written is in the page cache, and synced later.
+    later: bool,
     finished: bool,
     origin: Origin,
 }
 
 impl FileBlobWriter {
     /// Starts a blob file.
-    pub(crate) fn create(blobs: &Arc<Blobs>) -> Result<Self, LogError> {
+    pub(crate) fn create(blobs: &Arc<Blobs>, synced: Synced) -> Result<Self, LogError> {
         let env = &blobs.env;
         env.check_writable()?;
         blobs.durability.group.check()?;
@@ -66,6 +84,10 @@ impl FileBlobWriter {
             .disk
             .open(&path, Open::CreateNew, env.options.caching)
             .inspect_err(|_| blobs.registry.forget(id))?;
+        let later = synced == Synced::ForRecord && blobs.durability.syncs_blobs_later();
+        if later {
+            file.turn(Caching::Buffered);
+        }
         let (pool_file, pages) = blobs.attach(id);
         Ok(Self {
             blobs: Arc::clone(blobs),
@@ -81,6 +103,7 @@ impl FileBlobWriter {
             filled: 0,
             hash: 0,
             position: 0,
+            later,
             finished: false,
             origin: Origin::here(),
         })
@@ -116,10 +139,20 @@ impl FileBlobWriter {
     }
 
     fn flush(&mut self) -> Result<(), LogError> {
+        let place = u64::from(self.written) * PAGE_BYTES as u64;
+        if self.later && place >= LATER_BYTES {
+            self.file.sync()?;
+            self.blobs.durability.forget_blob(self.id);
+            self.file.turn(self.blobs.env.options.caching);
+            self.later = false;
+        }
         let bytes = &self.staging.get()[..self.sealed * PAGE_BYTES];
-        self.file.write_at(bytes, u64::from(self.written) * PAGE_BYTES as u64)?;
+        self.file.write_at(bytes, place)?;
         self.written += self.sealed as u32;
         self.sealed = 0;
+        if self.later {
+            self.blobs.durability.wrote_blob(self.id, &self.file, bytes.len() as u64);
+        }
         Ok(())
     }
 
@@ -144,7 +177,8 @@ impl FileBlobWriter {
         Ok(len)
     }
 
-    fn write_all_and_sync(&mut self) -> Result<BlobRef, LogError> {
+    /// Syncs the file unless that is done later.
+    fn write_all(&mut self) -> Result<BlobRef, LogError> {
         if self.filled > 0 {
             self.seal(BLOB_BYTES_PAGE, self.filled)?;
         }
@@ -153,8 +187,10 @@ impl FileBlobWriter {
         self.page_mut()[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + BLOB_TRAILER_BYTES].copy_from_slice(&trailer);
         self.seal(BLOB_TRAILER_PAGE, BLOB_TRAILER_BYTES)?;
         self.flush()?;
-        self.file.sync()?;
-        self.blobs.env.options.disk.sync_dir(&self.blobs.env.options.dir)?;
+        if !self.later {
+            self.file.sync()?;
+            self.blobs.env.options.disk.sync_dir(&self.blobs.env.options.dir)?;
+        }
         Ok(blob)
     }
 }
@@ -212,7 +248,7 @@ impl BlobWriter for FileBlobWriter {
     }
 
     fn finish(mut self: Box<Self>) -> Result<BlobRef, LogError> {
-        let blob = self.write_all_and_sync()?;
+        let blob = self.write_all()?;
         self.finished = true;
         // Release: pairs with the Acquire of a reader.
         self.pages.store(blob.pages, Ordering::Release);

@@ -14,6 +14,7 @@ use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 
 use crate::error::LogError;
 use crate::file_log::durability::syncing::Unsynced;
+use crate::file_log::durability::unsynced_blobs::Ready;
 use crate::file_log::tail::order::End;
 use crate::file_log::tail::{Tail, TailState};
 use crate::glsn::Glsn;
@@ -40,10 +41,18 @@ pub(crate) struct SegmentWriter {
 }
 
 impl SegmentWriter {
-    /// Writes everything below the end of the last record; returns that end. Does not sync.
-    pub(crate) fn write_out(&mut self, tail: &Tail) -> Result<End, LogError> {
-        let (end, full) = self.take_new(&tail.read());
+    /// Writes everything below the end that is ready; returns that end. Does not sync.
+    pub(crate) fn write_out(&mut self, tail: &Tail, ready: Ready) -> Result<End, LogError> {
+        let end = ready.end();
         let target = u64::from(end.offset);
+        let full = {
+            let tail = tail.read();
+            if !ready.is_in(tail.first) {
+                // Another segment was begun since, and all of the one before was written then.
+                return Ok(end);
+            }
+            self.take_new(&tail, target)
+        };
         for (start, chunk) in &full {
             self.write_chunk(*start, chunk, target)?;
         }
@@ -62,7 +71,7 @@ impl SegmentWriter {
         Ok(end)
     }
 
-    /// Writes the full chunks and releases them, in the middle of a record.
+    /// Writes the full chunks and releases them, in the middle of a record: the blob files that it names are durable.
     pub(crate) fn write_full_chunks(&mut self, tail: &mut TailState) -> Result<(), LogError> {
         let full: Vec<_> = tail.buffer.full_chunks().map(|(start, chunk)| (start, Arc::clone(chunk))).collect();
         self.written = self.again_from.take().unwrap_or(self.written);
@@ -99,13 +108,11 @@ impl SegmentWriter {
         (self.behind, self.unnamed) = (None, None);
     }
 
-    /// The end, the full chunks that were not written, and in `staging` a copy of the new part of the current one.
-    fn take_new(&mut self, tail: &TailState) -> (End, Vec<(u64, Arc<Chunk>)>) {
-        let end = tail.end;
-        if u64::from(end.offset) > self.written {
+    /// The full chunks that were not written, and in `staging` a copy of the new part of the current one below `target`.
+    fn take_new(&mut self, tail: &TailState, target: u64) -> Vec<(u64, Arc<Chunk>)> {
+        if target > self.written {
             self.written = self.again_from.take().unwrap_or(self.written);
         }
-        let target = u64::from(end.offset);
         let full = tail.buffer.full_chunks().map(|(start, chunk)| (start, Arc::clone(chunk))).collect();
         let start = tail.buffer.current_start();
         let from = self.written.max(start);
@@ -115,7 +122,7 @@ impl SegmentWriter {
             let (at, len) = (within_chunk(from), (target - from) as usize);
             self.staging[at..at + len].copy_from_slice(&bytes[..len]);
         }
-        (end, full)
+        full
     }
 
     fn write_chunk(&mut self, start: u64, chunk: &[u8], target: u64) -> Result<(), LogError> {

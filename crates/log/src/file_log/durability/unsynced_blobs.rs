@@ -1,0 +1,111 @@
+//! Blob files that were written through the page cache and are not synced yet: those of commits with
+//! [`Durability::Buffered`](crate::log::Durability::Buffered).
+//!
+//! Law: no byte of a record that names a blob file is written to a segment's file, not even into the page cache, before the
+//! blob file and its name are durable. The system may write the segment's bytes out at any time, and recovery counts on every
+//! blob file of every record that it finds. Whoever writes to the active segment needs a [`Ready`], which only a sync of these
+//! files gives.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use plimsoll_disk::vfs::File;
+
+use crate::blob::BlobId;
+use crate::error::LogError;
+use crate::file_log::env::{Env, lock};
+use crate::file_log::tail::Tail;
+use crate::file_log::tail::order::End;
+use crate::glsn::Glsn;
+
+/// Each of them has an open handle.
+const FILES_MAX: usize = 64;
+
+/// Blob files that are not synced.
+#[derive(Debug, Default)]
+pub(crate) struct UnsyncedBlobs {
+    files: Mutex<BTreeMap<BlobId, Arc<dyn File>>>,
+    /// Held while some are synced; the error of a sync that failed. Nothing is synced after that: the system tells of lost
+    /// bytes once.
+    syncing: Mutex<Option<LogError>>,
+}
+
+impl UnsyncedBlobs {
+    /// Bytes were written to this file.
+    pub(crate) fn add(&self, id: BlobId, file: &Arc<dyn File>) {
+        lock(&self.files).entry(id).or_insert_with(|| Arc::clone(file));
+    }
+
+    /// The file is about to be removed, or its writer syncs it.
+    pub(crate) fn forget(&self, id: BlobId) {
+        lock(&self.files).remove(&id);
+    }
+
+    /// Whether a sync is due because of their number.
+    pub(crate) fn are_many(&self) -> bool {
+        lock(&self.files).len() >= FILES_MAX
+    }
+
+    /// Makes all of them durable, with their names; also those that another thread is syncing now.
+    fn sync(&self, env: &Env) -> Result<(), LogError> {
+        let mut failed = lock(&self.syncing);
+        if let Some(error) = &*failed {
+            return Err(error.clone());
+        }
+        let files = Vec::from_iter(std::mem::take(&mut *lock(&self.files)).into_values());
+        if files.is_empty() {
+            return Ok(());
+        }
+        let synced = sync_all(&files, env);
+        *failed = synced.as_ref().err().cloned();
+        synced
+    }
+
+    /// Whether there is none, and none is being synced.
+    fn are_none(&self) -> bool {
+        self.syncing.try_lock().is_ok_and(|failed| failed.is_none() && lock(&self.files).is_empty())
+    }
+}
+
+fn sync_all(files: &[Arc<dyn File>], env: &Env) -> Result<(), LogError> {
+    env.options.disk.sync_files(files)?;
+    Ok(env.options.disk.sync_dir(&env.options.dir)?)
+}
+
+/// How far the active segment's bytes may be written: all blob files that the records below name are durable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ready {
+    segment: Glsn,
+    end: End,
+}
+
+impl Ready {
+    /// Syncs what the records of now name.
+    pub(crate) fn make(tail: &Tail, blobs: &UnsyncedBlobs, env: &Env) -> Result<Self, LogError> {
+        // The end first: each file was written before the record that names it was ordered.
+        let ready = Self::now(tail);
+        blobs.sync(env)?;
+        Ok(ready)
+    }
+
+    /// Later records are ready, too, if nothing is unsynced.
+    pub(crate) fn or_later(self, tail: &Tail, blobs: &UnsyncedBlobs) -> Self {
+        let now = Self::now(tail);
+        if blobs.are_none() { now } else { self }
+    }
+
+    /// The end, as far as it is ready. The active segment may be a younger one: all of those before it was written.
+    pub(crate) fn end(&self) -> End {
+        self.end
+    }
+
+    /// Whether the end is in the segment that begins with `active`.
+    pub(crate) fn is_in(&self, active: Glsn) -> bool {
+        self.segment == active
+    }
+
+    fn now(tail: &Tail) -> Self {
+        let tail = tail.read();
+        Self { segment: tail.first, end: tail.end }
+    }
+}
