@@ -145,6 +145,13 @@ pub trait PageSource: Send + Sync {
     fn load_run(&self, first: u32, pages: &mut [u8]) -> Result<(), LoadError> {
         (first..).zip(pages.chunks_exact_mut(PAGE_BYTES)).try_for_each(|(number, page)| self.load(number, page))
     }
+
+    /// Whether a page in memory still has the bytes that were loaded, by their checksum: asked before what it holds is
+    /// written elsewhere, with a checksum of its own. A source without checksums cannot tell, and says that it has.
+    fn is_sound(&self, number: u32, page: &[u8]) -> bool {
+        let _ = (number, page);
+        true
+    }
 }
 
 /// How a page is going to be used.

@@ -153,4 +153,8 @@ impl PageSource for BlobPages {
         let n = file.read_at(page, u64::from(number) * PAGE_BYTES as u64)?;
         check_page(&page[..n], self.seed, number).map_err(corrupt)
     }
+
+    fn is_sound(&self, number: u32, page: &[u8]) -> bool {
+        check_page(page, self.seed, number).is_ok()
+    }
 }

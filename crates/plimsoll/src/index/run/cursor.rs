@@ -431,7 +431,9 @@ impl Pages {
             Some(chunk) => chunk,
             none => none.insert(budget.take(Kind::Sort)?),
         };
-        self.held = match table.file.find(at, Touch::Again) {
+        // A page that was damaged in memory would be written with a checksum that calls it good: it is read from the file instead.
+        let resident = table.file.find(at, Touch::Again).filter(|page| table.file.source().is_sound(at, page));
+        self.held = match resident {
             Some(page) => {
                 // Copied: a job keeps its pages from step to step, and a pinned page would be missing in a small pool.
                 chunk[..PAGE_BYTES].copy_from_slice(&page);

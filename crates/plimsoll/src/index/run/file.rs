@@ -292,6 +292,10 @@ impl PageSource for RunFile {
         }
         Ok(())
     }
+
+    fn is_sound(&self, number: u32, page: &[u8]) -> bool {
+        check_page(page, self.seed, number).is_ok()
+    }
 }
 
 /// Opens a table of the index's folder.

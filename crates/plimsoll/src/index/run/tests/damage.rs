@@ -178,3 +178,45 @@ fn decoders_answer_on_random_bytes() {
         let _ = check_blobs(&payload, |_| ());
     }
 }
+
+/// Pages of which each is damaged in memory after it was loaded for the first time.
+struct Fading {
+    pages: Vec<u8>,
+    loaded: Mutex<Vec<u32>>,
+}
+
+impl PageSource for Fading {
+    fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
+        page.copy_from_slice(&self.pages[number as usize * PAGE_BYTES..][..PAGE_BYTES]);
+        let mut loaded = self.loaded.lock().unwrap();
+        if !loaded.contains(&number) {
+            loaded.push(number);
+            // In the middle of an entry: what a leaf is read by stays as it is.
+            page[PAGE_BYTES / 2] ^= 1;
+        }
+        Ok(())
+    }
+
+    fn is_sound(&self, number: u32, page: &[u8]) -> bool {
+        check_page(page, SEED, number).is_ok()
+    }
+}
+
+#[test]
+fn what_was_damaged_in_memory_is_not_merged() {
+    let budget = budget();
+    let pool = pool(&budget);
+    let model = random_model(&mut Random::new(41), Shape::Integers, 2000);
+    let (pages, info) = build(&budget, versions(&model), false);
+    let file = pool.attach(Arc::new(Fading { pages, loaded: Mutex::default() }));
+    let table = Table { info: Arc::new(info), file };
+    for page in 0..table.info.pages {
+        table.file.get(page, Touch::Point).unwrap();
+        assert!(table.file.find(page, Touch::Again).is_some(), "all of it is in memory");
+    }
+    let mut cursor = RunCursor::new([table].into(), Feed::Private(budget.clone()));
+    for version in versions(&model) {
+        cursor.next().unwrap();
+        assert_eq!(cursor.current(), Some(version));
+    }
+}
