@@ -294,6 +294,12 @@ impl Db {
         Ok(BackupReport::new(&report.or_raise()?))
     }
 
+    /// Makes durable what was committed before, where `durability` is "buffered"; returns the GLSN up to which everything is.
+    fn sync(this: PyRef<'_, Self>) -> PyResult<u64> {
+        let db = store(&this).db()?.clone();
+        Ok(interruptible(this.py(), move || db.sync())?.or_raise()?.0)
+    }
+
     /// Writes what is only in memory and in the log into the index's files. Not needed for safety.
     fn flush(this: PyRef<'_, Self>) -> PyResult<()> {
         let db = store(&this).db()?.clone();

@@ -42,6 +42,15 @@ def test_a_closed_store_says_so(path: str) -> None:
             use()
 
 
+def test_what_was_buffered_is_durable_after_a_sync(path: str) -> None:
+    with plimsoll.open(path, memory="16MiB", durability="buffered") as db:
+        with db.transaction() as tx:
+            tx[b"a"] = b"1"
+        assert db.sync() == db.newest == db.log.bounds().durable
+    with pytest.raises(plimsoll.Closed):
+        db.sync()
+
+
 def test_a_store_that_nobody_refers_to_is_closed(path: str) -> None:
     plimsoll.open(path, memory="16MiB")[b"a"] = b"1"
     gc.collect()

@@ -123,6 +123,14 @@ impl Engine {
         self.committer.open_newest()
     }
 
+    /// Makes durable all that was ordered before, by whichever process; returns the last GLSN of it.
+    pub(crate) fn sync(&self) -> Result<Glsn> {
+        self.committer.fresh_and_ordered()?;
+        let ordered = self.committer.sequencer.applied();
+        self.reader.log.wait_durable(ordered).lift()?;
+        Ok(ordered)
+    }
+
     /// Flushes the memtables into runs.
     pub(crate) fn flush(&self) -> Result<()> {
         self.committer.flush()

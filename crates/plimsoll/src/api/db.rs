@@ -550,7 +550,30 @@ impl Db {
         backup::backup(&self.store, dest.as_ref(), Sharing::Copy)
     }
 
-    /// Flushes all memtables to runs.
+    /// Makes durable what was committed before, with [`Durability::Buffered`](crate::Durability::Buffered) too, by one sync of the log;
+    /// returns the GLSN up to which everything is. Where several processes share the store, what the others have committed is part of it.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("store");
+    /// # use plimsoll::*;
+    /// let db = Db::open(&path, Options::new().memory_bytes(16 << 20).durability(Durability::Buffered))?;
+    /// let notes = db.create_keyspace("notes", Retention::Latest)?;
+    /// let written = db.put(&notes, "a", "1")?;
+    /// assert!(db.sync()? >= written);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`crate::Error::Poisoned`]: the disk refused; what was not durable yet may be lost. [`crate::Error::Stalled`],
+    /// [`crate::Error::Behind`]: another process is in the way, or the log cannot be read.
+    pub fn sync(&self) -> Result<Glsn> {
+        self.store.sync()
+    }
+
+    /// Flushes all memtables to runs. Not needed for safety: the log has what they hold ([`Db::sync`]).
     ///
     /// # Errors
     /// Disk errors, or the budget.

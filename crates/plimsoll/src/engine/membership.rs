@@ -295,8 +295,10 @@ impl Membership {
 /// Does what the other members need of this one. Returns whether it holds an older moment, which others keep versions for.
 pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -> Result<bool> {
     let index = &space.reader.index;
+    // What others wait for is flushed by a process, too, that reads only what is durable: the flush makes it so.
+    let is_waited_for = members.is_keeper() && members.flush_wanted() > committer.sequencer.applied();
     // What fails now is tried again by who reads.
-    let _ = committer.fresh();
+    let _ = if is_waited_for { committer.fresh_and_ordered() } else { committer.fresh() };
     members.looks(committer.sequencer.applied());
     index.follow(members)?;
     space.file_log.close_removed();

@@ -68,7 +68,7 @@ impl Committer {
 
     /// Opens a snapshot at the last commit that was ordered, here or by another member; it may not be durable yet.
     pub(crate) fn open_ordered(&self) -> OpenMoment {
-        let taken_in = self.taken_in(Follower::fresh_and_ordered);
+        let taken_in = self.fresh_and_ordered();
         let moment = self.open_now(|| self.sequencer.applied());
         moment.shows(taken_in);
         moment
@@ -99,6 +99,14 @@ impl Committer {
     /// [`Error::Behind`]: what would be read is not the newest. A moment that is opened all the same keeps it ([`OpenMoment::shows`]).
     pub(crate) fn fresh(&self) -> Result<()> {
         self.taken_in(Follower::fresh)
+    }
+
+    /// Takes in what other members have ordered, whether it is durable or not.
+    ///
+    /// # Errors
+    /// As for [`Committer::fresh`].
+    pub(crate) fn fresh_and_ordered(&self) -> Result<()> {
+        self.taken_in(Follower::fresh_and_ordered)
     }
 
     fn taken_in(&self, take_in: impl FnOnce(&Follower) -> Result<()>) -> Result<()> {

@@ -42,7 +42,7 @@ const MIN_WARM_BYTES_PER_SECOND: u64 = 64 << 10;
 /// let db = Db::open(&path, Options::new().memory_bytes(16 << 20).durability(Durability::Buffered))?;
 /// let notes = db.keyspace("notes")?;
 /// db.put(&notes, "a", "a crash may lose it")?;
-/// db.flush()?;
+/// db.sync()?;
 /// assert_eq!(db.log().bounds().durable, db.newest());
 /// # Ok(())
 /// # }
@@ -52,7 +52,7 @@ pub enum Durability {
     /// When it survives a power cut (the default). Concurrent commits share one sync.
     #[default]
     Sync,
-    /// As soon as it is ordered and visible. It is synced within about 200 ms and at close. A crash may lose the newest commits, always
+    /// As soon as it is ordered and visible. It is synced within about 200 ms, by [`Db::sync`](crate::Db::sync), and at close. A crash may lose the newest commits, always
     /// a suffix: the store is left complete, as it was at some earlier moment.
     Buffered,
 }

@@ -106,7 +106,7 @@ fn a_ticket_of_a_buffered_store_is_ready_before_it_is_durable() {
     let mut ticket = pin!(submit(&db, &ks, 1));
     assert!(!ticket.is_durable());
     assert!(ticket.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
-    db.flush().unwrap();
+    db.sync().unwrap();
     assert!(ticket.is_durable());
 }
 
@@ -219,6 +219,31 @@ fn ordered_worlds(check: impl Fn(&Db, &Db)) {
         let one = open();
         let other = if shared { open() } else { one.clone() };
         check(&one, &other);
+    }
+}
+
+/// By one process alone, and by one member for another, which may have the other mode.
+#[test]
+fn what_was_committed_before_a_sync_survives_a_power_cut() {
+    for beside in [None, Some(Durability::Buffered), Some(Durability::Sync)] {
+        let disk = LyingDisk::new(2);
+        let open = |durability| {
+            let options = options().shared(beside.is_some()).background(false).durability(durability);
+            Db::open("/store", options.world(Arc::new(disk.clone()), Arc::new(SystemClock::new()))).unwrap()
+        };
+        let one = open(Durability::Buffered);
+        let other = beside.map_or(one.clone(), open);
+        let ks = one.keyspace("default").unwrap();
+        let ticket = submit(&one, &ks, 1);
+        assert!(one.log().bounds().durable < ticket.glsn());
+        let before = disk.sync_count();
+        assert_eq!(other.sync().unwrap(), ticket.glsn());
+        assert_eq!(disk.sync_count() - before, 1, "the log's file alone");
+        disk.cut_power();
+        drop((one, other, ks));
+        disk.restore_power();
+        let db = open(Durability::Sync);
+        assert!(db.get(&db.keyspace("default").unwrap(), 1u32.to_be_bytes()).unwrap().is_some());
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll::{Options, Retention};
+use plimsoll::{Durability, Options, Retention};
 use plimsoll_disk::lying::{AtChange, LyingDisk};
 
 use plimsoll_disk::random::Random;
@@ -46,6 +46,14 @@ struct Armed {
     stop: Option<At>,
 }
 
+/// Which processes acknowledge commits before they are durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Buffering {
+    None,
+    All,
+    Odd,
+}
+
 /// A run.
 pub(super) struct Driver {
     pub(super) world: World,
@@ -57,6 +65,7 @@ pub(super) struct Driver {
     setting: Setting,
     memory_total: Option<u64>,
     warm: bool,
+    buffering: Buffering,
     next_id: u64,
     next_pid: u32,
     /// The process at this seat is killed at this operation of it, counted from the start of the run over all processes of the seat.
@@ -71,10 +80,14 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) fn new(seed: u64) -> Self {
-        let setting = Setting { durability: plimsoll::Durability::Sync, ..Setting::of_seed(seed) };
+        let setting = Setting::of_seed(seed);
         let world = World::new(seed, setting);
         let mut random = Random::new(seed ^ 0x00be_d510);
         let memory_total = [None, Some(50 << 20), Some(64 << 20), Some(100 << 20)][random.below(4) as usize];
+        let buffering = match setting.durability {
+            Durability::Sync => Buffering::None,
+            Durability::Buffered => [Buffering::All, Buffering::Odd][seed as usize / 2 % 2],
+        };
         Self {
             crew: Crew::new(&world.clock),
             world,
@@ -85,6 +98,7 @@ impl Driver {
             setting,
             memory_total,
             warm: random.below(4) == 0,
+            buffering,
             next_id: 1,
             next_pid: 100,
             kill: None,
@@ -235,11 +249,33 @@ impl Driver {
         self.seats.insert(member, Seat::new(process, disk));
     }
 
+    /// Whether some processes do and others do not: these see what is durable.
+    pub(super) fn is_mixed(&self) -> bool {
+        self.buffering == Buffering::Odd
+    }
+
+    /// The newest commit that this process must see.
+    pub(super) fn newest_for(&self, member: u8) -> u64 {
+        let sees_all = !self.is_mixed() || self.is_buffered(member);
+        if sees_all { self.known.model.newest() } else { self.known.durable }
+    }
+
+    /// Whether any process acknowledges commits before they are durable.
+    pub(super) fn is_any_buffered(&self) -> bool {
+        self.buffering != Buffering::None
+    }
+
     fn order(&mut self, member: u8, act: Act) -> Order {
         let id = self.next_id;
         self.next_id += 1;
         let seat = &self.seats[&member];
-        let mut options = self.options().shared(true).world(Arc::clone(&seat.disk), Arc::clone(&self.world.clock) as _);
+        let is_buffered = self.is_buffered(member);
+        let durability = if is_buffered { Durability::Buffered } else { Durability::Sync };
+        let mut options = self
+            .options()
+            .durability(durability)
+            .shared(true)
+            .world(Arc::clone(&seat.disk), Arc::clone(&self.world.clock) as _);
         if let Act::Join { mebibytes } = act
             && mebibytes > 0
         {
@@ -254,8 +290,17 @@ impl Driver {
             self.backups += 1;
         }
         let retention = self.retention();
-        let newest = self.known.model.newest();
-        Order { act, id, newest, options, backup: format!("/backup{}", self.backups), retention }
+        let (newest, seen) = (self.known.model.newest(), self.newest_for(member));
+        Order { act, id, newest, seen, options, backup: format!("/backup{}", self.backups), retention, is_buffered }
+    }
+
+    /// Whether this process acknowledges commits before they are durable.
+    pub(super) fn is_buffered(&self, member: u8) -> bool {
+        match self.buffering {
+            Buffering::None => false,
+            Buffering::All => true,
+            Buffering::Odd => member % 2 == 1,
+        }
     }
 
     /// The settings of every process, without its memory.
@@ -388,6 +433,7 @@ impl Driver {
         if is_cut {
             self.disk().restore_power();
             self.known.has_failed_sync = false;
+            self.known.is_cut = true;
         }
         self.check_some()
     }

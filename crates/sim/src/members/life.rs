@@ -48,10 +48,14 @@ pub(super) struct Order {
     pub(super) options: Options,
     /// Where it backs the store up.
     pub(super) backup: String,
-    /// The newest commit when it was ordered: what is read now is not older.
+    /// The newest commit when it was ordered.
     pub(super) newest: u64,
+    /// The newest commit that it must see: what is read now is not older.
+    pub(super) seen: u64,
     /// What the keyspace keeps that may keep everything.
     pub(super) retention: Retention,
+    /// Commits of this process are acknowledged before they are durable.
+    pub(super) is_buffered: bool,
 }
 
 /// What a process says.
@@ -73,6 +77,8 @@ pub(super) enum Answer {
     Made { rows: usize },
     /// It was dropped.
     Dropped,
+    /// What was committed before is durable.
+    Synced,
     /// A cursor stands here; `None`: it was dropped.
     Cursor { name: u64, at: Option<Glsn> },
 }
@@ -185,7 +191,7 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
     if order.act == Act::Leave {
         let Life { db, tx, snapshots, .. } = slot.take().expect("it is open");
         drop((tx, snapshots));
-        return db.close().map(|()| Answer::Done);
+        return db.close().map(|()| Answer::Synced);
     }
     if let Some(writes) = writes_of(order.act, order.id) {
         return life.commit(&writes);
@@ -225,17 +231,27 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
         }
         Act::MakeSpace => {
             db.create_keyspace(SPACES[2], Retention::Latest)?;
+            if order.is_buffered {
+                db.sync()?;
+            }
             match life.read(Span { space: PASSING, from: 0, to: u64::MAX })? {
                 Answer::Rows { rows, .. } => Ok(Answer::Made { rows: rows.len() }),
                 _ => Ok(Answer::NoSpace),
             }
         }
         Act::DropSpace => match life.space(PASSING)? {
-            Some(space) => db.drop_keyspace(&space).map(|_| Answer::Dropped),
+            Some(space) => {
+                db.drop_keyspace(&space)?;
+                if order.is_buffered {
+                    db.sync()?;
+                }
+                Ok(Answer::Dropped)
+            }
             None => Ok(Answer::NoSpace),
         },
         Act::Cursor { .. } | Act::AdvanceCursor { .. } | Act::DropCursor { .. } => cursor(&db, order.act),
         Act::Step { first } => db.step_from(first as usize % 6).map(|_| Answer::Done),
+        Act::Sync => db.sync().map(|_| Answer::Synced),
         Act::Flush => db.flush().map(|()| Answer::Done),
         Act::Compact => db.compact().map(|()| Answer::Done),
         Act::Trim { back } => db.log().trim(Glsn(db.newest().0.saturating_sub(back))).map(|_| Answer::Done),

@@ -49,6 +49,12 @@ impl Model {
         Ok(())
     }
 
+    /// What came after this commit is lost.
+    pub(super) fn cut_to(&mut self, last: u64) {
+        self.versions.values_mut().for_each(|versions| drop(versions.split_off(&(last + 1))));
+        self.commits.split_off(&(last + 1));
+    }
+
     /// The keyspace was dropped.
     pub(super) fn forget(&mut self, space: u64) {
         self.versions.retain(|(of, _), _| *of != space);

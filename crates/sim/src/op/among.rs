@@ -74,6 +74,8 @@ pub enum Act {
     DropCursor { name: u64 },
     /// Does a piece of background work.
     Step { first: u64 },
+    /// Makes durable what was committed.
+    Sync,
     /// Flushes.
     Flush,
     /// Merges all.
@@ -134,6 +136,7 @@ fn parts(act: Act) -> (&'static str, Vec<u64>) {
         Act::AdvanceCursor { name, back } => ("advance-cursor", vec![name, back]),
         Act::DropCursor { name } => ("drop-cursor", vec![name]),
         Act::Step { first } => ("step", vec![first]),
+        Act::Sync => ("sync", vec![]),
         Act::Flush => ("flush", vec![]),
         Act::Compact => ("compact", vec![]),
         Act::Trim { back } => ("trim", vec![back]),
@@ -182,6 +185,7 @@ fn act(name: &str, numbers: &[u64]) -> Option<Act> {
         ("advance-cursor", &[name, back]) => Act::AdvanceCursor { name, back },
         ("drop-cursor", &[name]) => Act::DropCursor { name },
         ("step", &[first]) => Act::Step { first },
+        ("sync", []) => Act::Sync,
         ("flush", []) => Act::Flush,
         ("compact", []) => Act::Compact,
         ("trim", &[back]) => Act::Trim { back },

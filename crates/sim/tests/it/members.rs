@@ -55,6 +55,18 @@ fn a_process_that_becomes_the_keeper_flushes_nothing_that_the_runs_hold() {
     members::run(57, &parse(text).unwrap()).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
+/// It reads only what is durable, and flushed no more than that: the other one waited for its flush, and nobody synced what it had committed.
+#[test]
+fn a_keeper_whose_commits_are_synced_flushes_for_a_process_whose_are_buffered() {
+    let text =
+        "among 0 join 0\namong 1 join 0\namong 0 tx-delete 0 9\namong 0 step 5\namong 0 tx-commit\namong 0 put 1 0 1627
+        among 0 load 1 1240 83 1048\namong 1 drop-caches\namong 0 make-space\namong 1 snapshot\namong 1 get 2 26
+        among 1 put 1 10 1\namong 1 put 0 24 42\namong 1 put 1 14 12\namong 1 put 0 11 405\namong 1 get 1 6
+        among 1 load 1 1397 68 631\namong 1 put 0 31 2016";
+    // The seed chooses who is buffered, and the sizes of memtables.
+    members::run(346, &parse(text).unwrap()).unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 /// It failed where another process had freed the log that it was about to free.
 #[test]
 fn a_process_that_comes_late_to_free_the_log_goes_on() {

@@ -39,6 +39,12 @@ pub(in crate::members) struct Known {
     /// A sync failed since the store was opened: nothing is durable until all have left.
     pub(in crate::members) has_failed_sync: bool,
     failed_syncs: u64,
+    /// Since the store was open last, the power was cut, or a sync failed: what was not durable may be lost.
+    pub(in crate::members) is_cut: bool,
+    /// The last commit that is durable as far as is known.
+    pub(in crate::members) durable: u64,
+    /// The last commit that each process has acknowledged.
+    last_of: BTreeMap<u8, u64>,
     /// Whether the process that answers was stopped in its act.
     pub(in crate::members) was_stopped: bool,
     looks: u64,
@@ -56,6 +62,21 @@ impl Known {
             }
             _ => {}
         }
+    }
+
+    /// The store is open again, and its last commit is this one: later ones are lost.
+    fn learn_what_is_left(&mut self, last: u64, is_buffered: bool) -> Outcome {
+        // Unless commits are buffered, what was read by anybody is durable.
+        let durable = if is_buffered { self.durable } else { self.durable.max(self.model.newest()) };
+        ensure(last >= durable, || {
+            format!("GLSN {last} is the last one that is left, and GLSN {durable} was durable")
+        })?;
+        self.model.cut_to(last);
+        self.places.clear();
+        self.last_of.clear();
+        self.cursors.values_mut().for_each(|place| *place = None);
+        (self.is_cut, self.durable) = (false, last);
+        Ok(())
     }
 
     /// A pending commit was ordered here.
@@ -116,12 +137,22 @@ impl Driver {
             Err(_) if dead => return Ok(()),
             Err(error) => return self.judge_error(member, order, &error, &format!("{:?}", order.act)),
         };
+        if !dead && matches!(answer, Answer::Synced) {
+            // One that leaves answers for its own commits.
+            let own = self.known.last_of.get(&member).copied().unwrap_or_default();
+            let durable = if order.act == Act::Leave { own } else { order.newest };
+            self.known.durable = self.known.durable.max(durable);
+        }
         let Some(seat) = self.seats.get(&member).filter(|_| !dead) else { return Ok(()) };
         let life = seat.life_handle();
         let life = life.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(life) = life.as_ref() else { return Ok(()) };
         if self.known.has_failed_sync && !matches!(answer, Answer::Committed(_)) {
             return Ok(());
+        }
+        let is_buffered = self.is_any_buffered();
+        if self.known.is_cut && matches!(order.act, Act::Join { .. }) {
+            self.known.learn_what_is_left(life.db.newest().0, is_buffered)?;
         }
         let is_first = self.seats.len() == 1 && matches!(order.act, Act::Join { .. });
         let resolved = self.resolve(life);
@@ -145,12 +176,15 @@ impl Driver {
 
     fn judge_answer(&mut self, member: u8, order: &Order, life: &Life, answer: Answer) -> Outcome {
         match answer {
-            Answer::Done => Ok(()),
-            Answer::Committed(glsn) => self.judge_commit(life, order, glsn),
+            Answer::Done | Answer::Synced => Ok(()),
+            Answer::Committed(glsn) => {
+                self.known.last_of.insert(member, glsn.0);
+                self.judge_commit(life, order, glsn)
+            }
             Answer::Rows { span, at, own, rows } => {
                 if matches!(order.act, Act::Get { .. } | Act::Scan { .. }) {
-                    let newest = order.newest;
-                    ensure(at >= newest, || format!("process {member} reads GLSN {at}, GLSN {newest} was committed"))?;
+                    let seen = order.seen;
+                    ensure(at >= seen, || format!("process {member} reads GLSN {at}, GLSN {seen} was committed"))?;
                 }
                 self.judge_rows(&format!("process {member}"), span, at, &own, rows)
             }
@@ -196,6 +230,9 @@ impl Driver {
 
     fn judge_commit(&mut self, life: &Life, order: &Order, glsn: Glsn) -> Outcome {
         let id = order.id;
+        if !order.is_buffered && !self.disk().power_is_cut() {
+            self.known.durable = self.known.durable.max(glsn.0);
+        }
         if self.known.has_failed_sync {
             // It was acknowledged, so it is durable: that is told by the next opening.
             let Some(pending) = self.known.in_doubt.remove(&id) else { return Ok(()) };
@@ -214,7 +251,8 @@ impl Driver {
     }
 
     fn judge_cursor(&mut self, order: &Order, name: u64, at: Option<Glsn>) -> Outcome {
-        let is_disturbed = self.known.was_stopped || self.seats.values().any(|seat| seat.is_stopped());
+        let is_disturbed =
+            self.known.was_stopped || self.is_mixed() || self.seats.values().any(|seat| seat.is_stopped());
         let before = self.known.cursor_before.take();
         if is_disturbed {
             return Ok(());
@@ -247,8 +285,8 @@ impl Driver {
     }
 
     fn must_be_fresh(&self, member: u8, at: u64) -> Outcome {
-        let newest = self.known.model.newest();
-        ensure(at >= newest, || format!("process {member} reads GLSN {at}, and GLSN {newest} was committed before"))
+        let seen = self.newest_for(member);
+        ensure(at >= seen, || format!("process {member} reads GLSN {at}, and GLSN {seen} was committed before"))
     }
 
     fn judge_rows(&self, who: &str, span: Span, at: u64, own: &[Write], rows: Vec<(u64, Vec<u8>)>) -> Outcome {
@@ -271,6 +309,7 @@ impl Driver {
     /// What holds after each operation, and one key.
     pub(in crate::members) fn check_some(&mut self) -> Outcome {
         if self.seats.is_empty() {
+            self.known.is_cut |= self.known.has_failed_sync;
             self.known.has_failed_sync = false;
         }
         if self.known.has_failed_sync {
@@ -294,7 +333,9 @@ impl Driver {
                 self.check_memory(member)?;
             }
         }
-        ensure(seen.len() <= 1 || self.any_dead(), || format!("processes read different moments: {seen:?}"))
+        ensure(seen.len() <= 1 || self.is_mixed() || self.any_dead(), || {
+            format!("processes read different moments: {seen:?}")
+        })
     }
 
     fn any_dead(&self) -> bool {
@@ -376,7 +417,7 @@ impl Driver {
         let Some(db) = self.seats.get(&member).and_then(|seat| seat.db()) else { return Ok(()) };
         let newest = db.newest();
         let (found, first) = (cursors(&db), db.log().bounds().first.0);
-        if self.may_die(member) || self.seats.values().any(|seat| seat.is_stopped()) {
+        if self.may_die(member) || self.is_mixed() || self.seats.values().any(|seat| seat.is_stopped()) {
             return Ok(());
         }
         let found: BTreeMap<u64, u64> = found.into_iter().collect();
@@ -391,6 +432,10 @@ impl Driver {
     pub(in crate::members) fn check_alone(&mut self, path: &str) -> Outcome {
         let who = format!("{path}, opened alone");
         let life = self.open_alone(path).map_err(|error| error_in(&who, &error))?;
+        let is_buffered = self.is_any_buffered();
+        if self.known.is_cut && path == crate::members::life::STORE {
+            self.known.learn_what_is_left(life.db.newest().0, is_buffered)?;
+        }
         let spans = self.all_spans();
         self.compare(&who, &life, &spans)?;
         if path == crate::members::life::STORE {

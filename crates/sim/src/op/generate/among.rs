@@ -176,6 +176,7 @@ fn keep_up(random: &mut Random, _: &Interests) -> Act {
         19 => Act::DropCaches,
         20 => Act::Verify,
         21 => Act::Backup,
+        22 => Act::Sync,
         _ => Act::Advance { millis: 1 << random.below(15) },
     }
 }
