@@ -24,7 +24,7 @@ pub const CHUNK_BYTES: usize = 64 * 1024;
 
 /// A huge page, and the alignment of an arena.
 const BLOCK_BYTES: usize = 2 << 20;
-const CHUNKS_PER_BLOCK: usize = BLOCK_BYTES / CHUNK_BYTES;
+pub(crate) const CHUNKS_PER_BLOCK: usize = BLOCK_BYTES / CHUNK_BYTES;
 
 /// Size of the system's page table for a block in use: eight bytes for each 4 KiB. A huge page reserves one too.
 const PAGE_TABLE_BYTES: usize = BLOCK_BYTES / 4096 * 8;

@@ -15,6 +15,7 @@
 pub mod account;
 pub(crate) mod bell;
 pub mod chunk;
+mod clear;
 mod free;
 mod lease;
 mod reclaim;
@@ -201,14 +202,6 @@ impl Budget {
         self.inner.take_free(self.inner.lock(), kind).ok()
     }
 
-    /// Takes one chunk that was never taken before, if one is free and at hand: most likely its memory has not come from the system yet. Asks
-    /// no reclaimer, and a failure does not count as a refusal.
-    pub fn try_take_fresh(&self, kind: Kind) -> Option<Chunk> {
-        let mut state = self.inner.lock();
-        let id = state.free.pop_never_taken()?;
-        Some(self.inner.taken(state, id, kind))
-    }
-
     /// Takes one chunk, waiting up to `patience` for one to become free.
     ///
     /// # Errors
@@ -351,14 +344,17 @@ impl Inner {
         Chunk::new(Arc::clone(self), id, kind)
     }
 
-    /// Called after chunks were taken: calls the evictor if few are left.
+    /// Called after chunks were taken: calls the evictor if few are left, or few that are cleared.
     fn note_taken(&self, mut state: MutexGuard<'_, State>) {
         let taken = self.chunks.load(Ordering::Relaxed) as usize - state.free.len();
         state.peak_chunks = state.peak_chunks.max(taken);
         let little = state.free.len() < state.low_watermark;
+        let wants_clearing = self.wants_clearing(&state);
         drop(state);
         if little {
             self.ring(Cause::Chunks);
+        } else if wants_clearing {
+            self.ring(Cause::NeverTaken);
         }
     }
 

@@ -205,11 +205,16 @@ impl Evictor {
         self.budget.is_short() || self.pool.is_short()
     }
 
+    /// Clears memory ahead, if that is due. Nothing has to be evicted meanwhile: chunks that were never taken are left.
+    fn clears_a_block(&self) -> bool {
+        self.budget.wants_clearing() && self.budget.clear_block() > 0
+    }
+
     fn run(&mut self) {
         while !self.bell.is_closing() {
-            while self.step() == Progress::Worked && !self.bell.is_closing() {}
+            while (self.step() == Progress::Worked || self.clears_a_block()) && !self.bell.is_closing() {}
             self.bell.arm();
-            if self.is_short() {
+            if self.is_short() || self.budget.wants_clearing() {
                 self.bell.disarm();
                 continue;
             }
@@ -219,6 +224,7 @@ impl Evictor {
                 Cause::Frames => self.stats.woken_for_frames += 1,
                 Cause::Chunks => self.stats.woken_for_chunks += 1,
                 Cause::Inline => self.stats.woken_inline += 1,
+                Cause::NeverTaken => self.called_at_nanos = None,
             }
         }
     }

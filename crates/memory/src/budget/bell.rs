@@ -24,6 +24,8 @@ pub(crate) enum Cause {
     Chunks,
     /// A caller found no room at all, and evicted inline.
     Inline,
+    /// Few free chunks are cleared.
+    NeverTaken,
 }
 
 pub(crate) struct Bell {

@@ -5,6 +5,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use crate::arena::CHUNKS_PER_BLOCK;
+
 /// From the front: chunks pushed to the front, chunks never taken (the last number first), chunks given back (the
 /// latest last).
 #[derive(Debug, Default)]
@@ -61,9 +63,21 @@ impl Free {
         self.back.pop_back().or_else(from_fresh).or_else(|| self.front.pop_back())
     }
 
-    /// Takes the never-taken chunk that [`Free::pop_back`] would take first.
-    pub(super) fn pop_never_taken(&mut self) -> Option<u32> {
-        self.fresh.next()
+    /// The chunks that were never taken.
+    pub(super) fn never_taken(&self) -> Range<u32> {
+        self.fresh.clone()
+    }
+
+    /// Number of chunks that were given back.
+    pub(super) fn given_back(&self) -> usize {
+        self.back.len()
+    }
+
+    /// Takes the never-taken chunks that [`Free::pop_back`] would take first, to the end of their block.
+    pub(super) fn pop_never_taken_block(&mut self) -> Range<u32> {
+        let start = self.fresh.start;
+        self.fresh.start = (start + 1).next_multiple_of(CHUNKS_PER_BLOCK as u32).min(self.fresh.end);
+        start..self.fresh.start
     }
 
     /// Whether the first `count` were never taken.
@@ -99,9 +113,11 @@ mod tests {
             for next in 1000..1200 {
                 match below(6) {
                     5 => {
-                        let taken = free.pop_never_taken();
-                        assert_eq!(taken, queue.iter().copied().filter(|id| *id < 1000).min());
-                        queue.retain(|id| Some(*id) != taken);
+                        let first = queue.iter().copied().filter(|id| *id < 1000).min();
+                        let taken = free.pop_never_taken_block();
+                        assert_eq!(taken.clone().next(), first);
+                        assert!(taken.is_empty() || taken.end % 32 == 0 || free.never_taken().is_empty());
+                        queue.retain(|id| !taken.contains(id));
                     }
                     0 => assert_eq!(free.pop_front(), queue.pop_front()),
                     1 => assert_eq!(free.pop_back(), queue.pop_back()),

@@ -302,6 +302,22 @@ fn the_thread_wakes_for_frames_and_for_chunks_and_ends_when_dropped() {
 }
 
 #[test]
+fn the_thread_clears_memory_as_chunks_are_taken() {
+    let budget = Budget::new(64 << 20, Backing::Heap).unwrap();
+    let pool = Pool::new(&budget, 4 * CHUNK_BYTES as u64).unwrap();
+    let _thread = EvictorThread::start(Evictor::new(&pool, Arc::new(SystemClock::new()))).unwrap();
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.extend((0..40).map(|_| budget.take(Kind::Memtable).unwrap()));
+        let is_cleared = (0..10_000_000).any(|_| {
+            std::thread::yield_now();
+            !budget.wants_clearing()
+        });
+        assert!(is_cleared, "{:?}", budget.usage());
+    }
+}
+
+#[test]
 fn readers_and_takers_beside_the_thread_get_what_they_asked_for() {
     for chunks in [24, 40] {
         let budget = Budget::new(chunks * CHUNK_BYTES as u64, Backing::Heap).unwrap();

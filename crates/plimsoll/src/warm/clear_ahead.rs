@@ -2,34 +2,23 @@
 //! take a third of the restoring thread's time.
 //!
 //! Laws:
-//! 1. Memory is touched only within the budget and only while it is free: a block is taken from the budget, touched and given back.
+//! 1. Memory is touched only within the budget and only while it is free and not the last (`Budget::clear_block`).
 //! 2. The thread ends when it has touched what the rows of the image can take, when rows have taken as much themselves, or when their restore
-//!    ends, and touches nothing while less than [`FREE_BYTES_MIN`] are free.
+//!    ends.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use plimsoll_disk::worker::{Bell, Next, Worker};
-use plimsoll_memory::budget::{Budget, Kind as Memory};
-use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 
 use crate::warm::image::{self, RowsName};
 use crate::warm::pace::{Move, Pace};
 use crate::warm::{Context, Core};
 
-/// Chunks that are touched at a time: 2 MiB, as the system clears that much at once where it has huge pages.
-const CHUNKS_AT_ONCE: usize = 32;
-
-/// The least free memory: what is taken for a moment is not missed then.
-const FREE_BYTES_MIN: u64 = 16 << 20;
-
-/// The system's page.
-const SYSTEM_PAGE_BYTES: usize = 4096;
-
 /// Starts the thread; `None` if there is nothing to do for it, or if the system gives no thread: then memory is cleared when rows take it.
 pub(super) fn start(core: &Arc<Core>) -> Option<Worker> {
     let context = &core.context;
-    if context.row_cache.share_bytes() == 0 || context.budget.free_bytes() < FREE_BYTES_MIN {
+    if context.row_cache.share_bytes() == 0 {
         return None;
     }
     let core = Arc::clone(core);
@@ -44,10 +33,10 @@ pub(super) fn start(core: &Arc<Core>) -> Option<Worker> {
         if let Move::Pause(pause) = pace.get_or_insert_with(|| Pace::of_this_thread(0)).next() {
             return Next::Within(pause);
         }
-        match touch_block(&core.context.budget) {
+        match core.context.budget.clear_block() {
             0 => Next::End,
             bytes => {
-                *touched += bytes;
+                *touched += bytes as u64;
                 Next::Again
             }
         }
@@ -73,47 +62,9 @@ fn in_memory(bytes: u64) -> u64 {
     bytes / 4 * 5
 }
 
-/// Touches some chunks that were never taken; returns their bytes.
-fn touch_block(budget: &Budget) -> u64 {
-    if budget.free_bytes() < FREE_BYTES_MIN {
-        return 0;
-    }
-    // Pages: the budget takes other kinds for a sign of what writers will need.
-    let mut chunks: Vec<Chunk> = (0..CHUNKS_AT_ONCE).map_while(|_| budget.try_take_fresh(Memory::Pages)).collect();
-    for chunk in &mut chunks {
-        chunk.iter_mut().step_by(SYSTEM_PAGE_BYTES).for_each(|byte| *byte = 0);
-    }
-    let touched = chunks.len() * CHUNK_BYTES;
-    // The budget hands out first what was given back last: the first chunk is to be next.
-    while chunks.pop().is_some() {}
-    touched as u64
-}
-
 #[cfg(test)]
 mod tests {
-    use plimsoll_memory::budget::Backing;
-
     use super::*;
-
-    #[test]
-    fn memory_is_touched_once_and_given_back_in_order_and_never_the_last() {
-        let budget = Budget::new(32 << 20, Backing::Mapped).unwrap();
-        let first = budget.take(Memory::Pages).unwrap();
-        let (number, free) = (first.as_ptr() as usize, budget.free_bytes());
-        assert_eq!(touch_block(&budget), 2 << 20);
-        assert_eq!(budget.free_bytes(), free);
-        let next: Vec<Chunk> = (0..33).map(|_| budget.take(Memory::Pages).unwrap()).collect();
-        let places: Vec<usize> = next.iter().map(|chunk| (chunk.as_ptr() as usize - number) / CHUNK_BYTES).collect();
-        assert_eq!(places, (1..34).collect::<Vec<_>>(), "what was touched is taken first");
-        let mut all = next;
-        while budget.free_bytes() >= FREE_BYTES_MIN {
-            all.push(budget.take(Memory::Pages).unwrap());
-        }
-        assert_eq!(touch_block(&budget), 0);
-        drop(all);
-        while touch_block(&budget) > 0 {}
-        assert_eq!(budget.free_bytes(), free, "each chunk is touched once, and all are given back");
-    }
 
     #[test]
     fn only_the_newest_generation_counts() {

@@ -1,0 +1,117 @@
+//! Memory is cleared ahead. The system clears memory when it is first touched, 2 MiB at once where it has huge pages, and the thread that
+//! touches it waits: 0.1 ms where the memory is at hand, milliseconds in a virtual machine that gave it back to its host. So free chunks are
+//! touched in the background before anyone takes them.
+//!
+//! Laws:
+//! 1. Only chunks of the budget are touched: they are taken, touched and given back. A resize waits meanwhile.
+//! 2. Nothing is touched while fewer than [`NEVER_TAKEN_MIN`] chunks were never taken: the memory that is taken for a moment is not missed then.
+//! 3. The evictor's thread clears little beside what was taken before ([`ahead`]), and nothing in a store at rest.
+
+use std::sync::Arc;
+
+use super::chunk::{CHUNK_BYTES, Chunk};
+use super::{Budget, Inner, Kind, State};
+use crate::arena::CHUNKS_PER_BLOCK;
+use crate::mapping::MAPPING_ALIGN;
+use crate::sync::Ordering;
+
+/// 16 MiB.
+const NEVER_TAKEN_MIN: usize = (16 << 20) / CHUNK_BYTES;
+
+/// How many free chunks are to be cleared when `taken` of `limit` chunks were taken: a quarter of them, at most a 64th of the budget, at least
+/// one block.
+fn ahead(taken: usize, limit: usize) -> usize {
+    (taken / 4).min(limit / 64).max(CHUNKS_PER_BLOCK)
+}
+
+impl Budget {
+    /// Touches the chunks of the next block that were never taken: most likely their memory has not come from the system yet. They are the
+    /// next to be taken. Returns their bytes; 0 if little is left.
+    pub fn clear_block(&self) -> usize {
+        let inner = &self.inner;
+        let _turn = inner.resizing.lock().expect("no code under this lock panics");
+        let mut state = inner.lock();
+        if state.free.never_taken().len() < NEVER_TAKEN_MIN {
+            return 0;
+        }
+        let block = state.free.pop_never_taken_block();
+        drop(state);
+        let bytes = block.len() * CHUNK_BYTES;
+        inner.by_kind[Kind::Pages as usize].fetch_add(bytes as u64, Ordering::Relaxed);
+        let mut chunks: Vec<_> = block.map(|id| Chunk::new(Arc::clone(inner), id, Kind::Pages)).collect();
+        for chunk in &mut chunks {
+            chunk.iter_mut().step_by(MAPPING_ALIGN).for_each(|byte| *byte = 0);
+        }
+        // The budget hands out first what was given back last: the first chunk is to be next.
+        while chunks.pop().is_some() {}
+        bytes
+    }
+
+    /// Whether few free chunks are cleared, and [`Budget::clear_block`] can change that.
+    pub(crate) fn wants_clearing(&self) -> bool {
+        self.inner.wants_clearing(&self.inner.lock())
+    }
+}
+
+impl Inner {
+    pub(super) fn wants_clearing(&self, state: &State) -> bool {
+        let never_taken = state.free.never_taken();
+        let limit = self.chunks.load(Ordering::Relaxed) as usize;
+        never_taken.len() >= NEVER_TAKEN_MIN
+            && state.free.given_back() + CHUNKS_PER_BLOCK <= ahead(never_taken.start as usize, limit)
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use super::*;
+    use crate::budget::Backing;
+
+    fn take(budget: &Budget, count: usize) -> Vec<Chunk> {
+        (0..count).map(|_| budget.take(Kind::Pages).unwrap()).collect()
+    }
+
+    #[test]
+    fn what_is_ahead_is_a_quarter_of_what_was_taken_up_to_a_64th_of_the_budget() {
+        let gib = (1 << 30) / CHUNK_BYTES;
+        assert_eq!(ahead(0, gib), CHUNKS_PER_BLOCK);
+        assert_eq!(ahead(400, gib), 100);
+        assert_eq!(ahead(gib / 2, gib), gib / 64);
+        assert_eq!(ahead(500, 512), CHUNKS_PER_BLOCK, "a block, however small the budget");
+    }
+
+    #[test]
+    fn a_block_is_cleared_once_and_taken_in_order_and_the_last_is_not() {
+        let budget = Budget::new(32 << 20, Backing::Heap).unwrap();
+        let first = budget.take(Kind::Pages).unwrap();
+        let (start, free) = (first.address().as_ptr() as usize, budget.free_bytes());
+        assert_eq!(budget.clear_block(), (CHUNKS_PER_BLOCK - 1) * CHUNK_BYTES, "up to the end of a block");
+        assert_eq!(budget.clear_block(), CHUNKS_PER_BLOCK * CHUNK_BYTES);
+        assert_eq!((budget.free_bytes(), budget.usage().of(Kind::Pages)), (free, CHUNK_BYTES as u64));
+        let next = take(&budget, CHUNKS_PER_BLOCK);
+        let places: Vec<_> =
+            next.iter().map(|chunk| (chunk.address().as_ptr() as usize - start) / CHUNK_BYTES).collect();
+        assert_eq!(places[..2], [CHUNKS_PER_BLOCK, CHUNKS_PER_BLOCK + 1], "what was touched last is taken first");
+        while budget.clear_block() > 0 {}
+        assert_eq!(budget.free_bytes(), free - (CHUNKS_PER_BLOCK * CHUNK_BYTES) as u64);
+        assert!(budget.inner.lock().free.never_taken().len() >= NEVER_TAKEN_MIN - CHUNKS_PER_BLOCK);
+    }
+
+    #[test]
+    fn clearing_is_wanted_as_chunks_are_taken_and_not_while_what_was_given_back_serves() {
+        let budget = Budget::new(64 << 20, Backing::Heap).unwrap();
+        let taken = take(&budget, 10);
+        assert!(budget.wants_clearing());
+        budget.clear_block();
+        budget.clear_block();
+        assert!(!budget.wants_clearing());
+        let more = take(&budget, 2 * CHUNKS_PER_BLOCK);
+        assert!(budget.wants_clearing());
+        drop(more);
+        assert!(!budget.wants_clearing());
+        drop(taken);
+        let _all = take(&budget, 64 << 4);
+        assert!(!budget.wants_clearing(), "nothing is left");
+    }
+}
