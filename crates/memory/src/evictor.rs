@@ -6,6 +6,9 @@
 //! reached, and sleeps. It never polls. A caller that still finds no room evicts inline, as it would without an
 //! evictor, and is counted.
 //!
+//! While chunks are left that were never taken, nothing has to be evicted, and its thread clears some of them ahead of need
+//! ([`Budget::clear_block`]).
+//!
 //! Laws:
 //! 1. Nothing is evicted while the pool can still grow, nor beyond the high watermark.
 //! 2. Evicted memory becomes room: free frames + frames with a page = frames, before and after.
