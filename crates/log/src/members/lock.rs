@@ -15,6 +15,9 @@ use crate::error::LogError;
 /// The longest sleep between two tries.
 const SLEEP: Duration = Duration::from_millis(1);
 
+/// How often a lock that is held for microseconds is looked at before the system is asked for it: about as long as it is held.
+const LOOKS: u32 = 100;
+
 /// The words of a lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
@@ -45,6 +48,7 @@ pub(crate) struct MemberLock {
     words: Arc<dyn SharedWords>,
     clock: Arc<dyn Clock>,
     places: Places,
+    is_held_shortly: bool,
 }
 
 impl MemberLock {
@@ -54,7 +58,12 @@ impl MemberLock {
         clock: &Arc<dyn Clock>,
         places: Places,
     ) -> Self {
-        Self { file, words: Arc::clone(words), clock: Arc::clone(clock), places }
+        Self { file, words: Arc::clone(words), clock: Arc::clone(clock), places, is_held_shortly: false }
+    }
+
+    /// It is held for less time than it takes to sleep and be woken: who waits for it looks some times whether it is given back.
+    pub(super) fn held_shortly(self) -> Self {
+        Self { is_held_shortly: true, ..self }
     }
 
     /// Takes the lock for `holder`, unless `is_needless` says that it is not wanted any more.
@@ -67,6 +76,11 @@ impl MemberLock {
         let words = self.words.words();
         let begun = self.clock.monotonic_nanos();
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        if self.is_held_shortly {
+            // A hint: who has it may have ended.
+            let is_held = || words[self.places.holder].load(Ordering::Relaxed) != 0;
+            (0..LOOKS).take_while(|_| is_held()).for_each(|_| std::hint::spin_loop());
+        }
         while !self.file.try_lock()? {
             if is_needless() {
                 return Ok(Got::Needless);
