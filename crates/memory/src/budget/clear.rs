@@ -4,7 +4,7 @@
 //!
 //! Laws:
 //! 1. Only chunks of the budget are touched: they are taken, touched and given back. A resize waits meanwhile.
-//! 2. Nothing is touched while fewer than [`NEVER_TAKEN_MIN`] chunks were never taken: the memory that is taken for a moment is not missed then.
+//! 2. Nothing is touched while fewer than [`never_taken_min`] chunks were never taken: the memory that is taken for a moment is not missed then.
 //! 3. The evictor's thread clears little beside what was taken before ([`ahead`]), and nothing in a store at rest.
 
 use std::sync::Arc;
@@ -15,8 +15,10 @@ use crate::arena::CHUNKS_PER_BLOCK;
 use crate::mapping::MAPPING_ALIGN;
 use crate::sync::Ordering;
 
-/// 16 MiB.
-const NEVER_TAKEN_MIN: usize = (16 << 20) / CHUNK_BYTES;
+/// A quarter of the budget's `limit` chunks, at most 16 MiB.
+fn never_taken_min(limit: usize) -> usize {
+    (limit / 4).min((16 << 20) / CHUNK_BYTES)
+}
 
 /// How many free chunks are to be cleared when `taken` of `limit` chunks were taken: a quarter of them, at most a 64th of the budget, at least
 /// one block.
@@ -31,7 +33,7 @@ impl Budget {
         let inner = &self.inner;
         let _turn = inner.resizing.lock().expect("no code under this lock panics");
         let mut state = inner.lock();
-        if state.free.never_taken().len() < NEVER_TAKEN_MIN {
+        if state.free.never_taken().len() < never_taken_min(inner.chunks.load(Ordering::Relaxed) as usize) {
             return 0;
         }
         let block = state.free.pop_never_taken_block();
@@ -57,7 +59,7 @@ impl Inner {
     pub(super) fn wants_clearing(&self, state: &State) -> bool {
         let never_taken = state.free.never_taken();
         let limit = self.chunks.load(Ordering::Relaxed) as usize;
-        never_taken.len() >= NEVER_TAKEN_MIN
+        never_taken.len() >= never_taken_min(limit)
             && state.free.given_back() + CHUNKS_PER_BLOCK <= ahead(never_taken.start as usize, limit)
     }
 }
@@ -79,6 +81,7 @@ mod tests {
         assert_eq!(ahead(400, gib), 100);
         assert_eq!(ahead(gib / 2, gib), gib / 64);
         assert_eq!(ahead(500, 512), CHUNKS_PER_BLOCK, "a block, however small the budget");
+        assert_eq!([never_taken_min(256), never_taken_min(gib)], [64, 256]);
     }
 
     #[test]
@@ -95,7 +98,7 @@ mod tests {
         assert_eq!(places[..2], [CHUNKS_PER_BLOCK, CHUNKS_PER_BLOCK + 1], "what was touched last is taken first");
         while budget.clear_block() > 0 {}
         assert_eq!(budget.free_bytes(), free - (CHUNKS_PER_BLOCK * CHUNK_BYTES) as u64);
-        assert!(budget.inner.lock().free.never_taken().len() >= NEVER_TAKEN_MIN - CHUNKS_PER_BLOCK);
+        assert!(budget.inner.lock().free.never_taken().len() >= (8 << 20) / CHUNK_BYTES - CHUNKS_PER_BLOCK);
     }
 
     #[test]
