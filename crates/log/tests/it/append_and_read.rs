@@ -1,16 +1,20 @@
 //! What is appended is read: one by one, in parts, by scans, before and after it is durable, across blocks and segments.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
-use plimsoll_disk::vfs::Disk;
+use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::{Durability, Log};
+use plimsoll_memory::budget::Kind;
+use plimsoll_memory::page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES};
+use plimsoll_memory::pool::LoadError;
 
-use crate::common::{Memory, append, open, options, payload, scan_all, submit, submit_all};
+use crate::common::{DIR, Memory, append, open, options, payload, read_file, scan_all, submit, submit_all};
 
 fn mem_disk() -> Arc<dyn Disk> {
     Arc::new(MemDisk::new())
@@ -292,6 +296,41 @@ fn the_chain_names_every_record_and_survives_a_reopening() {
     options.known = chains.last().copied();
     let (log, _) = FileLog::open(options).unwrap();
     check(&log);
+}
+
+#[test]
+fn pages_of_a_blob_file_that_are_read_together_are_checked_one_by_one() {
+    let disk = mem_disk();
+    let memory = Memory::new(16 << 20);
+    let log = open(&disk, &memory);
+    let mut writer = log.create_blob().unwrap();
+    writer.write(&payload(1, 7 * PAGE_PAYLOAD_BYTES)).unwrap();
+    let blob = writer.finish().unwrap();
+    let pages = log.open_blob(blob.id).unwrap().file.source().clone();
+    let name = blob.id.file_name();
+    let original = read_file(&*disk, &name);
+    let mut read = memory.budget.take(Kind::Sort).unwrap();
+    assert_eq!(read.len(), 4 * PAGE_BYTES);
+    let mut load = |first: u32| pages.load_run(first, &mut read).map(|()| read.to_vec());
+    for first in 0..=3 {
+        assert_eq!(load(first).unwrap(), &original[first as usize * PAGE_BYTES..][..4 * PAGE_BYTES]);
+    }
+    let told = |loaded: Result<Vec<u8>, LoadError>| match loaded {
+        Err(LoadError::Corrupt { message }) => message,
+        other => format!("{:?}", other.map(|_| "loaded")),
+    };
+    let expect = |told: String, what: &str| assert!(told.contains(what), "{told}, and not {what}");
+    expect(told(load(4)), "page 7: the blob file ends before it");
+    let file = disk.open(&Path::new(DIR).join(&name), Open::ReadWrite, Caching::Buffered).unwrap();
+    let at = 4 * PAGE_BYTES + 200;
+    file.write_at(&[!original[at]], at as u64).unwrap();
+    expect(told(load(0)), "loaded");
+    expect(told(load(1)), "page 4: ");
+    file.write_at(&original[at..=at], at as u64).unwrap();
+    file.set_len(5 * PAGE_BYTES as u64 + 100).unwrap();
+    expect(told(load(1)), "loaded");
+    expect(told(load(2)), "page 5: ");
+    expect(told(load(3)), "page 5: ");
 }
 
 #[test]

@@ -143,15 +143,25 @@ struct BlobPages {
 
 impl PageSource for BlobPages {
     fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
+        self.load_run(number, page)
+    }
+
+    fn load_run(&self, first: u32, pages: &mut [u8]) -> Result<(), LoadError> {
         let name = FileName::Blob(self.id);
-        let corrupt = |what: &str| LoadError::Corrupt { message: format!("{}, page {number}: {what}", name.name()) };
+        let corrupt =
+            |number: u32, what: &str| LoadError::Corrupt { message: format!("{}, page {number}: {what}", name.name()) };
         // Acquire: pairs with the Release of the thread that finished or opened the file.
-        if number >= self.pages.load(Ordering::Acquire) {
-            return Err(corrupt("the blob file ends before it"));
+        let end = self.pages.load(Ordering::Acquire);
+        if u64::from(first) + (pages.len() / PAGE_BYTES) as u64 > u64::from(end) {
+            return Err(corrupt(first.max(end), "the blob file ends before it"));
         }
         let file = self.files.get(name, self.caching)?;
-        let n = file.read_at(page, u64::from(number) * PAGE_BYTES as u64)?;
-        check_page(&page[..n], self.seed, number).map_err(corrupt)
+        let n = file.read_at(pages, u64::from(first) * PAGE_BYTES as u64)?;
+        for (number, page) in (first..).zip(pages.chunks_exact(PAGE_BYTES)) {
+            let there = n.saturating_sub((number - first) as usize * PAGE_BYTES).min(PAGE_BYTES);
+            check_page(&page[..there], self.seed, number).map_err(|what| corrupt(number, what))?;
+        }
+        Ok(())
     }
 
     fn is_sound(&self, number: u32, page: &[u8]) -> bool {
