@@ -2,7 +2,13 @@
 #![allow(clippy::disallowed_methods, reason = "this is the door; these files are the kernel's")]
 
 use std::fs::{self, File};
+use std::num::NonZero;
 use std::os::unix::fs::FileExt;
+
+/// Processors that this process may use; one if the system does not tell.
+pub fn available() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
 
 /// A thread's time so far, without that in which it slept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

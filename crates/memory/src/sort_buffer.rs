@@ -30,7 +30,9 @@ pub struct SortBuffer {
     budget: Budget,
     kind: Kind,
     chunks: Vec<Chunk>,
-    /// Bytes used of the last chunk.
+    /// Chunks used; the others are kept for rows to come.
+    used: usize,
+    /// Bytes used of the last one of these.
     filled: usize,
     /// A prefix of the key (of a row that is not sorted yet: nothing) and the row's place.
     slots: Buffer<u128>,
@@ -54,6 +56,7 @@ impl SortBuffer {
             budget: budget.clone(),
             kind,
             chunks: Vec::new(),
+            used: 0,
             filled: CHUNK_BYTES,
             slots: Buffer::with_capacity(budget, kind, 0)?,
             common: usize::MAX,
@@ -76,11 +79,13 @@ impl SortBuffer {
             self.slots.reserve(self.slots.len().max(FIRST_SLOTS))?;
         }
         if bytes > CHUNK_BYTES - self.filled {
-            self.chunks.push(self.budget.take(self.kind)?);
-            self.filled = 0;
+            if self.used == self.chunks.len() {
+                self.chunks.push(self.budget.take(self.kind)?);
+            }
+            (self.used, self.filled) = (self.used + 1, 0);
         }
         self.note_order(key);
-        let number = self.chunks.len() - 1;
+        let number = self.used - 1;
         let row = &mut self.chunks[number][self.filled..self.filled + bytes];
         row[..2].copy_from_slice(&(key.len() as u16).to_le_bytes());
         row[2..HEAD_BYTES].copy_from_slice(&(value.len() as u16).to_le_bytes());
@@ -112,9 +117,9 @@ impl SortBuffer {
         self.slots.is_empty()
     }
 
-    /// Bytes of memory held.
-    pub fn held_bytes(&self) -> u64 {
-        (self.chunks.len() * CHUNK_BYTES) as u64 + self.slots.charged_bytes()
+    /// Bytes of memory that the rows and their list take.
+    pub fn row_bytes(&self) -> u64 {
+        (self.used * CHUNK_BYTES) as u64 + self.slots.charged_bytes()
     }
 
     /// Sorts the rows by key. Takes no memory.
@@ -155,12 +160,22 @@ impl SortBuffer {
         })
     }
 
-    /// Removes all rows and gives back their memory.
+    /// Removes all rows. Keeps their memory, which is not taken from the system again then.
     pub fn clear(&mut self) {
+        // A long list of short rows would be in the way of longer ones.
+        if self.slots.charged_bytes() > (self.chunks.len() * CHUNK_BYTES) as u64 {
+            self.slots.release();
+        }
+        self.slots.clear();
+        (self.used, self.filled, self.common) = (0, CHUNK_BYTES, usize::MAX);
+        (self.is_rising, self.is_sorted) = (true, false);
+    }
+
+    /// Removes all rows and gives back all memory.
+    pub fn release(&mut self) {
+        self.clear();
         self.chunks = Vec::new();
         self.slots.release();
-        (self.filled, self.common) = (CHUNK_BYTES, usize::MAX);
-        (self.is_rising, self.is_sorted) = (true, false);
     }
 }
 
@@ -254,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_row_changes_nothing_and_clearing_gives_everything_back() {
+    fn a_refused_row_changes_nothing_and_a_release_gives_everything_back() {
         let budget = budget(3);
         let mut buffer = SortBuffer::new(&budget, Kind::Sort).unwrap();
         let mut pushed = 0_u64;
@@ -265,11 +280,48 @@ mod tests {
         buffer.sort();
         let keys: Vec<_> = buffer.rows().map(|(key, _)| u64::from_be_bytes(key.try_into().unwrap())).collect();
         assert_eq!(keys, (0..pushed).collect::<Vec<_>>());
-        assert!(buffer.held_bytes() <= 3 * CHUNK_BYTES as u64);
-        buffer.clear();
-        assert_eq!((budget.usage().of(Kind::Sort), buffer.held_bytes()), (0, 0));
+        assert!(buffer.row_bytes() <= 3 * CHUNK_BYTES as u64);
+        buffer.release();
+        assert_eq!((budget.usage().of(Kind::Sort), buffer.row_bytes()), (0, 0));
         buffer.push(b"again", b"").unwrap();
         buffer.sort();
         assert_eq!(buffer.rows().collect::<Vec<_>>(), [(&b"again"[..], &b""[..])]);
+    }
+
+    #[test]
+    fn rows_after_others_take_their_memory_and_nothing_else_of_them() {
+        let budget = budget(8);
+        let mut buffer = SortBuffer::new(&budget, Kind::Sort).unwrap();
+        for round in 0..3_u8 {
+            for number in (0..200_u8).rev() {
+                buffer.push(&[3, number, round], &[round; 700]).unwrap();
+            }
+            buffer.sort();
+            let expected: Vec<_> = (0..200_u8).map(|number| [3, number, round]).collect();
+            assert_eq!(buffer.rows().map(|(key, _)| key).collect::<Vec<_>>(), expected);
+            assert!(buffer.rows().all(|(_, value)| value == [round; 700]));
+            let (held, rows) = (budget.usage().of(Kind::Sort), buffer.row_bytes());
+            buffer.clear();
+            assert!(buffer.is_empty() && buffer.row_bytes() < rows);
+            assert_eq!(budget.usage().of(Kind::Sort), held);
+        }
+    }
+
+    #[test]
+    fn a_buffer_that_short_rows_filled_takes_as_much_again() {
+        let limit_bytes = 4 * CHUNK_BYTES as u64;
+        let mut buffer = SortBuffer::new(&budget(64), Kind::Sort).unwrap();
+        for bytes in [1, 3, 20, 60, 500] {
+            let mut filled = Vec::new();
+            for _ in 0..4 {
+                buffer.clear();
+                while buffer.row_bytes() <= limit_bytes {
+                    buffer.push(&vec![7; bytes], &[]).unwrap();
+                }
+                filled.push(buffer.len());
+            }
+            assert!(filled.iter().all(|rows| rows * 4 > filled[0]), "{bytes}: {filled:?}");
+            buffer.release();
+        }
     }
 }

@@ -110,7 +110,12 @@ impl<R: BufRead> Records<R> {
                     }
                     (State::FieldStart, b'"') if self.quotes => State::Quoted(self.line),
                     (_, _) => {
-                        self.bytes.push(byte);
+                        // All of the field that is at hand.
+                        let rest = &buffer[used - 1..];
+                        let ends = |&byte: &u8| byte == b'\n' || byte == self.delimiter;
+                        let len = rest.iter().position(ends).unwrap_or(rest.len());
+                        self.bytes.extend_from_slice(&rest[..len]);
+                        used += len - 1;
                         State::Plain
                     }
                 };
@@ -164,8 +169,14 @@ mod tests {
     use super::*;
 
     fn read(text: &[u8], delimiter: u8, quotes: bool) -> Result<Vec<(u64, Vec<String>)>, Problem> {
-        // The smallest buffer there is: each byte is a border.
-        let mut records = Records::new(BufReader::with_capacity(3, text), delimiter, quotes);
+        // In the smallest buffer there is, each byte is a border; without a buffer all is at hand.
+        let in_pieces = read_through(BufReader::with_capacity(3, text), delimiter, quotes);
+        assert_eq!(read_through(text, delimiter, quotes), in_pieces);
+        in_pieces
+    }
+
+    fn read_through(text: impl BufRead, delimiter: u8, quotes: bool) -> Result<Vec<(u64, Vec<String>)>, Problem> {
+        let mut records = Records::new(text, delimiter, quotes);
         let mut all = Vec::new();
         while let Some(line) = records.next()? {
             let fields = (0..records.len()).map(|place| String::from_utf8_lossy(records.field(place)).into_owned());

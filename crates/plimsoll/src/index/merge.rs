@@ -377,14 +377,13 @@ impl Merge {
     fn sift_down(&mut self, mut at: usize) {
         loop {
             let (left, right) = (2 * at + 1, 2 * at + 2);
-            let mut first = at;
-            if left < self.heap.len() && self.before(self.heap[left], self.heap[first]) {
-                first = left;
-            }
-            if right < self.heap.len() && self.before(self.heap[right], self.heap[first]) {
-                first = right;
-            }
-            if first == at {
+            let first = match (self.heap.get(left), self.heap.get(right)) {
+                // Added, not branched: a processor cannot guess which one it is.
+                (Some(&one), Some(&other)) => left + usize::from(self.before(other, one)),
+                (Some(_), None) => left,
+                (None, _) => return,
+            };
+            if !self.before(self.heap[first], self.heap[at]) {
                 return;
             }
             self.heap.swap(at, first);
@@ -395,17 +394,16 @@ impl Merge {
     /// Whether the version of head `a` comes before that of head `b` in the merge's direction.
     fn before(&self, a: u32, b: u32) -> bool {
         let (one, other) = (&self.heads[a as usize], &self.heads[b as usize]);
-        let order = one.prefix.cmp(&other.prefix).then_with(|| {
-            match (one.cursor.current(), other.cursor.current()) {
-                (Some(one), Some(other)) => one.key.cmp(other.key).then(other.glsn.cmp(&one.glsn)).then(a.cmp(&b)),
-                // Only cursors with a current version are in the heap.
-                _ => Ordering::Equal,
-            }
-        });
-        match self.direction {
-            Direction::Forward => order == Ordering::Less,
-            Direction::Backward => order == Ordering::Greater,
+        let is_forward = self.direction == Direction::Forward;
+        if one.prefix != other.prefix {
+            return (one.prefix < other.prefix) == is_forward;
         }
+        let order = match (one.cursor.current(), other.cursor.current()) {
+            (Some(one), Some(other)) => one.key.cmp(other.key).then(other.glsn.cmp(&one.glsn)).then(a.cmp(&b)),
+            // Only cursors with a current version are in the heap.
+            _ => Ordering::Equal,
+        };
+        order == if is_forward { Ordering::Less } else { Ordering::Greater }
     }
 }
 

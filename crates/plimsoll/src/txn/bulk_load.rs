@@ -1,25 +1,29 @@
 //! Bulk loads: many rows of one keyspace in one commit, in any order.
 //!
-//! Rows are collected in memory, sorted by the beginnings of their keys, and written as a run into blob files; nothing goes through a
-//! memtable, and a row costs its share of a sort instead of a place in a map. At the end the runs are merged into one, which the index adopts
-//! by one record of the log. Rows that come in order are written once and never merged.
+//! Rows are collected in memory, sorted by the beginnings of their keys, and written as a run into blob files, while the next ones are
+//! collected; nothing goes through a memtable, and a row costs its share of a sort instead of a place in a map. At the end the runs are merged
+//! into one, in as many parts at once as there are processors, and the index adopts it by one record of the log. Rows that come in order are
+//! written once and never merged.
 //!
 //! Law: of several rows with one key the last one wins, within what is in memory (`plimsoll_memory::sort_buffer`) and among runs (a newer
 //! one hides an older one).
 
+mod run_writer;
+
 use std::fmt;
 use std::sync::Arc;
 
+use plimsoll_disk::processors;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::chunk::CHUNK_BYTES;
 use plimsoll_memory::sort_buffer::SortBuffer;
 
-use crate::borders::{Border, hit};
-use crate::read::point::KeyBuffer;
+use crate::read::point::check_key;
+use crate::txn::bulk_load::run_writer::RunWriter;
 use crate::txn::committer::Committer;
 use crate::txn::read_set::ReadSet;
-use crate::txn::spill::SpillBuilder;
+use crate::txn::spill::{MergeMeans, Spill};
 use crate::txn::transaction::check_value_bytes;
 use crate::txn::write_set::WriteSet;
 use crate::types::error::{Error, Result};
@@ -30,8 +34,17 @@ use crate::types::version::{INLINE_BYTES, Stored};
 /// The fewest runs that are merged at once where memory is short.
 const FAN_IN_MIN: usize = 8;
 
+/// The most parts of a merge, whatever the number of processors: each reads all runs.
+const MERGE_THREADS_MAX: usize = 4;
+
+/// Buffers of rows: one is filled while the other is written.
+const ROW_BUFFERS: usize = 2;
+
 /// Divisor: rows that would take at most this part of a record are committed as an ordinary transaction commits them.
 const SMALL_PART: u64 = 2;
+
+/// Bytes of the keyspace's id before a user's key.
+const KEYSPACE_BYTES: usize = 4;
 
 /// Bytes of an operation beside key and value, at most.
 const OPERATION_BYTES: u64 = 16;
@@ -55,24 +68,19 @@ const OPERATION_BYTES: u64 = 16;
 pub struct BulkLoad {
     committer: Arc<Committer>,
     keyspace: u32,
+    /// The index key of the last row: the keyspace, then the user's key.
+    key: Vec<u8>,
     writes: WriteSet,
     rows: SortBuffer,
     /// Memory for rows, after which they are written.
     limit_bytes: u64,
     /// Bytes of the rows in memory, as operations of a record.
     operation_bytes: u64,
-    /// The newest run: rows that are all greater continue it.
-    open: Option<Box<OpenRun>>,
+    runs: RunWriter,
     len: u64,
     encoded: Vec<u8>,
     /// Set when a put failed half-way.
     spoiled: bool,
-}
-
-/// A run that is being written.
-struct OpenRun {
-    builder: SpillBuilder,
-    last_key: Vec<u8>,
 }
 
 impl BulkLoad {
@@ -83,13 +91,17 @@ impl BulkLoad {
         let (limit_bytes, body_limit) = (options.bulk_load_limit_bytes(memory_bytes), options.body_limit_bytes());
         let writes =
             WriteSet::new(&committer.patience, &reader.log, limit_bytes, options.sizes.table_bytes, body_limit);
+        let spill = Spill::new(&reader.budget, &reader.log, options.sizes.table_bytes);
+        let rows = || SortBuffer::new(&reader.budget, Kind::Sort);
+        let keyspace = reader.keyspaces.id_to_put(keyspace)?;
         Ok(Self {
-            keyspace: reader.keyspaces.id_to_put(keyspace)?,
+            keyspace,
+            key: keyspace.to_be_bytes().to_vec(),
             writes,
-            rows: SortBuffer::new(&reader.budget, Kind::Sort)?,
+            rows: rows()?,
             limit_bytes,
             operation_bytes: 0,
-            open: None,
+            runs: RunWriter::new(spill, rows()?, options.background),
             len: 0,
             encoded: Vec::new(),
             spoiled: false,
@@ -111,15 +123,17 @@ impl BulkLoad {
             return Err(InvalidInput::TransactionFailed.into());
         }
         self.committer.reader.owner.check()?;
-        let key = KeyBuffer::new(self.keyspace, key)?;
+        check_key(key)?;
         check_value_bytes(value.len() as u64)?;
-        let taken = self.take(key.get(), value);
+        let taken = self.take(key, value);
         self.spoiled |= taken.is_err();
         taken
     }
 
     fn take(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        if self.rows.held_bytes() > self.limit_bytes {
+        self.key.truncate(KEYSPACE_BYTES);
+        self.key.extend_from_slice(key);
+        if self.rows.row_bytes() > self.limit_bytes {
             self.write_rows()?;
         }
         let mut encoded = std::mem::take(&mut self.encoded);
@@ -129,13 +143,14 @@ impl BulkLoad {
         } else {
             self.writes.put_outside(value)?.encode(&mut encoded);
         }
-        if self.rows.push(key, &encoded).is_err() {
+        if self.rows.push(&self.key, &encoded).is_err() {
             // What is in memory makes room, or others do.
             self.write_rows()?;
-            let rows = &mut self.rows;
-            self.committer.patience.in_transaction(true, || Ok(rows.push(key, &encoded)?))?;
+            self.release_rows()?;
+            let Self { committer, rows, key, .. } = self;
+            committer.patience.in_transaction(true, || Ok(rows.push(key, &encoded)?))?;
         }
-        self.operation_bytes += key.len() as u64 + encoded.len() as u64 + OPERATION_BYTES;
+        self.operation_bytes += self.key.len() as u64 + encoded.len() as u64 + OPERATION_BYTES;
         self.len += 1;
         self.encoded = encoded;
         Ok(())
@@ -151,40 +166,17 @@ impl BulkLoad {
         self.len == 0
     }
 
-    /// Writes the rows in memory as a run, or behind the newest one if they are all greater.
+    /// Has the rows in memory written.
     fn write_rows(&mut self) -> Result<()> {
         self.committer.check_writable()?;
-        if self.rows.is_empty() {
-            return Ok(());
-        }
-        self.rows.sort();
-        let mut rows = self.rows.rows().peekable();
-        let &(first, _) = rows.peek().expect("there are rows");
-        if self.open.as_ref().is_none_or(|run| &run.last_key[..] >= first) {
-            Self::end_run(&mut self.open, &mut self.writes)?;
-        } else {
-            hit(Border::BulkRunContinued);
-        }
-        let spill = self.writes.spilled_mut();
-        let begun = || Box::new(OpenRun { builder: spill.begin(), last_key: Vec::new() });
-        let run = self.open.get_or_insert_with(begun);
-        let mut key: &[u8] = &[];
-        for (next, stored) in rows {
-            key = next;
-            spill.add(&mut run.builder, key, Stored::decode(stored).expect("it was encoded here"))?;
-        }
-        run.last_key.clear();
-        run.last_key.extend_from_slice(key);
-        self.rows.clear();
         self.operation_bytes = 0;
-        Ok(())
+        self.runs.write(&mut self.rows)
     }
 
-    fn end_run(open: &mut Option<Box<OpenRun>>, writes: &mut WriteSet) -> Result<()> {
-        match open.take() {
-            Some(run) => writes.spilled_mut().end(run.builder),
-            None => Ok(()),
-        }
+    /// Waits until all rows are written, and gives back their memory.
+    fn release_rows(&mut self) -> Result<()> {
+        self.rows.release();
+        self.runs.release_rows()
     }
 
     /// Commits all rows at once; returns the commit's GLSN once it is durable (as the store's durability says) and visible. It never
@@ -201,15 +193,18 @@ impl BulkLoad {
             return Ok(self.committer.open_newest().at());
         }
         let body_bytes = self.committer.options.body_limit_bytes() / SMALL_PART;
-        if self.open.is_none() && self.writes.is_empty() && self.operation_bytes <= body_bytes {
+        self.committer.reader.owner.check()?;
+        if self.runs.is_empty()? && self.writes.is_empty() && self.operation_bytes <= body_bytes {
             self.keep_rows_in_record()?;
         } else {
             self.write_rows()?;
-            Self::end_run(&mut self.open, &mut self.writes)?;
+            self.release_rows()?;
+            self.runs.end()?;
             self.merge_runs()?;
+            self.runs.exchange(self.writes.spilled_mut());
         }
-        let Self { committer, writes, rows, keyspace, .. } = self;
-        drop(rows);
+        let Self { committer, writes, rows, runs, keyspace, .. } = self;
+        drop((rows, runs));
         // Opened only now: a moment that is held keeps old versions.
         let moment = committer.open_newest();
         let reads = ReadSet::new(&committer.reader.budget, 0);
@@ -226,12 +221,13 @@ impl BulkLoad {
 
     /// Merges the runs with the memory that the rows have left; fewer at once if the budget refuses.
     fn merge_runs(&mut self) -> Result<()> {
-        let Self { committer, writes, limit_bytes, .. } = self;
-        let mut fan_in = (*limit_bytes as usize / CHUNK_BYTES).max(FAN_IN_MIN);
+        let Self { committer, runs, limit_bytes, .. } = self;
+        let threads = if committer.options.background { processors::available().min(MERGE_THREADS_MAX) } else { 1 };
+        let mut buffers = (ROW_BUFFERS * *limit_bytes as usize / CHUNK_BYTES).max(FAN_IN_MIN);
         loop {
-            let merged = committer.patience.in_transaction(true, || writes.spilled_mut().merge_all(fan_in));
+            let merged = committer.patience.in_transaction(true, || runs.merge(MergeMeans { buffers, threads }));
             match merged {
-                Err(Error::OutOfBudget(_)) if fan_in > FAN_IN_MIN => fan_in = (fan_in / 2).max(FAN_IN_MIN),
+                Err(Error::OutOfBudget(_)) if buffers > FAN_IN_MIN => buffers = (buffers / 2).max(FAN_IN_MIN),
                 merged => return merged,
             }
         }

@@ -1,11 +1,15 @@
 //! The runs of blob files into which a transaction's writes were spilled.
 //!
 //! The runs are kept newest first, in tiers: eight runs of one tier are merged into one of the next, or only concatenated if their keys do
-//! not overlap (sorted input). A bulk load merges all of its runs at once, at its end. When the transaction commits, the index adopts the runs without a rewrite; when it is dropped, they are
-//! removed.
+//! not overlap (sorted input). A bulk load merges all of its runs at once, at its end, in parts ([`parts`]). When the transaction commits, the
+//! index adopts the runs without a rewrite; when it is dropped, they are removed.
 //!
 //! A record names a limited number of blob files. So runs that were concatenated too often are merged after all, and the tables of very
 //! large runs are larger: their number stays bounded, whatever the transaction's size.
+
+pub(crate) mod merged_runs;
+mod parts;
+pub(crate) mod run_builder;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,17 +21,16 @@ use plimsoll_log::draft::MAX_BLOBS;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
-use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::pool::Touch;
 
 use crate::borders::{Border, hit};
-use crate::index::merge::{Cursor, Direction, Merge};
-use crate::index::run::builder::TableBuilder;
 use crate::index::run::cursor::{Feed, RunCursor};
-use crate::index::run::file::{BlobSink, read_info};
+use crate::index::run::file::read_info;
 use crate::index::run::table::{Found, Table, TableId, TableInfo};
+use crate::txn::spill::merged_runs::MergedRuns;
+use crate::txn::spill::parts::PartedMerge;
+use crate::txn::spill::run_builder::{Site, SpillBuilder, SpilledRun};
 use crate::types::error::{Lift, Result};
-use crate::types::version::{Stored, Version};
 
 /// Runs of one tier that are merged into one of the next.
 const FAN_IN: usize = 8;
@@ -38,87 +41,34 @@ const STRUNG_BLOBS_MAX: usize = 32;
 /// Divisor: a merge writes tables of at least this part of its input.
 const PARTITION_PART: u64 = 16;
 
-/// Divisor: a table of a run that goes on and on takes at least this part of what was written before it.
-const GROWTH_PART: u64 = 8;
-
 /// The most blob files of all runs; a record names one more, of values.
 const BLOBS_MAX: usize = MAX_BLOBS - 1;
 
+/// A merge of fewer bytes is not worth a second thread.
+const PART_BYTES_MIN: u64 = 4 << 20;
+
+/// The threads and the memory for a merge of all runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MergeMeans {
+    /// Buffers from which inputs are read.
+    pub(crate) buffers: usize,
+    /// The most parts that are merged at once.
+    pub(crate) threads: usize,
+}
+
 /// Spilled runs.
 pub(crate) struct Spill {
-    origin: Origin,
-    budget: Budget,
-    log: Arc<dyn Log>,
+    site: Site,
     table_bytes: u64,
     runs: Vec<SpilledRun>,
     kept: AtomicBool,
-}
-
-struct SpilledRun {
-    tier: u32,
-    tables: Arc<[Table]>,
-    blobs: Vec<BlobRef>,
-}
-
-impl SpilledRun {
-    fn bytes(&self) -> u64 {
-        self.tables.iter().map(|table| u64::from(table.info.pages) * PAGE_BYTES as u64).sum()
-    }
-
-    fn first_key(&self) -> &[u8] {
-        &self.tables.first().expect("a run is never empty").info.first_key
-    }
-
-    fn last_key(&self) -> &[u8] {
-        &self.tables.last().expect("a run is never empty").info.last_key
-    }
-}
-
-/// A run being written. If it is dropped before its end, its files are removed.
-pub(crate) struct SpillBuilder {
-    origin: Origin,
-    log: Arc<dyn Log>,
-    table_bytes: u64,
-    open: Option<TableBuilder<BlobSink>>,
-    /// Its files may be synced together with the record that names them.
-    synced_later: bool,
-    /// Bytes of the finished tables.
-    written_bytes: u64,
-    tables: Vec<Table>,
-    blobs: Vec<BlobRef>,
-}
-
-impl SpillBuilder {
-    fn into_run(mut self, tier: u32) -> SpilledRun {
-        SpilledRun { tier, tables: std::mem::take(&mut self.tables).into(), blobs: std::mem::take(&mut self.blobs) }
-    }
-}
-
-impl Drop for SpillBuilder {
-    fn drop(&mut self) {
-        self.tables.clear();
-        discard(&*self.log, self.origin, &self.blobs);
-    }
-}
-
-/// Removes blob files that no record names. `origin`: where they were written; a forked child leaves them alone.
-fn discard(log: &dyn Log, origin: Origin, blobs: &[BlobRef]) {
-    if origin.is_foreign() {
-        return;
-    }
-    for blob in blobs {
-        // A file that cannot be removed now is swept at the next open.
-        let _ = log.discard_blob(blob.id);
-    }
 }
 
 impl Spill {
     /// No runs yet.
     pub(crate) fn new(budget: &Budget, log: &Arc<dyn Log>, table_bytes: u64) -> Self {
         Self {
-            origin: Origin::here(),
-            budget: budget.clone(),
-            log: Arc::clone(log),
+            site: Site { origin: Origin::here(), budget: budget.clone(), log: Arc::clone(log) },
             table_bytes,
             runs: Vec::new(),
             kept: AtomicBool::new(false),
@@ -143,67 +93,18 @@ impl Spill {
 
     /// Starts a run that is newer than all others.
     pub(crate) fn begin(&self) -> SpillBuilder {
-        self.begin_with(self.table_bytes)
+        SpillBuilder::new(self.site.clone(), self.table_bytes, false)
     }
 
     /// Starts a run of a set that stays in memory, too, and is about to be committed. It is short: through the page cache it is written
     /// sooner than past it.
     pub(crate) fn begin_beside_memory(&self) -> SpillBuilder {
-        let mut builder = self.begin();
-        builder.synced_later = true;
-        builder
-    }
-
-    fn begin_with(&self, table_bytes: u64) -> SpillBuilder {
-        let log = Arc::clone(&self.log);
-        let (tables, blobs) = (Vec::new(), Vec::new());
-        SpillBuilder {
-            origin: self.origin,
-            log,
-            table_bytes,
-            open: None,
-            synced_later: false,
-            written_bytes: 0,
-            tables,
-            blobs,
-        }
-    }
-
-    /// Adds a write: keys ascend, each once.
-    pub(crate) fn add(&self, builder: &mut SpillBuilder, key: &[u8], stored: Stored<'_>) -> Result<()> {
-        let table_bytes = builder.table_bytes.max(builder.written_bytes / GROWTH_PART);
-        if builder.open.as_ref().is_some_and(|open| open.bytes() >= table_bytes) {
-            self.finish_table(builder)?;
-        }
-        if builder.open.is_none() {
-            let blob = if builder.synced_later { self.log.create_blob_for_record() } else { self.log.create_blob() };
-            let sink = BlobSink::new(blob.lift()?);
-            builder.open = Some(TableBuilder::new(sink, &self.budget, true)?);
-        }
-        let open = builder.open.as_mut().expect("made above");
-        open.add(&Version { key, glsn: Glsn::NONE, stored })
-    }
-
-    fn finish_table(&self, builder: &mut SpillBuilder) -> Result<()> {
-        let Some(open) = builder.open.take() else { return Ok(()) };
-        builder.written_bytes += open.bytes();
-        let (sink, info) = open.finish()?;
-        let blob = sink.finish()?;
-        builder.blobs.push(blob);
-        builder.tables.push(self.open(info, blob.id)?);
-        Ok(())
-    }
-
-    fn open(&self, info: TableInfo, blob: BlobId) -> Result<Table> {
-        let blob = self.log.open_blob(blob).lift()?;
-        Ok(Table { info: Arc::new(info), file: blob.file })
+        SpillBuilder::new(self.site.clone(), self.table_bytes, true)
     }
 
     /// Ends the run.
-    pub(crate) fn end(&mut self, mut builder: SpillBuilder) -> Result<()> {
-        self.finish_table(&mut builder)?;
-        let run = builder.into_run(0);
-        if !run.tables.is_empty() {
+    pub(crate) fn end(&mut self, builder: SpillBuilder) -> Result<()> {
+        if let Some(run) = builder.finish(0)? {
             self.runs.insert(0, run);
         }
         Ok(())
@@ -218,8 +119,8 @@ impl Spill {
         Ok(())
     }
 
-    /// Merges all runs into one, at most `fan_in` at a time; runs whose keys do not overlap are only concatenated.
-    pub(crate) fn merge_all(&mut self, fan_in: usize) -> Result<()> {
+    /// Merges all runs into one, as many at a time as there are buffers; runs whose keys do not overlap are only concatenated.
+    pub(crate) fn merge_all(&mut self, means: MergeMeans) -> Result<()> {
         while self.runs.len() > 1 {
             if self.blobs().count() <= BLOBS_MAX && disjoint(&self.runs) {
                 hit(Border::SpillsStrung);
@@ -227,9 +128,10 @@ impl Spill {
                 self.runs.push(strung);
                 return Ok(());
             }
-            let range = self.next_to_merge(fan_in);
+            let range = self.next_to_merge(means.buffers);
             let tier = self.runs[range.start].tier;
-            self.replace_by_merged(range, tier)?;
+            let parts = (means.buffers / range.len()).clamp(1, means.threads);
+            self.replace_by_merged(range, tier, parts)?;
         }
         Ok(())
     }
@@ -248,7 +150,7 @@ impl Spill {
         while self.blobs().count() > BLOBS_MAX {
             let newest = self.runs.len().min(FAN_IN);
             let tier = self.runs[newest - 1].tier;
-            self.replace_by_merged(0..newest, tier)?;
+            self.replace_by_merged(0..newest, tier, 1)?;
         }
         Ok(())
     }
@@ -257,7 +159,7 @@ impl Spill {
         let inputs = &self.runs[range.clone()];
         let blobs = inputs.iter().map(|run| run.blobs.len()).sum::<usize>();
         if blobs > STRUNG_BLOBS_MAX || !disjoint(inputs) {
-            return self.replace_by_merged(range, tier);
+            return self.replace_by_merged(range, tier, 1);
         }
         hit(Border::SpillsStrung);
         let start = range.start;
@@ -273,30 +175,19 @@ impl Spill {
         tiers.into_iter().find(|&tier| self.runs.iter().filter(|run| run.tier == tier).count() >= FAN_IN)
     }
 
-    /// Replaces some runs by one with the newest write of each key, and removes their files. On failure nothing changes.
-    fn replace_by_merged(&mut self, range: Range<usize>, tier: u32) -> Result<()> {
+    /// Replaces some runs by one with the newest write of each key, merged in at most `parts` parts, and removes their files. On failure
+    /// nothing changes.
+    fn replace_by_merged(&mut self, range: Range<usize>, tier: u32, parts: usize) -> Result<()> {
         hit(Border::SpillsMerged);
-        let merged = self.write_run(&self.runs[range.clone()], tier)?;
-        let merged: Vec<_> = self.runs.splice(range, [merged]).collect();
-        merged.into_iter().for_each(|run| self.discard(run));
-        Ok(())
-    }
-
-    fn write_run(&self, inputs: &[SpilledRun], tier: u32) -> Result<SpilledRun> {
+        let inputs = &self.runs[range.clone()];
         let bytes: u64 = inputs.iter().map(SpilledRun::bytes).sum();
-        let runs = inputs.iter().map(|run| Arc::clone(&run.tables)).collect();
-        let mut merged = MergedRuns::new(runs, &Feed::Private(self.budget.clone()))?;
-        let mut builder = self.begin_with(self.table_bytes.max(bytes / PARTITION_PART));
-        while let Some(version) = merged.next()? {
-            self.add(&mut builder, version.key, version.stored)?;
-        }
-        self.finish_table(&mut builder)?;
-        Ok(builder.into_run(tier))
-    }
-
-    fn discard(&self, run: SpilledRun) {
-        drop(run.tables);
-        discard(&*self.log, self.origin, &run.blobs);
+        let tables = inputs.iter().map(|run| Arc::clone(&run.tables)).collect();
+        let table_bytes = self.table_bytes.max(bytes / PARTITION_PART);
+        let merge = PartedMerge::new(self.site.clone(), tables, table_bytes, tier);
+        let merged = string_together(merge.write(parts.min((bytes / PART_BYTES_MIN).max(1) as usize))?, tier);
+        let merged: Vec<_> = self.runs.splice(range, [merged]).collect();
+        merged.into_iter().for_each(|run| run.discard(&self.site));
+        Ok(())
     }
 
     /// The newest spilled write of a key.
@@ -346,46 +237,10 @@ pub(crate) fn adopted(info: &TableInfo, glsn: Glsn) -> TableInfo {
     TableInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info.clone() }
 }
 
-/// A walk over several runs, newest first, in key order: each key once, with its newest write.
-pub(crate) struct MergedRuns {
-    merge: Merge,
-    /// The key of the last write returned.
-    key: Option<Vec<u8>>,
-}
-
-impl MergedRuns {
-    fn new(runs: Vec<Arc<[Table]>>, feed: &Feed) -> Result<Self> {
-        let cursor = |tables| Cursor::Run(Box::new(RunCursor::new(tables, feed.clone())));
-        let mut merge = Merge::new(runs.into_iter().map(cursor).collect(), Direction::Forward);
-        merge.seek_end()?;
-        Ok(Self { merge, key: None })
-    }
-
-    /// Moves to the first write at or after `key`.
-    pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.key = None;
-        self.merge.seek(key, Glsn::MAX)
-    }
-
-    /// The write of the next key, borrowed until the next call.
-    pub(crate) fn next(&mut self) -> Result<Option<Version<'_>>> {
-        if let Some(key) = &self.key {
-            while self.merge.top_key().is_some_and(|top| top == key) {
-                self.merge.advance()?;
-            }
-        }
-        let Some(version) = self.merge.top() else { return Ok(None) };
-        let key = self.key.get_or_insert_default();
-        key.clear();
-        key.extend_from_slice(version.key);
-        Ok(Some(version))
-    }
-}
-
 /// A walk over the writes of a commit that are stored in blob files: `runs` as its payload names them.
 pub(crate) fn side_runs(log: &Arc<dyn Log>, budget: &Budget, runs: &[Vec<BlobId>], glsn: Glsn) -> Result<MergedRuns> {
     let runs = runs.iter().map(|blobs| blobs.iter().map(|&blob| open_table(log, budget, blob, glsn)).collect());
-    MergedRuns::new(runs.collect::<Result<_>>()?, &Feed::Pool(Touch::Scan))
+    MergedRuns::new(runs.collect::<Result<_>>()?, &Feed::Pool(Touch::Scan), None)
 }
 
 /// Opens a table that a committed transaction wrote, from the metadata in its file.
@@ -414,8 +269,11 @@ impl Drop for Spill {
     fn drop(&mut self) {
         if !self.kept.load(Ordering::Relaxed) {
             for run in std::mem::take(&mut self.runs) {
-                self.discard(run);
+                run.discard(&self.site);
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,7 +19,8 @@ use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::sorted::{Position, SortedMap};
 
 use crate::txn::patience::Patience;
-use crate::txn::spill::{Spill, SpillBuilder};
+use crate::txn::spill::Spill;
+use crate::txn::spill::run_builder::SpillBuilder;
 use crate::txn::value_buffer::ValueBuffer;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::version::{INLINE_BYTES, Stored, value_sum};
@@ -293,7 +294,7 @@ impl WriteSet {
             encoded.clear();
             write.encode(&mut encoded);
             let stored = Stored::decode(&encoded).expect("nothing is buffered any more");
-            self.spill.add(&mut builder, entry.key, stored)?;
+            builder.add(entry.key, stored)?;
             at = self.after_key(position);
         }
         self.spill.end(builder)

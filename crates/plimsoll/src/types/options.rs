@@ -355,9 +355,10 @@ impl Options {
         self.sizes.write_set_bytes.unwrap_or_else(|| (memory_bytes / 8).clamp(1 << 20, 64 << 20))
     }
 
-    /// Memory for the rows of a bulk load, under a budget. Where a test sets the size of a write set, it is as small as it can be.
+    /// Memory for a buffer of rows of a bulk load, under a budget: more of it is not sorted faster. Where a test sets the size of a write set,
+    /// it is as small as it can be.
     pub(crate) fn bulk_load_limit_bytes(&self, memory_bytes: u64) -> u64 {
-        let usual = || (memory_bytes / 4).clamp(1 << 20, 256 << 20);
+        let usual = || (memory_bytes / 4).clamp(1 << 20, 64 << 20);
         self.sizes.write_set_bytes.map_or_else(usual, |bytes| bytes.max(BULK_LOAD_BYTES_MIN))
     }
 

@@ -187,6 +187,28 @@ fn a_forked_child_is_told_to_open_the_store_itself_and_harms_nothing() {
 }
 
 #[test]
+fn a_child_drops_a_bulk_load_whose_rows_are_being_written_and_the_parent_commits_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, space) = open(&dir.path().join("store"), false);
+    let rows = 400_000_u32;
+    let mut load = Some(db.begin_bulk_load(&space).unwrap());
+    for number in 0..rows {
+        load.as_mut().unwrap().put(number.wrapping_mul(0x9e37_79b1).to_be_bytes(), [1; 10]).unwrap();
+        if number % 50_000 == 49_999 {
+            let child = in_child(|| {
+                drop(load.take());
+                0
+            });
+            assert_eq!(wait_for(child, Duration::from_secs(20)), Some(0), "{number}");
+        }
+    }
+    load.expect("only the children have dropped it").commit().unwrap();
+    assert_eq!(db.snapshot().iter(&space).unwrap().count(), rows as usize);
+    assert!(db.verify(&mut |_| {}).unwrap().problems.is_empty());
+    db.close().unwrap();
+}
+
+#[test]
 fn children_that_are_forked_while_threads_work_drop_what_they_have_and_end() {
     for is_shared in [false, true] {
         let dir = tempfile::tempdir().unwrap();

@@ -504,7 +504,7 @@ impl<'a> Leaf<'a> {
         })
     }
 
-    fn first_key(&self) -> &'a [u8] {
+    pub(crate) fn first_key(&self) -> &'a [u8] {
         &self.payload[self.shape.first_key.0..self.shape.first_key.1]
     }
 

@@ -291,6 +291,22 @@ impl Table {
         Ok(sum + sampled / f64::max(leaves, 1.0) * leaves_between)
     }
 
+    /// Keys at about equal distances, the first one included. Reads a page or two for each other one.
+    pub(crate) fn sample_keys(&self, count: usize) -> Result<Vec<Vec<u8>>> {
+        let mut keys = vec![self.info.first_key.clone()];
+        let pages = u64::from(self.info.root);
+        for part in 1..count as u64 {
+            let mut number = (pages * part / count as u64).max(1) as u32;
+            let mut page = self.load(number, Touch::Scan)?;
+            while page_kind(&page) != LEAF_PAGE && number > 1 {
+                number -= 1;
+                page = self.load(number, Touch::Scan)?;
+            }
+            keys.push(self.leaf(number, &page)?.first_key().to_vec());
+        }
+        Ok(keys)
+    }
+
     /// The guide over the leaf that contains (`key`, `glsn`), and the number of pages on the way that were not in memory.
     fn guide_of(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<(u32, Page, u32)> {
         let (mut number, mut misses) = (self.info.root, 0);

@@ -47,7 +47,8 @@ fn rows(random: &mut Random, count: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
 #[test]
 fn a_load_is_one_commit_whose_last_rows_win_over_the_others_and_over_the_store() {
     let mut random = Random::new(3);
-    for count in [0, 1, 30, 2000, 20_000] {
+    for (count, background) in [(0, false), (1, false), (30, false), (2000, false), (20_000, false), (20_000, true)] {
+        let options = || options().background(background);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let db = Db::open(&path, options()).unwrap();
@@ -106,7 +107,7 @@ fn rows_in_order_are_written_once_and_a_few_need_no_file() {
     for number in 0..30_000_u32 {
         load.put(number.to_be_bytes(), value).unwrap();
     }
-    assert_eq!((load.writes.spilled().runs(), load.len()), (0, 30_000));
+    assert_eq!((load.runs.count(), load.len()), (0, 30_000));
     load.commit().unwrap();
     // Nothing of it was merged: else there were more bytes than those of one run, whose small tables have more than rows.
     let bytes: u64 = 30_000 * (4 + 4 + 100);
@@ -122,6 +123,12 @@ fn blob_bytes(store: &Path) -> u64 {
 
 #[test]
 fn a_load_that_is_dropped_or_comes_too_late_leaves_nothing() {
+    for background in [false, true] {
+        leaves_nothing(&|| options().background(background));
+    }
+}
+
+fn leaves_nothing(options: &dyn Fn() -> Options) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, options()).unwrap();

@@ -1,0 +1,109 @@
+//! Merges of spilled runs: whatever the number of parts, the newest write of each key, or nothing changes.
+
+use std::collections::BTreeMap;
+
+use plimsoll_disk::random::Random;
+
+use super::*;
+use crate::engine::Engine;
+use crate::engine::open::open;
+use crate::types::error::Error;
+use crate::types::options::Options;
+use crate::types::version::Stored;
+
+/// A key in an index key's form, and the number of the run that it was written to last.
+type Writes = BTreeMap<Vec<u8>, u8>;
+
+fn store(dir: &tempfile::TempDir) -> Arc<Engine> {
+    open(&dir.path().join("store"), Options::new().memory_bytes(16 << 20).background(false)).unwrap()
+}
+
+/// Runs of a few MiB that overlap; some keys are in several.
+fn spilled(store: &Engine, runs: u8) -> (Spill, Writes) {
+    let mut random = Random::new(7);
+    let mut spill = Spill::new(&store.reader.budget, &store.reader.log, 256 << 10);
+    let mut all = Writes::new();
+    for run in 0..runs {
+        let key = |random: &mut Random| format!("key {:07}", random.below(60_000)).into_bytes();
+        let writes: Writes = (0..15_000).map(|_| (key(&mut random), run)).collect();
+        let mut builder = spill.begin();
+        for key in writes.keys() {
+            builder.add(key, Stored::Inline(&[run; 250])).unwrap();
+        }
+        spill.end(builder).unwrap();
+        all.extend(writes);
+    }
+    (spill, all)
+}
+
+/// The writes in the only run.
+fn writes(spill: &Spill) -> Writes {
+    assert_eq!(spill.runs(), 1);
+    let mut cursor = spill.cursors().remove(0);
+    let mut found = Writes::new();
+    cursor.seek_first().unwrap();
+    while let Some(version) = cursor.current() {
+        let value = version.stored.inline_value().unwrap();
+        assert!(value.len() == 250 && value.iter().all(|byte| *byte == value[0]));
+        let before = found.last_key_value().is_none_or(|(last, _)| &last[..] < version.key);
+        assert!(before, "each key once, in their order");
+        found.insert(version.key.to_vec(), value[0]);
+        cursor.next().unwrap();
+    }
+    found
+}
+
+#[test]
+fn a_merge_in_parts_has_the_newest_write_of_each_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(&dir);
+    for threads in 1..=3 {
+        let (mut spill, expected) = spilled(&store, 5);
+        assert!(spill.bytes() > 3 * PART_BYTES_MIN, "worth {threads} threads");
+        spill.merge_all(MergeMeans { buffers: 64, threads }).unwrap();
+        assert_eq!(writes(&spill), expected, "{threads}");
+    }
+}
+
+#[test]
+fn parts_are_of_about_the_same_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(&dir);
+    let (spill, all) = spilled(&store, 5);
+    let tables = spill.runs.iter().map(|run| Arc::clone(&run.tables)).collect();
+    let merged = PartedMerge::new(spill.site.clone(), tables, 1 << 20, 0).write(3).unwrap();
+    let keys: Vec<u64> = merged.iter().map(|run| run.tables.iter().map(|table| table.info.versions).sum()).collect();
+    assert_eq!(keys.iter().sum::<u64>(), all.len() as u64);
+    assert!(keys.len() == 3 && keys.iter().all(|keys| keys.abs_diff(all.len() as u64 / 3) < 2000), "{keys:?}");
+    merged.into_iter().for_each(|run| run.discard(&spill.site));
+}
+
+#[test]
+fn a_merge_that_the_budget_refuses_changes_nothing_and_leaves_no_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(&dir);
+    let blob_files = || {
+        let names =
+            plimsoll_disk::vfs::Disk::list(&plimsoll_disk::os::OsDisk::new(), &dir.path().join("store/log")).unwrap();
+        names.iter().filter(|entry| entry.name.ends_with(".blob")).count()
+    };
+    let (mut spill, expected) = spilled(&store, 5);
+    let before = blob_files();
+    let mut outcomes = [0; 2];
+    for n in (0..60).step_by(3) {
+        store.reader.budget.fail_after(n);
+        let merged = spill.merge_all(MergeMeans { buffers: 64, threads: 3 });
+        store.reader.budget.fail_after(u64::MAX);
+        outcomes[usize::from(merged.is_ok())] += 1;
+        match merged {
+            Ok(()) => break,
+            Err(Error::OutOfBudget(_)) => assert_eq!((spill.runs(), blob_files()), (5, before), "{n}"),
+            Err(error) => panic!("{n}: {error}"),
+        }
+    }
+    assert!(outcomes[0] > 3, "{outcomes:?}");
+    if outcomes[1] == 0 {
+        spill.merge_all(MergeMeans { buffers: 64, threads: 3 }).unwrap();
+    }
+    assert_eq!(writes(&spill), expected);
+}
