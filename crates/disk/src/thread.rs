@@ -1,4 +1,4 @@
-//! Threads: the only place that starts one.
+//! Threads of the store: the only place that starts one, beside syncs of several files at a time (`os/sync_files.rs`).
 
 use std::io;
 use std::thread::{Builder, JoinHandle};

@@ -22,7 +22,7 @@ pub struct Draft<'a> {
     pub entries: &'a [DraftEntry<'a>],
     /// The GLSN that the transaction read at ([`Glsn::NONE`] for plain appends).
     pub read_at: Glsn,
-    /// Blob files that belong to the record; finished (hence durable) before it is submitted. At most [`MAX_BLOBS`].
+    /// Blob files that belong to the record; finished before it is submitted, and durable before it is written. At most [`MAX_BLOBS`].
     pub blobs: &'a [BlobRef],
 }
 

@@ -117,9 +117,10 @@ impl SortBuffer {
         self.slots.is_empty()
     }
 
-    /// Bytes of memory that the rows and their list take.
+    /// Bytes of memory that the rows and their list take. Of a list that was kept for more rows, no more than twice what these need.
     pub fn row_bytes(&self) -> u64 {
-        (self.used * CHUNK_BYTES) as u64 + self.slots.charged_bytes()
+        let needed = 2 * (self.slots.len() * size_of::<u128>()) as u64;
+        (self.used * CHUNK_BYTES) as u64 + self.slots.charged_bytes().min(needed)
     }
 
     /// Sorts the rows by key. Takes no memory.
@@ -160,8 +161,12 @@ impl SortBuffer {
         })
     }
 
-    /// Removes all rows. Keeps their memory, which is not taken from the system again then.
+    /// Removes all rows. Keeps their memory, which is not taken from the system again then, unless others are short of it.
     pub fn clear(&mut self) {
+        if self.budget.is_short() {
+            self.chunks = Vec::new();
+            self.slots.release();
+        }
         // A long list of short rows would be in the way of longer ones.
         if self.slots.charged_bytes() > (self.chunks.len() * CHUNK_BYTES) as u64 {
             self.slots.release();

@@ -125,6 +125,7 @@ impl Engine {
 
     /// Makes durable all that was ordered before, by whichever process; returns the last GLSN of it.
     pub(crate) fn sync(&self) -> Result<Glsn> {
+        self.check_open()?;
         self.committer.fresh_and_ordered()?;
         let ordered = self.committer.sequencer.applied();
         self.reader.log.wait_durable(ordered).lift()?;

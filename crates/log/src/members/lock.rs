@@ -1,6 +1,6 @@
 //! A lock between members, with patience, that tells whether its last holder ended while it had it.
 //!
-//! The lock itself is the system's. A member that does not get it sleeps at a word for at most a millisecond and tries again: so there are
+//! The lock itself is the system's. A member that does not get it (after some looks, where it is held for microseconds) sleeps at a word for at most a millisecond and tries again: so there are
 //! deadlines, and a wake-up that is lost with a process costs no more than that.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::error::LogError;
 /// The longest sleep between two tries.
 const SLEEP: Duration = Duration::from_millis(1);
 
-/// How often a lock that is held for microseconds is looked at before the system is asked for it: about as long as it is held.
+/// How often a lock that is held for microseconds is looked at before the system is asked for it: for some 5 µs, about as long as it is held.
 const LOOKS: u32 = 100;
 
 /// The words of a lock.

@@ -4,8 +4,9 @@
 //!
 //! Laws:
 //! 1. Only chunks of the budget are touched: they are taken, touched and given back. A resize waits meanwhile.
-//! 2. Nothing is touched while fewer than [`never_taken_min`] chunks were never taken: the memory that is taken for a moment is not missed then.
-//! 3. The evictor's thread clears little beside what was taken before ([`ahead`]), and nothing in a store at rest.
+//! 2. While a block is touched, [`never_taken_min`] other chunks were never taken: the memory that is taken for a moment is not missed then.
+//! 3. The evictor's thread clears a block when the first chunk is taken, later little beside what was taken before ([`ahead`]), and nothing
+//!    while none is taken.
 
 use std::sync::Arc;
 
@@ -18,6 +19,11 @@ use crate::sync::Ordering;
 /// A quarter of the budget's `limit` chunks, at most 16 MiB.
 fn never_taken_min(limit: usize) -> usize {
     (limit / 4).min((16 << 20) / CHUNK_BYTES)
+}
+
+/// Whether so many chunks were never taken that a block of them may be touched.
+fn are_enough(never_taken: usize, limit: usize) -> bool {
+    never_taken >= never_taken_min(limit) + CHUNKS_PER_BLOCK
 }
 
 /// How many free chunks are to be cleared when `taken` of `limit` chunks were taken: a quarter of them, at most a 64th of the budget, at least
@@ -33,13 +39,14 @@ impl Budget {
         let inner = &self.inner;
         let _turn = inner.resizing.lock().expect("no code under this lock panics");
         let mut state = inner.lock();
-        if state.free.never_taken().len() < never_taken_min(inner.chunks.load(Ordering::Relaxed) as usize) {
+        if !are_enough(state.free.never_taken().len(), inner.chunks.load(Ordering::Relaxed) as usize) {
             return 0;
         }
         let block = state.free.pop_never_taken_block();
-        drop(state);
+        debug_assert!(!block.clone().any(|id| state.out[id as usize]), "their memory was never given to the system");
         let bytes = block.len() * CHUNK_BYTES;
         inner.by_kind[Kind::Pages as usize].fetch_add(bytes as u64, Ordering::Relaxed);
+        drop(state);
         let mut chunks: Vec<_> = block.map(|id| Chunk::new(Arc::clone(inner), id, Kind::Pages)).collect();
         for chunk in &mut chunks {
             chunk.iter_mut().step_by(MAPPING_ALIGN).for_each(|byte| *byte = 0);
@@ -59,7 +66,7 @@ impl Inner {
     pub(super) fn wants_clearing(&self, state: &State) -> bool {
         let never_taken = state.free.never_taken();
         let limit = self.chunks.load(Ordering::Relaxed) as usize;
-        never_taken.len() >= never_taken_min(limit)
+        are_enough(never_taken.len(), limit)
             && state.free.given_back() + CHUNKS_PER_BLOCK <= ahead(never_taken.start as usize, limit)
     }
 }
@@ -98,7 +105,7 @@ mod tests {
         assert_eq!(places[..2], [CHUNKS_PER_BLOCK, CHUNKS_PER_BLOCK + 1], "what was touched last is taken first");
         while budget.clear_block() > 0 {}
         assert_eq!(budget.free_bytes(), free - (CHUNKS_PER_BLOCK * CHUNK_BYTES) as u64);
-        assert!(budget.inner.lock().free.never_taken().len() >= (8 << 20) / CHUNK_BYTES - CHUNKS_PER_BLOCK);
+        assert!(budget.inner.lock().free.never_taken().len() >= (8 << 20) / CHUNK_BYTES);
     }
 
     #[test]

@@ -80,11 +80,6 @@ impl Free {
         start..self.fresh.start
     }
 
-    /// Whether the first `count` were never taken.
-    pub(super) fn begins_fresh(&self, count: usize) -> bool {
-        self.front.is_empty() && count <= self.fresh.len()
-    }
-
     /// Takes up to `count` never-taken chunks, if [`Free::pop_front`] would take those.
     pub(super) fn pop_fresh(&mut self, count: usize) -> Range<u32> {
         if !self.front.is_empty() {

@@ -143,14 +143,15 @@ impl Inner {
     }
 
     /// Gives the memory of the `count` free chunks that are retired next to the system, except for the last batch,
-    /// releasing the lock between batches. The chunks stay free; retiring them later is then cheap.
+    /// releasing the lock between batches. The chunks stay free; retiring them later is then cheap. Those that were never taken are left as
+    /// they are: they are given to the system when they are retired, and have cost nothing until then.
     fn withdraw_ahead<'a>(&'a self, mut state: MutexGuard<'a, State>, count: usize) -> MutexGuard<'a, State> {
-        // Chunks never touched cost little to withdraw.
-        let count = if state.free.begins_fresh(count) { 0 } else { count };
         for first in (WITHDRAWN_AT_ONCE..count).step_by(WITHDRAWN_AT_ONCE) {
             for at in first - WITHDRAWN_AT_ONCE..first.min(state.free.len()) {
                 let id = state.free.at(at);
-                self.withdraw(&mut state, id);
+                if !state.free.never_taken().contains(&id) {
+                    self.withdraw(&mut state, id);
+                }
             }
             drop(state);
             state = self.lock();
@@ -170,6 +171,7 @@ impl Inner {
         let missing = state.missing_for(bytes);
         let fresh = state.free.pop_fresh(missing);
         if !fresh.is_empty() {
+            debug_assert!(!state.out[fresh.start as usize..fresh.end as usize].contains(&true), "each is counted once");
             state.out[fresh.start as usize..fresh.end as usize].fill(true);
             self.arena.withdraw_fresh(fresh.clone());
             state.retired.extend(fresh.clone().rev());

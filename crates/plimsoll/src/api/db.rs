@@ -400,8 +400,8 @@ impl Db {
     }
 
     /// Begins a bulk load into a keyspace: rows are put one by one, and committed at once. It reads nothing and never conflicts; other
-    /// transactions may commit meanwhile. Rows in memory take half of the budget, at most 128 MiB; the others are in files, written by a thread
-    /// of its own and merged by several.
+    /// transactions may commit meanwhile. Rows in memory take about half of the budget, at most some 128 MiB, until the load ends, and are not given back
+    /// meanwhile to [`Db::set_memory`]; the others are in files, written by a thread of its own and merged by several.
     ///
     /// # Errors
     /// The handle belongs to another store or opening, the keyspace was dropped, or the store is read-only.

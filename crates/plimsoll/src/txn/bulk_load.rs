@@ -125,9 +125,11 @@ impl BulkLoad {
         self.committer.reader.owner.check()?;
         check_key(key)?;
         check_value_bytes(value.len() as u64)?;
-        let taken = self.take(key, value);
-        self.spoiled |= taken.is_err();
-        taken
+        // A panic that the caller survives leaves it so.
+        self.spoiled = true;
+        self.take(key, value)?;
+        self.spoiled = false;
+        Ok(())
     }
 
     fn take(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
@@ -144,11 +146,14 @@ impl BulkLoad {
             self.writes.put_outside(value)?.encode(&mut encoded);
         }
         if self.rows.push(&self.key, &encoded).is_err() {
-            // What is in memory makes room, or others do.
-            self.write_rows()?;
-            self.release_rows()?;
-            let Self { committer, rows, key, .. } = self;
-            committer.patience.in_transaction(true, || Ok(rows.push(key, &encoded)?))?;
+            // The other buffer makes room, then what is in memory, or others do.
+            self.runs.release_rows()?;
+            if self.rows.push(&self.key, &encoded).is_err() {
+                self.write_rows()?;
+                self.release_rows()?;
+                let Self { committer, rows, key, .. } = self;
+                committer.patience.in_transaction(true, || Ok(rows.push(key, &encoded)?))?;
+            }
         }
         self.operation_bytes += self.key.len() as u64 + encoded.len() as u64 + OPERATION_BYTES;
         self.len += 1;

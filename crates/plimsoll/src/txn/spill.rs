@@ -44,7 +44,7 @@ const PARTITION_PART: u64 = 16;
 /// The most blob files of all runs; a record names one more, of values.
 const BLOBS_MAX: usize = MAX_BLOBS - 1;
 
-/// A merge of fewer bytes is not worth a second thread.
+/// Fewer bytes of input are not worth a thread of their own.
 const PART_BYTES_MIN: u64 = 4 << 20;
 
 /// The threads and the memory for a merge of all runs.

@@ -114,6 +114,7 @@ fn a_forked_child_is_told_to_open_the_store_itself_and_harms_nothing() {
                 db.begin_ordered().get(&space, "a"),
                 db.transact(|tx| tx.put(&space, "a", "b")),
                 db.pop_first(&space),
+                db.sync(),
                 db.bulk_load(&space, [("a", "b")]),
                 db.keyspace("new"),
                 db.create_keyspace("newer", Retention::Latest),

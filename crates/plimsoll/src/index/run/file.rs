@@ -219,7 +219,7 @@ impl BlobSink {
         Self { writer }
     }
 
-    /// Syncs the file and its name. Only then may a record name it.
+    /// Ends the file ([`BlobWriter::finish`]). Only then may a record name it.
     pub(crate) fn finish(self) -> Result<BlobRef> {
         self.writer.finish().lift()
     }

@@ -2,7 +2,7 @@
 //!
 //! Laws:
 //! 1. Runs are written in the order in which their rows were put: a newer one hides an older one.
-//! 2. When the writer is dropped, its thread has ended and its files are gone.
+//! 2. When the writer is dropped, its thread has ended and its files are gone; but for a forked child, which has no such thread and leaves the files alone.
 
 use std::mem::{forget, swap};
 use std::panic::resume_unwind;

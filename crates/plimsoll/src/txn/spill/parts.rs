@@ -3,7 +3,7 @@
 //! Law: the parts, in the order of their keys, are what one merge would write.
 
 use std::iter::once;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -47,23 +47,25 @@ impl PartedMerge {
             spawn("plimsoll-merge", move || merge.write_part(&part))
         };
         let threads: Vec<_> = parts[1..].iter().map(start).collect();
-        let first = merge.write_part(&parts[0]);
+        let first = catch_unwind(AssertUnwindSafe(|| merge.write_part(&parts[0])));
+        // All of them end before this does, whatever becomes of one.
         let others = threads.into_iter().zip(&parts[1..]).map(|(thread, part)| match thread {
-            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Ok(thread) => thread.join(),
             // The system gives no thread.
-            Err(_) => merge.write_part(part),
+            Err(_) => catch_unwind(AssertUnwindSafe(|| merge.write_part(part))),
         });
         let written: Vec<_> = once(first).chain(others).collect();
         let (mut runs, mut failure) = (Vec::new(), None);
         for part in written {
             match part {
-                Ok(run) => runs.extend(run),
-                Err(error) => failure = Some(error),
+                Ok(Ok(run)) => runs.extend(run),
+                Ok(Err(error)) => failure = Some(Ok(error)),
+                Err(panic) => failure = Some(Err(panic)),
             }
         }
         let Some(failure) = failure else { return Ok(runs) };
         runs.into_iter().for_each(|run| run.discard(&merge.site));
-        Err(failure)
+        Err(failure.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 
     fn parts(&self, count: usize) -> Result<Vec<Part>> {
