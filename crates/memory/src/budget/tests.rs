@@ -1,5 +1,7 @@
 //! Tests of a budget's accounts.
 
+use plimsoll_disk::random::Random;
+
 use super::lease::RECLAIMED_AT_ONCE;
 use super::*;
 
@@ -79,6 +81,47 @@ fn memory_that_is_held_is_not_given_to_the_system_with_its_block() {
     assert_eq!(held.len(), 1016);
     assert!(held.iter().all(|chunk| chunk.iter().all(|byte| *byte == 7)));
     drop(lease);
+}
+
+/// Writes a stamp into each page of the system.
+fn stamp(chunk: &mut Chunk, stamp: u64) {
+    chunk.chunks_exact_mut(4096).for_each(|page| page[..8].copy_from_slice(&stamp.to_le_bytes()));
+}
+
+fn has_stamp(chunk: &Chunk, stamp: u64) -> bool {
+    chunk.chunks_exact(4096).all(|page| page[..8] == stamp.to_le_bytes())
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "mappings")]
+fn what_is_held_keeps_its_bytes_whatever_is_leased_cleared_and_resized() {
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let budget = Budget::new(200 * CHUNK_BYTES as u64, Backing::Mapped).unwrap();
+        let (mut held, mut leases, mut stamps) = (Vec::<(Chunk, u64)>::new(), Vec::new(), 0);
+        for _ in 0..600 {
+            match random.below(12) {
+                0..4 => {
+                    for mut chunk in (0..random.below(30)).map_while(|_| budget.take(Kind::Sort).ok()) {
+                        stamps += 1;
+                        stamp(&mut chunk, stamps);
+                        held.push((chunk, stamps));
+                    }
+                }
+                4..7 => {
+                    for _ in 0..random.below(30).min(held.len() as u64) {
+                        let (chunk, stamp) = held.swap_remove(random.below(held.len() as u64) as usize);
+                        assert!(has_stamp(&chunk, stamp), "seed {seed}");
+                    }
+                }
+                7..9 => leases.extend(budget.lease(Kind::Sort, random.below(110 * CHUNK_BYTES as u64))),
+                9 if !leases.is_empty() => drop(leases.swap_remove(random.below(leases.len() as u64) as usize)),
+                10 => drop(budget.resize((90 + random.below(111)) * CHUNK_BYTES as u64)),
+                _ => drop(budget.clear_block()),
+            }
+        }
+        assert!(held.iter().all(|(chunk, stamp)| has_stamp(chunk, *stamp)), "seed {seed}");
+    }
 }
 
 /// Law 1, as far as it is visible from outside.
