@@ -294,6 +294,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "it takes minutes")]
     fn rows_after_others_take_their_memory_and_nothing_else_of_them() {
         let budget = budget(8);
         let mut buffer = SortBuffer::new(&budget, Kind::Sort).unwrap();
@@ -313,6 +314,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "it takes minutes")]
     fn a_buffer_that_short_rows_filled_takes_as_much_again() {
         let limit_bytes = 4 * CHUNK_BYTES as u64;
         let mut buffer = SortBuffer::new(&budget(64), Kind::Sort).unwrap();
