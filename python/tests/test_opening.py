@@ -46,7 +46,7 @@ def test_what_was_buffered_is_durable_after_a_sync(path: str) -> None:
     with plimsoll.open(path, memory="16MiB", durability="buffered") as db:
         with db.transaction() as tx:
             tx[b"a"] = b"1"
-        assert db.sync() == db.newest == db.log.bounds().durable
+        assert db.sync() == db.newest == db.log.bounds.durable
     with pytest.raises(plimsoll.Closed):
         db.sync()
 
