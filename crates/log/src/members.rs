@@ -151,7 +151,7 @@ impl Members {
         };
         Ok(Self {
             join: lock("join", words::JOIN)?,
-            turn: lock("turn", TURN)?.held_shortly(),
+            turn: lock("turn", TURN)?,
             sync: lock("sync", SYNC)?,
             end: Published::end(),
             durable: Published::durable(),

@@ -165,9 +165,8 @@ impl SortBuffer {
     pub fn clear(&mut self) {
         if self.budget.is_short() {
             self.chunks = Vec::new();
-            self.slots.release();
         }
-        // A long list of short rows would be in the way of longer ones.
+        // A list that is longer than the rows would be in the way of longer ones.
         if self.slots.charged_bytes() > (self.chunks.len() * CHUNK_BYTES) as u64 {
             self.slots.release();
         }

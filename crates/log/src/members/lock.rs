@@ -1,6 +1,6 @@
 //! A lock between members, with patience, that tells whether its last holder ended while it had it.
 //!
-//! The lock itself is the system's. A member that does not get it (after some looks, where it is held for microseconds) sleeps at a word for at most a millisecond and tries again: so there are
+//! The lock itself is the system's. A member that does not get it sleeps at a word for at most a millisecond and tries again: so there are
 //! deadlines, and a wake-up that is lost with a process costs no more than that.
 
 use std::sync::Arc;
@@ -14,9 +14,6 @@ use crate::error::LogError;
 
 /// The longest sleep between two tries.
 const SLEEP: Duration = Duration::from_millis(1);
-
-/// How often a lock that is held for microseconds is looked at before the system is asked for it: for some 5 µs, about as long as it is held.
-const LOOKS: u32 = 100;
 
 /// The words of a lock.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +45,6 @@ pub(crate) struct MemberLock {
     words: Arc<dyn SharedWords>,
     clock: Arc<dyn Clock>,
     places: Places,
-    is_held_shortly: bool,
 }
 
 impl MemberLock {
@@ -58,12 +54,7 @@ impl MemberLock {
         clock: &Arc<dyn Clock>,
         places: Places,
     ) -> Self {
-        Self { file, words: Arc::clone(words), clock: Arc::clone(clock), places, is_held_shortly: false }
-    }
-
-    /// It is held for less time than it takes to sleep and be woken: who waits for it looks some times whether it is given back.
-    pub(super) fn held_shortly(self) -> Self {
-        Self { is_held_shortly: true, ..self }
+        Self { file, words: Arc::clone(words), clock: Arc::clone(clock), places }
     }
 
     /// Takes the lock for `holder`, unless `is_needless` says that it is not wanted any more.
@@ -76,11 +67,6 @@ impl MemberLock {
         let words = self.words.words();
         let begun = self.clock.monotonic_nanos();
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        if self.is_held_shortly {
-            // A hint: who has it may have ended.
-            let is_held = || words[self.places.holder].load(Ordering::Relaxed) != 0;
-            (0..LOOKS).take_while(|_| is_held()).for_each(|_| std::hint::spin_loop());
-        }
         while !self.file.try_lock()? {
             if is_needless() {
                 return Ok(Got::Needless);

@@ -55,7 +55,7 @@ fn a_process_that_becomes_the_keeper_flushes_nothing_that_the_runs_hold() {
     members::run(57, &parse(text).unwrap()).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// It reads only what is durable, and flushed no more than that: the other one waited for its flush, and nobody synced what it had committed.
+/// The keeper took in what was durable, and flushed that. The other process waited for a flush of what it had committed since, which was not synced.
 #[test]
 fn a_keeper_whose_commits_are_synced_flushes_for_a_process_whose_are_buffered() {
     let text =
