@@ -10,7 +10,7 @@
 //! 3. If the budget finds no room otherwise, all idle walks get up: the pages that they pinned can be evicted.
 //! 4. The heap memory of a walk is charged: separately for the part that it keeps (its bounds, its user's key) and the part that it drops
 //!    when it gets up (a cursor for each run, with two keys). The latter is limited for all walks together to a [`SEATED_PART`] of the
-//!    budget; beyond it, the walks get up that were not stepped since the limit was last reached. A walk that cannot be charged for its
+//!    budget, and to [`SEATED_BYTES_MAX`]; beyond it, the walks get up that were not stepped since the limit was last reached. A walk that cannot be charged for its
 //!    cursors gets up at the end of each call.
 //!
 //! Why no answer changes: the answer for a key is a function of the key's versions up to the walk's moment. While the moment is open
@@ -43,6 +43,10 @@ use crate::types::lock::lock;
 
 /// Divisor: all seated walks together may take this part of the budget for their cursors before idle ones have to get up.
 const SEATED_PART: u64 = 32;
+
+/// And no more than this, however large the budget is. Cursors lie in the process's allocator, between what walks keep. It gives hardly any of that back
+/// to the system when they get up, while their charge goes at once: so this much may be held beside the budget.
+const SEATED_BYTES_MAX: u64 = 4 << 20;
 
 /// Memory of a walk's entry in the list of walks.
 const LISTED_BYTES: usize = 64;
@@ -185,7 +189,7 @@ impl Seats {
 
     /// Call after a walk sat down and was charged: makes others get up if all of them take too much.
     fn limit_seated(&self) {
-        if self.seated.charged_bytes() > self.budget.limit_bytes() / SEATED_PART {
+        if self.seated.charged_bytes() > (self.budget.limit_bytes() / SEATED_PART).min(SEATED_BYTES_MAX) {
             drop(self.revoke_idle(Which::Left));
         }
     }
@@ -323,5 +327,58 @@ impl<W: Walk + 'static> Drop for Seat<W> {
 impl<W: Walk> fmt::Debug for Seat<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Seat({})", self.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_memory::budget::Backing;
+
+    use super::*;
+
+    /// A walk that takes 8 KiB while it sits. It is born seated, and never sits down again.
+    struct Born(bool);
+
+    impl Walk for Born {
+        fn get_up(&mut self) -> Option<Arc<View>> {
+            self.0 = false;
+            None
+        }
+
+        fn sit_down(&mut self, _: &Arc<View>, _: &[u8]) -> Result<()> {
+            unreachable!("it sits until it gets up for good")
+        }
+
+        fn is_seated(&self) -> bool {
+            self.0
+        }
+
+        fn seated_bytes(&self) -> usize {
+            if self.0 { 8 << 10 } else { 0 }
+        }
+
+        fn kept_bytes(&self) -> usize {
+            100
+        }
+    }
+
+    #[test]
+    fn seated_walks_hold_no_more_than_the_allocator_may_keep_of_them_under_any_budget() {
+        for (budget_bytes, most) in [(16 << 20, (16 << 20) / SEATED_PART), (1 << 30, SEATED_BYTES_MAX)] {
+            let budget = Budget::new(budget_bytes, Backing::Mapped).unwrap();
+            let seats = Seats::new(&budget, &Pool::new(&budget, 1 << 20).unwrap()).unwrap();
+            let mut walks = Vec::new();
+            let mut highest = 0;
+            for _ in 0..2000 {
+                let walk = Born(true);
+                let charge = seats.charge_for(&walk).unwrap();
+                walks.push(Seat::new(&seats, walk, charge));
+                let step = |_: &mut Born, _: &mut Vec<u8>| Ok(());
+                walks.last_mut().unwrap().step(&mut Vec::new(), || unreachable!("it sits"), step).unwrap();
+                highest = highest.max(seats.seated.charged_bytes());
+            }
+            // Who was stepped since the last look may stay until the next one.
+            assert!((most / 2..=most + (16 << 10)).contains(&highest), "{highest} of {most}");
+        }
     }
 }
