@@ -8,8 +8,9 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, OnceLock};
 
+use plimsoll_disk::fair_lock::{FairGuard, FairLock};
 use plimsoll_disk::worker::Bell;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
@@ -17,11 +18,14 @@ use plimsoll_log::log::Log;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 
+/// How often others may commit before a thread that waits for the commit lock is handed it: measured in decision 77.
+const PASSED_MAX: u32 = 128;
+
 /// Orders the commits of one open store.
 pub(crate) struct CommitSequencer {
     log: Arc<dyn Log>,
     /// Held while a commit gets its GLSN and is applied.
-    lock: Mutex<()>,
+    lock: FairLock,
     /// Set while a record is in the log and not applied yet. If it is set when the lock is taken, the previous committer panicked in
     /// between.
     half_applied: AtomicBool,
@@ -55,14 +59,14 @@ impl Alarm {
 }
 
 /// While it is held, no commit is in progress.
-pub(crate) type CommitLock<'a> = MutexGuard<'a, ()>;
+pub(crate) type CommitLock<'a> = FairGuard<'a>;
 
 impl CommitSequencer {
     /// Nothing is applied yet: after the replay, [`CommitSequencer::replayed`] sets the last applied GLSN.
     pub(crate) fn new(log: &Arc<dyn Log>) -> Self {
         Self {
             log: Arc::clone(log),
-            lock: Mutex::new(()),
+            lock: FairLock::new(PASSED_MAX),
             half_applied: AtomicBool::new(false),
             applied: AtomicU64::new(0),
             poisoned: OnceLock::new(),
@@ -96,8 +100,7 @@ impl CommitSequencer {
     /// # Errors
     /// [`Error::Poisoned`] if an earlier commit was applied only in part.
     pub(crate) fn lock(&self) -> Result<CommitLock<'_>> {
-        // A committer that panicked poisoned the mutex as well; `half_applied` tells whether that matters.
-        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = self.lock.lock();
         if self.half_applied.load(Ordering::Acquire) {
             return Err(self.poison("its committer panicked"));
         }
@@ -138,11 +141,7 @@ impl CommitSequencer {
 
     /// Runs `work` between two commits, with the last applied GLSN; `None` if a commit is in progress, or was applied only in part.
     pub(crate) fn try_at_applied<T>(&self, work: impl FnOnce(Glsn) -> T) -> Option<T> {
-        let _lock = match self.lock.try_lock() {
-            Ok(lock) => lock,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
+        let _lock = self.lock.try_lock()?;
         let is_whole = !self.half_applied.load(Ordering::Acquire);
         is_whole.then(|| work(self.applied()))
     }
