@@ -36,8 +36,8 @@ use crate::members::reading::Access;
 pub use crate::members::requests::Asked;
 use crate::members::tries::Tries;
 use crate::members::words::{
-    BLOB_MARK, Durable, ENTRIES_MAX, End, FLUSH_WANTED, FOLLOWERS, INSTANCE, KEEPER, LOG_FIRST, MAGIC, MANIFEST, NEWS,
-    POISON, Published, SLOT_WORDS, SLOTS, SLOTS_AT, STATE, SYNC, Slot, SlotWord, TURN, WORDS,
+    BLOB_MARK, CLOSE_WANTED, Durable, ENTRIES_MAX, End, FLUSH_WANTED, FOLLOWERS, INSTANCE, KEEPER, LOG_FIRST, MAGIC,
+    MANIFEST, NEWS, POISON, Published, RESTING, SLOT_WORDS, SLOTS, SLOTS_AT, STATE, SYNC, Slot, SlotWord, TURN, WORDS,
 };
 
 /// The folder of the locks, in the store's.
@@ -50,7 +50,7 @@ pub const WORDS_FILE: &str = "SHARED";
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Version of the words' layout, and that there is one at all.
-const LAYOUT: u64 = 0x706c_696d_6d62_0007;
+const LAYOUT: u64 = 0x706c_696d_6d62_0008;
 
 /// No blob file is being written.
 const NO_BLOB: u64 = u64::MAX;
@@ -371,7 +371,12 @@ impl Members {
 
     /// Says what this member's manifest holds.
     pub fn set_checkpoint(&self, checkpoint: Glsn) {
+        let (_, before) = self.own_needs();
         self.set(SlotWord::Checkpoint, checkpoint.0);
+        if (before.next()..=checkpoint).contains(&self.close_wanted()) {
+            // The keeper may free the log now.
+            self.tell();
+        }
     }
 
     /// What this member has said that it needs of older moments and of the log.
@@ -429,6 +434,9 @@ impl Members {
         self.sync.wake_all();
         if self.word(FOLLOWERS) > 0 {
             self.ring(NEWS);
+        }
+        if self.word(RESTING) > 0 && self.words.words()[RESTING].swap(0, Ordering::SeqCst) > 0 {
+            self.tell();
         }
     }
 
@@ -525,6 +533,17 @@ impl Members {
         }
     }
 
+    /// Up to which GLSN the keeper wants memtables closed.
+    pub fn close_wanted(&self) -> Glsn {
+        Glsn(self.word(CLOSE_WANTED))
+    }
+
+    /// Asks all members to close the memtables that hold something up to here, and to have them flushed: they hold the log back.
+    pub fn want_closed(&self, glsn: Glsn) {
+        self.words.words()[CLOSE_WANTED].fetch_max(glsn.0, Ordering::SeqCst);
+        self.tell();
+    }
+
     /// Counts the times that members were told of something.
     pub fn state(&self) -> u64 {
         self.word(STATE)
@@ -538,6 +557,17 @@ impl Members {
     /// Waits until [`Members::state`] is no longer `seen`, or until `patience` is over.
     pub fn wait_for_change(&self, seen: u64, patience: Duration) {
         self.words.wait(STATE, seen, patience);
+    }
+
+    /// As [`Members::wait_for_change`], and at most until something is committed behind what ends before `next`.
+    pub fn rest(&self, seen: u64, next: Glsn, patience: Duration) {
+        if self.may_write_words() {
+            // First: who commits sees it, or its commit is seen here.
+            self.words.words()[RESTING].store(1, Ordering::SeqCst);
+        }
+        if self.next() == next {
+            self.wait_for_change(seen, patience);
+        }
     }
 
     fn ring(&self, word: usize) {

@@ -410,6 +410,11 @@ impl Index {
         }
     }
 
+    /// Whether no memtable waits to be flushed, and the active one has something up to `glsn`.
+    pub(crate) fn holds_up_to(&self, glsn: Glsn) -> bool {
+        self.unflushed().is_some_and(|active| (Glsn::NONE.next()..=glsn).contains(&active.oldest))
+    }
+
     /// The contents of the active memtable; `None` while another memtable waits to be flushed.
     pub(crate) fn unflushed(&self) -> Option<Unflushed> {
         let view = self.view();

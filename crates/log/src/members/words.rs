@@ -11,6 +11,8 @@
 //! | 7 | the generation of keepers | who replaces one, with the lock of the next |
 //! | 8 to 20 | the end of the log | who has `turn` |
 //! | 21 | the instance | as word 0 |
+//! | 22 | up to where memtables are to be closed | the keeper; only raised |
+//! | 23 | somebody rests until the next commit | set: any; cleared: who has `sync` |
 //! | 24 to 32 | what is durable | who has `sync`; the first member, under `join` |
 //! | 34 | nudges | any |
 //! | 35, 36 | processes that wait for a sync | arrived: any; expected: who has `sync` |
@@ -28,7 +30,7 @@
 //! | 62 | the memory of all | who joins, under `join` |
 //! | from 64 | the slots | each its member; its process: cleared by who gets the slot's lock |
 //!
-//! 22, 23, 33, 38 and 39 are free. All words but 21 are cleared by the first member, and slots of processes that have ended.
+//! 33, 38 and 39 are free. All words but 21 are cleared by the first member, and slots of processes that have ended.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -59,6 +61,10 @@ pub(super) const FLUSH_WANTED: usize = 59;
 pub(super) const STATE: usize = 60;
 /// Rises whenever a first member makes the words anew, or a process opens the store alone.
 pub(super) const INSTANCE: usize = 21;
+/// Memtables that hold something up to this GLSN are to be closed.
+pub(super) const CLOSE_WANTED: usize = 22;
+/// Not 0: a member is to be woken by the next commit.
+pub(super) const RESTING: usize = 23;
 /// The first GLSN of the log.
 pub(super) const LOG_FIRST: usize = 61;
 /// The memory of all members together; 0: each has what it was opened with.

@@ -34,15 +34,15 @@ const LOCK_PAUSE: Duration = Duration::from_millis(2);
 /// Who has the lock where nobody says so.
 const HELD_BY_NOBODY: &str = "by a process that is no member of it, such as a child that one of them forked; end it";
 
-/// The longest time between two looks at the others: while something is committed, and otherwise.
+/// The longest time between two looks at the others: while something is committed, and otherwise. The next commit ends a longer one.
 const LOOK: Duration = Duration::from_millis(500);
 const LOOK_IDLE: Duration = Duration::from_secs(20);
 
 /// The longest sleep of the thread that answers nudges: each one wakes it.
 const PULSE_SLEEP: Duration = Duration::from_secs(600);
 
-/// The time between two looks while memory moves from one member to another.
-const LOOK_FITTING: Duration = Duration::from_millis(20);
+/// The time between two looks while memory moves from one member to another, or if a commit was in the way of the last one.
+const LOOK_SOON: Duration = Duration::from_millis(20);
 
 /// A process that is joining. No other joins or leaves meanwhile.
 pub(crate) struct Joining {
@@ -216,7 +216,7 @@ impl Membership {
             }
             // What fails now is tried again at the next look; who needs it meanwhile gets the error.
             let needed = members.own_needs();
-            let is_reading = look(&space, &committer, &members).unwrap_or(false);
+            let looked = look(&space, &committer, &members).unwrap_or_default();
             if std::mem::replace(&mut was_keeper, members.is_keeper()) != was_keeper {
                 // What it has to flush from now on, others have committed.
                 committer.sequencer.alarm.ring_if_set();
@@ -227,13 +227,14 @@ impl Membership {
                 members.tell();
             }
             let is_fitting = memory::fit_share(&pool, &space, &members).unwrap_or(true);
-            let patience = match newest == before && !is_reading {
-                _ if is_fitting => LOOK_FITTING,
-                true => LOOK_IDLE,
-                false => LOOK,
-            };
+            if is_fitting || looked.was_in_the_way {
+                members.wait_for_change(seen, LOOK_SOON);
+            } else if newest == before && !looked.is_reading {
+                members.rest(seen, newest, LOOK_IDLE);
+            } else {
+                members.wait_for_change(seen, LOOK);
+            }
             before = newest;
-            members.wait_for_change(seen, patience);
             Next::Again
         };
         let worker = Worker::start("plimsoll-member", &Arc::new(Bell::default()), alarm(), step)?;
@@ -292,8 +293,17 @@ impl Membership {
     }
 }
 
-/// Does what the other members need of this one. Returns whether it holds an older moment, which others keep versions for.
-pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -> Result<bool> {
+/// What a look at the others found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Looked {
+    /// This member holds an older moment, which others keep versions for.
+    is_reading: bool,
+    /// A memtable is to be closed, and a commit was under way.
+    was_in_the_way: bool,
+}
+
+/// Does what the other members need of this one.
+pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -> Result<Looked> {
     let index = &space.reader.index;
     // What others wait for is flushed by a process, too, that reads only what is durable: the flush makes it so.
     let is_waited_for = members.is_keeper() && members.flush_wanted() > committer.sequencer.applied();
@@ -306,13 +316,10 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -
         // What those had that have ended is for the others.
         members.list().lift()?;
     }
+    let was_in_the_way = close_if_wanted(committer, members).is_none() && committer.sequencer.check().is_ok();
     if members.is_keeper() {
         // Finds those that have ended, too: what they promised is void.
         members.list().lift()?;
-        let is_wanted = members.flush_wanted() > index.checkpoint().glsn;
-        if is_wanted {
-            committer.sequencer.try_at_applied(|applied| index.close_if_none_waits(applied));
-        }
         members.set_checkpoint(index.log_needed_from());
         index.remove_left();
         steps::free_log(space)?;
@@ -326,7 +333,23 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -
         committer.sequencer.try_at_applied(let_go);
         index.follow(members)?;
     }
-    Ok(committer.promise_floor() < committer.sequencer.visible())
+    Ok(Looked { is_reading: committer.promise_floor() < committer.sequencer.visible(), was_in_the_way })
+}
+
+/// Closes the memtable for others: they want it flushed, or it holds the log back. `None`: a commit is under way.
+fn close_if_wanted(committer: &Committer, members: &Members) -> Option<()> {
+    let index = &committer.reader.index;
+    let is_flush_wanted = members.is_keeper() && members.flush_wanted() > index.checkpoint().glsn;
+    let wanted = members.close_wanted();
+    if !is_flush_wanted && !index.holds_up_to(wanted) {
+        return Some(());
+    }
+    committer.sequencer.try_at_applied(|applied| {
+        // Of what is asked for all or nothing: for the rest, another flush would be wanted.
+        if is_flush_wanted || applied >= wanted {
+            index.close_if_none_waits(applied);
+        }
+    })
 }
 
 impl Learn for LogSpace {

@@ -253,6 +253,7 @@ pub(crate) fn open_by(
         clock: Arc::clone(&options.clock),
         segment_bytes: options.segment_limit_bytes(),
         trim_lock: Mutex::new(()),
+        held_back: Mutex::default(),
     });
     let store = Arc::new(Engine {
         path: path.to_owned(),

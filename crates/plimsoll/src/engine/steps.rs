@@ -10,10 +10,14 @@ use crate::engine::trim::{self, LogSpace};
 use crate::index::{FreeLog, Horizon};
 use crate::txn::committer::Committer;
 use crate::types::error::Result;
+use crate::types::lock::lock;
 use crate::types::retention::Retention;
 
 /// Segments that values may hold back before they are moved, beside as many bytes as the index has.
 const HELD_SEGMENTS: u64 = 8;
+
+/// Segments that were held back for long, from which on memtables are closed once they may be freed.
+const LET_GO_SEGMENTS: u64 = 4;
 
 /// Flushes, merges everything, and frees the part of the log that is no longer needed. Law: this process writes the index.
 pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
@@ -49,6 +53,7 @@ fn free(space: &LogSpace, may_flush: bool) -> Result<()> {
     if may_flush {
         flush_for_blobs(space, until);
     }
+    ask_to_close(space, until);
     trim::free_if_idle(space, until)
 }
 
@@ -59,6 +64,18 @@ fn flush_for_blobs(space: &LogSpace, until: Glsn) {
     let is_held = index.checkpoint().glsn.next() < until;
     if is_held && space.file_log.active_blob_bytes() >= 2 * space.segment_bytes {
         space.sequencer.try_at_applied(|applied| index.close_if_none_waits(applied));
+    }
+}
+
+/// Asks the members to close their memtables if much was held back until now: a member has the log behind the oldest commit in a memtable until
+/// all of that memtable is in the runs.
+fn ask_to_close(space: &LogSpace, until: Glsn) {
+    let Some(members) = space.members() else { return };
+    let newest = space.sequencer.visible();
+    let (from, to) = lock(&space.held_back).look(space.clock.monotonic_nanos(), until, newest);
+    let least_bytes = LET_GO_SEGMENTS * space.segment_bytes.min(space.reader.index.segment_bytes());
+    if space.file_log.segment_bytes_between(from, to) >= least_bytes {
+        members.want_closed(newest);
     }
 }
 

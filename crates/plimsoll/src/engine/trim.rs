@@ -14,6 +14,7 @@ use plimsoll_log::members::Members;
 use plimsoll_log::members::holding::Removal;
 
 use crate::engine::Catalog;
+use crate::engine::held_back::HeldBack;
 use crate::index::blobs::Left;
 use crate::read::reader::Reader;
 use crate::txn::committer::Committer;
@@ -53,6 +54,8 @@ pub(crate) struct LogSpace {
     pub(crate) segment_bytes: u64,
     /// Held while the log is trimmed, or its files are being copied.
     pub(crate) trim_lock: Mutex<()>,
+    /// What of the log floors have held back.
+    pub(crate) held_back: Mutex<HeldBack>,
 }
 
 impl LogSpace {

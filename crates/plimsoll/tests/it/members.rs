@@ -289,6 +289,25 @@ fn the_log_is_freed_once_no_member_needs_it() {
 }
 
 #[test]
+fn a_member_that_rests_takes_in_what_others_begin_to_commit() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let (one, two) = (open(&path), open(&path));
+    let space = default(&one);
+    for _ in 0..3 {
+        let glsn = one.put(&space, "key", "value").unwrap();
+        let begun = Instant::now();
+        let has_seen = || two.members().unwrap().iter().all(|member| member.floor >= glsn);
+        while !has_seen() {
+            assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", two.members());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // Nothing is committed: they look seldom from now on.
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+}
+
+#[test]
 fn a_transaction_that_was_spilled_is_there_for_all() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");

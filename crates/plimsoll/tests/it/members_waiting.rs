@@ -1,15 +1,16 @@
-//! What a member does while it waits for others, in a simulated world of processes.
+//! What members do while they wait for each other, in a simulated world of processes.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use plimsoll::{Db, Options, Retention};
+use plimsoll::{Db, Glsn, Options, Retention};
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::{LyingDisk, Process};
 use plimsoll_disk::vfs::Disk;
 
 /// Many times what it takes.
-const OPERATIONS_MAX: u64 = 20_000;
+const OPERATIONS_MAX: u64 = 100_000;
 
 struct World {
     disk: LyingDisk,
@@ -69,4 +70,44 @@ fn members_without_threads_give_memory_to_one_that_joins() {
     let budgets: Vec<u64> = two.members().unwrap().iter().map(|member| member.memory_bytes).collect();
     assert_eq!(budgets, [24 << 20, 24 << 20]);
     assert_eq!(one.stats().memory.limit_bytes, 24 << 20);
+}
+
+/// Its values are in the log only: memtables that are nearly empty hold much of it. Each member releases its own as a whole.
+#[test]
+fn the_log_that_a_dropped_snapshot_held_is_freed_while_all_commit() {
+    let world = World::new();
+    let options = |options: Options| options.memory_bytes(16 << 20).memtable_bytes(1 << 20).segment_bytes(64 << 10);
+    let members: Vec<Db> = (1..=3).map(|pid| world.join(pid, options).1.unwrap()).collect();
+    let [keeper, follower, reader] = &members[..] else { unreachable!() };
+    world.others.lock().unwrap().push(keeper.clone());
+    keeper.create_keyspace("rows", Retention::Latest).unwrap();
+    let put = |rows: u64| {
+        for row in 0..rows {
+            let db = if row % 2 == 0 { keeper } else { follower };
+            db.put(&db.keyspace("rows").unwrap(), (row % 2).to_be_bytes(), [7; 8 << 10]).unwrap();
+        }
+    };
+    let steps = |between: Duration, times: u32| {
+        for _ in 0..times {
+            put(2);
+            world.clock.advance(between);
+            for db in &members {
+                while db.step().unwrap() {}
+            }
+        }
+    };
+    put(10);
+    let held = reader.snapshot();
+    put(100);
+    steps(Duration::from_millis(500), 10);
+    assert_eq!(keeper.log().bounds().first, Glsn(1));
+    let flushes = || keeper.stats().index.flushes;
+    let (before, at) = (flushes(), keeper.newest());
+    drop(held);
+    steps(Duration::from_millis(10), 10);
+    let first = keeper.log().bounds().first;
+    assert!(first + 50 > at, "the log begins at {first}, and {at} was the last commit");
+    // What was asked for once is not asked for again.
+    steps(Duration::from_millis(500), 10);
+    assert!(flushes() - before <= 3, "{} flushes", flushes() - before);
 }
