@@ -1,7 +1,8 @@
 //! Planted bugs: tests that the simulation finds them.
 //!
 //! Each is a patch in the folder `planted`: its first line describes the fault, the rest is a diff. They are applied one at a time in a
-//! copy of the sources ([`scratch`]). A bug that the simulation misses shows a gap in its checks.
+//! copy of the sources ([`scratch`]). A bug that the simulation misses shows a gap in its checks. One that no simulated run can come to, because
+//! something else keeps what it breaks, names the test that finds it instead, in its second line.
 #![allow(clippy::disallowed_methods, reason = "copies and patches the project's own sources")]
 
 pub mod scratch;
@@ -18,8 +19,27 @@ pub struct Planted {
     pub name: String,
     /// The fault that it causes.
     pub what: String,
+    /// The test that finds it, if no simulated run can.
+    pub test: Option<Test>,
     /// Its patch.
     pub patch: PathBuf,
+}
+
+/// A test of the library of one of the crates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Test {
+    /// The crate.
+    pub package: String,
+    /// Its path.
+    pub name: String,
+}
+
+impl Test {
+    /// From a line such as `Found by the test plimsoll index::tests::a_key_is_found`.
+    fn in_line(line: &str) -> Option<Self> {
+        let (package, name) = line.strip_prefix("Found by the test ")?.split_once(' ')?;
+        Some(Self { package: package.to_owned(), name: name.to_owned() })
+    }
 }
 
 /// The sources: the workspace from which this program was built.
@@ -43,7 +63,8 @@ pub fn all(workspace: &Path) -> Result<Vec<Planted>, String> {
         if what.is_empty() || what.starts_with("---") {
             return Err(format!("{}: the first line must say what is wrong with the store then", patch.display()));
         }
-        bugs.push(Planted { name: name.to_owned(), what, patch });
+        let test = text.lines().nth(1).and_then(Test::in_line);
+        bugs.push(Planted { name: name.to_owned(), what, test, patch });
     }
     bugs.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(bugs)
@@ -57,7 +78,7 @@ pub fn applies(workspace: &Path, bug: &Planted) -> Result<(), String> {
     git_apply(workspace, &["--check"], bug).map_err(|error| {
         format!(
             "{} does not apply to the sources any more.\n{error}\nIf the code has moved, plant the same bug in its new place and write \
-             the patch anew: the first line as it is, an empty line, then `git diff -U2` of the change (which is then taken back). If \
+             the patch anew: what stands above the diff as it is, then `git diff -U2` of the change (which is then taken back). If \
              the bug cannot be made any more, remove the patch; then `cargo run --release -p plimsoll-sim -- planted --only {}` shows \
              that it is found.",
             bug.patch.display(),

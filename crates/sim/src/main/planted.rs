@@ -16,6 +16,9 @@ pub(crate) struct PlantedArguments {
     /// Number of seeds of every mode to try for each bug.
     #[arg(long, default_value_t = 300)]
     seeds: u64,
+    /// Try only this mode.
+    #[arg(long, default_value = "all")]
+    mode: String,
     /// Try only these bugs.
     #[arg(long, num_args = 1..)]
     only: Vec<String>,
@@ -42,12 +45,12 @@ pub(crate) fn run(arguments: &PlantedArguments) -> Result<bool, String> {
     }
     let dir = arguments.dir.clone().unwrap_or_else(|| std::env::temp_dir().join("plimsoll-planted"));
     eprintln!("building the sources in {} without a bug", dir.display());
-    let scratch = Scratch::new(&workspace, &dir, arguments.seeds)?;
+    let scratch = Scratch::new(&workspace, &dir, arguments.seeds, &arguments.mode)?;
     println!("{:<38} {:<16} found by", "bug", "program");
     let mut found = 0;
     for bug in &bugs {
         let verdict = scratch.try_one(bug);
-        found += usize::from(matches!(verdict, Verdict::Found { .. }));
+        found += usize::from(matches!(verdict, Verdict::Found { .. } | Verdict::FoundByTest { .. }));
         show(bug, &verdict);
     }
     let clean = scratch.try_none();
@@ -56,7 +59,7 @@ pub(crate) fn run(arguments: &PlantedArguments) -> Result<bool, String> {
         Err(why) => format!("NOT WELL: {}", why.replace('\n', " | ")),
     };
     println!("{:<38} {} {told}", "(none)", scratch.clean_program());
-    println!("{found} of {} found within {} seeds of every mode", bugs.len(), arguments.seeds);
+    println!("{found} of {} found within {} seeds of mode {}", bugs.len(), arguments.seeds, arguments.mode);
     Ok(found == bugs.len() && clean.is_ok())
 }
 
@@ -66,6 +69,7 @@ fn show(bug: &Planted, verdict: &Verdict) {
             let saw: String = saw.chars().take(SAW_CHARS).collect();
             format!("{program} {run} (after {runs_before} runs that saw nothing): {saw}")
         }
+        Verdict::FoundByTest { test } => format!("{:<16} the test {} of {}", "", test.name, test.package),
         Verdict::Missed { program } => format!("{program} NOBODY"),
         Verdict::Untried(why) => format!("NOT TRIED: {}", why.replace('\n', " | ")),
     };

@@ -5,7 +5,7 @@
 //!    of files, and several patches come and go within one tick of a file system's clock. The compiler then compares contents.
 //! 2. No two programs are the same. A program with the bytes of another was not built from its own bug, or its bug is in code that never
 //!    runs; it is not tried.
-//! 3. The run that found a bug passes without it. In the end the copy is built once more without any bug, must have the bytes of the first
+//! 3. The run, or the test, that found a bug passes without it. In the end the copy is built once more without any bug, must have the bytes of the first
 //!    such program, and must pass all the seeds that were used to find the bugs.
 
 use std::cell::{Cell, RefCell};
@@ -17,7 +17,7 @@ use std::process::Command;
 
 use plimsoll_disk::checksum::checksum;
 
-use crate::planted::{Planted, done, git_apply};
+use crate::planted::{Planted, Test, done, git_apply};
 
 /// Seeds that are run by one process.
 const SEEDS_AT_ONCE: u64 = 10;
@@ -41,6 +41,11 @@ pub enum Verdict {
         runs_before: u64,
         /// The failure.
         saw: String,
+    },
+    /// Found, by the test that it names.
+    FoundByTest {
+        /// The test.
+        test: Test,
     },
     /// No seed failed.
     Missed {
@@ -84,17 +89,18 @@ pub struct Scratch {
     clean: PathBuf,
     clean_program: Program,
     seeds: u64,
+    mode: String,
     /// The most seeds that a bug needed.
     seeds_tried: Cell<u64>,
     programs: RefCell<Programs>,
 }
 
 impl Scratch {
-    /// Copies the sources into `dir` and builds them; `seeds`: how many are tried for each bug.
+    /// Copies the sources into `dir` and builds them; `seeds`: how many are tried for each bug, in which `mode`.
     ///
     /// # Errors
     /// They cannot be copied, or do not build.
-    pub fn new(workspace: &Path, dir: &Path, seeds: u64) -> Result<Self, String> {
+    pub fn new(workspace: &Path, dir: &Path, seeds: u64, mode: &str) -> Result<Self, String> {
         let told = |error: io::Error| format!("{}: {error}", dir.display());
         fs::create_dir_all(dir).map_err(told)?;
         // Cargo runs in the copy, so the path must be absolute.
@@ -111,6 +117,7 @@ impl Scratch {
             clean,
             clean_program: Program(0),
             seeds,
+            mode: mode.to_owned(),
             seeds_tried: Cell::new(0),
             programs: RefCell::default(),
         };
@@ -130,11 +137,51 @@ impl Scratch {
         if let Err(error) = git_apply(&self.tree, &[], bug) {
             return Verdict::Untried(error);
         }
-        let verdict = self.build_with(bug).and_then(|program| self.search(program));
-        match git_apply(&self.tree, &["--reverse"], bug) {
-            Ok(()) => verdict.unwrap_or_else(Verdict::Untried),
-            Err(error) => Verdict::Untried(error),
+        let verdict = match &bug.test {
+            Some(test) => self.fails(test),
+            None => self.build_with(bug).and_then(|program| self.search(program)),
+        };
+        if let Err(error) = git_apply(&self.tree, &["--reverse"], bug) {
+            return Verdict::Untried(error);
         }
+        let passes = bug.test.as_ref().map_or(Ok(()), |test| self.passes(test));
+        passes.and(verdict).unwrap_or_else(Verdict::Untried)
+    }
+
+    /// Whether a test fails with the bug.
+    fn fails(&self, test: &Test) -> Result<Verdict, String> {
+        let out = self.run_test(test)?;
+        let failed = format!("test {} ... FAILED", test.name);
+        let passed = format!("test {} ... ok", test.name);
+        match () {
+            () if out.contains(&failed) => Ok(Verdict::FoundByTest { test: test.clone() }),
+            () if out.contains(&passed) => Err(format!("the test {} passes with it", test.name)),
+            () => Err(format!("the test {} does not come to its end: {out}", test.name)),
+        }
+    }
+
+    /// Checks that a test passes without a bug.
+    fn passes(&self, test: &Test) -> Result<(), String> {
+        let out = self.run_test(test)?;
+        let passes = out.contains(&format!("test {} ... ok", test.name));
+        if passes { Ok(()) } else { Err(format!("the test {} fails without the bug, too: {out}", test.name)) }
+    }
+
+    fn run_test(&self, test: &Test) -> Result<String, String> {
+        let mut cargo = self.cargo()?;
+        cargo.args([
+            "test",
+            "--quiet",
+            "--package",
+            &test.package,
+            "--lib",
+            "--",
+            "--exact",
+            &test.name,
+            "--format=pretty",
+        ]);
+        let output = cargo.output().map_err(|error| format!("cargo test: {error}"))?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr))
     }
 
     /// Builds the copy once more after every bug was removed, and runs all seeds that were needed for a bug; returns the number of runs.
@@ -168,6 +215,15 @@ impl Scratch {
     }
 
     fn build(&self) -> Result<Program, String> {
+        let mut cargo = self.cargo()?;
+        cargo.args(["build", "--quiet", "--package", "plimsoll-sim", "--bin", "plimsoll-sim"]);
+        done(cargo.output(), "cargo build")?;
+        let bytes = fs::read(self.binary()).map_err(|error| format!("{}: {error}", self.binary().display()))?;
+        Ok(Program(checksum(0, &bytes)))
+    }
+
+    /// A call of cargo in the copy that compiles the sources as they are now.
+    fn cargo(&self) -> Result<Command, String> {
         self.forget_what_is_fresh().map_err(|error| format!("{}: {error}", self.target.display()))?;
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.target).env("CARGO_INCREMENTAL", "1");
@@ -175,10 +231,7 @@ impl Scratch {
         cargo.env_remove("RUSTFLAGS").env("CARGO_PROFILE_DEV_DEBUG", "0");
         // Names of private functions contain a number that changes from build to build; without names the same sources give the same bytes.
         cargo.env("CARGO_PROFILE_DEV_STRIP", "symbols");
-        cargo.args(["build", "--quiet", "--package", "plimsoll-sim", "--bin", "plimsoll-sim"]);
-        done(cargo.output(), "cargo build")?;
-        let bytes = fs::read(self.binary()).map_err(|error| format!("{}: {error}", self.binary().display()))?;
-        Ok(Program(checksum(0, &bytes)))
+        Ok(cargo)
     }
 
     /// Makes cargo recompile every crate of this project, and removes the output of the last build.
@@ -208,7 +261,7 @@ impl Scratch {
     /// The arguments that run the seeds from `seed` on.
     fn batch(&self, seed: u64) -> String {
         let seeds = SEEDS_AT_ONCE.min(self.seeds - seed);
-        format!("--mode all --seed {seed} --seeds {seeds} --jobs 1 --first")
+        format!("--mode {} --seed {seed} --seeds {seeds} --jobs 1 --first", self.mode)
     }
 
     fn search(&self, program: Program) -> Result<Verdict, String> {

@@ -21,6 +21,7 @@ use crate::file_log::options::{FileLogOptions, Shared};
 use crate::glsn::{Glsn, StreamId};
 use crate::log::Log;
 use crate::members::reading::Access;
+use crate::members::words::End;
 use crate::members::{Members, PATIENCE};
 
 /// A member, as a process has it.
@@ -335,6 +336,33 @@ fn a_record_that_was_written_and_not_published_does_not_come_back() {
         disk.restore_power();
         let texts = verify(&shared, &store);
         assert_eq!(texts, if seed % 2 == 0 { vec!["a", "b"] } else { vec!["a"] });
+    }
+}
+
+#[test]
+fn a_member_that_finds_other_records_than_another_one_said_takes_in_and_orders_nothing() {
+    for is_lost in [true, false] {
+        let (disk, store) = mem_disk();
+        let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
+        one.append("a");
+        assert_eq!(two.texts(), ["a"]);
+        let before = one.members.end();
+        one.append("b");
+        let end = one.members.end();
+        if is_lost {
+            let path = FileName::Segment(end.segment).path(&store.join("log"));
+            let file = disk.open(&path, Open::ReadWrite, Caching::Buffered).unwrap();
+            file.write_at(&[0; 100], u64::from(before.offset)).unwrap();
+        } else {
+            // As a wild store into the words does.
+            one.members.set_end(&End { chain: end.chain ^ 1, ..end });
+        }
+        let taken = two.log.catch_up();
+        assert!(matches!(taken, Err(LogError::Corrupt { .. })), "{taken:?}");
+        let entries = [DraftEntry { stream: StreamId(9), parts: &[b"c"] }];
+        let ordered = two.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None);
+        assert!(matches!(ordered, Err(LogError::Corrupt { .. })), "{ordered:?}");
+        assert_eq!(one.members.end().next, end.next);
     }
 }
 

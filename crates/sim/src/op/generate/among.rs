@@ -34,6 +34,8 @@ struct Interests {
     reach: u64,
     /// One act in so many is a whole scene.
     scenes: u64,
+    /// Whether scenes are mostly of sweeps.
+    sweeps: bool,
 }
 
 impl Interests {
@@ -52,6 +54,15 @@ impl Interests {
             syncs_fail: one_of(&[0, 0, 0, 1]) == 1,
             reach: one_of(&[20, 100, 400, 2000]),
             scenes: one_of(&[6, 12, 40]),
+            sweeps: false,
+        }
+    }
+
+    /// Those that only some runs have; all others are as without them.
+    fn with_special_ones(self, seed: u64) -> Self {
+        match Random::new(seed ^ 0x05ee_9e35).below(4) {
+            0 => Self { sweeps: true, ..self },
+            _ => self,
         }
     }
 }
@@ -59,7 +70,7 @@ impl Interests {
 /// A workload of this many operations.
 pub fn generate(seed: u64, count: usize) -> Vec<Op> {
     let mut random = Random::new(seed ^ 0x00c0_44fa_17ed);
-    let interests = Interests::of_seed(&mut random);
+    let interests = Interests::of_seed(&mut random).with_special_ones(seed);
     let joins = (0..interests.members).map(|member| Among { member: member as u8, act: Act::Join { mebibytes: 0 } });
     let mut ops: Vec<Op> = joins.map(Op::Among).collect();
     while ops.len() < count {

@@ -14,6 +14,9 @@ const LARGE_BYTES: u64 = 256 << 10;
 const IN_LOG_BYTES: u64 = 3000;
 const IN_LEAF_BYTES: u64 = 100;
 
+/// A process has swept after so many operations of a verification.
+const SWEEP_OPERATIONS: u64 = 600;
+
 /// A scene, and the processes in it.
 struct Scene<'a> {
     random: &'a mut Random,
@@ -48,6 +51,13 @@ pub(super) fn scene(random: &mut Random, of: &Interests) -> Vec<Among> {
     let key = random.below(of.keys);
     let mut scene = Scene { random, acts: Vec::new(), one, other: other as u8, key };
     scene.join();
+    if of.sweeps && scene.random.below(3) > 0 {
+        match scene.random.below(3) {
+            0 => keeper_stops_and_the_next_one_too(&mut scene),
+            _ => sweep(&mut scene, of.members as u8),
+        }
+        return scene.acts;
+    }
     match scene.random.below(10) {
         0..2 => killed_in_a_commit(&mut scene),
         2..4 => sync_fails(&mut scene),
@@ -124,6 +134,62 @@ fn large_value_while_others_sweep(scene: &mut Scene<'_>) {
     }
     scene.by(scene.one, [newest, Act::TxCommit, Act::DropCaches, Act::Get { space, key }]);
     scene.by(scene.other, [Act::Get { space, key }]);
+}
+
+/// One becomes the keeper and sweeps. It is stopped in the middle of that, while the other writes or commits a large value; or a commit of the other
+/// was ended by a kill, and what that left behind may not come back.
+fn sweep(scene: &mut Scene<'_>, members: u8) {
+    let (one, other, space, key) = (scene.one, scene.other, scene.random.below(2), scene.key);
+    for member in (0..members).filter(|member| *member != other) {
+        scene.by(member, [Act::GoOn, Act::Leave]);
+    }
+    let (first, large) = (scene.put(IN_LEAF_BYTES), LARGE_BYTES + scene.random.below(2000));
+    // One that becomes the keeper after it has joined has not swept yet.
+    scene.by(other, [Act::Flush]);
+    scene.by(one, [Act::Join { mebibytes: 0 }]);
+    scene.by(other, [Act::Leave]);
+    scene.by(one, [first, Act::Flush]);
+    scene.by(other, [Act::Join { mebibytes: 0 }]);
+    if scene.random.below(3) == 0 {
+        // Where its record is written, and not published.
+        let (nth, later) = (4 + scene.random.below(4), 1 + scene.random.below(2));
+        scene.by(other, [Act::KillAtChange { nth, later }, Act::Put { space, key, bytes: large }]);
+        let end = [Act::Kill, Act::PowerCut][scene.random.below(2) as usize];
+        scene.by(one, [Act::Verify, end]);
+        scene.join();
+        return scene.by(one, [Act::Check, Act::Verify]);
+    }
+    let begins = [Act::TxBegin, Act::TxPut { space, key, bytes: large }];
+    let ends = [Act::TxCommit, Act::DropCaches, Act::Get { space, key }];
+    let (sweeps, commits_meanwhile) =
+        (Act::StopAt { after: 1 + scene.random.below(SWEEP_OPERATIONS) }, scene.random.below(2) == 0);
+    if commits_meanwhile {
+        scene.by(other, begins);
+        scene.by(one, [sweeps, Act::Verify]);
+        scene.by(other, ends);
+        scene.by(one, [Act::GoOn]);
+    } else {
+        scene.by(one, [sweeps, Act::Verify]);
+        scene.by(other, begins);
+        scene.by(one, [Act::GoOn]);
+        scene.by(other, ends);
+    }
+    scene.by(other, [Act::DropCaches, Act::Get { space, key }, Act::Check]);
+}
+
+/// The keeper stops in the middle of its work, and the other stops where it takes its place; the first one goes on before the other.
+fn keeper_stops_and_the_next_one_too(scene: &mut Scene<'_>) {
+    let mut stops = |changes| Act::StopAtChange { nth: 1 + scene.random.below(changes), later: scene.random.below(4) };
+    let (first, second) = (stops(12), stops(5));
+    let (before, meanwhile, after) = (scene.put(IN_LOG_BYTES), scene.put(IN_LOG_BYTES), scene.put(IN_LEAF_BYTES));
+    scene.by(scene.one, [before, first, Act::Flush]);
+    scene.by(scene.other, [meanwhile, second, Act::Flush]);
+    scene.by(scene.one, [Act::GoOn, Act::Check]);
+    scene.by(scene.other, [Act::GoOn, after, Act::Flush, Act::Check]);
+    scene.by(scene.one, [Act::Kill]);
+    scene.by(scene.other, [Act::Kill]);
+    scene.join();
+    scene.by(scene.one, [Act::Check]);
 }
 
 /// The other has commits in its memtable whose values are in the log; one flushes and frees the log.
