@@ -11,6 +11,7 @@ mod driver;
 pub mod kill_every;
 mod life;
 mod model;
+mod notes;
 mod seat;
 
 use crate::driver::guarded;

@@ -16,6 +16,7 @@ use crate::failure::{Failure, Outcome};
 use crate::members::driver::judge::{Known, Space};
 use crate::members::life::{Life, Order, PASSING, STORE, load_writes, mark, writes_of};
 use crate::members::model::{Span, Write};
+use crate::members::notes::Note;
 use crate::members::seat::{At, Crew, Ended, Seat};
 use crate::op::Op;
 use crate::op::among::{Act, Among};
@@ -32,6 +33,9 @@ const ACTS_STOPPED: u64 = 9;
 pub(super) struct Pending {
     pub(super) id: u64,
     pub(super) writes: Vec<Write>,
+    /// Entries of a stream that it appends, behind this GLSN.
+    pub(super) notes: Vec<Note>,
+    pub(super) behind: u64,
     pub(super) reads: Vec<Span>,
     /// The moment that it has read.
     pub(super) at: Option<u64>,
@@ -334,7 +338,7 @@ impl Driver {
 
     /// A commit that is about to be made is in doubt until its process says what came of it.
     fn note_pending(&mut self, member: u8, order: &Order) {
-        let (mut reads, mut at) = (Vec::new(), None);
+        let (mut reads, mut at, mut notes) = (Vec::new(), None, Vec::new());
         let writes = match order.act {
             Act::TxCommit => {
                 let life = self.seats[&member].life();
@@ -344,13 +348,18 @@ impl Driver {
                 writes.push(mark(order.id));
                 writes
             }
+            Act::Append { stream, count, bytes } => {
+                notes = Note::of_commit(order.id, stream, count, bytes);
+                Vec::new()
+            }
             Act::Load { space, first, count, bytes } => load_writes(order.id, space, first..first + count, bytes),
             act => match writes_of(act, order.id) {
                 Some(writes) => writes,
                 None => return self.known.note_doubt(order.act),
             },
         };
-        let pending = Pending { id: order.id, writes, reads, at, ended: Some(order.id) };
+        let (id, behind) = (order.id, order.newest);
+        let pending = Pending { id, writes, notes, behind, reads, at, ended: Some(id) };
         self.known.in_doubt.insert(order.id, pending);
     }
 

@@ -6,6 +6,7 @@ use plimsoll::{Db, Error, Glsn, Keyspace, Options, Result, Retention, Snapshot, 
 
 use crate::content::Content;
 use crate::members::model::{MARKS, Span, Write};
+use crate::members::notes::{self, Follower, Found, Note};
 use crate::op::among::Act;
 
 /// The store's path.
@@ -16,7 +17,7 @@ const SNAPSHOTS_MAX: usize = 3;
 
 /// Names of the keyspaces, and of cursors.
 const SPACES: [&str; 3] = ["latest", "other", "passing"];
-const CURSORS: [&str; 3] = ["one", "two", "three"];
+pub(super) const CURSORS: [&str; 3] = ["one", "two", "three"];
 
 /// The keyspace that comes and goes.
 pub(super) const PASSING: u64 = 2;
@@ -26,6 +27,7 @@ pub(super) struct Life {
     pub(super) db: Db,
     pub(super) tx: Option<Tx>,
     pub(super) snapshots: VecDeque<Snapshot>,
+    follower: Option<Follower>,
     marks: Keyspace,
     spaces: [Keyspace; 2],
 }
@@ -79,6 +81,10 @@ pub(super) enum Answer {
     Dropped,
     /// What was committed before is durable.
     Synced,
+    /// It appended entries.
+    Appended { first: Glsn, last: Glsn },
+    /// It read these entries between two places, in a stream or in all; it moved this cursor past them.
+    Taken { stream: Option<u64>, from: u64, to: u64, found: Vec<Found>, cursor: Option<u64> },
     /// A cursor stands here; `None`: it was dropped.
     Cursor { name: u64, at: Option<Glsn> },
 }
@@ -109,7 +115,7 @@ impl Life {
         let db = Db::open(path, options)?;
         let marks = db.create_keyspace("marks", Retention::Latest)?;
         let spaces = [db.create_keyspace(SPACES[0], Retention::Latest)?, db.create_keyspace(SPACES[1], retention)?];
-        Ok(Self { db, tx: None, snapshots: VecDeque::new(), marks, spaces })
+        Ok(Self { db, tx: None, snapshots: VecDeque::new(), follower: None, marks, spaces })
     }
 
     /// The keyspace of a number in a snapshot, if it is there.
@@ -189,8 +195,8 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
         return Ok(Answer::Done);
     };
     if order.act == Act::Leave {
-        let Life { db, tx, snapshots, .. } = slot.take().expect("it is open");
-        drop((tx, snapshots));
+        let Life { db, tx, snapshots, follower, .. } = slot.take().expect("it is open");
+        drop((tx, snapshots, follower));
         return db.close().map(|()| Answer::Synced);
     }
     if let Some(writes) = writes_of(order.act, order.id) {
@@ -250,6 +256,13 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
             None => Ok(Answer::NoSpace),
         },
         Act::Cursor { .. } | Act::AdvanceCursor { .. } | Act::DropCursor { .. } => cursor(&db, order.act),
+        Act::Append { stream, count, bytes } => notes::append(&db, &Note::of_commit(order.id, stream, count, bytes)),
+        Act::Follow { stream, back } => {
+            life.follower = Some(Follower::begin(&db, stream, back)?);
+            Ok(Answer::Done)
+        }
+        Act::Take => life.follower.as_mut().map_or(Ok(Answer::Done), Follower::take),
+        Act::Consume { name } => notes::consume(&db, name),
         Act::Step { first } => db.step_from(first as usize % 6).map(|_| Answer::Done),
         Act::Sync => db.sync().map(|_| Answer::Synced),
         Act::Flush => db.flush().map(|()| Answer::Done),

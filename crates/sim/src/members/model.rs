@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::content::Content;
 use crate::failure::{Outcome, ensure};
+use crate::members::notes::Note;
 
 /// The keyspace in which each commit leaves a mark of its own, which tells whether it was ordered.
 pub(super) const MARKS: u64 = 9;
@@ -29,6 +30,8 @@ pub(super) struct Span {
 pub(super) struct Model {
     versions: BTreeMap<(u64, u64), BTreeMap<u64, Option<Content>>>,
     commits: BTreeMap<u64, u64>,
+    /// Entries of streams, by GLSN.
+    notes: BTreeMap<u64, Note>,
 }
 
 impl Model {
@@ -49,10 +52,33 @@ impl Model {
         Ok(())
     }
 
+    /// The commit with this number got the places from this one on for its entries.
+    pub(super) fn append(&mut self, first: u64, id: u64, notes: &[Note]) -> Outcome {
+        for (glsn, note) in (first..).zip(notes) {
+            self.apply(glsn, id, &[])?;
+            self.notes.insert(glsn, *note);
+        }
+        Ok(())
+    }
+
+    /// The first and the last place of a commit's entries.
+    pub(super) fn places_of(&self, id: u64) -> Option<(u64, u64)> {
+        let mut places = self.commits.iter().filter(|(_, of)| **of == id).map(|(glsn, _)| *glsn);
+        let first = places.next()?;
+        Some((first, places.next_back().unwrap_or(first)))
+    }
+
+    /// The entries in these places; of one stream, or of all.
+    pub(super) fn notes(&self, from: u64, to: u64, stream: Option<u64>) -> impl Iterator<Item = (u64, &Note)> {
+        let notes = self.notes.range(from..to.max(from)).map(|(glsn, note)| (*glsn, note));
+        notes.filter(move |(_, note)| stream.is_none_or(|stream| stream == note.stream))
+    }
+
     /// What came after this commit is lost.
     pub(super) fn cut_to(&mut self, last: u64) {
         self.versions.values_mut().for_each(|versions| drop(versions.split_off(&(last + 1))));
         self.commits.split_off(&(last + 1));
+        self.notes.split_off(&(last + 1));
     }
 
     /// The keyspace was dropped.

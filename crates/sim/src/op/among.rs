@@ -72,6 +72,14 @@ pub enum Act {
     AdvanceCursor { name: u64, back: u64 },
     /// Drops it.
     DropCursor { name: u64 },
+    /// Appends entries to a stream.
+    Append { stream: u64, count: u64, bytes: u64 },
+    /// Begins to follow a stream, from so many GLSNs before the newest.
+    Follow { stream: u64, back: u64 },
+    /// Takes the next entries of the stream that it follows.
+    Take,
+    /// Reads the next entries behind a cursor, and moves it past them.
+    Consume { name: u64 },
     /// Does a piece of background work.
     Step { first: u64 },
     /// Makes durable what was committed.
@@ -135,6 +143,10 @@ fn parts(act: Act) -> (&'static str, Vec<u64>) {
         Act::Cursor { name, back } => ("cursor", vec![name, back]),
         Act::AdvanceCursor { name, back } => ("advance-cursor", vec![name, back]),
         Act::DropCursor { name } => ("drop-cursor", vec![name]),
+        Act::Append { stream, count, bytes } => ("append", vec![stream, count, bytes]),
+        Act::Follow { stream, back } => ("follow", vec![stream, back]),
+        Act::Take => ("take", vec![]),
+        Act::Consume { name } => ("consume", vec![name]),
         Act::Step { first } => ("step", vec![first]),
         Act::Sync => ("sync", vec![]),
         Act::Flush => ("flush", vec![]),
@@ -184,6 +196,10 @@ fn act(name: &str, numbers: &[u64]) -> Option<Act> {
         ("cursor", &[name, back]) => Act::Cursor { name, back },
         ("advance-cursor", &[name, back]) => Act::AdvanceCursor { name, back },
         ("drop-cursor", &[name]) => Act::DropCursor { name },
+        ("append", &[stream, count, bytes]) => Act::Append { stream, count, bytes },
+        ("follow", &[stream, back]) => Act::Follow { stream, back },
+        ("take", []) => Act::Take,
+        ("consume", &[name]) => Act::Consume { name },
         ("step", &[first]) => Act::Step { first },
         ("sync", []) => Act::Sync,
         ("flush", []) => Act::Flush,

@@ -3,6 +3,8 @@
 //! A commit whose process was killed, or failed, is in doubt until another process reads its mark: then it was ordered, at that place. Once a later
 //! commit is acknowledged and its mark is not there, it never may be.
 
+mod streams;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll::{Error, Glsn};
@@ -11,6 +13,7 @@ use crate::failure::{Failure, Outcome, ensure, same};
 use crate::members::driver::{Driver, Pending};
 use crate::members::life::{Answer, Life, Order, PASSING, cursors, is_not_keeper};
 use crate::members::model::{MARKS, Model, Span, Write};
+use crate::members::notes;
 use crate::op::among::Act;
 
 /// Whether the keyspace that comes and goes is there.
@@ -57,7 +60,10 @@ impl Known {
             Act::MakeSpace | Act::DropSpace => {
                 self.passing_before = std::mem::replace(&mut self.passing, Space::Unknown);
             }
-            Act::Cursor { name, .. } | Act::AdvanceCursor { name, .. } | Act::DropCursor { name } => {
+            Act::Cursor { name, .. }
+            | Act::AdvanceCursor { name, .. }
+            | Act::Consume { name }
+            | Act::DropCursor { name } => {
                 self.cursor_before = self.cursors.insert(name, None);
             }
             _ => {}
@@ -81,6 +87,9 @@ impl Known {
 
     /// A pending commit was ordered here.
     fn found(&mut self, pending: &Pending, glsn: u64) -> Outcome {
+        if !pending.notes.is_empty() {
+            return self.model.append(glsn, pending.id, &pending.notes);
+        }
         self.model.apply(glsn, pending.id, &pending.writes)?;
         for span in &pending.reads {
             let between = self.model.changed(*span, pending.at.unwrap_or_default(), glsn);
@@ -103,7 +112,12 @@ impl Driver {
     /// Looks which commits in doubt a process reads.
     fn resolve(&mut self, life: &Life) -> Outcome {
         for id in self.known.in_doubt.keys().copied().collect::<Vec<_>>() {
-            let place = life.place_of(id).map_err(|error| error_in("reading a mark", &error))?;
+            let pending = &self.known.in_doubt[&id];
+            let place = match pending.notes.is_empty() {
+                true => life.place_of(id),
+                false => notes::place_of(&life.db, pending.behind + 1, &pending.notes),
+            };
+            let place = place.map_err(|error| error_in("reading a mark", &error))?;
             let Some(glsn) = place else { continue };
             let pending = self.known.in_doubt.remove(&id).expect("it is in doubt");
             self.known.found(&pending, glsn)?;
@@ -180,6 +194,14 @@ impl Driver {
             Answer::Committed(glsn) => {
                 self.known.last_of.insert(member, glsn.0);
                 self.judge_commit(life, order, glsn)
+            }
+            Answer::Appended { first, last } => {
+                self.known.last_of.insert(member, last.0);
+                self.judge_append(order, first.0, last.0)
+            }
+            Answer::Taken { stream, from, to, found, cursor } => {
+                self.judge_entries(&format!("process {member}"), stream, from, to, &found)?;
+                cursor.map_or(Ok(()), |name| self.judge_cursor(order, name, Some(Glsn(to))))
             }
             Answer::Rows { span, at, own, rows } => {
                 if matches!(order.act, Act::Get { .. } | Act::Scan { .. }) {
@@ -365,6 +387,7 @@ impl Driver {
             }
             self.check_spans(member, &self.all_spans())?;
             self.check_past(member)?;
+            self.check_streams(member)?;
             self.check_cursors(member)?;
         }
         Ok(())
@@ -438,6 +461,7 @@ impl Driver {
         }
         let spans = self.all_spans();
         self.compare(&who, &life, &spans)?;
+        self.compare_streams(&who, &life)?;
         if path == crate::members::life::STORE {
             self.settle_doubts(u64::MAX);
             self.must_be_fresh(u8::MAX, life.db.newest().0)?;

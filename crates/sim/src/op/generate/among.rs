@@ -16,6 +16,9 @@ pub const MEMBERS: u64 = 4;
 /// Keyspaces that acts name: one keeps the latest versions, one all, and one comes and goes.
 pub const SPACES: u64 = 3;
 
+/// The most bytes of an entry of a stream: several of them fit into the record of the smallest segment.
+const APPENDED_MAX: u64 = 3000;
+
 /// The interests of a run: weights.
 struct Interests {
     members: u64,
@@ -36,6 +39,8 @@ struct Interests {
     scenes: u64,
     /// Whether scenes are mostly of sweeps.
     sweeps: bool,
+    /// How often processes append to streams and read them.
+    streams: u64,
 }
 
 impl Interests {
@@ -55,6 +60,7 @@ impl Interests {
             reach: one_of(&[20, 100, 400, 2000]),
             scenes: one_of(&[6, 12, 40]),
             sweeps: false,
+            streams: 0,
         }
     }
 
@@ -62,6 +68,7 @@ impl Interests {
     fn with_special_ones(self, seed: u64) -> Self {
         match Random::new(seed ^ 0x05ee_9e35).below(4) {
             0 => Self { sweeps: true, ..self },
+            1 => Self { streams: 60, ..self },
             _ => self,
         }
     }
@@ -86,10 +93,10 @@ pub fn generate(seed: u64, count: usize) -> Vec<Op> {
 }
 
 fn choose(random: &mut Random, of: &Interests) -> Act {
-    let weights = [90, of.transactions, 40, of.kills, of.stops, of.power, of.cursors, of.upkeep, 14];
+    let weights = [90, of.transactions, 40, of.kills, of.stops, of.power, of.cursors, of.upkeep, 14, of.streams];
     let mut at = random.below(weights.iter().sum());
-    let makers: [fn(&mut Random, &Interests) -> Act; 9] =
-        [write, transact, read, kill, stop, power, cursor, keep_up, come_and_go];
+    let makers: [fn(&mut Random, &Interests) -> Act; 10] =
+        [write, transact, read, kill, stop, power, cursor, keep_up, come_and_go, stream];
     for (weight, make) in weights.into_iter().zip(makers) {
         match at.checked_sub(weight) {
             None => return make(random, of),
@@ -175,6 +182,16 @@ fn cursor(random: &mut Random, _: &Interests) -> Act {
         0..2 => Act::Cursor { name, back },
         2..5 => Act::AdvanceCursor { name, back },
         _ => Act::DropCursor { name },
+    }
+}
+
+fn stream(random: &mut Random, of: &Interests) -> Act {
+    let stream = 1 + random.below(3);
+    match random.below(8) {
+        0..4 => Act::Append { stream, count: 1 + random.below(4), bytes: bytes(random, of).min(APPENDED_MAX) },
+        4 => Act::Follow { stream, back: random.below(20) },
+        5..7 => Act::Take,
+        _ => Act::Consume { name: random.below(3) },
     }
 }
 
