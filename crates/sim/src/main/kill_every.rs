@@ -16,8 +16,14 @@ pub(crate) struct KillEveryArguments {
     #[arg(long, default_value_t = 1)]
     every: u64,
     /// Stop the process for a while instead of killing it.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "cut")]
     stop: bool,
+    /// After the kill, let the others commit, read, flush and trim at once, and cut the power then.
+    #[arg(long)]
+    cut: bool,
+    /// Number of runs at the same time, one per thread.
+    #[arg(long, default_value_t = 2)]
+    jobs: u64,
     /// Skip so many operations of each process.
     #[arg(long, default_value_t = 0)]
     from: u64,
@@ -25,16 +31,27 @@ pub(crate) struct KillEveryArguments {
 
 /// Runs it; whether all went well.
 pub(crate) fn run(arguments: &KillEveryArguments) -> Result<bool, String> {
-    let what = if arguments.stop { What::Stop } else { What::Kill };
-    let mut all_well = true;
+    let what = match arguments {
+        KillEveryArguments { stop: true, .. } => What::Stop,
+        KillEveryArguments { cut: true, .. } => What::KillAndCut,
+        _ => What::Kill,
+    };
+    let (mut all_well, mut all_runs) = (true, 0);
     for seed in arguments.seed..arguments.seed.saturating_add(arguments.seeds) {
-        match kill_at_every(seed, &scenario(), what, arguments.from, arguments.every) {
-            Ok(Kills { operations, runs }) => println!("seed {seed}: {operations} operations, {runs} runs"),
+        match kill_at_every(seed, &scenario(), what, (arguments.from, arguments.every), arguments.jobs) {
+            Ok(Kills { operations, runs }) => {
+                all_runs += runs;
+                println!("seed {seed}: {operations} operations, {runs} runs");
+            }
             Err(failure) => {
                 all_well = false;
                 println!("FAILED kill-every --seed {seed}: {failure}");
             }
         }
     }
+    println!(
+        "{all_runs} runs, each with a process {} at another operation",
+        if arguments.stop { "stopped" } else { "killed" }
+    );
     Ok(all_well)
 }

@@ -125,6 +125,18 @@ impl Driver {
         Ok(())
     }
 
+    /// As [`Driver::run`], but ends where the process has been killed that [`Driver::kill`] names.
+    pub(super) fn run_until_death(&mut self, ops: &[Op]) -> Outcome {
+        for number in 0..ops.len() {
+            self.run(&ops[number..=number])?;
+            let ended = |(member, nth)| self.ended_operations.get(&member).is_some_and(|ended| *ended >= nth);
+            if self.kill.is_some_and(ended) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// All leave or end, and the store is opened alone.
     pub(super) fn finish(&mut self) -> Outcome {
         self.alone().map_err(|failure| Failure { message: format!("in the end: {}", failure.message), ..failure })

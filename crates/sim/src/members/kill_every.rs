@@ -1,7 +1,12 @@
 //! Kills one process at each of its operations of the disk, of locks and of shared words, in a short scenario; or stops it there for a while.
 //!
 //! A first run counts the operations of each process. Then the scenario is run once for each of them, with the process killed or stopped there; the
-//! others go on, and in the end all is compared.
+//! others go on, and in the end all is compared. Or the survivors commit, read, flush and trim at once, and then the power is cut.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use plimsoll_disk::thread::spawn;
 
 use crate::driver::guarded;
 use crate::failure::{Failure, Outcome};
@@ -12,8 +17,10 @@ use crate::op::among::{Act, Among};
 /// What happens to the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// It is killed.
+    /// It is killed, and the others go on with the scenario.
     Kill,
+    /// It is killed, the others do what shows what it left behind, and the power is cut.
+    KillAndCut,
     /// It is stopped, and goes on after some acts of the others.
     Stop,
 }
@@ -61,6 +68,10 @@ pub fn scenario() -> Vec<Op> {
         (0, Act::Trim { back: 0 }),
         (1, Act::Trim { back: 0 }),
         (1, Act::Release),
+        (1, Act::Append { stream: 1, count: 3, bytes: 300 }),
+        (2, Act::Follow { stream: 1, back: 9 }),
+        (2, Act::Take),
+        (2, Act::Consume { name: 1 }),
         (0, Act::Leave),
         (1, put(7, 60)),
         (1, Act::Step { first: 2 }),
@@ -69,6 +80,8 @@ pub fn scenario() -> Vec<Op> {
         (1, Act::Compact),
         (0, Act::Join { mebibytes: 16 }),
         (0, put(8, 25_000)),
+        (0, Act::Append { stream: 2, count: 1, bytes: 12_000 }),
+        (1, Act::Consume { name: 1 }),
         (1, Act::Trim { back: 0 }),
         (0, Act::MakeSpace),
         (1, Act::Put { space: 2, key: 1, bytes: 10 }),
@@ -82,23 +95,69 @@ pub fn scenario() -> Vec<Op> {
     acts.into_iter().map(|(member, act)| Op::Among(Among { member, act })).collect()
 }
 
-/// Kills or stops a process at every `every`-th operation, beginning with number `from`.
+/// What the survivors do after a death, and what is left of it after a power cut: whoever is not there joins.
+fn aftermath() -> Vec<Op> {
+    let put = |key, bytes| Act::Put { space: key % 2, key, bytes };
+    let survivors =
+        [1, 2, 0].into_iter().flat_map(|member| [(member, Act::Join { mebibytes: 0 }), (member, put(10, 70))]);
+    let acts = [
+        (1, put(11, 3000)),
+        (1, Act::Check),
+        (2, Act::Flush),
+        (1, Act::Trim { back: 0 }),
+        (2, put(12, 30_000)),
+        (1, Act::Append { stream: 1, count: 2, bytes: 50 }),
+        (1, Act::Check),
+        (0, Act::PowerCut),
+        (0, Act::Join { mebibytes: 0 }),
+        (1, Act::Join { mebibytes: 0 }),
+        (1, put(13, 60)),
+        (0, Act::Check),
+    ];
+    survivors.chain(acts).map(|(member, act)| Op::Among(Among { member, act })).collect()
+}
+
+/// Kills or stops a process at every `every`-th operation, beginning with number `from`; `jobs` runs at a time.
 ///
 /// # Errors
 /// A process read something else than what was committed, or failed without a cause.
-pub fn kill_at_every(seed: u64, ops: &[Op], what: What, from: u64, every: u64) -> Outcome<Kills> {
+pub fn kill_at_every(seed: u64, ops: &[Op], what: What, (from, every): (u64, u64), jobs: u64) -> Outcome<Kills> {
     let whole = run(seed, ops, what, None)?;
-    let mut kills = Kills { operations: whole.iter().sum(), runs: 0 };
-    for (member, count) in (0..).zip(whole) {
-        for nth in (1 + from..=count).step_by(every.max(1) as usize) {
-            run(seed, ops, what, Some((member, nth))).map_err(|failure| Failure {
-                message: format!("{what:?} of process {member} at its operation {nth} of {count}: {}", failure.message),
-                ..failure
-            })?;
-            kills.runs += 1;
-        }
+    let operations = whole.iter().sum();
+    let every = every.max(1) as usize;
+    let points: Vec<_> = (0..)
+        .zip(whole)
+        .flat_map(|(member, count)| (1 + from..=count).step_by(every).map(move |nth| (member, nth, count)))
+        .collect();
+    let runs = points.len() as u64;
+    let jobs = jobs.max(1) as usize;
+    let work = std::sync::Arc::new((points, ops.to_vec(), AtomicU64::new(0), Mutex::new(Ok(()))));
+    let workers = (0..jobs).map(|_| {
+        let work = std::sync::Arc::clone(&work);
+        spawn("kills", move || {
+            let (points, ops, next, outcome) = &*work;
+            while let Some((member, nth, count)) = points.get(next.fetch_add(1, Ordering::Relaxed) as usize).copied() {
+                let done = run(seed, ops, what, Some((member, nth))).map_err(|failure| Failure {
+                    message: format!(
+                        "{what:?} of process {member} at its operation {nth} of {count}: {}",
+                        failure.message
+                    ),
+                    ..failure
+                });
+                if let Err(failure) = done {
+                    next.store(u64::MAX / 2, Ordering::Relaxed);
+                    *outcome.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Err(failure);
+                }
+            }
+        })
+    });
+    let workers: Vec<_> =
+        workers.collect::<std::io::Result<_>>().map_err(|error| Failure::new(format!("a thread: {error}")))?;
+    for worker in workers {
+        worker.join().map_err(|_| Failure::new("a thread panicked".to_owned()))?;
     }
-    Ok(kills)
+    let outcome = std::mem::replace(&mut *work.3.lock().unwrap_or_else(std::sync::PoisonError::into_inner), Ok(()));
+    outcome.map(|()| Kills { operations, runs })
 }
 
 /// Runs the scenario, with a process killed or stopped at an operation; returns the operations of each place.
@@ -106,10 +165,15 @@ fn run(seed: u64, ops: &[Op], what: What, at: Option<(u8, u64)>) -> Outcome<Vec<
     guarded(|| {
         let mut driver = Driver::new(seed);
         match what {
-            What::Kill => driver.kill = at,
+            What::Kill | What::KillAndCut => driver.kill = at,
             What::Stop => driver.stop = at,
         }
-        driver.run(ops)?;
+        if what == What::KillAndCut && at.is_some() {
+            driver.run_until_death(ops)?;
+            driver.run(&aftermath())?;
+        } else {
+            driver.run(ops)?;
+        }
         driver.finish()?;
         Ok((0..3).map(|member| driver.operations(member)).collect())
     })

@@ -14,13 +14,20 @@ fn processes_that_are_killed_and_stopped_lose_nothing_and_read_alike() {
 
 #[test]
 fn whatever_operation_a_process_is_killed_at_the_others_lose_nothing() {
-    let kills = kill_at_every(0, &scenario(), What::Kill, 3, 97).unwrap_or_else(|failure| panic!("{failure}"));
+    let kills = kill_at_every(0, &scenario(), What::Kill, (3, 97), 1).unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(kills.runs > 100, "{kills:?}");
+}
+
+#[test]
+fn whatever_operation_a_process_is_killed_at_nothing_is_lost_at_a_power_cut_behind_it() {
+    let kills =
+        kill_at_every(2, &scenario(), What::KillAndCut, (1, 97), 1).unwrap_or_else(|failure| panic!("{failure}"));
     assert!(kills.runs > 100, "{kills:?}");
 }
 
 #[test]
 fn whatever_operation_a_process_is_stopped_at_it_harms_nothing_when_it_goes_on() {
-    let stops = kill_at_every(1, &scenario(), What::Stop, 5, 97).unwrap_or_else(|failure| panic!("{failure}"));
+    let stops = kill_at_every(1, &scenario(), What::Stop, (5, 97), 1).unwrap_or_else(|failure| panic!("{failure}"));
     assert!(stops.runs > 100, "{stops:?}");
 }
 
@@ -32,7 +39,7 @@ fn a_keeper_that_is_stopped_while_it_takes_over_removes_nothing_of_the_next_one(
         among 2 put 0 2 300\namong 2 flush\namong 2 put 0 3 300\namong 2 flush\namong 2 put 0 4 300\namong 2 flush\namong 2 put 0 5 300
         among 2 flush\namong 2 put 0 6 300\namong 2 flush\namong 2 check\namong 1 step 0\namong 1 put 0 7 300\namong 1 flush\namong 2 check";
     let stops =
-        kill_at_every(0, &parse(text).unwrap(), What::Stop, 0, 23).unwrap_or_else(|failure| panic!("{failure}"));
+        kill_at_every(0, &parse(text).unwrap(), What::Stop, (0, 23), 1).unwrap_or_else(|failure| panic!("{failure}"));
     assert!(stops.runs > 100, "{stops:?}");
 }
 
