@@ -17,6 +17,9 @@ const IN_LEAF_BYTES: u64 = 100;
 /// A process has swept after so many operations of a verification.
 const SWEEP_OPERATIONS: u64 = 600;
 
+/// The keyspace that comes and goes.
+const PASSING: u64 = 2;
+
 /// A scene, and the processes in it.
 struct Scene<'a> {
     random: &'a mut Random,
@@ -56,6 +59,10 @@ pub(super) fn scene(random: &mut Random, of: &Interests) -> Vec<Among> {
             0 => keeper_stops_and_the_next_one_too(&mut scene),
             _ => sweep(&mut scene, of.members as u8),
         }
+        return scene.acts;
+    }
+    if of.streams > 0 && scene.random.below(3) == 0 {
+        keyspace_of_another_one(&mut scene);
         return scene.acts;
     }
     match scene.random.below(10) {
@@ -134,6 +141,17 @@ fn large_value_while_others_sweep(scene: &mut Scene<'_>) {
     }
     scene.by(scene.one, [newest, Act::TxCommit, Act::DropCaches, Act::Get { space, key }]);
     scene.by(scene.other, [Act::Get { space, key }]);
+}
+
+/// One makes a keyspace, the other drops it and makes it anew.
+fn keyspace_of_another_one(scene: &mut Scene<'_>) {
+    let (space, key) = (PASSING, scene.key);
+    let put = |bytes| Act::Put { space, key, bytes };
+    scene.by(scene.one, [Act::MakeSpace, put(IN_LEAF_BYTES)]);
+    scene.by(scene.other, [Act::Get { space, key }, put(IN_LOG_BYTES), Act::DropSpace]);
+    scene.by(scene.one, [Act::Get { space, key }, Act::Scan { space }]);
+    scene.by(scene.other, [Act::MakeSpace, put(IN_LEAF_BYTES), Act::Check]);
+    scene.by(scene.one, [Act::DropSpace, Act::Check]);
 }
 
 /// One becomes the keeper and sweeps. It is stopped in the middle of that, while the other writes or commits a large value; or a commit of the other
