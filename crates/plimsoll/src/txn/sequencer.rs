@@ -18,7 +18,7 @@ use plimsoll_log::log::Log;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 
-/// How often others may commit before a thread that waits for the commit lock is handed it: measured in decision 77.
+/// How many commits of others pass the thread that waits longest for the commit lock before it is handed the lock: measured in decision 77.
 const PASSED_MAX: u32 = 128;
 
 /// Orders the commits of one open store.
