@@ -20,7 +20,7 @@ pub(crate) mod words;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -435,6 +435,8 @@ impl Members {
         if self.word(FOLLOWERS) > 0 {
             self.ring(NEWS);
         }
+        // Cleared first: see there what a member that is killed before it tells costs. The fence is the partner of the one in `rest`.
+        fence(Ordering::SeqCst);
         if self.word(RESTING) > 0 && self.words.words()[RESTING].swap(0, Ordering::SeqCst) > 0 {
             self.tell();
         }
@@ -539,6 +541,7 @@ impl Members {
     }
 
     /// Asks all members to close the memtables that hold something up to here, and to have them flushed: they hold the log back.
+    /// Law: only the keeper does. One that has been replaced since it looked costs a needless flush, and no data.
     pub fn want_closed(&self, glsn: Glsn) {
         self.words.words()[CLOSE_WANTED].fetch_max(glsn.0, Ordering::SeqCst);
         self.tell();
@@ -559,11 +562,12 @@ impl Members {
         self.words.wait(STATE, seen, patience);
     }
 
-    /// As [`Members::wait_for_change`], and at most until something is committed behind what ends before `next`.
+    /// As [`Members::wait_for_change`], and at most until the next sync of something behind what ends before `next`.
     pub fn rest(&self, seen: u64, next: Glsn, patience: Duration) {
         if self.may_write_words() {
-            // First: who commits sees it, or its commit is seen here.
+            // First: a commit that is published before is seen below, and the sync of one that is published later sees the word.
             self.words.words()[RESTING].store(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
         }
         if self.next() == next {
             self.wait_for_change(seen, patience);

@@ -11,8 +11,8 @@
 //! | 7 | the generation of keepers | who replaces one, with the lock of the next |
 //! | 8 to 20 | the end of the log | who has `turn` |
 //! | 21 | the instance | as word 0 |
-//! | 22 | up to where memtables are to be closed | the keeper; only raised |
-//! | 23 | somebody rests until the next commit | set: any; cleared: who has `sync` |
+//! | 22 | up to where memtables are to be closed | the keeper, or one that was replaced since it looked; only raised |
+//! | 23 | members rest until the next sync of a commit | set: any; cleared: who has `sync` |
 //! | 24 to 32 | what is durable | who has `sync`; the first member, under `join` |
 //! | 34 | nudges | any |
 //! | 35, 36 | processes that wait for a sync | arrived: any; expected: who has `sync` |
@@ -63,7 +63,8 @@ pub(super) const STATE: usize = 60;
 pub(super) const INSTANCE: usize = 21;
 /// Memtables that hold something up to this GLSN are to be closed.
 pub(super) const CLOSE_WANTED: usize = 22;
-/// Not 0: a member is to be woken by the next commit.
+/// Not 0: the next sync of a commit is to wake the members that rest. Who syncs clears it first and then wakes them: if it is killed in between,
+/// they sleep on until the next change that they are told of, which may be as long as they meant to rest: 20 seconds.
 pub(super) const RESTING: usize = 23;
 /// The first GLSN of the log.
 pub(super) const LOG_FIRST: usize = 61;
