@@ -74,7 +74,7 @@ impl Core {
                 told = now;
                 members.tell();
             }
-            // Behind what this one tells itself: it is not to wake it.
+            // Read after what this one tells above, which is not to wake it. What it tells when it takes in a manifest may: one look more.
             let seen = members.state();
             if self.take_in(members)? {
                 return Ok(Progress::Worked);
