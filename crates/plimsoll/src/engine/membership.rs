@@ -34,14 +34,14 @@ const LOCK_PAUSE: Duration = Duration::from_millis(2);
 /// Who has the lock where nobody says so.
 const HELD_BY_NOBODY: &str = "by a process that is no member of it, such as a child that one of them forked; end it";
 
-/// The longest time between two looks at the others: while something is committed, and otherwise. The next commit ends a longer one.
+/// The longest time between two looks at the others: while something is committed, and otherwise. The next sync of a commit ends a longer one.
 const LOOK: Duration = Duration::from_millis(500);
 const LOOK_IDLE: Duration = Duration::from_secs(20);
 
 /// The longest sleep of the thread that answers nudges: each one wakes it.
 const PULSE_SLEEP: Duration = Duration::from_secs(600);
 
-/// The time between two looks while memory moves from one member to another, or if a commit was in the way of the last one.
+/// The time between two looks while memory moves from one member to another, and between two tries to close a memtable.
 const LOOK_SOON: Duration = Duration::from_millis(20);
 
 /// A process that is joining. No other joins or leaves meanwhile.
@@ -227,8 +227,10 @@ impl Membership {
                 members.tell();
             }
             let is_fitting = memory::fit_share(&pool, &space, &members).unwrap_or(true);
-            if is_fitting || looked.was_in_the_way {
+            if is_fitting {
                 members.wait_for_change(seen, LOOK_SOON);
+            } else if looked.must_retry {
+                retry_closing(&committer, &members, seen);
             } else if newest == before && !looked.is_reading {
                 members.rest(seen, newest, LOOK_IDLE);
             } else {
@@ -298,8 +300,8 @@ impl Membership {
 pub(crate) struct Looked {
     /// This member holds an older moment, which others keep versions for.
     is_reading: bool,
-    /// A memtable is to be closed, and a commit was under way.
-    was_in_the_way: bool,
+    /// A memtable is to be closed, and a commit was in the way: see [`retry_closing`].
+    must_retry: bool,
 }
 
 /// Does what the other members need of this one.
@@ -316,7 +318,7 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -
         // What those had that have ended is for the others.
         members.list().lift()?;
     }
-    let was_in_the_way = close_if_wanted(committer, members).is_none() && committer.sequencer.check().is_ok();
+    let must_retry = close_if_wanted(committer, members).is_none() && committer.sequencer.check().is_ok();
     if members.is_keeper() {
         // Finds those that have ended, too: what they promised is void.
         members.list().lift()?;
@@ -333,19 +335,31 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -
         committer.sequencer.try_at_applied(let_go);
         index.follow(members)?;
     }
-    Ok(Looked { is_reading: committer.promise_floor() < committer.sequencer.visible(), was_in_the_way })
+    Ok(Looked { is_reading: committer.promise_floor() < committer.sequencer.visible(), must_retry })
 }
 
-/// Closes the memtable for others: they want it flushed, or it holds the log back. `None`: a commit is under way.
+/// Tries to close the memtable between two commits, until it is time for a look. A try frees no log and asks no lock of another member.
+fn retry_closing(committer: &Committer, members: &Members, seen: u64) {
+    for _ in 0..LOOK.as_millis() / LOOK_SOON.as_millis() {
+        members.wait_for_change(seen, LOOK_SOON);
+        if members.state() != seen || close_if_wanted(committer, members).is_some() {
+            return;
+        }
+    }
+}
+
+/// Closes the memtable for others, unless another one waits to be flushed: they want it flushed, or it holds the log back. `None`: a commit is
+/// under way.
 fn close_if_wanted(committer: &Committer, members: &Members) -> Option<()> {
     let index = &committer.reader.index;
-    let is_flush_wanted = members.is_keeper() && members.flush_wanted() > index.checkpoint().glsn;
+    let is_flush_wanted =
+        members.is_keeper() && members.flush_wanted() > index.checkpoint().glsn && index.unflushed().is_some();
     let wanted = members.close_wanted();
     if !is_flush_wanted && !index.holds_up_to(wanted) {
         return Some(());
     }
     committer.sequencer.try_at_applied(|applied| {
-        // Of what is asked for all or nothing: for the rest, another flush would be wanted.
+        // Close only once all of the requested log is applied; otherwise a second flush would be needed.
         if is_flush_wanted || applied >= wanted {
             index.close_if_none_waits(applied);
         }
@@ -374,5 +388,29 @@ impl Engine {
         self.reader.index.refresh()?;
         self.file_log.trimmed_below(held.gone_below());
         Ok(Some(held))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::open;
+    use crate::txn::transaction::Transaction;
+    use crate::types::options::Options;
+
+    #[test]
+    fn a_memtable_is_to_be_closed_until_it_waits_to_be_flushed() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::new().memory_bytes(16 << 20).background(false).shared(true);
+        let store = open::open(&dir.path().join("store"), options).unwrap();
+        let mut tx = Transaction::new(&store.committer);
+        tx.put(&store.reader.keyspaces.find("default").unwrap().0, b"row", b"value").unwrap();
+        tx.commit().unwrap();
+        let (committer, members) = (&store.committer, store.space.members().unwrap());
+        members.want_flush(committer.sequencer.applied());
+        let beside_a_commit = || committer.sequencer.try_at_applied(|_| close_if_wanted(committer, members)).unwrap();
+        assert_eq!(beside_a_commit(), None);
+        store.reader.index.close_up_to(committer.sequencer.applied());
+        assert_eq!(beside_a_commit(), Some(()), "nothing is left to close");
     }
 }
