@@ -1,9 +1,8 @@
 //! Notices when much of the log that was held back for long may be freed: a snapshot was dropped, or a member with one has ended.
 //!
 //! What is left then is held by memtables only, which may take minutes to fill. Law: what was written less than [`LONG`] before counts for
-//! nothing. So short transactions beside a busy writer cause no flush, and members that tell their floors late neither.
+//! nothing. So short transactions beside a busy writer cause no flush, nor do members that tell their floors late.
 
-use std::mem;
 use std::time::Duration;
 
 use plimsoll_log::glsn::Glsn;
@@ -11,26 +10,47 @@ use plimsoll_log::glsn::Glsn;
 /// What is held back for less time is not noticed.
 const LONG: Duration = Duration::from_secs(2);
 
+/// The least time between two answers that something was let go of: each one costs all members a flush.
+const PAUSE: Duration = Duration::from_secs(5);
+
 /// Observations of earlier looks.
 #[derive(Debug, Default)]
 pub(crate) struct HeldBack {
-    /// Up to here the log could be freed at the last look.
+    /// Up to here the log could be freed at an earlier look. It only rises: a member that is joining has promised nothing yet, and threads
+    /// that look at the same time may come in any order.
     until: Glsn,
     /// The newest commit at a look at least [`LONG`] before this one.
     old: Glsn,
     /// The newest commit at a later look, and when that was.
     sample: (u64, Glsn),
+    /// When it was last answered that something was let go of.
+    answered: Option<u64>,
 }
 
 impl HeldBack {
-    /// The bounds of what was held back until the last look, and may be freed up to `until` now. They are empty, or in the wrong order, if
-    /// nothing was.
-    pub(crate) fn look(&mut self, now: u64, until: Glsn, newest: Glsn) -> (Glsn, Glsn) {
+    /// Whether much of the log was held back until the last look, now that it may be freed up to `until`. `is_much` gets the bounds of it, which
+    /// are in the wrong order if nothing was. What is let go of within [`PAUSE`] is answered for after it, if it is still much then.
+    pub(crate) fn lets_go(
+        &mut self,
+        now: u64,
+        until: Glsn,
+        newest: Glsn,
+        is_much: impl FnOnce(Glsn, Glsn) -> bool,
+    ) -> bool {
         let (since, then) = self.sample;
         if now.saturating_sub(since) >= LONG.as_nanos() as u64 {
             (self.old, self.sample) = (then, (now, newest));
         }
-        (mem::replace(&mut self.until, until), until.min(self.old))
+        let lets_go = is_much(self.until, until.min(self.old));
+        let is_pausing = self.answered.is_some_and(|at| now.saturating_sub(at) < PAUSE.as_nanos() as u64);
+        if lets_go && is_pausing {
+            return false;
+        }
+        if lets_go {
+            self.answered = Some(now);
+        }
+        self.until = self.until.max(until);
+        lets_go
     }
 }
 
@@ -40,22 +60,44 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// What is let go at looks twice a second, of 100 commits a second, under floors that lag behind as `floor` says.
-    fn let_go(seconds: u64, floor: impl Fn(u64) -> u64) -> Vec<u64> {
+    /// How much is let go of and when, in half seconds: at looks twice a second, of 100 commits a second, under floors that lag behind as `floor`
+    /// says.
+    fn let_go(seconds: u64, floor: impl Fn(u64) -> u64) -> Vec<(u64, u64)> {
         let mut held = HeldBack::default();
         let mut look = |half: u64| {
-            let newest = half * 50;
-            let (from, until) = held.look(half * SECOND / 2, Glsn(floor(newest).min(newest)), Glsn(newest));
-            until.0.saturating_sub(from.0)
+            let (newest, mut bytes) = (half * 50, 0);
+            let is_much = |from: Glsn, to: Glsn| {
+                bytes = to.0.saturating_sub(from.0);
+                bytes > 0
+            };
+            let until = Glsn(floor(newest).min(newest));
+            held.lets_go(half * SECOND / 2, until, Glsn(newest), is_much).then_some((half, bytes))
         };
-        (0..2 * seconds).map(&mut look).filter(|gone| *gone > 0).collect()
+        (0..2 * seconds).filter_map(&mut look).collect()
     }
 
     #[test]
     fn a_floor_that_was_held_for_long_is_noticed_once() {
         let gone = let_go(30, |newest| if newest < 2000 { 100 } else { newest });
         assert_eq!(gone.len(), 1);
-        assert!((1500..1900).contains(&gone[0]), "{gone:?}");
+        assert!((1500..1900).contains(&gone[0].1), "{gone:?}");
+    }
+
+    #[test]
+    fn what_is_let_go_of_soon_after_is_noticed_five_seconds_later() {
+        // After 20 and 22 seconds, of which the first five are held to the end.
+        let floor = |newest| match newest {
+            0..2000 => 100,
+            2000..2200 => 1000,
+            _ => 2000,
+        };
+        let gone = let_go(50, floor);
+        assert_eq!(gone, [(40, 900), (50, 1000)]);
+    }
+
+    #[test]
+    fn a_floor_that_is_unknown_at_one_look_is_not_noticed() {
+        assert_eq!(let_go(30, |newest| if newest == 2000 { 0 } else { newest }), []);
     }
 
     #[test]

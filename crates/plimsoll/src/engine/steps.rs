@@ -67,14 +67,15 @@ fn flush_for_blobs(space: &LogSpace, until: Glsn) {
     }
 }
 
-/// Asks the members to close their memtables if much was held back until now: a member has the log behind the oldest commit in a memtable until
-/// all of that memtable is in the runs.
+/// Asks the members to close their memtables if much was held back until now. A member has the log behind the oldest commit in a memtable until all
+/// of that memtable is in the runs. What only a snapshot read leaves the runs with a merge, which follows a flush: so it is asked, too, if no
+/// memtable reaches back so far.
 fn ask_to_close(space: &LogSpace, until: Glsn) {
     let Some(members) = space.members() else { return };
     let newest = space.sequencer.visible();
-    let (from, to) = lock(&space.held_back).look(space.clock.monotonic_nanos(), until, newest);
     let least_bytes = LET_GO_SEGMENTS * space.segment_bytes.min(space.reader.index.segment_bytes());
-    if space.file_log.segment_bytes_between(from, to) >= least_bytes {
+    let is_much = |from, to| space.file_log.segment_bytes_between(from, to) >= least_bytes;
+    if lock(&space.held_back).lets_go(space.clock.monotonic_nanos(), until, newest, is_much) {
         members.want_closed(newest);
     }
 }

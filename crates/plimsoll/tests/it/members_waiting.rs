@@ -9,10 +9,12 @@ use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::{LyingDisk, Process};
 use plimsoll_disk::vfs::Disk;
 
-/// Many times what it takes.
-const OPERATIONS_MAX: u64 = 100_000;
+/// Many times what it takes: to wait for others, and to write some hundred large values.
+const OPERATIONS_MAX: u64 = 20_000;
+const OPERATIONS_MAX_WRITING: u64 = 1_000_000;
 
 struct World {
+    operations_max: u64,
     disk: LyingDisk,
     clock: Arc<ManualClock>,
     others: Arc<Mutex<Vec<Db>>>,
@@ -21,7 +23,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let clock = Arc::new(ManualClock::new(1_700_000_000_000_000));
-        Self { disk: LyingDisk::new(1), clock, others: Arc::default() }
+        Self { operations_max: OPERATIONS_MAX, disk: LyingDisk::new(1), clock, others: Arc::default() }
     }
 
     /// A process that has the store open. While it waits, time passes and the others take steps.
@@ -37,7 +39,7 @@ impl World {
         });
         let options = Options::new().memtable_bytes(64 << 10).background(false).warm(false).shared(true);
         let options = change(options).world(disk, Arc::clone(&self.clock) as _);
-        process.kill_at(OPERATIONS_MAX);
+        process.kill_at(self.operations_max);
         (process, Db::open(Path::new("/store"), options))
     }
 }
@@ -72,42 +74,108 @@ fn members_without_threads_give_memory_to_one_that_joins() {
     assert_eq!(one.stats().memory.limit_bytes, 24 << 20);
 }
 
-/// Its values are in the log only: memtables that are nearly empty hold much of it. Each member releases its own as a whole.
-#[test]
-fn the_log_that_a_dropped_snapshot_held_is_freed_while_all_commit() {
-    let world = World::new();
-    let options = |options: Options| options.memory_bytes(16 << 20).memtable_bytes(1 << 20).segment_bytes(64 << 10);
-    let members: Vec<Db> = (1..=3).map(|pid| world.join(pid, options).1.unwrap()).collect();
-    let [keeper, follower, reader] = &members[..] else { unreachable!() };
-    world.others.lock().unwrap().push(keeper.clone());
-    keeper.create_keyspace("rows", Retention::Latest).unwrap();
-    let put = |rows: u64| {
+/// Three members, and the first is the keeper. Their values are in the log only: memtables that are nearly empty hold much of it.
+struct Writers {
+    world: World,
+    members: Vec<Db>,
+}
+
+impl Writers {
+    fn new() -> Self {
+        let world = World { operations_max: OPERATIONS_MAX_WRITING, ..World::new() };
+        // Each waits until those before have given it memory.
+        let join = |pid| {
+            let db = world.join(pid, Self::options).1.unwrap();
+            world.others.lock().unwrap().push(db.clone());
+            db
+        };
+        let members: Vec<Db> = (1..=3).map(join).collect();
+        world.others.lock().unwrap().truncate(1);
+        members[0].create_keyspace("rows", Retention::Latest).unwrap();
+        Self { world, members }
+    }
+
+    fn options(options: Options) -> Options {
+        options.memory_total(64 << 20).memtable_bytes(1 << 20).segment_bytes(64 << 10)
+    }
+
+    fn keeper(&self) -> &Db {
+        &self.members[0]
+    }
+
+    /// The first two members write in turn.
+    fn put(&self, rows: usize) {
         for row in 0..rows {
-            let db = if row % 2 == 0 { keeper } else { follower };
+            let db = &self.members[row % 2];
             db.put(&db.keyspace("rows").unwrap(), (row % 2).to_be_bytes(), [7; 8 << 10]).unwrap();
         }
-    };
-    let steps = |between: Duration, times: u32| {
+    }
+
+    /// All look, `times` times, with two values written `between` two looks.
+    fn steps(&self, between: Duration, times: u32) {
         for _ in 0..times {
-            put(2);
-            world.clock.advance(between);
-            for db in &members {
-                while db.step().unwrap() {}
-            }
+            self.put(2);
+            self.world.clock.advance(between);
+            self.look();
         }
-    };
-    put(10);
-    let held = reader.snapshot();
-    put(100);
-    steps(Duration::from_millis(500), 10);
-    assert_eq!(keeper.log().bounds().first, Glsn(1));
-    let flushes = || keeper.stats().index.flushes;
-    let (before, at) = (flushes(), keeper.newest());
+    }
+
+    fn look(&self) {
+        for db in &self.members {
+            while db.step().unwrap() {}
+        }
+    }
+
+    fn flushes(&self) -> u64 {
+        self.keeper().stats().index.flushes
+    }
+}
+
+/// Each member releases its own memtable as a whole.
+#[test]
+fn the_log_that_a_dropped_snapshot_held_is_freed_while_all_commit() {
+    let writers = Writers::new();
+    writers.put(10);
+    let held = writers.members[2].snapshot();
+    writers.put(100);
+    writers.steps(Duration::from_millis(500), 10);
+    let bounds = || writers.keeper().log().bounds();
+    assert_eq!(bounds().first, Glsn(1));
+    let (before, at) = (writers.flushes(), writers.keeper().newest());
     drop(held);
-    steps(Duration::from_millis(10), 10);
-    let first = keeper.log().bounds().first;
-    assert!(first + 50 > at, "the log begins at {first}, and {at} was the last commit");
+    writers.steps(Duration::from_millis(10), 10);
+    assert!(bounds().first + 50 > at, "the log begins at {}, and {at} was the last commit", bounds().first);
     // What was asked for once is not asked for again.
-    steps(Duration::from_millis(500), 10);
-    assert!(flushes() - before <= 3, "{} flushes", flushes() - before);
+    writers.steps(Duration::from_millis(500), 10);
+    assert!(writers.flushes() - before <= 3, "{} flushes", writers.flushes() - before);
+}
+
+/// While it joins, it has promised nothing yet, and nothing may be freed.
+#[test]
+fn a_member_that_joins_and_leaves_causes_no_flush() {
+    let writers = Writers::new();
+    writers.put(100);
+    writers.steps(Duration::from_millis(500), 10);
+    let before = writers.flushes();
+    // It waits until the others have given it memory: they look meanwhile.
+    writers.world.others.lock().unwrap().extend(writers.members[1..].iter().cloned());
+    writers.world.join(4, Writers::options).1.unwrap().close().unwrap();
+    writers.steps(Duration::from_millis(500), 10);
+    assert_eq!(writers.flushes() - before, 0);
+}
+
+#[test]
+fn snapshots_of_some_seconds_cause_a_flush_each_five_seconds_at_most() {
+    let writers = Writers::new();
+    let before = writers.flushes();
+    for _ in 0..10 {
+        let held = writers.members[2].snapshot();
+        for _ in 0..7 {
+            writers.put(60);
+            writers.steps(Duration::from_millis(500), 1);
+        }
+        drop(held);
+    }
+    let flushes = writers.flushes() - before;
+    assert!((1..=8).contains(&flushes), "{flushes} flushes in 35 seconds");
 }

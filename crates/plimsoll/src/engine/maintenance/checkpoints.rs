@@ -3,7 +3,8 @@
 //! The thread first sweeps the files that an earlier process left beside the log. Opening need not wait for this: there may be thousands of
 //! blob files to examine.
 //!
-//! A full memtable is flushed because its memory is wanted. One that is not full is flushed
+//! A full memtable is flushed because its memory is wanted, and one that holds log which a floor has let go of because the keeper of a shared store
+//! asks for it (`engine/held_back.rs`). Here, one that is not full is flushed
 //! - when nothing was written for [`IDLE`], or
 //! - when it has held something for [`AGE_MAX`], measured from the first look that saw it.
 //!
@@ -12,7 +13,8 @@
 //! threshold is higher, so that a slow writer does not create many tiny segments.
 //!
 //! Law: writers that fill a memtable in less than that time are not affected. Slower ones pay with a smaller run each time, which merges
-//! rewrite once or twice more: at most one memtable's bytes in [`AGE_MAX`], or the bytes of a burst before writers rested.
+//! rewrite once or twice more: at most one memtable's bytes in [`AGE_MAX`], or the bytes of a burst before writers rested. (What a shared store's
+//! members are asked for comes beside it, once in five seconds at most.)
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
