@@ -56,9 +56,9 @@ pub(crate) fn create(store: &Arc<Engine>, name: &str, retention: Retention) -> R
 
 /// Changes which past versions a keyspace keeps.
 pub(crate) fn set_retention(store: &Arc<Engine>, keyspace: &Keyspace, retention: Retention) -> Result<()> {
-    store.reader.keyspaces.id_to_put(keyspace)?;
+    let id = store.reader.keyspaces.id_to_put(keyspace)?;
     store.check_writable()?;
-    settle(store, keyspace.name(), Wish::Becomes(retention.as_recorded())).map(|_| ())
+    settle(store, keyspace.name(), Wish::Becomes(id, retention.as_recorded())).map(|_| ())
 }
 
 /// The requested state of a keyspace.
@@ -68,8 +68,8 @@ enum Wish {
     Exists,
     /// It exists with this retention.
     Keeps(Retention),
-    /// It gets this retention, whatever it was.
-    Becomes(Retention),
+    /// The keyspace with this id gets this retention, whatever it was.
+    Becomes(u32, Retention),
 }
 
 fn settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
@@ -107,7 +107,8 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     // The default keyspace has no record until its retention is set.
     let known = recorded.or_else(|| store.reader.keyspaces.find(name).map(|(_, record)| record));
     let record = match (known, wish) {
-        (Some(record), Wish::Becomes(retention)) if recorded != Some(Record { retention, ..record }) => {
+        (known, Wish::Becomes(id, _)) if known.is_none_or(|record| record.id != id) => return Err(dropped(name)),
+        (Some(record), Wish::Becomes(_, retention)) if recorded != Some(Record { retention, ..record }) => {
             Record { retention, ..record }
         }
         (Some(record), Wish::Keeps(retention)) if record.retention != retention => {
@@ -119,12 +120,17 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
             return Err(InvalidInput::TooManyKeyspaces { limit: MAX_KEYSPACES as u64 }.into());
         }
         (None, Wish::Exists) => Record::new(next_id, store.options.retention.as_recorded()),
-        (None, Wish::Keeps(retention) | Wish::Becomes(retention)) => Record::new(next_id, retention),
+        (None, Wish::Keeps(retention) | Wish::Becomes(_, retention)) => Record::new(next_id, retention),
     };
     tx.put(&system(store), name.as_bytes(), &record.encode())?;
     tx.commit()?;
     store.reader.keyspaces.learn(name, record);
     Ok(store.reader.keyspaces.handle(record.id, name.into()))
+}
+
+/// Another member has dropped the keyspace, and may have made one with the same name.
+fn dropped(name: &str) -> Error {
+    InvalidInput::KeyspaceDropped { name: name.to_owned() }.into()
 }
 
 /// Deleted keys are collected up to this many bytes at a time.
@@ -142,7 +148,7 @@ pub(crate) fn drop_keyspace(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<
     store.reader.keyspaces.id_to_put(keyspace)?;
     store.reader.keyspaces.begin_drop(id);
     let dropped = loop {
-        match try_drop(store, keyspace) {
+        match try_drop(store, keyspace, id) {
             // A commit wrote to the keyspace before it learned of the drop.
             Err(Error::Conflict { .. }) => {}
             done => break done,
@@ -152,10 +158,12 @@ pub(crate) fn drop_keyspace(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<
     dropped
 }
 
-fn try_drop(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<DropReport> {
+fn try_drop(store: &Arc<Engine>, keyspace: &Keyspace, id: u32) -> Result<DropReport> {
     let name = keyspace.name();
-    let (_, record) = store.reader.keyspaces.find(name).expect("it is known until it is dropped");
     let mut tx = Transaction::new(&store.committer);
+    // Read through the transaction, so that a drop by another member is a conflict.
+    let record = tx.get(&system(store), name.as_bytes())?.map(|record| Record::decode(&record)).transpose()?;
+    let Some(record) = record.filter(|record| record.id == id) else { return Err(dropped(name)) };
     let mut keys = 0;
     let mut from = Bound::Unbounded;
     loop {

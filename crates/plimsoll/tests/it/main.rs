@@ -34,6 +34,7 @@ mod many_transactions;
 mod members;
 mod members_crash;
 mod members_follow;
+mod members_keyspaces;
 mod members_read_only;
 mod members_waiting;
 mod memory;

@@ -1,0 +1,39 @@
+//! Handles of keyspaces that another member has dropped, or dropped and made anew under the same name.
+
+use std::path::Path;
+
+use plimsoll::{Db, Error, InvalidInput, Options, Retention};
+
+fn open(path: &Path) -> Db {
+    Db::open(path, Options::new().memory_bytes(16 << 20).shared(true)).unwrap()
+}
+
+#[test]
+fn a_keyspace_that_another_member_made_anew_is_neither_dropped_nor_changed_by_an_old_handle() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let (one, two) = (open(&path), open(&path));
+    let old = one.create_keyspace("notes", Retention::Latest).unwrap();
+    let drop_in_two = || two.drop_keyspace(&two.keyspace("notes").unwrap()).map(|_| ()).unwrap();
+    drop_in_two();
+    let is_refused = |done: Result<(), Error>| {
+        assert!(matches!(done, Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. }))), "{done:?}");
+    };
+    is_refused(one.drop_keyspace(&old).map(|_| ()));
+    for change in [true, false] {
+        let old = one.create_keyspace("notes", Retention::Latest).unwrap();
+        drop_in_two();
+        let new = two.create_keyspace("notes", Retention::Latest).unwrap();
+        two.put(&new, "key", "value").unwrap();
+        is_refused(match change {
+            true => one.set_retention(&old, Retention::Forever),
+            false => one.drop_keyspace(&old).map(|_| ()),
+        });
+        for db in [&one, &two] {
+            // With another retention, this is an error.
+            let found = db.create_keyspace("notes", Retention::Latest).unwrap();
+            assert_eq!(db.get(&found, "key").unwrap().unwrap(), b"value");
+        }
+        drop_in_two();
+    }
+}
