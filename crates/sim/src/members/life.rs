@@ -6,7 +6,7 @@ use plimsoll::{Db, Error, Glsn, Keyspace, Options, Result, Retention, Snapshot, 
 
 use crate::content::Content;
 use crate::members::model::{MARKS, Span, Write};
-use crate::members::notes::{self, Follower, Found, Note};
+use crate::members::notes::{self, CURSORS, Follower, Note, Taken};
 use crate::op::among::Act;
 
 /// The store's path.
@@ -15,9 +15,8 @@ pub(super) const STORE: &str = "/store";
 /// The most snapshots that a process holds.
 const SNAPSHOTS_MAX: usize = 3;
 
-/// Names of the keyspaces, and of cursors.
+/// Names of the keyspaces.
 const SPACES: [&str; 3] = ["latest", "other", "passing"];
-pub(super) const CURSORS: [&str; 3] = ["one", "two", "three"];
 
 /// The keyspace that comes and goes.
 pub(super) const PASSING: u64 = 2;
@@ -83,8 +82,8 @@ pub(super) enum Answer {
     Synced,
     /// It appended entries.
     Appended { first: Glsn, last: Glsn },
-    /// It read these entries between two places, in a stream or in all; it moved this cursor past them.
-    Taken { stream: Option<u64>, from: u64, to: u64, found: Vec<Found>, cursor: Option<u64> },
+    /// It took these entries.
+    Taken(Taken),
     /// A cursor stands here; `None`: it was dropped.
     Cursor { name: u64, at: Option<Glsn> },
 }
@@ -256,13 +255,19 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
             None => Ok(Answer::NoSpace),
         },
         Act::Cursor { .. } | Act::AdvanceCursor { .. } | Act::DropCursor { .. } => cursor(&db, order.act),
-        Act::Append { stream, count, bytes } => notes::append(&db, &Note::of_commit(order.id, stream, count, bytes)),
+        Act::Append { stream, count, bytes } => {
+            let places = notes::append(&db, &Note::of_commit(order.id, stream, count, bytes))?;
+            Ok(Answer::Appended { first: *places.start(), last: *places.end() })
+        }
         Act::Follow { stream, back } => {
             life.follower = Some(Follower::begin(&db, stream, back)?);
             Ok(Answer::Done)
         }
-        Act::Take => life.follower.as_mut().map_or(Ok(Answer::Done), Follower::take),
-        Act::Consume { name } => notes::consume(&db, name),
+        Act::Take => match &mut life.follower {
+            Some(follower) => follower.take(&db).map(Answer::Taken),
+            None => Ok(Answer::Done),
+        },
+        Act::Consume { name } => Ok(notes::consume(&db, name)?.map_or(Answer::Done, Answer::Taken)),
         Act::Step { first } => db.step_from(first as usize % 6).map(|_| Answer::Done),
         Act::Sync => db.sync().map(|_| Answer::Synced),
         Act::Flush => db.flush().map(|()| Answer::Done),

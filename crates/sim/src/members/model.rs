@@ -74,6 +74,17 @@ impl Model {
         notes.filter(move |(_, note)| stream.is_none_or(|stream| stream == note.stream))
     }
 
+    /// Whether any entry of a stream is known.
+    pub(super) fn has_notes(&self) -> bool {
+        !self.notes.is_empty()
+    }
+
+    /// The places of commits that are no entries of streams.
+    pub(super) fn marked(&self, from: u64, to: u64) -> impl Iterator<Item = u64> {
+        let places = self.commits.range(from..to.max(from)).map(|(glsn, _)| *glsn);
+        places.filter(|glsn| !self.notes.contains_key(glsn))
+    }
+
     /// What came after this commit is lost.
     pub(super) fn cut_to(&mut self, last: u64) {
         self.versions.values_mut().for_each(|versions| drop(versions.split_off(&(last + 1))));

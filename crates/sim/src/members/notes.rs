@@ -2,10 +2,14 @@
 //!
 //! An entry names the commit that made it, so that one of a commit in doubt is found.
 
+use std::ops::RangeInclusive;
+
 use plimsoll::{Db, Error, Glsn, LogFollow, Result};
 
 use crate::content::Content;
-use crate::members::life::{Answer, CURSORS};
+
+/// Names of cursors.
+pub(super) const CURSORS: [&str; 3] = ["one", "two", "three"];
 
 /// The most entries that a process takes from a follower, or behind a cursor, at a time.
 const TAKEN_MAX: usize = 3;
@@ -32,6 +36,11 @@ impl Note {
         payload.extend(Content { bytes: self.bytes as u32, seed: self.id as u32 }.make());
         payload
     }
+
+    /// What is read where it lies.
+    pub(super) fn at(&self, glsn: u64) -> Found {
+        Found { glsn, stream: self.stream, payload: self.payload() }
+    }
 }
 
 /// An entry that was read; of a commit without its bytes.
@@ -42,10 +51,31 @@ pub(super) struct Found {
     pub(super) payload: Vec<u8>,
 }
 
+impl Found {
+    fn new(glsn: Glsn, stream: u32, payload: &[u8]) -> Self {
+        let payload = if stream == 0 { Vec::new() } else { payload.to_vec() };
+        Self { glsn: glsn.0, stream: u64::from(stream), payload }
+    }
+}
+
 impl std::fmt::Debug for Found {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} of stream {}: {:02x?}", self.glsn, self.stream, &self.payload[..self.payload.len().min(16)])
     }
+}
+
+/// Entries that a process took, from one place to before another.
+#[derive(Debug)]
+pub(super) struct Taken {
+    /// The stream; `None`: all.
+    pub(super) stream: Option<u64>,
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) found: Vec<Found>,
+    /// Whether it saw no more of them.
+    pub(super) is_at_end: bool,
+    /// The cursor that it moved past them.
+    pub(super) cursor: Option<u64>,
 }
 
 /// Follows a stream.
@@ -54,13 +84,12 @@ pub(super) struct Follower {
     follow: LogFollow,
 }
 
-/// Appends entries.
-pub(super) fn append(db: &Db, notes: &[Note]) -> Result<Answer> {
-    let Some(first) = notes.first() else { return Ok(Answer::Done) };
+/// Appends entries, all to the stream of the first.
+pub(super) fn append(db: &Db, notes: &[Note]) -> Result<RangeInclusive<Glsn>> {
+    let stream = notes.first().map_or(0, |note| note.stream);
     let payloads: Vec<Vec<u8>> = notes.iter().map(Note::payload).collect();
     let payloads: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
-    let glsns = db.log().append(first.stream as u32, &payloads)?;
-    Ok(Answer::Appended { first: *glsns.start(), last: *glsns.end() })
+    db.log().append(stream as u32, &payloads)
 }
 
 /// All entries from one on, or from the first that is left.
@@ -81,18 +110,19 @@ fn entries_from(db: &Db, from: Glsn) -> Result<Vec<Found>> {
     let mut found = Vec::new();
     while let Some(entry) = scan.next() {
         let entry = entry?;
-        let payload = if entry.stream == 0 { Vec::new() } else { entry.payload.to_vec() };
-        found.push(Found { glsn: entry.glsn.0, stream: u64::from(entry.stream), payload });
+        found.push(Found::new(entry.glsn, entry.stream, entry.payload));
     }
     Ok(found)
 }
 
-/// The place of a commit's first entry, which was ordered at `from` or later, if it is there.
-pub(super) fn place_of(db: &Db, from: u64, notes: &[Note]) -> Result<Option<u64>> {
-    let Some(first) = notes.first() else { return Ok(None) };
-    let payload = first.payload();
-    let found = entries(db, from)?.into_iter().find(|found| found.stream == first.stream && found.payload == payload);
-    Ok(found.map(|found| found.glsn))
+/// The entries of a commit that are there, of those from `from` on.
+pub(super) fn entries_of(db: &Db, from: u64, notes: &[Note]) -> Result<Vec<Found>> {
+    let payloads: Vec<(u64, Vec<u8>)> = notes.iter().map(|note| (note.stream, note.payload())).collect();
+    let is_one =
+        |found: &Found| payloads.iter().any(|(stream, payload)| (*stream, payload) == (found.stream, &found.payload));
+    let mut found = entries(db, from)?;
+    found.retain(is_one);
+    Ok(found)
 }
 
 impl Follower {
@@ -109,38 +139,38 @@ impl Follower {
     }
 
     /// Takes the next entries.
-    pub(super) fn take(&mut self) -> Result<Answer> {
+    pub(super) fn take(&mut self, db: &Db) -> Result<Taken> {
         let from = self.follow.position().0;
-        let mut found = Vec::new();
+        let (mut found, mut is_at_end) = (Vec::new(), false);
         while found.len() < TAKEN_MAX {
             match self.follow.next_timeout(std::time::Duration::ZERO) {
-                Ok(Some(entry)) => found.push(Found {
-                    glsn: entry.glsn.0,
-                    stream: u64::from(entry.stream),
-                    payload: entry.payload().to_vec(),
-                }),
-                Ok(None) => break,
+                Ok(Some(entry)) => found.push(Found::new(entry.glsn, entry.stream, entry.payload())),
+                Ok(None) => {
+                    is_at_end = true;
+                    break;
+                }
                 // Those before it were there; it is to be begun anew.
-                Err(Error::Trimmed { asked, first }) if first > asked => break,
+                Err(Error::Trimmed { .. }) if self.follow.position() < db.log().bounds().first => break,
                 Err(error) => return Err(error),
             }
         }
-        Ok(Answer::Taken { stream: Some(self.stream), from, to: self.follow.position().0, found, cursor: None })
+        let to = self.follow.position().0;
+        Ok(Taken { stream: Some(self.stream), from, to, found, is_at_end, cursor: None })
     }
 }
 
 /// Reads the next entries behind a cursor, and moves it past them.
-pub(super) fn consume(db: &Db, name: u64) -> Result<Answer> {
+pub(super) fn consume(db: &Db, name: u64) -> Result<Option<Taken>> {
     let cursor = CURSORS[name as usize % CURSORS.len()];
     let Some(from) = db.log().cursors().into_iter().find(|known| known.name == cursor).map(|known| known.next.0) else {
-        return Ok(Answer::Done);
+        return Ok(None);
     };
     let mut found = entries(db, from)?;
+    let is_at_end = found.len() <= TAKEN_MAX;
     found.truncate(TAKEN_MAX);
     let to = found.last().map_or(from, |found| found.glsn + 1);
     if to > from {
         db.log().advance_cursor(cursor, Glsn(to))?;
     }
-    found.retain(|found| found.stream > 0);
-    Ok(Answer::Taken { stream: None, from, to, found, cursor: Some(name) })
+    Ok(Some(Taken { stream: None, from, to, found, is_at_end, cursor: Some(name) }))
 }

@@ -74,7 +74,7 @@ pub enum Act {
     DropCursor { name: u64 },
     /// Appends entries to a stream.
     Append { stream: u64, count: u64, bytes: u64 },
-    /// Begins to follow a stream, from so many GLSNs before the newest.
+    /// Begins to follow a stream (0: the commits), from so many GLSNs before the newest.
     Follow { stream: u64, back: u64 },
     /// Takes the next entries of the stream that it follows.
     Take,

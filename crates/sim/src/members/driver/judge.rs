@@ -3,6 +3,7 @@
 //! A commit whose process was killed, or failed, is in doubt until another process reads its mark: then it was ordered, at that place. Once a later
 //! commit is acknowledged and its mark is not there, it never may be.
 
+mod freed;
 mod streams;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,10 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use plimsoll::{Error, Glsn};
 
 use crate::failure::{Failure, Outcome, ensure, same};
+use crate::members::driver::judge::freed::Freed;
+use crate::members::driver::judge::streams::place_of_entries;
 use crate::members::driver::{Driver, Pending};
 use crate::members::life::{Answer, Life, Order, PASSING, cursors, is_not_keeper};
 use crate::members::model::{MARKS, Model, Span, Write};
-use crate::members::notes;
+use crate::members::seat::Seat;
 use crate::op::among::Act;
 
 /// Whether the keyspace that comes and goes is there.
@@ -48,6 +51,7 @@ pub(in crate::members) struct Known {
     pub(in crate::members) durable: u64,
     /// The last commit that each process has acknowledged.
     last_of: BTreeMap<u8, u64>,
+    freed: Freed,
     /// Whether the process that answers was stopped in its act.
     pub(in crate::members) was_stopped: bool,
     looks: u64,
@@ -57,6 +61,7 @@ impl Known {
     /// What an act changes that makes no commit with a mark is not known until it has answered.
     pub(in crate::members) fn note_doubt(&mut self, act: Act) {
         match act {
+            Act::Trim { .. } => self.freed.asked(),
             Act::MakeSpace | Act::DropSpace => {
                 self.passing_before = std::mem::replace(&mut self.passing, Space::Unknown);
             }
@@ -78,6 +83,9 @@ impl Known {
             format!("GLSN {last} is the last one that is left, and GLSN {durable} was durable")
         })?;
         self.model.cut_to(last);
+        if !self.model.has_notes() {
+            self.freed.asked();
+        }
         self.places.clear();
         self.last_of.clear();
         self.cursors.values_mut().for_each(|place| *place = None);
@@ -114,10 +122,9 @@ impl Driver {
         for id in self.known.in_doubt.keys().copied().collect::<Vec<_>>() {
             let pending = &self.known.in_doubt[&id];
             let place = match pending.notes.is_empty() {
-                true => life.place_of(id),
-                false => notes::place_of(&life.db, pending.behind + 1, &pending.notes),
+                true => life.place_of(id).map_err(|error| error_in("reading a mark", &error))?,
+                false => place_of_entries(life, pending)?,
             };
-            let place = place.map_err(|error| error_in("reading a mark", &error))?;
             let Some(glsn) = place else { continue };
             let pending = self.known.in_doubt.remove(&id).expect("it is in doubt");
             self.known.found(&pending, glsn)?;
@@ -199,9 +206,9 @@ impl Driver {
                 self.known.last_of.insert(member, last.0);
                 self.judge_append(order, first.0, last.0)
             }
-            Answer::Taken { stream, from, to, found, cursor } => {
-                self.judge_entries(&format!("process {member}"), stream, from, to, &found)?;
-                cursor.map_or(Ok(()), |name| self.judge_cursor(order, name, Some(Glsn(to))))
+            Answer::Taken(taken) => {
+                self.judge_taken(&format!("process {member}"), order, &taken)?;
+                taken.cursor.map_or(Ok(()), |name| self.judge_cursor(order, name, Some(Glsn(taken.to))))
             }
             Answer::Rows { span, at, own, rows } => {
                 if matches!(order.act, Act::Get { .. } | Act::Scan { .. }) {
@@ -221,7 +228,10 @@ impl Driver {
             }
             Answer::Made { rows } => {
                 let expected = self.known.model.rows(Span { space: PASSING, from: 0, to: u64::MAX }, u64::MAX, &[]);
+                // What others have committed may not be durable yet.
+                let sees_all = !self.is_mixed() || order.is_buffered;
                 match self.known.passing_before {
+                    Space::Present if !sees_all => {}
                     Space::Unknown if rows == 0 => self.known.model.forget(PASSING),
                     Space::Unknown | Space::Present => same("rows of the keyspace", &rows, &expected.len())?,
                     Space::Absent => same("rows of a new keyspace", &rows, &0)?,
@@ -354,6 +364,10 @@ impl Driver {
                 self.check_spans(member, &[span])?;
                 self.check_memory(member)?;
             }
+        }
+        let is_one_stopped = self.seats.values().any(Seat::is_stopped);
+        if let Some(newest) = seen.last().filter(|_| self.known.model.has_notes() && !is_one_stopped) {
+            self.known.freed.ended(*newest);
         }
         ensure(seen.len() <= 1 || self.is_mixed() || self.any_dead(), || {
             format!("processes read different moments: {seen:?}")

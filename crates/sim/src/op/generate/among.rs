@@ -41,6 +41,8 @@ struct Interests {
     sweeps: bool,
     /// How often processes append to streams and read them.
     streams: u64,
+    /// Whether they only read: without a user's stream, the log frees itself behind their cursors.
+    only_reads: bool,
 }
 
 impl Interests {
@@ -61,13 +63,16 @@ impl Interests {
             scenes: one_of(&[6, 12, 40]),
             sweeps: false,
             streams: 0,
+            only_reads: false,
         }
     }
 
     /// Those that only some runs have; all others are as without them.
     fn with_special_ones(self, seed: u64) -> Self {
-        match Random::new(seed ^ 0x05ee_9e35).below(4) {
+        let mut random = Random::new(seed ^ 0x05ee_9e35);
+        match random.below(4) {
             0 => Self { sweeps: true, ..self },
+            1 if random.below(3) == 0 => Self { streams: 60, cursors: 10, only_reads: true, ..self },
             1 => Self { streams: 60, ..self },
             _ => self,
         }
@@ -186,6 +191,13 @@ fn cursor(random: &mut Random, _: &Interests) -> Act {
 }
 
 fn stream(random: &mut Random, of: &Interests) -> Act {
+    if of.only_reads {
+        return match random.below(8) {
+            0..2 => Act::Follow { stream: 0, back: random.below(20) },
+            2..5 => Act::Take,
+            _ => Act::Consume { name: random.below(3) },
+        };
+    }
     let stream = 1 + random.below(3);
     match random.below(8) {
         0..4 => Act::Append { stream, count: 1 + random.below(4), bytes: bytes(random, of).min(APPENDED_MAX) },

@@ -2,11 +2,11 @@
 
 use plimsoll::Db;
 
-use crate::failure::{Outcome, ensure, same};
-use crate::members::driver::Driver;
+use crate::failure::{Failure, Outcome, ensure, same};
 use crate::members::driver::judge::error_in;
+use crate::members::driver::{Driver, Pending};
 use crate::members::life::{Life, Order};
-use crate::members::notes::{Found, entries};
+use crate::members::notes::{Found, Taken, entries, entries_of};
 
 impl Driver {
     /// Entries were acknowledged, in these places.
@@ -29,16 +29,31 @@ impl Driver {
         Ok(())
     }
 
-    /// What was read between two places is what was appended there.
-    pub(super) fn judge_entries(&self, who: &str, stream: Option<u64>, from: u64, to: u64, found: &[Found]) -> Outcome {
-        let notes = self.known.model.notes(from, to, stream);
-        let expected: Vec<Found> =
-            notes.map(|(glsn, note)| Found { glsn, stream: note.stream, payload: note.payload() }).collect();
-        ensure(expected == found, || {
-            format!(
-                "{who}: entries from GLSN {from} to before {to} of stream {stream:?} are {found:?}, not {expected:?}"
-            )
+    /// What a process took is what was ordered there, up to the newest that it must see.
+    pub(super) fn judge_taken(&self, who: &str, order: &Order, taken: &Taken) -> Outcome {
+        let Taken { stream, from, to, ref found, is_at_end, .. } = *taken;
+        self.judge_entries(who, stream, from, to, found)?;
+        ensure(!is_at_end || to > order.seen, || {
+            format!("{who}: stream {stream:?} ends before GLSN {to}, and GLSN {} was committed before", order.seen)
         })
+    }
+
+    /// What was read between two places is what was ordered there.
+    fn judge_entries(&self, who: &str, stream: Option<u64>, from: u64, to: u64, found: &[Found]) -> Outcome {
+        let said = || format!("{who}: entries from GLSN {from} to before {to} of stream {stream:?}");
+        let places: Vec<u64> = found.iter().map(|found| found.glsn).collect();
+        match stream {
+            None => ensure(places.iter().copied().eq(from..to), || format!("{} are at {places:?} only", said()))?,
+            // The store's own commits are among them.
+            Some(0) => {
+                let mut missing = self.known.model.marked(from, to).filter(|glsn| places.binary_search(glsn).is_err());
+                missing.next().map_or(Ok(()), |glsn| Err(Failure::new(format!("{}: {glsn} is missing", said()))))?;
+            }
+            Some(_) => {}
+        }
+        let found: Vec<&Found> = found.iter().filter(|found| found.stream > 0).collect();
+        let expected: Vec<Found> = self.known.model.notes(from, to, stream).map(|(glsn, note)| note.at(glsn)).collect();
+        ensure(expected.iter().eq(found.iter().copied()), || format!("{} are {found:?}, not {expected:?}", said()))
     }
 
     /// Compares all entries that a process reads.
@@ -58,12 +73,24 @@ impl Driver {
     }
 
     fn compare_entries(&self, who: &str, db: &Db) -> Outcome {
-        let found = entries(db, 1).map_err(|error| error_in(who, &error))?;
-        let (Some(first), Some(last)) = (found.first(), found.last()) else { return Ok(()) };
-        let (first, last) = (first.glsn, last.glsn);
-        let is_dense = found.iter().map(|found| found.glsn).eq(first..=last);
-        ensure(is_dense, || format!("{who}: entries are missing between GLSN {first} and {last}"))?;
-        let of_streams: Vec<Found> = found.into_iter().filter(|found| found.stream > 0).collect();
-        self.judge_entries(who, None, first, last + 1, &of_streams)
+        let newest = db.newest().0;
+        let mut found = entries(db, 1).map_err(|error| error_in(who, &error))?;
+        // More of it may have been freed meanwhile, and more have become durable.
+        let first = db.log().bounds().first.0;
+        found.retain(|found| (first..=newest).contains(&found.glsn));
+        ensure(self.known.freed.may_begin_at(first), || {
+            format!("{who}: the log begins at GLSN {first}: {:?}", self.known.freed)
+        })?;
+        self.judge_entries(who, None, first, newest + 1, &found)
     }
+}
+
+/// The place of the first entry of an append in doubt, if a process reads them: all, one after the other, or none.
+pub(super) fn place_of_entries(life: &Life, pending: &Pending) -> Result<Option<u64>, Failure> {
+    let found = entries_of(&life.db, pending.behind + 1, &pending.notes)
+        .map_err(|error| error_in("reading entries", &error))?;
+    let Some(first) = found.first().map(|found| found.glsn) else { return Ok(None) };
+    let expected: Vec<Found> = (first..).zip(&pending.notes).map(|(glsn, note)| note.at(glsn)).collect();
+    same("entries of an append in doubt", &found, &expected)?;
+    Ok(Some(first))
 }
