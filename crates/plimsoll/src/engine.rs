@@ -220,3 +220,45 @@ impl std::fmt::Debug for Engine {
         write!(f, "Engine({}, newest {})", self.path.display(), self.visible())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::disallowed_methods, reason = "looks at the files")]
+
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use crate::engine::Engine;
+    use crate::engine::open::open;
+    use crate::txn::transaction::Transaction;
+    use crate::types::options::Options;
+
+    fn put(store: &Arc<Engine>, key: &[u8]) {
+        let mut tx = Transaction::new(&store.committer);
+        tx.put(&store.reader.keyspaces.find("default").unwrap().0, key, b"value").unwrap();
+        tx.commit().unwrap();
+    }
+
+    fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+        let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+        let files = entries.filter(|entry| entry.file_type().unwrap().is_file());
+        files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
+    }
+
+    /// Only the last one marks its end and cuts the space behind it, which is made for those that go on.
+    #[test]
+    fn a_member_that_leaves_while_others_stay_writes_nothing_into_the_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let join = || open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true)).unwrap();
+        let (one, two) = (join(), join());
+        put(&one, b"one");
+        put(&two, b"two");
+        let before = files(&path.join("log"));
+        one.close().unwrap();
+        assert!(files(&path.join("log")) == before, "the log is not what it was");
+        put(&two, b"three");
+    }
+}
