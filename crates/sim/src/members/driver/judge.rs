@@ -221,6 +221,8 @@ impl Driver {
                 let before = if order.act == Act::DropSpace { self.known.passing_before } else { self.known.passing };
                 ensure(before != Space::Present, || "a keyspace that was made is not there".to_owned())?;
                 if matches!(order.act, Act::DropSpace) {
+                    // An earlier drop, of which nothing was told, has taken its rows.
+                    self.known.model.forget(PASSING);
                     self.known.passing = Space::Absent;
                 }
                 self.known.in_doubt.remove(&order.id);
