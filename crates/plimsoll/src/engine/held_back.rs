@@ -1,7 +1,11 @@
 //! Notices when much of the log that was held back for long may be freed: a snapshot was dropped, or a member with one has ended.
 //!
-//! What is left then is held by memtables only, which may take minutes to fill. Law: what was written less than [`LONG`] before counts for
-//! nothing. So short transactions beside a busy writer cause no flush, nor do members that tell their floors late.
+//! What is left then is held by memtables only, which may take minutes to fill.
+//!
+//! Laws:
+//! 1. What was written less than [`LONG`] before counts for nothing: neither short transactions beside a busy writer nor floors that are told late
+//!    cause a flush.
+//! 2. Each byte of the log counts once: it takes another four segments before members are asked again.
 
 use std::time::Duration;
 
@@ -9,9 +13,6 @@ use plimsoll_log::glsn::Glsn;
 
 /// What is held back for less time is not noticed.
 const LONG: Duration = Duration::from_secs(2);
-
-/// The least time between two answers that something was let go of: each one costs all members a flush.
-const PAUSE: Duration = Duration::from_secs(5);
 
 /// Observations of earlier looks.
 #[derive(Debug, Default)]
@@ -23,13 +24,11 @@ pub(crate) struct HeldBack {
     old: Glsn,
     /// The newest commit at a later look, and when that was.
     sample: (u64, Glsn),
-    /// When it was last answered that something was let go of.
-    answered: Option<u64>,
 }
 
 impl HeldBack {
     /// Whether much of the log was held back until the last look, now that it may be freed up to `until`. `is_much` gets the bounds of it, which
-    /// are in the wrong order if nothing was. What is let go of within [`PAUSE`] is answered for after it, if it is still much then.
+    /// are in the wrong order if nothing was.
     pub(crate) fn lets_go(
         &mut self,
         now: u64,
@@ -42,13 +41,6 @@ impl HeldBack {
             (self.old, self.sample) = (then, (now, newest));
         }
         let lets_go = is_much(self.until, until.min(self.old));
-        let is_pausing = self.answered.is_some_and(|at| now.saturating_sub(at) < PAUSE.as_nanos() as u64);
-        if lets_go && is_pausing {
-            return false;
-        }
-        if lets_go {
-            self.answered = Some(now);
-        }
         self.until = self.until.max(until);
         lets_go
     }
@@ -84,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_let_go_of_soon_after_is_noticed_five_seconds_later() {
+    fn what_is_let_go_of_soon_after_is_noticed_by_itself() {
         // After 20 and 22 seconds, of which the first five are held to the end.
         let floor = |newest| match newest {
             0..2000 => 100,
@@ -92,7 +84,7 @@ mod tests {
             _ => 2000,
         };
         let gone = let_go(50, floor);
-        assert_eq!(gone, [(40, 900), (50, 1000)]);
+        assert_eq!(gone, [(40, 900), (44, 1000)]);
     }
 
     #[test]

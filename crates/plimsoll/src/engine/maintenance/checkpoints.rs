@@ -14,7 +14,7 @@
 //!
 //! Law: writers that fill a memtable in less than that time are not affected. Slower ones pay with a smaller run each time, which merges
 //! rewrite once or twice more: at most one memtable's bytes in [`AGE_MAX`], or the bytes of a burst before writers rested. (What a shared store's
-//! members are asked for comes beside it, once in five seconds at most.)
+//! members are asked for comes beside it, once for each four segments of the log.)
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
