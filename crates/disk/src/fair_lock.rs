@@ -161,33 +161,35 @@ impl FairLock {
     }
 
     fn unlock(&self) {
+        if self.waiting() > 0 {
+            return self.unlock_beside_waiters();
+        }
         // SeqCst: before it looks for waiters. One of the two sees the other; see `join`.
         self.is_held.store(false, Ordering::SeqCst);
         if self.waiting() > 0 {
-            self.wake();
+            let first = lock(&self.line).waiters.front().cloned();
+            if let Some(first) = first {
+                first.tell(News::Released);
+            }
         }
     }
 
-    /// Wakes the longest waiter, or hands it the lock.
+    /// Hands the lock to the longest waiter, or releases it and wakes that one. While this thread holds the lock, nobody leaves the line.
     #[cold]
-    fn wake(&self) {
+    fn unlock_beside_waiters(&self) {
         let mut line = lock(&self.line);
-        let Some(first) = line.waiters.front().cloned() else { return };
-        if line.passed < self.passed_max {
-            line.passed += 1;
-            drop(line);
-            first.tell(News::Released);
-            return;
-        }
-        // A thread that has taken it meanwhile hands it over when it releases it.
-        if let Some(guard) = self.try_lock() {
-            line.waiters.pop_front();
+        if line.passed >= self.passed_max {
+            let first = line.waiters.pop_front().expect("who has joined leaves only with the lock");
             line.passed = 0;
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             drop(line);
-            std::mem::forget(guard);
-            first.tell(News::Handed);
+            return first.tell(News::Handed);
         }
+        line.passed += 1;
+        let first = line.waiters.front().cloned().expect("who has joined leaves only with the lock");
+        drop(line);
+        self.is_held.store(false, Ordering::SeqCst);
+        first.tell(News::Released);
     }
 }
 
