@@ -105,7 +105,8 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     }
     drop(all);
     // The default keyspace has no record until its retention is set.
-    let known = recorded.or_else(|| store.reader.keyspaces.find(name).map(|(_, record)| record));
+    let unrecorded = || store.reader.keyspaces.find(name).filter(|(_, record)| record.id == DEFAULT.1);
+    let known = recorded.or_else(|| unrecorded().map(|(_, record)| record));
     let record = match (known, wish) {
         (known, Wish::Becomes(id, _)) if known.is_none_or(|record| record.id != id) => return Err(dropped(name)),
         (Some(record), Wish::Becomes(_, retention)) if recorded != Some(Record { retention, ..record }) => {
@@ -124,7 +125,13 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     };
     tx.put(&system(store), name.as_bytes(), &record.encode())?;
     tx.commit()?;
-    store.reader.keyspaces.learn(name, record);
+    if store.space.follower.is_some() {
+        // Another member may have changed it since, and this one have learned of that: no commit is taken in meanwhile.
+        let _lock = store.committer.sequencer.lock()?;
+        learn(&store.space, store.committer.sequencer.applied())?;
+    } else {
+        store.reader.keyspaces.learn(name, record);
+    }
     Ok(store.reader.keyspaces.handle(record.id, name.into()))
 }
 

@@ -81,12 +81,13 @@ fn ask_to_close(space: &LogSpace, until: Glsn) {
 }
 
 /// Where the part of the log begins that retention and cursors keep; `None` if that is all of it.
-fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
-    if space.catalog.streams_known.load(Ordering::Acquire) {
+pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
+    // First: what is learned of later, a stream or a keyspace, has no commit up to here.
+    let newest = space.sequencer.visible();
+    let is_to_learn = space.follower.as_ref().is_some_and(|follower| follower.is_to_learn.load(Ordering::Acquire));
+    if is_to_learn || space.catalog.streams_known.load(Ordering::Acquire) {
         return Ok(None);
     }
-    // Before the keyspaces are listed: a keyspace that is created meanwhile has no commit up to here.
-    let newest = space.sequencer.visible();
     let (unlimited, limited): (Vec<_>, Vec<_>) =
         space.reader.keyspaces.records().into_iter().partition(|record| record.retention == Retention::Forever);
     // The log maps moments to GLSNs as far back as a keyspace can be read. Before the next look: what is written later is younger.

@@ -12,6 +12,7 @@ use plimsoll_memory::page::PAGE_BYTES;
 use crate::borders::{Border, hit};
 use crate::index::Index;
 use crate::index::reservation::{Link, Reservation};
+use crate::index::run::table::TableInfo;
 use crate::txn::payload::{Operations, Payload, Writes};
 use crate::txn::spill::open_table;
 use crate::types::error::{Error, Result};
@@ -104,6 +105,12 @@ impl<'a> Apply<'a> {
                     let tables = blobs.iter().map(|&blob| open_table(self.log, self.budget, blob, glsn));
                     infos.push(tables.map(|table| Ok((*table?.info).clone())).collect::<Result<Vec<_>>>()?);
                 }
+                let has = |keyspace: u32| {
+                    let first = keyspace.to_be_bytes();
+                    let is_in = |info: &TableInfo| info.first_key[..4] <= first[..] && first[..] <= info.last_key[..];
+                    infos.iter().flatten().any(is_in)
+                };
+                let (keyspaces, cursors) = (has(SYSTEM), has(CURSORS));
                 // It closes the memtable.
                 self.room = None;
                 hit(Border::SpilledReplay);
@@ -114,6 +121,8 @@ impl<'a> Apply<'a> {
                     self.index.hold_back()?;
                 }
                 self.index.adopt(infos, glsn)?;
+                self.touched.keyspaces |= keyspaces;
+                self.touched.cursors |= cursors;
             }
         }
         self.applied = glsn;

@@ -77,7 +77,7 @@ impl Follower {
     /// Nobody is followed any more.
     pub(crate) fn is_fresh(&self) -> Result<bool> {
         // Relaxed: set and cleared under the sequencer's lock, which is taken by who has to learn.
-        Ok(self.sequencer.visible() >= self.readable()? && !self.is_to_learn.load(Ordering::Relaxed))
+        Ok(self.sequencer.visible() >= self.readable()? && !self.is_to_learn.load(Ordering::Acquire))
     }
 
     /// Takes in what is readable anywhere now.
@@ -230,7 +230,8 @@ impl Follower {
             learn.learn_cursors(self.sequencer.applied())?;
             to_learn.cursors = false;
         }
-        self.is_to_learn.store(false, Ordering::Relaxed);
+        // Release: who sees that nothing is to be learned sees what was.
+        self.is_to_learn.store(false, Ordering::Release);
         Ok(())
     }
 }

@@ -37,3 +37,26 @@ fn a_keyspace_that_another_member_made_anew_is_neither_dropped_nor_changed_by_an
         drop_in_two();
     }
 }
+
+/// So many keys that the commit which drops it is a run of the index rather than a list of operations.
+#[test]
+fn the_drop_of_a_large_keyspace_is_known_to_all_members() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let (one, two) = (open(&path), open(&path));
+    let old = one.create_keyspace("notes", Retention::Latest).unwrap();
+    let mut tx = one.begin();
+    for number in 0..20_000_u32 {
+        tx.put(&old, [&[7; 100][..], &number.to_be_bytes()].concat(), b"").unwrap();
+    }
+    tx.commit().unwrap();
+    two.drop_keyspace(&two.keyspace("notes").unwrap()).unwrap();
+    let refused = one.put(&old, b"row", b"value");
+    assert!(matches!(refused, Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. }))), "{refused:?}");
+    let retention = one.set_retention(&old, Retention::Forever);
+    assert!(matches!(retention, Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. }))), "{retention:?}");
+    let anew = one.keyspace("notes").unwrap();
+    one.put(&anew, b"row", b"value").unwrap();
+    assert_eq!(two.get(&two.keyspace("notes").unwrap(), b"row").unwrap().as_deref(), Some(&b"value"[..]));
+    assert!(one.keyspaces().iter().filter(|info| info.name == "notes").count() == 1);
+}
