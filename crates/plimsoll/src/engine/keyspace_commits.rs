@@ -125,12 +125,9 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     };
     tx.put(&system(store), name.as_bytes(), &record.encode())?;
     tx.commit()?;
-    if store.space.follower.is_some() {
-        // Another member may have changed it since, and this one have learned of that: no commit is taken in meanwhile.
-        let _lock = store.committer.sequencer.lock()?;
-        learn(&store.space, store.committer.sequencer.applied())?;
-    } else {
-        store.reader.keyspaces.learn(name, record);
+    match &store.space.follower {
+        Some(follower) => follower.learn_own()?,
+        None => store.reader.keyspaces.learn(name, record),
     }
     Ok(store.reader.keyspaces.handle(record.id, name.into()))
 }

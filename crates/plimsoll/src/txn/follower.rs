@@ -76,7 +76,7 @@ impl Follower {
     /// # Errors
     /// Nobody is followed any more.
     pub(crate) fn is_fresh(&self) -> Result<bool> {
-        // Relaxed: set and cleared under the sequencer's lock, which is taken by who has to learn.
+        // Acquire: partner of the store that clears it in `learn`.
         Ok(self.sequencer.visible() >= self.readable()? && !self.is_to_learn.load(Ordering::Acquire))
     }
 
@@ -213,6 +213,15 @@ impl Follower {
             return Ok(false);
         }
         applied.and(self.learn()).map(|()| true)
+    }
+
+    /// Learns, in the order of the commits, what this process has changed of the records of keyspaces: another member may have changed them since. What
+    /// fails is learned the next time.
+    pub(crate) fn learn_own(&self) -> Result<()> {
+        let _lock = self.sequencer.lock()?;
+        self.to_learn.lock().unwrap_or_else(PoisonError::into_inner).keyspaces = true;
+        self.is_to_learn.store(true, Ordering::Relaxed);
+        self.learn()
     }
 
     /// Learns what the commits that were applied have changed of the store's own records. What fails is done the next time.
