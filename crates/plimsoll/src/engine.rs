@@ -145,7 +145,8 @@ impl Engine {
             return Ok(());
         }
         // Wait for a running backup or verification: afterwards another process may own the folder.
-        let no_backup = self.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let wait_for_backup = || self.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let no_backup = wait_for_backup();
         if let Some(checkpoints) = &self.maintenance.checkpoints {
             checkpoints.stop();
         }
@@ -154,9 +155,15 @@ impl Engine {
         let is_last = left == Ok(true);
         let flushed = if self.options.read_only || !is_last { Ok(()) } else { self.settle() };
         self.reader.index.close();
-        if let Some(membership) = &self.membership {
-            membership.stop_serving();
-        }
+        let no_backup = match &self.membership {
+            Some(membership) => {
+                // Its thread may be about to trim the log. Who else gets the lock meanwhile finds that the store is closed.
+                drop(no_backup);
+                membership.stop_serving();
+                wait_for_backup()
+            }
+            None => no_backup,
+        };
         if let Some(warm) = &self.maintenance.warm {
             warm.close();
         }

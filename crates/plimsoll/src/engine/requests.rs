@@ -125,3 +125,45 @@ pub(crate) fn serve_those_asked(members: &Members, is_ending: &AtomicBool, space
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use plimsoll_disk::thread::spawn;
+
+    use super::*;
+    use crate::engine::open::open;
+    use crate::txn::transaction::Transaction;
+    use crate::types::options::Options;
+
+    #[test]
+    fn a_keeper_that_was_just_asked_to_trim_the_log_can_be_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let join = || open(&path, Options::new().memory_bytes(16 << 20).shared(true)).unwrap();
+        let (keeper, other) = (join(), join());
+        let mut tx = Transaction::new(&keeper.committer);
+        tx.put(&keeper.reader.keyspaces.find("default").unwrap().0, b"row", b"value").unwrap();
+        tx.commit().unwrap();
+        keeper.flush().unwrap();
+        let clock = &keeper.options.clock;
+        let wait_until = |is_so: &dyn Fn() -> bool| {
+            while !is_so() {
+                clock.sleep(Duration::from_millis(1));
+            }
+        };
+        // The thread that serves others has begun, and comes to the log once the store is being closed.
+        let no_commit = keeper.committer.sequencer.lock().unwrap();
+        other.space.members().unwrap().ask_to_trim(Glsn(2));
+        wait_until(&|| keeper.catalog.horizon.trim_wanted.load(Ordering::SeqCst) > 0);
+        let (closed, is_closed) = mpsc::channel();
+        let closing = Arc::clone(&keeper);
+        let closer = spawn("closer", move || closed.send(closing.close())).unwrap();
+        wait_until(&|| keeper.check_open().is_err());
+        clock.sleep(Duration::from_millis(200));
+        drop(no_commit);
+        is_closed.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+        closer.join().unwrap().unwrap();
+    }
+}

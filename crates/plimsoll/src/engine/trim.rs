@@ -38,6 +38,8 @@ pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Resu
         space.reader.index.relocate()?;
     }
     let _turn = space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // It may have been closed meanwhile, and be another process's.
+    committer.check_writable()?;
     free(space, until)
 }
 
