@@ -36,8 +36,9 @@ use crate::members::reading::Access;
 pub use crate::members::requests::Asked;
 use crate::members::tries::Tries;
 use crate::members::words::{
-    BLOB_MARK, CLOSE_WANTED, Durable, ENTRIES_MAX, End, FLUSH_WANTED, FOLLOWERS, INSTANCE, KEEPER, LOG_FIRST, MAGIC,
-    MANIFEST, NEWS, POISON, Published, RESTING, SLOT_WORDS, SLOTS, SLOTS_AT, STATE, SYNC, Slot, SlotWord, TURN, WORDS,
+    BLOB_MARK, CLOSE_WANTED, Durable, ENTRIES_MAX, End, FLUSH_WANTED, FOLLOWERS, INSTANCE, KEEPER, LEFTOVERS,
+    LOG_FIRST, MAGIC, MANIFEST, NEWS, POISON, Published, RESTING, SLOT_WORDS, SLOTS, SLOTS_AT, STATE, SYNC, Slot,
+    SlotWord, TURN, WORDS,
 };
 
 /// The folder of the locks, in the store's.
@@ -205,8 +206,7 @@ impl Members {
                 ),
             });
         }
-        // A keeper that had this slot before has ended.
-        self.no_keeper(self.slot);
+        self.note_ended(self.slot);
         for (word, value) in [
             (SlotWord::Floor, 0),
             (SlotWord::Checkpoint, 0),
@@ -339,8 +339,7 @@ impl Members {
             if lock.try_lock()? {
                 // Its process has ended.
                 if self.may_write_words() {
-                    self.no_keeper(slot);
-                    self.slot_word(slot, SlotWord::Pid).store(0, Ordering::SeqCst);
+                    self.note_ended(slot);
                 }
                 lock.unlock();
             } else {
@@ -348,6 +347,20 @@ impl Members {
             }
         }
         Ok(others)
+    }
+
+    /// Whoever had this slot has ended. Law: its lock is held here.
+    fn note_ended(&self, slot: usize) {
+        self.no_keeper(slot);
+        let has_left = self.slot_word(slot, SlotWord::Pid).swap(0, Ordering::SeqCst) == 0;
+        if !has_left && self.slot_word(slot, SlotWord::BlobPin).load(Ordering::SeqCst) != NO_BLOB {
+            self.words.words()[LEFTOVERS].fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Counts the members that ended while they may have been writing blob files, which they have left behind then.
+    pub fn leftovers(&self) -> u64 {
+        self.word(LEFTOVERS)
     }
 
     fn member(&self, slot: usize) -> Member {

@@ -14,6 +14,7 @@
 //! | 22 | up to where memtables are to be closed | the keeper, or one that was replaced since it looked; only raised |
 //! | 23 | members rest until the next sync of a commit | set: any; cleared: who has `sync` |
 //! | 24 to 32 | what is durable | who has `sync`; the first member, under `join` |
+//! | 33 | members that were killed and may have left blob files | who finds that one has ended, or takes its slot |
 //! | 34 | nudges | any |
 //! | 35, 36 | processes that wait for a sync | arrived: any; expected: who has `sync` |
 //! | 37 | removed files of the log | who removes one |
@@ -30,7 +31,7 @@
 //! | 62 | the memory of all | who joins, under `join` |
 //! | from 64 | the slots | each its member; its process: cleared by who gets the slot's lock |
 //!
-//! 33, 38 and 39 are free. All words but 21 are cleared by the first member, and slots of processes that have ended.
+//! 38 and 39 are free. All words but 21 are cleared by the first member, and slots of processes that have ended.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -75,6 +76,8 @@ pub(super) const TRIM_WANTED: usize = 63;
 /// How many processes have come to wait for the next sync, and how many are expected.
 pub(super) const ARRIVED: usize = 35;
 pub(super) const EXPECTED: usize = 36;
+/// Counts the members that ended while they may have been writing blob files.
+pub(super) const LEFTOVERS: usize = 33;
 /// Counts the files of the log that were removed: others may have them open.
 pub(super) const REMOVED: usize = 37;
 /// Members that do not hang answer when this changes.

@@ -35,6 +35,7 @@ mod members;
 mod members_crash;
 mod members_follow;
 mod members_keyspaces;
+mod members_leftovers;
 mod members_read_only;
 mod members_waiting;
 mod memory;

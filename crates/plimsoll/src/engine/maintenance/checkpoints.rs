@@ -1,7 +1,7 @@
 //! Flushes memtables that are not full after a while, so that a process that is killed leaves little to replay.
 //!
 //! The thread first sweeps the files that an earlier process left beside the log. Opening need not wait for this: there may be thousands of
-//! blob files to examine.
+//! blob files to examine. In a shared store the keeper sweeps again when a member was killed that may have left some.
 //!
 //! A full memtable is flushed because its memory is wanted, and one that holds log which a floor has let go of because the keeper of a shared store
 //! asks for it (`engine/held_back.rs`). Here, one that is not full is flushed
@@ -77,14 +77,24 @@ pub(crate) struct Checkpoints {
 struct Core {
     context: Context,
     watch: Mutex<Watch>,
-    /// Whether the leftovers of an earlier process were swept. Locked during the sweep.
-    swept: Mutex<bool>,
+    /// How many members had been killed ([`Members::leftovers`]) when the leftovers of earlier processes were swept last; `None`: they were not
+    /// yet. Locked during the sweep.
+    swept: Mutex<Option<u64>>,
+}
+
+/// What came of a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Swept {
+    /// Nothing is left.
+    All,
+    /// Another member writes the index, or reads all files.
+    NotNow,
 }
 
 impl Checkpoints {
     /// Starts looking: in a thread, or, without `background`, whenever [`Checkpoints::step`] is called.
     pub(crate) fn start(context: Context, background: bool) -> std::io::Result<Self> {
-        let core = Arc::new(Core { context, watch: Mutex::default(), swept: Mutex::new(false) });
+        let core = Arc::new(Core { context, watch: Mutex::default(), swept: Mutex::default() });
         let worker = background.then(|| core.start_worker()).transpose()?;
         Ok(Self { core, worker })
     }
@@ -104,7 +114,7 @@ impl Checkpoints {
     /// # Errors
     /// The disk, or the budget: the sweep is tried again at the next call, or when the store is opened again.
     pub(crate) fn sweep(&self) -> Result<()> {
-        self.core.sweep()
+        self.core.sweep().map(drop)
     }
 
     /// Stops the worker.
@@ -124,14 +134,15 @@ impl Drop for Checkpoints {
 impl Core {
     fn start_worker(self: &Arc<Self>) -> std::io::Result<Worker> {
         let core = Arc::clone(self);
-        let mut first = true;
+        let mut tried = None;
         let step = move |woken| {
             if woken != Woken::TimedOut {
                 return Next::Within(LOOK);
             }
-            if std::mem::take(&mut first) {
-                // A file that cannot be swept now is swept at the next call, or when the store is opened again.
-                let _ = core.sweep();
+            let killed = core.killed();
+            // A file that cannot be swept now is swept at the next call, or when the store is opened again.
+            if tried != Some(killed) && !matches!(core.sweep(), Ok(Swept::NotNow)) {
+                tried = Some(killed);
             }
             core.step();
             Next::Within(if core.is_watching() { LOOK } else { LOOK_IDLE })
@@ -152,25 +163,36 @@ impl Core {
         }
     }
 
-    fn sweep(&self) -> Result<()> {
+    /// How many members of a shared store were killed that may have left blob files.
+    fn killed(&self) -> u64 {
+        self.context.members.as_ref().map_or(0, |members| members.leftovers())
+    }
+
+    fn sweep(&self) -> Result<Swept> {
         let mut swept = lock(&self.swept);
-        if !*swept && self.context.index.may_write() {
-            let sweep = || self.context.log.sweep_blobs(&|blob| self.context.index.must_keep_blob(blob)).lift();
-            match &self.context.members {
-                Some(members) => match members.unless_held(|_| sweep()) {
-                    Some(done) => drop(done?),
-                    None => return Ok(()),
-                },
-                None => drop(sweep()?),
-            }
-            *swept = true;
+        // First: what one leaves that is killed meanwhile is for the next sweep.
+        let killed = self.killed();
+        if *swept == Some(killed) {
+            return Ok(Swept::All);
         }
-        Ok(())
+        if !self.context.index.may_write() {
+            return Ok(Swept::NotNow);
+        }
+        let sweep = || self.context.log.sweep_blobs(&|blob| self.context.index.must_keep_blob(blob)).lift();
+        match &self.context.members {
+            Some(members) => match members.unless_held(|_| sweep()) {
+                Some(done) => drop(done?),
+                None => return Ok(Swept::NotNow),
+            },
+            None => drop(sweep()?),
+        }
+        *swept = Some(killed);
+        Ok(Swept::All)
     }
 
     /// Sweeps at the end of a process that was too short for its thread to do so, if there are few files.
     fn sweep_if_few(&self) {
-        if !*lock(&self.swept) && self.context.log.file_count().is_ok_and(|files| files <= FEW_FILES) {
+        if lock(&self.swept).is_none() && self.context.log.file_count().is_ok_and(|files| files <= FEW_FILES) {
             // A file that cannot be swept now is swept when the store is opened again.
             let _ = self.sweep();
         }
