@@ -50,7 +50,7 @@ impl Blobs {
         lock(&self.in_work).remove(&blob);
     }
 
-    /// A job reads through this view for as long as it keeps it.
+    /// A job reads through this view, or copies its files, for as long as it keeps it.
     pub(crate) fn job_reads(&self, view: &Arc<View>) {
         let mut views = lock(&self.of_jobs);
         views.retain(|view| view.strong_count() > 0);
@@ -103,9 +103,13 @@ impl Blobs {
         if lock(&self.in_work).contains(&blob) {
             return true;
         }
+        self.views_of_jobs().iter().any(|view| names(view, blob))
+    }
+
+    /// The views through which jobs read now.
+    pub(crate) fn views_of_jobs(&self) -> Vec<Arc<View>> {
         // Outside of the lock: the last owner of a view removes its files.
-        let views: Vec<_> = lock(&self.of_jobs).iter().filter_map(Weak::upgrade).collect();
-        views.iter().any(|view| names(view, blob))
+        lock(&self.of_jobs).iter().filter_map(Weak::upgrade).collect()
     }
 }
 

@@ -232,7 +232,8 @@ impl Core {
         lock(&self.record).clone()
     }
 
-    /// The current manifest, and a view that holds exactly its files and those that no manifest names yet; no memtable.
+    /// The current manifest, and a view that holds exactly its files and those that no manifest names yet; no memtable. They stay for as long as
+    /// the view is kept.
     pub(crate) fn manifest(&self) -> (Manifest, Arc<View>) {
         // The record's lock excludes changes of the runs.
         let record = lock(&self.record);
@@ -241,7 +242,9 @@ impl Core {
         let current = view.runs.iter().map(|run| manifest::RunInfo { history: false, tables: infos(run) });
         let history = view.history.iter().map(|run| manifest::RunInfo { history: true, tables: infos(run) });
         let runs = current.chain(history).collect();
-        (Manifest::of(record.clone(), runs), Arc::new(view.of_files(&self.context.budget)))
+        let files = Arc::new(view.of_files(&self.context.budget));
+        self.blobs.job_reads(&files);
+        (Manifest::of(record.clone(), runs), files)
     }
 
     /// The certified log position at `boundary`, if a record ends there. It does wherever commits are applied in the order of their

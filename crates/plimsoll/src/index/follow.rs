@@ -235,7 +235,22 @@ impl Core {
             return Ok(());
         }
         let named: BTreeSet<u64> = self.view().infos().filter_map(run_of).collect();
-        self.files.sweep(&names, self.head().number, |run| named.contains(&run))
+        let copied = self.leave_to_copies(&named);
+        self.files.sweep(&names, self.head().number, |run| named.contains(&run) || copied.contains(&run))
+    }
+
+    /// Runs beside those that the manifest has `named` whose files are being copied here: they are removed when that is done.
+    fn leave_to_copies(&self, named: &BTreeSet<u64>) -> BTreeSet<u64> {
+        let mut copied = BTreeSet::new();
+        for view in self.blobs.views_of_jobs() {
+            for (guard, info) in view.all_runs().flat_map(|run| run.guards().iter().zip(run.infos())) {
+                if let Some(id) = run_of(info).filter(|id| !named.contains(id)) {
+                    guard.set_obsolete(true);
+                    copied.insert(id);
+                }
+            }
+        }
+        copied
     }
 }
 
@@ -244,8 +259,8 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use crate::api::snapshot::Snapshot;
-    use crate::engine::Engine;
     use crate::engine::open::open;
+    use crate::engine::{Engine, steps};
     use crate::txn::transaction::Transaction;
     use crate::types::options::Options;
 
@@ -308,6 +323,27 @@ mod tests {
                 assert!(Snapshot::newest(&next).get(&space, key.to_be_bytes()).unwrap().is_some());
             }
         }
+    }
+
+    #[test]
+    fn a_new_keeper_keeps_the_files_that_its_own_backup_reads_until_that_is_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (before, next) = (join(&path), join(&path));
+        for key in 0..3 {
+            put(&before, key);
+            before.flush().unwrap();
+        }
+        let held = next.hold_files().unwrap();
+        let (_, files, read) = next.reader.index.files();
+        steps::compact(&before.space, &before.committer).unwrap();
+        before.close().unwrap();
+        next.reader.index.follow(&members(&next)).unwrap();
+        assert!(members(&next).is_keeper());
+        let are_there = || files.iter().filter(|file| next.options.disk.entry(file).unwrap().is_some()).count();
+        assert_eq!((files.len(), are_there()), (3, 3));
+        drop((held, read));
+        assert_eq!(are_there(), 0);
     }
 
     #[test]
