@@ -1,6 +1,7 @@
 //! Copies a store while it is in use.
 //!
-//! The index's files are copied first, then the log's up to its durable end, which is therefore at least as new. Trimming is suspended
+//! The index's files are copied first, then the log's up to its durable end, which is therefore at least as new: a member of a shared store takes in
+//! the log once it knows which files of the index it copies. Trimming is suspended
 //! meanwhile; readers and writers are not blocked. Immutable files are hard-linked if the file system supports it (unless a copy is
 //! requested); of the active segment, the durable part is copied. The log's folder is renamed to its final name last, so an interrupted
 //! backup does not open as a store.
@@ -127,6 +128,8 @@ fn copy_files(store: &Engine, index: &Path, log: &Path, sharing: Sharing) -> Res
     disk.create_dir(index)?;
     disk.create_dir(log)?;
     let (manifest, index_files, _pinned) = store.reader.index.files();
+    // The keeper may have installed it since this process looked at the log.
+    store.committer.fresh()?;
     let readable = store.reader.log.readable();
     if store.options.read_only && manifest.durable.glsn > readable {
         // The manifest was refreshed from the writing process; the log was not.
@@ -279,5 +282,37 @@ impl Copier<'_> {
         self.report.files += 1;
         self.report.bytes_copied += bytes;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::open::open;
+    use crate::txn::transaction::Transaction;
+    use crate::types::options::Options;
+
+    /// Between a member's look at the log and its look at the manifest, the keeper may write both.
+    #[test]
+    fn a_member_copies_the_log_as_far_as_the_index_that_it_copies() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, dest) = (dir.path().join("store"), dir.path().join("backup"));
+        let options = || Options::new().memory_bytes(16 << 20).background(false);
+        let join = || open(&path, options().shared(true)).unwrap();
+        let keeper = join();
+        let readers = || open(&path, options().shared(true).read_only(true)).unwrap();
+        for (number, member) in [join(), readers()].into_iter().enumerate() {
+            let mut tx = Transaction::new(&keeper.committer);
+            tx.put(&keeper.reader.keyspaces.find("default").unwrap().0, b"row", b"value").unwrap();
+            tx.commit().unwrap();
+            keeper.flush().unwrap();
+            member.reader.index.refresh().unwrap();
+            let dest = dest.with_extension(number.to_string());
+            prepare(&*member.options.disk, &dest).unwrap();
+            let log = dest.join("log");
+            copy_files(&member, &dest.join("index"), &log, Sharing::Link).unwrap();
+            let copy = open(&dest, options()).unwrap();
+            assert_eq!(copy.visible(), keeper.visible());
+        }
     }
 }
