@@ -150,16 +150,14 @@ pub(crate) fn drop_keyspace(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<
     let _making = store.reader.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // Another call may have taken the lock first.
     store.reader.keyspaces.id_to_put(keyspace)?;
-    store.reader.keyspaces.begin_drop(id);
-    let dropped = loop {
+    let _dropping = store.reader.keyspaces.begin_drop(id);
+    loop {
         match try_drop(store, keyspace, id) {
             // A commit wrote to the keyspace before it learned of the drop.
             Err(Error::Conflict { .. }) => {}
-            done => break done,
+            done => return done,
         }
-    };
-    store.reader.keyspaces.end_drop();
-    dropped
+    }
 }
 
 fn try_drop(store: &Arc<Engine>, keyspace: &Keyspace, id: u32) -> Result<DropReport> {

@@ -209,6 +209,15 @@ struct Known {
     dropping: Option<u32>,
 }
 
+/// A drop of a keyspace that is under way.
+pub(crate) struct Dropping<'a>(&'a Keyspaces);
+
+impl Drop for Dropping<'_> {
+    fn drop(&mut self) {
+        self.0.write().dropping = None;
+    }
+}
+
 impl Known {
     fn takes_no_more(&self, id: u32) -> bool {
         self.dropping == Some(id) || self.dropped.contains_key(&id)
@@ -229,15 +238,13 @@ impl Keyspaces {
         self.write().by_name.insert(name.into(), record);
     }
 
-    /// Blocks all puts into the keyspace until [`Keyspaces::end_drop`].
-    pub(crate) fn begin_drop(&self, id: u32) {
+    /// Blocks all puts into the keyspace until what is returned is dropped: then the keyspace is dropped if `learn_dropped` was called, else
+    /// unchanged.
+    #[must_use]
+    pub(crate) fn begin_drop(&self, id: u32) -> Dropping<'_> {
         self.write().dropping = Some(id);
         self.any_dropped.store(true, Ordering::Release);
-    }
-
-    /// Ends a drop: the keyspace is dropped if `learn_dropped` was called, else unchanged.
-    pub(crate) fn end_drop(&self) {
-        self.write().dropping = None;
+        Dropping(self)
     }
 
     /// Records that a keyspace was dropped.
@@ -330,6 +337,8 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
 
     #[test]
@@ -345,6 +354,19 @@ mod tests {
             assert_eq!(Record::decode(&record.encode()), Ok(record));
         }
         assert!(Record::decode(&[1, 2, 3]).is_err());
+    }
+
+    #[test]
+    fn a_keyspace_whose_drop_panicked_takes_more() {
+        let keyspaces = Keyspaces::default();
+        keyspaces.learn("rows", Record::new(7, Retention::Latest));
+        let dropped = catch_unwind(AssertUnwindSafe(|| {
+            let _dropping = keyspaces.begin_drop(7);
+            assert!(keyspaces.check_take_more([7]).is_err());
+            panic!("while its keys are read");
+        }));
+        assert!(dropped.is_err());
+        keyspaces.check_take_more([7]).unwrap();
     }
 
     #[test]
