@@ -575,14 +575,15 @@ impl Members {
         self.words.wait(STATE, seen, patience);
     }
 
-    /// As [`Members::wait_for_change`], and at most until the next sync of something behind what ends before `next`.
-    pub fn rest(&self, seen: u64, next: Glsn, patience: Duration) {
+    /// As [`Members::wait_for_change`], and at most until the next sync of something behind what ends before `next`. Not at all if more is durable
+    /// than `durable`, which was so before this member looked: one that only reads has not taken it in.
+    pub fn rest(&self, seen: u64, next: Glsn, durable: Glsn, patience: Duration) {
         if self.may_write_words() {
-            // First: a commit that is published before is seen below, and the sync of one that is published later sees the word.
+            // First: a commit that is published before, or durable, is seen below, and the sync of one that is published later sees the word.
             self.words.words()[RESTING].store(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
         }
-        if self.next() == next {
+        if self.next() == next && self.durable_glsn() == durable {
             self.wait_for_change(seen, patience);
         }
     }

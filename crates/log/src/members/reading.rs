@@ -237,6 +237,7 @@ mod tests {
 
     use super::*;
     use crate::members::NO_BLOB;
+    use crate::members::words::End;
 
     #[test]
     fn a_reader_that_outlives_its_writers_says_again_what_it_had_said() {
@@ -271,5 +272,26 @@ mod tests {
         assert!(second.are_files_held());
         drop(held);
         assert!(!second.are_files_held());
+    }
+
+    #[test]
+    fn a_reader_does_not_rest_if_something_was_synced_since_it_looked() {
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+        let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
+        let patience = Duration::from_millis(100);
+        let writer = Members::join(&disk, &clock, store, patience).unwrap();
+        writer.begin(true, 7, 0).unwrap();
+        writer.joined();
+        let reader = Members::join_to_read(&disk, &clock, store, patience).unwrap();
+        assert!(reader.begin_to_read(8, 1).unwrap());
+        reader.joined();
+        writer.set_end(&End { next: Glsn(5), ..writer.end() });
+        let (seen, durable) = (reader.state(), reader.durable_glsn());
+        // It looks now, and finds nothing that it may read.
+        let next = reader.next();
+        writer.set_durable(&writer.end().as_durable());
+        let begun = clock.monotonic_nanos();
+        reader.rest(seen, next, durable, Duration::from_secs(20));
+        assert!(clock.monotonic_nanos() - begun < 10_000_000_000);
     }
 }

@@ -210,7 +210,7 @@ impl Membership {
         let (members, is_ending) = (Arc::clone(&self.members), Arc::clone(&self.is_ending));
         let (mut before, mut was_keeper) = (Glsn::NONE, members.is_keeper());
         let step = move |_| {
-            let seen = members.state();
+            let (seen, durable) = (members.state(), members.durable_glsn());
             if is_ending.load(Ordering::Acquire) {
                 return Next::End;
             }
@@ -232,7 +232,7 @@ impl Membership {
             } else if looked.must_retry {
                 retry_closing(&committer, &members, seen);
             } else if newest == before && !looked.is_reading {
-                members.rest(seen, newest, LOOK_IDLE);
+                members.rest(seen, newest, durable, LOOK_IDLE);
             } else {
                 members.wait_for_change(seen, LOOK);
             }
