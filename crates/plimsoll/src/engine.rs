@@ -238,6 +238,8 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
+    use plimsoll_log::glsn::Glsn;
+
     use crate::engine::open::open;
     use crate::engine::{Engine, steps};
     use crate::txn::transaction::Transaction;
@@ -285,5 +287,19 @@ mod tests {
         assert_eq!(may_be_freed(), None);
         follower.is_to_learn.store(false, Ordering::Release);
         assert!(may_be_freed().is_some());
+    }
+
+    /// It may be kept for longer by a commit of another member.
+    #[test]
+    fn no_version_is_dropped_while_it_is_not_known_for_how_long_they_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::new().memory_bytes(16 << 20).retention(Retention::Latest).background(false).shared(true);
+        let store = open(&dir.path().join("store"), options).unwrap();
+        put(&store, b"one");
+        let follower = store.space.follower.as_ref().unwrap();
+        let horizon = || crate::index::Horizon::of(&*store.catalog.horizon, 1);
+        assert_eq!(horizon(), store.visible());
+        follower.is_to_learn.store(true, Ordering::Release);
+        assert_eq!(horizon(), Glsn::NONE);
     }
 }

@@ -171,6 +171,7 @@ pub(crate) fn open_by(
     let snapshots = Arc::new(Snapshots::default());
     let keyspaces = Arc::new(Keyspaces::default());
     let sequencer = Arc::new(CommitSequencer::new(&log));
+    let is_to_learn: Arc<AtomicBool> = Arc::default();
     let horizon = Arc::new(RetentionHorizon {
         log: Arc::clone(&log),
         sequencer: Arc::clone(&sequencer),
@@ -178,6 +179,7 @@ pub(crate) fn open_by(
         snapshots: Arc::clone(&snapshots),
         keyspaces: Arc::clone(&keyspaces),
         members: members.clone(),
+        is_to_learn: Arc::clone(&is_to_learn),
         trim_wanted: AtomicU64::new(0),
         move_wanted: AtomicU64::new(0),
         moves_stopped: OnceLock::new(),
@@ -239,7 +241,7 @@ pub(crate) fn open_by(
             is_buffered: options.durability == Durability::Buffered,
             learn: OnceLock::new(),
             to_learn: Mutex::default(),
-            is_to_learn: AtomicBool::new(false),
+            is_to_learn,
         })
     });
     let committer = Committer::new(Arc::clone(&reader), sequencer, patience, options.clone(), follower.clone());

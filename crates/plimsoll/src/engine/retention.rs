@@ -1,6 +1,6 @@
 //! The garbage-collection watermark: versions that retention promises or open snapshots read must be kept.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use plimsoll_disk::clock::Clock;
@@ -25,6 +25,8 @@ pub(crate) struct RetentionHorizon {
     pub(crate) keyspaces: Arc<Keyspaces>,
     /// The other processes that read the store, if there may be any.
     pub(crate) members: Option<Arc<Members>>,
+    /// Whether commits of other processes were applied that may have changed the retention of a keyspace, and this is not known yet.
+    pub(crate) is_to_learn: Arc<AtomicBool>,
     /// Somebody asked to free the log below this GLSN.
     pub(crate) trim_wanted: AtomicU64,
     /// Values below this GLSN hold much of the log back: they are to be moved.
@@ -50,12 +52,16 @@ impl Horizon for RetentionHorizon {
         if keyspace == CURSORS {
             return self.oldest_read();
         }
+        let (oldest, visible) = (self.oldest_read(), self.sequencer.visible());
+        // In this order: a retention that was changed up to what was visible is known below, or to be learned. Acquire: the partner of the store that clears it.
+        if self.is_to_learn.load(Ordering::Acquire) {
+            return Glsn::NONE;
+        }
         let Some(record) = self.keyspaces.record(keyspace) else { return Glsn::NONE };
-        let oldest = self.oldest_read();
         match record.retention {
             Retention::Forever => Glsn::NONE,
             Retention::Latest => oldest,
-            Retention::Glsns(glsns) => oldest.min(Glsn(self.sequencer.visible().0.saturating_sub(glsns))),
+            Retention::Glsns(glsns) => oldest.min(Glsn(visible.0.saturating_sub(glsns))),
             Retention::Time(age) => {
                 let then = self.clock.wall_micros().saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
                 // If the log cannot tell (it is trimmed there), no version is dropped because of its age.

@@ -54,7 +54,7 @@ pub(crate) struct Follower {
     pub(crate) learn: OnceLock<Weak<dyn Learn>>,
     /// Which of the store's own records have changed and are to be read.
     pub(crate) to_learn: Mutex<Touched>,
-    pub(crate) is_to_learn: AtomicBool,
+    pub(crate) is_to_learn: Arc<AtomicBool>,
 }
 
 impl Follower {
