@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use plimsoll::{Db, Retention};
 use plimsoll_disk::lying::LyingDisk;
@@ -18,6 +18,42 @@ type Seen = (Level, BTreeMap<&'static str, String>);
 /// Keeps the store's events of this thread.
 #[derive(Clone, Default)]
 struct Collector(Arc<Mutex<Vec<Seen>>>);
+
+/// Of threads that keep no events. Where there is only one subscriber, `tracing` asks the thread that comes to an event first whether anybody wants
+/// it, and keeps the answer for all: a thread of another test says no.
+struct Everywhere;
+
+impl Subscriber for Everywhere {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "plimsoll"
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// The events of `work`, in this thread.
+fn collect(work: impl FnOnce()) -> Collector {
+    static IS_SET: Once = Once::new();
+    IS_SET.call_once(|| tracing::subscriber::set_global_default(Everywhere).unwrap());
+    let collector = Collector::default();
+    tracing::subscriber::with_default(collector.clone(), || {
+        tracing::callsite::rebuild_interest_cache();
+        work();
+    });
+    collector
+}
 
 struct Fields<'a>(&'a mut BTreeMap<&'static str, String>);
 
@@ -94,8 +130,7 @@ fn fill(db: &Db, name: &str, keys: std::ops::Range<u32>, value_bytes: usize) {
 }
 
 fn stores_life(world: &World) -> Collector {
-    let collector = Collector::default();
-    tracing::subscriber::with_default(collector.clone(), || {
+    collect(|| {
         let db = world.open();
         // More than the memory: pages are evicted, memtables are flushed by the writer, runs are merged.
         for round in 0..3 {
@@ -112,8 +147,7 @@ fn stores_life(world: &World) -> Collector {
         let db = world.open();
         world.work(&db);
         db.close().unwrap();
-    });
-    collector
+    })
 }
 
 #[test]
@@ -152,8 +186,7 @@ fn a_subscriber_sees_what_a_store_does() {
 fn a_subscriber_sees_a_failed_sync_once() {
     let disk = LyingDisk::new(1);
     let world = World { disk: disk.clone(), ..World::new(1) };
-    let seen = Collector::default();
-    tracing::subscriber::with_default(seen.clone(), || {
+    let seen = collect(|| {
         let db = world.open();
         let keyspace = db.keyspace("notes").unwrap();
         disk.fail_sync(1);
@@ -174,8 +207,7 @@ fn a_subscriber_sees_why_a_warm_image_is_ignored() {
     for path in world.image() {
         world.disk.corrupt(&path, 20, 4).unwrap();
     }
-    let seen = Collector::default();
-    tracing::subscriber::with_default(seen.clone(), || drop(reopen(&world)));
+    let seen = collect(|| drop(reopen(&world)));
     let ignored = seen.all("warm image ignored", Level::WARN, &["why"]);
     assert!(ignored[0]["why"].contains("warm"), "{ignored:?}");
 }
