@@ -300,6 +300,11 @@ impl Files {
         Ok(())
     }
 
+    /// As [`Files::sweep`], later: by [`Files::remove_left`]. Law: no later manifest names any of them.
+    pub(crate) fn leave(&self, names: &[String], is_named: impl Fn(u64) -> bool) {
+        lock(&self.left).extend(names.iter().filter_map(|name| run_id_of(name)).filter(|run| !is_named(*run)));
+    }
+
     fn metadata(&self) -> MutexGuard<'_, Metadata> {
         self.metadata.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -231,12 +231,14 @@ impl Core {
         // this process is stopped now, and others write files meanwhile.
         let names = self.files.names()?;
         self.fence()?;
-        if members.are_files_held() {
-            return Ok(());
-        }
         let named: BTreeSet<u64> = self.view().infos().filter_map(run_of).collect();
         let copied = self.leave_to_copies(&named);
-        self.files.sweep(&names, self.head().number, |run| named.contains(&run) || copied.contains(&run))
+        let is_named = |run: u64| named.contains(&run) || copied.contains(&run);
+        if members.are_files_held() {
+            self.files.leave(&names, is_named);
+            return Ok(());
+        }
+        self.files.sweep(&names, self.head().number, is_named)
     }
 
     /// Runs beside those that the manifest has `named` whose files are being copied here: they are removed when that is done.
@@ -262,6 +264,7 @@ mod tests {
     use crate::engine::open::open;
     use crate::engine::{Engine, steps};
     use crate::txn::transaction::Transaction;
+    use crate::types::keyspaces::Keyspace;
     use crate::types::options::Options;
 
     use super::*;
@@ -274,9 +277,13 @@ mod tests {
         Arc::clone(&store.membership.as_ref().unwrap().members)
     }
 
+    fn default(store: &Engine) -> Keyspace {
+        store.reader.keyspaces.find("default").unwrap().0
+    }
+
     fn put(store: &Arc<Engine>, key: u32) {
         let mut tx = Transaction::new(&store.committer);
-        tx.put(&store.reader.keyspaces.find("default").unwrap().0, key.to_be_bytes(), b"x").unwrap();
+        tx.put(&default(store), key.to_be_bytes(), b"x").unwrap();
         tx.commit().unwrap();
     }
 
@@ -344,6 +351,30 @@ mod tests {
         assert_eq!((files.len(), are_there()), (3, 3));
         drop((held, read));
         assert_eq!(are_there(), 0);
+    }
+
+    #[test]
+    fn what_a_new_keeper_may_not_remove_yet_it_removes_when_nobody_reads_all_files_any_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (before, next, reads) = (join(&path), join(&path), join(&path));
+        for key in 0..3 {
+            put(&before, key);
+            before.flush().unwrap();
+        }
+        let held = reads.hold_files().unwrap();
+        let (_, files, read) = reads.reader.index.files();
+        steps::compact(&before.space, &before.committer).unwrap();
+        before.close().unwrap();
+        next.reader.index.follow(&members(&next)).unwrap();
+        assert!(members(&next).is_keeper());
+        let are_there = || files.iter().filter(|file| next.options.disk.entry(file).unwrap().is_some()).count();
+        next.reader.index.remove_left();
+        assert_eq!((files.len(), are_there()), (3, 3));
+        drop((held, read));
+        next.reader.index.remove_left();
+        assert_eq!(are_there(), 0);
+        assert!(Snapshot::newest(&next).get(&default(&next), 1u32.to_be_bytes()).unwrap().is_some());
     }
 
     #[test]
