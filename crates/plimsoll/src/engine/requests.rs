@@ -114,16 +114,22 @@ pub(crate) fn serve_those_asked(members: &Members, is_ending: &AtomicBool, space
     let is_asked = |what| members.is_keeper().then(|| members.is_asked(what)).flatten();
     for what in [Asked::Compact, Asked::Trim] {
         let Some(number) = is_asked(what) else { continue };
-        let done = match what {
+        let done = take_in_all(committer).and_then(|()| match what {
             Asked::Compact => steps::compact(space, committer),
             Asked::Trim => trim::trim(space, committer, members.trim_wanted()).map(drop),
-        };
+        });
         // What a process does not finish that ends is for the next keeper.
         let has_ended = is_ending.load(Ordering::Acquire) || committer.reader.check_open().is_err();
         if !has_ended || done.is_ok() {
             members.answered(what, number, done.is_ok());
         }
     }
+}
+
+/// Takes in what the one who asks knows, which may not be durable, and makes it so.
+fn take_in_all(committer: &Committer) -> Result<()> {
+    committer.fresh_and_ordered()?;
+    committer.sequencer.wait_visible()
 }
 
 #[cfg(test)]
@@ -135,7 +141,7 @@ mod tests {
     use super::*;
     use crate::engine::open::open;
     use crate::txn::transaction::Transaction;
-    use crate::types::options::Options;
+    use crate::types::options::{Durability, Options};
 
     #[test]
     fn a_keeper_that_was_just_asked_to_trim_the_log_can_be_closed() {
@@ -165,5 +171,20 @@ mod tests {
         drop(no_commit);
         is_closed.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
         closer.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_process_whose_commits_are_not_durable_can_have_the_log_trimmed_up_to_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let options = || Options::new().memory_bytes(16 << 20).shared(true);
+        let _keeper = open(&path, options()).unwrap();
+        let other = open(&path, options().durability(Durability::Buffered)).unwrap();
+        for key in 0..3u8 {
+            let mut tx = Transaction::new(&other.committer);
+            tx.put(&other.reader.keyspaces.find("default").unwrap().0, [key], b"value").unwrap();
+            tx.commit().unwrap();
+        }
+        trim(&other, other.visible().next()).unwrap();
     }
 }
