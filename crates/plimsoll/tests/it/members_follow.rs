@@ -111,12 +111,13 @@ fn a_member_that_is_stopped_while_it_frees_the_log_keeps_nobody_from_cursors_and
         assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", one.stats().index);
         std::thread::sleep(Duration::from_millis(50));
     }
-    one.log().drop_cursor("held").unwrap();
-    assert_eq!(two.log().bounds().first, held);
     let (disk, clock): (Arc<dyn Disk>, Arc<dyn Clock>) = (Arc::new(OsDisk::new()), Arc::new(SystemClock::new()));
     let stopped = Members::join(&disk, &clock, &path, Duration::from_secs(5)).unwrap();
     stopped.begin(false, std::process::id(), clock.wall_micros()).unwrap();
     stopped.joined();
+    // Only now: the newcomer keeps all of the log, which the keeper would free otherwise.
+    one.log().drop_cursor("held").unwrap();
+    assert_eq!(two.log().bounds().first, held);
     stopped.unless_held(|removal| {
         assert!(removal.may_free_below(Glsn(50)));
         let refused = two.log().cursor("early", Glsn(2));
