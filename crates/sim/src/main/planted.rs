@@ -71,6 +71,9 @@ fn show(bug: &Planted, verdict: &Verdict) {
         }
         Verdict::FoundByTest { test } => format!("{:<16} the test {} of {}", "", test.name, test.package),
         Verdict::Missed { program } => format!("{program} NOBODY"),
+        Verdict::MissedByTest { test } => {
+            format!("{:<16} NOBODY: the test {} of {} passes with it", "", test.name, test.package)
+        }
         Verdict::Untried(why) => format!("NOT TRIED: {}", why.replace('\n', " | ")),
     };
     println!("{:<38} {told}", bug.name);

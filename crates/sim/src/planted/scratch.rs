@@ -10,6 +10,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,9 @@ const SEEDS_AT_ONCE: u64 = 10;
 
 /// Seconds that a run may take, many times the usual; a store that hangs counts as found.
 const PATIENCE: u64 = 300;
+
+/// The exit code of `timeout` where the command took too long.
+const TIMED_OUT: i32 = 124;
 
 /// The name of this project's crates in cargo's fingerprints.
 const OWN_CRATES: &str = "plimsoll";
@@ -51,6 +55,11 @@ pub enum Verdict {
     Missed {
         /// The program that the bug is in.
         program: Program,
+    },
+    /// The test that it names passes with it.
+    MissedByTest {
+        /// The test.
+        test: Test,
     },
     /// It could not be tried.
     Untried(String),
@@ -148,40 +157,34 @@ impl Scratch {
         passes.and(verdict).unwrap_or_else(Verdict::Untried)
     }
 
-    /// Whether a test fails with the bug.
+    /// Whether a test fails, or hangs, with the bug.
     fn fails(&self, test: &Test) -> Result<Verdict, String> {
-        let out = self.run_test(test)?;
-        let failed = format!("test {} ... FAILED", test.name);
-        let passed = format!("test {} ... ok", test.name);
-        match () {
-            () if out.contains(&failed) => Ok(Verdict::FoundByTest { test: test.clone() }),
-            () if out.contains(&passed) => Err(format!("the test {} passes with it", test.name)),
-            () => Err(format!("the test {} does not come to its end: {out}", test.name)),
-        }
+        let test = test.clone();
+        Ok(match self.run_test(&test)? {
+            Tested::Passes => Verdict::MissedByTest { test },
+            Tested::Fails(_) => Verdict::FoundByTest { test },
+        })
     }
 
     /// Checks that a test passes without a bug.
     fn passes(&self, test: &Test) -> Result<(), String> {
-        let out = self.run_test(test)?;
-        let passes = out.contains(&format!("test {} ... ok", test.name));
-        if passes { Ok(()) } else { Err(format!("the test {} fails without the bug, too: {out}", test.name)) }
+        match self.run_test(test)? {
+            Tested::Passes => Ok(()),
+            Tested::Fails(out) => Err(format!("the test {} fails without the bug, too: {out}", test.name)),
+        }
     }
 
-    fn run_test(&self, test: &Test) -> Result<String, String> {
-        let mut cargo = self.cargo()?;
-        cargo.args([
-            "test",
-            "--quiet",
-            "--package",
-            &test.package,
-            "--lib",
-            "--",
-            "--exact",
-            &test.name,
-            "--format=pretty",
-        ]);
-        let output = cargo.output().map_err(|error| format!("cargo test: {error}"))?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr))
+    fn run_test(&self, test: &Test) -> Result<Tested, String> {
+        let arguments = ["test", "--quiet", "--package", &test.package, "--lib"];
+        let mut build = self.cargo()?;
+        done(build.args(arguments).arg("--no-run").output(), "cargo test --no-run")?;
+        // Only the test itself is timed: a build takes as long as the machine needs.
+        let mut run = self.in_tree(Command::new("timeout"));
+        run.args(["--kill-after=10", &PATIENCE.to_string()]).arg(cargo_program()).args(arguments);
+        let output = run.args(["--", "--exact", &test.name, "--format=pretty"]).output();
+        let output = output.map_err(|error| format!("timeout cargo test: {error}"))?;
+        let out = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        Tested::of(test, output.status.code(), out)
     }
 
     /// Builds the copy once more after every bug was removed, and runs all seeds that were needed for a bug; returns the number of runs.
@@ -225,13 +228,17 @@ impl Scratch {
     /// A call of cargo in the copy that compiles the sources as they are now.
     fn cargo(&self) -> Result<Command, String> {
         self.forget_what_is_fresh().map_err(|error| format!("{}: {error}", self.target.display()))?;
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        Ok(self.in_tree(Command::new(cargo_program())))
+    }
+
+    /// The settings of all calls of cargo.
+    fn in_tree(&self, mut cargo: Command) -> Command {
         cargo.current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.target).env("CARGO_INCREMENTAL", "1");
         // Plain settings: flags of the outer build would rebuild everything. Line numbers are not needed here.
         cargo.env_remove("RUSTFLAGS").env("CARGO_PROFILE_DEV_DEBUG", "0");
         // Names of private functions contain a number that changes from build to build; without names the same sources give the same bytes.
         cargo.env("CARGO_PROFILE_DEV_STRIP", "symbols");
-        Ok(cargo)
+        cargo
     }
 
     /// Makes cargo recompile every crate of this project, and removes the output of the last build.
@@ -299,6 +306,30 @@ impl Scratch {
     }
 }
 
+/// What became of a test.
+#[derive(Debug, PartialEq, Eq)]
+enum Tested {
+    Passes,
+    /// Or it hangs; with its output.
+    Fails(String),
+}
+
+impl Tested {
+    fn of(test: &Test, code: Option<i32>, out: String) -> Result<Self, String> {
+        match () {
+            () if code == Some(TIMED_OUT) || out.contains(&format!("test {} ... FAILED", test.name)) => {
+                Ok(Self::Fails(out))
+            }
+            () if out.contains(&format!("test {} ... ok", test.name)) => Ok(Self::Passes),
+            () => Err(format!("the test {} does not come to its end: {out}", test.name)),
+        }
+    }
+}
+
+fn cargo_program() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
 /// The number of runs that an output reports.
 fn runs_of(out: &str) -> Option<u64> {
     out.lines().find_map(|line| line.split_once(" runs, ")?.0.parse().ok())
@@ -338,6 +369,16 @@ mod tests {
         assert_eq!(programs.add(Program(2), "a"), Ok(()));
         assert!(programs.add(Program(2), "b").unwrap_err().ends_with("the same bytes as what was built with a"));
         assert!(programs.add(Program(1), "c").is_err());
+    }
+
+    #[test]
+    fn a_test_that_passes_has_missed_its_bug_and_one_that_hangs_has_found_it() {
+        let test = Test::in_line("Found by the test plimsoll index::a").unwrap();
+        let said = |code, how: &str| Tested::of(&test, Some(code), format!("test index::a ... {how}"));
+        assert_eq!(said(0, "ok"), Ok(Tested::Passes));
+        assert!(matches!(said(101, "FAILED"), Ok(Tested::Fails(_))));
+        assert!(matches!(said(TIMED_OUT, ""), Ok(Tested::Fails(_))));
+        assert!(said(101, "").is_err());
     }
 
     #[test]
