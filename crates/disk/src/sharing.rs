@@ -35,4 +35,8 @@ pub trait SharedWords: Send + Sync + Debug {
 
     /// Wakes up to `most` that sleep at a word.
     fn wake(&self, at: usize, most: u32);
+
+    /// Called between two stores to words that are published together: a place to kill a process at.
+    #[cfg(any(test, feature = "testing"))]
+    fn between_stores(&self) {}
 }

@@ -55,6 +55,7 @@ const MINIMISE_RUNS: usize = 2000;
   plimsoll-sim --hours 2 --seed 1000               a soak: seed after seed from 1000 on
   plimsoll-sim --mode members --seeds 1000         several processes on one store, killed, stopped, coming and going
   plimsoll-sim kill-every --every 7                one of them killed at every 7th of its operations
+  plimsoll-sim workers --points                    real ones, each killed at a point of what it does
   plimsoll-sim planted                             checks that the simulation finds planted bugs
   plimsoll-sim stress --minutes 60 --svg memory.svg"
 )]

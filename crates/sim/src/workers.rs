@@ -5,14 +5,20 @@
 //! it sums up all accounts in a snapshot. The parent starts, kills (SIGKILL), stops (SIGSTOP) and continues workers at random moments, and
 //! checks what each one finds when it starts: every transfer that was acknowledged to the one before it is there. In the end it opens the store
 //! alone: no acknowledged transfer is lost, the sum is right, and no byte on the disk is wrong.
+//!
+//! Or each worker kills itself at a point that is chosen for it ([`deaths`]), one of those that workers have crossed before ([`points`]), and each verifies
+//! the store when it has opened it.
 
 pub mod child;
+pub mod deaths;
 pub mod lister;
+mod mortal;
+pub mod points;
 pub mod surroundings;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -20,6 +26,7 @@ use std::time::Duration;
 
 use plimsoll::{Db, Options};
 use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::thread::spawn;
 use rustix::process::{Pid, Signal, kill_process};
@@ -28,7 +35,10 @@ use crate::failure::{Failure, Outcome, ensure};
 use crate::lists::check::{Checked, check};
 use crate::lists::history::{Transaction, read_lines};
 use crate::workers::child::{ACCOUNTS, OPENING_BALANCE, count_of, sum};
+use crate::workers::deaths::{Deaths, Planned, told_of_points};
 use crate::workers::lister::lists_in;
+use crate::workers::mortal::MortalDisk;
+use crate::workers::points::{Doing, Fate};
 use crate::workers::surroundings::Surroundings;
 
 /// What the workers do.
@@ -60,7 +70,9 @@ pub struct Workers {
     pub life: Duration,
     /// How long a worker is stopped at most.
     pub stop: Duration,
-    /// Seed of the times of kills and stops.
+    /// Workers kill themselves, at points that are chosen by how many were killed at each before; none is stopped.
+    pub at_points: Option<Deaths>,
+    /// Seed of the times of kills and stops, or of the points.
     pub seed: u64,
 }
 
@@ -80,6 +92,8 @@ pub struct Report {
     pub stalls_millis: (u64, u64),
     /// With [`Work::Lists`]: the history that was checked.
     pub checked: Checked,
+    /// If they kill themselves at points: at which, those of before included.
+    pub deaths: Deaths,
 }
 
 /// Becomes true when the input of this process is closed.
@@ -96,6 +110,29 @@ pub(crate) fn listen_for_the_end() -> Result<Arc<AtomicBool>, String> {
 /// How workers and the parent open the store.
 pub(crate) fn options() -> Options {
     Options::new().memory_bytes(16 << 20).memtable_bytes(256 << 10).segment_bytes(1 << 20)
+}
+
+/// Opens the store as one of several processes. One that has a fate goes to it from here on, and verifies the store first.
+fn open_among_others(store: &Path, fate: Option<&Arc<Fate>>) -> Result<Db, String> {
+    let told = |error: plimsoll::Error| format!("open: {error} [{error:?}]");
+    let options = options().shared(true);
+    let Some(fate) = fate else { return Db::open(store, options).map_err(told) };
+    // So that also one that lives for a few commits begins a segment, flushes, merges, and frees the log.
+    let options = options.memtable_bytes(64 << 10).segment_bytes(64 << 10);
+    let disk = MortalDisk::new(Arc::new(OsDisk::new()), Arc::clone(fate));
+    let db = Db::open(store, options.world(Arc::new(disk), Arc::new(SystemClock::new()))).map_err(told)?;
+    fate.does(Doing::Verifying);
+    let report = db.verify(&mut |_| {}).map_err(|error| format!("verify: {error} [{error:?}]"))?;
+    fate.does(Doing::Working);
+    if report.problems.is_empty() { Ok(db) } else { Err(format!("verify: {:?}", report.problems)) }
+}
+
+/// Closes the store in order.
+fn leave(db: Db, fate: Option<&Arc<Fate>>) -> Result<(), String> {
+    if let Some(fate) = fate {
+        fate.does(Doing::Leaving);
+    }
+    db.close().map_err(|error| format!("close: {error}"))
 }
 
 fn failed(what: &str) -> impl Fn(plimsoll::Error) -> Failure + '_ {
@@ -119,6 +156,12 @@ pub(crate) struct Told {
     gaps_millis: Vec<u64>,
     /// Acknowledgements.
     times: u64,
+    /// Points that it crossed.
+    points: Vec<String>,
+    /// The one at which it killed itself.
+    end: Option<String>,
+    /// When it last became the keeper: by the parent's clock.
+    keeps_nanos: Option<u64>,
     /// Other lines.
     others: Vec<String>,
 }
@@ -138,12 +181,16 @@ impl Running {
         number: u64,
         work: Work,
         surroundings: Surroundings,
+        end: Option<&Planned>,
         clock: &Arc<SystemClock>,
     ) -> Outcome<Self> {
         let mut command = surroundings.command(program, number);
         command.args(["workers", "--worker", &number.to_string(), "--dir"]).arg(store);
         if work == Work::Lists {
             command.arg("--lists");
+        }
+        if let Some(Planned { nth, group, enough }) = end {
+            command.args(["--points", "--nth", &nth.to_string(), "--group", group, "--enough"]).arg(enough);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(of_worker)?;
@@ -166,6 +213,10 @@ impl Running {
                             told.gaps_millis.push(gap);
                         }
                         told.times += 1;
+                    }
+                    Some(("sees" | "dies" | "keeps", _)) => {
+                        told_of_points(&mut told, &line, now);
+                        continue;
                     }
                     _ => told.others.push(line),
                 }
@@ -201,12 +252,18 @@ impl Running {
         } else {
             drop(self.child.stdin.take());
         }
+        let (status, complaints, told) = self.ended()?;
+        let is_right = by_itself.is_none() && (kills || status.success());
+        ensure(is_right, || format!("a worker ended by itself ({status}): {complaints}"))?;
+        Ok(told)
+    }
+
+    /// Waits until it has ended; returns how, what it complained of, and what it told.
+    fn ended(mut self) -> Outcome<(ExitStatus, String, Told)> {
         let status = self.child.wait().map_err(of_worker)?;
         self.lines.join().map_err(|_| of_worker("a thread panicked"))?;
         let complaints = self.complaints.join().map_err(|_| of_worker("a thread panicked"))?;
-        let is_right = by_itself.is_none() && (kills || status.success());
-        ensure(is_right, || format!("a worker ended by itself ({status}): {complaints}"))?;
-        Ok(std::mem::take(&mut *self.told.lock().unwrap_or_else(PoisonError::into_inner)))
+        Ok((status, complaints, std::mem::take(&mut *self.told.lock().unwrap_or_else(PoisonError::into_inner))))
     }
 
     /// Ends it after its disk is gone, of which it may have died; returns what it told.
@@ -225,19 +282,30 @@ impl Workers {
     /// # Errors
     /// Something acknowledged is lost, a sum is wrong, a worker fails, or the store is damaged.
     pub fn run(&self) -> Outcome<Report> {
-        let clock = Arc::new(SystemClock::new());
-        let store = self.dir.join("store");
-        let mut random = Random::new(self.seed);
-        let mut report = Report::default();
-        let mut gaps = Vec::new();
-        // What was acknowledged to each worker, over all of its lives.
-        let mut acknowledged = vec![0; self.workers as usize];
-        let start = |number: usize| {
-            let program = &self.programs[number % self.programs.len()];
-            Running::start(program, &store, number as u64, self.work, self.surroundings, &clock)
-        };
-        let mut history = Vec::new();
         self.surroundings.prepare(&self.dir)?;
+        let mut judge = Judge::new(self.workers);
+        match &self.at_points {
+            Some(before) => self.kill_at_points(before, &mut judge)?,
+            None => self.kill_at_moments(&mut judge)?,
+        }
+        judge.judge(&self.store(), self.work)
+    }
+
+    fn store(&self) -> PathBuf {
+        self.dir.join("store")
+    }
+
+    /// Starts a worker.
+    fn start(&self, number: usize, end: Option<&Planned>, clock: &Arc<SystemClock>) -> Outcome<Running> {
+        let program = &self.programs[number % self.programs.len()];
+        Running::start(program, &self.store(), number as u64, self.work, self.surroundings, end, clock)
+    }
+
+    /// Kills and stops workers at random moments.
+    fn kill_at_moments(&self, judge: &mut Judge) -> Outcome {
+        let clock = Arc::new(SystemClock::new());
+        let mut random = Random::new(self.seed);
+        let start = |number| self.start(number, None, &clock);
         let mut running: Vec<Running> = (0..self.workers as usize).map(start).collect::<Outcome<_>>()?;
         let pause = self.life / u32::try_from(self.workers.max(1)).unwrap_or(1);
         while clock.monotonic_nanos() < self.time.as_nanos() as u64 {
@@ -248,56 +316,79 @@ impl Workers {
                 running[number].signal(Signal::STOP)?;
                 clock.sleep(self.stop.mul_f64(random.below(1000) as f64 / 1000.0));
                 running[number].signal(Signal::CONT)?;
-                report.stops += 1;
+                judge.report.stops += 1;
                 // These are no measurements of the others.
                 running.iter().for_each(|worker| worker.told().times = 0);
                 continue;
             }
             let kills = random.chance(0.8);
             let worker = running.swap_remove(number);
-            self.take(worker, kills, &mut acknowledged[number], &mut gaps, &mut history, &mut report)?;
+            judge.hear(number, worker.end(kills)?, kills)?;
             running.push(start(number)?);
             let last = running.len() - 1;
             running.swap(number, last);
         }
         for (number, worker) in running.into_iter().enumerate() {
             let kills = random.chance(0.5);
-            self.take(worker, kills, &mut acknowledged[number], &mut gaps, &mut history, &mut report)?;
+            judge.hear(number, worker.end(kills)?, kills)?;
         }
-        gaps.sort_unstable();
-        let at = |part: usize| gaps.get((gaps.len() * part / 100).min(gaps.len().saturating_sub(1))).copied();
-        report.stalls_millis = (gaps.last().copied().unwrap_or(0), at(99).unwrap_or(0));
-        match self.work {
-            Work::Bank => look(&store, &acknowledged).map(drop)?,
-            Work::Lists => report.checked = look_at_lists(&store, &history)?,
+        Ok(())
+    }
+}
+
+/// Collects what workers have told, and compares it.
+#[derive(Debug)]
+struct Judge {
+    /// What was acknowledged to each worker, over all of its lives.
+    acknowledged: Vec<u64>,
+    gaps: Vec<u64>,
+    history: Vec<Transaction>,
+    report: Report,
+}
+
+impl Judge {
+    fn new(workers: u64) -> Self {
+        Self {
+            acknowledged: vec![0; workers as usize],
+            gaps: Vec::new(),
+            history: Vec::new(),
+            report: Report::default(),
         }
-        Ok(report)
     }
 
-    /// Ends a worker, and checks what it found and did.
-    fn take(
-        &self,
-        worker: Running,
-        kills: bool,
-        before: &mut u64,
-        gaps: &mut Vec<u64>,
-        history: &mut Vec<Transaction>,
-        report: &mut Report,
-    ) -> Outcome {
-        let told = worker.end(kills)?;
-        history.extend(read_lines(told.others.iter().map(String::as_str))?);
-        *if kills { &mut report.kills } else { &mut report.ends } += 1;
+    /// Checks what a worker found and did that has ended.
+    fn hear(&mut self, number: usize, told: Told, was_killed: bool) -> Outcome {
+        self.history.extend(read_lines(told.others.iter().map(String::as_str))?);
+        *if was_killed { &mut self.report.kills } else { &mut self.report.ends } += 1;
+        let before = &mut self.acknowledged[number];
         if let Some(found) = told.found {
             ensure((*before..=*before + 1).contains(&found), || {
                 format!("a worker found its count at {found}, {before} was acknowledged")
             })?;
             *before = (*before).max(found);
         }
-        report.acknowledged += told.acknowledged.saturating_sub(*before);
+        self.report.acknowledged += told.acknowledged.saturating_sub(*before);
         *before = (*before).max(told.acknowledged);
-        gaps.extend(told.gaps_millis);
+        self.gaps.extend(told.gaps_millis);
         Ok(())
     }
+
+    /// Compares it with the store, after all have ended.
+    fn judge(mut self, store: &Path, work: Work) -> Outcome<Report> {
+        self.report.stalls_millis = longest_and_99th(&mut self.gaps);
+        match work {
+            Work::Bank => look(store, &self.acknowledged).map(drop)?,
+            Work::Lists => self.report.checked = look_at_lists(store, &self.history)?,
+        }
+        Ok(self.report)
+    }
+}
+
+/// The longest and the 99th of a hundred.
+fn longest_and_99th(times: &mut [u64]) -> (u64, u64) {
+    times.sort_unstable();
+    let at = times.get((times.len() * 99 / 100).min(times.len().saturating_sub(1))).copied();
+    (times.last().copied().unwrap_or(0), at.unwrap_or(0))
 }
 
 /// Opens the store alone and checks it; returns the count of each worker.

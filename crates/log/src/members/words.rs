@@ -239,13 +239,15 @@ impl<const N: usize> Published<N> {
     }
 
     /// Law: the caller holds the lock under which these words are written.
-    pub(super) fn write(self, words: &dyn SharedWords, new: [u64; N]) {
-        let words = words.words();
+    pub(super) fn write(self, shared: &dyn SharedWords, new: [u64; N]) {
+        let words = shared.words();
         let version = words[self.at].load(Ordering::Relaxed) + 1;
         // Pairs with the fence in `read`.
         fence(Ordering::Release);
         for (word, value) in words[self.copy_at(version)..].iter().zip(new) {
             word.store(value, Ordering::Relaxed);
+            #[cfg(feature = "testing")]
+            shared.between_stores();
         }
         words[self.at].store(version, Ordering::Release);
     }

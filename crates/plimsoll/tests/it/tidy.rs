@@ -133,8 +133,10 @@ fn the_clock_is_handed_down() {
 }
 
 /// Test hooks: files, and how the lines of the hooks begin.
-const HOOKS: [(&str, &[&str]); 5] = [
+const HOOKS: [(&str, &[&str]); 7] = [
     ("disk/src/lib.rs", &["pub mod lying;"]),
+    ("disk/src/sharing.rs", &["fn between_stores("]),
+    ("log/src/members/words.rs", &["shared.between_stores();"]),
     ("memory/src/budget.rs", &["pub fn fail_after("]),
     ("plimsoll/src/lib.rs", &["pub mod borders;", "pub mod fuzz;", "pub use types::options::Sizes;"]),
     ("plimsoll/src/api/db.rs", &["pub fn drop_caches(", "pub fn drop_pages(", "pub fn step(", "pub fn step_from("]),

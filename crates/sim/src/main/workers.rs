@@ -1,9 +1,12 @@
 //! `plimsoll-sim workers`: several processes on one store, killed, stopped and started again.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use plimsoll_sim::workers::deaths::{Deaths, read_plan};
+use plimsoll_sim::workers::points::Fate;
 use plimsoll_sim::workers::surroundings::Surroundings;
 use plimsoll_sim::workers::{Report, Work, Workers, child, lister};
 
@@ -20,7 +23,14 @@ pub(crate) struct WorkersArguments {
     /// Duration in seconds.
     #[arg(long, default_value_t = 30.0)]
     seconds: f64,
-    /// Average lifetime of a process in milliseconds.
+    /// A process is killed at a point of what it does rather than at a moment: in one of its calls of the disk or of locks, at a look at shared words, or
+    /// between two stores to them. Each verifies the store when it has opened it. Prints how many were killed at each point.
+    #[arg(long, conflicts_with = "namespaces")]
+    points: bool,
+    /// With --points: a file with the number of processes killed at each point, to which this run adds; the next run seeks the others.
+    #[arg(long, requires = "points")]
+    tally: Option<PathBuf>,
+    /// Average lifetime of a process in milliseconds; with --points: of one that does not come to its point.
     #[arg(long, default_value_t = 1000)]
     life_millis: u64,
     /// The longest time for which a process is stopped, in milliseconds.
@@ -45,15 +55,31 @@ pub(crate) struct WorkersArguments {
     /// Is a worker.
     #[arg(long, hide = true, requires = "dir")]
     worker: Option<u64>,
+    /// A worker with --points: at which crossing of a point it is killed.
+    #[arg(long, hide = true, default_value_t = 1)]
+    nth: u64,
+    /// Only points whose names begin so count.
+    #[arg(long, hide = true, default_value = "")]
+    group: String,
+    /// A file with the names of points that do not count.
+    #[arg(long, hide = true)]
+    enough: Option<PathBuf>,
 }
 
 /// Runs it; whether all went well.
 #[allow(clippy::disallowed_methods, reason = "a folder of the command's own")]
 pub(crate) fn run(arguments: &WorkersArguments) -> Result<bool, String> {
     if let (Some(worker), Some(store)) = (arguments.worker, &arguments.dir) {
+        let fate = match arguments.points {
+            true => {
+                let WorkersArguments { nth, group, enough, .. } = arguments;
+                Some(Arc::new(Fate::new(read_plan(*nth, group.clone(), enough.as_deref())?)))
+            }
+            false => None,
+        };
         return match arguments.lists {
-            true => lister::live(store, worker),
-            false => child::live(store, worker),
+            true => lister::live(store, worker, fate.as_ref()),
+            false => child::live(store, worker, fate.as_ref()),
         }
         .map(|()| true);
     }
@@ -79,10 +105,21 @@ pub(crate) fn run(arguments: &WorkersArguments) -> Result<bool, String> {
         time: Duration::from_secs_f64(arguments.seconds.max(0.0)),
         life: Duration::from_millis(arguments.life_millis.max(1)),
         stop: Duration::from_millis(arguments.stop_millis),
+        at_points: match (arguments.points, &arguments.tally) {
+            (false, _) => None,
+            (true, None) => Some(Deaths::default()),
+            (true, Some(tally)) => Some(Deaths::read(tally)?),
+        },
         seed: arguments.seed,
     };
     match workers.run() {
         Ok(report) => {
+            if workers.at_points.is_some() {
+                print_deaths(&report.deaths);
+            }
+            if let Some(tally) = &arguments.tally {
+                report.deaths.write(tally)?;
+            }
             print(&report, workers.work);
             std::fs::remove_dir_all(&dir).map_err(told)?;
             Ok(true)
@@ -112,4 +149,15 @@ fn print(report: &Report, work: Work) {
             );
         }
     }
+}
+
+/// Prints each point with the number of workers that were killed there.
+fn print_deaths(deaths: &Deaths) {
+    deaths.points.iter().for_each(|(point, kills)| println!("{kills:>6} {point}"));
+    let reached = deaths.points.values().filter(|kills| **kills > 0).count();
+    let (keepers, longest, most) = deaths.keepers_millis;
+    println!(
+        "workers were killed at {reached} of {} points; {keepers} times a keeper was, and the next one came within {most} ms (99 of 100), {longest} at most",
+        deaths.points.len()
+    );
 }

@@ -55,7 +55,7 @@ pub fn cut_members(
             make_way(&mut device, life)?;
             counts.fill(0);
         }
-        let start = |number| Running::start(program, &store, number, Work::Bank, Surroundings::Equal, &clock);
+        let start = |number| Running::start(program, &store, number, Work::Bank, Surroundings::Equal, None, &clock);
         let running = (0..workers).map(start).collect::<Outcome<Vec<_>>>().map_err(told)?;
         clock.sleep(Duration::from_millis(random.below(LIFE_MILLIS)));
         device.cut(random.below(3) == 0).map_err(told)?;

@@ -4,6 +4,7 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use plimsoll::{Db, Error, Keyspace, Result, Snapshot};
@@ -11,7 +12,8 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::random::Random;
 
 use crate::content::Content;
-use crate::workers::{listen_for_the_end, options};
+use crate::workers::points::Fate;
+use crate::workers::{leave, listen_for_the_end, open_among_others};
 
 /// Accounts, and what is in each at first.
 pub(crate) const ACCOUNTS: u64 = 40;
@@ -57,11 +59,11 @@ fn beside(worker: u64, count: u64) -> Content {
 ///
 /// # Errors
 /// Any error of the store, and an answer that is wrong.
-pub fn live(store: &Path, worker: u64) -> std::result::Result<(), String> {
+pub fn live(store: &Path, worker: u64, fate: Option<&Arc<Fate>>) -> std::result::Result<(), String> {
     let over = listen_for_the_end()?;
-    let db = Db::open(store, options().shared(true)).map_err(|error| format!("open: {error} [{error:?}]"))?;
+    let db = open_among_others(store, fate)?;
     work(&db, worker, &over).map_err(|error| format!("{error} [{error:?}]"))??;
-    db.close().map_err(|error| format!("close: {error}"))
+    leave(db, fate)
 }
 
 fn work(db: &Db, worker: u64, over: &AtomicBool) -> Result<std::result::Result<(), String>> {

@@ -12,7 +12,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::lists::check::Lists;
 use crate::lists::history::{ListName, Seen, Step, line_of_begin, line_of_end};
-use crate::workers::{listen_for_the_end, options};
+use crate::workers::points::Fate;
+use crate::workers::{leave, listen_for_the_end, open_among_others};
 
 /// Lists that are appended to at a time: few, so that transactions meet.
 const SLOTS: u64 = 6;
@@ -60,10 +61,9 @@ pub fn lists_in(db: &Db) -> Result<Lists> {
 ///
 /// # Errors
 /// Any error of the store but a conflict, and one that says that another process holds it up.
-pub fn live(store: &Path, number: u64) -> std::result::Result<(), String> {
+pub fn live(store: &Path, number: u64, fate: Option<&Arc<Fate>>) -> std::result::Result<(), String> {
     let over = listen_for_the_end()?;
-    let db = Db::open(store, options().shared(true)).map_err(|error| format!("open: {error} [{error:?}]"))?;
-    let db = Arc::new(db);
+    let db = Arc::new(open_among_others(store, fate)?);
     let failed: Arc<Mutex<Option<String>>> = Arc::default();
     let threads: Vec<_> = (0..THREADS)
         .map(|thread| {
@@ -82,7 +82,7 @@ pub fn live(store: &Path, number: u64) -> std::result::Result<(), String> {
     if let Some(error) = failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
         return Err(error);
     }
-    Arc::into_inner(db).map_or(Ok(()), Db::close).map_err(|error| format!("close: {error}"))
+    Arc::into_inner(db).map_or(Ok(()), |db| leave(db, fate))
 }
 
 /// One thread.

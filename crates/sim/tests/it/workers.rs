@@ -4,10 +4,15 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use plimsoll_sim::workers::deaths::Deaths;
 use plimsoll_sim::workers::surroundings::Surroundings;
 use plimsoll_sim::workers::{Report, Work, Workers};
 
 fn run(work: Work, surroundings: Surroundings, seconds: u64) -> Report {
+    run_with(work, surroundings, seconds, false)
+}
+
+fn run_with(work: Work, surroundings: Surroundings, seconds: u64, at_points: bool) -> Report {
     let dir = tempfile::tempdir().unwrap();
     // For the other users: it is made for this one only.
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -18,8 +23,9 @@ fn run(work: Work, surroundings: Surroundings, seconds: u64) -> Report {
         dir: dir.path().to_owned(),
         workers: 4,
         time: Duration::from_secs(seconds),
-        life: Duration::from_millis(600),
+        life: Duration::from_millis(if at_points { 150 } else { 600 }),
         stop: Duration::from_secs(1),
+        at_points: at_points.then(Deaths::default),
         seed: 1,
     };
     workers.run().unwrap()
@@ -49,4 +55,16 @@ fn what_members_see_of_each_other_is_strictly_serializable_while_they_are_killed
     let checked = report.checked;
     assert!(report.kills >= 4, "{report:?}");
     assert!(checked.committed > 0 && checked.refused > 0 && checked.values > 0, "{report:?}");
+}
+
+#[test]
+fn nothing_is_lost_at_whatever_point_members_are_killed() {
+    for work in [Work::Bank, Work::Lists] {
+        let report = run_with(work, Surroundings::Equal, 4, true);
+        let reached = report.deaths.points.values().filter(|kills| **kills > 0).count();
+        // All of them told where they died.
+        assert_eq!(report.deaths.points.values().sum::<u64>(), report.kills, "{report:?}");
+        assert!(report.kills >= 10 && reached >= 10, "{report:?}");
+        assert!(report.acknowledged > 0 || report.checked.committed > 0, "{report:?}");
+    }
 }

@@ -1,0 +1,277 @@
+//! Workers that are killed at points of what they do, rather than at moments.
+//!
+//! A worker tells of each point that it crosses, and of the one at which it kills itself, by SIGKILL. It does so at its n-th crossing of a point at which not
+//! enough workers were killed yet; what is enough differs from worker to worker, so that some seek the points at which nobody was killed, and others are
+//! killed anywhere. One that does not come to its end in its time leaves in order, on which it may come to it yet.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::random::Random;
+use rustix::process::Signal;
+
+use crate::failure::{Failure, Outcome, ensure};
+use crate::workers::points::{End, group_of};
+use crate::workers::{Judge, Running, Told, Workers, longest_and_99th, of_worker};
+
+/// Pause between two looks at the workers.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Seconds after which a worker that is to leave counts as hung.
+const PATIENCE: u64 = 60;
+
+/// The last deaths that a failure names.
+const LAST: usize = 12;
+
+/// Where workers were killed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deaths {
+    /// All points that any worker has crossed, by name, and how many were killed at each.
+    pub points: BTreeMap<String, u64>,
+    /// Times from the death of a keeper to the next one, in milliseconds: how many, the longest and the 99th of a hundred.
+    pub keepers_millis: (u64, u64, u64),
+}
+
+/// Where a worker is to be killed.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    /// At which crossing.
+    pub(crate) nth: u64,
+    /// Of a point of this group.
+    pub(crate) group: String,
+    /// A file with the names of the points at which it is not to be.
+    pub(crate) enough: PathBuf,
+}
+
+impl Planned {
+    /// Chooses the end of a worker.
+    fn choose(deaths: &Deaths, random: &mut Random, dir: &Path, number: usize) -> Outcome<Self> {
+        let kills = [1, 1, 1, 2, 8, u64::MAX][random.below(6) as usize];
+        // Points at which hardly any was killed are crossed seldom: at once. Others early and late.
+        let most = if kills <= 2 { 1 } else { [1, 8, 64][random.below(3) as usize] };
+        let wanted: Vec<&str> = deaths.points_killed(|killed| killed < kills).collect();
+        // Of a group with many such points rather.
+        let group = match random.below(wanted.len() as u64 + 1) as usize {
+            number if number < wanted.len() => group_of(wanted[number]).to_owned(),
+            _ => String::new(),
+        };
+        let enough = dir.join(format!("enough-{number}"));
+        write_names(&enough, deaths.points_killed(|killed| killed >= kills))?;
+        // Some leave in order: they tell of points that nobody else comes to.
+        let is_killed = !deaths.points.is_empty() && random.chance(0.9);
+        Ok(Self { nth: if is_killed { 1 + random.below(most) } else { u64::MAX }, group, enough })
+    }
+}
+
+impl Deaths {
+    /// Reads what earlier runs have written with [`Deaths::write`]; nothing if the file is not there.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not such a file.
+    #[allow(clippy::disallowed_methods, reason = "no file of a store")]
+    pub fn read(path: &Path) -> Result<Self, String> {
+        if !path.exists() {
+            return Ok(Self::default());
+        }
+        let told = |why: &str| format!("{}: {why}", path.display());
+        let text = std::fs::read_to_string(path).map_err(|error| told(&error.to_string()))?;
+        let line = |line: &str| {
+            let (kills, point) = line.split_once(' ')?;
+            Some((point.to_owned(), kills.parse().ok()?))
+        };
+        let points = text.lines().map(|text| line(text).ok_or_else(|| told(text)));
+        Ok(Self { points: points.collect::<Result<_, _>>()?, ..Self::default() })
+    }
+
+    /// Writes how many were killed at each point.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    #[allow(clippy::disallowed_methods, reason = "no file of a store")]
+    pub fn write(&self, path: &Path) -> Result<(), String> {
+        let lines: String = self.points.iter().map(|(point, kills)| format!("{kills} {point}\n")).collect();
+        std::fs::write(path, lines).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    fn points_killed(&self, is_wanted: impl Fn(u64) -> bool) -> impl Iterator<Item = &str> {
+        self.points.iter().filter(move |(_, killed)| is_wanted(**killed)).map(|(name, _)| name.as_str())
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "no file of a store")]
+fn write_names<'n>(path: &Path, names: impl Iterator<Item = &'n str>) -> Outcome {
+    let names: Vec<&str> = names.collect();
+    std::fs::write(path, names.join("\n")).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+}
+
+/// Reads what was planned for this process.
+///
+/// # Errors
+/// The file cannot be read.
+#[allow(clippy::disallowed_methods, reason = "no file of a store")]
+pub fn read_plan(nth: u64, group: String, enough: Option<&Path>) -> Result<End, String> {
+    let Some(path) = enough else { return Ok(End { nth, group, enough: BTreeSet::new() }) };
+    let names = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(End { nth, group, enough: names.lines().map(str::to_owned).collect() })
+}
+
+/// Takes in a line that tells of points.
+pub(super) fn told_of_points(told: &mut Told, line: &str, now: u64) {
+    match line.split_once(' ') {
+        Some(("sees", point)) => told.points.push(point.to_owned()),
+        Some(("dies", point)) => told.end = Some(point.to_owned()),
+        _ => told.keeps_nanos = Some(now),
+    }
+}
+
+/// A worker, and until when it lives.
+struct Life {
+    running: Running,
+    /// When it is told to leave.
+    leaves_nanos: u64,
+    was_told: bool,
+}
+
+/// Keepers that were killed.
+#[derive(Default)]
+struct Keepers {
+    /// When the last one was, if none has come after it.
+    died_nanos: Option<u64>,
+    gaps_millis: Vec<u64>,
+}
+
+impl Keepers {
+    /// A worker is the keeper since a time.
+    fn came(&mut self, nanos: u64) {
+        if let Some(died) = self.died_nanos.filter(|died| *died <= nanos) {
+            self.gaps_millis.push((nanos - died) / 1_000_000);
+            self.died_nanos = None;
+        }
+    }
+}
+
+impl Workers {
+    /// Starts workers until the time is over, each to be killed at a point.
+    pub(super) fn kill_at_points(&self, before: &Deaths, judge: &mut Judge) -> Outcome {
+        judge.report.deaths.points.clone_from(&before.points);
+        let clock = Arc::new(SystemClock::new());
+        let mut random = Random::new(self.seed);
+        let (mut keepers, mut last, mut keeper) = (Keepers::default(), VecDeque::new(), None);
+        let mut lives: Vec<Option<Life>> = (0..self.workers).map(|_| None).collect();
+        loop {
+            let now = clock.monotonic_nanos();
+            let is_over = now >= self.time.as_nanos() as u64;
+            for (number, place) in lives.iter_mut().enumerate() {
+                if let Some(life) = place {
+                    if let Some(nanos) = life.running.told().keeps_nanos.take() {
+                        keepers.came(nanos);
+                        keeper = Some(number);
+                    }
+                    if !life.has_ended(now, is_over)? {
+                        continue;
+                    }
+                }
+                if let Some(life) = place.take() {
+                    let end = judge.hear_of(number, life).map_err(|failure| with_last(failure, &last))?;
+                    if keeper == Some(number) {
+                        keeper = None;
+                        keepers.died_nanos = end.is_some().then_some(now);
+                    }
+                    if let Some(end) = end {
+                        last.push_back(format!("worker {number}: {end}"));
+                        last.drain(..last.len().saturating_sub(LAST));
+                    }
+                }
+                if !is_over {
+                    let end = Planned::choose(&judge.report.deaths, &mut random, &self.dir, number)?;
+                    let running = self.start(number, Some(&end), &clock)?;
+                    // One that is to be killed when it leaves need not work for long.
+                    let part = if end.group.starts_with("leaving") { 4 } else { 1 };
+                    let life_nanos = random.below(2 * self.life.as_nanos() as u64 / part);
+                    *place = Some(Life { running, leaves_nanos: now + life_nanos, was_told: false });
+                }
+            }
+            if is_over && lives.iter().all(Option::is_none) {
+                break;
+            }
+            clock.sleep(LOOK);
+        }
+        let (longest, most) = longest_and_99th(&mut keepers.gaps_millis);
+        judge.report.deaths.keepers_millis = (keepers.gaps_millis.len() as u64, longest, most);
+        Ok(())
+    }
+}
+
+fn with_last(failure: Failure, last: &VecDeque<String>) -> Failure {
+    let last: Vec<&str> = last.iter().map(String::as_str).collect();
+    Failure { message: format!("{}; the last that were killed: {}", failure.message, last.join("; ")), ..failure }
+}
+
+impl Life {
+    /// Whether it has ended; one whose time is over is told to leave.
+    fn has_ended(&mut self, now: u64, is_over: bool) -> Outcome<bool> {
+        if self.running.child.try_wait().map_err(of_worker)?.is_some() {
+            return Ok(true);
+        }
+        if !self.was_told && (is_over || now >= self.leaves_nanos) {
+            drop(self.running.child.stdin.take());
+            (self.was_told, self.leaves_nanos) = (true, now);
+        }
+        ensure(!self.was_told || now - self.leaves_nanos < PATIENCE * 1_000_000_000, || {
+            "a worker does not leave".to_owned()
+        })?;
+        Ok(false)
+    }
+}
+
+impl Judge {
+    /// As [`Judge::hear`], of one that has ended by itself; returns the point at which it killed itself, if it did.
+    fn hear_of(&mut self, number: usize, life: Life) -> Outcome<Option<String>> {
+        let (status, complaints, mut told) = life.running.ended()?;
+        let end = told.end.take();
+        let was_killed = end.is_some() && status.signal() == Some(Signal::KILL.as_raw());
+        ensure(was_killed || status.success(), || {
+            format!("worker {number} ended by itself ({status}; it was to be killed at {end:?}): {complaints}")
+        })?;
+        for point in std::mem::take(&mut told.points) {
+            self.report.deaths.points.entry(point).or_default();
+        }
+        if let Some(end) = &end {
+            *self.report.deaths.points.entry(end.clone()).or_default() += 1;
+        }
+        self.hear(number, told, was_killed)?;
+        Ok(end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_of_deaths_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("deaths");
+        assert_eq!(Deaths::read(&path), Ok(Deaths::default()));
+        let mut deaths = Deaths::default();
+        deaths.points.insert("working, turn: before write segment".to_owned(), 3);
+        deaths.points.insert("leaving: after wake words, word 1".to_owned(), 0);
+        deaths.write(&path).unwrap();
+        assert_eq!(Deaths::read(&path), Ok(deaths));
+    }
+
+    #[test]
+    fn what_a_worker_tells_of_points_is_taken_in() {
+        let mut told = Told::default();
+        told_of_points(&mut told, "sees working, turn: before write segment", 1);
+        told_of_points(&mut told, "dies working, turn: before write segment", 2);
+        told_of_points(&mut told, "keeps the index", 3);
+        let point = "working, turn: before write segment".to_owned();
+        assert_eq!((told.points, told.end), (vec![point.clone()], Some(point)));
+        assert_eq!(told.keeps_nanos, Some(3));
+    }
+}

@@ -1,0 +1,313 @@
+//! A disk whose process can be killed at each call: before it, in the middle of it, and after it.
+//!
+//! The kill is the system's own SIGKILL, and everything else is the real disk. In the middle of a write, a part of the bytes is in the file; in the
+//! middle of a sync, the signal comes from another thread while the call is under way.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use plimsoll_disk::sharing::{LockFile, SharedWords};
+use plimsoll_disk::thread::spawn;
+use plimsoll_disk::vfs::{Caching, DIRECT_ALIGN, DirEntry, DirLock, Disk, File, LockError, Open};
+
+use crate::workers::points::{Fate, Moment, die, kind_of};
+
+/// The disk.
+#[derive(Debug)]
+pub(crate) struct MortalDisk {
+    disk: Arc<dyn Disk>,
+    fate: Arc<Fate>,
+}
+
+/// A call, with the points before it and after it.
+fn around<T>(fate: &Fate, call: &'static str, what: &'static str, body: impl FnOnce() -> T) -> T {
+    fate.passes(Moment::Before, call, what);
+    let done = body();
+    fate.passes(Moment::After, call, what);
+    done
+}
+
+/// A sync, in the middle of which the process can be killed, too.
+fn around_sync<T>(fate: &Fate, what: &'static str, body: impl FnOnce() -> T) -> T {
+    around(fate, "sync", what, || {
+        if fate.ends(Moment::Amid, "sync", what) {
+            let killer = spawn("killer", || die());
+            body();
+            let _ = killer.map(std::thread::JoinHandle::join);
+            die()
+        }
+        body()
+    })
+}
+
+impl MortalDisk {
+    /// `disk`, for a process with this fate.
+    pub(crate) fn new(disk: Arc<dyn Disk>, fate: Arc<Fate>) -> Self {
+        Self { disk, fate }
+    }
+
+    fn call<T>(&self, call: &'static str, path: &Path, body: impl FnOnce(&dyn Disk) -> T) -> T {
+        around(&self.fate, call, kind_of(path), || body(&*self.disk))
+    }
+
+    fn lock_of(&self, file: Box<dyn LockFile>, path: &Path) -> Box<dyn LockFile> {
+        Box::new(MortalLock { file, what: kind_of(path), fate: Arc::clone(&self.fate) })
+    }
+
+    fn words_of(&self, words: Arc<dyn SharedWords>) -> Arc<dyn SharedWords> {
+        Arc::new(MortalWords { words, fate: Arc::clone(&self.fate) })
+    }
+
+    fn lock_dir(
+        &self,
+        call: &'static str,
+        dir: &Path,
+        lock: impl FnOnce(&dyn Disk) -> Result<Box<dyn DirLock>, LockError>,
+    ) -> Result<Box<dyn DirLock>, LockError> {
+        let what = kind_of(dir);
+        self.fate.passes(Moment::Before, call, what);
+        let locked = lock(&*self.disk);
+        self.fate.passes(if locked.is_ok() { Moment::After } else { Moment::Refused }, call, what);
+        Ok(Box::new(MortalDirLock { lock: locked?, what, fate: Arc::clone(&self.fate) }))
+    }
+}
+
+impl Disk for MortalDisk {
+    fn has_page_cache(&self) -> bool {
+        self.disk.has_page_cache()
+    }
+
+    fn process_id(&self) -> u32 {
+        self.disk.process_id()
+    }
+
+    fn of_this_process(&self) -> Option<Arc<dyn Disk>> {
+        let disk = self.disk.of_this_process()?;
+        Some(Arc::new(Self { disk, fate: Arc::clone(&self.fate) }))
+    }
+
+    fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
+        let call = if open == Open::CreateNew { "create" } else { "open" };
+        let file = self.call(call, path, |disk| disk.open(path, open, caching))?;
+        Ok(Arc::new(MortalFile { file, what: kind_of(path), fate: Arc::clone(&self.fate) }))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.call("make", path, |disk| disk.create_dir(path))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        self.call("list", dir, |disk| disk.list(dir))
+    }
+
+    fn names(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.call("list", dir, |disk| disk.names(dir))
+    }
+
+    fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>> {
+        self.call("look for", path, |disk| disk.entry(path))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.call("rename to", to, |disk| disk.rename(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.call("remove", path, |disk| disk.remove(path))
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.call("remove", path, |disk| disk.remove_dir(path))
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.call("link to", to, |disk| disk.hard_link(from, to))
+    }
+
+    fn sync_files(&self, files: &[Arc<dyn File>]) -> io::Result<()> {
+        self.disk.sync_files(files)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        around_sync(&self.fate, kind_of(dir), || self.disk.sync_dir(dir))
+    }
+
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        self.disk.resolve(path)
+    }
+
+    fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        self.lock_dir("lock alone", dir, |disk| disk.lock(dir))
+    }
+
+    fn lock_shared(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        self.lock_dir("lock shared", dir, |disk| disk.lock_shared(dir))
+    }
+
+    fn lock_file(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
+        let file = self.call("open", path, |disk| disk.lock_file(path))?;
+        Ok(self.lock_of(file, path))
+    }
+
+    fn lock_file_to_read(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
+        let file = self.call("open", path, |disk| disk.lock_file_to_read(path))?;
+        Ok(self.lock_of(file, path))
+    }
+
+    fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
+        self.disk.locked_by(dir)
+    }
+
+    fn not_for_sharing(&self, path: &Path) -> io::Result<Option<&'static str>> {
+        self.disk.not_for_sharing(path)
+    }
+
+    fn shared_words(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
+        let words = self.call("map", path, |disk| disk.shared_words(path, count))?;
+        Ok(self.words_of(words))
+    }
+
+    fn shared_words_to_read(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
+        let words = self.call("map", path, |disk| disk.shared_words_to_read(path, count))?;
+        Ok(self.words_of(words))
+    }
+}
+
+#[derive(Debug)]
+struct MortalFile {
+    file: Arc<dyn File>,
+    what: &'static str,
+    fate: Arc<Fate>,
+}
+
+impl MortalFile {
+    fn call<T>(&self, call: &'static str, body: impl FnOnce(&dyn File) -> T) -> T {
+        around(&self.fate, call, self.what, || body(&*self.file))
+    }
+
+    /// Writes a part of the bytes and kills the process, if it ends so.
+    fn write_amid<'b>(&self, bytes: impl FnOnce() -> std::borrow::Cow<'b, [u8]>, offset: u64) {
+        if self.fate.ends(Moment::Amid, "write", self.what) {
+            let bytes = bytes();
+            let _ = self.file.write_at(&bytes[..part_of(bytes.len(), offset)], offset);
+            die();
+        }
+    }
+}
+
+/// How much of a write is done: any part of it, by its place; of whole pages, as direct writes are, whole pages.
+fn part_of(bytes: usize, offset: u64) -> usize {
+    let part = (offset.wrapping_add(bytes as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % bytes.max(1);
+    if bytes.is_multiple_of(DIRECT_ALIGN) { part / DIRECT_ALIGN * DIRECT_ALIGN } else { part }
+}
+
+impl File for MortalFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.call("read", |file| file.read_at(buf, offset))
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.write_amid(|| buf.into(), offset);
+        self.call("write", |file| file.write_at(buf, offset))
+    }
+
+    fn write_parts_at(&self, parts: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.write_amid(|| parts.concat().into(), offset);
+        self.call("write", |file| file.write_parts_at(parts, offset))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        around_sync(&self.fate, self.what, || self.file.sync())
+    }
+
+    fn begin_sync(&self) {
+        self.file.begin_sync();
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.call("cut", |file| file.set_len(len))
+    }
+
+    fn will_read(&self, offset: u64, bytes: u64) {
+        self.file.will_read(offset, bytes);
+    }
+
+    fn turn(&self, caching: Caching) {
+        self.file.turn(caching);
+    }
+}
+
+#[derive(Debug)]
+struct MortalDirLock {
+    lock: Box<dyn DirLock>,
+    what: &'static str,
+    fate: Arc<Fate>,
+}
+
+impl DirLock for MortalDirLock {
+    fn check(&self) -> io::Result<()> {
+        self.lock.check()
+    }
+
+    fn share(&self) -> Result<(), LockError> {
+        around(&self.fate, "share the lock of", self.what, || self.lock.share())
+    }
+}
+
+#[derive(Debug)]
+struct MortalLock {
+    file: Box<dyn LockFile>,
+    what: &'static str,
+    fate: Arc<Fate>,
+}
+
+impl LockFile for MortalLock {
+    fn try_lock(&self) -> io::Result<bool> {
+        self.fate.passes(Moment::Before, "lock", self.what);
+        let got = self.file.try_lock()?;
+        if got {
+            self.fate.holds(self.what, true);
+        }
+        self.fate.passes(if got { Moment::After } else { Moment::Refused }, "lock", self.what);
+        Ok(got)
+    }
+
+    fn unlock(&self) {
+        self.fate.passes(Moment::Before, "unlock", self.what);
+        self.file.unlock();
+        self.fate.holds(self.what, false);
+        self.fate.passes(Moment::After, "unlock", self.what);
+    }
+}
+
+#[derive(Debug)]
+struct MortalWords {
+    words: Arc<dyn SharedWords>,
+    fate: Arc<Fate>,
+}
+
+impl SharedWords for MortalWords {
+    fn words(&self) -> &[AtomicU64] {
+        self.fate.looks();
+        self.words.words()
+    }
+
+    fn wait(&self, at: usize, seen: u64, patience: Duration) {
+        around(&self.fate, "wait", "words", || self.words.wait(at, seen, patience));
+    }
+
+    fn wake(&self, at: usize, most: u32) {
+        around(&self.fate, "wake", "words", || self.words.wake(at, most));
+    }
+
+    fn between_stores(&self) {
+        self.fate.stores();
+    }
+}

@@ -1,0 +1,312 @@
+//! The points at which a worker can be killed: its calls of the disk and of locks, its looks at shared words, and its stores to those that are
+//! published together.
+//!
+//! A point is named by what the process does, whether it is the keeper, the locks that the thread holds, and the call:
+//! `working, turn: after write segment`. A look at shared words, where no call of the system is, is counted from the call before it:
+//! `working, turn: after write segment, word 2`. [`crate::workers::mortal`] tells of each crossing; here is decided whether it is the last one.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::process::{Signal, getpid, kill_process};
+
+/// Looks and stores beyond this many after a call are one point, under a lock and without one.
+const WORDS_MAX: [u8; 2] = [10, 2];
+
+/// Locks that a thread holds.
+const LOCKS: [&str; 3] = ["join", "turn", "sync"];
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Doing {
+    /// It opens the store.
+    Joining,
+    /// It verifies the store, before it works.
+    Verifying,
+    /// It works.
+    Working,
+    /// It closes the store.
+    Leaving,
+}
+
+const DOINGS: [(Doing, &str); 4] = [
+    (Doing::Joining, "joining"),
+    (Doing::Verifying, "verifying"),
+    (Doing::Working, "working"),
+    (Doing::Leaving, "leaving"),
+];
+
+/// The place of a point beside its call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Moment {
+    Before,
+    /// A part of the bytes is written, or the call is under way.
+    Amid,
+    After,
+    /// A lock was not got.
+    Refused,
+    /// The n-th look at shared words after the call.
+    Word(u8),
+    /// The n-th store after that.
+    Store(u8, u8),
+}
+
+/// A point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Point {
+    doing: u8,
+    is_keeper: bool,
+    /// A bit for each of [`LOCKS`].
+    locks: u8,
+    moment: Moment,
+    call: &'static str,
+    what: &'static str,
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(DOINGS[usize::from(self.doing)].1)?;
+        if self.is_keeper {
+            f.write_str(", keeper")?;
+        }
+        for (bit, lock) in LOCKS.iter().enumerate().filter(|(bit, _)| self.locks >> bit & 1 == 1) {
+            write!(f, "{}{lock}", if self.locks & ((1 << bit) - 1) == 0 { ", " } else { "+" })?;
+        }
+        let (moment, call, what) = (self.moment, self.call, self.what);
+        match moment {
+            Moment::Before => write!(f, ": before {call} {what}"),
+            Moment::Amid => write!(f, ": amid {call} {what}"),
+            Moment::After => write!(f, ": after {call} {what}"),
+            Moment::Refused => write!(f, ": refused {call} {what}"),
+            Moment::Word(word) => write!(f, ": after {call} {what}, word {word}"),
+            Moment::Store(word, store) => write!(f, ": after {call} {what}, word {word}, store {store}"),
+        }
+    }
+}
+
+/// Where a thread is.
+#[derive(Clone, Copy, Debug)]
+struct Here {
+    locks: u8,
+    call: &'static str,
+    what: &'static str,
+    words: u8,
+    stores: u8,
+}
+
+thread_local! {
+    static HERE: Cell<Here> = const { Cell::new(Here { locks: 0, call: "begin", what: "", words: 0, stores: 0 }) };
+}
+
+/// At which point a process is to be killed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct End {
+    /// At which crossing of a point, from 1.
+    pub nth: u64,
+    /// Only points of this group count: their names begin with it.
+    pub group: String,
+    /// Those of them do not count at which enough were killed, by name.
+    pub enough: BTreeSet<String>,
+}
+
+/// What a point has in common with others, by its name: what is done there, under which locks.
+pub(crate) fn group_of(point: &str) -> &str {
+    point.split_once(": ").map_or(point, |(group, _)| group)
+}
+
+/// How this process goes to its end.
+#[derive(Debug)]
+pub struct Fate {
+    end: End,
+    doing: AtomicU8,
+    is_keeper: AtomicBool,
+    crossings: Mutex<Crossings>,
+}
+
+#[derive(Debug, Default)]
+struct Crossings {
+    /// Whether the process may end there.
+    points: BTreeMap<Point, bool>,
+    /// Crossings of such points.
+    times: u64,
+}
+
+impl Fate {
+    /// Of a process that ends there, unless it leaves before.
+    pub fn new(end: End) -> Self {
+        Self { end, doing: AtomicU8::default(), is_keeper: AtomicBool::default(), crossings: Mutex::default() }
+    }
+
+    /// From now on it does this.
+    pub(crate) fn does(&self, doing: Doing) {
+        self.doing.store(doing as u8, Ordering::Relaxed);
+    }
+
+    /// Whether the process is to be killed in this call of a file of a kind; all that it was to do before that is done.
+    pub(crate) fn ends(&self, moment: Moment, call: &'static str, what: &'static str) -> bool {
+        HERE.set(Here { call, what, words: 0, stores: 0, ..HERE.get() });
+        self.crosses(moment)
+    }
+
+    /// Kills the process if this is its end.
+    pub(crate) fn passes(&self, moment: Moment, call: &'static str, what: &'static str) {
+        if self.ends(moment, call, what) {
+            die();
+        }
+    }
+
+    /// A look at shared words.
+    pub(crate) fn looks(&self) {
+        let here = HERE.get();
+        let words = (here.words + 1).min(WORDS_MAX[usize::from(here.locks == 0)]);
+        HERE.set(Here { words, stores: 0, ..here });
+        if self.crosses(Moment::Word(words)) {
+            die();
+        }
+    }
+
+    /// Between two stores to them.
+    pub(crate) fn stores(&self) {
+        let here = HERE.get();
+        let stores = here.stores.saturating_add(1);
+        HERE.set(Here { stores, ..here });
+        if self.crosses(Moment::Store(here.words, stores)) {
+            die();
+        }
+    }
+
+    /// The thread has got a lock, or has given it back.
+    pub(crate) fn holds(&self, lock: &'static str, holds: bool) {
+        if lock == "keeper" {
+            self.is_keeper.store(holds, Ordering::Relaxed);
+            if holds {
+                print("keeps the index\n");
+            }
+        }
+        let Some(bit) = LOCKS.iter().position(|known| *known == lock) else { return };
+        let here = HERE.get();
+        let locks = if holds { here.locks | 1 << bit } else { here.locks & !(1 << bit) };
+        HERE.set(Here { locks, ..here });
+    }
+
+    fn crosses(&self, moment: Moment) -> bool {
+        let Here { locks, call, what, .. } = HERE.get();
+        // What is done under one of the locks is the same in each process.
+        let is_keeper = locks == 0 && self.is_keeper.load(Ordering::Relaxed);
+        let point = Point { doing: self.doing.load(Ordering::Relaxed), is_keeper, locks, moment, call, what };
+        let mut crossings = self.crossings.lock().unwrap_or_else(PoisonError::into_inner);
+        let may_end = *crossings.points.entry(point).or_insert_with(|| {
+            let name = point.to_string();
+            print(&format!("sees {name}\n"));
+            group_of(&name).starts_with(&self.end.group) && !self.end.enough.contains(&name)
+        });
+        crossings.times += u64::from(may_end);
+        let ends = may_end && crossings.times == self.end.nth;
+        if ends {
+            print(&format!("dies {point}\n"));
+        }
+        ends
+    }
+}
+
+fn print(line: &str) {
+    // Without a parent there is no one to tell.
+    let _ = std::io::stdout().lock().write_all(line.as_bytes());
+}
+
+/// Kills this process, as another one would.
+pub(crate) fn die() -> ! {
+    let _ = kill_process(getpid(), Signal::KILL);
+    // The first process of a namespace cannot kill itself.
+    std::process::abort()
+}
+
+fn last_part(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}
+
+/// The kind of a file, by its path.
+pub(crate) fn kind_of(path: &Path) -> &'static str {
+    let (folder, name) = (path.parent().map_or("", last_part), last_part(path));
+    let is_draft = name.contains(".tmp") || name.contains(".new");
+    if folder == "members" {
+        return match name {
+            "join" => "join",
+            "turn" => "turn",
+            "sync" => "sync",
+            name if name.starts_with("keeper") => "keeper",
+            _ => "slot",
+        };
+    }
+    match name {
+        "LOCK" => "LOCK",
+        "SHARED" => "SHARED",
+        "log" => "folder of the log",
+        "index" => "folder of the index",
+        "members" => "folder of locks",
+        "warm" => "folder of images",
+        "store" => "store",
+        _ if name.contains(".seg") && is_draft => "new segment",
+        _ if name.contains(".seg") => "segment",
+        _ if name.contains(".idx") && is_draft => "new table",
+        _ if name.contains(".idx") => "table",
+        _ if name.contains(".blob") => "blob file",
+        _ if name.contains(".run") => "run",
+        _ if name.starts_with("MANIFEST") && is_draft => "new manifest",
+        _ if name.starts_with("MANIFEST") => "manifest",
+        _ if folder == "warm" => "image",
+        _ => "other file",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_point_is_named_by_what_is_done_under_which_locks_and_is_the_end_if_it_is_wanted() {
+        let enough = BTreeSet::from(["working, turn+sync: after write segment".to_owned()]);
+        let fate = Fate::new(End { nth: 3, group: "working, turn".to_owned(), enough });
+        assert!(!fate.ends(Moment::After, "write", "segment"));
+        fate.does(Doing::Working);
+        fate.holds("turn", true);
+        fate.holds("sync", true);
+        for _ in 0..3 {
+            assert!(!fate.ends(Moment::After, "write", kind_of(Path::new("/s/log/00000000000000000001.seg"))));
+        }
+        fate.looks();
+        fate.stores();
+        fate.holds("sync", false);
+        let names: Vec<String> = fate.crossings.lock().unwrap().points.keys().map(Point::to_string).collect();
+        for name in [
+            "working, turn+sync: after write segment",
+            "working, turn+sync: after write segment, word 1",
+            "working, turn+sync: after write segment, word 1, store 1",
+        ] {
+            assert!(names.iter().any(|known| known == name), "{names:?}");
+        }
+        assert!(fate.ends(Moment::Refused, "lock", "join"));
+        assert!(!fate.ends(Moment::Refused, "lock", "join"));
+    }
+
+    #[test]
+    fn kinds_are_told_apart_by_names() {
+        for (path, kind) in [
+            ("/s/members/keeper-07", "keeper"),
+            ("/s/members/03", "slot"),
+            ("/s/log/00000000000000000001.seg.tmp", "new segment"),
+            ("/s/log/00000000000000000001.idx.2.tmp", "new table"),
+            ("/s/index/MANIFEST.7.new.03", "new manifest"),
+            ("/s/index/MANIFEST.7", "manifest"),
+            ("/s/index/00000000000000000001.run", "run"),
+        ] {
+            assert_eq!(kind_of(Path::new(path)), kind, "{path}");
+        }
+    }
+}
