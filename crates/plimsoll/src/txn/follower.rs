@@ -256,6 +256,7 @@ mod tests {
     use super::*;
     use crate::api::snapshot::Snapshot;
     use crate::engine::cursor_commits;
+    use crate::engine::keyspace_commits;
     use crate::engine::open::open;
     use crate::engine::steps;
     use crate::txn::transaction::Transaction;
@@ -318,6 +319,24 @@ mod tests {
         let durable = follower.members.durable_glsn();
         assert!(in_runs <= durable, "a run holds {in_runs:?}, durable is {durable:?}");
         drop(not_durable);
+    }
+
+    #[test]
+    fn what_a_member_makes_and_drops_of_keyspaces_the_others_know_once_they_have_taken_it_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let join = || open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true)).unwrap();
+        let (one, two) = (join(), join());
+        let is_known = || {
+            two.committer.fresh().unwrap();
+            two.reader.keyspaces.find("notes").is_some()
+        };
+        for _ in 0..2 {
+            assert!(!is_known());
+            let notes = keyspace_commits::create(&one, "notes", Retention::Latest).unwrap();
+            assert!(is_known());
+            keyspace_commits::drop_keyspace(&one, &notes).unwrap();
+        }
     }
 
     #[test]
