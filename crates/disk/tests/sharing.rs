@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::os::OsDisk;
@@ -80,6 +81,23 @@ fn words_are_shared_and_wake_those_that_wait() {
         });
         drop((one, two));
         assert_eq!(disk.shared_words(&path, 700).unwrap().words()[699].load(Ordering::Relaxed), 7);
+    });
+}
+
+#[test]
+fn a_wait_without_end_lasts_until_it_is_woken() {
+    on_each(|disk, dir| {
+        let words = disk.shared_words(&dir.join("SHARED"), 1).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                words.wait(0, 0, Duration::MAX);
+                words.words()[0].load(Ordering::Acquire)
+            });
+            SystemClock::new().sleep(Duration::from_millis(50));
+            words.words()[0].store(1, Ordering::Release);
+            words.wake(0, 1);
+            assert_eq!(waiting.join().unwrap(), 1);
+        });
     });
 }
 

@@ -107,8 +107,9 @@ impl SharedWords for OsWords {
     }
 
     fn wait(&self, at: usize, seen: u64, patience: Duration) {
-        let timeout =
-            futex::Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
+        // More than the system can count is without end.
+        let seconds = i64::try_from(patience.as_secs()).unwrap_or(i64::MAX);
+        let timeout = futex::Timespec { tv_sec: seconds, tv_nsec: i64::from(patience.subsec_nanos()) };
         #[cfg(any(test, feature = "testing"))]
         crate::worker::sleeps::note(patience);
         // Every outcome is a reason to look again.
