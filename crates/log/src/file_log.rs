@@ -322,8 +322,14 @@ impl FileLog {
     }
 
     /// Waits until an entry beyond `glsn` is readable, whoever ordered it.
-    fn wait_for_members(&self, members: &Members, glsn: Glsn, patience: Duration) -> Result<(), LogError> {
-        let is_there = || members.newest().map_or(true, |newest| newest > glsn) || members.is_poisoned();
+    fn wait_for_members(
+        &self,
+        members: &Members,
+        glsn: Glsn,
+        patience: Duration,
+        is_ended: &dyn Fn() -> bool,
+    ) -> Result<(), LogError> {
+        let is_there = || members.newest().map_or(true, |newest| newest > glsn) || members.is_poisoned() || is_ended();
         let clock = &self.log.env.options.clock;
         let begun = clock.monotonic_nanos();
         while !is_there() {
@@ -407,11 +413,14 @@ impl Log for FileLog {
         self.log.durability.wait(glsn)
     }
 
-    fn wait_beyond(&self, glsn: Glsn, patience: Duration) -> Result<Glsn, LogError> {
+    fn wait_beyond(&self, glsn: Glsn, patience: Duration, is_ended: &dyn Fn() -> bool) -> Result<Glsn, LogError> {
         if self.log.readable() <= glsn {
             match self.log.env.members() {
-                Some(members) => self.wait_for_members(members, glsn, patience)?,
-                None => self.log.durability.group.wait_for_news(patience, &|| self.log.readable() > glsn),
+                Some(members) => self.wait_for_members(members, glsn, patience, is_ended)?,
+                None => {
+                    let is_over = || self.log.readable() > glsn || is_ended();
+                    self.log.durability.group.wait_for_news(patience, &is_over);
+                }
             }
         }
         let readable = self.log.readable();
@@ -419,6 +428,13 @@ impl Log for FileLog {
             self.log.durability.group.check()?;
         }
         Ok(readable)
+    }
+
+    fn wake_waiters(&self) {
+        match self.log.env.members() {
+            Some(members) => members.wake_followers(),
+            None => self.log.durability.group.notify_followers(),
+        }
     }
 
     fn readable(&self) -> Glsn {

@@ -61,11 +61,15 @@ pub trait Log: Send + Sync + Debug {
     fn wait_durable(&self, glsn: Glsn) -> Result<(), LogError>;
 
     /// Waits until `next` of the bounds is beyond `glsn` and that entry is readable (durable, or submitted in
-    /// `Durability::Buffered`), or until `patience` is over. Never polls. Returns the last readable GLSN.
+    /// `Durability::Buffered`), until `patience` is over, or until `is_ended` says so, which is asked after each [`Log::wake_waiters`].
+    /// Never polls. Returns the last readable GLSN.
     ///
     /// # Errors
     /// `Poisoned`.
-    fn wait_beyond(&self, glsn: Glsn, patience: Duration) -> Result<Glsn, LogError>;
+    fn wait_beyond(&self, glsn: Glsn, patience: Duration, is_ended: &dyn Fn() -> bool) -> Result<Glsn, LogError>;
+
+    /// Lets all that wait in [`Log::wait_beyond`] look whether their wait is ended.
+    fn wake_waiters(&self);
 
     /// The last GLSN that readers may see: durable, or submitted in `Durability::Buffered`.
     fn readable(&self) -> Glsn;

@@ -469,6 +469,11 @@ impl Members {
         words[FOLLOWERS].fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// Lets those of all members that wait for news look whether their wait is over.
+    pub(crate) fn wake_followers(&self) {
+        self.ring(NEWS);
+    }
+
     /// A sync failed: nothing more becomes durable in any member.
     pub(crate) fn poison(&self) {
         self.words.words()[POISON].store(1, Ordering::SeqCst);

@@ -5,6 +5,7 @@ pub(crate) mod commit;
 pub(crate) mod commits;
 pub(crate) mod db;
 pub(crate) mod feed;
+pub(crate) mod feed_handle;
 pub(crate) mod follow;
 pub(crate) mod history;
 pub(crate) mod log_entry;

@@ -45,6 +45,7 @@ pub use api::commit::{Change, Changes, Commit};
 pub use api::commits::Commits;
 pub use api::db::Db;
 pub use api::feed::{Log, LogScan};
+pub use api::feed_handle::FeedHandle;
 pub use api::follow::LogFollow;
 pub use api::history::{Diff, Difference, History, VersionInfo};
 pub use api::log_entry::{DROPPED_STREAM, LogEntry, LogEntryRef};

@@ -81,9 +81,9 @@ fn a_scan_goes_on_to_what_becomes_readable_while_it_runs() {
 #[test]
 fn a_waiter_learns_what_is_readable_and_does_not_wait_for_ever() {
     for_each_log(|log| {
-        assert_eq!(log.wait_beyond(Glsn::NONE, Duration::from_millis(5)).unwrap(), Glsn::NONE);
+        assert_eq!(log.wait_beyond(Glsn::NONE, Duration::from_millis(5), &|| false).unwrap(), Glsn::NONE);
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| log.wait_beyond(Glsn::NONE, Duration::from_secs(60)).unwrap());
+            let waiter = scope.spawn(|| log.wait_beyond(Glsn::NONE, Duration::from_secs(60), &|| false).unwrap());
             append(log, 0, b"one");
             assert_eq!(waiter.join().unwrap(), Glsn(1));
         });

@@ -97,7 +97,7 @@ fn pain_4_a_failed_sync_is_not_tried_again_and_not_ignored() {
     for _ in 0..3 {
         assert!(matches!(log.sync(), Err(LogError::Poisoned { .. })));
         assert!(matches!(submit(&log, 0, b"y"), Err(LogError::Poisoned { .. })));
-        assert!(matches!(log.wait_beyond(Glsn(9), Duration::from_secs(5)), Err(LogError::Poisoned { .. })));
+        assert!(matches!(log.wait_beyond(Glsn(9), Duration::from_secs(5), &|| false), Err(LogError::Poisoned { .. })));
     }
     assert_eq!(lying.sync_count(), syncs, "no second sync of the same bytes");
 }

@@ -71,7 +71,7 @@ fn follow(log: &FileLog, stream: Option<u32>, writing: &AtomicBool) {
         if over {
             break;
         }
-        log.wait_beyond(Glsn(next.0 - 1), Duration::from_millis(50)).unwrap();
+        log.wait_beyond(Glsn(next.0 - 1), Duration::from_millis(50), &|| false).unwrap();
     }
     let wanted: Vec<u32> = stream.map_or((0..WRITERS).collect(), |stream| vec![stream]);
     for of in wanted {
@@ -126,7 +126,7 @@ fn all_at_once(log: &FileLog, trims: bool) {
                 while writing.load(Ordering::SeqCst) {
                     // The followers' end stays.
                     log.trim(Glsn(log.bounds().durable.0 / 2), &|_| false).unwrap();
-                    log.wait_beyond(log.readable(), Duration::from_millis(5)).unwrap();
+                    log.wait_beyond(log.readable(), Duration::from_millis(5), &|| false).unwrap();
                 }
             });
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use plimsoll_log::glsn::{Glsn, StreamId};
 
 use crate::api::commit::Commit;
+use crate::api::feed_handle::FeedHandle;
 use crate::api::follow::{Follows, Position};
 use crate::engine::Engine;
 use crate::read::span::Span;
@@ -82,6 +83,11 @@ impl Commits {
     /// The GLSN from which a new feed continues this one: past the last commit returned and any entries skipped since.
     pub fn position(&self) -> Glsn {
         self.position.next
+    }
+
+    /// Returns a handle for other threads, which ends a wait of this feed.
+    pub fn handle(&self) -> FeedHandle {
+        self.position.handle()
     }
 
     fn is_wanted(&self, commit: &Commit) -> Result<bool> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use plimsoll_log::entry::Entry;
 use plimsoll_log::glsn::{Glsn, StreamId};
 
+use crate::api::feed_handle::FeedHandle;
 use crate::api::log_entry::LogEntry;
 use crate::engine::Engine;
 use crate::types::error::{Error, Lift, Result};
@@ -19,6 +20,7 @@ pub(crate) struct Position {
     pub(crate) store: Arc<Engine>,
     /// The GLSN to read next.
     pub(crate) next: Glsn,
+    handle: FeedHandle,
     /// Whether the iterator returned an error last.
     failed: bool,
 }
@@ -33,7 +35,11 @@ impl Position {
         if next < first {
             return Err(Error::Trimmed { asked: next, first });
         }
-        Ok(Self { store: Arc::clone(store), next, failed: false })
+        Ok(Self { store: Arc::clone(store), next, handle: FeedHandle::new(store, next), failed: false })
+    }
+
+    pub(crate) fn handle(&self) -> FeedHandle {
+        self.handle.clone()
     }
 
     /// The end of the readable entries.
@@ -62,7 +68,8 @@ impl Position {
         entry
     }
 
-    /// Polls until something is found, waiting for new entries in between; `None` if nothing arrives within `timeout`.
+    /// Polls until something is found, waiting for new entries in between; `None` if nothing arrives within `timeout`, or if the wait is
+    /// ended through a handle.
     pub(crate) fn poll_within<F: Follows>(follower: &mut F, timeout: Duration) -> Result<Option<F::Found>> {
         let clock = Arc::clone(&follower.place().store.options.clock);
         let start = clock.monotonic_nanos();
@@ -70,6 +77,7 @@ impl Position {
             if let Some(found) = follower.poll()? {
                 return Ok(Some(found));
             }
+            follower.place().handle.waits_at(follower.place().next);
             let waited = Duration::from_nanos(clock.monotonic_nanos().saturating_sub(start));
             let Some(left) = timeout.checked_sub(waited).filter(|left| !left.is_zero()) else { return Ok(None) };
             if !follower.place().wait(left)? {
@@ -78,13 +86,14 @@ impl Position {
         }
     }
 
-    /// Waits for an entry at `next`; returns false if none arrives within `timeout`.
+    /// Waits for an entry at `next`; returns false if none arrives within `timeout`, or if the wait is ended.
     fn wait(&self, timeout: Duration) -> Result<bool> {
         let seen = Glsn(self.next.0 - 1);
-        let readable = self.store.reader.log.wait_beyond(seen, timeout);
+        let readable = self.store.reader.log.wait_beyond(seen, timeout, &|| self.handle.is_ended());
         // Closing poisons the log: report it to the caller as closed.
         self.store.check_open()?;
-        if readable.lift()? <= seen {
+        let readable = readable.lift()?;
+        if self.handle.take_end() || readable <= seen {
             return Ok(false);
         }
         if self.store.newest()? <= seen {
@@ -161,6 +170,11 @@ impl LogFollow {
     /// The GLSN from which a new follower continues this one.
     pub fn position(&self) -> Glsn {
         self.position.next
+    }
+
+    /// Returns a handle for other threads, which ends a wait of this follower.
+    pub fn handle(&self) -> FeedHandle {
+        self.position.handle()
     }
 }
 

@@ -326,6 +326,43 @@ fn a_commit_in_another_thread_wakes_a_watch_and_what_does_not_concern_it_moves_i
 }
 
 #[test]
+fn a_wait_is_ended_through_a_handle_and_the_next_one_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    for shared in [false, true] {
+        let db = Db::open(dir.path().join(shared.to_string()), options().shared(shared)).unwrap();
+        let ks = db.keyspace("default").unwrap();
+        let mut watch = db.watch(&ks, "wanted", db.newest().next()).unwrap();
+        let mut follow = db.log().follow(db.newest().next(), Some(7)).unwrap();
+        let (of_watch, of_follow) = (watch.handle(), follow.handle());
+        std::thread::scope(|scope| {
+            let watching = scope.spawn(|| watch.next_timeout(Duration::MAX).unwrap().is_none());
+            let following = scope.spawn(|| follow.next_timeout(Duration::MAX).unwrap().is_none());
+            let other = db.put(&ks, "other", "1").unwrap();
+            while of_watch.position() <= other {
+                std::thread::yield_now();
+            }
+            of_watch.end_wait();
+            of_follow.end_wait();
+            assert!(watching.join().unwrap() && following.join().unwrap());
+        });
+        // Ended before it begins.
+        of_watch.end_wait();
+        of_watch.end_wait();
+        assert!(watch.next_timeout(LONG).unwrap().is_none());
+        // What is there already is no wait.
+        of_watch.end_wait();
+        let glsn = db.put(&ks, "wanted", "1").unwrap();
+        assert_eq!(watch.next_timeout(LONG).unwrap().map(|commit| commit.glsn()), Some(glsn));
+        assert!(watch.next_timeout(LONG).unwrap().is_none());
+        std::thread::scope(|scope| {
+            let watching = scope.spawn(|| watch.next_timeout(LONG).unwrap().map(|commit| commit.glsn()));
+            let glsn = db.put(&ks, "wanted", "2").unwrap();
+            assert_eq!(watching.join().unwrap(), Some(glsn));
+        });
+    }
+}
+
+#[test]
 fn a_feed_leaves_out_cursors_that_move_and_entries_of_streams() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir.path().join("store"));

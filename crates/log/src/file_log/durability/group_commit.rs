@@ -157,14 +157,14 @@ impl GroupCommit {
         }
     }
 
-    /// Waits until `beyond` returns true, `patience` is over, or the log is poisoned.
-    pub(crate) fn wait_for_news(&self, patience: Duration, beyond: &dyn Fn() -> bool) {
+    /// Waits until `is_over` returns true, `patience` is over, or the log is poisoned.
+    pub(crate) fn wait_for_news(&self, patience: Duration, is_over: &dyn Fn() -> bool) {
         let followers = &self.followers;
         // SeqCst: either this is seen by `notify_followers`, or its news are seen below.
         followers.waiting.fetch_add(1, Ordering::SeqCst);
         let guard = followers.lock.lock().expect("no code under this lock panics");
-        let waited =
-            followers.news.wait_timeout_while(guard, patience, |()| !beyond() && !self.poisoned.load(Ordering::SeqCst));
+        let goes_on = |(): &mut ()| !is_over() && !self.poisoned.load(Ordering::SeqCst);
+        let waited = followers.news.wait_timeout_while(guard, patience, goes_on);
         drop(waited);
         followers.waiting.fetch_sub(1, Ordering::SeqCst);
     }
