@@ -5,6 +5,9 @@ asyncio is imported where it is used: it takes several times as long to import a
 
 from __future__ import annotations
 
+import threading
+import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ._errors import Closed
@@ -14,42 +17,40 @@ if TYPE_CHECKING:
 
     from ._native import Change, Ticket, Watch
 
-# Seconds that a thread of the event loop's pool waits before it looks whether it is still wanted.
-_STEP = 0.5
-
 
 class AsyncWatch:
     """The changes of keys with a prefix, as they are committed: an asynchronous iterator, from `LiveMapping.watch_async`.
 
-    One task at a time may wait for it. Where that task is cancelled, no change is lost: the next one that waits gets it.
+    One task at a time may wait for it. Where that task is cancelled, no change is lost: the next one that waits gets it. While a task waits, a
+    thread of the watch's own waits for the store; it ends with the watch, and with the last reference to it.
     """
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._closed = False
-        self._waiting: asyncio.Future[Change | None] | None = None
+        self._news = _News()
+        self._end = weakref.finalize(self, watch.close)
+        self._end.atexit = False
 
     def __aiter__(self) -> AsyncWatch:
         return self
 
     async def __anext__(self) -> Change:
-        import asyncio
-
-        while not self._closed:
-            if self._waiting is None:
-                self._waiting = asyncio.ensure_future(asyncio.to_thread(self._step))
-            change = await asyncio.shield(self._waiting)
-            self._waiting = None
+        news = self._news
+        while self._end.alive:
+            change = self._watch._ahead()
             if change is not None:
                 return change
+            error, news.error = news.error, None
+            if isinstance(error, Closed):
+                self.close()
+            elif error is not None:
+                raise error
+            else:
+                if news.thread is None:
+                    news.thread = threading.Thread(target=_wait, args=(self._watch, news), name="plimsoll-watch", daemon=True)
+                    news.thread.start()
+                await news.wait()
         raise StopAsyncIteration
-
-    def _step(self) -> Change | None:
-        try:
-            return self._watch.next(timeout=_STEP)
-        except Closed:
-            self._closed = True
-            return None
 
     @property
     def position(self) -> int:
@@ -58,19 +59,55 @@ class AsyncWatch:
 
     def close(self) -> None:
         """Ends the watch, also while a task waits for it."""
-        self._closed = True
-        self._watch.close()
+        self._end()
+        self._news.tell()
 
     async def __aenter__(self) -> AsyncWatch:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
+        self.close()
+
+
+class _News:
+    """The thread that waits for the store, and the task that waits for the thread. It knows no `AsyncWatch`, which ends when only its thread is left."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.thread: threading.Thread | None = None
+        self._waiting: asyncio.Future[None] | None = None
+
+    async def wait(self) -> None:
+        """Waits until the thread has ended, or until `tell`."""
         import asyncio
 
-        self.close()
-        if self._waiting is not None:
-            await asyncio.gather(self._waiting, return_exceptions=True)
-            self._waiting = None
+        waiting = self._waiting = asyncio.get_running_loop().create_future()
+        if self.thread is None:
+            # It has ended before it could know who waits.
+            return
+        await waiting
+
+    def tell(self) -> None:
+        """Wakes the task that waits, from any thread."""
+        waiting = self._waiting
+        if waiting is not None:
+            # The loop may have been closed.
+            with suppress(RuntimeError):
+                waiting.get_loop().call_soon_threadsafe(_wake, waiting)
+
+
+def _wait(watch: Watch, news: _News) -> None:
+    try:
+        watch._hold()
+    except Exception as error:  # noqa: BLE001 (the task that waits raises it)
+        news.error = error
+    news.thread = None
+    news.tell()
+
+
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 async def wait_for(ticket: Ticket) -> int:

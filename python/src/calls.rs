@@ -1,15 +1,22 @@
 //! Calls that may take long: the interpreter's lock is released, and Ctrl-C ends the call.
+//!
+//! Python runs handlers of signals in its main thread only. So there, what takes long runs on a thread of its own, and the main thread waits at a
+//! lock of Python's, which a signal interrupts; every other thread just waits. Nothing wakes to look whether a signal came.
 
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, TryRecvError, sync_channel};
 use std::thread;
-use std::time::Duration;
 
 use pyo3::prelude::*;
 
 use crate::errors;
 
-/// How long a call goes on before it looks whether it was interrupted.
-pub(crate) const SLICE: Duration = Duration::from_millis(100);
+/// Whether this thread is the one that runs handlers of signals.
+pub(crate) fn handles_signals(py: Python<'_>) -> PyResult<bool> {
+    let threading = py.import("threading")?;
+    threading.call_method0("current_thread")?.eq(threading.call_method0("main_thread")?)
+}
 
 /// Runs `work` on a thread of its own, and waits for it. If a signal's handler raises, that exception is returned at once; the work then
 /// ends by itself, and its result is dropped.
@@ -31,25 +38,96 @@ pub(crate) fn interruptible_with<P: Send + 'static, T: Send + 'static>(
     work: impl FnOnce(&mut dyn FnMut(P)) -> T + Send + 'static,
     mut see: impl FnMut(P) -> PyResult<()>,
 ) -> PyResult<T> {
-    let (sender, mut receiver) = sync_channel(16);
+    let bell = if handles_signals(py)? { Some(Arc::new(Bell::new(py)?)) } else { None };
+    let (sender, mut messages) = sync_channel(16);
+    let reports = Reports { sender: Some(sender), bell: bell.clone() };
     let body = move || {
-        let done = work(&mut |progress| drop(sender.send(Message::Progress(progress))));
-        // After an interruption no thread receives it.
-        let _ = sender.send(Message::Done(done));
+        let done = work(&mut |progress| reports.send(Message::Progress(progress)));
+        reports.send(Message::Done(done));
     };
     thread::Builder::new().name("plimsoll-call".into()).spawn(body)?;
-    loop {
-        let message;
-        (receiver, message) = py.detach(move || {
-            let message = receiver.recv_timeout(SLICE);
-            (receiver, message)
-        });
+    let mut wait = || loop {
+        let message = match &bell {
+            Some(bell) => match messages.try_recv() {
+                Err(TryRecvError::Empty) => {
+                    bell.wait(py)?;
+                    continue;
+                }
+                received => received.ok(),
+            },
+            None => {
+                let messages = &mut messages;
+                py.detach(move || messages.recv().ok())
+            }
+        };
         match message {
-            Ok(Message::Done(done)) => return Ok(done),
-            Ok(Message::Progress(progress)) => see(progress)?,
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err(errors::invalid("the call failed; see stderr")),
+            Some(Message::Done(done)) => return Ok(done),
+            Some(Message::Progress(progress)) => see(progress)?,
+            None => return Err(errors::invalid("the call failed; see stderr")),
         }
-        py.check_signals()?;
+    };
+    let done = wait();
+    if let (Err(_), Some(bell)) = (&done, &bell) {
+        bell.is_left.store(true, Ordering::Relaxed);
+    }
+    done
+}
+
+/// What the thread of a call tells.
+struct Reports<P, T> {
+    /// `None` at the end.
+    sender: Option<SyncSender<Message<P, T>>>,
+    bell: Option<Arc<Bell>>,
+}
+
+impl<P, T> Reports<P, T> {
+    fn send(&self, message: Message<P, T>) {
+        // After an interruption no thread receives it.
+        if self.sender.as_ref().is_some_and(|sender| sender.send(message).is_ok()) {
+            self.ring();
+        }
+    }
+
+    fn ring(&self) {
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+    }
+}
+
+impl<P, T> Drop for Reports<P, T> {
+    fn drop(&mut self) {
+        // Who waits for a call that panicked finds that nothing more comes.
+        self.sender = None;
+        self.ring();
+    }
+}
+
+/// A lock of Python's that is held until there is something to hear.
+struct Bell {
+    lock: Py<PyAny>,
+    /// Whether the wait was interrupted: nothing more is heard, and the interpreter may be ending.
+    is_left: AtomicBool,
+}
+
+impl Bell {
+    fn new(py: Python<'_>) -> PyResult<Self> {
+        let lock = py.import("_thread")?.call_method0("allocate_lock")?;
+        lock.call_method0("acquire")?;
+        Ok(Self { lock: lock.unbind(), is_left: AtomicBool::new(false) })
+    }
+
+    /// Waits until it was rung since the last time, or until a signal's handler raises.
+    fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        self.lock.bind(py).call_method0("acquire").map(drop)
+    }
+
+    fn ring(&self) {
+        // Relaxed: who looks too early does no more than it would have done before.
+        if self.is_left.load(Ordering::Relaxed) {
+            return;
+        }
+        // An error says that it was rung already.
+        let _ = Python::try_attach(|py| self.lock.bind(py).call_method0("release").map(drop));
     }
 }

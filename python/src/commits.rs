@@ -1,39 +1,17 @@
 //! Commits and their changes, read back from the log.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use plimsoll::{Glsn, Result as EngineResult};
 use pyo3::prelude::*;
-use pyo3::sync::MutexExt;
 use pyo3::types::PyBytes;
 
-use crate::calls::SLICE;
 use crate::errors::OrRaise;
+use crate::feed::Feed;
 use crate::fork::ForkSafe;
 use crate::moments::to_datetime;
 use crate::options::timeout as timeout_of;
 use crate::store::Store;
-
-/// Waits for something in slices, so that Ctrl-C ends it. `None` after `timeout`.
-pub(crate) fn wait_for<T: Send>(
-    py: Python<'_>,
-    timeout: Option<Duration>,
-    mut next: impl FnMut(Duration) -> PyResult<EngineResult<Option<T>>> + Send,
-) -> PyResult<Option<T>> {
-    let begun = Instant::now();
-    loop {
-        let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
-        let slice = left.map_or(SLICE, |left| left.min(SLICE));
-        if let Some(found) = py.detach(|| next(slice))?.or_raise()? {
-            return Ok(Some(found));
-        }
-        py.check_signals()?;
-        if left.is_some_and(|left| left <= slice) {
-            return Ok(None);
-        }
-    }
-}
 
 /// The commits of the log from a GLSN on, in order: an iterator, from `Log.commits`.
 ///
@@ -41,12 +19,12 @@ pub(crate) fn wait_for<T: Send>(
 #[pyclass(module = "plimsoll", frozen)]
 pub struct Commits {
     store: Arc<Store>,
-    commits: Mutex<ForkSafe<plimsoll::Commits>>,
+    commits: Arc<Feed<plimsoll::Commits>>,
 }
 
 impl Commits {
     pub(crate) fn new(store: &Arc<Store>, commits: plimsoll::Commits) -> Self {
-        Self { store: Arc::clone(store), commits: Mutex::new(ForkSafe::new(commits)) }
+        Self { store: Arc::clone(store), commits: Feed::new(commits) }
     }
 }
 
@@ -57,25 +35,19 @@ impl Commits {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Commit>> {
-        let next = py.detach(|| -> PyResult<_> {
-            Ok(self.commits.lock().unwrap_or_else(PoisonError::into_inner).get_mut()?.next())
-        })?;
-        Ok(next.transpose().or_raise()?.map(|commit| Commit::new(&self.store, commit)))
+        self.next(py, Some(0.0))
     }
 
     /// The next commit, waited for up to `timeout` seconds (`None`: without end); `None` if none came.
     #[pyo3(signature = (timeout = None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Commit>> {
-        let next = wait_for(py, timeout_of(timeout)?, |slice| {
-            Ok(self.commits.lock().unwrap_or_else(PoisonError::into_inner).get_mut()?.next_timeout(slice))
-        })?;
-        Ok(next.map(|commit| Commit::new(&self.store, commit)))
+        Ok(self.commits.next(py, timeout_of(timeout)?)?.map(|commit| Commit::new(&self.store, commit)))
     }
 
     /// The GLSN from which a new feed continues this one. To process each commit exactly once, store it in the same transaction as the result.
     #[getter]
-    fn position(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.commits.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner).get()?.position().0)
+    fn position(&self) -> PyResult<u64> {
+        Ok(self.commits.position()?.0)
     }
 }
 

@@ -13,6 +13,7 @@ mod commits;
 mod db;
 mod diff;
 mod errors;
+mod feed;
 mod fork;
 mod history;
 mod keyspace;

@@ -7,7 +7,6 @@ use pyo3::prelude::*;
 use crate::bytes_like::BytesLike;
 use crate::diff::Diff;
 use crate::errors::OrRaise;
-use crate::fork::ForkSafe;
 use crate::history::History;
 use crate::many;
 use crate::place::Place;
@@ -88,7 +87,7 @@ impl LiveMapping {
         };
         let prefix = prefix.as_ref().map_or(&b""[..], BytesLike::get);
         let commits = db.watch(&place.keyspace, prefix, from).or_raise()?;
-        Ok(Watch::new(&place.store, ForkSafe::new(commits)))
+        Ok(Watch::new(&place.store, commits))
     }
 
     /// As `watch`, for asyncio: `async for change in db.watch_async(b"user/")`.

@@ -10,9 +10,9 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::bytes_like::BytesLike;
 use crate::calls::interruptible;
-use crate::commits::{Commit, Commits, wait_for};
+use crate::commits::{Commit, Commits};
 use crate::errors::{self, OrRaise};
-use crate::fork::ForkSafe;
+use crate::feed::Feed;
 use crate::moments::to_datetime;
 use crate::options::timeout as timeout_of;
 use crate::store::Store;
@@ -100,7 +100,7 @@ impl Log {
             None => self.store.newest(py, plimsoll::Db::newest)?.next(),
         };
         let follow = db.log().follow(from, stream).or_raise()?;
-        Ok(LogFollow { _store: Arc::clone(&self.store), follow: Mutex::new(ForkSafe::new(follow)) })
+        Ok(LogFollow { _store: Arc::clone(&self.store), follow: Feed::new(follow) })
     }
 
     /// The commits from `start` on, in order. With `keyspace`: those that changed its keys that begin with `prefix`, reduced to these changes.
@@ -303,7 +303,7 @@ impl LogScan {
 #[pyclass(module = "plimsoll", frozen)]
 pub struct LogFollow {
     _store: Arc<Store>,
-    follow: Mutex<ForkSafe<plimsoll::LogFollow>>,
+    follow: Arc<Feed<plimsoll::LogFollow>>,
 }
 
 #[pymethods]
@@ -319,15 +319,13 @@ impl LogFollow {
     /// The next entry, waited for up to `timeout` seconds (`None`: without end); `None` if none came.
     #[pyo3(signature = (timeout = None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<LogEntry>> {
-        let next = wait_for(py, timeout_of(timeout)?, |slice| {
-            Ok(self.follow.lock().unwrap_or_else(PoisonError::into_inner).get_mut()?.next_timeout(slice))
-        })?;
+        let next = self.follow.next(py, timeout_of(timeout)?)?;
         Ok(next.map(|entry| LogEntry::new(entry.glsn, entry.stream, entry.time, entry.payload())))
     }
 
     /// The GLSN from which a new follower continues this one.
     #[getter]
-    fn position(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.follow.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner).get()?.position().0)
+    fn position(&self) -> PyResult<u64> {
+        Ok(self.follow.position()?.0)
     }
 }

@@ -1,17 +1,16 @@
 //! Watches keys: their changes as they are committed.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
-use plimsoll::Glsn;
+use plimsoll::{FeedHandle, Glsn, Result as EngineResult};
 use pyo3::prelude::*;
-use pyo3::sync::MutexExt;
 use pyo3::types::PyTuple;
 
-use crate::commits::{Change, wait_for};
+use crate::commits::Change;
 use crate::errors::closed;
-use crate::fork::ForkSafe;
+use crate::feed::{Feed, Follow};
 use crate::options::timeout as timeout_of;
 use crate::store::Store;
 
@@ -21,57 +20,47 @@ use crate::store::Store;
 #[pyclass(module = "plimsoll", frozen)]
 pub struct Watch {
     store: Arc<Store>,
-    feed: Mutex<Feed>,
-    closed: AtomicBool,
+    changes: Arc<Feed<Changes>>,
 }
 
-struct Feed {
-    commits: ForkSafe<plimsoll::Commits>,
+/// The changes of commits, one by one.
+struct Changes {
+    commits: plimsoll::Commits,
     /// Changes of the last commit that were not handed out yet, and its GLSN.
-    ahead: ForkSafe<VecDeque<plimsoll::Change>>,
+    ahead: VecDeque<plimsoll::Change>,
     commit: Glsn,
 }
 
-impl Feed {
-    /// The next change, or what it waits for.
-    fn next(&mut self, timeout: std::time::Duration) -> PyResult<plimsoll::Result<Option<plimsoll::Change>>> {
-        let ahead = self.ahead.get_mut()?;
-        if let Some(change) = ahead.pop_front() {
-            return Ok(Ok(Some(change)));
+impl Follow for Changes {
+    type Found = plimsoll::Change;
+
+    fn next_timeout(&mut self, timeout: Duration) -> EngineResult<Option<plimsoll::Change>> {
+        if self.ahead.is_empty() {
+            let Some(commit) = self.commits.next_timeout(timeout)? else { return Ok(None) };
+            self.commit = commit.glsn();
+            self.ahead = commit.changes()?.collect::<EngineResult<_>>()?;
         }
-        let commit = match self.commits.get_mut()?.next_timeout(timeout) {
-            Ok(Some(commit)) => commit,
-            Ok(None) => return Ok(Ok(None)),
-            Err(error) => return Ok(Err(error)),
-        };
-        self.commit = commit.glsn();
-        Ok(commit.changes().and_then(Iterator::collect::<plimsoll::Result<_>>).map(|changes| {
-            *ahead = changes;
-            ahead.pop_front()
-        }))
+        Ok(self.ahead.pop_front())
+    }
+
+    fn ahead(&mut self) -> Option<plimsoll::Change> {
+        self.ahead.pop_front()
+    }
+
+    /// A commit counts as passed once all its changes were handed out.
+    fn position(&self) -> Glsn {
+        if self.ahead.is_empty() { self.commits.position() } else { self.commit }
+    }
+
+    fn handle(&self) -> FeedHandle {
+        self.commits.handle()
     }
 }
 
 impl Watch {
-    pub(crate) fn new(store: &Arc<Store>, commits: ForkSafe<plimsoll::Commits>) -> Self {
-        let feed = Feed { commits, ahead: ForkSafe::new(VecDeque::new()), commit: Glsn::NONE };
-        Self { store: Arc::clone(store), feed: Mutex::new(feed), closed: AtomicBool::new(false) }
-    }
-
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Change>> {
-        let is_closed = || self.closed.load(Ordering::Relaxed);
-        if is_closed() {
-            return Err(closed("watch"));
-        }
-        let found = wait_for(py, timeout_of(timeout)?, |slice| {
-            // `Some(None)`: it was closed meanwhile.
-            if is_closed() {
-                return Ok(Ok(Some(None)));
-            }
-            let next = self.feed.lock().unwrap_or_else(PoisonError::into_inner).next(slice)?;
-            Ok(next.map(|change| change.map(Some)))
-        })?;
-        Ok(found.flatten().map(|change| Change::new(&self.store, change)))
+    pub(crate) fn new(store: &Arc<Store>, commits: plimsoll::Commits) -> Self {
+        let changes = Changes { commits, ahead: VecDeque::new(), commit: Glsn::NONE };
+        Self { store: Arc::clone(store), changes: Feed::new(changes) }
     }
 }
 
@@ -82,29 +71,40 @@ impl Watch {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Change>> {
-        if self.closed.load(Ordering::Relaxed) {
+        if self.changes.is_closed() {
             return Ok(None);
         }
-        self.wait(py, None)
+        self.next(py, None)
     }
 
     /// The next change, waited for up to `timeout` seconds (`None`: without end); `None` if none came.
     #[pyo3(signature = (timeout = None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Change>> {
-        self.wait(py, timeout)
+        if self.changes.is_closed() {
+            return Err(closed("watch"));
+        }
+        Ok(self.changes.next(py, timeout_of(timeout)?)?.map(|change| Change::new(&self.store, change)))
+    }
+
+    /// Waits for a change, and keeps it for `_ahead`; returns false once it is closed. For `AsyncWatch`.
+    fn _hold(&self, py: Python<'_>) -> PyResult<bool> {
+        self.changes.hold_without_end(py)
+    }
+
+    /// The next change if it was read already. For `AsyncWatch`.
+    fn _ahead(&self) -> PyResult<Option<Change>> {
+        Ok(self.changes.ahead()?.map(|change| Change::new(&self.store, change)))
     }
 
     /// The GLSN from which a new watch misses nothing: a commit counts as passed once all its changes were handed out.
     #[getter]
-    fn position(&self, py: Python<'_>) -> PyResult<u64> {
-        let feed = self.feed.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
-        let is_within = !feed.ahead.get()?.is_empty();
-        Ok(if is_within { feed.commit.0 } else { feed.commits.get()?.position().0 })
+    fn position(&self) -> PyResult<u64> {
+        Ok(self.changes.position()?.0)
     }
 
     /// Ends the watch, also while another thread waits in it.
-    fn close(&self) {
-        self.closed.store(true, Ordering::Relaxed);
+    fn close(&self) -> PyResult<()> {
+        self.changes.close()
     }
 
     fn __enter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -112,7 +112,7 @@ impl Watch {
     }
 
     #[pyo3(signature = (*_exception), text_signature = "($self, *exception)")]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
-        self.close();
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close()
     }
 }

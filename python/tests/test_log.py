@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -156,3 +160,82 @@ def test_the_event_loop_goes_on_while_a_watch_waits(db: plimsoll.Db) -> None:
         return ticks
 
     assert asyncio.run(main()) == 20
+
+
+def test_watches_of_an_event_loop_leave_the_threads_of_its_pool_alone(db: plimsoll.Db) -> None:
+    async def main() -> list[bytes]:
+        go_on = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            loop = asyncio.get_running_loop()
+            loop.set_default_executor(pool)
+            # The only thread of the pool is busy.
+            busy = loop.run_in_executor(None, go_on.wait)
+            watches = [db.watch_async(b"%d/" % number) for number in range(40)]
+            waiting = [asyncio.ensure_future(anext(watch)) for watch in watches]
+            await asyncio.sleep(0)
+            for number in range(40):
+                db[b"%d/" % number] = b"1"
+            try:
+                return [change.key for change in await asyncio.wait_for(asyncio.gather(*waiting), 30)]
+            finally:
+                go_on.set()
+                await busy
+
+    assert asyncio.run(main()) == [b"%d/" % number for number in range(40)]
+
+
+def test_the_thread_of_a_watch_ends_with_it(db: plimsoll.Db) -> None:
+    def waiting() -> int:
+        return sum(thread.name == "plimsoll-watch" for thread in threading.enumerate())
+
+    async def look() -> None:
+        async for _ in db.watch_async():
+            pass
+
+    async def main() -> None:
+        task = asyncio.create_task(look())
+        while not waiting():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    began = time.monotonic()
+    while waiting():
+        gc.collect()
+        assert time.monotonic() - began < 30
+        time.sleep(0.01)
+
+
+def test_several_threads_wait_in_one_watch(db: plimsoll.Db) -> None:
+    watch = db.watch()
+    with ThreadPoolExecutor(3) as pool:
+        found = [pool.submit(next, watch) for _ in range(2)]
+        # Ends although another one waits without end.
+        assert pool.submit(watch.next, timeout=0.05).result() is None
+        assert watch.next(timeout=0.05) is None
+        assert watch.position == db.newest + 1
+        db.put_many([(b"a", b"1"), (b"b", b"2")])
+        assert {change.result(30).key for change in found} == {b"a", b"b"}
+        last = pool.submit(next, watch, None)
+        watch.close()
+        assert last.result(30) is None
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_who_waits_for_a_change_sleeps_until_it_comes(path: str, shared: bool) -> None:
+    def switches() -> int:
+        """How often the threads of this process have given up the processor to wait."""
+        lines = [line for status in Path("/proc/self/task").glob("*/status") for line in status.read_text().split("\n")]
+        return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary"))
+
+    with plimsoll.open(path, memory="16MiB", shared=shared) as db, db.watch() as watch, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(db.log.follow().next)
+        before = switches()
+        assert watch.next(timeout=3) is None
+        # To look ten times a second would take sixty.
+        assert switches() - before < 40
+        db[b"a"] = b"1"
+        entry = waiting.result(30)
+        assert entry is not None and entry.glsn == db.newest

@@ -117,6 +117,33 @@ except KeyboardInterrupt:
     assert (done.stdout.strip(), done.stderr, done.returncode) == ("interrupted", "", 0)
 
 
+def test_a_change_that_comes_with_a_signal_is_not_lost(path: str) -> None:
+    program = """
+import os, signal, sys, threading, plimsoll
+class Stop(Exception): pass
+def stop(*_):
+    db[b"a"] = b"1"
+    raise Stop
+signal.signal(signal.SIGUSR1, stop)
+db = plimsoll.open(sys.argv[1], memory="16MiB")
+for _ in range(20):
+    watch = db.watch()
+    threading.Timer(0.02, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+    try:
+        watch.next()
+    except Stop:
+        change = watch.next(timeout=30)
+        assert change.glsn == db.newest and watch.position == db.newest + 1
+        assert watch.next(timeout=0.001) is None
+    else:
+        assert False
+    watch.close()
+db.close()
+"""
+    done = run(program, path)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
 def test_ctrl_c_interrupts_a_long_load_and_nothing_of_it_is_there(path: str) -> None:
     program = """
 import itertools, os, signal, sys, threading, plimsoll
