@@ -185,6 +185,8 @@ class Table:
         """Keeps a setting. A new policy ranks all rows anew."""
         if name == "eviction_policy" and value not in EVICTION_POLICIES:
             raise ValueError(f"eviction_policy is one of {', '.join(EVICTION_POLICIES)}, not {value!r}")
+        if name in DEFAULT_SETTINGS and name != "eviction_policy" and not isinstance(value, (int, float)):
+            raise ValueError(f"{name} is a number, not {value!r}")
         changed = self.settings.get(name) != value
         self.settings[name] = value
         if not changed:

@@ -88,8 +88,10 @@ class CacheStore:
             except BaseException:
                 transaction.abort()
                 _remove_files(written)
-                for table in list(self.tables.values()):
-                    table.after_abort()
+                # A store that was closed meanwhile, as at the interpreter's end, has no state to go back to.
+                with suppress(Closed):
+                    for table in list(self.tables.values()):
+                        table.after_abort()
                 raise
             finally:
                 self._transaction, self._owner = None, 0

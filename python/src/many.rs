@@ -3,7 +3,7 @@
 use plimsoll::{Resident, Value};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyMapping};
+use pyo3::types::{PyBytes, PyDict, PyList, PyMapping, PyTuple};
 
 use crate::bytes_like::BytesLike;
 use crate::errors::OrRaise;
@@ -87,11 +87,11 @@ pub(crate) fn for_pairs<'py>(
         let pair = pair?;
         let (key, value): (BytesLike<'py>, BytesLike<'py>) = pair.extract().map_err(|error: PyErr| {
             let py = pair.py();
-            let is_pair = pair.len().is_ok_and(|len| len == 2);
+            let is_pair = pair.cast::<PyTuple>().is_ok_and(|pair| pair.len() == 2);
             if is_pair {
                 error
             } else {
-                PyTypeError::new_err(format!("pairs of key and value are wanted: {}", error.value(py)))
+                PyTypeError::new_err(format!("pairs of key and value are wanted, as tuples: {}", error.value(py)))
             }
         })?;
         bytes += key.get().len() + value.get().len();

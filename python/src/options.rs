@@ -77,7 +77,10 @@ impl<'py> FromPyObject<'_, 'py> for Keeps {
             };
         }
         if object.is_instance_of::<PyDelta>() {
-            return Ok(Self(Retention::Time(object.extract()?)));
+            return object
+                .extract()
+                .map(|age| Self(Retention::Time(age)))
+                .or_else(|_| Err(refused(&object.repr()?.to_string())));
         }
         match object.extract::<u64>() {
             Ok(glsns) if !object.is_instance_of::<PyBool>() => Ok(Self(Retention::Glsns(glsns))),

@@ -63,6 +63,15 @@ def test_a_cache_without_eviction_grows_until_it_is_culled(tmp_path: Path) -> No
         assert len(cache) == 9
 
 
+@pytest.mark.parametrize("name", ["size_limit", "cull_limit", "disk_min_file_size", "statistics"])
+def test_a_setting_that_no_commit_could_use_is_refused(tmp_path: Path, name: str) -> None:
+    with Cache(tmp_path, memory="16MiB") as cache:
+        before = getattr(cache, name)
+        with pytest.raises(ValueError, match=name):
+            cache.reset(name, "1MB")
+        assert getattr(cache, name) == before and cache.set("a", 1)
+
+
 def test_a_new_policy_ranks_the_rows_that_are_there(tmp_path: Path) -> None:
     with Cache(tmp_path, memory="16MiB", size_limit=100_000, eviction_policy="none", cull_limit=1) as cache:
         for number in range(9):

@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,8 @@ def test_errors_carry_their_numbers(path: str) -> None:
     assert nothing.value.path == path
     with pytest.raises(plimsoll.InvalidInput, match="durability"):
         plimsoll.open(path, durability="maybe")  # type: ignore[arg-type]
+    with pytest.raises(plimsoll.InvalidInput, match="retention"):
+        plimsoll.open(path, retention=timedelta(days=-1))
     with plimsoll.open(path, memory="16MiB") as db:
         with pytest.raises(plimsoll.InvalidInput) as long:
             db[b"k" * 5_000] = b""

@@ -166,6 +166,10 @@ db = plimsoll.open(sys.argv[1], memory="16MiB")
 db[b"a"] = b"1"
 keep = [db.snapshot(), db.items(), db.transaction(), db.watch(), db.log.follow(), db.keyspace("k"), db.history(b"a")]
 keep[2][b"b"] = b"2"
+cache = plimsoll.Cache(sys.argv[1] + ".cache", memory="16MiB")
+open_one = cache.transact()
+open_one.__enter__()
+cache["a"] = 1
 def wait():
     try:
         keep[3].next()
