@@ -550,6 +550,17 @@ def now() -> float:
     return time.time()
 
 
+def with_details(value: Any, expires: float | None, tag: Any, with_expiry: bool, with_tag: bool) -> Any:
+    """A value as it was asked for: alone, or in a tuple with what is told of its row."""
+    if with_expiry and with_tag:
+        return value, expires, tag
+    if with_expiry:
+        return value, expires
+    if with_tag:
+        return value, tag
+    return value
+
+
 def _piece_count(row: Row) -> int:
     return -(-row.value_bytes // PIECE_BYTES)
 

@@ -9,12 +9,10 @@ True
 
 from __future__ import annotations
 
-import functools
 import io
 import math
 import os
 import tempfile
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -31,8 +29,11 @@ from ._cache_codec import (
     load_disk_value,
     short_key,
 )
-from ._cache_rows import DEFAULT_SETTINGS, EVICTION_POLICIES, PIECE_BYTES, PieceReader, Row, Table, now
+from ._cache_files import file_pieces, stray_files, sync_file
+from ._cache_queues import Queues
+from ._cache_rows import DEFAULT_SETTINGS, EVICTION_POLICIES, PIECE_BYTES, PieceReader, Row, Table, now, with_details
 from ._cache_store import CacheStore, Timeout
+from ._memoize import memoize
 from .disk import ENOVAL, Disk, StoreDisk
 
 if TYPE_CHECKING:
@@ -41,15 +42,12 @@ if TYPE_CHECKING:
     from ._native import WriteMapping
 
 _BATCH = 100
-_FIRST_NUMBER = 500_000_000_000_000
 _TAGS = Serializer("json")
 _TRIES = 3
 """How often a value is fetched whose file cannot be read, before it counts as lost."""
-_STRAY_SECONDS = 600
-"""A file that no row names, and that is older than this, is left over from a write that was not finished."""
 
 
-class Cache:
+class Cache(Queues):
     """A mapping on disk whose rows may expire and are evicted to keep to a limit.
 
     `size_limit` bounds the bytes of its rows: a row that would exceed it evicts others in the same commit, and one that is larger than the
@@ -209,7 +207,7 @@ class Cache:
         if row is None or value is ENOVAL:
             if table.settings["statistics"]:
                 table.misses += 1
-            return _with_details(default, None, None, expire_time, tag)
+            return with_details(default, None, None, expire_time, tag)
         if table.settings["statistics"]:
             table.hits += 1
         if table.counts_uses:
@@ -243,13 +241,13 @@ class Cache:
         with self._transact(retry) as rows:
             row = table.get(rows, short)
             if row is None or row.expires <= now():
-                return _with_details(default, None, None, expire_time, tag)
+                return with_details(default, None, None, expire_time, tag)
             data = table.value(rows, row)
             table.delete(rows, short, row, keep_file=True)
         try:
             value = self._taken(table, row, data)
         except OSError:
-            return _with_details(default, None, None, expire_time, tag)
+            return with_details(default, None, None, expire_time, tag)
         return self._detailed(value, row, expire_time, tag)
 
     def delete(self, key: Any, retry: bool = False) -> bool:
@@ -311,55 +309,6 @@ class Cache:
     def decr(self, key: Any, delta: float = 1, default: float | None = 0, retry: bool = False) -> Any:
         """Subtracts `delta` from a number, as `incr` adds it."""
         return self.incr(key, -delta, default, retry)
-
-    # Queues.
-
-    def push(
-        self,
-        value: Any,
-        prefix: str | None = None,
-        side: str = "back",
-        expire: float | None = None,
-        read: bool = False,
-        tag: Any = None,
-        retry: bool = False,
-    ) -> Any:
-        """Puts a value at the end of a queue, and returns its key: a number, or text that begins with `prefix`."""
-        with self._transact(retry):
-            key, _, _ = self._end(prefix, side)
-            number = _FIRST_NUMBER
-            if key is not None:
-                number = int(key.rpartition("-")[2]) if prefix is not None else key
-                number += 1 if side == "back" else -1
-            key = number if prefix is None else f"{prefix}-{number:015d}"
-            # Keys of queues are stored as they are, in their order, whatever the disk does with others.
-            full = self._serializer.dump_key(key)
-            self._store(key, value, expire, read, tag, retry, only_new=False, full=full)
-            return key
-
-    def pull(
-        self,
-        prefix: str | None = None,
-        default: Any = (None, None),
-        side: str = "front",
-        expire_time: bool = False,
-        tag: bool = False,
-        retry: bool = False,
-    ) -> Any:
-        """Takes the key and value at the front of a queue, or `default` from an empty one."""
-        return self._take(prefix, default, side, expire_time, tag, retry, remove=True)
-
-    def peek(
-        self,
-        prefix: str | None = None,
-        default: Any = (None, None),
-        side: str = "front",
-        expire_time: bool = False,
-        tag: bool = False,
-        retry: bool = False,
-    ) -> Any:
-        """The key and value at the front of a queue; they stay there."""
-        return self._take(prefix, default, side, expire_time, tag, retry, remove=False)
 
     def peekitem(self, last: bool = True, expire_time: bool = False, tag: bool = False, retry: bool = False) -> Any:
         """The key and value that were inserted last, or first."""
@@ -487,7 +436,7 @@ class Cache:
             found = table.problems()
             if fix and found:
                 table.repair(rows)
-            strays = self._stray_files(table, rows)
+            strays = [] if isinstance(self._disk, StoreDisk) else stray_files(table, rows)
         found += [f"the file {path} has no row" for path in strays]
         if fix:
             for path in strays:
@@ -579,10 +528,10 @@ class Cache:
         """A value as it is stored, and the name of the file that was written for it."""
         disk = self._disk
         if type(disk) is StoreDisk:
-            return _file_pieces(value) if read else self._serializer.dump(value), None
+            return file_pieces(value) if read else self._serializer.dump(value), None
         size, mode, filename, plain = disk.store(value, read, key=key)
         if filename is not None and self._options["durability"] == "sync":
-            _sync(self.directory, filename)
+            sync_file(self.directory, filename)
         return dump_disk_value(size, mode, filename, plain), filename
 
     def _fetch(self, data: bytes | None, read: bool = False) -> Any:
@@ -664,63 +613,7 @@ class Cache:
 
     def _detailed(self, value: Any, row: Row, expire_time: bool, tag: bool) -> Any:
         expires = None if row.expires == math.inf else row.expires
-        return _with_details(value, expires, _TAGS.load(row.tag) if row.tag and tag else None, expire_time, tag)
-
-    def _end(self, prefix: str | None, side: str) -> tuple[Any, bytes, Row | None]:
-        """The key at an end of a queue, with its row."""
-        if side not in ("front", "back"):
-            raise ValueError(f'side is "front" or "back", not {side!r}')
-        if prefix is None:
-            low, high = 1, 999_999_999_999_999
-        else:
-            low, high = f"{prefix}-000000000000001", f"{prefix}-999999999999999"  # type: ignore[assignment]
-        start, stop = (b"r" + self._serializer.dump_key(key) for key in (low, high))
-        if len(stop) > 1000:
-            raise ValueError("the prefix of a queue has up to 900 bytes")
-        for stored, data in self._open().rows().scan(start, stop, reverse=side == "back", limit=1):
-            return self._serializer.load_key(stored[1:]), stored[1:], Row.load(data)
-        return None, b"", None
-
-    def _take(
-        self, prefix: str | None, default: Any, side: str, expire_time: bool, tag: bool, retry: bool, *, remove: bool
-    ) -> Any:
-        table = self._open()
-        tries = 0
-        while True:
-            with self._transact(retry) as rows:
-                key, short, row = self._end(prefix, side)
-                if row is None:
-                    return _with_details(default, None, None, expire_time, tag)
-                if row.expires <= now():
-                    table.delete(rows, short, row)
-                    continue
-                data = table.value(rows, row)
-                if remove:
-                    table.delete(rows, short, row, keep_file=True)
-            try:
-                value = self._taken(table, row, data) if remove else self._fetch(data)
-                return self._detailed((key, value), row, expire_time, tag)
-            except OSError as error:
-                tries += 1
-                if not remove:
-                    self._give_up(short, row, error, tries)
-
-    def _stray_files(self, table: Table, rows: WriteMapping) -> list[str]:
-        """Files in the folder of the cache that no row names and that no write of now can be about to name."""
-        if isinstance(self._disk, StoreDisk):
-            return []
-        named = {os.path.join(table.folder, name) for name in table.files(rows)}
-        # Folders of the store, and of other caches in it.
-        others = {name[len("cache:") :].split("/")[0] for name in table.store.db.keyspaces() if name.startswith("cache:")}
-        found = []
-        for folder, folders, names in os.walk(table.folder):
-            if folder == table.folder and not self._name:
-                folders[:] = [name for name in folders if name != "store" and name not in others]
-            for path in (os.path.join(folder, name) for name in names):
-                with suppress(FileNotFoundError):
-                    if path not in named and os.stat(path).st_mtime < time.time() - _STRAY_SECONDS:
-                        found.append(path)
-        return found
+        return with_details(value, expires, _TAGS.load(row.tag) if row.tag and tag else None, expire_time, tag)
 
     def _iterate(self, *, reverse: bool) -> Iterator[Any]:
         table = self._open()
@@ -751,59 +644,6 @@ class Cache:
                 return total
 
 
-def memoize(
-    cache: Any,
-    name: str | None,
-    typed: bool,
-    expire: float | None,
-    tag: Any,
-    ignore: Iterable[int | str],
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`Cache.memoize` for everything with `get` and `set`."""
-    if callable(name):
-        raise TypeError("memoize takes the name of the function, not the function: write @cache.memoize()")
-    ignored = frozenset(ignore)
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        base = full_name(function) if name is None else name
-
-        @functools.wraps(function)
-        def remembered(*args: Any, **kwargs: Any) -> Any:
-            key = args_to_key((base,), args, kwargs, typed, ignored)
-            result = cache.get(key, ENOVAL, retry=True)
-            if result is ENOVAL:
-                result = function(*args, **kwargs)
-                if expire is None or expire > 0:
-                    cache.set(key, result, expire, tag=tag, retry=True)
-            return result
-
-        def cache_key(*args: Any, **kwargs: Any) -> Any:
-            """The key for these arguments."""
-            return args_to_key((base,), args, kwargs, typed, ignored)
-
-        remembered.__cache_key__ = cache_key  # type: ignore[attr-defined]
-        return remembered
-
-    return decorate
-
-
-def args_to_key(
-    base: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], typed: bool, ignore: frozenset[int | str]
-) -> tuple[Any, ...]:
-    """The key of a call."""
-    positional = tuple(arg for index, arg in enumerate(args) if index not in ignore)
-    named = tuple(sorted((name, arg) for name, arg in kwargs.items() if name not in ignore))
-    key = (*base, positional, named)
-    if typed:
-        key += (tuple(full_name(type(arg)) for arg in positional), tuple(full_name(type(arg)) for _, arg in named))
-    return key
-
-
-def full_name(thing: Any) -> str:
-    """Module and name of a function or class."""
-    return f"{thing.__module__}.{thing.__qualname__}"
-
-
 _now = now
 
 
@@ -813,36 +653,6 @@ def _expiry(expire: float | None) -> float:
 
 def _long(full: bytes, short: bytes) -> bytes:
     return full if full is not short else b""
-
-
-def _file_pieces(file: IO[bytes]) -> Iterator[bytes]:
-    yield b"\0"
-    while piece := file.read(PIECE_BYTES):
-        yield piece
-
-
-def _sync(folder: str, filename: str) -> None:
-    """Makes a new file survive a power cut, with its name and the folders above it."""
-    places = [os.path.join(folder, filename)]
-    while filename:
-        filename = os.path.dirname(filename)
-        places.append(os.path.join(folder, filename))
-    for place in places:
-        descriptor = os.open(place, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _with_details(value: Any, expires: float | None, tag: Any, with_expiry: bool, with_tag: bool) -> Any:
-    if with_expiry and with_tag:
-        return value, expires, tag
-    if with_expiry:
-        return value, expires
-    if with_tag:
-        return value, tag
-    return value
 
 
 __all__ = ["DEFAULT_SETTINGS", "ENOVAL", "EVICTION_POLICIES", "Cache", "Timeout"]

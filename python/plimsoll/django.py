@@ -19,8 +19,8 @@ from typing import IO, Any
 
 from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
+from ._memoize import memoize as _memoize
 from .cache import Cache
-from .cache import memoize as _memoize
 from .fanout import FanoutCache
 from .persistent import Deque, Index
 

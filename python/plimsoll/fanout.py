@@ -14,7 +14,8 @@ from contextlib import ExitStack, contextmanager
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from ._cache_rows import DEFAULT_SETTINGS
-from .cache import ENOVAL, Cache, Timeout, memoize
+from ._memoize import memoize
+from .cache import ENOVAL, Cache, Timeout
 from .disk import Disk, StoreDisk
 from .persistent import Deque, Index
 

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .cache import ENOVAL, args_to_key, full_name
+from ._memoize import args_to_key, full_name
+from .disk import ENOVAL
 
 _PAUSE = 0.001
 

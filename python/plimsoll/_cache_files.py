@@ -1,0 +1,55 @@
+"""The files beside a cache: values that a `Disk` keeps there, and values that are read from a file."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING
+
+from ._cache_rows import PIECE_BYTES
+
+if TYPE_CHECKING:
+    from ._cache_rows import Table
+    from ._native import WriteMapping
+
+_STRAY_SECONDS = 600
+"""A file that no row names, and that is older than this, is left over from a write that was not finished."""
+
+
+def file_pieces(file: IO[bytes]) -> Iterator[bytes]:
+    """A value that is read from a file, as it is stored."""
+    yield b"\0"
+    while piece := file.read(PIECE_BYTES):
+        yield piece
+
+
+def sync_file(folder: str, filename: str) -> None:
+    """Makes a new file survive a power cut, with its name and the folders above it."""
+    places = [os.path.join(folder, filename)]
+    while filename:
+        filename = os.path.dirname(filename)
+        places.append(os.path.join(folder, filename))
+    for place in places:
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def stray_files(table: Table, rows: WriteMapping) -> list[str]:
+    """Files in the folder of a cache that no row names and that no write of now can be about to name."""
+    named = {os.path.join(table.folder, name) for name in table.files(rows)}
+    # Folders of the store, and of other caches in it.
+    others = {name[len("cache:") :].split("/")[0] for name in table.store.db.keyspaces() if name.startswith("cache:")}
+    found = []
+    for folder, folders, names in os.walk(table.folder):
+        if folder == table.folder and not table.name:
+            folders[:] = [name for name in folders if name != "store" and name not in others]
+        for path in (os.path.join(folder, name) for name in names):
+            with suppress(FileNotFoundError):
+                if path not in named and os.stat(path).st_mtime < time.time() - _STRAY_SECONDS:
+                    found.append(path)
+    return found
