@@ -230,7 +230,7 @@ def _to_json(value: Any) -> Any:
     if kind in (Decimal, UUID):
         return {_TAG: kind.__name__, "v": str(value)}
     raise TypeError(
-        f"a {kind.__qualname__} cannot be stored as JSON: store a dictionary or bytes, or open the cache with "
+        f"an object of type {kind.__qualname__} cannot be stored as JSON: store a dictionary or bytes, or open the cache with "
         'serializer="pickle" if only programs that you trust can write to its folder'
     )
 
