@@ -38,7 +38,11 @@ impl OpenLog {
     /// The bounds of the log.
     pub(crate) fn bounds(&self) -> Bounds {
         // Durable first: it never passes `next`.
-        let durable = self.durability.group.durable();
+        let mut durable = self.durability.group.durable();
+        if let Some(members) = self.env.members() {
+            // Another member may have synced what is here.
+            durable = durable.max(members.durable_glsn().min(self.tail.last()));
+        }
         Bounds { first: self.segments.first(), next: self.tail.next(), durable }
     }
 

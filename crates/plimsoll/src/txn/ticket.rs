@@ -143,3 +143,30 @@ impl fmt::Debug for CommitTicket {
         write!(f, "CommitTicket({})", self.glsn)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::engine::Engine;
+    use crate::engine::open::open;
+    use crate::txn::transaction::Transaction;
+    use crate::types::options::Options;
+
+    #[test]
+    fn a_commit_is_durable_that_another_process_has_synced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let join = || open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true)).unwrap();
+        let (one, other) = (join(), join());
+        let submit = |store: &Arc<Engine>| {
+            let mut tx = Transaction::new(&store.committer);
+            tx.put(&store.reader.keyspaces.find("default").unwrap().0, b"row", b"value").unwrap();
+            tx.commit_submit().unwrap()
+        };
+        let ticket = submit(&one);
+        assert!(!ticket.is_durable());
+        submit(&other).wait().unwrap();
+        assert!(ticket.is_durable());
+    }
+}
