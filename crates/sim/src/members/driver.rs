@@ -70,6 +70,8 @@ pub(super) struct Driver {
     memory_total: Option<u64>,
     warm: bool,
     buffering: Buffering,
+    /// What processes read is compared after every few acts only: in between, they may leave what was committed in the log.
+    pub(super) looks_seldom: bool,
     next_id: u64,
     next_pid: u32,
     /// The process at this seat is killed at this operation of it, counted from the start of the run over all processes of the seat.
@@ -92,7 +94,9 @@ impl Driver {
             Durability::Sync => Buffering::None,
             Durability::Buffered => [Buffering::All, Buffering::Odd][seed as usize / 2 % 2],
         };
+        let looks_seldom = Random::new(seed ^ 0x005e_1d03).below(2) == 0;
         Self {
+            looks_seldom,
             crew: Crew::new(&world.clock),
             world,
             seats: BTreeMap::new(),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use plimsoll::{Db, Error, Glsn, Keyspace, Options, Result, Retention, Snapshot, Transaction};
+use plimsoll::{Db, Error, Glsn, InvalidInput, Keyspace, Options, Result, Retention, Snapshot, Transaction};
 
 use crate::content::Content;
 use crate::members::model::{MARKS, Span, Write};
@@ -78,6 +78,8 @@ pub(super) enum Answer {
     Made { rows: usize },
     /// It was dropped.
     Dropped,
+    /// Another process has dropped it, which may not be durable yet.
+    DroppedByAnother,
     /// What was committed before is durable.
     Synced,
     /// It appended entries.
@@ -245,13 +247,17 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
             }
         }
         Act::DropSpace => match life.space(PASSING)? {
-            Some(space) => {
-                db.drop_keyspace(&space)?;
-                if order.is_buffered {
-                    db.sync()?;
+            Some(space) => match db.drop_keyspace(&space) {
+                // Another process has ordered a drop, and ended before that was durable.
+                Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. })) => Ok(Answer::DroppedByAnother),
+                dropped => {
+                    dropped?;
+                    if order.is_buffered {
+                        db.sync()?;
+                    }
+                    Ok(Answer::Dropped)
                 }
-                Ok(Answer::Dropped)
-            }
+            },
             None => Ok(Answer::NoSpace),
         },
         Act::Cursor { .. } | Act::AdvanceCursor { .. } | Act::DropCursor { .. } => cursor(&db, order.act),

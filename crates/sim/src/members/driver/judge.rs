@@ -28,6 +28,9 @@ pub(in crate::members) enum Space {
     Unknown,
 }
 
+/// After how many acts all processes are compared where that is done seldom.
+const LOOKS_SELDOM: u64 = 12;
+
 /// What is known of the store.
 #[derive(Debug, Default)]
 pub(in crate::members) struct Known {
@@ -171,6 +174,15 @@ impl Driver {
         if self.known.has_failed_sync && !matches!(answer, Answer::Committed(_)) {
             return Ok(());
         }
+        if let Answer::Committed(glsn) = answer
+            && self.looks_seldom
+            && !self.known.has_failed_sync
+            && self.known.in_doubt.len() == 1
+            && let Some(pending) = self.known.in_doubt.remove(&order.id)
+        {
+            // Not read, as no other commit is in doubt: the process may have left it in the log.
+            return self.judge_unread(member, order, &pending, glsn);
+        }
         let is_buffered = self.is_any_buffered();
         if self.known.is_cut && matches!(order.act, Act::Join { .. }) {
             self.known.learn_what_is_left(life.db.newest().0, is_buffered)?;
@@ -246,6 +258,10 @@ impl Driver {
                 self.known.passing = Space::Absent;
                 Ok(())
             }
+            Answer::DroppedByAnother => {
+                let is_known = self.known.passing_before != Space::Unknown;
+                ensure(!is_known, || "a keyspace that nobody has dropped was dropped by another process".to_owned())
+            }
             Answer::Cursor { name, at } => self.judge_cursor(order, name, at),
             Answer::Verified(problems) => {
                 ensure(problems.is_empty(), || format!("process {member} found problems: {problems:?}"))
@@ -282,6 +298,18 @@ impl Driver {
         }
         self.settle_doubts(id);
         Ok(())
+    }
+
+    /// A commit was acknowledged, and is not read now: what is read later tells whether it is there.
+    fn judge_unread(&mut self, member: u8, order: &Order, pending: &Pending, glsn: Glsn) -> Outcome {
+        self.known.last_of.insert(member, glsn.0);
+        if !order.is_buffered {
+            self.known.durable = self.known.durable.max(glsn.0);
+        }
+        if let Some(place) = self.known.places.remove(&order.id) {
+            same("GLSN of a commit that was seen before", &place, &glsn.0)?;
+        }
+        self.known.found(pending, glsn.0)
     }
 
     fn judge_cursor(&mut self, order: &Order, name: u64, at: Option<Glsn>) -> Outcome {
@@ -351,6 +379,9 @@ impl Driver {
         }
         self.known.looks += 1;
         let looks = self.known.looks;
+        if self.looks_seldom && !looks.is_multiple_of(LOOKS_SELDOM) {
+            return Ok(());
+        }
         let members: Vec<u8> = self.seats.keys().copied().collect();
         let mut seen = BTreeSet::new();
         for member in members {
