@@ -38,7 +38,7 @@ use crate::members::tries::Tries;
 use crate::members::words::{
     BLOB_MARK, CLOSE_WANTED, Durable, ENTRIES_MAX, End, FLUSH_WANTED, FOLLOWERS, INSTANCE, KEEPER, LEFTOVERS,
     LOG_FIRST, MAGIC, MANIFEST, NEWS, POISON, Published, RESTING, SLOT_WORDS, SLOTS, SLOTS_AT, STATE, SYNC, Slot,
-    SlotWord, TURN, WORDS,
+    SlotWord, TO_BE_KNOWN, TURN, WORDS,
 };
 
 /// The folder of the locks, in the store's.
@@ -51,7 +51,7 @@ pub const WORDS_FILE: &str = "SHARED";
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Version of the words' layout, and that there is one at all.
-const LAYOUT: u64 = 0x706c_696d_6d62_0008;
+const LAYOUT: u64 = 0x706c_696d_6d62_0009;
 
 /// No blob file is being written.
 const NO_BLOB: u64 = u64::MAX;
@@ -313,10 +313,11 @@ impl Members {
         self.oldest(SlotWord::Floor)
     }
 
-    /// The first GLSN of the log that any of the other members may need: behind the oldest checkpoint among them; [`Glsn::MAX`] if there is
-    /// none. Of members that were killed, too, as [`Members::oldest_floor`].
+    /// The first GLSN of the log that any of the other members may need: behind the oldest checkpoint among them, and what all have taken in;
+    /// [`Glsn::MAX`] if there is none. Of members that were killed, too, as [`Members::oldest_floor`].
     pub fn oldest_needed(&self) -> Glsn {
-        Glsn(self.oldest(SlotWord::Checkpoint).0.saturating_add(1))
+        let oldest = self.oldest(SlotWord::Checkpoint).min(self.oldest(SlotWord::Applied));
+        Glsn(oldest.0.saturating_add(1))
     }
 
     fn oldest(&self, word: SlotWord) -> Glsn {
@@ -384,7 +385,7 @@ impl Members {
 
     /// Says what this member's manifest holds.
     pub fn set_checkpoint(&self, checkpoint: Glsn) {
-        let (_, before) = self.own_needs();
+        let (_, before, _) = self.own_needs();
         self.set(SlotWord::Checkpoint, checkpoint.0);
         if (before.next()..=checkpoint).contains(&self.close_wanted()) {
             // The keeper may free the log now.
@@ -392,18 +393,30 @@ impl Members {
         }
     }
 
-    /// What this member has said that it needs of older moments and of the log.
-    pub fn own_needs(&self) -> (Glsn, Glsn) {
+    /// What this member has said that it needs: of older moments its floor, of the log what is behind its checkpoint and behind what it has applied.
+    pub fn own_needs(&self) -> (Glsn, Glsn, Glsn) {
         if !self.may_write_words() {
-            return (Glsn::NONE, Glsn::NONE);
+            return (Glsn::NONE, Glsn::NONE, Glsn::NONE);
         }
         let word = |word| Glsn(self.slot_word(self.slot, word).load(Ordering::SeqCst));
-        (word(SlotWord::Floor), word(SlotWord::Checkpoint))
+        (word(SlotWord::Floor), word(SlotWord::Checkpoint), word(SlotWord::Applied))
     }
 
-    /// This member has taken in the log up to `applied`.
-    pub fn looks(&self, applied: Glsn) {
+    /// This member has applied the log up to `applied`, and needs what is behind that. Law: [`Members::set_checkpoint`] has told before what the
+    /// memtables need that it was applied to.
+    pub fn set_applied(&self, applied: Glsn) {
         self.set(SlotWord::Applied, applied.0);
+    }
+
+    /// Up to here, whoever orders a record has to know all others. Under the turn it does not change.
+    pub fn to_be_known(&self) -> Glsn {
+        Glsn(self.word(TO_BE_KNOWN))
+    }
+
+    /// Whoever orders a record behind `glsn` has to know the one there. Law: the caller has the turn, and orders that record next. (If it does not,
+    /// others take in more than they need.)
+    pub fn set_to_be_known(&self, glsn: Glsn) {
+        self.words.words()[TO_BE_KNOWN].fetch_max(glsn.0, Ordering::SeqCst);
     }
 
     /// The first GLSN of the log, as far as a member has trimmed it.

@@ -64,6 +64,10 @@ pub enum Border {
     GapPublished,
     /// A walk seeks over a gap that another one published.
     GapSkipped,
+    /// A member leaves a commit that has read nothing in the log.
+    LeftInLog,
+    /// A member that reads nothing goes on behind what the runs hold.
+    PassedOver,
 }
 
 #[cfg(not(feature = "testing"))]
@@ -83,7 +87,7 @@ mod counted {
     use super::Border;
 
     /// Every border, in their order.
-    const ALL: [Border; 27] = [
+    const ALL: [Border; 29] = [
         Border::SpilledCommit,
         Border::RunsInserted,
         Border::SpilledReplay,
@@ -111,6 +115,8 @@ mod counted {
         Border::GapSearched,
         Border::GapPublished,
         Border::GapSkipped,
+        Border::LeftInLog,
+        Border::PassedOver,
     ];
 
     static COUNTS: [AtomicU64; ALL.len()] = [const { AtomicU64::new(0) }; ALL.len()];

@@ -191,6 +191,8 @@ impl Engine {
     }
 
     fn settle(&self) -> Result<()> {
+        // What cannot be applied now is in the log.
+        let _ = self.committer.fresh_and_ordered();
         self.committer.sequencer.at_durable(|applied| {
             if checkpoints::leaves_little(&self.reader.index) {
                 self.reader.index.note_durable()

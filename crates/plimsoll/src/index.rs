@@ -239,12 +239,12 @@ impl Index {
     }
 
     /// The place in the log up to which all versions are in the runs, and the row cache was told of them: the checkpoint, or, while a memtable reaches
-    /// back behind it, the place before that. `None` if the log no longer knows that place.
+    /// back behind it, the place before that; at most `applied`, the last commit that this process had applied before. `None` if the log no longer knows that place.
     ///
     /// # Errors
     /// The log.
-    pub(crate) fn told_to_rows(&self) -> Result<Option<Position>> {
-        self.core.told_to_rows()
+    pub(crate) fn told_to_rows(&self, applied: Glsn) -> Result<Option<Position>> {
+        self.core.told_to_rows(applied)
     }
 
     /// Removes files that were left because another member was reading all files, if none does any more.
@@ -264,6 +264,11 @@ impl Index {
         Ok(())
     }
 
+    /// Tells the other members which part of the log is needed here.
+    pub(crate) fn tell_needs(&self, members: &Members) {
+        self.core.tell_needs(members);
+    }
+
     /// Goes on from the newest manifest, which holds everything that was committed up to the GLSN that is returned; up to `applied`, it was applied
     /// here. Law: the caller applies nothing else meanwhile.
     ///
@@ -271,6 +276,12 @@ impl Index {
     /// As for [`Index::follow`].
     pub(crate) fn leap(&self, members: &Members, applied: Glsn) -> Result<Glsn> {
         self.core.leap(members, applied)
+    }
+
+    /// Goes on from the checkpoint of the manifest that is known, if it is behind `applied`, which was applied here, and before `next`, the first entry
+    /// that this process has not read in the log. Returns that checkpoint. Law: the caller applies nothing else meanwhile.
+    pub(crate) fn pass_over(&self, members: &Members, applied: Glsn, next: Glsn) -> Option<Glsn> {
+        self.core.pass_over(members, applied, next)
     }
 
     /// Becomes the keeper in place of one that does not answer; whether it did.
@@ -284,6 +295,11 @@ impl Index {
     /// Whether nothing is in memory that the runs do not hold as well.
     pub(crate) fn is_all_in_runs(&self, applied: Glsn) -> bool {
         self.core.head().checkpoint.glsn >= applied
+    }
+
+    /// Whether there are rows that stand for what the runs hold.
+    pub(crate) fn has_rows(&self) -> bool {
+        !self.core.context.row_cache.is_empty()
     }
 
     /// The sources as they are now.

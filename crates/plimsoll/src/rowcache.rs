@@ -158,6 +158,13 @@ impl RowCache {
         while kept.balance.give_back(&cache, &kept.budget) {}
     }
 
+    /// Whether no row is in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        let is_empty =
+            |kept: &Kept| kept.cache().is_empty() && kept.large.as_ref().is_none_or(|large| large.is_empty());
+        self.kept.as_ref().is_none_or(is_empty)
+    }
+
     /// Rejects fills from sets of runs before `runs` from now on. Called before [`RowCache::supersede`], and both before these runs become
     /// visible. Returns whether there may be entries to supersede.
     pub(crate) fn begin_runs(&self, runs: u64) -> bool {
@@ -165,8 +172,7 @@ impl RowCache {
         // Release, before the cache's lock is taken to replace entries: a fill that takes the lock later sees the new number; the entry of
         // an earlier one is found.
         kept.runs.store(runs, Ordering::Release);
-        let has_large = kept.large.as_ref().is_some_and(|large| !large.is_empty());
-        !kept.cache().is_empty() || has_large
+        !self.is_empty()
     }
 
     /// A younger version of this key enters the runs: the newest that they will have.

@@ -1,6 +1,8 @@
 //! One transaction, and the order of all of them.
 
 pub(crate) mod apply;
+pub(crate) mod blind;
+pub(crate) mod blindness;
 pub(crate) mod bulk_load;
 pub(crate) mod commit;
 pub(crate) mod committer;

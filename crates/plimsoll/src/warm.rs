@@ -56,6 +56,7 @@ use plimsoll_memory::pool::Pool;
 
 use crate::index::{Index, Progress};
 use crate::rowcache::RowCache;
+use crate::txn::sequencer::CommitSequencer;
 use crate::types::events;
 use crate::types::lock::lock;
 use crate::types::stats::WarmStats;
@@ -90,6 +91,7 @@ pub(crate) struct Context {
     pub(crate) log: Arc<FileLog>,
     pub(crate) index: Arc<Index>,
     pub(crate) row_cache: Arc<RowCache>,
+    pub(crate) sequencer: Arc<CommitSequencer>,
     /// The image is read and never written. Otherwise it is written while this process writes the files of the index.
     pub(crate) read_only: bool,
     /// The interval between saves of the image.

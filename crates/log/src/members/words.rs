@@ -18,6 +18,7 @@
 //! | 34 | nudges | any |
 //! | 35, 36 | processes that wait for a sync | arrived: any; expected: who has `sync` |
 //! | 37 | removed files of the log | who removes one |
+//! | 38 | up to which GLSN everything has to be known to who orders a record | who has `turn`; only raised |
 //! | 40 to 51 | `turn`, `sync`, `join` | holder and since: who has it; waiters and bell: any |
 //! | 52 | the keeper, or who prepares itself to be it | that one, with its generation's lock; who finds that it has ended |
 //! | 53 | the log is poisoned | who has `sync` or `turn` |
@@ -31,7 +32,7 @@
 //! | 62 | the memory of all | who joins, under `join` |
 //! | from 64 | the slots | each its member; its process: cleared by who gets the slot's lock |
 //!
-//! 38 and 39 are free. All words but 21 are cleared by the first member, and slots of processes that have ended.
+//! 39 is free. All words but 21 are cleared by the first member, and slots of processes that have ended.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -80,6 +81,8 @@ pub(super) const EXPECTED: usize = 36;
 pub(super) const LEFTOVERS: usize = 33;
 /// Counts the files of the log that were removed: others may have them open.
 pub(super) const REMOVED: usize = 37;
+/// Up to this GLSN, everything has to be known to a member that orders a record without having read those before it.
+pub(super) const TO_BE_KNOWN: usize = 38;
 /// Members that do not hang answer when this changes.
 pub(super) const NUDGE: usize = 34;
 /// What members ask the keeper to do.

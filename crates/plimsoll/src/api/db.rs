@@ -236,7 +236,8 @@ impl Db {
         Transaction::ordered(&self.store.committer)
     }
 
-    /// Whether the next read finds everything that other processes have committed already taken in. If not, it first reads their commits from
+    /// Whether the next read finds everything that was committed already applied: by other processes, and by this one, if it shares the store and has
+    /// lately only written. If not, it first reads these commits from
     /// the log, and may wait for the disk. Costs a few loads from memory; always true in a store that this process has alone.
     pub fn is_caught_up(&self) -> bool {
         self.store.committer.visible_if_fresh().is_some()
@@ -335,13 +336,19 @@ impl Db {
         look: impl FnOnce(&[u8]) -> T,
     ) -> Result<Resident<T>> {
         let key = self.key(keyspace, key.as_ref())?;
+        self.store.committer.note_read();
         if self.store.committer.visible_if_fresh().is_none() {
             self.store.reader.owner.check()?;
             return Ok(Resident::NotResident);
         }
         let (reader, mut look) = (&self.store.reader, Some(look));
         let read = |at| reader.get_resident(key.get(), at, |value: &[u8]| look.take().map(|look| look(value)));
-        Ok(match reader.at_newest(|| Ok(self.store.committer.sequencer.visible()), read)? {
+        let looked = match reader.at_newest(|| Ok(self.store.committer.sequencer.visible()), read) {
+            // Dropped since: what is younger has to be taken in.
+            Err(Error::Trimmed { .. }) if self.store.membership.is_some() => return Ok(Resident::NotResident),
+            looked => looked?,
+        };
+        Ok(match looked {
             Resident::Value(looked) => looked.map_or(Resident::Absent, Resident::Value),
             Resident::Absent => Resident::Absent,
             Resident::NotResident => Resident::NotResident,

@@ -73,5 +73,6 @@ pub(crate) fn approximate_len(store: &Arc<Engine>, keyspace: &Keyspace, range: &
     if span.is_empty() {
         return Ok(0);
     }
+    store.newest()?;
     store.reader.read(|view| estimate::keys_in(view, (span.lower(), span.upper())))
 }

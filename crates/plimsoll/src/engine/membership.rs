@@ -88,6 +88,7 @@ impl Joining {
     /// Lets others join. `oldest` is the oldest moment that this one may read, `checkpoint` what its manifest holds.
     pub(crate) fn end(&self, path: &Path, oldest: Glsn, checkpoint: Glsn, manifest: u64) -> Result<()> {
         self.members.set_floor(oldest);
+        self.members.set_applied(oldest);
         self.members.set_checkpoint(checkpoint);
         if let Some(lock) = self.lock.as_ref().filter(|_| self.is_first) {
             lock.share().map_err(|error| locked(path, error))?;
@@ -310,9 +311,12 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -
     // What others wait for is flushed by a process, too, that reads only what is durable: the flush makes it so.
     let is_waited_for = members.is_keeper() && members.flush_wanted() > committer.sequencer.applied();
     // What fails now is tried again by who reads.
-    let _ = if is_waited_for { committer.fresh_and_ordered() } else { committer.fresh() };
-    members.looks(committer.sequencer.applied());
+    let _ =
+        if is_waited_for { committer.fresh_and_ordered() } else { committer.keep_up(space.clock.monotonic_nanos()) };
+    let applied = committer.sequencer.applied();
     index.follow(members)?;
+    // Afterwards, and as it was before: what memtables need of the log is told by now.
+    members.set_applied(applied);
     space.file_log.close_removed();
     if !members.is_keeper() && members.memory_total().is_some() {
         // What those had that have ended is for the others.
@@ -322,7 +326,7 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -
     if members.is_keeper() {
         // Finds those that have ended, too: what they promised is void.
         members.list().lift()?;
-        members.set_checkpoint(index.log_needed_from());
+        index.tell_needs(members);
         index.remove_left();
         steps::free_log(space)?;
     } else {
@@ -335,7 +339,7 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -
         committer.sequencer.try_at_applied(let_go);
         index.follow(members)?;
     }
-    Ok(Looked { is_reading: committer.promise_floor() < committer.sequencer.visible(), must_retry })
+    Ok(Looked { is_reading: committer.promise_floor(), must_retry })
 }
 
 /// Tries to close the memtable between two commits, until it is time for a look. A try frees no log and asks no lock of another member.

@@ -47,6 +47,7 @@ use crate::index::{Context, Index};
 use crate::read::moments::Snapshots;
 use crate::read::reader::{Owner, Reader};
 use crate::rowcache::RowCache;
+use crate::txn::blindness::Blindness;
 use crate::txn::committer::Committer;
 use crate::txn::follower::Follower;
 use crate::txn::patience::{self, Patience};
@@ -208,7 +209,10 @@ pub(crate) fn open_by(
     let replayed = replay(&log, &budget, &index, checkpoint, progress)?;
     let replay_nanos = watch.nanos() - before_replay;
     sequencer.replayed(replayed.last);
-    let warm = options.warm.then(|| warm(path, &options, &budget, &pool, &row_cache, &file_log, &index)).transpose()?;
+    let warm = options
+        .warm
+        .then(|| warm(path, &options, &budget, &pool, &row_cache, (&file_log, &index, &sequencer)))
+        .transpose()?;
     let context = patience::Context { index: Arc::clone(&index), sequencer: Arc::clone(&sequencer) };
     let patience = Arc::new(Patience::new(&budget, context, options.background && !options.read_only));
     let context = checkpoints::Context {
@@ -242,6 +246,7 @@ pub(crate) fn open_by(
             learn: OnceLock::new(),
             to_learn: Mutex::default(),
             is_to_learn,
+            blindness: Blindness::new(options.sizes.blind_after),
         })
     });
     let committer = Committer::new(Arc::clone(&reader), sequencer, patience, options.clone(), follower.clone());
@@ -331,8 +336,7 @@ fn warm(
     budget: &Budget,
     pool: &Arc<Pool>,
     row_cache: &Arc<RowCache>,
-    log: &Arc<FileLog>,
-    index: &Arc<Index>,
+    (log, index, sequencer): (&Arc<FileLog>, &Arc<Index>, &Arc<CommitSequencer>),
 ) -> Result<Warm> {
     let context = warm::Context {
         disk: Arc::clone(&options.disk),
@@ -343,6 +347,7 @@ fn warm(
         log: Arc::clone(log),
         index: Arc::clone(index),
         row_cache: Arc::clone(row_cache),
+        sequencer: Arc::clone(sequencer),
         read_only: options.read_only,
         interval: options.warm_interval,
         bytes_per_second: options.warm_bytes_per_second,

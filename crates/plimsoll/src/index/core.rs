@@ -69,6 +69,8 @@ pub(crate) struct Core {
     pub(crate) free_log: OnceLock<Weak<dyn FreeLog>>,
     /// Held while this process tries to become the keeper.
     pub(crate) keeping: Mutex<()>,
+    /// Held while it is told which part of the log is needed here.
+    pub(crate) telling: Mutex<()>,
 }
 
 /// The state of the committing thread.
@@ -182,6 +184,7 @@ impl Core {
             blobs: Arc::default(),
             free_log: OnceLock::new(),
             keeping: Mutex::new(()),
+            telling: Mutex::new(()),
             context,
             horizon,
             files,

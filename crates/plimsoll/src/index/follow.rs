@@ -107,8 +107,15 @@ impl Core {
             self.refresh()?;
         }
         let releases = self.release_held();
-        members.set_checkpoint(self.needed_from(self.head().checkpoint.glsn));
+        self.tell_needs(members);
         Ok(releases)
+    }
+
+    /// Tells the other members which part of the log is needed here.
+    pub(crate) fn tell_needs(&self, members: &Members) {
+        // What was found earlier is not told later: it may be too little by then.
+        let _alone = lock(&self.telling);
+        members.set_checkpoint(self.needed_from(self.head().checkpoint.glsn));
     }
 
     /// Releases the memtables that the runs hold. Returns whether there were any.
@@ -148,8 +155,29 @@ impl Core {
     pub(crate) fn leap(&self, members: &Members, applied: Glsn) -> Result<Glsn> {
         self.close_up_to(applied);
         self.take_in(members)?;
+        Ok(self.go_on_behind_runs(|_| true).expect("any checkpoint will do"))
+    }
+
+    /// See [`crate::index::Index::pass_over`].
+    pub(crate) fn pass_over(&self, members: &Members, applied: Glsn, next: Glsn) -> Option<Glsn> {
+        let may_pass = |checkpoint: Glsn| applied < checkpoint && checkpoint < next;
+        if !may_pass(self.head().checkpoint.glsn) {
+            return None;
+        }
+        self.close_up_to(applied);
+        self.release_held();
+        let passed = self.go_on_behind_runs(may_pass);
+        self.tell_needs(members);
+        passed
+    }
+
+    /// What is before the checkpoint, if that may be passed, is read in the runs from now on; returns the checkpoint.
+    fn go_on_behind_runs(&self, may_pass: impl FnOnce(Glsn) -> bool) -> Option<Glsn> {
         let record = lock(&self.record);
         let checkpoint = record.checkpoint.glsn;
+        if !may_pass(checkpoint) {
+            return None;
+        }
         // What was left out is in no memtable that could say so: rows and gaps of any key may be older.
         self.gaps.adopt(checkpoint, &[], &[u8::MAX; MAX_INDEX_KEY_BYTES]);
         let set = self.view().set + 1;
@@ -159,7 +187,7 @@ impl Core {
         self.swap_view(|view| view.set = set);
         drop(record);
         self.seats.exchanged();
-        Ok(checkpoint)
+        Some(checkpoint)
     }
 
     /// The log behind this GLSN is needed here: by the checkpoint that is known, and by what memtables point to.
@@ -175,10 +203,10 @@ impl Core {
     }
 
     /// See [`crate::index::Index::told_to_rows`].
-    pub(crate) fn told_to_rows(&self) -> Result<Option<Position>> {
+    pub(crate) fn told_to_rows(&self, applied: Glsn) -> Result<Option<Position>> {
         // In this order: a memtable that is released or flushed in between has told the row cache of its versions before.
         let checkpoint = self.head().checkpoint;
-        let glsn = self.needed_from(checkpoint.glsn);
+        let glsn = self.needed_from(checkpoint.glsn).min(applied);
         if glsn == checkpoint.glsn {
             return Ok(Some(checkpoint));
         }
@@ -413,6 +441,8 @@ mod tests {
         let put_rows = |store: &Arc<Engine>, rows: u32| {
             let mut tx = Transaction::new(&store.committer);
             let space = store.reader.keyspaces.find("default").unwrap().0;
+            // A commit that has read nothing would be left in the log.
+            tx.get(&space, b"none").unwrap();
             (0..rows).for_each(|row| tx.put(&space, row.to_be_bytes(), [7; 900]).unwrap());
             tx
         };

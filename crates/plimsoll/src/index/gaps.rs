@@ -194,6 +194,7 @@ impl Gaps {
 impl State {
     /// Remembers where a commit put. Returns whether anything is remembered.
     fn note(&mut self, puts: Puts) -> bool {
+        debug_assert!(self.recent.back().is_none_or(|last| last.glsn <= puts.glsn), "commits are noted in their order");
         self.newest = self.newest.max(puts.glsn);
         if self.lease.is_none() {
             return false;

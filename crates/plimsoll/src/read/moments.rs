@@ -1,6 +1,7 @@
 //! The open snapshots: versions that they need are not dropped.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use plimsoll_disk::fork::Origin;
@@ -51,6 +52,8 @@ pub(crate) struct OpenMoment {
     is_charged: bool,
     /// Why it is never to be read.
     unreadable: OnceLock<Box<Error>>,
+    /// What it shows is not taken in yet.
+    is_unshown: AtomicBool,
 }
 
 impl Snapshots {
@@ -81,7 +84,7 @@ impl Snapshots {
         part.open_in(part.lock(), false, choose)
     }
 
-    /// The oldest open moment, or the result of `newest` if none is open.
+    /// The oldest open moment, or the result of `newest` if that is older, or none is open.
     pub(crate) fn oldest(&self, newest: impl FnOnce() -> Glsn) -> Glsn {
         // All at once: a moment may be opened in one part by who has it open in another, and is then closed there.
         let parts = self.parts.each_ref().map(|part| part.lock());
@@ -107,7 +110,13 @@ impl Part {
     ) -> OpenMoment {
         let at = choose();
         open.add(at);
-        OpenMoment { at, part: Arc::clone(self), is_charged, unreadable: OnceLock::new() }
+        OpenMoment {
+            at,
+            part: Arc::clone(self),
+            is_charged,
+            unreadable: OnceLock::new(),
+            is_unshown: AtomicBool::new(false),
+        }
     }
 }
 
@@ -166,6 +175,18 @@ impl OpenMoment {
         if let Err(error) = taken_in {
             let _ = self.unreadable.set(Box::new(error));
         }
+        // Release: who sees it finds the error, too.
+        self.is_unshown.store(false, Ordering::Release);
+    }
+
+    /// What it shows is taken in later: [`OpenMoment::shows`] comes before the first read.
+    pub(crate) fn show_later(&self) {
+        self.is_unshown.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether what it shows is taken in, or it is never to be read.
+    pub(crate) fn is_shown(&self) -> bool {
+        !self.is_unshown.load(Ordering::Acquire)
     }
 }
 

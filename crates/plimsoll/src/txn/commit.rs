@@ -31,6 +31,7 @@ use crate::txn::sequencer::CommitLock;
 use crate::txn::ticket::CommitTicket;
 use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::{Error, Lift, Result};
+use crate::types::keyspaces::{CURSORS, SYSTEM};
 use crate::types::version::MAX_POINTER_BYTES;
 
 /// A commit that is too large for one record is inserted into the memtable if it takes at most this part of one (a divisor). A larger
@@ -79,6 +80,14 @@ impl Committer {
         gaps: &mut Vec<Gap>,
         spaces: &[u32],
     ) -> Result<Option<Glsn>> {
+        let is_plain = writes.spilled().is_empty() && writes.blob_bytes() == 0 && !spaces.iter().any(is_own_keyspace);
+        if is_plain
+            && reads.ranges().is_empty()
+            && gaps.is_empty()
+            && let Some(glsn) = self.order_blind(body, writes, moment.at(), spaces)?
+        {
+            return Ok(Some(glsn));
+        }
         let (mut turn, lock) = self.begin_to_order()?;
         self.reader.keyspaces.check_take_more(spaces.iter().copied())?;
         if let Err(error) = self.reader.read(|view| validate(view, reads, moment.at())) {
@@ -96,6 +105,9 @@ impl Committer {
                 }
             },
         };
+        if let Some(follower) = self.follower.as_ref().filter(|_| spaces.contains(&SYSTEM)) {
+            follower.members.set_to_be_known(follower.members.next());
+        }
         let submit = || {
             let glsn = self.submit(turn.as_mut(), body, writes, moment.at())?;
             // From here on other members may order their commits.
@@ -107,6 +119,17 @@ impl Committer {
         // While no other commit can put anything into them.
         self.reader.index.gaps().publish_committed(std::mem::take(gaps), glsn);
         drop(lock);
+        Ok(Some(glsn))
+    }
+
+    /// Orders a commit that has read nothing, and leaves it in the log; `None` if it is to be applied.
+    fn order_blind(&self, body: &Body, writes: &WriteSet, read_at: Glsn, spaces: &[u32]) -> Result<Option<Glsn>> {
+        let Some(follower) = &self.follower else { return Ok(None) };
+        let Some(mut turn) = follower.turn_for_blind()? else { return Ok(None) };
+        // A drop by this process is ordered in a turn, too, and its record is to be known.
+        self.reader.keyspaces.check_take_more(spaces.iter().copied())?;
+        let glsn = self.submit(Some(&mut turn), body, writes, read_at)?;
+        hit(Border::LeftInLog);
         Ok(Some(glsn))
     }
 
@@ -226,6 +249,11 @@ impl Committer {
         }
         Ok(glsn)
     }
+}
+
+/// Whether it holds records of the store itself.
+fn is_own_keyspace(id: &u32) -> bool {
+    [SYSTEM, CURSORS].contains(id)
 }
 
 /// Rejects a transaction if an ordered commit after `at` changed anything in `reads`.

@@ -55,23 +55,78 @@ impl Committer {
     /// Flushes the memtables into runs.
     pub(crate) fn flush(&self) -> Result<()> {
         self.check_writable()?;
-        self.sequencer.at_durable(|applied| self.reader.index.flush(applied))
+        // What this process has committed is in the runs then, too, also what it has left in the log. If it cannot be applied, a flush may make room.
+        let applied = self.fresh_and_ordered();
+        self.sequencer.at_durable(|applied| self.reader.index.flush(applied))?;
+        applied
     }
 
     /// Opens a snapshot at the newest moment.
     pub(crate) fn open_newest(&self) -> OpenMoment {
-        let taken_in = self.fresh();
-        let moment = self.open_now(|| self.sequencer.visible());
-        moment.shows(taken_in);
+        let moment = self.open_now(|| self.newest_to_open());
+        // Afterwards: what is promised to the other members meanwhile is not above the moment.
+        self.show_now(&moment);
         moment
+    }
+
+    /// As [`Committer::open_newest`], for a transaction, which may never read at it: its first read takes in what others have committed
+    /// ([`Committer::show`]).
+    pub(crate) fn open_unread(&self) -> OpenMoment {
+        let moment = self.open_now(|| self.newest_to_open());
+        if !self.shows_already(&moment) {
+            moment.show_later();
+        }
+        moment
+    }
+
+    /// Takes in what an unread moment shows, before something is read at it.
+    pub(crate) fn show(&self, moment: &OpenMoment) -> Result<Glsn> {
+        if !moment.is_shown() {
+            self.show_now(moment);
+        }
+        moment.readable()
+    }
+
+    /// Whether an unread moment can be read without taking anything in.
+    pub(crate) fn is_shown_in_memory(&self, moment: &OpenMoment) -> bool {
+        if !moment.is_shown() && self.shows_already(moment) {
+            moment.shows(Ok(()));
+        }
+        moment.is_shown()
+    }
+
+    fn shows_already(&self, moment: &OpenMoment) -> bool {
+        let is_known = self.follower.as_ref().is_none_or(|follower| !follower.is_to_learn.load(Ordering::Acquire));
+        is_known && self.sequencer.visible() >= moment.at() && !self.reader.owner.is_foreign()
+    }
+
+    fn show_now(&self, moment: &OpenMoment) {
+        // A process that only reads may have outlived those that it followed.
+        moment.shows(self.fresh().and_then(|()| reaches(self.sequencer.visible(), moment.at())));
     }
 
     /// Opens a snapshot at the last commit that was ordered, here or by another member; it may not be durable yet.
     pub(crate) fn open_ordered(&self) -> OpenMoment {
-        let taken_in = self.fresh_and_ordered();
-        let moment = self.open_now(|| self.sequencer.applied());
-        moment.shows(taken_in);
+        if self.follower.as_ref().is_some_and(|follower| self.sequencer.applied() < follower.ordered_to_read()) {
+            self.note_read();
+        }
+        let ordered = || self.follower.as_ref().map_or(Glsn::NONE, |follower| follower.ordered_to_read());
+        let moment = self.open_now(|| ordered().max(self.sequencer.applied()));
+        moment.shows(self.fresh_and_ordered().and_then(|()| reaches(self.sequencer.applied(), moment.at())));
         moment
+    }
+
+    /// Notes that something is read, for processes that read nothing ([`crate::txn::blind`]).
+    pub(crate) fn note_read(&self) {
+        self.follower.iter().for_each(|follower| follower.blindness.note_read());
+    }
+
+    /// The newest moment that is readable anywhere. No moment below it is opened from now on.
+    fn newest_to_open(&self) -> Glsn {
+        let visible = self.sequencer.visible();
+        // What cannot be told is told by the read.
+        let readable = self.follower.as_ref().and_then(|follower| follower.readable().ok());
+        readable.map_or(visible, |readable| readable.max(visible))
     }
 
     fn open_now(&self, at: impl Fn() -> Glsn) -> OpenMoment {
@@ -109,6 +164,19 @@ impl Committer {
         self.taken_in(Follower::fresh_and_ordered)
     }
 
+    /// Takes in what other members have committed, for their sake.
+    ///
+    /// # Errors
+    /// As for [`Committer::fresh`].
+    pub(crate) fn keep_up(&self, now_nanos: u64) -> Result<()> {
+        self.taken_in(|follower| follower.keep_up(now_nanos))
+    }
+
+    /// Whether this process reads nothing, and leaves its commits in the log.
+    pub(crate) fn is_blind(&self) -> bool {
+        self.follower.as_ref().is_some_and(|follower| follower.blindness.is_blind())
+    }
+
     fn taken_in(&self, take_in: impl FnOnce(&Follower) -> Result<()>) -> Result<()> {
         let Some(follower) = &self.follower else { return Ok(()) };
         self.reader.owner.check()?;
@@ -126,15 +194,16 @@ impl Committer {
         is_fresh.then(|| self.sequencer.visible())
     }
 
-    /// Promises the other members to open no moment before those that are open here; returns the oldest of these.
-    pub(crate) fn promise_floor(&self) -> Glsn {
+    /// Promises the other members to open no moment before those that are open here, or before the newest that is readable. Returns whether one is open
+    /// that is older.
+    pub(crate) fn promise_floor(&self) -> bool {
         // A floor that was found before one that is told already may be above it.
         let _alone = lock(&self.floor);
-        let oldest = self.reader.snapshots.oldest(|| self.sequencer.visible());
+        let oldest = self.reader.snapshots.oldest(|| self.newest_to_open());
         if let Some(follower) = &self.follower {
             follower.members.set_floor(oldest);
         }
-        oldest
+        oldest < self.newest_to_open()
     }
 
     /// A reader of an index key's value as of a moment; waits for memory as writers do.
@@ -150,6 +219,12 @@ impl Committer {
             self.reader.index.free_log();
         }
     }
+}
+
+/// Fails if what was taken in up to `taken_in` is not all that a moment shows.
+fn reaches(taken_in: Glsn, at: Glsn) -> Result<()> {
+    let cause = || format!("of the log, what is behind GLSN {taken_in} is not there to be read as of GLSN {at}");
+    if taken_in >= at { Ok(()) } else { Err(Error::Behind { cause: cause() }) }
 }
 
 impl std::fmt::Debug for Committer {
@@ -179,12 +254,14 @@ mod tests {
         tx.put(&theirs, b"a", b"1").unwrap();
         tx.commit().unwrap();
         let is_behind = |error| assert!(matches!(error, Error::Behind { .. }), "{error}");
-        two.reader.budget.fail_after(0);
+        // The first is the snapshot itself, which is opened all the same.
+        two.reader.budget.fail_after(1);
         let snapshot = Snapshot::newest(&two);
         is_behind(snapshot.get(&space, b"a").unwrap_err());
-        two.reader.budget.fail_after(0);
+        // A transaction takes in what others have committed where it first reads.
         let tx = Transaction::new(&two.committer);
-        is_behind(tx.get(&space, b"a").unwrap_err());
+        two.reader.budget.fail_after(0);
+        is_behind(tx.first(&space).unwrap_err());
         // What could not be taken in is taken in now.
         assert!(Snapshot::newest(&two).get(&space, b"a").unwrap().is_some());
         is_behind(snapshot.get(&space, b"a").unwrap_err());

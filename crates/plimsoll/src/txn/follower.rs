@@ -1,5 +1,5 @@
 //! Follows what other members of the store commit: their commits are applied to this process's index before it reads a moment that holds them,
-//! and before it orders a commit of its own.
+//! and before it orders a commit of its own that has read something ([`crate::txn::blind`] has the others).
 //!
 //! Law: what was durable anywhere when a read begins is seen by it.
 
@@ -17,11 +17,12 @@ use plimsoll_memory::budget::Budget;
 
 use crate::index::Index;
 use crate::txn::apply::{Apply, Touched, When};
+use crate::txn::blindness::Blindness;
 use crate::txn::sequencer::{CommitLock, CommitSequencer};
 use crate::types::error::{Error, Lift, Result};
 
 /// Entries that are taken in under the turn: for so few, one look at the log is cheaper than two.
-const FEW: u64 = 16;
+pub(super) const FEW: u64 = 16;
 
 /// How often a process for which nothing is kept takes in more, where a moment was dropped that it was about to read.
 const ROUNDS_UNKEPT: u32 = 16;
@@ -55,11 +56,12 @@ pub(crate) struct Follower {
     /// Which of the store's own records have changed and are to be read.
     pub(crate) to_learn: Mutex<Touched>,
     pub(crate) is_to_learn: Arc<AtomicBool>,
+    pub(crate) blindness: Blindness,
 }
 
 impl Follower {
     /// The newest commit that is readable anywhere now.
-    fn readable(&self) -> Result<Glsn> {
+    pub(super) fn readable(&self) -> Result<Glsn> {
         match self.is_buffered {
             true if !self.members.is_reader() => Ok(self.ordered()),
             _ => self.members.newest().lift(),
@@ -68,7 +70,12 @@ impl Follower {
 
     /// The newest commit that was ordered anywhere.
     fn ordered(&self) -> Glsn {
-        Glsn(self.members.next().0 - 1)
+        Glsn(self.members.next().0.saturating_sub(1))
+    }
+
+    /// The newest commit that [`Follower::fresh_and_ordered`] takes in now.
+    pub(super) fn ordered_to_read(&self) -> Glsn {
+        if self.members.is_reader() { self.readable().unwrap_or(Glsn::NONE) } else { self.ordered() }
     }
 
     /// Whether everything that is readable anywhere was taken in. Reads words in memory.
@@ -80,8 +87,14 @@ impl Follower {
         Ok(self.sequencer.visible() >= self.readable()? && !self.is_to_learn.load(Ordering::Acquire))
     }
 
-    /// Takes in what is readable anywhere now.
+    /// Takes in what is readable anywhere now, for a read.
     pub(crate) fn fresh(&self) -> Result<()> {
+        self.blindness.note_read();
+        if self.is_fresh()? { Ok(()) } else { self.take_in() }
+    }
+
+    /// Takes in what is readable anywhere now.
+    pub(super) fn take_in(&self) -> Result<()> {
         let mut rounds = 0;
         loop {
             rounds += 1;
@@ -123,11 +136,15 @@ impl Follower {
                 leapt => break leapt.map_err(|error| self.of_catching_up(error))?,
             }
         };
-        // What others have changed meanwhile of the store's own records was not seen.
+        self.passed(lock, Glsn(first.0 - 1));
+        self.file_log.catch_up().map_err(|error| self.of_catching_up(error))
+    }
+
+    /// Everything up to `last` is in the runs, and counts as applied. What others have changed meanwhile of the store's own records was not seen.
+    pub(super) fn passed(&self, lock: &CommitLock<'_>, last: Glsn) {
         *self.to_learn.lock().unwrap_or_else(PoisonError::into_inner) = Touched { keyspaces: true, cursors: true };
         self.is_to_learn.store(true, Ordering::Relaxed);
-        self.sequencer.took_in(lock, Glsn(first.0 - 1));
-        self.file_log.catch_up().map_err(|error| self.of_catching_up(error))
+        self.sequencer.took_in(lock, last);
     }
 
     /// What a process is told for which others keep nothing.
@@ -145,7 +162,7 @@ impl Follower {
 
     /// Takes in everything that was committed anywhere, and waits until it is durable.
     pub(crate) fn fresh_and_durable(&self) -> Result<()> {
-        self.fresh()?;
+        self.take_in()?;
         let applied = self.sequencer.applied();
         if self.is_buffered && !self.members.is_reader() && applied > Glsn::NONE {
             self.log.wait_durable(applied).lift()?;
@@ -212,7 +229,8 @@ impl Follower {
         if apply.lacks_room() {
             return Ok(false);
         }
-        applied.and(self.learn()).map(|()| true)
+        applied?;
+        self.learn().map(|()| true)
     }
 
     /// Learns, in the order of the commits, what this process has changed of the records of keyspaces: another member may have changed them since. What
@@ -225,7 +243,7 @@ impl Follower {
     }
 
     /// Learns what the commits that were applied have changed of the store's own records. What fails is done the next time.
-    fn learn(&self) -> Result<()> {
+    pub(super) fn learn(&self) -> Result<()> {
         if !self.is_to_learn.load(Ordering::Relaxed) {
             return Ok(());
         }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use plimsoll_log::glsn::Glsn;
 
+use crate::read::moments::OpenMoment;
 use crate::txn::committer::Committer;
 use crate::txn::durable_wakers::{DurableWakers, Registration};
 use crate::types::error::Result;
@@ -75,21 +76,26 @@ pub struct CommitTicket {
     glsn: Glsn,
     /// Whether to wait until the commit is durable.
     wait: bool,
+    /// It was durable before there was a ticket.
+    was_durable: bool,
     /// Registration of the task that polled it.
     registration: Option<Registration>,
 }
 
 impl CommitTicket {
     /// The ticket of a transaction that wrote nothing.
-    pub(crate) fn of_snapshot(committer: &Committer, at: Glsn) -> Self {
-        // A transaction of `Db::begin_ordered` may have read what is not durable yet.
-        let wait = committer.options.durability == Durability::Sync && at > committer.sequencer.visible();
-        Self { wakers: Arc::clone(&committer.wakers), glsn: at, wait, registration: None }
+    pub(crate) fn of_snapshot(committer: &Committer, moment: &OpenMoment) -> Self {
+        // A transaction of `Db::begin_ordered` may have read what is not durable yet. What an unread one would have shown was readable when it began.
+        let is_readable = moment.readable().is_ok();
+        let is_behind = is_readable && moment.is_shown() && moment.at() > committer.sequencer.visible();
+        let is_synced = committer.options.durability == Durability::Sync;
+        let (wait, was_durable) = (is_synced && is_behind, is_synced && is_readable && !is_behind);
+        Self { wakers: Arc::clone(&committer.wakers), glsn: moment.at(), wait, was_durable, registration: None }
     }
 
     pub(crate) fn of_record(committer: &Committer, glsn: Glsn) -> Self {
         let wait = committer.options.durability == Durability::Sync;
-        Self { wakers: Arc::clone(&committer.wakers), glsn, wait, registration: None }
+        Self { wakers: Arc::clone(&committer.wakers), glsn, wait, was_durable: false, registration: None }
     }
 
     /// The commit's GLSN.
@@ -99,7 +105,7 @@ impl CommitTicket {
 
     /// Whether the commit is durable now. Neither waits nor triggers a sync.
     pub fn is_durable(&self) -> bool {
-        self.wakers.is_durable(self.glsn)
+        self.was_durable || self.wakers.is_durable(self.glsn)
     }
 
     /// Waits until the commit is visible and durable according to the store's durability setting.

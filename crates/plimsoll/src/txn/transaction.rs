@@ -80,7 +80,7 @@ pub struct Transaction {
 
 impl Transaction {
     pub(crate) fn new(committer: &Arc<Committer>) -> Self {
-        Self::at_moment(committer, committer.open_newest())
+        Self::at_moment(committer, committer.open_unread())
     }
 
     /// A transaction that reads what was ordered, durable or not.
@@ -116,14 +116,14 @@ impl Transaction {
 
     /// The moment, for a read.
     fn read_at(&self) -> Result<Glsn> {
-        self.moment.readable()
+        self.committer.show(&self.moment)
     }
 
     /// The value of a key; `None` if there is none.
     ///
     /// # Errors
     /// The key is too long, the disk, the budget, or corruption. [`crate::Error::Behind`], as long as it lives, if what other processes had committed
-    /// could not be taken in when it was begun.
+    /// could not be taken in at its first read.
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let key = self.key(keyspace, key.as_ref())?;
         match self.own(key.get())? {
@@ -171,11 +171,19 @@ impl Transaction {
             Resident::Value(Some(own)) => Ok(Resident::Value(look(&own))),
             Resident::Value(None) => Ok(Resident::Absent),
             Resident::NotResident => Ok(Resident::NotResident),
+            Resident::Absent if !self.is_shown_in_memory()? => Ok(Resident::NotResident),
             Resident::Absent => {
                 self.note_read(key.get())?;
                 self.committer.reader.get_resident(key.get(), self.read_at()?, look)
             }
         }
+    }
+
+    /// Whether its moment can be read without taking in what others have committed, which may wait for the disk.
+    fn is_shown_in_memory(&self) -> Result<bool> {
+        self.committer.reader.check_open()?;
+        self.committer.reader.owner.check()?;
+        Ok(self.committer.is_shown_in_memory(&self.moment))
     }
 
     fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
@@ -215,6 +223,7 @@ impl Transaction {
             return Ok(own.map(|value| ValueReader::of_value(&self.committer.reader, value)));
         }
         self.note_read(index_key.get())?;
+        self.read_at()?;
         self.committer.value_reader(index_key.get(), &self.moment)
     }
 
@@ -387,7 +396,8 @@ impl Transaction {
         let committer = Arc::clone(&self.committer);
         let first = self.first_of_many_deletions();
         let glsn = self.commit_submit()?.wait()?;
-        if let Some(first) = first {
+        // A process that reads nothing would take in everything for this.
+        if let Some(first) = first.filter(|_| !committer.is_blind()) {
             search_for_gaps(&committer, &first);
         }
         Ok(glsn)
@@ -413,7 +423,7 @@ impl Transaction {
         self.tell_pops();
         let Self { committer, moment, reads, writes, gaps, metadata, spaces, .. } = self;
         if writes.is_empty() {
-            return Ok(CommitTicket::of_snapshot(&committer, moment.at()));
+            return Ok(CommitTicket::of_snapshot(&committer, &moment));
         }
         committer.commit(
             &moment,

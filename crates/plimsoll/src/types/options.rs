@@ -78,6 +78,8 @@ pub struct Sizes {
     /// Without threads: whether opening sweeps the files that an earlier process left beside the log. If not, the first step of background
     /// work that looks at checkpoints does, as the thread would: a while after opening, beside transactions.
     pub sweeps_at_open: bool,
+    /// Commits of a member that have read nothing, without a read in between, after which it leaves further ones in the log.
+    pub blind_after: u32,
 }
 
 #[cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "simulations reach it"))]
@@ -90,6 +92,7 @@ impl Sizes {
         read_set_bytes: None,
         restore_loads: 64,
         sweeps_at_open: true,
+        blind_after: 8,
     };
 }
 

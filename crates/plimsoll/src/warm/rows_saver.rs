@@ -73,8 +73,8 @@ struct Own {
     files: BTreeMap<u32, OnDisk>,
     /// Files of other generations, the least valuable last.
     others: Vec<(RowsName, u64)>,
-    /// The cache's change counts and the manifest number at the end of the last complete round.
-    complete: Option<(Changes, u64)>,
+    /// The cache's change counts, the manifest number and the position at the end of the last complete round.
+    complete: Option<(Changes, u64, Position)>,
     lease: Lease,
 }
 
@@ -194,7 +194,8 @@ impl RowsSaver {
     fn begin(&mut self, context: &Context) -> Result<Option<Round>> {
         // Read before the cache is looked up: a current cache was notified of every flush up to this position. A cache that was exchanged
         // is not notified any more.
-        let (position, manifest) = (context.index.told_to_rows()?, context.index.manifest_number());
+        let told = context.index.told_to_rows(context.sequencer.applied())?;
+        let (position, manifest) = (told, context.index.manifest_number());
         #[cfg(test)]
         tests::between();
         let (Some(position), Some(cache)) = (position, context.row_cache.warm_cache()) else { return Ok(None) };
@@ -209,7 +210,7 @@ impl RowsSaver {
         }
         let own = self.own.as_mut().expect("it was just made");
         own.compare_with_disk(&there);
-        if own.complete == Some((changes, manifest)) {
+        if own.complete == Some((changes, manifest, position)) {
             return Ok(None);
         }
         let mut words = context.row_cache.share_bytes() / 8;
@@ -341,7 +342,7 @@ impl Own {
         if round.wrote {
             context.disk.sync_dir(&context.dir)?;
         }
-        self.complete = Some((round.changes, round.manifest));
+        self.complete = Some((round.changes, round.manifest, round.position));
         Ok(())
     }
 }

@@ -1,0 +1,414 @@
+//! Blind commits: those of transactions that have read nothing. In a member of a shared store that reads nothing for a while, they are ordered and made
+//! durable, and applied to its index only when something is read there.
+//!
+//! Such a commit conflicts with nothing, so nobody has to know what others have committed to order it; and each member that inserts the
+//! commits of all spends most of its time on them, also where it never looks at them (decision 78).
+//!
+//! Laws:
+//! 1. What was durable anywhere when a read begins is seen by it, but for reads at a moment that was opened before: it takes in first what was left in
+//!    the log.
+//! 2. Nothing is left in the log that a process has to know to order a commit: where keyspaces were made, changed or dropped, all is taken in.
+//!    Commits that write the store's own records have read something, or are applied all the same.
+//! 3. What a member leaves in the log is bounded, so that its next read is not kept waiting for long; beyond that, it waits for the keeper as
+//!    all writers do.
+
+use std::sync::atomic::Ordering;
+
+use plimsoll_log::file_log::shared::turn::Turn;
+
+use crate::borders::{Border, hit};
+use crate::txn::follower::{FEW, Follower};
+use crate::types::error::{Lift, Result};
+
+/// The most bytes of the log that a member leaves unapplied, and how many memtables that may be: what the keeper has in its memtables is in no
+/// run yet, and what is in the runs is passed over.
+const LEFT_BYTES_MAX: u64 = 16 << 20;
+const LEFT_MEMTABLES: u64 = 2;
+
+/// The most entries that the keeper leaves unapplied: it has to apply all of them. So many at once cost less than one by one, and outside of the
+/// turn.
+const LEFT_ENTRIES_OF_KEEPER: u64 = 256;
+
+impl Follower {
+    /// The turn, for a blind commit that is to be left in the log; `None` if it is to be applied: the process reads, too much was left already, or there
+    /// is something that it has to know.
+    pub(crate) fn turn_for_blind(&self) -> Result<Option<Turn<'_>>> {
+        let is_blind = self.blindness.is_blind();
+        self.blindness.note_commit();
+        if !is_blind || !self.is_known() {
+            return Ok(None);
+        }
+        if self.members.next().0 > self.log.bounds().next.0 + FEW {
+            // Before: others wait while the turn is held.
+            self.file_log.catch_up().lift()?;
+        }
+        if !self.may_leave() {
+            return Ok(None);
+        }
+        let mut turn = self.file_log.turn().lift()?.expect("a member's log has turns");
+        turn.begin().lift()?;
+        Ok(Some(turn).filter(|_| self.is_known() && self.may_leave()))
+    }
+
+    /// Whether everything is applied that whoever orders a record has to know. In the turn, it stays so.
+    fn is_known(&self) -> bool {
+        // In this order: what was applied and is not learned yet says so before it counts as applied.
+        let is_applied = self.members.to_be_known() <= self.sequencer.applied();
+        is_applied && !self.is_to_learn.load(Ordering::Acquire)
+    }
+
+    /// Whether little enough of what this process has read of the log is unapplied.
+    fn may_leave(&self) -> bool {
+        let applied = self.sequencer.applied();
+        let entries = self.log.bounds().next.0 - applied.next().0;
+        let bytes_max = LEFT_BYTES_MAX.min(LEFT_MEMTABLES * self.index.memtable_limit_bytes());
+        (entries <= LEFT_ENTRIES_OF_KEEPER || !self.members.is_keeper())
+            && self.file_log.bytes_behind(applied).is_some_and(|left| left <= bytes_max)
+    }
+
+    /// Takes in what is readable anywhere now, for the other members' sake: they wait for nothing that this one has. A process that reads nothing
+    /// takes it into its log only.
+    pub(crate) fn keep_up(&self, now_nanos: u64) -> Result<()> {
+        let is_blind = self.blindness.is_blind() && !self.members.is_keeper() && !self.members.is_reader();
+        // Others want the log freed.
+        if !is_blind || self.members.close_wanted() > self.sequencer.applied() {
+            return self.take_in();
+        }
+        self.index.follow(&self.members)?;
+        if self.members.is_keeper() {
+            // It has become the keeper just now.
+            return self.take_in();
+        }
+        self.file_log.catch_up().lift()?;
+        let is_unread = self.blindness.is_blind_for_long(now_nanos) || !self.index.has_rows();
+        if is_unread && self.index.checkpoint().glsn > self.sequencer.applied() {
+            self.pass_over()?;
+        }
+        if self.may_leave() { Ok(()) } else { self.take_in() }
+    }
+
+    /// Goes on behind what the runs hold, without applying it.
+    fn pass_over(&self) -> Result<()> {
+        let lock = self.sequencer.lock()?;
+        // A read may have applied it since.
+        let (applied, next) = (self.sequencer.applied(), self.log.bounds().next);
+        if let Some(last) = self.index.pass_over(&self.members, applied, next) {
+            hit(Border::PassedOver);
+            self.passed(&lock, last);
+        }
+        self.learn()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use plimsoll_log::glsn::Glsn;
+
+    use super::*;
+    use crate::api::snapshot::Snapshot;
+    use crate::engine::open::open;
+    use crate::engine::{Engine, keyspace_commits, membership};
+    use crate::read::resident::Resident;
+    use crate::txn::transaction::Transaction;
+    use crate::types::error::Error;
+    use crate::types::invalid_input::InvalidInput;
+    use crate::types::keyspaces::Keyspace;
+    use crate::types::options::{Options, Sizes};
+    use crate::types::retention::Retention;
+
+    /// A member that leaves each commit in the log that has read nothing.
+    fn join(path: &Path) -> Arc<Engine> {
+        let sizes = Sizes { blind_after: 0, ..Sizes::USUAL };
+        let options = Options::new().memory_bytes(16 << 20).retention(Retention::Latest).sizes(sizes);
+        open(path, options.background(false).shared(true)).unwrap()
+    }
+
+    fn default(store: &Engine) -> Keyspace {
+        store.reader.keyspaces.find("default").unwrap().0
+    }
+
+    fn put_into(store: &Arc<Engine>, space: &Keyspace, key: u32, value: &[u8]) -> Result<Glsn> {
+        let mut tx = Transaction::new(&store.committer);
+        tx.put(space, key.to_be_bytes(), value)?;
+        tx.commit()
+    }
+
+    fn put(store: &Arc<Engine>, key: u32) -> Glsn {
+        put_into(store, &default(store), key, b"value").unwrap()
+    }
+
+    fn has(store: &Arc<Engine>, key: u32) -> bool {
+        Snapshot::newest(store).get(&default(store), key.to_be_bytes()).unwrap().is_some()
+    }
+
+    fn applied(store: &Engine) -> Glsn {
+        store.committer.sequencer.applied()
+    }
+
+    fn look(store: &Engine) {
+        membership::look(&store.space, &store.committer, store.space.members().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn what_is_left_in_the_log_is_there_for_the_next_read_of_any_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (keeper, other) = (join(&path), join(&path));
+        let before = applied(&other);
+        put(&keeper, 1);
+        put(&other, 2);
+        let last = put(&other, 3);
+        assert_eq!(applied(&other), before, "nothing was applied");
+        assert!(other.committer.follower.as_ref().unwrap().members.durable_glsn() >= last);
+        assert!((1..4).all(|key| has(&keeper, key) && has(&other, key)));
+        assert_eq!((applied(&other), other.visible()), (last, last));
+    }
+
+    #[test]
+    fn a_process_that_reads_applies_its_commits_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let sizes = Sizes { blind_after: 3, ..Sizes::USUAL };
+        let options = Options::new().memory_bytes(16 << 20).sizes(sizes).background(false).shared(true);
+        let store = open(&dir.path().join("store"), options).unwrap();
+        let is_applied = |key| put(&store, key) == applied(&store);
+        assert_eq!([1, 2, 3, 4, 5].map(is_applied), [true, true, true, false, false]);
+        assert!(has(&store, 5));
+        assert_eq!([6, 7, 8, 9].map(is_applied), [true, true, true, false]);
+    }
+
+    #[test]
+    fn a_transaction_reads_as_of_its_beginning_however_late_it_first_reads() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (one, two) = (join(&path), join(&path));
+        let newest = put(&one, 1);
+        let tx = Transaction::new(&two.committer);
+        assert_eq!(tx.at(), newest);
+        put_into(&one, &default(&one), 1, b"younger").unwrap();
+        put(&two, 2);
+        // It is applied by another one's read, and flushed, with the moment open.
+        assert!(has(&two, 2) && has(&one, 2));
+        one.flush().unwrap();
+        look(&two);
+        let space = default(&two);
+        assert_eq!(tx.get(&space, 1u32.to_be_bytes()).unwrap().unwrap(), b"value");
+        assert!(tx.get(&space, 2u32.to_be_bytes()).unwrap().is_none());
+        assert!(matches!(
+            {
+                let mut tx = tx;
+                tx.put(&space, b"x", b"x").unwrap();
+                tx.commit()
+            },
+            Err(Error::Conflict { .. })
+        ));
+    }
+
+    #[test]
+    fn a_transaction_that_was_not_shown_what_it_sees_finds_nothing_in_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (one, two) = (join(&path), join(&path));
+        put(&one, 1);
+        let (space, tx) = (default(&two), Transaction::new(&two.committer));
+        let is_there = || tx.get_resident(&space, 1u32.to_be_bytes(), |_| ()).unwrap();
+        assert_eq!(is_there(), Resident::NotResident);
+        tx.get(&space, b"none").unwrap();
+        assert_eq!(is_there(), Resident::Value(()));
+    }
+
+    #[test]
+    fn a_transaction_that_does_nothing_commits_also_where_others_are_ahead() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (one, two) = (join(&path), join(&path));
+        let newest = put(&one, 1);
+        let ticket = Transaction::new(&two.committer).commit_submit().unwrap();
+        assert!(ticket.is_durable());
+        assert_eq!(ticket.wait().unwrap(), newest);
+        assert!(applied(&two) < newest);
+    }
+
+    #[test]
+    fn a_process_that_reads_what_is_ordered_reads() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let sizes = Sizes { blind_after: 1, ..Sizes::USUAL };
+        let options = Options::new().memory_bytes(16 << 20).sizes(sizes).background(false).shared(true);
+        let store = open(&path, options).unwrap();
+        put(&store, 1);
+        put(&store, 2);
+        assert!(store.committer.is_blind());
+        drop(Transaction::ordered(&store.committer));
+        assert!(!store.committer.is_blind());
+    }
+
+    #[test]
+    fn estimates_count_what_is_left_in_the_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = join(&dir.path().join("store"));
+        (0..50).for_each(|key| {
+            put(&store, key);
+        });
+        let len = crate::api::sizes::approximate_len(&store, &default(&store), &(..)).unwrap();
+        assert!(len > 25, "{len}");
+    }
+
+    #[test]
+    fn a_read_that_comes_before_makes_passing_over_needless() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (keeper, other) = (join(&path), join(&path));
+        put(&keeper, 1);
+        keeper.flush().unwrap();
+        put(&keeper, 2);
+        assert!(has(&other, 2));
+        other.reader.index.follow(other.space.members().unwrap()).unwrap();
+        other.committer.follower.as_ref().unwrap().pass_over().unwrap();
+        assert_eq!(other.reader.index.view().active.max_glsn(), Glsn(2), "the memtable was not closed");
+    }
+
+    #[test]
+    fn rows_know_no_more_than_was_applied() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (keeper, other) = (join(&path), join(&path));
+        put(&keeper, 1);
+        assert!(has(&other, 1));
+        keeper.flush().unwrap();
+        // Its memtable is released.
+        look(&other);
+        put(&keeper, 2);
+        keeper.flush().unwrap();
+        other.reader.index.follow(other.space.members().unwrap()).unwrap();
+        other.file_log.catch_up().unwrap();
+        let told = || other.reader.index.told_to_rows(applied(&other)).unwrap().map(|position| position.glsn);
+        assert_eq!((told(), other.reader.index.checkpoint().glsn), (Some(Glsn(1)), Glsn(2)));
+        assert!(has(&other, 2));
+        look(&other);
+        assert_eq!(told(), Some(Glsn(2)));
+    }
+
+    #[test]
+    fn a_commit_into_a_keyspace_that_another_process_has_dropped_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (one, two) = (join(&path), join(&path));
+        let theirs = keyspace_commits::open(&one, "passing").unwrap();
+        let own = keyspace_commits::open(&two, "passing").unwrap();
+        put_into(&two, &own, 1, b"x").unwrap();
+        put_into(&two, &own, 2, b"x").unwrap();
+        keyspace_commits::drop_keyspace(&one, &theirs).unwrap();
+        let refused = put_into(&two, &own, 3, b"x");
+        assert!(
+            matches!(&refused, Err(Error::InvalidInput(input)) if matches!(input, InvalidInput::KeyspaceDropped { .. })),
+            "{refused:?}"
+        );
+        // Others are left in the log again.
+        let before = applied(&two);
+        put(&two, 4);
+        assert_eq!(applied(&two), before);
+    }
+
+    #[test]
+    fn the_keeper_leaves_so_many_entries_and_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = join(&dir.path().join("store"));
+        (0..3 * LEFT_ENTRIES_OF_KEEPER as u32).for_each(|key| {
+            put(&keeper, key);
+        });
+        let left = keeper.reader.log.bounds().next.0 - 1 - applied(&keeper).0;
+        assert!((1..=LEFT_ENTRIES_OF_KEEPER).contains(&left), "{left}");
+        keeper.flush().unwrap();
+        assert_eq!(keeper.reader.index.checkpoint().glsn, keeper.visible());
+    }
+
+    #[test]
+    fn others_leave_so_many_bytes_and_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (keeper, other) = (join(&path), join(&path));
+        let bytes_max = LEFT_BYTES_MAX.min(LEFT_MEMTABLES * other.reader.index.memtable_limit_bytes());
+        let space = default(&other);
+        let mut most = 0;
+        for key in 0..2 * bytes_max as u32 / 60_000 {
+            put_into(&other, &space, key, &[7; 60_000]).unwrap();
+            most = most.max(other.file_log.bytes_behind(applied(&other)).unwrap());
+        }
+        assert!((bytes_max / 2..bytes_max + 100_000).contains(&most), "{most} of {bytes_max}");
+        assert!(has(&keeper, 5) && has(&other, 5));
+    }
+
+    #[test]
+    fn what_the_runs_hold_is_passed_over_and_known_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (keeper, other) = (join(&path), join(&path));
+        put(&other, 1);
+        assert!(has(&other, 1));
+        put(&other, 2);
+        let held = Snapshot::newest(&other);
+        // While it does not look: a new row, one written over, a keyspace.
+        put(&keeper, 3);
+        put_into(&keeper, &default(&keeper), 1, b"younger").unwrap();
+        let theirs = keyspace_commits::open(&keeper, "new").unwrap();
+        put_into(&keeper, &theirs, 7, b"x").unwrap();
+        keeper.flush().unwrap();
+        put(&keeper, 4);
+        look(&other);
+        let checkpoint = keeper.reader.index.checkpoint().glsn;
+        assert_eq!(applied(&other), checkpoint, "passed over, and what is behind it was left");
+        assert_eq!(other.reader.index.view().active.max_glsn(), Glsn::NONE);
+        assert!(other.reader.keyspaces.find("new").is_some());
+        let get = |snapshot: &Snapshot, key: u32| snapshot.get(&default(&other), key.to_be_bytes()).unwrap();
+        assert_eq!(get(&held, 1).unwrap(), b"value");
+        assert!(get(&held, 3).is_none());
+        let now = Snapshot::newest(&other);
+        assert_eq!(get(&now, 1).unwrap(), b"younger");
+        assert!((1..5).all(|key| get(&now, key).is_some()));
+    }
+
+    #[test]
+    fn the_log_stays_that_a_blind_process_has_not_applied() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (keeper, other) = (join(&path), join(&path));
+        put(&other, 1);
+        look(&other);
+        let before = applied(&other);
+        (0..10).for_each(|key| {
+            put(&keeper, key);
+        });
+        keeper.flush().unwrap();
+        // It takes in the manifest, and has promised to open no moment before the newest.
+        other.reader.index.follow(other.space.members().unwrap()).unwrap();
+        other.committer.promise_floor();
+        let keepers = keeper.space.members().unwrap();
+        assert!(keepers.oldest_floor() > before);
+        assert_eq!(keepers.oldest_needed(), before.next());
+        look(&other);
+        assert!(keepers.oldest_needed() > before.next());
+    }
+
+    #[test]
+    fn what_was_left_in_the_log_is_in_the_store_when_all_have_closed_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (keeper, other) = (join(&path), join(&path));
+        (0..5).for_each(|key| {
+            put(&keeper, key);
+        });
+        (5..10).for_each(|key| {
+            put(&other, key);
+        });
+        keeper.close().unwrap();
+        (10..15).for_each(|key| {
+            put(&other, key);
+        });
+        other.close().unwrap();
+        let store = join(&path);
+        assert!((0..15).all(|key| has(&store, key)));
+    }
+}

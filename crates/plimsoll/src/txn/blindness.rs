@@ -1,0 +1,58 @@
+//! Whether a process reads: one that only writes leaves its commits in the log ([`crate::txn::blind`]).
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// For how long nothing has to be read until rows are given up, so that what is in the runs can be passed over.
+const UNREAD_WITH_ROWS: Duration = Duration::from_secs(10);
+
+/// Counts what a process does between its reads.
+#[derive(Debug)]
+pub(crate) struct Blindness {
+    /// Blind commits since the last read.
+    commits: AtomicU32,
+    /// After so many of them, further ones are left in the log.
+    after: u32,
+    /// When the other members were first looked at since that read; 0: they were not.
+    since_nanos: AtomicU64,
+}
+
+impl Blindness {
+    /// A process that leaves commits in the log after `after` of them without a read in between.
+    pub(crate) fn new(after: u32) -> Self {
+        Self { commits: AtomicU32::new(0), after, since_nanos: AtomicU64::new(0) }
+    }
+
+    /// Something is read. Writes to memory that other threads use only if there were commits, or looks at other members, since the last read.
+    pub(super) fn note_read(&self) {
+        if self.commits.load(Ordering::Relaxed) > 0 {
+            self.commits.store(0, Ordering::Relaxed);
+        }
+        if self.since_nanos.load(Ordering::Relaxed) > 0 {
+            self.since_nanos.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether this process reads nothing.
+    pub(super) fn is_blind(&self) -> bool {
+        self.commits.load(Ordering::Relaxed) >= self.after
+    }
+
+    /// A commit that has read nothing is made.
+    pub(super) fn note_commit(&self) {
+        if !self.is_blind() {
+            self.commits.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether nothing was read for long.
+    pub(super) fn is_blind_for_long(&self, now_nanos: u64) -> bool {
+        match self.since_nanos.load(Ordering::Relaxed) {
+            0 => {
+                self.since_nanos.store(now_nanos.max(1), Ordering::Relaxed);
+                false
+            }
+            since => now_nanos.saturating_sub(since) >= UNREAD_WITH_ROWS.as_nanos() as u64,
+        }
+    }
+}
