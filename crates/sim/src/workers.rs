@@ -34,7 +34,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::failure::{Failure, Outcome, ensure};
 use crate::lists::check::{Checked, check};
 use crate::lists::history::{Transaction, read_lines};
-use crate::workers::child::{ACCOUNTS, OPENING_BALANCE, count_of, sum};
+use crate::workers::child::{ACCOUNTS, OPENING_BALANCE, burst_fits, count_of, sum};
 use crate::workers::deaths::{Deaths, Planned, told_of_points};
 use crate::workers::lister::lists_in;
 use crate::workers::mortal::MortalDisk;
@@ -214,6 +214,8 @@ impl Running {
                         }
                         told.times += 1;
                     }
+                    // Puts of a burst take their time.
+                    None if line == "burst" => told.times = 0,
                     Some(("sees" | "dies" | "keeps", _)) => {
                         told_of_points(&mut told, &line, now);
                         continue;
@@ -402,6 +404,8 @@ pub(crate) fn look(store: &Path, acknowledged: &[u64]) -> Outcome<Vec<u64>> {
             format!("worker {number} is at {found}, {acknowledged} was acknowledged")
         })?;
         counts.push(found);
+        let burst = burst_fits(&db.snapshot(), &space, number as u64).map_err(failed("burst"))?;
+        burst.map_err(Failure::new)?;
     }
     let sum = sum(&db.snapshot(), &space).map_err(failed("sum"))?;
     // The first one gives all accounts their balances in one transaction.

@@ -1,6 +1,7 @@
 //! A worker: one of several processes that have a store open.
 //!
-//! It prints `found COUNT` when it begins, and `did COUNT` for each transfer that was acknowledged. It ends when its input is closed.
+//! It prints `found COUNT` when it begins, and `did COUNT` for each transfer that was acknowledged. After some of them it puts a row many times without reading
+//! anything, and prints `burst` then: such commits are left in the log ([`BURST_EVERY`]). It ends when its input is closed.
 
 use std::io::Write;
 use std::path::Path;
@@ -22,6 +23,10 @@ pub(crate) const OPENING_BALANCE: u64 = 1000;
 /// Transfers between two sums.
 const SUM_EVERY: u64 = 25;
 
+/// Transfers between two bursts, and the puts of one: more than a process makes until it leaves them in the log.
+const BURST_EVERY: u64 = 16;
+const BURST: u64 = 20;
+
 fn account(number: u64) -> String {
     format!("account/{number:03}")
 }
@@ -42,6 +47,34 @@ pub(crate) fn sum(snapshot: &Snapshot, space: &Keyspace) -> Result<u64> {
         sum += number_in(Some(&row?.1));
     }
     Ok(sum)
+}
+
+/// Checks the row that a worker's bursts put against the count of its transfers, in one snapshot: a burst is over before the next transfer begins.
+pub(crate) fn burst_fits(
+    snapshot: &Snapshot,
+    space: &Keyspace,
+    worker: u64,
+) -> Result<std::result::Result<(), String>> {
+    let count = count_of(snapshot, space, worker)?;
+    let found = number_in(snapshot.get(space, format!("burst/{worker}"))?.as_deref());
+    let whole = |count: u64| if count < BURST_EVERY { 0 } else { count / BURST_EVERY * BURST };
+    // The burst behind the last transfer may not be over.
+    let least = whole(count.saturating_sub(1));
+    let is_right = (least..=whole(count)).contains(&found);
+    Ok(if is_right {
+        Ok(())
+    } else {
+        Err(format!("worker {worker} has made {count} transfers and {found} puts of bursts"))
+    })
+}
+
+/// Puts a row many times without reading anything.
+fn burst(db: &Db, space: &Keyspace, worker: u64, count: u64) -> Result<()> {
+    let before = (count / BURST_EVERY - 1) * BURST;
+    for put in before + 1..=before + BURST {
+        db.put(space, format!("burst/{worker}"), put.to_le_bytes())?;
+    }
+    Ok(())
 }
 
 /// What a worker puts beside its count: usually small, at times too large for a run, for a record, for a buffer.
@@ -86,6 +119,11 @@ fn work(db: &Db, worker: u64, over: &AtomicBool) -> Result<std::result::Result<(
         if over.load(Ordering::Acquire) {
             return Ok(Ok(()));
         }
+        // The one before may have ended within it.
+        if count > 0 && count.is_multiple_of(BURST_EVERY) {
+            burst(db, &space, worker, count)?;
+            print("burst\n");
+        }
         count += 1;
         transfer(db, &space, worker, count, &mut random)?;
         print(&format!("did {count}\n"));
@@ -93,6 +131,12 @@ fn work(db: &Db, worker: u64, over: &AtomicBool) -> Result<std::result::Result<(
             let sum = sum(&db.snapshot(), &space)?;
             if sum != ACCOUNTS * OPENING_BALANCE {
                 return Ok(Err(format!("the accounts sum up to {sum}")));
+            }
+            let snapshot = db.snapshot();
+            for other in 0..=worker {
+                if let Err(wrong) = burst_fits(&snapshot, &space, other)? {
+                    return Ok(Err(wrong));
+                }
             }
         }
     }
