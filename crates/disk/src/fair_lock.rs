@@ -174,7 +174,7 @@ impl FairLock {
         }
     }
 
-    /// Hands the lock to the longest waiter, or releases it and wakes that one. While this thread holds the lock, nobody leaves the line.
+    /// Hands the lock to the longest waiter, or releases the lock and wakes that waiter. No waiter leaves the line while this thread holds the lock.
     #[cold]
     fn unlock_beside_waiters(&self) {
         let mut line = lock(&self.line);

@@ -50,7 +50,7 @@ use crate::file_log::repair::verify::{self, Finding, VerifyProgress, VerifyScope
 use crate::file_log::segments::list::Segments;
 use crate::file_log::shared::catch_up::catch_up;
 use crate::file_log::shared::leap::leap;
-use crate::file_log::shared::turn::{Turn, bytes_behind, with_order};
+use crate::file_log::shared::turn::{Turn, with_order};
 use crate::glsn::{Bounds, Glsn, Position, StreamId};
 use crate::log::{Durability, Log, Scan};
 use crate::members::Members;
@@ -306,7 +306,7 @@ impl FileLog {
 
     /// The bytes of the log behind `glsn` that were taken in; `None` if the next entry is not in the active segment.
     pub fn bytes_behind(&self, glsn: Glsn) -> Option<u64> {
-        bytes_behind(&self.log, glsn)
+        self.log.tail.read().bytes_behind(glsn)
     }
 
     /// After [`FileLog::catch_up`] has failed with `Trimmed`: goes on behind what is gone. Entries up to `known` are not needed. Returns the first

@@ -350,7 +350,7 @@ impl Members {
         Ok(others)
     }
 
-    /// Whoever had this slot has ended. Law: its lock is held here.
+    /// Records that the process that had this slot has ended. Law: the caller holds the slot's lock.
     fn note_ended(&self, slot: usize) {
         self.no_keeper(slot);
         let has_left = self.slot_word(slot, SlotWord::Pid).swap(0, Ordering::SeqCst) == 0;
@@ -408,13 +408,13 @@ impl Members {
         self.set(SlotWord::Applied, applied.0);
     }
 
-    /// Up to here, whoever orders a record has to know all others. Under the turn it does not change.
+    /// The GLSN up to which a member applies the log before it orders a record. It does not change while the caller has the turn.
     pub fn to_be_known(&self) -> Glsn {
         Glsn(self.word(TO_BE_KNOWN))
     }
 
-    /// Whoever orders a record behind `glsn` has to know the one there. Law: the caller has the turn, and orders that record next. (If it does not,
-    /// others take in more than they need.)
+    /// From now on, members apply the record at `glsn` before they order another one. Law: the caller has the turn, and orders that record next. (If it
+    /// fails to, members apply more than they need.)
     pub fn set_to_be_known(&self, glsn: Glsn) {
         self.words.words()[TO_BE_KNOWN].fetch_max(glsn.0, Ordering::SeqCst);
     }

@@ -101,6 +101,16 @@ impl Unwritten for Tail {
 }
 
 impl TailState {
+    /// The bytes of the log behind `glsn`; `None` if the next entry is not in the active segment.
+    pub(crate) fn bytes_behind(&self, glsn: Glsn) -> Option<u64> {
+        if glsn.next() == self.end.next {
+            return Some(0);
+        }
+        let index = u32::try_from(glsn.next().0.checked_sub(self.first.0)?).ok()?;
+        let offset = self.entry_offsets.offset(index)?;
+        Some(u64::from(self.end.offset.saturating_sub(offset)))
+    }
+
     /// Whether `block` of the segment that begins with `first` is still being filled, so that only the buffer has it.
     pub(crate) fn is_open_block(&self, first: Glsn, block: u64) -> bool {
         first == self.first && block == block_of(u64::from(self.end.offset))

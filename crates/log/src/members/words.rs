@@ -18,7 +18,7 @@
 //! | 34 | nudges | any |
 //! | 35, 36 | processes that wait for a sync | arrived: any; expected: who has `sync` |
 //! | 37 | removed files of the log | who removes one |
-//! | 38 | up to which GLSN everything has to be known to who orders a record | who has `turn`; only raised |
+//! | 38 | the GLSN up to which a member applies the log before it orders a record | who has `turn`; only raised |
 //! | 40 to 51 | `turn`, `sync`, `join` | holder and since: who has it; waiters and bell: any |
 //! | 52 | the keeper, or who prepares itself to be it | that one, with its generation's lock; who finds that it has ended |
 //! | 53 | the log is poisoned | who has `sync` or `turn` |
@@ -81,7 +81,7 @@ pub(super) const EXPECTED: usize = 36;
 pub(super) const LEFTOVERS: usize = 33;
 /// Counts the files of the log that were removed: others may have them open.
 pub(super) const REMOVED: usize = 37;
-/// Up to this GLSN, everything has to be known to a member that orders a record without having read those before it.
+/// The GLSN up to which a member applies the log before it orders a record.
 pub(super) const TO_BE_KNOWN: usize = 38;
 /// Members that do not hang answer when this changes.
 pub(super) const NUDGE: usize = 34;
@@ -129,7 +129,7 @@ pub(super) enum SlotWord {
     Holds,
     /// Files of the log are being removed, and it is freed below this GLSN; 0: none are.
     Removing,
-    /// The last GLSN that it has taken in.
+    /// The last GLSN that it has applied: it needs the log behind that.
     Applied,
     /// Counts its answers to nudges: it is not stopped.
     Pulse,

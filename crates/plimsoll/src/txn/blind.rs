@@ -1,16 +1,14 @@
-//! Blind commits: those of transactions that have read nothing. In a member of a shared store that reads nothing for a while, they are ordered and made
-//! durable, and applied to its index only when something is read there.
+//! Blind commits: commits of transactions that have read nothing. A process that shares a store and has lately read nothing orders them and makes them
+//! durable without applying them to its index. They stay in the log until the process reads.
 //!
-//! Such a commit conflicts with nothing, so nobody has to know what others have committed to order it; and each member that inserts the
-//! commits of all spends most of its time on them, also where it never looks at them (decision 78).
+//! A blind commit conflicts with nothing, so it can be ordered without the commits of other processes. Inserting these is most of the work of a process
+//! that only writes (decision 78).
 //!
 //! Laws:
-//! 1. What was durable anywhere when a read begins is seen by it, but for reads at a moment that was opened before: it takes in first what was left in
-//!    the log.
-//! 2. Nothing is left in the log that a process has to know to order a commit: where keyspaces were made, changed or dropped, all is taken in.
-//!    Commits that write the store's own records have read something, or are applied all the same.
-//! 3. What a member leaves in the log is bounded, so that its next read is not kept waiting for long; beyond that, it waits for the keeper as
-//!    all writers do.
+//! 1. A read sees every commit that was durable in any process when its moment was opened: it applies what was left in the log first.
+//! 2. A process orders a blind commit only if it has applied and learned every commit that changes the records of keyspaces. Commits that write the
+//!    store's own records are never left in the log.
+//! 3. The unapplied part of the log is bounded. Beyond the bound, a commit applies it and waits for the keeper, as all writers do.
 
 use std::sync::atomic::Ordering;
 
@@ -20,18 +18,18 @@ use crate::borders::{Border, hit};
 use crate::txn::follower::{FEW, Follower};
 use crate::types::error::{Lift, Result};
 
-/// The most bytes of the log that a member leaves unapplied, and how many memtables that may be: what the keeper has in its memtables is in no
-/// run yet, and what is in the runs is passed over.
+/// A member leaves at most this many bytes of the log unapplied, and at most this many memtables' worth. The runs do not hold the contents of the
+/// keeper's memtables yet; the part that they hold is passed over.
 const LEFT_BYTES_MAX: u64 = 16 << 20;
 const LEFT_MEMTABLES: u64 = 2;
 
-/// The most entries that the keeper leaves unapplied: it has to apply all of them. So many at once cost less than one by one, and outside of the
-/// turn.
+/// The keeper, which has to apply every entry, leaves at most this many unapplied: applying them together, before it takes the turn, costs less than
+/// applying each by itself.
 const LEFT_ENTRIES_OF_KEEPER: u64 = 256;
 
 impl Follower {
-    /// The turn, for a blind commit that is to be left in the log; `None` if it is to be applied: the process reads, too much was left already, or there
-    /// is something that it has to know.
+    /// Takes the turn for a blind commit that is left in the log. `None` if the commit is to be applied: the process reads, too much of the log is
+    /// unapplied, or a change of keyspaces is.
     pub(crate) fn turn_for_blind(&self) -> Result<Option<Turn<'_>>> {
         let is_blind = self.blindness.is_blind();
         self.blindness.note_commit();
@@ -39,7 +37,7 @@ impl Follower {
             return Ok(None);
         }
         if self.members.next().0 > self.log.bounds().next.0 + FEW {
-            // Before: others wait while the turn is held.
+            // Before the turn is taken: others wait for it.
             self.file_log.catch_up().lift()?;
         }
         if !self.may_leave() {
@@ -50,7 +48,7 @@ impl Follower {
         Ok(Some(turn).filter(|_| self.is_known() && self.may_leave()))
     }
 
-    /// Whether everything is applied that whoever orders a record has to know. In the turn, it stays so.
+    /// Whether every commit that changes the records of keyspaces is applied and learned. Does not change while the turn is held.
     fn is_known(&self) -> bool {
         // In this order: what was applied and is not learned yet says so before it counts as applied.
         let is_applied = self.members.to_be_known() <= self.sequencer.applied();
@@ -66,8 +64,8 @@ impl Follower {
             && self.file_log.bytes_behind(applied).is_some_and(|left| left <= bytes_max)
     }
 
-    /// Takes in what is readable anywhere now, for the other members' sake: they wait for nothing that this one has. A process that reads nothing
-    /// takes it into its log only.
+    /// Takes in what is readable anywhere now, so that other members need not keep the log for this one. A process that reads nothing reads the log and
+    /// passes over what the runs hold, without applying it.
     pub(crate) fn keep_up(&self, now_nanos: u64) -> Result<()> {
         let is_blind = self.blindness.is_blind() && !self.members.is_keeper() && !self.members.is_reader();
         // Others want the log freed.

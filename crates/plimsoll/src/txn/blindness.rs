@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// For how long nothing has to be read until rows are given up, so that what is in the runs can be passed over.
+/// A process gives up its rows to pass over what the runs hold after it has read nothing for this long.
 const UNREAD_WITH_ROWS: Duration = Duration::from_secs(10);
 
 /// Counts what a process does between its reads.
@@ -11,7 +11,7 @@ const UNREAD_WITH_ROWS: Duration = Duration::from_secs(10);
 pub(crate) struct Blindness {
     /// Blind commits since the last read.
     commits: AtomicU32,
-    /// After so many of them, further ones are left in the log.
+    /// Number of blind commits without a read after which further ones are left in the log.
     after: u32,
     /// When the other members were first looked at since that read; 0: they were not.
     since_nanos: AtomicU64,

@@ -55,10 +55,10 @@ impl Committer {
     /// Flushes the memtables into runs.
     pub(crate) fn flush(&self) -> Result<()> {
         self.check_writable()?;
-        // What this process has committed is in the runs then, too, also what it has left in the log. If it cannot be applied, a flush may make room.
-        let applied = self.fresh_and_ordered();
+        // The runs then also hold the commits that this process left in the log. If they cannot be applied now, a flush may make room.
+        let taken_in = self.fresh_and_ordered();
         self.sequencer.at_durable(|applied| self.reader.index.flush(applied))?;
-        applied
+        taken_in
     }
 
     /// Opens a snapshot at the newest moment.
@@ -107,9 +107,7 @@ impl Committer {
 
     /// Opens a snapshot at the last commit that was ordered, here or by another member; it may not be durable yet.
     pub(crate) fn open_ordered(&self) -> OpenMoment {
-        if self.follower.as_ref().is_some_and(|follower| self.sequencer.applied() < follower.ordered_to_read()) {
-            self.note_read();
-        }
+        self.note_read();
         let ordered = || self.follower.as_ref().map_or(Glsn::NONE, |follower| follower.ordered_to_read());
         let moment = self.open_now(|| ordered().max(self.sequencer.applied()));
         moment.shows(self.fresh_and_ordered().and_then(|()| reaches(self.sequencer.applied(), moment.at())));

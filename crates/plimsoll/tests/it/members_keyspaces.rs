@@ -38,7 +38,7 @@ fn a_keyspace_that_another_member_made_anew_is_neither_dropped_nor_changed_by_an
     }
 }
 
-/// So many keys that the commit which drops it is a run of the index rather than a list of operations.
+/// Enough keys that the commit which drops them is a run of the index rather than a list of operations.
 #[test]
 fn the_drop_of_a_large_keyspace_is_known_to_all_members() {
     let dir = tempfile::tempdir().unwrap();

@@ -70,7 +70,7 @@ fn a_process_that_takes_the_place_of_a_killed_one_does_not_hide_what_that_left()
     world.rest(&stays);
     let (process, db) = world.join(2);
     load_and_die(&process, db);
-    // Nobody has looked meanwhile.
+    // No member has looked at the others in between.
     let (_, next) = world.join(3);
     assert!(world.blob_files() > 0, "it has left something");
     world.rest(&stays);

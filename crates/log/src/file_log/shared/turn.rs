@@ -59,11 +59,6 @@ impl<'a> Turn<'a> {
         Ok(tip)
     }
 
-    /// The bytes of the log behind `glsn`, after [`Turn::begin`]; `None` if the next entry is not in the active segment.
-    pub fn bytes_behind(&self, glsn: Glsn) -> Option<u64> {
-        bytes_behind(self.log, glsn)
-    }
-
     /// Orders a record right behind the last one. When this returns, all members know it; it is not durable yet.
     ///
     /// # Errors
@@ -80,17 +75,6 @@ impl<'a> Turn<'a> {
         let order = self.order.as_mut().expect("it was begun");
         append::submit_in_order(self.log, order, draft, expected)
     }
-}
-
-/// The bytes of the log behind `glsn` that were taken in; `None` if the next entry is not in the active segment.
-pub(crate) fn bytes_behind(log: &OpenLog, glsn: Glsn) -> Option<u64> {
-    let tail = log.tail.read();
-    if glsn.next() == tail.end.next {
-        return Some(0);
-    }
-    let index = u32::try_from(glsn.next().0.checked_sub(tail.first.0)?).ok()?;
-    let offset = tail.entry_offsets.offset(index)?;
-    Some(u64::from(tail.end.offset.saturating_sub(offset)))
 }
 
 /// Removes what a member left behind that ended in its turn, durably: a record that was not published is never to come back, since the blob files
