@@ -50,6 +50,7 @@ use crate::file_log::repair::verify::{self, Finding, VerifyProgress, VerifyScope
 use crate::file_log::segments::list::Segments;
 use crate::file_log::shared::catch_up::catch_up;
 use crate::file_log::shared::leap::leap;
+use crate::file_log::shared::posting::{self, Posted};
 use crate::file_log::shared::turn::{Turn, with_order};
 use crate::glsn::{Bounds, Glsn, Position, StreamId};
 use crate::log::{Durability, Log, Scan};
@@ -324,6 +325,18 @@ impl FileLog {
     /// `Stalled`, `Poisoned`, the system.
     pub fn turn(&self) -> Result<Option<Turn<'_>>, LogError> {
         self.log.env.members().map(|members| Turn::take(&self.log, members)).transpose()
+    }
+
+    /// Commits a record of one entry together with those that other threads and processes commit now, and waits until it is durable. Returns its GLSN;
+    /// `None` if the caller has to order it.
+    ///
+    /// # Errors
+    /// `Stalled`: it may be ordered later. `Poisoned`, the system.
+    pub fn commit_posted(&self, commit: &Posted<'_>) -> Result<Option<Glsn>, LogError> {
+        match self.log.env.members() {
+            Some(members) => posting::commit(&self.log, members, commit),
+            None => Ok(None),
+        }
     }
 
     /// Waits until an entry beyond `glsn` is readable, whoever ordered it.

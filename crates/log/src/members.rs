@@ -4,7 +4,8 @@
 //! words of memory ([`words`]), which say where the log ends and what of it is durable. The words are a cache of the log: the first member
 //! makes them anew, and nothing depends on what they said before.
 //!
-//! Locks, in the order in which they are taken: `join` (while joining and leaving), `turn` (to order a record), `sync` (to make durable),
+//! Locks, in the order in which they are taken: `join` (while joining and leaving), `posting` (to order and sync the records of several members; see [`posts`]),
+//! `turn` (to order a record), `sync` (to make durable),
 //! `keeper` (for as long as a member does the background work of the index; see [`keeping`]), and one for each slot, held for life: one that
 //! is free proves that its member has ended.
 
@@ -13,6 +14,7 @@ mod gathering;
 pub mod holding;
 pub mod keeping;
 pub(crate) mod lock;
+pub(crate) mod posts;
 pub mod reading;
 pub(crate) mod requests;
 pub(crate) mod tries;
@@ -21,7 +23,7 @@ pub(crate) mod words;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
@@ -32,13 +34,14 @@ use crate::error::LogError;
 use crate::glsn::Glsn;
 use crate::members::keeping::Keeping;
 use crate::members::lock::{Got, MemberLock, Places};
+use crate::members::posts::OwnCells;
 use crate::members::reading::Access;
 pub use crate::members::requests::Asked;
 use crate::members::tries::Tries;
 use crate::members::words::{
     BLOB_MARK, CLOSE_WANTED, Durable, ENTRIES_MAX, End, FLUSH_WANTED, FOLLOWERS, INSTANCE, KEEPER, LEFTOVERS,
-    LOG_FIRST, MAGIC, MANIFEST, NEWS, POISON, Published, RESTING, SLOT_WORDS, SLOTS, SLOTS_AT, STATE, SYNC, Slot,
-    SlotWord, TO_BE_KNOWN, TURN, WORDS,
+    LOG_FIRST, MAGIC, MANIFEST, NEWS, POISON, POSTING, Published, RESTING, SLOT_WORDS, SLOTS, SLOTS_AT, STATE, SYNC,
+    Slot, SlotWord, TO_BE_KNOWN, TURN, WORDS,
 };
 
 /// The folder of the locks, in the store's.
@@ -51,7 +54,7 @@ pub const WORDS_FILE: &str = "SHARED";
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Version of the words' layout, and that there is one at all.
-const LAYOUT: u64 = 0x706c_696d_6d62_0009;
+const LAYOUT: u64 = 0x706c_696d_6d62_000a;
 
 /// No blob file is being written.
 const NO_BLOB: u64 = u64::MAX;
@@ -68,6 +71,11 @@ pub struct Members {
     pub(crate) turn_tries: Tries,
     /// Held across a sync, under the log's own.
     pub(crate) sync: MemberLock,
+    /// Held by the one that orders the posts of all, and syncs them.
+    pub(crate) posting: MemberLock,
+    own_cells: OwnCells,
+    /// Handles of the slots' locks, to look whether their processes are there.
+    slot_locks: [OnceLock<Box<dyn LockFile>>; SLOTS],
     keeping: Keeping,
     slot: usize,
     has_left: AtomicBool,
@@ -154,6 +162,9 @@ impl Members {
             join: lock("join", words::JOIN)?,
             turn: lock("turn", TURN)?,
             sync: lock("sync", SYNC)?,
+            posting: lock("posting", POSTING)?,
+            own_cells: OwnCells::default(),
+            slot_locks: [const { OnceLock::new() }; SLOTS],
             end: Published::end(),
             durable: Published::durable(),
             own_turn: Mutex::new(()),
@@ -207,6 +218,7 @@ impl Members {
             });
         }
         self.note_ended(self.slot);
+        self.forget_posts();
         for (word, value) in [
             (SlotWord::Floor, 0),
             (SlotWord::Checkpoint, 0),
@@ -458,6 +470,7 @@ impl Members {
     pub(crate) fn set_durable(&self, durable: &Durable) {
         self.durable.write(&*self.words, durable.words());
         self.sync.wake_all();
+        self.wake_group();
         if self.word(FOLLOWERS) > 0 {
             self.ring(NEWS);
         }
@@ -491,6 +504,7 @@ impl Members {
     pub(crate) fn poison(&self) {
         self.words.words()[POISON].store(1, Ordering::SeqCst);
         self.sync.wake_all();
+        self.wake_all_groups();
     }
 
     /// Whether a sync failed in some member.

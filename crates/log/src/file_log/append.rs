@@ -107,6 +107,29 @@ pub(crate) fn submit_in_order(
     draft: &Draft<'_>,
     expected: Option<Glsn>,
 ) -> Result<Ticket, LogError> {
+    let placed = place(log, order, draft, expected)?;
+    publish(log, order)?;
+    if log.env.options.durability == Durability::Buffered {
+        log.durability.group.notify_followers();
+        log.durability.appended(placed.bytes);
+    }
+    Ok(placed.ticket)
+}
+
+/// A record that has its place in the order.
+pub(crate) struct Placed {
+    pub(crate) ticket: Ticket,
+    /// Its bytes in the segment, and what was left zero before it.
+    bytes: u64,
+}
+
+/// Gives a record its place in the order, without letting the other members know: [`publish`] is to follow, after one or more.
+pub(crate) fn place(
+    log: &OpenLog,
+    order: &mut Order,
+    draft: &Draft<'_>,
+    expected: Option<Glsn>,
+) -> Result<Placed, LogError> {
     let sizes = DraftSizes::of(draft)?;
     log.durability.group.check()?;
     let next = order.end.next;
@@ -126,24 +149,28 @@ pub(crate) fn submit_in_order(
         blobs: draft.blobs.len() as u8,
         dropped: None,
     };
-    let written = write(log, order, start, bound, &header, draft).and_then(|()| publish(log, order));
+    let written = write(log, order, start, bound, &header, draft);
     written.map_err(|error| log.durability.group.poison(&error))?;
     log.blobs.registry.named(draft.blobs);
-    if log.env.options.durability == Durability::Buffered {
-        log.durability.group.notify_followers();
-        log.durability.appended(bound - start);
-    }
-    Ok(Ticket { first: next, last: header.last(), timestamp_micros: header.timestamp_micros })
+    let ticket = Ticket { first: next, last: header.last(), timestamp_micros: header.timestamp_micros };
+    Ok(Placed { ticket, bytes: bound - start })
 }
 
-/// Lets the other members know of a record, once its bytes are in the file.
-fn publish(log: &OpenLog, order: &Order) -> Result<(), LogError> {
-    if let Some(members) = log.env.members() {
-        let (mut writer, ready) = log.durability.writer_and_ready()?;
-        writer.write_out(&log.tail, ready)?;
-        members.set_end(&order.published_end());
-    }
+/// Lets the other members know of the records that were placed, once their bytes are in the file.
+pub(crate) fn publish(log: &OpenLog, order: &Order) -> Result<(), LogError> {
+    let Some(members) = log.env.members() else { return Ok(()) };
+    let written = log.durability.writer_and_ready().and_then(|(mut writer, ready)| writer.write_out(&log.tail, ready));
+    written.map_err(|error| log.durability.group.poison(&error))?;
+    members.set_end(&order.published_end());
     Ok(())
+}
+
+/// As [`publish`], if there is something to publish.
+fn publish_placed(log: &OpenLog, order: &Order) -> Result<(), LogError> {
+    match log.env.members() {
+        Some(members) if members.next() != order.end.next => publish(log, order),
+        _ => Ok(()),
+    }
 }
 
 /// When a segment is sealed that another one follows.
@@ -173,6 +200,8 @@ fn make_room(log: &OpenLog, order: &mut Order, sizes: &DraftSizes, blobs: usize)
             let limit_bytes = order.limit().saturating_sub(head - sizes.body_bytes as u64);
             return Err(LogError::TooLarge { bytes: sizes.body_bytes as u64, limit_bytes });
         }
+        // The next segment begins behind what all know of.
+        publish_placed(log, order)?;
         let rolled = roll_to_new_segment(log, order, seal);
         if rolled.is_err() && fits && ends_early && log.durability.group.check().is_ok() {
             // Without room for the next one it stays, as it need not end.

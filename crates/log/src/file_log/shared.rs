@@ -2,6 +2,7 @@
 //!
 //! - [`turn`]: the right to order the next record, one member at a time; what others have ordered is taken in before.
 //! - [`catch_up`]: takes in what others have ordered, from the files.
+//! - [`posting`]: one member orders the records of several, in one turn.
 //! - [`leap`]: goes on behind a part that was trimmed before it was taken in.
 //!
 //! Beside these, `append::shared_segment` begins a segment, `durability::shared_sync` makes durable what all have ordered, and
@@ -15,6 +16,7 @@
 
 pub(crate) mod catch_up;
 pub(crate) mod leap;
+pub mod posting;
 #[cfg(test)]
 mod tests;
 pub mod turn;

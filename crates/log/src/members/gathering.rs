@@ -1,4 +1,4 @@
-//! Gathers the processes that wait for a sync, so that one sync serves them all: as a process gathers its threads
+//! Gathers the processes that wait for a sync, or for their posts to be ordered, so that one of them serves all: as a process gathers its threads
 //! (`file_log::durability::group_commit`).
 
 use std::sync::atomic::Ordering;
@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use plimsoll_disk::clock::Clock;
 
 use crate::members::Members;
-use crate::members::words::{ARRIVED, EXPECTED};
+use crate::members::words::Gathered;
 
 /// The longest that a sync waits for the processes of the last group.
 const GATHER_NANOS: u64 = 50_000;
@@ -16,28 +16,28 @@ const GATHER_YIELDS: u32 = 200;
 
 impl Members {
     /// This process has come to wait for a sync. One that is killed then is counted once too often, until the next group.
-    pub(crate) fn arrive(&self) {
-        self.words.words()[ARRIVED].fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn arrive(&self, at: Gathered) {
+        self.words.words()[at.arrived].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gives the processes of the last group time to come back; returns how many have come. Law: the caller has the lock of syncs.
-    pub(crate) fn gather(&self, clock: &dyn Clock) -> u64 {
+    /// Gives the processes of the last group time to come back; returns how many have come. Law: the caller has the lock that they wait for.
+    pub(crate) fn gather(&self, at: Gathered, clock: &dyn Clock) -> u64 {
         let words = self.words.words();
-        let expected = words[EXPECTED].load(Ordering::Relaxed);
+        let expected = words[at.expected].load(Ordering::Relaxed);
         let start = clock.monotonic_nanos();
         for _ in 0..GATHER_YIELDS {
-            if words[ARRIVED].load(Ordering::Relaxed) >= expected || clock.monotonic_nanos() - start > GATHER_NANOS {
+            if words[at.arrived].load(Ordering::Relaxed) >= expected || clock.monotonic_nanos() - start > GATHER_NANOS {
                 break;
             }
             std::thread::yield_now();
         }
-        words[ARRIVED].swap(0, Ordering::Relaxed)
+        words[at.arrived].swap(0, Ordering::Relaxed)
     }
 
     /// A group of so many processes was synced: they are expected again, with those that came meanwhile.
-    pub(crate) fn expect(&self, group: u64) {
+    pub(crate) fn expect(&self, at: Gathered, group: u64) {
         let words = self.words.words();
-        words[EXPECTED].store(group + words[ARRIVED].load(Ordering::Relaxed), Ordering::Relaxed);
+        words[at.expected].store(group + words[at.arrived].load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
@@ -53,6 +53,7 @@ mod tests {
     use plimsoll_disk::vfs::Disk;
 
     use super::*;
+    use crate::members::words::SYNCS;
 
     /// A clock that shows one microsecond more at each look.
     #[derive(Debug, Default)]
@@ -80,27 +81,27 @@ mod tests {
 
     fn looks(members: &Members) -> (u64, u64) {
         let clock = Looks::default();
-        (members.gather(&clock), clock.0.load(Ordering::Relaxed) / 1000)
+        (members.gather(SYNCS, &clock), clock.0.load(Ordering::Relaxed) / 1000)
     }
 
     #[test]
     fn a_sync_waits_for_the_processes_of_the_last_group_and_only_for_them() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let (one, two) = (members(&disk, true), members(&disk, false));
-        one.arrive();
+        one.arrive(SYNCS);
         assert_eq!(looks(&one), (1, 1), "no other was there: it waits for none");
         // The other one came while it synced.
-        two.arrive();
-        one.expect(1);
+        two.arrive(SYNCS);
+        one.expect(SYNCS, 1);
         let (group, waited) = looks(&two);
         assert_eq!(group, 1);
         assert!((GATHER_NANOS / 1000..GATHER_NANOS / 1000 + 5).contains(&waited), "{waited}");
-        two.expect(group);
-        one.arrive();
+        two.expect(SYNCS, group);
+        one.arrive(SYNCS);
         assert_eq!(looks(&one), (1, 1), "who did not come is not expected again");
-        one.expect(2);
-        one.arrive();
-        two.arrive();
+        one.expect(SYNCS, 2);
+        one.arrive(SYNCS);
+        two.arrive(SYNCS);
         assert_eq!(looks(&one), (2, 1));
     }
 }

@@ -28,6 +28,19 @@ pub(crate) struct Places {
     pub(super) bell: usize,
 }
 
+/// The words that some of those that wait for a lock sleep at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bed {
+    pub(super) waiters: usize,
+    pub(super) bell: usize,
+}
+
+impl Places {
+    fn bed(&self) -> Bed {
+        Bed { waiters: self.waiters, bell: self.bell }
+    }
+}
+
 /// How a lock was got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Got {
@@ -64,6 +77,17 @@ impl MemberLock {
         holder: u64,
         is_needless: &dyn Fn() -> bool,
     ) -> Result<Got, LogError> {
+        self.take_waiting_at(&|| self.places.bed(), patience, holder, is_needless)
+    }
+
+    /// As [`MemberLock::take`], of a lock whose waiters sleep at several words: at the one that `bed` says each time.
+    pub(super) fn take_waiting_at(
+        &self,
+        bed: &dyn Fn() -> Bed,
+        patience: Duration,
+        holder: u64,
+        is_needless: &dyn Fn() -> bool,
+    ) -> Result<Got, LogError> {
         let words = self.words.words();
         let begun = self.clock.monotonic_nanos();
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
@@ -74,16 +98,17 @@ impl MemberLock {
             if self.clock.monotonic_nanos().saturating_sub(begun) > patience {
                 return Err(self.stalled());
             }
-            let seen = words[self.places.bell].load(Ordering::SeqCst);
-            words[self.places.waiters].fetch_add(1, Ordering::SeqCst);
+            let bed = bed();
+            let seen = words[bed.bell].load(Ordering::SeqCst);
+            words[bed.waiters].fetch_add(1, Ordering::SeqCst);
             // Asked again: a member that makes it needless from here on sees a waiter, and wakes it.
             let got = if is_needless() { Ok(false) } else { self.file.try_lock() };
             if let Ok(false) = got
                 && !is_needless()
             {
-                self.words.wait(self.places.bell, seen, SLEEP);
+                self.words.wait(bed.bell, seen, SLEEP);
             }
-            words[self.places.waiters].fetch_sub(1, Ordering::SeqCst);
+            words[bed.waiters].fetch_sub(1, Ordering::SeqCst);
             if got? {
                 break;
             }
@@ -123,19 +148,32 @@ impl MemberLock {
     /// Gives it back without having finished: the next one mends what is to be mended.
     pub(crate) fn release_abandoned(&self) {
         self.file.unlock();
-        if self.words.words()[self.places.waiters].load(Ordering::SeqCst) > 0 {
-            self.words.words()[self.places.bell].fetch_add(1, Ordering::SeqCst);
-            self.words.wake(self.places.bell, 1);
-        }
+        self.wake(self.places.bed(), 1);
+    }
+
+    /// As [`MemberLock::release`], of a lock whose waiters sleep at several words: wakes one that sleeps at `next`.
+    pub(super) fn release_to(&self, next: Bed) {
+        self.words.words()[self.places.holder].store(0, Ordering::SeqCst);
+        self.file.unlock();
+        self.wake(next, 1);
     }
 
     /// Wakes all that wait for it: what they want it for may be there.
     pub(crate) fn wake_all(&self) {
         // What makes it needless is written before the waiters are looked at; `take` does the two in the other order.
+        self.wake_all_at(self.places.bed());
+    }
+
+    /// As [`MemberLock::wake_all`], of those that sleep there.
+    pub(super) fn wake_all_at(&self, bed: Bed) {
         fence(Ordering::SeqCst);
-        if self.words.words()[self.places.waiters].load(Ordering::SeqCst) > 0 {
-            self.words.words()[self.places.bell].fetch_add(1, Ordering::SeqCst);
-            self.words.wake(self.places.bell, u32::MAX);
+        self.wake(bed, u32::MAX);
+    }
+
+    fn wake(&self, bed: Bed, most: u32) {
+        if self.words.words()[bed.waiters].load(Ordering::SeqCst) > 0 {
+            self.words.words()[bed.bell].fetch_add(1, Ordering::SeqCst);
+            self.words.wake(bed.bell, most);
         }
     }
 

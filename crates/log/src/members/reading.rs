@@ -19,7 +19,9 @@ use plimsoll_disk::vfs::Disk;
 
 use crate::error::LogError;
 use crate::glsn::Glsn;
-use crate::members::words::{INSTANCE, MAGIC, MEMORY_TOTAL, SLOT_WORDS, SLOTS, SLOTS_AT, STATE, Slot, SlotWord, WORDS};
+use crate::members::words::{
+    CELLS_AT, INSTANCE, MAGIC, MEMORY_TOTAL, SLOT_WORDS, SLOTS, SLOTS_AT, SLOTS_END, STATE, Slot, SlotWord, WORDS,
+};
 use crate::members::{LAYOUT, Member, Members, WORDS_FILE, slot_path};
 
 /// How often one that cannot be woken looks for news.
@@ -193,7 +195,8 @@ impl Members {
         // First, and never cleared: whoever is killed in between has begun an instance, too.
         words[INSTANCE].store(instance.wrapping_add(1), Ordering::SeqCst);
         let readers = if is_known { self.others()? } else { Vec::new() };
-        (1..SLOTS_AT).filter(|at| *at != INSTANCE).for_each(|at| words[at].store(0, Ordering::SeqCst));
+        let shared_by_all = (1..SLOTS_AT).filter(|at| *at != INSTANCE).chain(SLOTS_END..CELLS_AT);
+        shared_by_all.for_each(|at| words[at].store(0, Ordering::SeqCst));
         if !readers.is_empty() {
             words[MEMORY_TOTAL].store(total, Ordering::SeqCst);
         }

@@ -31,6 +31,10 @@
 //! | 61 | the first GLSN of the log | who trims; only raised |
 //! | 62 | the memory of all | who joins, under `join` |
 //! | from 64 | the slots | each its member; its process: cleared by who gets the slot's lock |
+//! | 8 words behind the slots | `posting`: holder and since, two pairs of waiters and bell, the numbers of the group that was begun last and of the last whole one | as `turn`; the numbers: who has `posting` |
+//! | then 2, at 8 | processes that wait for posts | arrived: any; expected: who has `posting` |
+//! | then 64, at 16 | for each slot a bit for each of its posts | set: its member; cleared: who has `turn`, who gets the slot |
+//! | then the cells | posts | the slot's member; the answer: who has `turn` |
 //!
 //! 39 is free. All words but 21 are cleared by the first member, and slots of processes that have ended.
 
@@ -39,7 +43,7 @@ use std::sync::atomic::{Ordering, fence};
 use plimsoll_disk::sharing::SharedWords;
 
 use crate::glsn::Glsn;
-use crate::members::lock::Places;
+use crate::members::lock::{Bed, Places};
 
 /// How often the keeper was replaced while its process was there: its lock has this number.
 pub(super) const GENERATION: usize = 7;
@@ -75,8 +79,7 @@ pub(super) const MEMORY_TOTAL: usize = 62;
 /// Up to which GLSN some member wants the log trimmed.
 pub(super) const TRIM_WANTED: usize = 63;
 /// How many processes have come to wait for the next sync, and how many are expected.
-pub(super) const ARRIVED: usize = 35;
-pub(super) const EXPECTED: usize = 36;
+pub(crate) const SYNCS: Gathered = Gathered { arrived: 35, expected: 36 };
 /// Counts the members that ended while they may have been writing blob files.
 pub(super) const LEFTOVERS: usize = 33;
 /// Counts the files of the log that were removed: others may have them open.
@@ -94,7 +97,35 @@ pub(super) const SLOTS: usize = 64;
 pub(super) const SLOTS_AT: usize = 64;
 /// A slot has a cache line of its own.
 pub(super) const SLOT_WORDS: usize = 16;
-pub(super) const WORDS: usize = SLOTS_AT + SLOTS * SLOT_WORDS;
+pub(super) const SLOTS_END: usize = SLOTS_AT + SLOTS * SLOT_WORDS;
+
+/// The lock of posts.
+pub(super) const POSTING: Places =
+    Places { holder: SLOTS_END, since: SLOTS_END + 1, waiters: SLOTS_END + 2, bell: SLOTS_END + 3 };
+/// Where the waiters of groups of even and of odd numbers sleep, by turns.
+pub(super) const POSTING_BEDS: [Bed; 2] =
+    [Bed { waiters: SLOTS_END + 2, bell: SLOTS_END + 3 }, Bed { waiters: SLOTS_END + 4, bell: SLOTS_END + 5 }];
+/// The group of posts that was begun last, and the last group to which no post is added any more.
+pub(super) const GROUP_BEGUN: usize = SLOTS_END + 6;
+pub(super) const GROUP_WHOLE: usize = SLOTS_END + 7;
+/// How many processes have come to wait for the next one that orders posts, and how many are expected.
+pub(crate) const POSTS: Gathered = Gathered { arrived: SLOTS_END + 8, expected: SLOTS_END + 9 };
+/// For each slot a bit for each of its cells: whether it holds a post that was not dealt with.
+pub(super) const POSTED_AT: usize = SLOTS_END + 16;
+/// The cells of a slot, for posts.
+pub(super) const CELLS: usize = 8;
+pub(super) const CELL_WORDS: usize = 64;
+pub(super) const CELLS_AT: usize = POSTED_AT + SLOTS;
+pub(super) const WORDS: usize = CELLS_AT + SLOTS * CELLS * CELL_WORDS;
+
+/// The words by which the members are counted that wait for the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gathered {
+    /// How many have come.
+    pub(super) arrived: usize,
+    /// How many are expected.
+    pub(super) expected: usize,
+}
 
 /// The words of a kind of request to the keeper, which are numbered.
 #[derive(Clone, Copy, Debug)]

@@ -213,7 +213,7 @@ impl BulkLoad {
         // Opened only now: a moment that is held keeps old versions.
         let moment = committer.open_newest();
         let reads = ReadSet::new(&committer.reader.budget, 0);
-        committer.commit(&moment, reads, writes, Vec::new(), &[keyspace], &[])?.wait()
+        committer.commit(&moment, reads, writes, Vec::new(), &[keyspace], &[], false)?.wait()
     }
 
     fn keep_rows_in_record(&mut self) -> Result<()> {

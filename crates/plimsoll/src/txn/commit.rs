@@ -13,6 +13,7 @@ use std::iter;
 use std::ops::Bound;
 
 use plimsoll_log::draft::{Draft, DraftEntry};
+use plimsoll_log::file_log::shared::posting::Posted;
 use plimsoll_log::file_log::shared::turn::Turn;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_memory::budget::{Budget, Kind};
@@ -48,6 +49,7 @@ impl Committer {
         gaps: Vec<Gap>,
         spaces: &[u32],
         metadata: &[u8],
+        waits: bool,
     ) -> Result<CommitTicket> {
         self.check_writable()?;
         let memtable_bytes = self.reader.index.memtable_limit_bytes() / MEMTABLE_PART;
@@ -55,6 +57,16 @@ impl Committer {
         let body = self.patience.in_commit(|| Body::new(&self.reader.budget, &writes, metadata))?;
         self.wait_ahead(&body, &writes)?;
         let mut gaps = gaps;
+        if waits
+            && is_plain(&writes, spaces)
+            && reads.ranges().is_empty()
+            && gaps.is_empty()
+            && let Some(glsn) = self.patience.in_commit(|| self.post(&body, moment.at(), spaces))?
+        {
+            self.committed(body.bytes());
+            self.reader.index.pay(body.room_bytes as u64);
+            return Ok(CommitTicket::of_durable(self, glsn));
+        }
         let glsn = loop {
             let order = || self.order(moment, &reads, &body, &writes, &mut gaps, spaces);
             if let Some(glsn) = self.patience.in_commit(order)? {
@@ -80,8 +92,7 @@ impl Committer {
         gaps: &mut Vec<Gap>,
         spaces: &[u32],
     ) -> Result<Option<Glsn>> {
-        let is_plain = writes.spilled().is_empty() && writes.blob_bytes() == 0 && !spaces.iter().any(is_own_keyspace);
-        if is_plain
+        if is_plain(writes, spaces)
             && reads.ranges().is_empty()
             && gaps.is_empty()
             && let Some(glsn) = self.order_blind(body, writes, moment.at(), spaces)?
@@ -131,6 +142,22 @@ impl Committer {
         let glsn = self.submit(Some(&mut turn), body, writes, read_at)?;
         hit(Border::LeftInLog);
         Ok(Some(glsn))
+    }
+
+    /// Commits what has read nothing together with what other threads and processes commit now, and waits until it is durable. `None` if it is to be
+    /// ordered by itself.
+    fn post(&self, body: &Body, read_at: Glsn, spaces: &[u32]) -> Result<Option<Glsn>> {
+        let Some(follower) = self.follower.as_ref().filter(|follower| !follower.is_buffered) else { return Ok(None) };
+        let [Part::Small { start, end }] = body.parts[..] else { return Ok(None) };
+        let Some(known) = follower.may_post()? else { return Ok(None) };
+        // After it is known what is known: a drop that is ordered from here on refuses the post.
+        self.reader.keyspaces.check_take_more(spaces.iter().copied())?;
+        let parts: [&[u8]; 2] = [&body.head, &body.small[start..end]];
+        let glsn = follower.file_log.commit_posted(&Posted { parts: &parts, read_at, known }).lift()?;
+        if glsn.is_some() {
+            hit(Border::LeftInLog);
+        }
+        Ok(glsn)
     }
 
     /// The members' turn, if there may be several, and the commit lock; all that was ordered before is applied. The turn is not held while a
@@ -249,6 +276,11 @@ impl Committer {
         }
         Ok(glsn)
     }
+}
+
+/// Whether a commit consists of records only, and of none of the store itself.
+fn is_plain(writes: &WriteSet, spaces: &[u32]) -> bool {
+    writes.spilled().is_empty() && writes.blob_bytes() == 0 && !spaces.iter().any(is_own_keyspace)
 }
 
 /// Whether it holds records of the store itself.

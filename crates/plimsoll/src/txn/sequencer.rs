@@ -108,6 +108,15 @@ impl CommitSequencer {
         Ok(lock)
     }
 
+    /// As [`CommitSequencer::lock`]; `None` if a commit is in progress.
+    pub(crate) fn try_lock(&self) -> Result<Option<CommitLock<'_>>> {
+        let Some(lock) = self.lock.try_lock() else { return Ok(None) };
+        match self.half_applied.load(Ordering::Acquire) {
+            true => Err(self.poison("its committer panicked")),
+            false => Ok(Some(lock)),
+        }
+    }
+
     /// Writes a record to the log with `submit` and applies it with `apply`, which returns the record's last GLSN. If `apply` fails or
     /// panics, the store is poisoned.
     pub(crate) fn submit_and_apply<T>(

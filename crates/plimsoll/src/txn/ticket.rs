@@ -98,6 +98,10 @@ impl CommitTicket {
         Self { wakers: Arc::clone(&committer.wakers), glsn, wait, was_durable: false, registration: None }
     }
 
+    pub(crate) fn of_durable(committer: &Committer, glsn: Glsn) -> Self {
+        Self { wakers: Arc::clone(&committer.wakers), glsn, wait: false, was_durable: true, registration: None }
+    }
+
     /// The commit's GLSN.
     pub fn glsn(&self) -> Glsn {
         self.glsn

@@ -395,7 +395,7 @@ impl Transaction {
     pub fn commit(self) -> Result<Glsn> {
         let committer = Arc::clone(&self.committer);
         let first = self.first_of_many_deletions();
-        let glsn = self.commit_submit()?.wait()?;
+        let glsn = self.commit_as(true)?.wait()?;
         // A process that reads nothing would take in everything for this.
         if let Some(first) = first.filter(|_| !committer.is_blind()) {
             search_for_gaps(&committer, &first);
@@ -417,6 +417,10 @@ impl Transaction {
     /// # Errors
     /// As for [`Transaction::commit`].
     pub fn commit_submit(self) -> Result<CommitTicket> {
+        self.commit_as(false)
+    }
+
+    fn commit_as(self, waits: bool) -> Result<CommitTicket> {
         if self.spoiled {
             return Err(InvalidInput::TransactionFailed.into());
         }
@@ -432,6 +436,7 @@ impl Transaction {
             gaps.into_inner().map_or_else(|_| Vec::new(), OwnGaps::into_gaps),
             &spaces,
             &metadata,
+            waits,
         )
     }
 

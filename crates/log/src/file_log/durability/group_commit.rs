@@ -3,6 +3,8 @@
 //! The first waiter leads: it writes out the whole buffer, syncs once, and wakes the others. Before, it gives the
 //! writers of the last group a moment to come back with their next records ([`GATHER_NANOS`]); if none of them is
 //! missing it does not wait. There is no timer.
+//!
+//! Law: a leader waits for no lock that is held while something is waited for here: not for the turn of members, not for the commit lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -151,7 +153,7 @@ impl GroupCommit {
             state.groups += 1;
             let expected = state.expected;
             drop(state);
-            self.gather(expected, clock);
+            gather(&self.arrived, expected, clock);
             let group = self.arrived.swap(0, Ordering::Relaxed);
             state = self.end_group(group, write_and_sync());
         }
@@ -183,21 +185,6 @@ impl GroupCommit {
         self.state.lock().expect("no code under this lock panics")
     }
 
-    /// Gives the writers of the last group time to come back.
-    fn gather(&self, expected: usize, clock: &dyn Clock) {
-        if self.arrived.load(Ordering::Relaxed) >= expected {
-            return;
-        }
-        let start = clock.monotonic_nanos();
-        for _ in 0..GATHER_YIELDS {
-            std::thread::yield_now();
-            let enough = self.arrived.load(Ordering::Relaxed) >= expected;
-            if enough || clock.monotonic_nanos() - start > GATHER_NANOS {
-                return;
-            }
-        }
-    }
-
     fn end_group(&self, group: usize, result: Result<End, LogError>) -> MutexGuard<'_, State> {
         if let Some(error) = result.as_ref().err().filter(|error| !matches!(error, LogError::Stalled { .. })) {
             self.poison(error);
@@ -222,6 +209,21 @@ impl GroupCommit {
             state.durable = position;
             // Release: pairs with the Acquire in `durable`.
             self.durable.store(position.glsn.0, Ordering::Release);
+        }
+    }
+}
+
+/// Gives the waiters of the last group time to come back: `arrived` counts them.
+pub(crate) fn gather(arrived: &AtomicUsize, expected: usize, clock: &dyn Clock) {
+    if arrived.load(Ordering::Relaxed) >= expected {
+        return;
+    }
+    let start = clock.monotonic_nanos();
+    for _ in 0..GATHER_YIELDS {
+        std::thread::yield_now();
+        let enough = arrived.load(Ordering::Relaxed) >= expected;
+        if enough || clock.monotonic_nanos() - start > GATHER_NANOS {
+            return;
         }
     }
 }

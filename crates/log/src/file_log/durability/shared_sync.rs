@@ -19,7 +19,7 @@ use crate::format::BLOCK_BYTES;
 use crate::glsn::Glsn;
 use crate::members::Members;
 use crate::members::lock::Got;
-use crate::members::words::{Durable, End};
+use crate::members::words::{Durable, End, SYNCS};
 
 /// The segment that this process writes to, and how far it knows the log.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(crate) fn sync(
 ) -> Result<(), LogError> {
     let is_there = || members.durable().next >= wanted.next || members.is_poisoned();
     if !is_there() {
-        members.arrive();
+        members.arrive(SYNCS);
         let got = members.take_sync(&is_there)?;
         if got == Got::Needless {
             return check(members);
@@ -57,7 +57,7 @@ pub(crate) fn sync(
 
 /// Under the lock of syncs; returns whether a sync that was begun before has been ended, too.
 fn end_sync(members: &Members, env: &Env, wanted: &Wanted, got: Got, is_there: bool) -> Result<bool, LogError> {
-    let group = if is_there { None } else { Some(members.gather(&*env.options.clock)) };
+    let group = if is_there { None } else { Some(members.gather(SYNCS, &*env.options.clock)) };
     let end = members.end();
     if end.segment != wanted.segment {
         // The next segment was begun, and before that all of this one was made durable. Whether one was begun in the next, this process
@@ -68,7 +68,7 @@ fn end_sync(members: &Members, env: &Env, wanted: &Wanted, got: Got, is_there: b
         sync_file(members, &env.options.budget, &*wanted.file, &end, got)?;
     }
     if let Some(group) = group {
-        members.expect(group);
+        members.expect(SYNCS, group);
     }
     Ok(true)
 }

@@ -135,6 +135,7 @@ fn begin_in_turn(
     got: Got,
 ) -> Result<(), LogError> {
     if got == Got::Abandoned {
+        members.take_back_unpublished();
         remove_unpublished(options, end)?;
         bury_behind(options, members, &*full.file, end)?;
     }

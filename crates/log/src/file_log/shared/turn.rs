@@ -69,17 +69,35 @@ impl<'a> Turn<'a> {
 
     /// As [`Turn::submit`], if the record's first GLSN is `expected`.
     pub(crate) fn submit_expecting(&mut self, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError> {
+        let log = self.log;
+        append::submit_in_order(log, self.order_mut()?, draft, expected)
+    }
+
+    /// From here on this member may post ([`crate::members::posts`]).
+    pub fn begin_to_post(&self) {
+        self.members.begin_to_post();
+    }
+
+    /// Takes GLSNs back that the member gave to posts that had the turn before and ended in it. A turn that is not begun stays abandoned.
+    pub(super) fn take_back_if_abandoned(&self) {
+        if self.got == Got::Abandoned {
+            self.members.take_back_unpublished();
+        }
+    }
+
+    /// The order of records, once the turn was begun.
+    pub(super) fn order_mut(&mut self) -> Result<&mut Order, LogError> {
         if self.order.is_none() {
             self.begin()?;
         }
-        let order = self.order.as_mut().expect("it was begun");
-        append::submit_in_order(self.log, order, draft, expected)
+        Ok(self.order.as_mut().expect("it was begun"))
     }
 }
 
 /// Removes what a member left behind that ended in its turn, durably: a record that was not published is never to come back, since the blob files
 /// that it names may be swept from now on.
 fn bury(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogError> {
+    members.take_back_unpublished();
     let end = members.end();
     remove_unpublished(&log.env.options, &end)?;
     catch_up(log, members, order)?;

@@ -1,0 +1,132 @@
+//! Commits by posts ([`crate::members::posts`]): a record that is left for whoever orders next, and is durable when its owner has its GLSN.
+//!
+//! One of those that wait gathers the others, orders all posts in one turn, and syncs them. So a group costs one turn and one write, whatever number of
+//! processes and threads it serves.
+
+use crate::draft::{Draft, DraftEntry};
+use crate::error::LogError;
+use crate::file_log::append::{place, publish};
+use crate::file_log::open_log::OpenLog;
+use crate::file_log::shared::catch_up::catch_up;
+use crate::file_log::shared::turn::{Turn, check};
+use crate::file_log::tail::order::Order;
+use crate::glsn::{Glsn, StreamId};
+use crate::members::posts::{Answer, Cell, POST_BYTES_MAX, Post};
+use crate::members::words::POSTS;
+use crate::members::{Members, lock::Got};
+
+/// A commit of one entry that has read nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Posted<'a> {
+    /// The payload, in parts.
+    pub parts: &'a [&'a [u8]],
+    /// As in [`Draft`].
+    pub read_at: Glsn,
+    /// It is not ordered behind a record that all have to know ([`Members::to_be_known`]) and that is younger than this.
+    pub known: Glsn,
+}
+
+/// Posts a commit and waits until it is durable. `None` if its owner has to order it: it is too large, there is no room for it, it could not be ordered, or
+/// there is something new to be known before.
+///
+/// # Errors
+/// `Stalled`: it may be ordered, and durable, once another process goes on. `Poisoned`.
+pub(crate) fn commit(log: &OpenLog, members: &Members, commit: &Posted<'_>) -> Result<Option<Glsn>, LogError> {
+    let Some(post) = members.post(commit.parts, commit.read_at, commit.known) else { return Ok(None) };
+    let is_over = || post.answer() != Answer::None || check(log, members).is_err();
+    let lead = || lead(log, members, &post, &is_over);
+    let waited = log.durability.posts.wait(&is_over, &*log.env.options.clock, &lead);
+    match (post.answer(), waited) {
+        (Answer::Ordered(glsn), _) => Ok(Some(glsn)),
+        (Answer::Refused, _) => Ok(None),
+        (Answer::None, Err(LogError::Stalled { .. })) => take_back(log, members, &post),
+        // It may be ordered: whether it is committed is not known.
+        (Answer::None, Err(error)) => Err(log.durability.group.poison(&error)),
+        (Answer::None, Ok(())) => {
+            check(log, members)?;
+            unreachable!("only a poisoned log gives no answer")
+        }
+    }
+}
+
+/// Sees to it that this process's posts are ordered and synced, with those of all members, unless another one does.
+fn lead(log: &OpenLog, members: &Members, post: &Post<'_>, is_over: &dyn Fn() -> bool) -> Result<(), LogError> {
+    members.arrive(POSTS);
+    let got = members.take_posting(post.cell, is_over).inspect_err(|_| members.note_posting_stalled())?;
+    if got == Got::Needless {
+        return Ok(());
+    }
+    let group = members.gather(POSTS, &*log.env.options.clock);
+    let led = order(log, members, post).and_then(|()| log.durability.sync_to_end());
+    members.expect(POSTS, group);
+    // Also where another process has synced: it may have looked for those that wait before they were there.
+    members.wake_group();
+    members.release_posting();
+    led.map(drop)
+}
+
+/// Orders the posts of all members, by one write.
+fn order(log: &OpenLog, members: &Members, own: &Post<'_>) -> Result<(), LogError> {
+    let mut turn = Turn::take(log, members)?;
+    match turn.begin() {
+        Ok(_) => order_all(log, members, turn.order_mut()?),
+        Err(_) => {
+            // Its owner tries by itself, and learns why. The other posts are for the next one that leads.
+            turn.take_back_if_abandoned();
+            refuse(members, own);
+            Ok(())
+        }
+    }
+}
+
+/// Orders all posts. One that cannot be ordered is refused: its owner tries by itself, and learns why.
+fn order_all(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogError> {
+    let to_be_known = members.to_be_known();
+    let mut bytes = [0; POST_BYTES_MAX];
+    let mut done: Vec<Cell> = Vec::with_capacity(64);
+    members.begin_group();
+    for cell in members.posts() {
+        // Otherwise it was ordered, and published, by a member that was killed before it cleared the bit.
+        if members.post_answer(cell) == Answer::None {
+            let (payload, read_at, known) = members.read_post(cell, &mut bytes);
+            let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &[payload] }];
+            let draft = Draft { entries: &entries, read_at, blobs: &[] };
+            let is_orderable = known >= to_be_known && members.is_owner_there(cell);
+            let placed = if is_orderable { place(log, order, &draft, None).ok() } else { None };
+            members.answer_post(cell, placed.map_or(Answer::Refused, |placed| Answer::Ordered(placed.ticket.last)));
+        }
+        done.push(cell);
+    }
+    members.end_group();
+    publish(log, order)?;
+    done.iter().for_each(|cell| members.clear_post(*cell));
+    Ok(())
+}
+
+/// Refuses a post that was not ordered. Law: the caller has the turn, and what was not published is taken back.
+fn refuse(members: &Members, post: &Post<'_>) {
+    if members.post_answer(post.cell) == Answer::None {
+        members.answer_post(post.cell, Answer::Refused);
+        members.clear_post(post.cell);
+    }
+}
+
+/// Takes a post back that was waited for too long. `None` if it was not ordered; if it was, waits until it is durable.
+fn take_back(log: &OpenLog, members: &Members, post: &Post<'_>) -> Result<Option<Glsn>, LogError> {
+    let turn = match Turn::take(log, members) {
+        Ok(turn) => turn,
+        Err(stalled @ LogError::Stalled { .. }) => return Err(stalled),
+        Err(error) => return Err(log.durability.group.poison(&error)),
+    };
+    turn.take_back_if_abandoned();
+    refuse(members, post);
+    drop(turn);
+    let Answer::Ordered(glsn) = members.post_answer(post.cell) else { return Ok(None) };
+    // It is ordered: no other error may say that it can be tried again.
+    let taken_in = log.tail.order().and_then(|mut order| catch_up(log, members, &mut order));
+    let durable = taken_in.and_then(|()| log.durability.wait(glsn));
+    durable.map(|()| Some(glsn)).map_err(|error| match error {
+        poisoned @ LogError::Poisoned { .. } => poisoned,
+        _ => members.posting.stalled(),
+    })
+}

@@ -1,0 +1,246 @@
+//! Posts: each is ordered once, whoever is killed, and answered when it is durable.
+
+use super::*;
+use crate::file_log::append::{place, publish};
+use crate::file_log::shared::posting::Posted;
+use crate::members::posts::{Answer, Post};
+
+impl Process {
+    /// After this it may post.
+    fn begin_to_post(&self) {
+        let mut turn = self.log.turn().unwrap().unwrap();
+        turn.begin().unwrap();
+        turn.begin_to_post();
+    }
+
+    fn commit(&self, text: &str) -> Result<Option<Glsn>, LogError> {
+        let posted =
+            Posted { parts: &[&text.as_bytes()[..1], &text.as_bytes()[1..]], read_at: Glsn::NONE, known: Glsn::NONE };
+        self.log.commit_posted(&posted)
+    }
+
+    fn post(&self, text: &str) -> Post<'_> {
+        self.members.post(&[text.as_bytes()], Glsn::NONE, Glsn::NONE).unwrap()
+    }
+
+    /// Gives a post of `other` the next GLSN, and is killed: before it publishes that, or before it says that it has dealt with the post.
+    fn die_with(self, post: &Post<'_>, text: &str, is_published: bool) -> Glsn {
+        let mut turn = self.log.turn().unwrap().unwrap();
+        turn.begin().unwrap();
+        let order = turn.order_mut().unwrap();
+        let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &[text.as_bytes()] }];
+        let placed = place(&self.log.log, order, &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None);
+        let glsn = placed.unwrap().ticket.last;
+        self.members.answer_post(post.cell, Answer::Ordered(glsn));
+        if is_published {
+            publish(&self.log.log, order).unwrap();
+        }
+        std::mem::forget(turn);
+        let Self { log, members } = self;
+        drop((log, members));
+        glsn
+    }
+}
+
+fn members(count: usize) -> (Arc<dyn Disk>, PathBuf, Vec<Process>) {
+    let (disk, store) = mem_disk();
+    let members: Vec<_> = (0..count).map(|at| Process::join(&disk, &store, at == 0)).collect();
+    members.iter().for_each(Process::begin_to_post);
+    (disk, store, members)
+}
+
+#[test]
+fn one_member_orders_what_several_have_posted() {
+    let (_disk, _store, members) = members(3);
+    let posts: Vec<_> = members[1..].iter().map(|member| member.post("b")).collect();
+    assert!(posts.iter().all(|post| post.answer() == Answer::None));
+    assert_eq!(members[0].commit("a").unwrap(), Some(Glsn(1)), "its own comes first");
+    let answers: Vec<_> = posts.iter().map(Post::answer).collect();
+    assert_eq!(answers, [Answer::Ordered(Glsn(2)), Answer::Ordered(Glsn(3))]);
+    assert_eq!(members[0].members.durable_glsn(), Glsn(3));
+    members.iter().for_each(|member| assert_eq!(member.texts(), ["a", "b", "b"]));
+}
+
+#[test]
+fn a_post_that_a_member_ordered_before_it_was_killed_is_ordered_once() {
+    for is_published in [false, true] {
+        // Who comes next orders a record of its own, or posts.
+        for by_post in [false, true] {
+            let (disk, store, mut members) = members(3);
+            let killed = members.remove(0);
+            let post = members[0].post("b");
+            assert_eq!(killed.die_with(&post, "b", is_published), Glsn(1));
+            assert_eq!(post.answer() != Answer::None, is_published, "it is durable if its end was published");
+            let next = &members[1];
+            if by_post {
+                next.commit("c").unwrap().unwrap();
+            } else {
+                next.append("c");
+            }
+            let is_answered = is_published || by_post;
+            assert_eq!(post.answer() != Answer::None, is_answered);
+            next.commit("d").unwrap().unwrap();
+            let Answer::Ordered(glsn) = post.answer() else { panic!("it is durable") };
+            let texts = next.texts();
+            assert_eq!(texts[glsn.0 as usize - 1], "b");
+            assert_eq!(texts.iter().filter(|text| *text == "b").count(), 1, "{texts:?}");
+            assert_eq!(texts.len(), 3);
+            drop(post);
+            members.into_iter().for_each(Process::leave);
+            assert_eq!(verify(&disk, &store), texts);
+        }
+    }
+}
+
+#[test]
+fn a_post_of_a_process_that_was_killed_is_not_ordered_nor_mixed_with_those_of_the_next_one_in_its_slot() {
+    let (disk, store, mut members) = members(2);
+    let killed = members.pop().unwrap();
+    let slot = killed.members.slot();
+    std::mem::forget(killed.post("of the killed one"));
+    drop(killed);
+    members[0].commit("before").unwrap().unwrap();
+    assert_eq!(members[0].texts(), ["before"], "nobody waits for it");
+    let next = Process::join(&disk, &store, false);
+    assert_eq!(next.members.slot(), slot);
+    assert_eq!(next.commit("x").unwrap(), None, "it may not post yet");
+    next.begin_to_post();
+    let post = next.post("of the next one");
+    members[0].commit("a").unwrap().unwrap();
+    assert!(matches!(post.answer(), Answer::Ordered(_)));
+    assert_eq!(next.texts(), ["before", "a", "of the next one"]);
+}
+
+#[test]
+fn a_post_is_refused_that_does_not_know_what_all_have_to_know() {
+    let (_disk, _store, members) = members(2);
+    let post = members[1].post("b");
+    members[0].members.set_to_be_known(members[0].append("a change"));
+    assert_eq!(members[0].commit("c").unwrap(), None);
+    assert_eq!(post.answer(), Answer::Refused);
+    drop(post);
+    let known = members[0].members.to_be_known();
+    let posted = Posted { parts: &[b"d"], read_at: Glsn::NONE, known };
+    assert_eq!(members[1].log.commit_posted(&posted).unwrap(), Some(Glsn(2)));
+    assert_eq!(members[0].texts(), ["a change", "d"]);
+}
+
+#[test]
+fn what_is_too_large_or_one_too_many_is_not_posted() {
+    let (_disk, _store, members) = members(1);
+    assert_eq!(members[0].commit(&"x".repeat(2000)).unwrap(), None);
+    let posts: Vec<_> = (0..8).map(|_| members[0].post("p")).collect();
+    assert_eq!(members[0].commit("one too many").unwrap(), None);
+    drop(posts);
+    assert_eq!(members[0].commit("its cells have posts that nobody has dealt with").unwrap(), None);
+    members[0].log.turn().unwrap().unwrap().begin_to_post();
+    assert_eq!(members[0].texts().len(), 0);
+}
+
+#[test]
+fn a_member_that_waits_too_long_for_another_one_takes_its_post_back() {
+    let (_disk, _store, members) = members(2);
+    members[1].members.take_posting(members[1].post("").cell, &|| false).unwrap();
+    assert_eq!(members[0].commit("a").unwrap(), None);
+    members[0].append("b");
+    members[1].members.release_posting();
+    assert_eq!(members[0].commit("c").unwrap(), Some(Glsn(2)));
+    assert_eq!(members[0].texts(), ["b", "c", ""]);
+}
+
+#[test]
+fn what_waits_for_a_sync_does_not_wait_for_posts() {
+    let (_disk, _store, members) = members(2);
+    members[1].members.take_posting(members[1].post("held").cell, &|| false).unwrap();
+    let is_posted = || members[0].members.has_posts();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| members[0].commit("a"));
+        while !is_posted() {
+            std::thread::yield_now();
+        }
+        // Also while the process's own thread leads those that wait for posts.
+        assert_eq!(members[0].append("b"), Glsn(1));
+        assert!(!waiting.is_finished());
+        assert_eq!(waiting.join().unwrap().unwrap(), None);
+    });
+}
+
+#[test]
+fn nothing_is_posted_while_one_that_was_waited_for_too_long_has_the_lock() {
+    let (_disk, _store, members) = members(2);
+    members[1].members.take_posting(members[1].post("").cell, &|| false).unwrap();
+    assert_eq!(members[0].commit("a").unwrap(), None);
+    assert!(members[0].members.post(&[b"b"], Glsn::NONE, Glsn::NONE).is_none());
+    members[1].members.release_posting();
+    assert_eq!(members[0].commit("c").unwrap(), Some(Glsn(1)));
+}
+
+#[test]
+fn one_that_has_no_memory_to_order_posts_refuses_its_own_and_goes_on() {
+    let (_disk, _store, members) = members(2);
+    members[1].append("a");
+    let post = members[1].post("b");
+    members[0].log.log.env.options.budget.fail_after(0);
+    assert_eq!(members[0].commit("c").unwrap(), None);
+    members[0].log.log.env.options.budget.fail_after(u64::MAX);
+    assert_eq!(post.answer(), Answer::None);
+    assert_eq!(members[0].commit("d").unwrap(), Some(Glsn(2)));
+    assert_eq!(post.answer(), Answer::Ordered(Glsn(3)));
+}
+
+#[test]
+fn posts_go_on_in_the_next_segment() {
+    let (disk, store, members) = members(2);
+    let mut texts = Vec::new();
+    for round in 0..60 {
+        let posts: Vec<_> =
+            (0..8).map(|at| members[1].post(&format!("{round}.{at} {}", "y".repeat(round * 7 % 400)))).collect();
+        let own = format!("own {round}");
+        members[0].commit(&own).unwrap().unwrap();
+        assert!(posts.iter().all(|post| matches!(post.answer(), Answer::Ordered(_))));
+        texts.push(own);
+        texts.extend((0..8).map(|at| format!("{round}.{at} {}", "y".repeat(round * 7 % 400))));
+    }
+    assert!(members[0].log.log.segments.read().iter().count() > 3);
+    assert!(members[1].texts() == texts);
+    members.into_iter().for_each(Process::leave);
+    assert!(verify(&disk, &store) == texts);
+}
+
+#[test]
+fn threads_of_several_members_post_at_once_and_each_record_is_there_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
+    let join = |is_first| Process::join_for(&disk, dir.path(), is_first, (256 << 10, 16 << 20), PATIENCE);
+    let mut members = vec![join(true)];
+    members.extend((0..3).map(|_| join(false)));
+    members.iter().for_each(Process::begin_to_post);
+    let rounds = 300;
+    std::thread::scope(|scope| {
+        for (at, member) in members.iter().enumerate() {
+            for thread in 0..3 {
+                scope.spawn(move || {
+                    let mut last = Glsn::NONE;
+                    for round in 0..rounds {
+                        let text = format!("{at}.{thread}.{round} {}", "y".repeat(round * 31 % 400));
+                        // Some are ordered by their owners.
+                        let posted = if round % 16 == thread { None } else { member.commit(&text).unwrap() };
+                        let glsn = posted.unwrap_or_else(|| member.append(&text));
+                        assert!(glsn > last && member.members.durable_glsn() >= glsn);
+                        last = glsn;
+                    }
+                });
+            }
+        }
+    });
+    let texts = members[0].texts();
+    assert_eq!(texts.len(), 12 * rounds);
+    for (at, thread) in (0..4).flat_map(|at| (0..3).map(move |thread| (at, thread))) {
+        let start = format!("{at}.{thread}.");
+        let rounds_of =
+            texts.iter().filter_map(|text| text.strip_prefix(&start)?.split(' ').next()?.parse::<usize>().ok());
+        assert!(rounds_of.eq(0..rounds));
+    }
+    members.into_iter().for_each(Process::leave);
+    assert!(verify(&disk, dir.path()) == texts);
+}

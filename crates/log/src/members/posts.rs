@@ -1,0 +1,316 @@
+//! Posts: records that members leave in shared memory, so that one of them orders them all in one turn (*flat combining*: Hendler, Incze, Shavit and
+//! Tzafrir, 2010).
+//!
+//! Each slot has a few cells, and a word with a bit for each: it is set while the cell holds a post that was not dealt with. Only the member that has
+//! the slot writes a post; only who has the turn deals with one: it orders the record, writes its GLSN into the cell, publishes the new end, and then clears
+//! the bit. The post's owner has its answer once the cell has a GLSN that is durable.
+//!
+//! Laws:
+//! 1. A post is ordered at most once. A member that is killed between writing a GLSN and publishing the end leaves the turn abandoned; who gets it
+//!    next takes the GLSN back, before anything else is ordered ([`Members::take_back_unpublished`]).
+//! 2. A cell does not change while its bit is set. A process that gets a slot clears its bits when it joins, and posts only after it has had the turn: who
+//!    was reading a cell of the process before has ended then.
+//! 3. A post is ordered only while its owner is there: what a process was committing when it was killed does not come up long after.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::error::LogError;
+use crate::glsn::Glsn;
+use crate::members::Members;
+use crate::members::lock::{Bed, Got};
+use crate::members::words::{
+    CELL_WORDS, CELLS, CELLS_AT, GROUP_BEGUN, GROUP_WHOLE, POSTED_AT, POSTING, POSTING_BEDS, SLOTS,
+};
+
+/// The words of a cell before the payload.
+const HEAD_WORDS: usize = 4;
+const ANSWER: usize = 0;
+const READ_AT: usize = 1;
+const KNOWN: usize = 2;
+const LEN: usize = 3;
+
+/// The most bytes of a post's payload.
+pub(crate) const POST_BYTES_MAX: usize = (CELL_WORDS - HEAD_WORDS) * size_of::<u64>();
+
+/// Nobody has dealt with the post yet.
+const NONE: u64 = 0;
+/// The post was not ordered, and is not going to be.
+const REFUSED: u64 = u64::MAX;
+
+/// This member's own cells.
+#[derive(Debug, Default)]
+pub(super) struct OwnCells {
+    /// A bit for each that a thread uses.
+    used: AtomicU64,
+    /// The slot's cells hold no post of a process that had the slot before.
+    are_cleared: AtomicBool,
+    /// Since when a member has the lock of posts that was waited for too long; 0: none has.
+    stalled_since: AtomicU64,
+}
+
+/// A place for a post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cell {
+    slot: usize,
+    index: usize,
+}
+
+/// How a post was dealt with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It was not, so far.
+    None,
+    /// It has this GLSN.
+    Ordered(Glsn),
+    /// It was not ordered.
+    Refused,
+}
+
+/// A post of this member. Its cell can be used again when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Post<'a> {
+    members: &'a Members,
+    pub(crate) cell: Cell,
+}
+
+impl Post<'_> {
+    /// The answer, once it stands: a GLSN counts when it is durable.
+    pub(crate) fn answer(&self) -> Answer {
+        // What is durable is read first. Read last, it could be that of another record to which the GLSN was given after it was taken back from this post.
+        let durable = self.members.durable().next;
+        match self.members.post_answer(self.cell) {
+            Answer::Ordered(glsn) if glsn >= durable => Answer::None,
+            answer => answer,
+        }
+    }
+}
+
+impl Drop for Post<'_> {
+    fn drop(&mut self) {
+        self.members.own_cells.used.fetch_and(!(1 << self.cell.index), Ordering::AcqRel);
+    }
+}
+
+impl Members {
+    /// Whether this member may post.
+    pub(crate) fn may_post(&self) -> bool {
+        self.own_cells.are_cleared.load(Ordering::Acquire)
+    }
+
+    /// Whether threads of this process have posted something and wait.
+    pub fn has_posts(&self) -> bool {
+        self.own_cells.used.load(Ordering::Relaxed) != 0
+    }
+
+    /// Permits this member to post. Law: the caller has the turn.
+    pub(crate) fn begin_to_post(&self) {
+        if self.has_slot() && !self.may_post() {
+            self.forget_posts();
+            self.own_cells.are_cleared.store(true, Ordering::Release);
+        }
+    }
+
+    /// The posts in this member's slot are those of a process that had it before. Law: this one has not posted anything.
+    pub(super) fn forget_posts(&self) {
+        if self.has_slot() {
+            self.posted(self.slot).store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// Posts a record of one entry, read at `read_at`, whose owner knows what has changed up to `known`. `None` if there is no room.
+    pub(crate) fn post(&self, parts: &[&[u8]], read_at: Glsn, known: Glsn) -> Option<Post<'_>> {
+        let len = parts.iter().map(|part| part.len()).sum::<usize>();
+        if len > POST_BYTES_MAX || !self.may_post() || self.is_posting_stalled() {
+            return None;
+        }
+        let posted = self.posted(self.slot);
+        let mut index = 0;
+        let take = |used: u64| {
+            let free = !(used | posted.load(Ordering::Acquire)) & ((1 << CELLS) - 1);
+            index = free.trailing_zeros() as usize;
+            (free != 0).then(|| used | (1 << index))
+        };
+        self.own_cells.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
+        let cell = Cell { slot: self.slot, index };
+        let words = self.cell(cell);
+        words[ANSWER].store(NONE, Ordering::Relaxed);
+        words[READ_AT].store(read_at.0, Ordering::Relaxed);
+        words[KNOWN].store(known.0, Ordering::Relaxed);
+        words[LEN].store(len as u64, Ordering::Relaxed);
+        #[cfg(feature = "testing")]
+        self.words.between_stores();
+        let mut bytes = [0; POST_BYTES_MAX];
+        let mut rest = &mut bytes[..];
+        for part in parts {
+            let (place, after) = rest.split_at_mut(part.len());
+            place.copy_from_slice(part);
+            rest = after;
+        }
+        let (eights, _) = bytes.as_chunks();
+        for (word, eight) in words[HEAD_WORDS..].iter().zip(&eights[..len.div_ceil(size_of::<u64>())]) {
+            word.store(u64::from_le_bytes(*eight), Ordering::Relaxed);
+        }
+        posted.fetch_or(1 << index, Ordering::Release);
+        #[cfg(feature = "testing")]
+        self.words.between_stores();
+        Some(Post { members: self, cell })
+    }
+
+    /// The slots, this member's own first.
+    fn slots_to_ask(&self) -> impl Iterator<Item = usize> {
+        let own = self.slot;
+        std::iter::once(own).chain((0..SLOTS).filter(move |slot| *slot != own)).filter(|slot| *slot < SLOTS)
+    }
+
+    /// The cells with a post that nobody has dealt with, this member's own first. Law: the caller has the turn.
+    pub(crate) fn posts(&self) -> impl Iterator<Item = Cell> {
+        self.slots_to_ask().flat_map(move |slot| {
+            let bits = self.posted(slot).load(Ordering::Acquire);
+            (0..CELLS).filter(move |index| bits & (1 << index) != 0).map(move |index| Cell { slot, index })
+        })
+    }
+
+    /// Whether the process that posted this is there: what one that has ended left behind is not ordered, however late that is found.
+    pub(crate) fn is_owner_there(&self, cell: Cell) -> bool {
+        if cell.slot == self.slot {
+            return true;
+        }
+        let lock = match self.slot_locks[cell.slot].get() {
+            Some(lock) => lock,
+            None => match self.lock_of(cell.slot) {
+                Ok(lock) => self.slot_locks[cell.slot].get_or_init(|| lock),
+                Err(_) => return true,
+            },
+        };
+        match lock.try_lock() {
+            Ok(true) => {
+                lock.unlock();
+                false
+            }
+            Ok(false) | Err(_) => true,
+        }
+    }
+
+    /// What a post holds: its payload, which is copied into `into`, and its moments, read and known.
+    pub(crate) fn read_post<'a>(&self, cell: Cell, into: &'a mut [u8; POST_BYTES_MAX]) -> (&'a [u8], Glsn, Glsn) {
+        let words = self.cell(cell);
+        let len = (words[LEN].load(Ordering::Relaxed) as usize).min(POST_BYTES_MAX);
+        for (word, eight) in
+            words[HEAD_WORDS..].iter().zip(into[..].chunks_exact_mut(size_of::<u64>())).take(len.div_ceil(8))
+        {
+            eight.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        let moment = |at: usize| Glsn(words[at].load(Ordering::Relaxed));
+        (&into[..len], moment(READ_AT), moment(KNOWN))
+    }
+
+    pub(crate) fn post_answer(&self, cell: Cell) -> Answer {
+        match self.cell(cell)[ANSWER].load(Ordering::Acquire) {
+            NONE => Answer::None,
+            REFUSED => Answer::Refused,
+            glsn => Answer::Ordered(Glsn(glsn)),
+        }
+    }
+
+    /// Deals with a post. Law: the caller has the turn; a record with this GLSN is published next.
+    pub(crate) fn answer_post(&self, cell: Cell, answer: Answer) {
+        let word = match answer {
+            Answer::None => NONE,
+            Answer::Refused => REFUSED,
+            Answer::Ordered(glsn) => glsn.0,
+        };
+        self.cell(cell)[ANSWER].store(word, Ordering::Release);
+        #[cfg(feature = "testing")]
+        self.words.between_stores();
+    }
+
+    /// These posts were dealt with, and what was ordered of them is published. Law: the caller has the turn.
+    pub(crate) fn clear_post(&self, cell: Cell) {
+        self.posted(cell.slot).fetch_and(!(1 << cell.index), Ordering::AcqRel);
+        #[cfg(feature = "testing")]
+        self.words.between_stores();
+    }
+
+    /// Takes back the GLSNs that a member gave to posts before it ended without having published them. Law: the caller has the turn, and orders
+    /// nothing before.
+    pub(crate) fn take_back_unpublished(&self) {
+        let next = self.next();
+        let cells: Vec<Cell> = self.posts().collect();
+        for cell in cells {
+            if matches!(self.post_answer(cell), Answer::Ordered(glsn) if glsn >= next) {
+                self.answer_post(cell, Answer::None);
+            }
+        }
+    }
+
+    /// Takes the lock of posts, unless it is not wanted any more: once `post` has its answer.
+    ///
+    /// # Errors
+    /// `Stalled`, the system.
+    pub(crate) fn take_posting(&self, post: Cell, is_needless: &dyn Fn() -> bool) -> Result<Got, LogError> {
+        // Where to sleep: a post without an answer belongs to the group after the last whole one (or to a later one: then its owner is woken once in vain);
+        // a post that is ordered and not durable yet belongs to the group that was begun last.
+        let bed = || {
+            // Read before the answer: otherwise a group could become whole in between.
+            let next = self.word(GROUP_WHOLE) + 1;
+            let is_ordered = self.post_answer(post) != Answer::None;
+            post_bed(if is_ordered { self.word(GROUP_BEGUN) } else { next })
+        };
+        self.posting.take_waiting_at(&bed, self.patience, self.here(), is_needless)
+    }
+
+    /// The posts that are found from here on, until [`Members::end_group`], are a group. Law: the caller has the lock of posts, and the turn.
+    pub(crate) fn begin_group(&self) {
+        self.words.words()[GROUP_BEGUN].store(self.word(GROUP_WHOLE) + 1, Ordering::SeqCst);
+    }
+
+    /// Posts that come from here on are of the next group.
+    pub(crate) fn end_group(&self) {
+        self.words.words()[GROUP_WHOLE].store(self.word(GROUP_BEGUN), Ordering::SeqCst);
+    }
+
+    /// The posts of the last group have their answers.
+    pub(crate) fn wake_group(&self) {
+        self.posting.wake_all_at(post_bed(self.word(GROUP_BEGUN)));
+    }
+
+    /// Wakes all that wait for answers: the log is poisoned.
+    pub(super) fn wake_all_groups(&self) {
+        POSTING_BEDS.iter().for_each(|bed| self.posting.wake_all_at(*bed));
+    }
+
+    /// The lock of posts was waited for too long: nothing is posted until it is given back.
+    pub(crate) fn note_posting_stalled(&self) {
+        self.own_cells.stalled_since.store(self.word(POSTING.since), Ordering::Relaxed);
+    }
+
+    fn is_posting_stalled(&self) -> bool {
+        let stalled_since = self.own_cells.stalled_since.load(Ordering::Relaxed);
+        if stalled_since == 0 {
+            return false;
+        }
+        let is_stalled = self.word(POSTING.holder) != 0 && self.word(POSTING.since) == stalled_since;
+        if !is_stalled {
+            self.own_cells.stalled_since.store(0, Ordering::Relaxed);
+        }
+        is_stalled
+    }
+
+    /// Gives the lock of posts back: one of the next group gets it.
+    pub(crate) fn release_posting(&self) {
+        self.posting.release_to(post_bed(self.word(GROUP_WHOLE) + 1));
+    }
+
+    fn posted(&self, slot: usize) -> &AtomicU64 {
+        &self.words.words()[POSTED_AT + slot]
+    }
+
+    fn cell(&self, cell: Cell) -> &[AtomicU64] {
+        let at = CELLS_AT + (cell.slot * CELLS + cell.index) * CELL_WORDS;
+        &self.words.words()[at..at + CELL_WORDS]
+    }
+}
+
+fn post_bed(group: u64) -> Bed {
+    POSTING_BEDS[(group % 2) as usize]
+}
