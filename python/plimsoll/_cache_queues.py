@@ -1,13 +1,20 @@
-"""Queues in a cache: rows whose keys are numbers, or a prefix and a number, in the order of the numbers."""
+"""Queues in a cache: rows whose keys are numbers, or a prefix and a number of 15 digits, in the order of the numbers.
+
+Law: the keys of a queue are of the numbers from 1 to `_LAST_NUMBER`. A key of any other form is not the queue's, although it may be sorted between them: it is passed
+over, and never overwritten or taken. (A `float` between two integers is one, and for the prefix "job" every key of a queue with the prefix "job-7".)
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ._cache_codec import Serializer
 from ._cache_rows import Row, Table, now, with_details
 
 _FIRST_NUMBER = 500_000_000_000_000
+_LAST_NUMBER = 999_999_999_999_998
+_DIGITS = 15
 
 
 class Queues:
@@ -34,12 +41,13 @@ class Queues:
     ) -> Any:
         """Puts a value at the end of a queue, and returns its key: a number, or text that begins with `prefix`."""
         with self._transact(retry):
-            key, _, _ = self._end(prefix, side)
+            end, _, _ = self._end(prefix, side)
             number = _FIRST_NUMBER
-            if key is not None:
-                number = int(key.rpartition("-")[2]) if prefix is not None else key
-                number += 1 if side == "back" else -1
-            key = number if prefix is None else f"{prefix}-{number:015d}"
+            if end is not None:
+                number = (end if prefix is None else int(end[-_DIGITS:])) + (1 if side == "back" else -1)
+            if not 1 <= number <= _LAST_NUMBER:
+                raise OverflowError(f"the key {end!r} is the last that a queue can have at its {side}: push at the other side, or take another prefix")
+            key = _key(prefix, number)
             # Keys of queues are stored as they are, in their order, whatever the disk does with others.
             full = self._serializer.dump_key(key)
             self._store(key, value, expire, read, tag, retry, only_new=False, full=full)
@@ -73,15 +81,21 @@ class Queues:
         """The key at an end of a queue, with its row."""
         if side not in ("front", "back"):
             raise ValueError(f'side is "front" or "back", not {side!r}')
-        if prefix is None:
-            low, high = 1, 999_999_999_999_999
-        else:
-            low, high = f"{prefix}-000000000000001", f"{prefix}-999999999999999"  # type: ignore[assignment]
-        start, stop = (b"r" + self._serializer.dump_key(key) for key in (low, high))
-        if len(stop) > 1000:
-            raise ValueError("the prefix of a queue has up to 900 bytes")
-        for stored, data in self._open().rows().scan(start, stop, reverse=side == "back", limit=1):
-            return self._serializer.load_key(stored[1:]), stored[1:], Row.load(data)
+        rows = self._open().rows()
+        low, high = 1, _LAST_NUMBER
+        while low <= high:
+            start, stop = (b"r" + self._serializer.dump_key(_key(prefix, number)) for number in (low, high))
+            if len(stop) > 1000:
+                raise ValueError("the prefix of a queue has up to 900 bytes")
+            found = rows.scan(start, stop + b"\0", reverse=side == "back", limit=1)
+            if not found:
+                break
+            stored, data = found[0]
+            key = self._serializer.load_key(stored[1:])
+            if _is_of_queue(key, prefix):
+                return key, stored[1:], Row.load(data)
+            below = math.floor(key) if prefix is None else foreign_rank(key[len(prefix) + 1 :])
+            low, high = (below + 1, high) if side == "front" else (low, below)
         return None, b"", None
 
     def _take(
@@ -107,3 +121,24 @@ class Queues:
                 tries += 1
                 if not remove:
                     self._give_up(short, row, error, tries)
+
+
+def _key(prefix: str | None, number: int) -> int | str:
+    return number if prefix is None else f"{prefix}-{number:0{_DIGITS}d}"
+
+
+def _is_of_queue(key: Any, prefix: str | None) -> bool:
+    return type(key) is int if prefix is None else len(key) == len(prefix) + 1 + _DIGITS and _leading_digits(key[-_DIGITS:]) == _DIGITS
+
+
+def foreign_rank(tail: str) -> int:
+    """The largest number whose digits are sorted below `tail`, which are not the digits of a number."""
+    count = min(_leading_digits(tail), _DIGITS)
+    digits, following = tail[:count], tail[count : count + 1]
+    if count == _DIGITS or following > "9":
+        return int(digits.ljust(_DIGITS, "9"))
+    return int(digits.ljust(_DIGITS, "0")) - 1
+
+
+def _leading_digits(text: str) -> int:
+    return len(text) - len(text.lstrip("0123456789"))

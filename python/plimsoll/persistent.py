@@ -6,7 +6,7 @@ import operator
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from .cache import ENOVAL, Cache
@@ -225,18 +225,13 @@ class Deque(Sequence[Any]):
             self.extend(values)
 
     def rotate(self, steps: int = 1) -> None:
-        """Moves values from the back to the front, or with negative `steps` the other way."""
+        """Moves values from the back to the front, or with negative `steps` the other way, in one commit."""
         if not isinstance(steps, int):
             raise TypeError(f"rotate takes an integer, not a {type(steps).__name__}")
-        length = len(self)
-        if not length:
-            return
         take, put = (self.pop, self.appendleft) if steps >= 0 else (self.popleft, self.append)
-        try:
-            for _ in range(abs(steps) % length):
+        with self.transact(), suppress(IndexError):
+            for _ in range(abs(steps) % max(1, len(self))):
                 put(take())
-        except IndexError:
-            return
 
     @contextmanager
     def transact(self) -> Iterator[None]:
