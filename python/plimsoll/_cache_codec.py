@@ -221,8 +221,11 @@ def _to_json(value: Any) -> Any:
         if all(type(key) is str for key, _ in pairs) and _TAG not in value:
             return value if all(item is value[key] for key, item in pairs) else dict(pairs)
         return {_TAG: "dict", "v": [[_to_json(key), item] for key, item in pairs]}
-    if kind in (tuple, set, frozenset):
-        return {_TAG: kind.__name__, "v": [_to_json(item) for item in value]}
+    if kind is tuple:
+        return {_TAG: "tuple", "v": [_to_json(item) for item in value]}
+    if kind in (set, frozenset):
+        # Sorted: equal sets are the same key, whatever order they have in this process.
+        return {_TAG: kind.__name__, "v": sorted((_to_json(item) for item in value), key=json.dumps)}
     if kind is bytes:
         return {_TAG: "bytes", "v": base64.b64encode(value).decode("ascii")}
     if kind in (datetime, date):

@@ -481,10 +481,15 @@ class Table:
         return self._next_id
 
     def _put_pieces(self, rows: WriteMapping, value_id: int, value: bytes | Iterable[bytes]) -> int:
-        size = 0
-        for number, piece in enumerate(_cut(value)):
-            rows.put(b"v" + _PIECE.pack(value_id, number), piece)
-            size += len(piece)
+        size = number = 0
+        try:
+            for number, piece in enumerate(_cut(value)):
+                rows.put(b"v" + _PIECE.pack(value_id, number), piece)
+                size += len(piece)
+        except BaseException:
+            # The transaction may go on without this value.
+            rows.delete_many([b"v" + _PIECE.pack(value_id, done) for done in range(number + 1)])
+            raise
         return size
 
     def _rank(self, rows: WriteMapping, key: bytes, row: Row) -> None:

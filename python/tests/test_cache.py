@@ -201,6 +201,34 @@ def test_a_file_is_stored_and_read_piece_by_piece(cache: Cache) -> None:
     assert cache.get("key", read=True) == 1
 
 
+def test_a_file_that_cannot_be_read_to_its_end_leaves_nothing_in_a_transaction_that_goes_on(cache: Cache) -> None:
+    class Broken(io.RawIOBase):
+        left = 5
+
+        def read(self, size: int = -1) -> bytes:
+            self.left -= 1
+            if not self.left:
+                raise OSError("the disk is gone")
+            return b"x" * size
+
+    cache["film"] = b"before"
+    with cache.transact():
+        with pytest.raises(OSError, match="gone"):
+            cache.set("film", Broken(), read=True)
+        cache["other"] = 1
+    assert cache["film"] == b"before" and cache["other"] == 1
+    assert list(cache._open().rows().keys(prefix=b"v")) == []
+
+
+def test_a_set_as_a_key_is_the_same_key_in_every_process(tmp_path: Path) -> None:
+    program = "import sys, plimsoll; plimsoll.Cache(sys.argv[1], memory='16MiB').incr((frozenset(map(str, range(9))), 1))"
+    for seed in range(3):
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, env=environment)
+    with Cache(tmp_path, memory="16MiB") as cache:
+        assert len(cache) == 1 and cache[frozenset(map(str, range(9))), 1] == 3
+
+
 def test_keys_iterate_in_the_order_of_insertion_and_in_their_own(cache: Cache) -> None:
     keys = ["b", 3, ("x", 1), -2.5, b"w", 10**30, "a", 0, "l" * 5000]
     for key in keys:
