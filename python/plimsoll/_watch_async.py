@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class AsyncWatch:
     """The changes of keys with a prefix, as they are committed: an asynchronous iterator, from `LiveMapping.watch_async`.
 
-    One task at a time may wait for it. Where that task is cancelled, no change is lost: the next one that waits gets it. While a task waits, a
+    One task at a time may wait for it; a second one gets a `RuntimeError`. Where that task is cancelled, no change is lost: the next one that waits gets it. While a task waits, a
     thread of the watch's own waits for the store; it ends with the watch, and with the last reference to it.
     """
 
@@ -81,9 +81,13 @@ class _News:
         """Waits until the thread has ended, or until `tell`."""
         import asyncio
 
+        before = self._waiting
+        if before is not None and not before.done() and not before.get_loop().is_closed():
+            raise RuntimeError("another task waits for this watch: give each task a watch of its own")
         waiting = self._waiting = asyncio.get_running_loop().create_future()
         if self.thread is None:
             # It has ended before it could know who waits.
+            self._waiting = None
             return
         await waiting
 

@@ -147,6 +147,21 @@ def test_an_event_loop_watches_and_loses_nothing_where_a_task_is_cancelled(db: p
     assert asyncio.run(main()) == [b"k%02d" % number for number in range(20)]
 
 
+def test_a_second_task_that_waits_for_a_watch_is_told_so(db: plimsoll.Db) -> None:
+    async def main() -> list[bytes]:
+        async with db.watch_async() as watch:
+            first, second = (asyncio.ensure_future(anext(watch)) for _ in range(2))
+            with pytest.raises(RuntimeError, match="another task"):
+                await asyncio.wait_for(second, 20)
+            await asyncio.to_thread(db.put, b"a", b"")
+            seen = [(await asyncio.wait_for(first, 20)).key]
+            first.cancel()
+            await asyncio.to_thread(db.put, b"b", b"")
+            return [*seen, (await asyncio.wait_for(anext(watch), 20)).key]
+
+    assert asyncio.run(main()) == [b"a", b"b"]
+
+
 def test_the_event_loop_goes_on_while_a_watch_waits(db: plimsoll.Db) -> None:
     async def main() -> int:
         ticks = 0
