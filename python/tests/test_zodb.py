@@ -18,7 +18,7 @@ from persistent.mapping import PersistentMapping
 from ZODB import config
 from ZODB.blob import Blob
 from ZODB.FileStorage import FileStorage
-from ZODB.POSException import ConflictError, POSKeyError, ReadOnlyError, StorageError
+from ZODB.POSException import ConflictError, POSKeyError, ReadOnlyError, StorageError, StorageTransactionError
 from zodburi import resolve_uri
 
 import plimsoll
@@ -302,6 +302,87 @@ def test_a_transaction_that_is_larger_than_what_is_kept_until_the_vote_is_whole(
             connection.root()[number] = PersistentMapping(data=b"x" * 700_000, number=number)
     with db.transaction() as connection:
         assert [connection.root()[number]["number"] for number in range(30)] == list(range(30))
+    db.close()
+
+
+@pytest.mark.parametrize("keep_history", [True, False])
+def test_two_databases_with_large_transactions_do_not_wait_for_each_other(tmp_path: Path, keep_history: bool) -> None:
+    storages = [PlimsollStorage(tmp_path / name, memory="32MB", keep_history=keep_history) for name in "ab"]
+    storages.sort(key=lambda storage: storage.sortKey())
+    both_stored = threading.Barrier(2)
+    rows = {}
+
+    def commit(large: int) -> None:
+        """As `transaction` does: stores in all databases, in their order, then votes in all of them."""
+        txn = transaction.Transaction()
+        parts = [storage.new_instance() for storage in storages]
+        for number, part in enumerate(parts):
+            part.tpc_begin(txn)
+            for _ in range(20):
+                oid = part.new_oid()
+                rows[number, oid] = os.urandom(500_000 if number == large else 5)
+                part.store(oid, b"\0" * 8, rows[number, oid], "", txn)
+        both_stored.wait(20)
+        for part in parts:
+            part.tpc_vote(txn)
+        for part in parts:
+            part.tpc_finish(txn)
+            part.release()
+
+    threads = [threading.Thread(target=commit, args=(large,), daemon=True) for large in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in threads)
+    assert all(storages[number].load(oid)[0] == data for (number, oid), data in rows.items()) and len(rows) == 80
+    for storage in storages:
+        storage.close()
+
+
+def test_a_copy_that_was_broken_off_does_not_keep_the_turn(tmp_path: Path) -> None:
+    source = PlimsollStorage(tmp_path / "source", blob_dir=tmp_path / "source blobs")
+    db = ZODB.DB(source)
+    for number in range(5):
+        with db.transaction() as connection:
+            connection.root()[number] = Blob(b"%d" % number)
+    for name in ("restore", "tpc_vote"):
+        for blob_dir in (None, tmp_path / f"{name} blobs"):
+            storage = PlimsollStorage(tmp_path / f"{name} {blob_dir is None}", blob_dir=blob_dir)
+            calls = iter(range(1_000))
+            whole = getattr(storage, name)
+
+            def broken(*args: Any, whole: Any = whole, calls: Any = calls) -> Any:
+                if next(calls) == 3:
+                    raise InterruptedError
+                return whole(*args)
+
+            setattr(storage, name, broken)
+            with pytest.raises(InterruptedError):
+                storage.copyTransactionsFrom(source)
+            assert storage._shared.turn.acquire(timeout=0)
+            storage._shared.turn.release()
+            setattr(storage, name, whole)
+            assert len(records(storage)) < len(records(source))
+            storage.zap_all()
+            storage.copyTransactionsFrom(source)
+            assert records(storage) == records(source)
+            storage.close()
+    db.close()
+
+
+def test_who_commits_is_told_that_a_pack_would_wait_for_itself(tmp_path: Path) -> None:
+    storage = PlimsollStorage(tmp_path / "data")
+    db = ZODB.DB(storage)
+    fill(db, 1)
+    txn = transaction.Transaction()
+    storage.tpc_begin(txn)
+    storage.tpc_vote(txn)
+    for whole in (lambda: storage.pack(time.time(), None), storage.zap_all):
+        with pytest.raises(StorageTransactionError):
+            whole()
+    storage.tpc_abort(txn)
+    assert numbers(db) == [0]
     db.close()
 
 

@@ -2,16 +2,21 @@
 
 `store` and its kin keep what they are given, beside all who do the same. `tpc_vote` takes the turn, which one transaction of all processes has at a
 time: it compares with what was committed last, resolves conflicts, and writes the rows. `tpc_finish` orders the commit, gives the turn away,
-and then waits until the commit is durable, in one sync with those that followed. What has to see the newest rows earlier (an undo), or would take too
-much memory, takes the turn before the vote.
+and then waits until the commit is durable, in one sync with those that followed. What has to see the newest rows earlier (an undo) takes the turn before the
+vote. A transaction that is too large for memory waits for its vote in a file without a name.
+
+Law: `store` does not take the turn. A transaction of several databases stores in all of them, in their order, before it votes in the first: with a turn taken
+between, two such transactions could wait for each other.
 """
 
 from __future__ import annotations
 
+import marshal
+import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ZODB.blob import remove_committed  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from ZODB.POSException import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
@@ -27,7 +32,7 @@ from .._errors import Error
 from . import _rows
 
 STAGED_BYTES = 8 << 20
-"""What a transaction keeps in memory while it waits for its turn. A larger one takes the turn before its vote."""
+"""What a transaction keeps in memory while it waits for its turn. What is more goes into a file, in parts of this size."""
 STAGED_OVERHEAD_BYTES = 200
 
 _STORE, _RESTORE, _DELETE, _CHECK = range(4)
@@ -58,6 +63,8 @@ class Writing:
     _staged: list[tuple[int, bytes, bytes, bytes]]
     """What waits for the turn: what to do, the oid, a tid, the data."""
     _staged_bytes: int
+    _staged_file: IO[bytes] | None = None
+    """The earlier parts of what waits."""
     _staged_blobs: list[tuple[bytes, str]]
     _written: dict[bytes, None]
     _data_tids: dict[bytes, bytes]
@@ -87,6 +94,10 @@ class Writing:
     def _check_writable(self) -> None:
         if self._is_read_only:
             raise ReadOnlyError()
+
+    def _check_no_turn(self) -> None:
+        if self._tx is not None:
+            raise StorageTransactionError("a transaction of this storage is being committed: finish or abort it first")
 
     def _check_transaction(self, transaction: Any) -> None:
         self._check_writable()
@@ -160,7 +171,11 @@ class Writing:
         if self._tx is not None:
             self._write_staged()
         elif self._staged_bytes > STAGED_BYTES:
-            self._take_turn()
+            if self._staged_file is None:
+                # Beside the store: the folder for temporary files may be in memory.
+                self._staged_file = tempfile.TemporaryFile(dir=self._shared.path)
+            marshal.dump(self._staged, self._staged_file)
+            self._staged, self._staged_bytes = [], 0
 
     # The turn.
 
@@ -195,6 +210,15 @@ class Writing:
     def _write_staged(self) -> None:
         """Compares what was kept with what is replaced, and writes it."""
         self._met_conflict = True
+        file, self._staged_file = self._staged_file, None
+        if file is not None:
+            with file:
+                end, newest = file.tell(), self._staged
+                file.seek(0)
+                while file.tell() < end:
+                    self._staged = marshal.load(file)
+                    self._compare_and_write()
+            self._staged = newest
         self._compare_and_write()
         self._met_conflict = False
 
@@ -334,6 +358,9 @@ class Writing:
         blobs, self._staged_blobs = self._staged_blobs, []
         for _, path in blobs:
             remove_committed(path)
+        if self._staged_file is not None:
+            self._staged_file.close()
+            self._staged_file = None
         self._staged, self._written, self._data_tids, self._resolved = [], {}, {}, []
         self._transaction = None
         self._begun.release()

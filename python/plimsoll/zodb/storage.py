@@ -149,22 +149,29 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
     def pack(self, t: float, referencesf: Callable[..., Any], gc: bool | None = None) -> None:
         """Gives up revisions that were replaced before `t`, and objects that nothing refers to."""
         self._check_writable()
+        self._check_no_turn()
         collect = self._pack_gc if gc is None else gc
         files = self._blob_files if self._blob_dir is not None else lambda: []
         _pack.pack(self._shared, _pack.pack_tid(t), referencesf, collect, files, self._remove_blob)
 
     def copyTransactionsFrom(self, other: Any, verbose: bool = False) -> None:
         """Copies all transactions, and the blobs, of another storage."""
-        if self._blob_dir is not None and hasattr(other, "loadBlob"):
-            Blobs.copyTransactionsFrom(self, other)
-        else:
-            from ZODB.BaseStorage import copy  # type: ignore[import-untyped, import-not-found, unused-ignore]
+        try:
+            if self._blob_dir is not None and hasattr(other, "loadBlob"):
+                Blobs.copyTransactionsFrom(self, other)
+            else:
+                from ZODB.BaseStorage import copy  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
-            copy(other, self, verbose)
+                copy(other, self, verbose)
+        except BaseException:
+            # The transactions before it are there; without this, it would keep the turn.
+            self.tpc_abort(self._transaction)
+            raise
 
     def zap_all(self, **_options: object) -> None:
         """Removes everything, at once and for ever."""
         self._check_writable()
+        self._check_no_turn()
         with self._shared.pack_turn, self._shared.turn:
             with self._shared.db.transaction(ordered=True) as tx:
                 kept = tx.keyspace(self._shared.meta).scan()
