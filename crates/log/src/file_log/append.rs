@@ -41,9 +41,10 @@ use crate::log::Durability;
 /// The most bytes that are zeroed ahead at a time while commits are small.
 const ZERO_STEP_MAX: u64 = 1 << 20;
 
-/// Bytes zeroed ahead at a time during a bulk load: its own bytes replace them before they reach the disk.
+/// Bytes zeroed ahead at a time while records or groups are large: their own bytes replace them before they reach the disk. Zeros further ahead would
+/// be written to the disk by the next sync, and again by the one that has their bytes.
 const ZERO_STEP_BULK: u64 = CHUNK_BYTES as u64;
-/// With at least this many bytes per sync it is a bulk load.
+/// A record is large from this size on, and so is what is synced at a time.
 const BULK_GROUP_BYTES: u64 = 256 << 10;
 
 /// A segment is sealed behind the appends if its entry offsets take at most this part of the budget (a divisor): until
@@ -232,15 +233,16 @@ fn make_room_here(
     Ok(())
 }
 
-/// How many bytes to zero ahead at a time.
-fn zero_step(log: &OpenLog, order: &Order) -> u64 {
-    let bulk = log.durability.group_bytes() >= BULK_GROUP_BYTES;
-    if bulk { ZERO_STEP_BULK } else { order.zero_step }
+/// How many bytes to zero ahead at a time, for a record of `record_bytes`.
+fn zero_step(log: &OpenLog, order: &Order, record_bytes: u64) -> u64 {
+    // The groups are a mean: a log that was just opened has none yet.
+    let is_bulk = record_bytes.max(log.durability.group_bytes()) >= BULK_GROUP_BYTES;
+    if is_bulk { ZERO_STEP_BULK } else { order.zero_step }
 }
 
 /// Writes zeros up to `bound` and some bytes more, so that the next syncs need not change the file's size.
 fn zero_ahead(log: &OpenLog, order: &mut Order, bound: u64) -> Result<(), LogError> {
-    let step = zero_step(log, order);
+    let step = zero_step(log, order, bound - u64::from(order.end.offset));
     let least = bound.next_multiple_of(BLOCK_BYTES as u64);
     let wanted = (bound + step).next_multiple_of(ZERO_STEP_BULK).min(u64::from(order.header.segment_bytes)).max(least);
     let result = match write_zeros(&*order.file, order.zeroed, wanted) {
@@ -329,7 +331,7 @@ fn roll_to_new_segment(log: &OpenLog, order: &mut Order, seal: Seal) -> Result<(
     };
     let mut entry_offsets = EntryOffsets::default();
     let has_room = entry_offsets.reserve(1, &log.env.options.budget).is_ok();
-    let zeroed = zero_step(log, order).min(u64::from(header.segment_bytes)).next_multiple_of(BLOCK_BYTES as u64);
+    let zeroed = zero_step(log, order, 0).min(u64::from(header.segment_bytes)).next_multiple_of(BLOCK_BYTES as u64);
     if let Some(members) = log.env.members() {
         drop(writer);
         return shared_segment::begin(log, members, order, header, zeroed, entry_offsets);

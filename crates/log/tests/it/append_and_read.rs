@@ -358,3 +358,19 @@ fn closing_gives_all_memory_back() {
     drop(log);
     assert_eq!(used(&memory), before);
 }
+
+#[test]
+fn zeros_are_written_far_ahead_of_small_records_only() {
+    let zeros_behind = |record_bytes: usize| {
+        let (memory, disk) = (Memory::new(16 << 20), mem_disk());
+        let mut options = options(&disk, &memory);
+        options.segment_bytes = 16 << 20;
+        let log = FileLog::open(options).unwrap().0;
+        for number in 0..4 {
+            append(&log, 0, &payload(number, record_bytes));
+        }
+        read_file(&*disk, "00000000000000000001.seg").len() - 4 * record_bytes
+    };
+    assert!(zeros_behind(400 << 10) < 200 << 10, "of a log that was just opened, too");
+    assert!(zeros_behind(100 << 10) > 200 << 10);
+}
