@@ -126,7 +126,8 @@ class Writing:
 
     def store(self, oid: bytes, serial: bytes, data: bytes, version: str, transaction: Any) -> None:
         """Stores a new revision of an object that was read as `serial`."""
-        self._check_transaction(transaction)
+        if transaction is None or transaction is not self._transaction:
+            self._check_transaction(transaction)
         assert not version
         self._stage(_STORE, oid, serial, data)
 
@@ -231,28 +232,33 @@ class Writing:
         keeps, tid = self._shared.keep_history, self._tid
         for kind, oid, serial, data in staged:
             current = rows[oid]
-            if kind == _CHECK:
+            # An object that nobody else has changed is most of what a transaction has.
+            if kind == _STORE and current is not None and current[:8] == serial != tid:
+                if keeps:
+                    history[oid + serial] = current[8:]
+            elif kind == _CHECK:
                 self._check_serial(oid, serial, current)
                 continue
-            if current is None:
-                self._shared.saw_oid(oid)
-            if kind == _STORE:
-                data = self._resolved_data(oid, serial, data, current)
-            elif kind == _DELETE:
-                self._check_deletion(oid, serial, current)
-            if current is not None and current[:8] != tid and keeps:
-                history[oid + current[:8]] = current[8:]
-                self._bytes += len(current)
-            self._bytes += len(data)
-            self._written[oid] = None
-            self._data_tids.pop(oid, None)
+            else:
+                if current is None:
+                    self._shared.saw_oid(oid)
+                if kind == _STORE:
+                    data = self._resolved_data(oid, serial, data, current)
+                elif kind == _DELETE:
+                    self._check_deletion(oid, serial, current)
+                if current is not None and current[:8] != tid and keeps:
+                    history[oid + current[:8]] = current[8:]
             if kind == _RESTORE and serial:
                 self._data_tids[oid] = serial
+            elif self._data_tids:
+                self._data_tids.pop(oid, None)
             rows[oid] = objects[oid] = tid + data
         if objects:
             self._tx_objects.put_many(objects)
+            self._written.update(dict.fromkeys(objects))
         if history:
             self._tx_history.put_many(history)
+        self._bytes += sum(map(len, objects.values())) + sum(map(len, history.values()))
 
     def _resolved_data(self, oid: bytes, serial: bytes, data: bytes, current: bytes | None) -> bytes:
         if current is None or current[:8] == serial or current[:8] == self._tid:
