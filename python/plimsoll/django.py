@@ -10,10 +10,14 @@
 
 OPTIONS are those of `plimsoll.Cache`. Django's cache of whole pages and of sessions stores objects: `"serializer": "pickle"` allows it, for
 a folder that only programs that you trust can write to. Worker processes share the folder.
+
+A worker opens the store at its first use of the cache and keeps it open, with what it has in memory, until it ends.
 """
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Iterable
 from typing import IO, Any
 
@@ -38,6 +42,7 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         }
         # Django makes a backend for each thread: they wait for each other.
         self._cache = FanoutCache(directory, params.get("SHARDS", 1), params.get("DATABASE_TIMEOUT", 60), **options)
+        _backends.add(self)
 
     @property
     def directory(self) -> str:
@@ -131,8 +136,8 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         return self._cache.clear()
 
     def close(self, **kwargs: Any) -> None:
-        """Closes the store. Django calls it after each request; the store stays open while another thread's backend uses it."""
-        self._cache.close()
+        """Does nothing. Django calls it after each request: to open the store again for the next one takes longer than what a request asks of it, and
+        what was in memory would be read again. The store is closed with the last backend of the process."""
 
     def expire(self) -> int:
         """Removes what has expired."""
@@ -205,5 +210,16 @@ class _Versioned:
     def set(self, key: Any, value: Any, expire: float | None, tag: Any, retry: bool) -> None:
         self._backend.set(key, value, expire, self._version, tag=tag, retry=retry)
 
+
+_backends: weakref.WeakSet[PlimsollCache] = weakref.WeakSet()
+
+
+def _leave_in_child() -> None:
+    """A forked child opens the store anew: no request of its own has closed what its parent has open."""
+    for backend in list(_backends):
+        backend._cache._forget_store()
+
+
+os.register_at_fork(after_in_child=_leave_in_child)
 
 __all__ = ["PlimsollCache"]

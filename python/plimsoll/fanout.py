@@ -274,6 +274,11 @@ class FanoutCache:
             getattr(inside, "cache", inside).close()
         self._inside.clear()
 
+    def _forget_store(self) -> None:
+        """Leaves the store to the process that this one was forked from. The next use opens it anew."""
+        for cache in (*self._shards, *(getattr(inside, "cache", inside) for inside in self._inside.values())):
+            cache._held = None
+
     def __enter__(self) -> Self:
         return self
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ def backend(tmp_path: Path) -> Iterator[Any]:
     """A backend as Django makes it."""
     made = PlimsollCache(str(tmp_path), {"OPTIONS": {"memory": "16MiB", "size_limit": 10_000_000}, "KEY_PREFIX": "site"})
     yield made
-    made.close()
+    made._cache.close()
 
 
 def test_djangos_methods_work(backend: Any) -> None:
@@ -78,3 +80,26 @@ def test_the_backends_of_two_threads_share_the_store(backend: Any) -> None:
     other.set("key", 1)
     other.close()
     assert backend.get("key") == 1
+
+
+def _count(backend: Any, rounds: int) -> None:
+    for _ in range(rounds):
+        backend.incr("key")
+        backend.deque("jobs").append(1)
+
+
+def test_the_store_stays_open_from_one_request_to_the_next_and_a_forked_child_opens_its_own(backend: Any) -> None:
+    backend.set("key", 1)
+    backend.deque("jobs").append(0)
+    store = backend._cache._shards[0]._held[0]
+    backend.close()
+    assert backend.get("key") == 1 and backend._cache._shards[0]._held[0] is store
+    child = multiprocessing.get_context("fork").Process(target=_count, args=(backend, 5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child.start()
+    _count(backend, 5)
+    child.join(60)
+    assert child.exitcode == 0
+    assert backend.get("key") == 11 and list(backend.deque("jobs")) == [0] + [1] * 10
+    assert backend._cache.check() == []
