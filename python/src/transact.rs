@@ -13,6 +13,9 @@ use crate::store::Store;
 /// Attempts before a conflict is an error, as for the engine's own `Db::transact`.
 const ATTEMPTS: u32 = 32;
 
+/// From this attempt on, a transaction reads what is ordered, durable or not, as in the engine's own.
+const FIRST_ORDERED: u32 = 4;
+
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
@@ -25,11 +28,19 @@ pub(crate) fn transact<T>(
 ) -> PyResult<(T, u64)> {
     let mut attempt = 1;
     loop {
-        let open = OpenTransaction::new(store.newest(py, plimsoll::Db::begin)?);
+        let is_ordered = attempt >= FIRST_ORDERED;
+        let begin: fn(&plimsoll::Db) -> plimsoll::Transaction =
+            if is_ordered { plimsoll::Db::begin_ordered } else { plimsoll::Db::begin };
+        let open = OpenTransaction::new(store.newest(py, begin)?);
         let done = match change(&open) {
             Ok(done) => done,
             Err(error) => {
                 drop(open.end(py));
+                if is_ordered {
+                    // It may tell of what was read: that is durable once this has returned.
+                    let transaction = store.newest(py, plimsoll::Db::begin_ordered)?;
+                    let _ = py.detach(|| transaction.commit());
+                }
                 return Err(error);
             }
         };

@@ -11,9 +11,14 @@ use plimsoll_disk::random::Random;
 use crate::txn::committer::Committer;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Result};
+use crate::types::options::Durability;
 
 /// Attempts before a conflict is an error.
 const ATTEMPTS: u32 = 32;
+
+/// From this attempt on, a transaction reads what is ordered, durable or not ([`Transaction::ordered`]). Where a sync takes long, one that reads what is durable
+/// conflicts with each commit that was ordered since the last sync, and could lose every time. It is not acknowledged before what it has read is durable.
+const FIRST_ORDERED: u32 = 4;
 
 /// The bound of the first pause, and of the longest.
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
@@ -26,8 +31,8 @@ pub(crate) fn transact<T, E: From<Error>>(
 ) -> Result<T, E> {
     let mut attempt = 1;
     loop {
-        let mut tx = Transaction::new(committer);
-        let done = change(&mut tx)?;
+        let mut tx = begin(committer, attempt);
+        let done = change(&mut tx).inspect_err(|_| wait_for_what_was_read(committer, attempt, &tx))?;
         match tx.commit() {
             Ok(_) => return Ok(done),
             Err(Error::Conflict { at, by, .. }) if attempt < ATTEMPTS => {
@@ -36,6 +41,21 @@ pub(crate) fn transact<T, E: From<Error>>(
             Err(error) => return Err(error.into()),
         }
         attempt += 1;
+    }
+}
+
+fn begin(committer: &Arc<Committer>, attempt: u32) -> Transaction {
+    if attempt < FIRST_ORDERED { Transaction::new(committer) } else { Transaction::ordered(committer) }
+}
+
+/// An error of the caller's may tell of what it has read.
+fn wait_for_what_was_read(committer: &Committer, attempt: u32, tx: &Transaction) {
+    if attempt >= FIRST_ORDERED
+        && committer.options.durability == Durability::Sync
+        && tx.at() > committer.sequencer.visible()
+    {
+        // A log that is poisoned says so at the next commit.
+        let _ = committer.reader.log.wait_durable(tx.at());
     }
 }
 
@@ -54,6 +74,23 @@ fn longest_pause(attempt: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::open::open;
+    use crate::types::options::Options;
+
+    #[test]
+    fn later_attempts_read_what_is_not_durable_yet() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(&dir.path().join("store"), Options::new().memory_bytes(16 << 20).background(false)).unwrap();
+        let mut tx = Transaction::new(&store.committer);
+        tx.put(&store.reader.keyspaces.find("default").unwrap().0, b"key", b"value").unwrap();
+        let ticket = tx.commit_submit().unwrap();
+        assert!(begin(&store.committer, FIRST_ORDERED - 1).at() < ticket.glsn());
+        let later = begin(&store.committer, FIRST_ORDERED);
+        assert_eq!(later.at(), ticket.glsn());
+        assert!(!ticket.is_durable());
+        later.commit().unwrap();
+        assert!(ticket.is_durable());
+    }
 
     #[test]
     fn pauses_grow_up_to_a_bound() {
