@@ -17,6 +17,9 @@ use crate::prefetch::prefetch_from;
 use crate::reserved::Reserved;
 use crate::sync::{AtomicU64, Ordering};
 
+/// Bytes at the beginning of a page that are prefetched when it is found: those that most readers read first.
+const HEAD_BYTES: usize = 128;
+
 /// Frames of a chunk.
 pub(super) const FRAMES_PER_CHUNK: usize = CHUNK_BYTES / PAGE_BYTES;
 
@@ -96,8 +99,10 @@ impl Frames {
     #[inline]
     pub(super) fn hold(&self, key: PageKey, touch: Touch) -> Option<(u32, Pin)> {
         let mut pin = None;
-        let frame = self.find(key, |frame| {
-            pin = frame.try_hold(key, touch);
+        let frame = self.table.find(Fingerprint::of(key), |frame| {
+            // The processor would otherwise wait for the descriptor before it asks for the page.
+            self.prefetch_bytes(frame, HEAD_BYTES);
+            pin = self.get(frame).try_hold(key, touch);
             pin.is_some()
         })?;
         pin.map(|pin| (frame, pin))
@@ -141,9 +146,15 @@ impl Frames {
     #[inline]
     pub(super) fn prefetch(&self, key: PageKey, len: usize) {
         if let Some(frame) = self.find(key, |frame| frame.key() == key) {
-            let chunk = self.chunks[frame as usize / FRAMES_PER_CHUNK].load(Ordering::Relaxed);
-            prefetch_from(chunk.wrapping_add(frame as usize % FRAMES_PER_CHUNK * PAGE_BYTES), len);
+            self.prefetch_bytes(frame, len);
         }
+    }
+
+    /// Prefetches the first bytes of whatever page a frame has.
+    #[inline]
+    fn prefetch_bytes(&self, frame: u32, len: usize) {
+        let chunk = self.chunks[frame as usize / FRAMES_PER_CHUNK].load(Ordering::Relaxed);
+        prefetch_from(chunk.wrapping_add(frame as usize % FRAMES_PER_CHUNK * PAGE_BYTES), len);
     }
 
     /// Address of a frame's first byte; certain while the frame is pinned or loading.
