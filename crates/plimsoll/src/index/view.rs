@@ -263,12 +263,13 @@ impl View {
             if run.max_glsn() <= best {
                 continue;
             }
-            let answer = lookup_in_run(run, key, at, Touch::Point)?;
-            *missed |= answer.missed;
-            if let Some(place) = answer.found
-                && place.glsn() > best
+            let Some(table) = run.table_of(key).filter(|table| table.info.min_glsn <= at) else { continue };
+            let (answer, missed_page) = table.find_as_of(key, at, Touch::Point)?;
+            *missed |= missed_page;
+            if let Some(version) = answer
+                && version.glsn > best
             {
-                found = Some(place);
+                found = Some(Place::Page(version));
             }
         }
         Ok(found)

@@ -196,14 +196,32 @@ impl Table {
         Ok(Lookup { newest: newest_glsn, found: found.found(), missed })
     }
 
+    /// As [`Table::lookup`], without the newest version: one search, where that takes two if the newest one is younger than `at`. Returns the
+    /// version, and whether a page was not in memory.
+    pub(crate) fn find_as_of(&self, key: &[u8], at: Glsn, touch: Touch) -> Result<(Option<Found>, bool)> {
+        if key < &self.info.first_key[..] || key > &self.info.last_key[..] {
+            return Ok((None, false));
+        }
+        let Guided { leaf, misses } = self.leaf_that_may_have_at(key, at, touch)?;
+        let mut missed = misses > 0;
+        let Some(leaf) = leaf else { return Ok((None, missed)) };
+        let found = self.find_in_leaf(leaf, key, at, touch, &mut missed)?.found();
+        Ok((found, missed))
+    }
+
     /// The leaf in which `key` begins, if the filter lets it pass.
     pub(crate) fn leaf_that_may_have(&self, key: &[u8], touch: Touch) -> Result<Guided> {
-        let (number, page, misses) = self.guide_of(key, Glsn::MAX, touch)?;
+        self.leaf_that_may_have_at(key, Glsn::MAX, touch)
+    }
+
+    /// The leaf that contains (`key`, `glsn`), if the filter lets the key pass.
+    fn leaf_that_may_have_at(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<Guided> {
+        let (number, page, misses) = self.guide_of(key, glsn, touch)?;
         let guide = self.read(number, Guide::new(page_payload(&page)))?;
         if !guide.may_contain(key_hash(key)) {
             return Ok(Guided { leaf: None, misses });
         }
-        let leaf = self.read(number, guide.find(key, Glsn::MAX))?;
+        let leaf = self.read(number, guide.find(key, glsn))?;
         Ok(Guided { leaf: Some(leaf), misses })
     }
 

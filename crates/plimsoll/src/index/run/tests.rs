@@ -193,8 +193,10 @@ fn assert_lookup(table: &Table, model: &Model, key: &[u8], at: u64) {
     let lookup = table.lookup(key, Glsn(at), Touch::Point).unwrap();
     let (newest, found) = expected(model, key, at);
     assert_eq!(lookup.newest, newest.map(Glsn), "{key:02x?} at {at}");
-    let got = lookup.found.as_ref().map(|found| (found.glsn.0, found.stored()));
-    assert_eq!(got, found.map(|(glsn, stored)| (glsn, Stored::decode(stored).unwrap())), "{key:02x?} at {at}");
+    let found = found.map(|(glsn, stored)| (glsn, Stored::decode(stored).unwrap()));
+    for got in [lookup.found, table.find_as_of(key, Glsn(at), Touch::Point).unwrap().0] {
+        assert_eq!(got.as_ref().map(|got| (got.glsn.0, got.stored())), found, "{key:02x?} at {at}");
+    }
 }
 
 fn integer_pair(key: &mut [u8; 12], n: u64) -> [u8; 8] {
