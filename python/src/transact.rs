@@ -37,15 +37,18 @@ pub(crate) fn transact<T>(
             Err(error) => {
                 drop(open.end(py));
                 if is_ordered {
-                    // It may tell of what was read: that is durable once this has returned.
-                    let transaction = store.newest(py, plimsoll::Db::begin_ordered)?;
-                    let _ = py.detach(|| transaction.commit());
+                    wait_for_what_was_read(py, store);
                 }
                 return Err(error);
             }
         };
         match commit(py, &open) {
-            Ok(glsn) => return Ok((done, glsn)),
+            Ok((glsn, is_made)) => {
+                if is_ordered && !is_made {
+                    wait_for_what_was_read(py, store);
+                }
+                return Ok((done, glsn));
+            }
             Err(Error::Conflict { .. }) if attempt < ATTEMPTS => pause(py, attempt)?,
             Err(error) => return Err(raised(&error)),
         }
@@ -53,14 +56,21 @@ pub(crate) fn transact<T>(
     }
 }
 
-/// Commits what `change` left open.
-fn commit(py: Python<'_>, open: &Arc<OpenTransaction>) -> plimsoll::Result<u64> {
+/// Waits until everything that is ordered now is durable: what was read may be told after this. A failure is told by the next commit.
+fn wait_for_what_was_read(py: Python<'_>, store: &Arc<Store>) {
+    if let Ok(transaction) = store.newest(py, plimsoll::Db::begin_ordered) {
+        let _ = py.detach(|| transaction.commit());
+    }
+}
+
+/// Commits what `change` left open; returns the GLSN, and whether this has made a commit.
+fn commit(py: Python<'_>, open: &Arc<OpenTransaction>) -> plimsoll::Result<(u64, bool)> {
     let Ok(transaction) = open.end(py) else {
-        return Ok(open.committed(py).unwrap_or(open.at).0);
+        return Ok((open.committed(py).unwrap_or(open.at).0, false));
     };
     let glsn = py.detach(|| transaction.commit())?;
     open.note_committed(py, glsn);
-    Ok(glsn.0)
+    Ok((glsn.0, true))
 }
 
 /// A random pause below a bound that doubles.

@@ -190,6 +190,7 @@ impl Members {
             let slot_lock = self.disk.lock_file(&slot_path(&self.dir, slot))?;
             if slot_lock.try_lock()? {
                 (self.slot, self.slot_lock) = (slot, Some(slot_lock));
+                self.forget_posts();
                 return Ok(self);
             }
         }
@@ -218,7 +219,6 @@ impl Members {
             });
         }
         self.note_ended(self.slot);
-        self.forget_posts();
         for (word, value) in [
             (SlotWord::Floor, 0),
             (SlotWord::Checkpoint, 0),

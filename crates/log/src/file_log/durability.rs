@@ -136,6 +136,12 @@ impl DurabilityState {
         self.group.wait(glsn, &*self.env.options.clock, &|| self.write_and_sync())
     }
 
+    /// As [`DurabilityState::wait`], if that was taken in; `NotYet` otherwise.
+    pub(crate) fn wait_if_there(&self, glsn: Glsn) -> Result<(), LogError> {
+        let last = self.tail.last();
+        if glsn > last { Err(LogError::NotYet { asked: glsn, next: last.next() }) } else { self.wait(glsn) }
+    }
+
     /// Writes all appended bytes, and syncs them. The active segment has its name then.
     pub(crate) fn write_and_sync(&self) -> Result<End, LogError> {
         self.sync_holding(&mut lock(&self.syncing))

@@ -2,8 +2,8 @@
 //! Tzafrir, 2010).
 //!
 //! Each slot has a few cells, and a word with a bit for each: it is set while the cell holds a post that was not dealt with. Only the member that has
-//! the slot writes a post; only who has the turn deals with one: it orders the record, writes its GLSN into the cell, publishes the new end, and then clears
-//! the bit. The post's owner has its answer once the cell has a GLSN that is durable.
+//! the slot writes a post; only who has the turn deals with one: it claims it, orders the record, writes its GLSN into the cell, publishes the new end, and
+//! then clears the bit. A post that was not claimed can be withdrawn by its owner. The post's owner has its answer once the cell has a GLSN that is durable.
 //!
 //! Laws:
 //! 1. A post is ordered at most once. A member that is killed between writing a GLSN and publishing the end leaves the turn abandoned; who gets it
@@ -23,11 +23,12 @@ use crate::members::words::{
 };
 
 /// The words of a cell before the payload.
-const HEAD_WORDS: usize = 4;
+const HEAD_WORDS: usize = 5;
 const ANSWER: usize = 0;
 const READ_AT: usize = 1;
 const KNOWN: usize = 2;
 const LEN: usize = 3;
+const LEFT: usize = 4;
 
 /// The most bytes of a post's payload.
 pub(crate) const POST_BYTES_MAX: usize = (CELL_WORDS - HEAD_WORDS) * size_of::<u64>();
@@ -36,6 +37,8 @@ pub(crate) const POST_BYTES_MAX: usize = (CELL_WORDS - HEAD_WORDS) * size_of::<u
 const NONE: u64 = 0;
 /// The post was not ordered, and is not going to be.
 const REFUSED: u64 = u64::MAX;
+/// The one that has the turn is about to order it.
+const CLAIMED: u64 = u64::MAX - 1;
 
 /// This member's own cells.
 #[derive(Debug, Default)]
@@ -60,6 +63,8 @@ pub(crate) struct Cell {
 pub(crate) enum Answer {
     /// It was not, so far.
     None,
+    /// The one that has the turn is about to order it.
+    Claimed,
     /// It has this GLSN.
     Ordered(Glsn),
     /// It was not ordered.
@@ -79,6 +84,7 @@ impl Post<'_> {
         // What is durable is read first. Read last, it could be that of another record to which the GLSN was given after it was taken back from this post.
         let durable = self.members.durable().next;
         match self.members.post_answer(self.cell) {
+            Answer::Claimed => Answer::None,
             Answer::Ordered(glsn) if glsn >= durable => Answer::None,
             answer => answer,
         }
@@ -131,8 +137,14 @@ impl Members {
             (free != 0).then(|| used | (1 << index))
         };
         self.own_cells.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
+        if posted.load(Ordering::Acquire) & (1 << index) != 0 {
+            // Another thread had the cell meanwhile, and has its answer before the bit is cleared.
+            self.own_cells.used.fetch_and(!(1 << index), Ordering::AcqRel);
+            return None;
+        }
         let cell = Cell { slot: self.slot, index };
         let words = self.cell(cell);
+        words[LEFT].store(0, Ordering::Relaxed);
         words[ANSWER].store(NONE, Ordering::Relaxed);
         words[READ_AT].store(read_at.0, Ordering::Relaxed);
         words[KNOWN].store(known.0, Ordering::Relaxed);
@@ -179,7 +191,8 @@ impl Members {
             Some(lock) => lock,
             None => match self.lock_of(cell.slot) {
                 Ok(lock) => self.slot_locks[cell.slot].get_or_init(|| lock),
-                Err(_) => return true,
+                // Its owner orders it by itself.
+                Err(_) => return false,
             },
         };
         match lock.try_lock() {
@@ -187,8 +200,35 @@ impl Members {
                 lock.unlock();
                 false
             }
-            Ok(false) | Err(_) => true,
+            Ok(false) => true,
+            Err(_) => false,
         }
+    }
+
+    /// Claims a post, to order it. False if its owner has withdrawn or left it, or it was dealt with. Law: the caller has the turn.
+    pub(crate) fn claim_post(&self, cell: Cell) -> bool {
+        let answer = &self.cell(cell)[ANSWER];
+        if answer.compare_exchange(NONE, CLAIMED, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return false;
+        }
+        #[cfg(feature = "testing")]
+        self.words.between_stores();
+        if self.cell(cell)[LEFT].load(Ordering::Acquire) != 0 {
+            self.answer_post(cell, Answer::Refused);
+            return false;
+        }
+        true
+    }
+
+    /// Refuses a post of this member that was not claimed, without the turn. False if it was claimed or dealt with.
+    pub(crate) fn withdraw_post(&self, post: &Post<'_>) -> bool {
+        let answer = &self.cell(post.cell)[ANSWER];
+        answer.compare_exchange(NONE, REFUSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Leaves a post that was claimed to the one that has the turn: if that one ends without publishing it, it is not ordered by another one.
+    pub(crate) fn leave_post(&self, post: &Post<'_>) {
+        self.cell(post.cell)[LEFT].store(1, Ordering::Release);
     }
 
     /// What a post holds: its payload, which is copied into `into`, and its moments, read and known.
@@ -207,6 +247,7 @@ impl Members {
     pub(crate) fn post_answer(&self, cell: Cell) -> Answer {
         match self.cell(cell)[ANSWER].load(Ordering::Acquire) {
             NONE => Answer::None,
+            CLAIMED => Answer::Claimed,
             REFUSED => Answer::Refused,
             glsn => Answer::Ordered(Glsn(glsn)),
         }
@@ -216,6 +257,7 @@ impl Members {
     pub(crate) fn answer_post(&self, cell: Cell, answer: Answer) {
         let word = match answer {
             Answer::None => NONE,
+            Answer::Claimed => CLAIMED,
             Answer::Refused => REFUSED,
             Answer::Ordered(glsn) => glsn.0,
         };
@@ -231,13 +273,18 @@ impl Members {
         self.words.between_stores();
     }
 
-    /// Takes back the GLSNs that a member gave to posts before it ended without having published them. Law: the caller has the turn, and orders
+    /// Takes back the GLSNs that a member gave to posts, and its claims, before it ended without having published them. Law: the caller has the turn, and orders
     /// nothing before.
     pub(crate) fn take_back_unpublished(&self) {
         let next = self.next();
         let cells: Vec<Cell> = self.posts().collect();
         for cell in cells {
-            if matches!(self.post_answer(cell), Answer::Ordered(glsn) if glsn >= next) {
+            let is_unpublished = match self.post_answer(cell) {
+                Answer::Claimed => true,
+                Answer::Ordered(glsn) => glsn >= next,
+                Answer::None | Answer::Refused => false,
+            };
+            if is_unpublished {
                 self.answer_post(cell, Answer::None);
             }
         }
@@ -253,7 +300,7 @@ impl Members {
         let bed = || {
             // Read before the answer: otherwise a group could become whole in between.
             let next = self.word(GROUP_WHOLE) + 1;
-            let is_ordered = self.post_answer(post) != Answer::None;
+            let is_ordered = !matches!(self.post_answer(post), Answer::None);
             post_bed(if is_ordered { self.word(GROUP_BEGUN) } else { next })
         };
         self.posting.take_waiting_at(&bed, self.patience, self.here(), is_needless)
@@ -289,7 +336,9 @@ impl Members {
         if stalled_since == 0 {
             return false;
         }
-        let is_stalled = self.word(POSTING.holder) != 0 && self.word(POSTING.since) == stalled_since;
+        let holder = self.word(POSTING.holder) as usize;
+        let is_same = self.word(POSTING.since) == stalled_since && (1..=SLOTS).contains(&holder);
+        let is_stalled = is_same && self.is_owner_there(Cell { slot: holder - 1, index: 0 });
         if !is_stalled {
             self.own_cells.stalled_since.store(0, Ordering::Relaxed);
         }

@@ -21,6 +21,7 @@ use plimsoll_memory::sort_buffer::SortBuffer;
 
 use crate::read::point::check_key;
 use crate::txn::bulk_load::run_writer::RunWriter;
+use crate::txn::commit::CommitOptions;
 use crate::txn::committer::Committer;
 use crate::txn::read_set::ReadSet;
 use crate::txn::spill::{MergeMeans, Spill};
@@ -213,7 +214,8 @@ impl BulkLoad {
         // Opened only now: a moment that is held keeps old versions.
         let moment = committer.open_newest();
         let reads = ReadSet::new(&committer.reader.budget, 0);
-        committer.commit(&moment, reads, writes, Vec::new(), &[keyspace], &[], false)?.wait()
+        let options = CommitOptions { spaces: &[keyspace], metadata: &[], waits: false };
+        committer.commit(&moment, reads, writes, Vec::new(), options)?.wait()
     }
 
     fn keep_rows_in_record(&mut self) -> Result<()> {

@@ -39,18 +39,26 @@ use crate::types::version::MAX_POINTER_BYTES;
 /// one becomes runs of the index as it was written.
 const MEMTABLE_PART: u64 = 2;
 
+/// What a commit is made with, beside what was read and written.
+pub(crate) struct CommitOptions<'a> {
+    /// The keyspaces that it writes to.
+    pub(crate) spaces: &'a [u32],
+    pub(crate) metadata: &'a [u8],
+    /// Whether the caller waits until it is durable: then it may be made so before there is a ticket.
+    pub(crate) waits: bool,
+}
+
 impl Committer {
-    /// Commits a transaction's writes. `spaces` are the keyspaces they go into, `gaps` the intervals that it has read and emptied.
+    /// Commits a transaction's writes. `gaps` are the intervals that it has read and emptied.
     pub(crate) fn commit(
         &self,
         moment: &OpenMoment,
         reads: ReadSet,
         mut writes: WriteSet,
         gaps: Vec<Gap>,
-        spaces: &[u32],
-        metadata: &[u8],
-        waits: bool,
+        options: CommitOptions<'_>,
     ) -> Result<CommitTicket> {
+        let CommitOptions { spaces, metadata, waits } = options;
         self.check_writable()?;
         let memtable_bytes = self.reader.index.memtable_limit_bytes() / MEMTABLE_PART;
         self.patience.in_commit(|| writes.prepare(metadata.len(), memtable_bytes))?;

@@ -10,7 +10,7 @@ use plimsoll_disk::random::Random;
 
 use crate::txn::committer::Committer;
 use crate::txn::transaction::Transaction;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::options::Durability;
 
 /// Attempts before a conflict is an error.
@@ -32,7 +32,13 @@ pub(crate) fn transact<T, E: From<Error>>(
     let mut attempt = 1;
     loop {
         let mut tx = begin(committer, attempt);
-        let done = change(&mut tx).inspect_err(|_| wait_for_what_was_read(committer, attempt, &tx))?;
+        let done = match change(&mut tx) {
+            Ok(done) => done,
+            Err(error) => {
+                wait_for_what_was_read(committer, attempt, &tx)?;
+                return Err(error);
+            }
+        };
         match tx.commit() {
             Ok(_) => return Ok(done),
             Err(Error::Conflict { at, by, .. }) if attempt < ATTEMPTS => {
@@ -48,14 +54,16 @@ fn begin(committer: &Arc<Committer>, attempt: u32) -> Transaction {
     if attempt < FIRST_ORDERED { Transaction::new(committer) } else { Transaction::ordered(committer) }
 }
 
-/// An error of the caller's may tell of what it has read.
-fn wait_for_what_was_read(committer: &Committer, attempt: u32, tx: &Transaction) {
-    if attempt >= FIRST_ORDERED
-        && committer.options.durability == Durability::Sync
-        && tx.at() > committer.sequencer.visible()
-    {
-        // A log that is poisoned says so at the next commit.
-        let _ = committer.reader.log.wait_durable(tx.at());
+/// An error of the caller's may tell of what was read.
+fn wait_for_what_was_read(committer: &Committer, attempt: u32, tx: &Transaction) -> Result<()> {
+    let is_ordered = attempt >= FIRST_ORDERED && committer.options.durability == Durability::Sync;
+    if !is_ordered || tx.at() <= committer.sequencer.visible() {
+        return Ok(());
+    }
+    match committer.reader.log.wait_durable(tx.at()).lift() {
+        // The next commit says so.
+        Err(Error::Poisoned { .. }) => Ok(()),
+        waited => waited,
     }
 }
 

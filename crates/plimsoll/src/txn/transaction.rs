@@ -18,6 +18,7 @@ use crate::read::moments::OpenMoment;
 use crate::read::point::{KeyBuffer, ValueReader};
 use crate::read::resident::{Resident, resident};
 use crate::read::span::Span;
+use crate::txn::commit::CommitOptions;
 use crate::txn::committer::Committer;
 use crate::txn::own_gaps::OwnGaps;
 use crate::txn::own_writes::own_value;
@@ -434,9 +435,7 @@ impl Transaction {
             reads.into_inner().unwrap_or_else(PoisonError::into_inner),
             writes,
             gaps.into_inner().map_or_else(|_| Vec::new(), OwnGaps::into_gaps),
-            &spaces,
-            &metadata,
-            waits,
+            CommitOptions { spaces: &spaces, metadata: &metadata, waits },
         )
     }
 

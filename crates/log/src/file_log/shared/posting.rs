@@ -37,16 +37,35 @@ pub(crate) fn commit(log: &OpenLog, members: &Members, commit: &Posted<'_>) -> R
     let lead = || lead(log, members, &post, &is_over);
     let waited = log.durability.posts.wait(&is_over, &*log.env.options.clock, &lead);
     match (post.answer(), waited) {
-        (Answer::Ordered(glsn), _) => Ok(Some(glsn)),
-        (Answer::Refused, _) => Ok(None),
-        (Answer::None, Err(LogError::Stalled { .. })) => take_back(log, members, &post),
-        // It may be ordered: whether it is committed is not known.
-        (Answer::None, Err(error)) => Err(log.durability.group.poison(&error)),
-        (Answer::None, Ok(())) => {
-            check(log, members)?;
-            unreachable!("only a poisoned log gives no answer")
+        (Answer::Ordered(glsn), _) => return Ok(Some(glsn)),
+        (Answer::Refused, _) => return Ok(None),
+        _ if members.withdraw_post(&post) => return check(log, members).map(|()| None),
+        (_, Err(LogError::Stalled { .. })) => {}
+        // Whether it is committed is not known.
+        (_, Err(error)) => {
+            members.leave_post(&post);
+            return Err(log.durability.group.poison(&error));
         }
+        (_, Ok(())) => {}
     }
+    let outcome = check(log, members).and_then(|()| wait_for_ordered(log, members, &post));
+    if outcome.is_err() {
+        members.leave_post(&post);
+    }
+    outcome
+}
+
+/// Waits until a post that was claimed is durable, if it has been ordered.
+fn wait_for_ordered(log: &OpenLog, members: &Members, post: &Post<'_>) -> Result<Option<Glsn>, LogError> {
+    let Answer::Ordered(glsn) = members.post_answer(post.cell) else { return Err(members.posting.stalled()) };
+    let taken_in = log.tail.order().and_then(|mut order| catch_up(log, members, &mut order));
+    // If it is not published yet, this fails as well: it was never submitted.
+    let durable = taken_in.and_then(|()| log.durability.wait_if_there(glsn));
+    durable.map(|()| Some(glsn)).map_err(|error| match error {
+        poisoned @ LogError::Poisoned { .. } => poisoned,
+        // No other error: it would say that the commit can be tried again.
+        _ => members.posting.stalled(),
+    })
 }
 
 /// Sees to it that this process's posts are ordered and synced, with those of all members, unless another one does.
@@ -68,15 +87,12 @@ fn lead(log: &OpenLog, members: &Members, post: &Post<'_>, is_over: &dyn Fn() ->
 /// Orders the posts of all members, by one write.
 fn order(log: &OpenLog, members: &Members, own: &Post<'_>) -> Result<(), LogError> {
     let mut turn = Turn::take(log, members)?;
-    match turn.begin() {
-        Ok(_) => order_all(log, members, turn.order_mut()?),
-        Err(_) => {
-            // Its owner tries by itself, and learns why. The other posts are for the next one that leads.
-            turn.take_back_if_abandoned();
-            refuse(members, own);
-            Ok(())
-        }
+    if turn.begin().is_ok() {
+        return order_all(log, members, turn.order_mut()?);
     }
+    turn.take_back_if_abandoned();
+    // Its owner tries by itself, and learns why. The other posts are for the next one that leads.
+    if members.withdraw_post(own) { Ok(()) } else { Err(members.posting.stalled()) }
 }
 
 /// Orders all posts. One that cannot be ordered is refused: its owner tries by itself, and learns why.
@@ -84,49 +100,30 @@ fn order_all(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), 
     let to_be_known = members.to_be_known();
     let mut bytes = [0; POST_BYTES_MAX];
     let mut done: Vec<Cell> = Vec::with_capacity(64);
+    let (mut is_any_placed, mut has_failed) = (false, false);
     members.begin_group();
     for cell in members.posts() {
-        // Otherwise it was ordered, and published, by a member that was killed before it cleared the bit.
-        if members.post_answer(cell) == Answer::None {
+        // Otherwise it was withdrawn; or ordered, and published, by a member that was killed before it cleared the bit.
+        if members.claim_post(cell) {
             let (payload, read_at, known) = members.read_post(cell, &mut bytes);
             let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &[payload] }];
             let draft = Draft { entries: &entries, read_at, blobs: &[] };
-            let is_orderable = known >= to_be_known && members.is_owner_there(cell);
-            let placed = if is_orderable { place(log, order, &draft, None).ok() } else { None };
-            members.answer_post(cell, placed.map_or(Answer::Refused, |placed| Answer::Ordered(placed.ticket.last)));
+            let mut answer = Answer::Refused;
+            // After a failure the others are not tried: each could wait as long under the turn.
+            if !has_failed && known >= to_be_known && members.is_owner_there(cell) {
+                match place(log, order, &draft, None) {
+                    Ok(placed) => (answer, is_any_placed) = (Answer::Ordered(placed.ticket.last), true),
+                    Err(_) => has_failed = true,
+                }
+            }
+            members.answer_post(cell, answer);
         }
         done.push(cell);
     }
     members.end_group();
-    publish(log, order)?;
+    if is_any_placed {
+        publish(log, order)?;
+    }
     done.iter().for_each(|cell| members.clear_post(*cell));
     Ok(())
-}
-
-/// Refuses a post that was not ordered. Law: the caller has the turn, and what was not published is taken back.
-fn refuse(members: &Members, post: &Post<'_>) {
-    if members.post_answer(post.cell) == Answer::None {
-        members.answer_post(post.cell, Answer::Refused);
-        members.clear_post(post.cell);
-    }
-}
-
-/// Takes a post back that was waited for too long. `None` if it was not ordered; if it was, waits until it is durable.
-fn take_back(log: &OpenLog, members: &Members, post: &Post<'_>) -> Result<Option<Glsn>, LogError> {
-    let turn = match Turn::take(log, members) {
-        Ok(turn) => turn,
-        Err(stalled @ LogError::Stalled { .. }) => return Err(stalled),
-        Err(error) => return Err(log.durability.group.poison(&error)),
-    };
-    turn.take_back_if_abandoned();
-    refuse(members, post);
-    drop(turn);
-    let Answer::Ordered(glsn) = members.post_answer(post.cell) else { return Ok(None) };
-    // It is ordered: no other error may say that it can be tried again.
-    let taken_in = log.tail.order().and_then(|mut order| catch_up(log, members, &mut order));
-    let durable = taken_in.and_then(|()| log.durability.wait(glsn));
-    durable.map(|()| Some(glsn)).map_err(|error| match error {
-        poisoned @ LogError::Poisoned { .. } => poisoned,
-        _ => members.posting.stalled(),
-    })
 }

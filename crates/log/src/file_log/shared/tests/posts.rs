@@ -149,6 +149,52 @@ fn a_member_that_waits_too_long_for_another_one_takes_its_post_back() {
 }
 
 #[test]
+fn a_post_is_taken_back_although_another_member_has_the_turn() {
+    let (_disk, _store, members) = members(2);
+    let turn = members[1].log.turn().unwrap().unwrap();
+    assert_eq!(members[0].commit("a").unwrap(), None);
+    drop(turn);
+    members[0].append("b");
+    assert_eq!(members[1].commit("c").unwrap(), Some(Glsn(2)));
+    assert_eq!(members[0].texts(), ["b", "c"]);
+}
+
+#[test]
+fn a_post_whose_owner_was_told_that_it_may_be_ordered_is_not_ordered_by_another_one() {
+    for is_published in [false, true] {
+        let (_disk, _store, mut members) = members(3);
+        let killed = members.pop().unwrap();
+        let mut turn = killed.log.turn().unwrap().unwrap();
+        turn.begin().unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| members[0].commit("a"));
+            let cell = loop {
+                if let Some(cell) = killed.members.posts().next() {
+                    break cell;
+                }
+                std::thread::yield_now();
+            };
+            assert!(killed.members.claim_post(cell) && !killed.members.claim_post(cell));
+            let stalled = waiting.join().unwrap();
+            assert!(matches!(stalled, Err(LogError::Stalled { .. })), "{stalled:?}");
+            if is_published {
+                let order = turn.order_mut().unwrap();
+                let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &[b"a"] }];
+                let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
+                let glsn = place(&killed.log.log, order, &draft, None).unwrap().ticket.last;
+                killed.members.answer_post(cell, Answer::Ordered(glsn));
+                publish(&killed.log.log, order).unwrap();
+            }
+        });
+        std::mem::forget(turn);
+        let Process { log, members: ended } = killed;
+        drop((log, ended));
+        members[1].commit("b").unwrap().unwrap();
+        assert_eq!(members[0].texts(), if is_published { vec!["a", "b"] } else { vec!["b"] });
+    }
+}
+
+#[test]
 fn what_waits_for_a_sync_does_not_wait_for_posts() {
     let (_disk, _store, members) = members(2);
     members[1].members.take_posting(members[1].post("held").cell, &|| false).unwrap();
