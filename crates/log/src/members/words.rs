@@ -114,7 +114,7 @@ pub(crate) const POSTS: Gathered = Gathered { arrived: SLOTS_END + 8, expected: 
 pub(super) const POSTED_AT: usize = SLOTS_END + 16;
 /// The cells of a slot, for posts.
 pub(super) const CELLS: usize = 8;
-pub(super) const CELL_WORDS: usize = 64;
+pub(super) const CELL_WORDS: usize = 40;
 pub(super) const CELLS_AT: usize = POSTED_AT + SLOTS;
 pub(super) const WORDS: usize = CELLS_AT + SLOTS * CELLS * CELL_WORDS;
 

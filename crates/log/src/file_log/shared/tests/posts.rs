@@ -240,12 +240,12 @@ fn posts_go_on_in_the_next_segment() {
     let mut texts = Vec::new();
     for round in 0..60 {
         let posts: Vec<_> =
-            (0..8).map(|at| members[1].post(&format!("{round}.{at} {}", "y".repeat(round * 7 % 400)))).collect();
+            (0..8).map(|at| members[1].post(&format!("{round}.{at} {}", "y".repeat(round * 7 % 200)))).collect();
         let own = format!("own {round}");
         members[0].commit(&own).unwrap().unwrap();
         assert!(posts.iter().all(|post| matches!(post.answer(), Answer::Ordered(_))));
         texts.push(own);
-        texts.extend((0..8).map(|at| format!("{round}.{at} {}", "y".repeat(round * 7 % 400))));
+        texts.extend((0..8).map(|at| format!("{round}.{at} {}", "y".repeat(round * 7 % 200))));
     }
     assert!(members[0].log.log.segments.read().iter().count() > 3);
     assert!(members[1].texts() == texts);
@@ -268,7 +268,7 @@ fn threads_of_several_members_post_at_once_and_each_record_is_there_once() {
                 scope.spawn(move || {
                     let mut last = Glsn::NONE;
                     for round in 0..rounds {
-                        let text = format!("{at}.{thread}.{round} {}", "y".repeat(round * 31 % 400));
+                        let text = format!("{at}.{thread}.{round} {}", "y".repeat(round * 31 % 200));
                         // Some are ordered by their owners.
                         let posted = if round % 16 == thread { None } else { member.commit(&text).unwrap() };
                         let glsn = posted.unwrap_or_else(|| member.append(&text));
