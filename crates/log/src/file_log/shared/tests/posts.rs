@@ -238,7 +238,7 @@ fn one_that_has_no_memory_to_order_posts_refuses_its_own_and_goes_on() {
 fn posts_go_on_in_the_next_segment() {
     let (disk, store, members) = members(2);
     let mut texts = Vec::new();
-    for round in 0..60 {
+    for round in 0..150 {
         let posts: Vec<_> =
             (0..8).map(|at| members[1].post(&format!("{round}.{at} {}", "y".repeat(round * 7 % 200)))).collect();
         let own = format!("own {round}");
