@@ -232,7 +232,7 @@ class Writing:
         keeps, tid = self._shared.keep_history, self._tid
         for kind, oid, serial, data in staged:
             current = rows[oid]
-            # An object that nobody else has changed is most of what a transaction has.
+            # The common case first: no other transaction has changed the object.
             if kind == _STORE and current is not None and current[:8] == serial != tid:
                 if keeps:
                     history[oid + serial] = current[8:]

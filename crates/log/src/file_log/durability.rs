@@ -5,7 +5,7 @@
 
 pub(crate) mod flusher;
 pub(crate) mod group_commit;
-pub(crate) mod post_group;
+pub(crate) mod leading;
 pub(crate) mod shared_sync;
 pub(crate) mod syncing;
 pub(crate) mod unsynced_blobs;
@@ -20,7 +20,7 @@ use crate::blob::BlobId;
 use crate::error::LogError;
 use crate::file_log::durability::flusher::{FlushSignal, Flusher};
 use crate::file_log::durability::group_commit::GroupCommit;
-use crate::file_log::durability::post_group::PostGroup;
+use crate::file_log::durability::leading::Leading;
 use crate::file_log::durability::shared_sync::{Wanted, sync};
 use crate::file_log::durability::syncing::Syncing;
 use crate::file_log::durability::unsynced_blobs::{Ready, UnsyncedBlobs};
@@ -48,8 +48,8 @@ pub(crate) struct DurabilityState {
     tail: Arc<Tail>,
     /// The durable position, the waiters, and whether the log is poisoned.
     pub(crate) group: GroupCommit,
-    /// The threads that wait for their posts. Not those of `group`: its leader must not wait for the turn, as holders of the turn wait for it.
-    pub(crate) posts: PostGroup,
+    /// The threads that wait for their posts. They are not waiters of `group`: its leader must not wait for the turn, as holders of the turn wait for it.
+    pub(crate) posts: Leading,
     /// Held across a sync; taken before the writer.
     syncing: Mutex<Syncing>,
     /// `None` if the log is open read-only.
@@ -87,7 +87,7 @@ impl DurabilityState {
             env: Arc::clone(env),
             tail: Arc::clone(tail),
             group: GroupCommit::new(durable, env.options.on_poison),
-            posts: PostGroup::default(),
+            posts: Leading::default(),
             group_bytes: writer.as_ref().map_or_else(Arc::default, |writer| Arc::clone(&writer.group_bytes)),
             syncing: Mutex::default(),
             writer: writer.map(Mutex::new),

@@ -28,16 +28,18 @@ pub(crate) struct Places {
     pub(super) bell: usize,
 }
 
-/// The words that some of those that wait for a lock sleep at.
+/// The words of some of a lock's waiters.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bed {
+pub(crate) struct WaitQueue {
+    /// How many sleep; too many if some were killed.
     pub(super) waiters: usize,
+    /// The word that they sleep at.
     pub(super) bell: usize,
 }
 
 impl Places {
-    fn bed(&self) -> Bed {
-        Bed { waiters: self.waiters, bell: self.bell }
+    fn queue(&self) -> WaitQueue {
+        WaitQueue { waiters: self.waiters, bell: self.bell }
     }
 }
 
@@ -77,13 +79,13 @@ impl MemberLock {
         holder: u64,
         is_needless: &dyn Fn() -> bool,
     ) -> Result<Got, LogError> {
-        self.take_waiting_at(&|| self.places.bed(), patience, holder, is_needless)
+        self.take_waiting_at(&|| self.places.queue(), patience, holder, is_needless)
     }
 
-    /// As [`MemberLock::take`], of a lock whose waiters sleep at several words: at the one that `bed` says each time.
+    /// As [`MemberLock::take`], of a lock with several queues of waiters: `queue` returns the one to sleep in.
     pub(super) fn take_waiting_at(
         &self,
-        bed: &dyn Fn() -> Bed,
+        queue: &dyn Fn() -> WaitQueue,
         patience: Duration,
         holder: u64,
         is_needless: &dyn Fn() -> bool,
@@ -98,17 +100,17 @@ impl MemberLock {
             if self.clock.monotonic_nanos().saturating_sub(begun) > patience {
                 return Err(self.stalled());
             }
-            let bed = bed();
-            let seen = words[bed.bell].load(Ordering::SeqCst);
-            words[bed.waiters].fetch_add(1, Ordering::SeqCst);
+            let queue = queue();
+            let seen = words[queue.bell].load(Ordering::SeqCst);
+            words[queue.waiters].fetch_add(1, Ordering::SeqCst);
             // Asked again: a member that makes it needless from here on sees a waiter, and wakes it.
             let got = if is_needless() { Ok(false) } else { self.file.try_lock() };
             if let Ok(false) = got
                 && !is_needless()
             {
-                self.words.wait(bed.bell, seen, SLEEP);
+                self.words.wait(queue.bell, seen, SLEEP);
             }
-            words[bed.waiters].fetch_sub(1, Ordering::SeqCst);
+            words[queue.waiters].fetch_sub(1, Ordering::SeqCst);
             if got? {
                 break;
             }
@@ -148,11 +150,11 @@ impl MemberLock {
     /// Gives it back without having finished: the next one mends what is to be mended.
     pub(crate) fn release_abandoned(&self) {
         self.file.unlock();
-        self.wake(self.places.bed(), 1);
+        self.wake(self.places.queue(), 1);
     }
 
-    /// As [`MemberLock::release`], of a lock whose waiters sleep at several words: wakes one that sleeps at `next`.
-    pub(super) fn release_to(&self, next: Bed) {
+    /// As [`MemberLock::release`], of a lock with several queues of waiters: wakes one of `next`.
+    pub(super) fn release_to(&self, next: WaitQueue) {
         self.words.words()[self.places.holder].store(0, Ordering::SeqCst);
         self.file.unlock();
         self.wake(next, 1);
@@ -161,19 +163,19 @@ impl MemberLock {
     /// Wakes all that wait for it: what they want it for may be there.
     pub(crate) fn wake_all(&self) {
         // What makes it needless is written before the waiters are looked at; `take` does the two in the other order.
-        self.wake_all_at(self.places.bed());
+        self.wake_all_at(self.places.queue());
     }
 
-    /// As [`MemberLock::wake_all`], of those that sleep there.
-    pub(super) fn wake_all_at(&self, bed: Bed) {
+    /// As [`MemberLock::wake_all`], of one queue.
+    pub(super) fn wake_all_at(&self, queue: WaitQueue) {
         fence(Ordering::SeqCst);
-        self.wake(bed, u32::MAX);
+        self.wake(queue, u32::MAX);
     }
 
-    fn wake(&self, bed: Bed, most: u32) {
-        if self.words.words()[bed.waiters].load(Ordering::SeqCst) > 0 {
-            self.words.words()[bed.bell].fetch_add(1, Ordering::SeqCst);
-            self.words.wake(bed.bell, most);
+    fn wake(&self, queue: WaitQueue, most: u32) {
+        if self.words.words()[queue.waiters].load(Ordering::SeqCst) > 0 {
+            self.words.words()[queue.bell].fetch_add(1, Ordering::SeqCst);
+            self.words.wake(queue.bell, most);
         }
     }
 

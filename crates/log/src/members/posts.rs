@@ -10,16 +10,17 @@
 //!    next takes the GLSN back, before anything else is ordered ([`Members::take_back_unpublished`]).
 //! 2. A cell does not change while its bit is set. A process that gets a slot clears its bits when it joins, and posts only after it has had the turn: who
 //!    was reading a cell of the process before has ended then.
-//! 3. A post is ordered only while its owner is there: what a process was committing when it was killed does not come up long after.
+//! 3. A post is ordered only while its owner is there, and has not been told that it may be ordered or not: it never overwrites what was committed long
+//!    after it was posted.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::LogError;
 use crate::glsn::Glsn;
 use crate::members::Members;
-use crate::members::lock::{Bed, Got};
+use crate::members::lock::{Got, WaitQueue};
 use crate::members::words::{
-    CELL_WORDS, CELLS, CELLS_AT, GROUP_BEGUN, GROUP_WHOLE, POSTED_AT, POSTING, POSTING_BEDS, SLOTS,
+    CELL_WORDS, CELLS, CELLS_AT, GROUP_BEGUN, GROUP_WHOLE, POSTED_AT, POSTING, POSTING_QUEUES, SLOTS,
 };
 
 /// The words of a cell before the payload.
@@ -33,7 +34,7 @@ const LEFT: usize = 4;
 /// The most bytes of a post's payload.
 pub(crate) const POST_BYTES_MAX: usize = (CELL_WORDS - HEAD_WORDS) * size_of::<u64>();
 
-/// Nobody has dealt with the post yet.
+/// The post was not claimed yet.
 const NONE: u64 = 0;
 /// The post was not ordered, and is not going to be.
 const REFUSED: u64 = u64::MAX;
@@ -61,7 +62,7 @@ pub(crate) struct Cell {
 /// How a post was dealt with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It was not, so far.
+    /// It was not claimed yet.
     None,
     /// The one that has the turn is about to order it.
     Claimed,
@@ -116,7 +117,7 @@ impl Members {
         }
     }
 
-    /// The posts in this member's slot are those of a process that had it before. Law: this one has not posted anything.
+    /// Drops the posts in this member's slot: they are of a process that had it before. Law: this member has not posted anything.
     pub(super) fn forget_posts(&self) {
         if self.has_slot() {
             self.posted(self.slot).store(0, Ordering::SeqCst);
@@ -174,7 +175,7 @@ impl Members {
         std::iter::once(own).chain((0..SLOTS).filter(move |slot| *slot != own)).filter(|slot| *slot < SLOTS)
     }
 
-    /// The cells with a post that nobody has dealt with, this member's own first. Law: the caller has the turn.
+    /// The cells whose bits are set, this member's own first. Law: the caller has the turn.
     pub(crate) fn posts(&self) -> impl Iterator<Item = Cell> {
         self.slots_to_ask().flat_map(move |slot| {
             let bits = self.posted(slot).load(Ordering::Acquire);
@@ -220,7 +221,7 @@ impl Members {
         true
     }
 
-    /// Refuses a post of this member that was not claimed, without the turn. False if it was claimed or dealt with.
+    /// Refuses a post of this member, without the turn. False if it was claimed or dealt with.
     pub(crate) fn withdraw_post(&self, post: &Post<'_>) -> bool {
         let answer = &self.cell(post.cell)[ANSWER];
         answer.compare_exchange(NONE, REFUSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
@@ -295,15 +296,15 @@ impl Members {
     /// # Errors
     /// `Stalled`, the system.
     pub(crate) fn take_posting(&self, post: Cell, is_needless: &dyn Fn() -> bool) -> Result<Got, LogError> {
-        // Where to sleep: a post without an answer belongs to the group after the last whole one (or to a later one: then its owner is woken once in vain);
+        // A post without an answer belongs to the group after the last whole one (or to a later one: then its owner is woken once in vain);
         // a post that is ordered and not durable yet belongs to the group that was begun last.
-        let bed = || {
+        let queue = || {
             // Read before the answer: otherwise a group could become whole in between.
             let next = self.word(GROUP_WHOLE) + 1;
             let is_ordered = !matches!(self.post_answer(post), Answer::None);
-            post_bed(if is_ordered { self.word(GROUP_BEGUN) } else { next })
+            post_queue(if is_ordered { self.word(GROUP_BEGUN) } else { next })
         };
-        self.posting.take_waiting_at(&bed, self.patience, self.here(), is_needless)
+        self.posting.take_waiting_at(&queue, self.patience, self.here(), is_needless)
     }
 
     /// The posts that are found from here on, until [`Members::end_group`], are a group. Law: the caller has the lock of posts, and the turn.
@@ -318,12 +319,12 @@ impl Members {
 
     /// The posts of the last group have their answers.
     pub(crate) fn wake_group(&self) {
-        self.posting.wake_all_at(post_bed(self.word(GROUP_BEGUN)));
+        self.posting.wake_all_at(post_queue(self.word(GROUP_BEGUN)));
     }
 
     /// Wakes all that wait for answers: the log is poisoned.
     pub(super) fn wake_all_groups(&self) {
-        POSTING_BEDS.iter().for_each(|bed| self.posting.wake_all_at(*bed));
+        POSTING_QUEUES.iter().for_each(|queue| self.posting.wake_all_at(*queue));
     }
 
     /// The lock of posts was waited for too long: nothing is posted until it is given back.
@@ -347,7 +348,7 @@ impl Members {
 
     /// Gives the lock of posts back: one of the next group gets it.
     pub(crate) fn release_posting(&self) {
-        self.posting.release_to(post_bed(self.word(GROUP_WHOLE) + 1));
+        self.posting.release_to(post_queue(self.word(GROUP_WHOLE) + 1));
     }
 
     fn posted(&self, slot: usize) -> &AtomicU64 {
@@ -360,6 +361,6 @@ impl Members {
     }
 }
 
-fn post_bed(group: u64) -> Bed {
-    POSTING_BEDS[(group % 2) as usize]
+fn post_queue(group: u64) -> WaitQueue {
+    POSTING_QUEUES[(group % 2) as usize]
 }

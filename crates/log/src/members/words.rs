@@ -43,7 +43,7 @@ use std::sync::atomic::{Ordering, fence};
 use plimsoll_disk::sharing::SharedWords;
 
 use crate::glsn::Glsn;
-use crate::members::lock::{Bed, Places};
+use crate::members::lock::{Places, WaitQueue};
 
 /// How often the keeper was replaced while its process was there: its lock has this number.
 pub(super) const GENERATION: usize = 7;
@@ -102,9 +102,11 @@ pub(super) const SLOTS_END: usize = SLOTS_AT + SLOTS * SLOT_WORDS;
 /// The lock of posts.
 pub(super) const POSTING: Places =
     Places { holder: SLOTS_END, since: SLOTS_END + 1, waiters: SLOTS_END + 2, bell: SLOTS_END + 3 };
-/// Where the waiters of groups of even and of odd numbers sleep, by turns.
-pub(super) const POSTING_BEDS: [Bed; 2] =
-    [Bed { waiters: SLOTS_END + 2, bell: SLOTS_END + 3 }, Bed { waiters: SLOTS_END + 4, bell: SLOTS_END + 5 }];
+/// The waiters of groups with even numbers, and of those with odd numbers.
+pub(super) const POSTING_QUEUES: [WaitQueue; 2] = [
+    WaitQueue { waiters: SLOTS_END + 2, bell: SLOTS_END + 3 },
+    WaitQueue { waiters: SLOTS_END + 4, bell: SLOTS_END + 5 },
+];
 /// The group of posts that was begun last, and the last group to which no post is added any more.
 pub(super) const GROUP_BEGUN: usize = SLOTS_END + 6;
 pub(super) const GROUP_WHOLE: usize = SLOTS_END + 7;

@@ -1,8 +1,6 @@
 //! Group commit: one sync for all waiters.
 //!
-//! The first waiter leads: it writes out the whole buffer, syncs once, and wakes the others. Before, it gives the
-//! writers of the last group a moment to come back with their next records ([`GATHER_NANOS`]); if none of them is
-//! missing it does not wait. There is no timer.
+//! One of the waiters leads ([`crate::file_log::durability::leading`]): it writes out the whole buffer and syncs once.
 //!
 //! Law: a leader waits for no lock that is held while something is waited for here: not for the turn of members, not for the commit lock.
 
@@ -13,24 +11,17 @@ use std::time::Duration;
 use plimsoll_disk::clock::Clock;
 
 use crate::error::LogError;
+use crate::file_log::durability::leading::Leading;
 use crate::file_log::tail::order::End;
 use crate::glsn::{Glsn, Position};
-
-/// The longest that a leader waits for the writers of the last group.
-const GATHER_NANOS: u64 = 50_000;
-
-/// Yields after which it goes on anyway: a simulated clock may not advance.
-const GATHER_YIELDS: u32 = 2_000;
 
 /// The durable position, and the waiters for it.
 #[derive(Debug)]
 pub(crate) struct GroupCommit {
     state: Mutex<State>,
-    synced: Condvar,
     durable: AtomicU64,
     poisoned: AtomicBool,
-    /// Waiters of the group that is being gathered.
-    arrived: AtomicUsize,
+    waiters: Leading,
     followers: Followers,
     /// Called with the first failure.
     on_poison: Option<fn(&str)>,
@@ -38,15 +29,9 @@ pub(crate) struct GroupCommit {
 
 #[derive(Debug)]
 struct State {
-    leading: bool,
     durable: Position,
-    /// Expected size of the next group.
-    expected: usize,
+    /// Why the log is poisoned.
     cause: Option<String>,
-    /// The groups that were begun.
-    groups: u64,
-    /// The last one that waited too long for another process, and its error.
-    stalled: Option<(u64, LogError)>,
 }
 
 /// Waiters for new entries to read.
@@ -59,13 +44,11 @@ struct Followers {
 
 impl GroupCommit {
     pub(crate) fn new(durable: Position, on_poison: Option<fn(&str)>) -> Self {
-        let state = State { leading: false, durable, expected: 0, cause: None, groups: 0, stalled: None };
         Self {
-            state: Mutex::new(state),
-            synced: Condvar::new(),
+            state: Mutex::new(State { durable, cause: None }),
             durable: AtomicU64::new(durable.glsn.0),
             poisoned: AtomicBool::new(false),
-            arrived: AtomicUsize::new(0),
+            waiters: Leading::default(),
             followers: Followers::default(),
             on_poison,
         }
@@ -110,14 +93,21 @@ impl GroupCommit {
         self.poisoned.store(true, Ordering::Release);
         let error = state.poison();
         drop(state);
-        self.synced.notify_all();
+        self.waiters.wake();
         self.notify_followers();
         (error, is_first)
     }
 
     /// Everything below `end` was synced.
     pub(crate) fn publish(&self, end: &End) {
-        self.set_durable(&mut self.state(), end);
+        let position = Position { glsn: Glsn(end.next.0 - 1), chain: end.chain };
+        let mut state = self.state();
+        if position.glsn > state.durable.glsn {
+            state.durable = position;
+            // Release: pairs with the Acquire in `durable`.
+            self.durable.store(position.glsn.0, Ordering::Release);
+        }
+        drop(state);
         self.notify_followers();
     }
 
@@ -131,32 +121,19 @@ impl GroupCommit {
         if self.durable() >= glsn {
             return Ok(());
         }
-        self.arrived.fetch_add(1, Ordering::Relaxed);
-        let mut state = self.state();
-        let before = state.groups;
-        loop {
-            if state.durable.glsn >= glsn {
-                return Ok(());
+        let outcome = || match self.durable() >= glsn {
+            true => Some(Ok(())),
+            false => self.check().err().map(Err),
+        };
+        let lead = || match write_and_sync() {
+            Ok(end) => {
+                self.publish(&end);
+                Ok(())
             }
-            if state.cause.is_some() {
-                return Err(state.poison());
-            }
-            // Of a group that was begun since: this one has waited as long. Each by itself, the last of many would wait for the patience of all.
-            if let Some((_, stalled)) = state.stalled.as_ref().filter(|(group, _)| *group > before) {
-                return Err(stalled.clone());
-            }
-            if state.leading {
-                state = self.synced.wait(state).expect("no code under this lock panics");
-                continue;
-            }
-            state.leading = true;
-            state.groups += 1;
-            let expected = state.expected;
-            drop(state);
-            gather(&self.arrived, expected, clock);
-            let group = self.arrived.swap(0, Ordering::Relaxed);
-            state = self.end_group(group, write_and_sync());
-        }
+            Err(stalled @ LogError::Stalled { .. }) => Err(stalled),
+            Err(error) => Err(self.poison(&error)),
+        };
+        self.waiters.wait(&outcome, clock, &lead)
     }
 
     /// Waits until `is_over` returns true, `patience` is over, or the log is poisoned.
@@ -183,48 +160,6 @@ impl GroupCommit {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no code under this lock panics")
-    }
-
-    fn end_group(&self, group: usize, result: Result<End, LogError>) -> MutexGuard<'_, State> {
-        if let Some(error) = result.as_ref().err().filter(|error| !matches!(error, LogError::Stalled { .. })) {
-            self.poison(error);
-        }
-        let mut state = self.state();
-        state.leading = false;
-        state.expected = group + self.arrived.load(Ordering::Relaxed);
-        match result {
-            Ok(end) => self.set_durable(&mut state, &end),
-            Err(stalled @ LogError::Stalled { .. }) => state.stalled = Some((state.groups, stalled)),
-            Err(_) => {}
-        }
-        self.synced.notify_all();
-        drop(state);
-        self.notify_followers();
-        self.state()
-    }
-
-    fn set_durable(&self, state: &mut State, end: &End) {
-        let position = Position { glsn: Glsn(end.next.0 - 1), chain: end.chain };
-        if position.glsn > state.durable.glsn {
-            state.durable = position;
-            // Release: pairs with the Acquire in `durable`.
-            self.durable.store(position.glsn.0, Ordering::Release);
-        }
-    }
-}
-
-/// Gives the waiters of the last group time to come back: `arrived` counts them.
-pub(crate) fn gather(arrived: &AtomicUsize, expected: usize, clock: &dyn Clock) {
-    if arrived.load(Ordering::Relaxed) >= expected {
-        return;
-    }
-    let start = clock.monotonic_nanos();
-    for _ in 0..GATHER_YIELDS {
-        std::thread::yield_now();
-        let enough = arrived.load(Ordering::Relaxed) >= expected;
-        if enough || clock.monotonic_nanos() - start > GATHER_NANOS {
-            return;
-        }
     }
 }
 

@@ -1,7 +1,7 @@
-//! Commits by posts ([`crate::members::posts`]): a record that is left for whoever orders next, and is durable when its owner has its GLSN.
+//! Commits by posts ([`crate::members::posts`]): one process orders and syncs the records of several.
 //!
-//! One of those that wait gathers the others, orders all posts in one turn, and syncs them. So a group costs one turn and one write, whatever number of
-//! processes and threads it serves.
+//! Each commit posts its record and waits. One of the waiting threads gathers the others, orders all posts in one turn, and syncs them. A group costs one
+//! turn, one write and one sync, however many processes and threads it serves.
 
 use crate::draft::{Draft, DraftEntry};
 use crate::error::LogError;
@@ -11,9 +11,10 @@ use crate::file_log::shared::catch_up::catch_up;
 use crate::file_log::shared::turn::{Turn, check};
 use crate::file_log::tail::order::Order;
 use crate::glsn::{Glsn, StreamId};
+use crate::members::Members;
+use crate::members::lock::Got;
 use crate::members::posts::{Answer, Cell, POST_BYTES_MAX, Post};
 use crate::members::words::POSTS;
-use crate::members::{Members, lock::Got};
 
 /// A commit of one entry that has read nothing.
 #[derive(Clone, Copy, Debug)]
@@ -34,21 +35,22 @@ pub struct Posted<'a> {
 pub(crate) fn commit(log: &OpenLog, members: &Members, commit: &Posted<'_>) -> Result<Option<Glsn>, LogError> {
     let Some(post) = members.post(commit.parts, commit.read_at, commit.known) else { return Ok(None) };
     let is_over = || post.answer() != Answer::None || check(log, members).is_err();
+    let outcome = || is_over().then_some(Ok(()));
     let lead = || lead(log, members, &post, &is_over);
-    let waited = log.durability.posts.wait(&is_over, &*log.env.options.clock, &lead);
-    match (post.answer(), waited) {
-        (Answer::Ordered(glsn), _) => return Ok(Some(glsn)),
-        (Answer::Refused, _) => return Ok(None),
-        _ if members.withdraw_post(&post) => return check(log, members).map(|()| None),
-        (_, Err(LogError::Stalled { .. })) => {}
-        // Whether it is committed is not known.
-        (_, Err(error)) => {
-            members.leave_post(&post);
-            return Err(log.durability.group.poison(&error));
-        }
-        (_, Ok(())) => {}
+    let waited = log.durability.posts.wait(&outcome, &*log.env.options.clock, &lead);
+    match post.answer() {
+        Answer::Ordered(glsn) => return Ok(Some(glsn)),
+        Answer::Refused => return Ok(None),
+        Answer::None | Answer::Claimed => {}
     }
-    let outcome = check(log, members).and_then(|()| wait_for_ordered(log, members, &post));
+    if members.withdraw_post(&post) {
+        return check(log, members).map(|()| None);
+    }
+    let outcome = match waited {
+        Ok(()) | Err(LogError::Stalled { .. }) => wait_for_claimed(log, members, &post),
+        // Whether it is committed is not known.
+        Err(error) => Err(log.durability.group.poison(&error)),
+    };
     if outcome.is_err() {
         members.leave_post(&post);
     }
@@ -56,7 +58,8 @@ pub(crate) fn commit(log: &OpenLog, members: &Members, commit: &Posted<'_>) -> R
 }
 
 /// Waits until a post that was claimed is durable, if it has been ordered.
-fn wait_for_ordered(log: &OpenLog, members: &Members, post: &Post<'_>) -> Result<Option<Glsn>, LogError> {
+fn wait_for_claimed(log: &OpenLog, members: &Members, post: &Post<'_>) -> Result<Option<Glsn>, LogError> {
+    check(log, members)?;
     let Answer::Ordered(glsn) = members.post_answer(post.cell) else { return Err(members.posting.stalled()) };
     let taken_in = log.tail.order().and_then(|mut order| catch_up(log, members, &mut order));
     // If it is not published yet, this fails as well: it was never submitted.

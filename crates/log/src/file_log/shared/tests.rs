@@ -266,23 +266,28 @@ fn members_with_little_memory_begin_another_segment() {
     assert!(small.texts() == texts && large.texts() == texts);
 }
 
-#[test]
-fn many_threads_of_many_members_append_on_a_real_disk() {
+/// `threads` of each of four members append at once, on a real disk, by `append`, which is given the member, its thread, the round and the text. All records are there,
+/// once, and those of each thread are in its order. Members have done `begin` before.
+fn append_at_once(
+    (threads, rounds, text_bytes): (usize, usize, usize),
+    begin: impl Fn(&Process),
+    append: impl Fn(&Process, usize, usize, &str) -> Glsn + Sync,
+) {
     let dir = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
     // A busy machine may keep a thread waiting for long.
     let join = |is_first| Process::join_for(&disk, dir.path(), is_first, (16 << 10, 16 << 20), PATIENCE);
-    let first = join(true);
-    let mut members = vec![first];
-    members.extend((0..3).map(|_| join(false)));
-    let rounds = 150;
+    let members: Vec<_> = (0..4).map(|at| join(at == 0)).collect();
+    members.iter().for_each(begin);
     std::thread::scope(|scope| {
         for (at, member) in members.iter().enumerate() {
-            for thread in 0..2 {
+            for thread in 0..threads {
+                let append = &append;
                 scope.spawn(move || {
                     let mut last = Glsn::NONE;
                     for round in 0..rounds {
-                        let glsn = member.append(&format!("{at}.{thread}.{round} {}", "y".repeat(round * 31 % 900)));
+                        let text = format!("{at}.{thread}.{round} {}", "y".repeat(round * 31 % text_bytes));
+                        let glsn = append(member, thread, round, &text);
                         assert!(glsn > last);
                         last = glsn;
                         // What was acknowledged anywhere is there.
@@ -293,11 +298,11 @@ fn many_threads_of_many_members_append_on_a_real_disk() {
         }
     });
     let texts = members[0].texts();
-    assert_eq!(texts.len(), 8 * rounds);
+    assert_eq!(texts.len(), 4 * threads * rounds);
     for member in &members[1..] {
         assert!(member.texts() == texts);
     }
-    for (at, thread) in (0..4).flat_map(|at| [(at, 0), (at, 1)]) {
+    for (at, thread) in (0..4).flat_map(|at| (0..threads).map(move |thread| (at, thread))) {
         let start = format!("{at}.{thread}.");
         let rounds_of =
             texts.iter().filter_map(|text| text.strip_prefix(&start)?.split(' ').next()?.parse::<usize>().ok());
@@ -305,6 +310,11 @@ fn many_threads_of_many_members_append_on_a_real_disk() {
     }
     members.into_iter().for_each(Process::leave);
     assert!(verify(&disk, dir.path()) == texts);
+}
+
+#[test]
+fn many_threads_of_many_members_append_on_a_real_disk() {
+    append_at_once((2, 150, 900), |_| (), |member, _, _, text| member.append(text));
 }
 
 #[test]

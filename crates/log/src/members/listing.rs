@@ -1,0 +1,160 @@
+//! The members that live: what each has told of itself, and what the oldest of them needs.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use plimsoll_disk::vfs::Disk;
+
+use crate::error::LogError;
+use crate::glsn::Glsn;
+use crate::members::words::{KEEPER, LEFTOVERS, MAGIC, SLOTS, Slot, SlotWord, WORDS};
+use crate::members::{LAYOUT, LOCKS_DIR, Members, NO_BLOB, WORDS_FILE, slot_path};
+
+/// What is known of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its process id, in the container that it runs in.
+    pub pid: u32,
+    /// Whether it does the background work of the index.
+    pub is_keeper: bool,
+    /// The oldest moment that it may read.
+    pub floor: Glsn,
+    /// The last commit that its manifest holds: it may still need the log behind it.
+    pub checkpoint: Glsn,
+    /// When it joined: microseconds since 1970 UTC.
+    pub since_micros: u64,
+    /// Whether it only reads.
+    pub is_reader: bool,
+    /// Whether it is this one.
+    pub is_here: bool,
+    /// Whether it removes files of the log now, and below which GLSN it frees the log.
+    pub removes_below: Option<Glsn>,
+    /// The last GLSN that it had taken in when it last looked after the others, which is twice a second while something is committed.
+    pub applied: Glsn,
+    /// Its memory budget in bytes.
+    pub budget_bytes: u64,
+}
+
+impl Members {
+    /// All living members; slots of those that have ended are cleared.
+    ///
+    /// # Errors
+    /// The system.
+    pub fn list(&self) -> Result<Vec<Member>, LogError> {
+        let mut members = self.others()?;
+        if self.slot < SLOTS {
+            members.push(self.member(self.slot));
+        }
+        members.sort_unstable_by_key(|member| member.since_micros);
+        Ok(members)
+    }
+
+    /// The oldest moment that any of the other members may read; [`Glsn::MAX`] if there is none. Of members that were killed, too, until
+    /// [`Members::list`] has found that they ended.
+    pub fn oldest_floor(&self) -> Glsn {
+        self.oldest(SlotWord::Floor)
+    }
+
+    /// The first GLSN of the log that any of the other members may need: behind the oldest checkpoint among them, and what all have taken in;
+    /// [`Glsn::MAX`] if there is none. Of members that were killed, too, as [`Members::oldest_floor`].
+    pub fn oldest_needed(&self) -> Glsn {
+        let oldest = self.oldest(SlotWord::Checkpoint).min(self.oldest(SlotWord::Applied));
+        Glsn(oldest.0.saturating_add(1))
+    }
+
+    fn oldest(&self, word: SlotWord) -> Glsn {
+        let others = (0..SLOTS)
+            .filter(|slot| *slot != self.slot && self.slot_word(*slot, SlotWord::Pid).load(Ordering::SeqCst) > 0);
+        others.map(|slot| Glsn(self.slot_word(slot, word).load(Ordering::SeqCst))).min().unwrap_or(Glsn::MAX)
+    }
+
+    /// The living members beside this one; slots of those that have ended are cleared.
+    ///
+    /// # Errors
+    /// The system.
+    pub fn others(&self) -> Result<Vec<Member>, LogError> {
+        let mut others = Vec::new();
+        for slot in (0..SLOTS).filter(|slot| *slot != self.slot) {
+            if self.slot_word(slot, SlotWord::Pid).load(Ordering::SeqCst) == 0 {
+                continue;
+            }
+            let lock = self.lock_of(slot)?;
+            if lock.try_lock()? {
+                // Its process has ended.
+                if self.may_write_words() {
+                    self.note_ended(slot);
+                }
+                lock.unlock();
+            } else {
+                others.push(self.member(slot));
+            }
+        }
+        Ok(others)
+    }
+
+    /// Records that the process that had this slot has ended. Law: the caller holds the slot's lock.
+    pub(super) fn note_ended(&self, slot: usize) {
+        self.no_keeper(slot);
+        let has_left = self.slot_word(slot, SlotWord::Pid).swap(0, Ordering::SeqCst) == 0;
+        if !has_left && self.slot_word(slot, SlotWord::BlobPin).load(Ordering::SeqCst) != NO_BLOB {
+            self.words.words()[LEFTOVERS].fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Counts the members that ended while they may have been writing blob files, which they have left behind then.
+    pub fn leftovers(&self) -> u64 {
+        self.word(LEFTOVERS)
+    }
+
+    fn member(&self, slot: usize) -> Member {
+        Member { is_here: slot == self.slot, ..member_in(self.words.words(), slot) }
+    }
+}
+
+/// The members of the store at `path`, the oldest first, for one who is none of them.
+///
+/// # Errors
+/// The system: as when there is no right to write there.
+pub fn members_of(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Member>, LogError> {
+    let (dir, file) = (path.join(LOCKS_DIR), path.join(WORDS_FILE));
+    if disk.entry(&dir)?.is_none() || disk.entry(&file)?.is_none() {
+        return Ok(Vec::new());
+    }
+    let words = disk.shared_words_to_read(&file, WORDS)?;
+    let words = words.words();
+    let mut members = Vec::new();
+    let is_whole = words[MAGIC].load(Ordering::SeqCst) == LAYOUT;
+    for slot in (0..SLOTS).filter(|_| is_whole) {
+        let member = member_in(words, slot);
+        if member.pid == 0 {
+            continue;
+        }
+        let lock = disk.lock_file_to_read(&slot_path(&dir, slot))?;
+        if lock.try_lock()? {
+            // Its process has ended.
+            lock.unlock();
+        } else {
+            members.push(member);
+        }
+    }
+    members.sort_unstable_by_key(|member| member.since_micros);
+    Ok(members)
+}
+
+fn member_in(words: &[AtomicU64], slot: usize) -> Member {
+    let Slot(at) = Slot::of(slot);
+    let word = |word: SlotWord| words[at + word as usize].load(Ordering::SeqCst);
+    Member {
+        pid: word(SlotWord::Pid) as u32,
+        is_keeper: words[KEEPER].load(Ordering::SeqCst) == slot as u64 + 1,
+        floor: Glsn(word(SlotWord::Floor)),
+        checkpoint: Glsn(word(SlotWord::Checkpoint)),
+        since_micros: word(SlotWord::Since),
+        is_reader: word(SlotWord::Reads) > 0,
+        is_here: false,
+        removes_below: Some(Glsn(word(SlotWord::Removing))).filter(|below| *below > Glsn::NONE),
+        applied: Glsn(word(SlotWord::Applied)),
+        budget_bytes: word(SlotWord::Budget),
+    }
+}
