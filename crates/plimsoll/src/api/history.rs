@@ -10,7 +10,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::api::snapshot::time_of;
 use crate::engine::Engine;
 use crate::index::seat::Seat;
-use crate::index::walk::Versions;
+use crate::index::walk::versions::Versions;
 use crate::read::moments::OpenMoment;
 use crate::read::point::{KeyBuffer, find};
 use crate::read::reader::check_retained;

@@ -1,9 +1,13 @@
 //! Tests the index against a model: a map of all versions ever written.
 
 mod crashes;
+mod files;
 mod jobs;
+mod kept;
 mod model;
 mod refusals;
+mod threads;
+mod warmth;
 
 use crate::rowcache::RowCache;
 use std::collections::BTreeMap;

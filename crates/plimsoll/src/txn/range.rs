@@ -17,7 +17,7 @@ use crate::index::gap_list::behind;
 use crate::index::resting_key::RestingKey;
 use crate::index::seat::Seat;
 use crate::index::view::{Direction, View};
-use crate::index::walk::Visible;
+use crate::index::walk::visible::Visible;
 use crate::read::moments::OpenMoment;
 use crate::read::point::find;
 use crate::read::reader::Reader;

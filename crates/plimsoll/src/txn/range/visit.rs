@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 
 use super::Range;
 use crate::index::seat::Walk;
-use crate::index::walk::Visible;
+use crate::index::walk::visible::Visible;
 use crate::types::error::{Error, Result};
 
 /// Charged for the cursors of a visit before it sits down; what they take beyond that is charged when they are there.

@@ -1,0 +1,133 @@
+//! Writers beside the threads that flush and merge: their pace, the smallest budget.
+
+use std::time::Duration;
+
+use plimsoll_memory::budget::MIN_BUDGET_BYTES;
+
+use super::jobs::{FLUSHED, key, world};
+use super::*;
+
+#[test]
+fn writers_of_whole_runs_are_paced_like_all_others() {
+    let mut world = world(FLUSHED);
+    world.background = true;
+    world.open().unwrap();
+    let index = Arc::clone(world.index());
+    // No merge runs in between.
+    let compactor = index.compaction.pause();
+    for _ in 0..20 {
+        let run = (0..200).map(|number| (key(FOREVER, number), Some(vec![1; 9]))).collect();
+        world.commit_spilled(vec![run]).unwrap();
+    }
+    index.flush(world.applied).unwrap();
+    let (stats, view) = (index.stats(), index.view());
+    assert_eq!((stats.depth, stats.stalls.total().times), (20, 0));
+    index.pay(view.runs[0].bytes());
+    let stalls = index.stats().stalls;
+    assert_eq!((stalls.merge_pace.times, stalls.total().times), (1, 1), "{stalls:?}");
+    drop(compactor);
+}
+
+#[test]
+fn writers_of_whole_runs_stop_where_runs_are_too_many_to_walk_over() {
+    let mut world = world(FLUSHED);
+    world.background = true;
+    world.open().unwrap();
+    let index = Arc::clone(world.index());
+    // No merge runs in between.
+    let compactor = index.compaction.pause();
+    for _ in 0..70 {
+        let run = (0..50).map(|number| (key(FOREVER, number), Some(vec![1; 9]))).collect();
+        world.commit_spilled(vec![run]).unwrap();
+    }
+    index.flush(world.applied).unwrap();
+    assert_eq!(index.stats().depth, 70);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| index.hold_back().unwrap());
+        // As long as nothing is merged it waits, however often something else makes progress.
+        for _ in 0..20 {
+            index.core.signals.flush_ended(None);
+            index.core.signals.wait_for_progress(Duration::from_millis(20));
+        }
+        assert!(!writer.is_finished());
+        drop(compactor);
+        writer.join().unwrap();
+    });
+    assert!(index.stats().depth < 64, "{:?}", index.stats());
+    // Closing the index ends all waits.
+    world.index().close();
+}
+
+#[test]
+fn an_index_that_nobody_writes_to_is_settled_by_its_thread() {
+    let mut world = world(FLUSHED);
+    world.background = true;
+    world.open().unwrap();
+    for numbers in [0..3000, 1..1200] {
+        world.flush_keys(FOREVER, numbers, Some(&[7; 60]));
+    }
+    let index = Arc::clone(world.index());
+    let bytes: Vec<_> = index.view().runs.iter().map(|run| run.bytes()).collect();
+    assert!(bytes.len() < 2 || bytes[0] < bytes[1], "nothing is due: {bytes:?}");
+    let mut waits = 0;
+    while index.stats().runs.len() > 1 {
+        waits += 1;
+        assert!(waits < 600, "{:?}", index.stats());
+        index.core.signals.wait_for_progress(Duration::from_millis(100));
+    }
+    assert_eq!(world.problems(), [""; 0]);
+}
+
+#[test]
+fn threads_keep_up_with_writers_and_answers_stay_the_same() {
+    let sizes = Sizes { memtable_bytes: 60 << 10, table_bytes: 200 << 10, keys: 2000 };
+    let mut world = world(sizes);
+    world.background = true;
+    world.open().unwrap();
+    for round in 0..1500 {
+        let writes = world.random_writes(12, false);
+        world.commit(writes).unwrap();
+        if round % 50 == 0 {
+            let writes = (0..2).map(|_| world.random_writes(40, true)).collect();
+            world.commit_spilled(writes).unwrap();
+        }
+        world.check_get();
+        world.check_changed();
+        if round % 100 == 0 {
+            world.check_visible();
+        }
+    }
+    world.index().flush(world.applied).unwrap();
+    assert_eq!(world.index().checkpoint().glsn, world.applied);
+    world.check_all();
+    let stats = world.index().stats();
+    assert!(stats.flushes > 10 && stats.compactions > 2, "{stats:?}");
+    assert_eq!(stats.last_error, None);
+    world.index().close();
+    assert_eq!(world.problems(), [""; 0]);
+    // Without threads: a merge that is on its way has files that no manifest names yet.
+    world.background = false;
+    world.open().unwrap();
+    assert_eq!(world.run_files(), world.named_files());
+    world.check_all();
+}
+
+#[test]
+fn the_smallest_budget_has_room_for_memtables_flush_and_a_merge_of_eight() {
+    assert_eq!(MIN_BUDGET_BYTES, 16 << 20);
+    let mut world = world(Sizes { memtable_bytes: 2 << 20, table_bytes: 1 << 20, keys: 100 });
+    // The pool's floor, and what write sets, read sets and the log may hold.
+    let _pool = Pool::new(&world.budget, 1 << 20).unwrap();
+    let _others = world.budget.lease(plimsoll_memory::budget::Kind::WriteSet, 5 << 20).unwrap();
+    for _ in 0..40 {
+        // Each key twice in a memtable: history is written too.
+        for _ in 0..2 {
+            let writes = (0..3000).map(|number| (key(FOREVER, number * 7), Some(vec![1; 40])));
+            world.commit(writes.collect()).unwrap();
+        }
+    }
+    world.index().flush(world.applied).unwrap();
+    world.index().compact_all().unwrap();
+    let stats = world.index().stats();
+    assert_eq!((stats.runs.len(), stats.history_runs.len(), stats.versions), (1, 1, 80 * 3000), "{stats:?}");
+}

@@ -1,0 +1,76 @@
+//! The range of a walk, and how far it has come in it.
+
+use std::ops::Bound;
+
+use crate::index::merge::Direction;
+use crate::index::view::{KeyRange, OwnRange};
+use crate::types::version::{KeptKey, bound_heap_bytes};
+
+/// The bounds of the range that is not walked over yet.
+#[derive(Debug)]
+pub(super) struct Bounds {
+    lower: Bound<KeptKey>,
+    upper: Bound<KeptKey>,
+    /// The walk has passed the bound at which it began.
+    is_past: bool,
+}
+
+impl Bounds {
+    pub(super) fn new((lower, upper): OwnRange) -> Self {
+        Self { lower, upper, is_past: false }
+    }
+
+    pub(super) fn lower(&self) -> Bound<&[u8]> {
+        self.lower.as_ref().map(|key| &key[..])
+    }
+
+    pub(super) fn upper(&self) -> Bound<&[u8]> {
+        self.upper.as_ref().map(|key| &key[..])
+    }
+
+    /// The walk has a key to continue from: only the keyspace of the bound at which it began is kept, for [`crate::index::view::View::check_readable`].
+    pub(super) fn pass(&mut self, direction: Direction) {
+        if !std::mem::replace(&mut self.is_past, true) {
+            match (direction, &mut self.lower) {
+                (Direction::Backward, _) => self.upper = Bound::Unbounded,
+                (_, Bound::Included(key) | Bound::Excluded(key)) => {
+                    key.truncate(KEYSPACE_BYTES);
+                    key.shrink_to_fit();
+                }
+                (_, Bound::Unbounded) => {}
+            }
+        }
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        bound_heap_bytes(&self.lower) + bound_heap_bytes(&self.upper)
+    }
+}
+
+/// An index key begins with its keyspace.
+const KEYSPACE_BYTES: usize = 4;
+
+/// The progress of a walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Before,
+    /// At its key, which was not answered yet.
+    At,
+    /// It has answered its key, or passed it.
+    Past,
+    Behind,
+}
+
+/// The rest of a walk's range.
+pub(super) fn rest_of<'a>(bounds: &'a Bounds, place: Place, direction: Direction, key: &'a [u8]) -> KeyRange<'a> {
+    let (lower, upper) = (bounds.lower(), bounds.upper());
+    let end = match place {
+        Place::Before | Place::Behind => return (lower, upper),
+        Place::At => Bound::Included(key),
+        Place::Past => Bound::Excluded(key),
+    };
+    match direction {
+        Direction::Forward => (end, upper),
+        Direction::Backward => (lower, end),
+    }
+}

@@ -1,0 +1,62 @@
+//! What a walk has passed, in which no key is alive: the gaps that it publishes, and jumps over.
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::index::gap_list::behind;
+use crate::index::gaps::{Gaps, LOOK_AFTER, PUBLISH_EACH, PUBLISH_FROM};
+use crate::index::merge::Direction;
+
+/// What a walk has passed since its last answer, in which no key is alive.
+#[derive(Debug, Default)]
+pub(super) struct Passed {
+    /// Deleted keys that were stepped over.
+    pub(super) dead: u64,
+    /// Where it begins (forward) or ends (backward, exclusive). Meaningful if `dead` or `from_gap` is set.
+    pub(super) edge: Vec<u8>,
+    /// It begins at the end of a gap.
+    from_gap: bool,
+}
+
+impl Passed {
+    pub(super) fn clear(&mut self) {
+        (self.dead, self.from_gap) = (0, false);
+    }
+
+    /// A deleted key was stepped over. If it is time to ask for a gap, or the walk knows one, returns where the walk can go on.
+    pub(super) fn step_over(&mut self, key: &[u8], gaps: &Gaps, direction: Direction, at: Glsn) -> Option<Vec<u8>> {
+        let is_first = self.dead == 0 && !self.from_gap;
+        self.dead += 1;
+        match direction {
+            Direction::Forward if is_first => {
+                self.edge.clear();
+                self.edge.extend_from_slice(key);
+            }
+            Direction::Backward if is_first => {
+                self.edge.clear();
+                self.edge.extend_from_slice(key);
+                self.edge.push(0);
+            }
+            _ => {}
+        }
+        if self.dead != LOOK_AFTER && !self.dead.is_multiple_of(PUBLISH_EACH) {
+            return None;
+        }
+        let (upto, from) = (behind(key), key);
+        if self.dead >= PUBLISH_FROM {
+            let edge = std::mem::take(&mut self.edge);
+            match direction {
+                Direction::Forward => gaps.publish(&edge, &upto, at, PUBLISH_EACH),
+                Direction::Backward => gaps.publish(from, &edge, at, PUBLISH_EACH),
+            }
+            self.edge = edge;
+        }
+        let to = match direction {
+            Direction::Forward => gaps.past(from, at)?,
+            Direction::Backward => gaps.before(&upto, at)?,
+        };
+        self.edge.clear();
+        self.edge.extend_from_slice(&to);
+        (self.dead, self.from_gap) = (0, true);
+        Some(to)
+    }
+}

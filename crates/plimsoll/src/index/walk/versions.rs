@@ -1,0 +1,190 @@
+//! A walk over all versions.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::index::merge::{Cursor, Direction, Merge};
+use crate::index::run::table::Table;
+use crate::index::seat::Walk;
+use crate::index::source::{Run, Source};
+use crate::index::view::{KeyRange, OwnRange, View, beyond, seek_lower, tables_in};
+use crate::index::walk::bounds::{Bounds, Place};
+use crate::index::walk::seated::{SITS, STEPS_MAX, Sat, merge_of};
+use crate::types::error::Result;
+use crate::types::version::Version;
+
+/// A walk over all versions. The caller keeps the key of the version that was returned or passed last, and passes it to each step.
+#[derive(Debug)]
+pub(crate) struct Versions {
+    sat: Option<Sat>,
+    bounds: Bounds,
+    after: Glsn,
+    upto: Glsn,
+    /// A moment that must be readable in each view that the walk sits in.
+    readable_at: Option<Glsn>,
+    place: Place,
+    /// The version that was returned or passed last.
+    glsn: Glsn,
+    /// The number of versions of its key that were returned.
+    lent: u64,
+    /// Bytes of table descriptions that only this walk holds.
+    tables_bytes: usize,
+}
+
+impl Walk for Versions {
+    fn get_up(&mut self) -> Option<Arc<View>> {
+        self.sat.take().map(|sat| sat.view)
+    }
+
+    fn sit_down(&mut self, view: &Arc<View>, key: &[u8]) -> Result<()> {
+        if self.sat.is_none() {
+            if let (Some(at), Bound::Included(key) | Bound::Excluded(key)) = (self.readable_at, self.bounds.lower()) {
+                view.check_readable(key, at)?;
+            }
+            let lower = if self.place == Place::Past { Bound::Included(key) } else { self.bounds.lower() };
+            let range = (lower, self.bounds.upper());
+            let sources = view.sources().chain(view.history.iter().map(Source::Run));
+            let mut tables = 0;
+            let cursors = sources
+                .filter_map(|source| version_cursor(source, range, self.after, self.upto, &mut tables))
+                .collect();
+            self.tables_bytes = tables * size_of::<Table>();
+            self.sat = Some(Sat::new(view, Merge::new(cursors, Direction::Forward)));
+        }
+        Ok(())
+    }
+
+    fn is_seated(&self) -> bool {
+        self.sat.is_some()
+    }
+
+    fn seated_bytes(&self) -> usize {
+        self.sat.as_ref().map_or(0, |sat| sat.heap_bytes() + self.tables_bytes)
+    }
+
+    fn kept_bytes(&self) -> usize {
+        size_of::<Self>() + self.bounds.heap_bytes()
+    }
+}
+
+impl Versions {
+    /// A walk that is not seated yet.
+    pub(crate) fn new(range: OwnRange, after: Glsn, upto: Glsn) -> Self {
+        Self {
+            sat: None,
+            bounds: Bounds::new(range),
+            after,
+            upto,
+            readable_at: None,
+            place: Place::Before,
+            glsn: Glsn::NONE,
+            lent: 0,
+            tables_bytes: 0,
+        }
+    }
+
+    /// Rejects views in which the keyspace cannot be read as of `at` any more.
+    pub(crate) fn readable_at(self, at: Glsn) -> Self {
+        Self { readable_at: Some(at), ..self }
+    }
+
+    /// Whether the last returned version is the first one of its key.
+    pub(crate) fn is_first_of_key(&self) -> bool {
+        self.lent == 1
+    }
+
+    /// The next version, borrowed until the next call. `key` receives its key; it must hold the key left there by the last call. The walk
+    /// must be seated.
+    pub(crate) fn next(&mut self, key: &mut Vec<u8>) -> Result<Option<Version<'_>>> {
+        if self.place == Place::Behind {
+            return Ok(None);
+        }
+        match self.find(key) {
+            Ok(true) => {
+                self.bounds.pass(Direction::Forward);
+                self.lent += 1;
+                Ok(merge_of(&mut self.sat).top())
+            }
+            Ok(false) => {
+                self.place = Place::Behind;
+                Ok(None)
+            }
+            Err(error) => {
+                if let Some(sat) = &mut self.sat {
+                    sat.is_placed = false;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn find(&mut self, key: &mut Vec<u8>) -> Result<bool> {
+        let sat = self.sat.as_mut().expect(SITS);
+        match (sat.is_placed, self.place) {
+            (true, _) => sat.merge.advance()?,
+            // Versions of one key come in descending order, and none has GLSN 0.
+            (false, Place::Past) => sat.merge.seek(key, Glsn(self.glsn.0 - 1))?,
+            (false, _) => seek_lower(&mut sat.merge, self.bounds.lower())?,
+        }
+        sat.is_placed = true;
+        let mut passed = 0;
+        loop {
+            let Some(version) = sat.merge.top() else { return Ok(false) };
+            if beyond(version.key, self.bounds.upper()) {
+                return Ok(false);
+            }
+            let same_key = self.place == Place::Past && version.key == *key;
+            let copy = same_key && version.glsn == self.glsn;
+            let (key_is_new, glsn) = (!same_key, version.glsn);
+            if key_is_new {
+                key.clear();
+                key.extend_from_slice(version.key);
+                self.lent = 0;
+                passed = 0;
+            }
+            let outside = glsn > self.upto || glsn <= self.after;
+            self.glsn = glsn;
+            self.place = Place::Past;
+            if !outside && !copy {
+                return Ok(true);
+            }
+            passed += 1;
+            if passed < STEPS_MAX || copy {
+                sat.merge.advance()?;
+            } else {
+                let target = if glsn > self.upto { self.upto } else { Glsn::NONE };
+                sat.merge.skip_to(key, target)?;
+            }
+        }
+    }
+}
+
+/// A cursor over the tables of a source that may hold wanted versions; adds the bytes that it holds apart from the source to `own`.
+fn version_cursor(source: Source<'_>, range: KeyRange<'_>, after: Glsn, upto: Glsn, own: &mut usize) -> Option<Cursor> {
+    if source.min_glsn() > upto || source.max_glsn() <= after {
+        return None;
+    }
+    match source {
+        Source::Memtable(memtable) => Some(Cursor::memtable(memtable)),
+        Source::Run(run) => {
+            let wanted = wanted_tables(run, range, after, upto)?;
+            *own += if Arc::ptr_eq(&wanted, run.tables()) { 0 } else { wanted.len() };
+            Some(Cursor::run(wanted))
+        }
+    }
+}
+
+/// All tables of the run if most of them may hold wanted versions, otherwise only those that may.
+fn wanted_tables(run: &Run, range: KeyRange<'_>, after: Glsn, upto: Glsn) -> Option<Arc<[Table]>> {
+    let wanted = |table: &&Table| table.info.max_glsn > after && table.info.min_glsn <= upto;
+    let inside = tables_in(run, range);
+    let count = inside.iter().filter(wanted).count();
+    match count {
+        0 => None,
+        // A few hundred descriptions cost little; more are shared with the run instead of copied.
+        1..=256 => Some(inside.iter().filter(wanted).cloned().collect()),
+        _ => Some(Arc::clone(run.tables())),
+    }
+}

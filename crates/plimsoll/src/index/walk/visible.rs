@@ -1,0 +1,347 @@
+//! A walk over the keys of one moment.
+
+use std::ops::Bound;
+use std::sync::{Arc, Weak};
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::OutOfBudget;
+
+use crate::borders::{Border, hit};
+use crate::index::gap_list::behind;
+use crate::index::gaps::{PUBLISH_EACH, PUBLISH_FROM};
+use crate::index::kept_cursors::KeptCursors;
+use crate::index::merge::{Cursor, Direction, Merge};
+use crate::index::seat::Walk;
+use crate::index::source::{Run, Source};
+use crate::index::view::{KeyRange, OwnRange, View, beyond, in_front, seek_lower, seek_upper, tables_in};
+use crate::index::walk::bounds::{Bounds, Place, rest_of};
+use crate::index::walk::passed::Passed;
+use crate::index::walk::seated::{SITS, STEPS_MAX, Sat, merge_of};
+use crate::types::error::Result;
+use crate::types::version::{Stored, Version};
+
+/// A walk over keys as of one moment. The caller keeps the key that was answered last, or is being looked at, and passes it to each step.
+#[derive(Debug)]
+pub(crate) struct Visible {
+    sat: Option<Sat>,
+    /// What it sits down with, and keeps when it gets up.
+    kept: Option<Box<KeptCursors>>,
+    bounds: Bounds,
+    at: Glsn,
+    direction: Direction,
+    place: Place,
+    /// For a backward walk: the passed version that may be the answer.
+    held: Held,
+    passed: Passed,
+}
+
+/// A copy of a version: a backward walk has left it by the time it is known to be the newest.
+#[derive(Debug, Default)]
+struct Held {
+    glsn: Glsn,
+    encoded: Vec<u8>,
+}
+
+impl Held {
+    fn set(&mut self, version: Version<'_>) {
+        self.glsn = version.glsn;
+        self.encoded.clear();
+        version.stored.encode(&mut self.encoded);
+    }
+
+    fn stored(&self) -> Stored<'_> {
+        Stored::decode(&self.encoded).expect("it was encoded here")
+    }
+}
+
+impl Walk for Visible {
+    fn get_up(&mut self) -> Option<Arc<View>> {
+        let Sat { merge, view, .. } = self.sat.take()?;
+        if let Some(kept) = &mut self.kept {
+            kept.take_back(merge);
+        }
+        Some(view)
+    }
+
+    fn sit_down(&mut self, view: &Arc<View>, key: &[u8]) -> Result<()> {
+        if self.sat.is_none() {
+            if let Bound::Included(key) | Bound::Excluded(key) = self.bounds.lower() {
+                view.check_readable(key, self.at)?;
+            }
+            if matches!(self.place, Place::At | Place::Past) {
+                hit(Border::WalkResumed);
+            }
+            let mut merge = self.kept.as_mut().map_or_else(Merge::default, |kept| kept.lend());
+            merge.begin(self.direction);
+            add_visible(&mut merge, view, rest_of(&self.bounds, self.place, self.direction, key), self.at);
+            self.sat = Some(Sat::new(view, merge));
+            hit(Border::WalkSat);
+        }
+        Ok(())
+    }
+
+    fn is_seated(&self) -> bool {
+        self.sat.is_some()
+    }
+
+    fn seated_bytes(&self) -> usize {
+        self.sat.as_ref().map_or(0, Sat::heap_bytes)
+    }
+
+    fn kept_bytes(&self) -> usize {
+        let kept = self.kept.as_ref().map_or(0, |kept| kept.heap_bytes());
+        size_of::<Self>() + self.bounds.heap_bytes() + self.held.encoded.capacity() + self.passed.edge.capacity() + kept
+    }
+}
+
+impl Visible {
+    /// A walk that is not seated yet.
+    pub(crate) fn new(range: OwnRange, at: Glsn, direction: Direction) -> Self {
+        let (held, passed) = (Held::default(), Passed::default());
+        Self { sat: None, kept: None, bounds: Bounds::new(range), at, direction, place: Place::Before, held, passed }
+    }
+
+    /// The same walk with cursors that it keeps whenever it gets up, until [`Visible::take_kept`].
+    pub(crate) fn with(self, kept: Box<KeptCursors>) -> Self {
+        Self { kept: Some(kept), ..self }
+    }
+
+    /// Makes the charge of the cursors that it keeps cover `bytes`.
+    ///
+    /// # Errors
+    /// [`OutOfBudget`]; the charge stays as it was.
+    pub(crate) fn cover(&mut self, bytes: usize) -> Result<(), OutOfBudget> {
+        self.kept.as_mut().map_or(Ok(()), |kept| kept.cover(bytes))
+    }
+
+    /// Gets up, and returns the cursors that it kept.
+    pub(crate) fn take_kept(&mut self) -> Option<Box<KeptCursors>> {
+        drop(self.get_up());
+        self.kept.take()
+    }
+
+    /// The view that it sits in.
+    pub(crate) fn view(&self) -> Weak<View> {
+        self.sat.as_ref().map_or_else(Weak::new, |sat| Arc::downgrade(&sat.view))
+    }
+
+    /// The next key's version, borrowed until the next call. `key` receives the key itself; it must hold the key left there by the last
+    /// call. The walk must be seated.
+    pub(crate) fn next<'a>(&'a mut self, key: &'a mut Vec<u8>) -> Result<Option<Version<'a>>> {
+        Ok(if self.step(key)? { self.current(key) } else { None })
+    }
+
+    /// Moves to the next key, as [`Visible::next`] does; false at the end. [`Visible::inline_value`] and [`Visible::current`] tell what is there.
+    pub(crate) fn step(&mut self, key: &mut Vec<u8>) -> Result<bool> {
+        if self.place == Place::Behind {
+            return Ok(false);
+        }
+        self.passed.clear();
+        let found = match self.direction {
+            Direction::Forward => self.find_forward(key),
+            Direction::Backward => self.find_backward(key),
+        };
+        if let Ok(any) = found
+            && self.passed.dead >= PUBLISH_FROM
+        {
+            self.publish_gap(any.then_some(key));
+        }
+        match found {
+            Ok(true) => {
+                self.place = Place::Past;
+                self.bounds.pass(self.direction);
+            }
+            Ok(false) => self.place = Place::Behind,
+            Err(_) => {
+                if let Some(sat) = &mut self.sat {
+                    sat.is_placed = false;
+                }
+            }
+        }
+        found
+    }
+
+    /// The value at the key that [`Visible::step`] moved to, where the version holds it. Cheaper than the version.
+    #[inline]
+    pub(crate) fn inline_value(&self) -> Option<&[u8]> {
+        match self.direction {
+            Direction::Forward => self.sat.as_ref()?.merge.top_inline_value(),
+            Direction::Backward => self.held.stored().inline_value(),
+        }
+    }
+
+    /// The version of the key that [`Visible::step`] moved to.
+    pub(crate) fn current<'a>(&'a self, key: &'a [u8]) -> Option<Version<'a>> {
+        match self.direction {
+            Direction::Forward => self.sat.as_ref()?.merge.top(),
+            Direction::Backward => Some(Version { key, glsn: self.held.glsn, stored: self.held.stored() }),
+        }
+    }
+
+    /// Goes on at `to` (forward), or right before it (backward), which lies ahead: the caller knows that nothing in between is wanted. `key`
+    /// receives `to`.
+    pub(crate) fn skip(&mut self, key: &mut Vec<u8>, to: &[u8]) {
+        if self.place == Place::Behind {
+            return;
+        }
+        key.clear();
+        key.extend_from_slice(to);
+        self.place = match self.direction {
+            Direction::Forward => Place::At,
+            Direction::Backward => Place::Past,
+        };
+        self.bounds.pass(self.direction);
+        if let Some(sat) = &mut self.sat {
+            sat.is_placed = false;
+        }
+    }
+
+    /// Publishes what was passed before `key` was found; `None`: up to the end of the range.
+    fn publish_gap(&self, key: Option<&Vec<u8>>) {
+        let gaps = &self.sat.as_ref().expect(SITS).view.gaps;
+        let (at, Passed { dead, edge, .. }) = (self.at, &self.passed);
+        let dead = dead % PUBLISH_EACH;
+        match (self.direction, key) {
+            (Direction::Forward, Some(key)) => gaps.publish(edge, key, at, dead),
+            (Direction::Backward, Some(key)) => gaps.publish(&behind(key), edge, at, dead),
+            (Direction::Forward, None) => match self.bounds.upper() {
+                Bound::Excluded(end) => gaps.publish(edge, end, at, dead),
+                Bound::Included(last) => gaps.publish(edge, &behind(last), at, dead),
+                Bound::Unbounded => {}
+            },
+            (Direction::Backward, None) => match self.bounds.lower() {
+                Bound::Included(first) => gaps.publish(first, edge, at, dead),
+                Bound::Excluded(before) => gaps.publish(&behind(before), edge, at, dead),
+                Bound::Unbounded => {}
+            },
+        }
+    }
+
+    /// Moves the merge to where the walk continues, unless it is there; returns whether it was there already.
+    fn was_placed(&mut self, key: &[u8]) -> Result<bool> {
+        if self.sat.as_ref().expect(SITS).is_placed {
+            return Ok(true);
+        }
+        let sat = self.sat.as_mut().expect(SITS);
+        let range = rest_of(&self.bounds, self.place, self.direction, key);
+        match self.direction {
+            Direction::Forward => seek_lower(&mut sat.merge, range.0)?,
+            Direction::Backward => seek_upper(&mut sat.merge, range.1)?,
+        }
+        sat.is_placed = true;
+        Ok(false)
+    }
+
+    /// Moves to the next key's visible version; false at the end.
+    fn find_forward(&mut self, key: &mut Vec<u8>) -> Result<bool> {
+        if self.was_placed(key)? {
+            self.pass_key_forward(key)?;
+        }
+        loop {
+            let Some(version) = merge_of(&mut self.sat).top_head() else { return Ok(false) };
+            if beyond(version.key, self.bounds.upper()) {
+                return Ok(false);
+            }
+            let (glsn, is_deleted) = (version.glsn, version.is_deleted);
+            key.clear();
+            key.extend_from_slice(version.key);
+            self.place = Place::At;
+            if glsn > self.at {
+                // Either to the wanted version of the key, or to the next key if there is none.
+                self.pass_younger(key)?;
+            } else if is_deleted {
+                let gaps = &self.sat.as_ref().expect(SITS).view.gaps;
+                match self.passed.step_over(key, gaps, self.direction, self.at) {
+                    Some(to) => merge_of(&mut self.sat).skip_to(&to, Glsn::MAX)?,
+                    None => self.pass_key_forward(key)?,
+                }
+            } else {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Passes the remaining versions of `key`.
+    fn pass_key_forward(&mut self, key: &[u8]) -> Result<()> {
+        let merge = merge_of(&mut self.sat);
+        for _ in 0..STEPS_MAX {
+            if merge.pass_version(key)? {
+                return Ok(());
+            }
+        }
+        merge.skip_to(key, Glsn::NONE)
+    }
+
+    /// Passes the versions of `key` that are too young.
+    fn pass_younger(&mut self, key: &[u8]) -> Result<()> {
+        let merge = merge_of(&mut self.sat);
+        for _ in 0..STEPS_MAX {
+            merge.advance()?;
+            if merge.top_head().is_none_or(|version| version.glsn <= self.at || version.key != key) {
+                return Ok(());
+            }
+        }
+        merge.skip_to(key, self.at)
+    }
+
+    /// Moves before the next key in a backward walk and holds its visible version; false at the end.
+    fn find_backward(&mut self, key: &mut Vec<u8>) -> Result<bool> {
+        self.was_placed(key)?;
+        loop {
+            let Some(version) = merge_of(&mut self.sat).top() else { return Ok(false) };
+            if in_front(version.key, self.bounds.lower()) {
+                return Ok(false);
+            }
+            key.clear();
+            key.extend_from_slice(version.key);
+            self.place = Place::At;
+            let any = self.hold_newest(key)?;
+            if any && self.held.stored() != Stored::Deleted {
+                return Ok(true);
+            }
+            let gaps = &self.sat.as_ref().expect(SITS).view.gaps;
+            if any && let Some(to) = self.passed.step_over(key, gaps, self.direction, self.at) {
+                merge_of(&mut self.sat).seek_before(&to, Glsn::MAX)?;
+            }
+        }
+    }
+
+    /// Passes all versions of `key`, oldest first, and holds the newest that is not too young; returns whether there is one.
+    fn hold_newest(&mut self, key: &[u8]) -> Result<bool> {
+        let (at, held, merge) = (self.at, &mut self.held, merge_of(&mut self.sat));
+        let mut any = false;
+        for _ in 0..STEPS_MAX {
+            let Some(version) = merge.top().filter(|version| version.key == key) else { return Ok(any) };
+            if version.glsn <= at {
+                held.set(version);
+                any = true;
+            }
+            merge.advance()?;
+        }
+        merge.look_up_and_leave(key, at, |version| {
+            held.set(version);
+            any = true;
+        })?;
+        Ok(any)
+    }
+}
+
+/// Adds cursors over the sources that may hold a version visible at `at`, newer current sources first.
+fn add_visible(merge: &mut Merge, view: &View, range: KeyRange<'_>, at: Glsn) {
+    let mut history_wanted = at < view.limits.deletions_moved;
+    for source in view.sources() {
+        let wanted = match source {
+            Source::Memtable(memtable) => !memtable.is_empty(),
+            Source::Run(run) => !tables_in(run, range).is_empty(),
+        };
+        history_wanted |= wanted && source.max_glsn() > at;
+        if wanted && source.min_glsn() <= at {
+            match source {
+                Source::Memtable(memtable) => merge.add(Cursor::memtable(memtable)),
+                Source::Run(run) => merge.add_run(run.tables()),
+            }
+        }
+    }
+    let wanted = |run: &&Arc<Run>| history_wanted && run.min_glsn() <= at && !tables_in(run, range).is_empty();
+    view.history.iter().filter(wanted).for_each(|run| merge.add_run(run.tables()));
+}
