@@ -10,6 +10,7 @@ pub(crate) mod maintenance;
 pub(crate) mod membership;
 pub(crate) mod memory;
 pub(crate) mod open;
+pub(crate) mod open_beside;
 pub(crate) mod replay;
 pub(crate) mod requests;
 pub(crate) mod retention;

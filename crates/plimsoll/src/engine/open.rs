@@ -36,6 +36,7 @@ use crate::engine::keyspace_commits;
 use crate::engine::maintenance::checkpoints::{self, Checkpoints};
 use crate::engine::maintenance::upkeep::Upkeep;
 use crate::engine::membership::{Joining, Membership};
+use crate::engine::open_beside::open_beside_a_writer;
 use crate::engine::replay::replay;
 use crate::engine::retention::RetentionHorizon;
 use crate::engine::trim::LogSpace;
@@ -78,18 +79,8 @@ pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<Engine>> {
     if !options.read_only && !options.shared {
         return open_by(path, options, &Way::default(), &mut |_, _| {});
     }
-    let mut tries = 0;
-    loop {
-        let before = read_manifest(path, &options);
-        let opened = open_by(path, options.clone(), &Way::default(), &mut |_, _| {});
-        tries += 1;
-        // Beside a process that writes its first run, that run may be younger than the log was when it was opened.
-        let is_first = tries < 3 && matches!((&before, &opened), (Ok(None), Err(Error::Forked { .. })));
-        // Beside a writing process, files of the manifest that was read may be gone: then there is a newer manifest.
-        if opened.is_ok() || (read_manifest(path, &options) == before && !is_first) {
-            return opened;
-        }
-    }
+    let read = || read_manifest(path, &options);
+    open_beside_a_writer(&read, || open_by(path, options.clone(), &Way::default(), &mut |_, _| {}))
 }
 
 fn read_manifest(path: &Path, options: &Options) -> Result<Option<Manifest>> {
