@@ -43,7 +43,7 @@ const ZERO_STEP_MAX: u64 = 1 << 20;
 
 /// Bytes zeroed ahead at a time while records or groups are large: their own bytes replace them before they reach the disk. Zeros further ahead would
 /// be written to the disk by the next sync, and again by the one that has their bytes.
-const ZERO_STEP_BULK: u64 = CHUNK_BYTES as u64;
+const ZERO_STEP_BULK: u64 = BLOCK_BYTES as u64;
 /// A record is large from this size on, and so is what is synced at a time.
 const BULK_GROUP_BYTES: u64 = 256 << 10;
 
@@ -273,6 +273,12 @@ fn write(
     let mut tail = log.tail.write();
     let mut writer: Option<MutexGuard<'_, SegmentWriter>> = None;
     let needed = tail.buffer.chunks_needed(bound);
+    if needed > 0 && tail.buffer.is_half_full() {
+        // The thread that syncs does not keep up. Little by little: otherwise one record in a thousand waits until all of the buffer is written.
+        drop(tail);
+        log.durability.write_oldest(needed)?;
+        tail = log.tail.write();
+    }
     if needed > 0 && !tail.buffer.prepare(needed, &log.env.options.budget) {
         // The buffer is full: wait for the writer, then write here. Readers are not kept from the tail meanwhile.
         drop(tail);

@@ -126,6 +126,13 @@ impl DurabilityState {
         Ok((writer, ready))
     }
 
+    /// Writes up to `chunks` full chunks of the buffer, the oldest ones, unless that would wait for another thread or for a blob file.
+    pub(crate) fn write_oldest(&self, chunks: usize) -> Result<(), LogError> {
+        let Some(Ok(mut writer)) = self.writer.as_ref().map(Mutex::try_lock) else { return Ok(()) };
+        let Some(ready) = Ready::without_sync(&self.tail, &self.unsynced_blobs) else { return Ok(()) };
+        writer.write_oldest(&self.tail, ready, chunks)
+    }
+
     /// A moving average of the bytes per sync.
     pub(crate) fn group_bytes(&self) -> u64 {
         self.group_bytes.load(Ordering::Relaxed)

@@ -12,6 +12,7 @@ use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::{Durability, Log};
 use plimsoll_memory::budget::Kind;
+use plimsoll_memory::chunk::CHUNK_BYTES;
 use plimsoll_memory::pool::Touch;
 
 use crate::common::{DIR, Memory, names, options, payload, submit, submit_with};
@@ -203,4 +204,23 @@ fn a_blob_file_of_an_aborted_commit_is_removed_and_never_synced() {
     log.sync().unwrap();
     assert_eq!(disk.sync_count() - before, 1, "the segment alone");
     assert!(names(&disk, ".blob").is_empty(), "{:?}", disk.list(Path::new(DIR)));
+}
+
+#[test]
+fn a_half_full_buffer_is_written_little_by_little_unless_a_blob_file_is_not_synced() {
+    let most_chunks = |names_a_blob: bool| {
+        let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(1));
+        let log = open(&disk, &memory);
+        if names_a_blob {
+            let blob = blob_of(&log, 1, 600_000);
+            submit_with(&log, 0, b"names it", &[blob]).unwrap();
+        }
+        let held = (0..3000).map(|number| {
+            submit(&log, 0, &payload(number, 1000)).unwrap();
+            memory.budget.usage().of(Kind::LogBuffer) / CHUNK_BYTES as u64
+        });
+        held.max().unwrap()
+    };
+    assert!(most_chunks(false) <= 12);
+    assert!(most_chunks(true) >= 16);
 }

@@ -88,6 +88,13 @@ impl Ready {
         Ok(ready)
     }
 
+    /// What is ready without a sync; `None` if a blob file is not durable yet.
+    pub(crate) fn without_sync(tail: &Tail, blobs: &UnsyncedBlobs) -> Option<Self> {
+        // The end first, as in `make`.
+        let ready = Self::now(tail);
+        blobs.are_none().then_some(ready)
+    }
+
     /// Later records are ready, too, if nothing is unsynced.
     pub(crate) fn or_later(self, tail: &Tail, blobs: &UnsyncedBlobs) -> Self {
         let now = Self::now(tail);

@@ -71,6 +71,25 @@ impl SegmentWriter {
         Ok(end)
     }
 
+    /// Writes up to `chunks` full chunks, the oldest ones, and releases them.
+    pub(crate) fn write_oldest(&mut self, tail: &Tail, ready: Ready, chunks: usize) -> Result<(), LogError> {
+        let target = u64::from(ready.end().offset);
+        let oldest: Vec<_> = {
+            let tail = tail.read();
+            if !ready.is_in(tail.first) {
+                return Ok(());
+            }
+            tail.buffer.full_chunks().take(chunks).map(|(start, chunk)| (start, Arc::clone(chunk))).collect()
+        };
+        self.written = self.again_from.take().unwrap_or(self.written);
+        for (start, chunk) in &oldest {
+            self.write_chunk(*start, chunk, target)?;
+        }
+        drop(oldest);
+        tail.write().buffer.release(self.written);
+        Ok(())
+    }
+
     /// Writes the full chunks and releases them, in the middle of a record: the blob files that it names are durable.
     pub(crate) fn write_full_chunks(&mut self, tail: &mut TailState) -> Result<(), LogError> {
         let full: Vec<_> = tail.buffer.full_chunks().map(|(start, chunk)| (start, Arc::clone(chunk))).collect();

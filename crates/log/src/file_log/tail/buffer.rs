@@ -79,6 +79,11 @@ impl TailBuffer {
         self.spares.len() >= chunks
     }
 
+    /// Whether as many chunks are full as the thread that syncs is woken for.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.full.len() >= CHUNKS_MAX / 2
+    }
+
     /// Starts the next chunk; `false` if there is none.
     pub(crate) fn advance(&mut self) -> bool {
         let Some(mut next) = self.spares.pop() else { return false };
