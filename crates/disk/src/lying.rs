@@ -640,6 +640,17 @@ impl File for LyingFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.writable()?.set_len(self.id, &self.path, len)
     }
+
+    /// As a write of zeros behind the end: of a power cut, each part of it may be left.
+    fn allocate(&self, _: u64, to: u64) -> io::Result<()> {
+        let mut state = self.writable()?;
+        end_of(0, to).map_err(|e| at_path(&self.path, e))?;
+        let len = state.file(self.id, &self.path)?.current().len();
+        match to.checked_sub(len) {
+            Some(more) if more > 0 => state.write(self.id, &self.path, &vec![0; more as usize], len),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Drop for LyingFile {

@@ -229,6 +229,14 @@ impl File for MemFile {
         self.bytes.write().set_len(len);
         Ok(())
     }
+
+    fn allocate(&self, _: u64, to: u64) -> io::Result<()> {
+        self.check_write(0, to)?;
+        let mut bytes = self.bytes.write();
+        let len = bytes.len().max(to);
+        bytes.set_len(len);
+        Ok(())
+    }
 }
 
 #[derive(Debug)]

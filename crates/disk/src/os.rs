@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::fork::Origin;
@@ -357,6 +357,12 @@ impl File for OsFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         check_owner(self.owner, &self.path)?;
         call(&self.path, || rustix::fs::ftruncate(&self.fd, len))
+    }
+
+    fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
+        check_owner(self.owner, &self.path)?;
+        let bytes = end_of(from, to.saturating_sub(from)).map_err(|e| at_path(&self.path, e))? - from;
+        call(&self.path, || fallocate(&self.fd, FallocateFlags::empty(), from, bytes))
     }
 
     fn will_read(&self, offset: u64, bytes: u64) {

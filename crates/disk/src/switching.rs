@@ -177,6 +177,10 @@ impl File for SwitchingFile {
         self.file.set_len(len)
     }
 
+    fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
+        self.file.allocate(from, to)
+    }
+
     fn will_read(&self, offset: u64, bytes: u64) {
         self.file.will_read(offset, bytes);
     }

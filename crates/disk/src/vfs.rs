@@ -105,6 +105,16 @@ pub trait File: Send + Sync + Debug {
     /// Sets the length: cuts the file, or grows it with zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
+    /// Makes room on the disk for the bytes from `from` up to `to`, so that no later write to them fails for want of it, and makes the file at least that
+    /// long. What is there stays; the rest is read as zeros.
+    ///
+    /// # Errors
+    /// `Unsupported` if the file system cannot do it; those of a write.
+    fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
+        let _ = (from, to);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Announces that these bytes will be read soon. An implementation may begin to fetch them, and does not wait.
     /// Changes no answer; does nothing for reads past the page cache.
     fn will_read(&self, offset: u64, bytes: u64) {

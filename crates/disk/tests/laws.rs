@@ -32,6 +32,7 @@ laws! {
     what_was_written_is_read_back,
     a_read_is_short_only_at_the_end,
     a_length_that_was_cut_and_grew_again_reads_zeros,
+    room_that_is_made_changes_no_byte_and_reads_zeros,
     an_offset_beyond_all_files_reads_nothing_and_is_not_written,
     a_direct_handle_reads_what_a_buffered_one_wrote,
     a_handle_opened_to_read_does_not_write,
@@ -126,6 +127,19 @@ fn a_length_that_was_cut_and_grew_again_reads_zeros(disk: &dyn Disk, root: &Path
     file.set_len(4).unwrap();
     file.write_at(b"z", 6).unwrap();
     assert_eq!(bytes_of(&*file), b"ab\0\0\0\0z");
+}
+
+fn room_that_is_made_changes_no_byte_and_reads_zeros(disk: &dyn Disk, root: &Path) {
+    let file = create(disk, &root.join("file"), b"abcdef");
+    // Of a real disk, where the file system can.
+    let is_possible = file.allocate(2, 9).is_ok();
+    file.set_len(9).unwrap();
+    file.write_at(b"z", 7).unwrap();
+    file.allocate(0, 4).unwrap_or_else(|error| assert!(!is_possible, "{error}"));
+    assert_eq!(bytes_of(&*file), b"abcdef\0z\0");
+    assert!(file.allocate(5, u64::MAX).is_err());
+    let read = disk.open(&root.join("file"), Open::Read, Caching::Buffered).unwrap();
+    assert!(read.allocate(0, 100).is_err());
 }
 
 fn an_offset_beyond_all_files_reads_nothing_and_is_not_written(disk: &dyn Disk, root: &Path) {

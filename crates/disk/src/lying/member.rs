@@ -159,6 +159,10 @@ impl File for MemberFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.changes()?.set_len(len)
     }
+
+    fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
+        self.changes()?.allocate(from, to)
+    }
 }
 
 /// A folder's lock; free once the process has ended.

@@ -4,8 +4,8 @@
 //! 1. Records are written in GLSN order without gaps.
 //! 2. All room that a record needs (in the file, in the buffer, for its entry offsets) is made before any of it is
 //!    written: a failure before leaves no trace, and the log stays usable.
-//! 3. The file has bytes for everything that was accepted: zeros were written ahead, so a full disk is noticed here and
-//!    not at the sync.
+//! 3. The file has bytes for everything that was accepted: zeros were written, or room was made, ahead, so a full disk is
+//!    noticed here and not at the sync.
 
 mod record_writer;
 mod shared_segment;
@@ -40,6 +40,8 @@ use crate::log::Durability;
 
 /// The most bytes that are zeroed ahead at a time while commits are small.
 const ZERO_STEP_MAX: u64 = 1 << 20;
+/// The most bytes that room is made for at a time. Where a segment ends early the rest of it stays until the segment is removed.
+const ALLOCATE_STEP_MAX: u64 = 2 << 20;
 
 /// Bytes zeroed ahead at a time while records or groups are large: their own bytes replace them before they reach the disk. Zeros further ahead would
 /// be written to the disk by the next sync, and again by the one that has their bytes.
@@ -228,7 +230,7 @@ fn make_room_here(
         order.look_at_zeros()?;
     }
     if bound > order.zeroed {
-        zero_ahead(log, order, bound)?;
+        make_file_longer(log, order, bound)?;
     }
     Ok(())
 }
@@ -237,14 +239,26 @@ fn make_room_here(
 fn zero_step(log: &OpenLog, order: &Order, record_bytes: u64) -> u64 {
     // The groups are a mean: a log that was just opened has none yet.
     let is_bulk = record_bytes.max(log.durability.group_bytes()) >= BULK_GROUP_BYTES;
-    if is_bulk { ZERO_STEP_BULK } else { order.zero_step }
+    if is_bulk { ZERO_STEP_BULK } else { order.zero_step.min(ZERO_STEP_MAX) }
 }
 
-/// Writes zeros up to `bound` and some bytes more, so that the next syncs need not change the file's size.
-fn zero_ahead(log: &OpenLog, order: &mut Order, bound: u64) -> Result<(), LogError> {
-    let step = zero_step(log, order, bound - u64::from(order.end.offset));
+/// Makes the file long enough for `bound` and some bytes more, so that the next syncs need not change its size.
+fn make_file_longer(log: &OpenLog, order: &mut Order, bound: u64) -> Result<(), LogError> {
     let least = bound.next_multiple_of(BLOCK_BYTES as u64);
-    let wanted = (bound + step).next_multiple_of(ZERO_STEP_BULK).min(u64::from(order.header.segment_bytes)).max(least);
+    let up_to = |step: u64| {
+        let wanted = (bound + step).next_multiple_of(step.min(CHUNK_BYTES as u64));
+        wanted.min(u64::from(order.header.segment_bytes)).max(least)
+    };
+    if log.env.allocates_room() {
+        let wanted = up_to(order.zero_step);
+        // Otherwise zeros are written, and tell why there is no room.
+        if order.file.allocate(order.zeroed, wanted).is_ok() {
+            order.zeroed = wanted;
+            order.zero_step = (order.zero_step * 2).min(ALLOCATE_STEP_MAX);
+            return Ok(());
+        }
+    }
+    let wanted = up_to(zero_step(log, order, bound - u64::from(order.end.offset)));
     let result = match write_zeros(&*order.file, order.zeroed, wanted) {
         Ok(()) => Ok(wanted),
         Err(error) if has_no_room(&error) => write_zeros(&*order.file, order.zeroed, least).map(|()| least),

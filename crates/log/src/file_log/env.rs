@@ -11,6 +11,7 @@ use crate::file_log::files::names::{FileName, TablePlace};
 use crate::file_log::files::open_files::OpenFiles;
 use crate::file_log::options::{FileLogOptions, MIN_SEGMENT_BYTES, Mode};
 use crate::glsn::Glsn;
+use crate::log::Durability;
 use crate::members::Members;
 
 /// The environment of an open log.
@@ -50,6 +51,12 @@ impl Env {
     /// The processes that have it open to write, if it may be several.
     pub(crate) fn members(&self) -> Option<&Members> {
         self.options.shared.as_ref().map(|shared| &*shared.members)
+    }
+
+    /// Whether room is made ahead of records ([`File::allocate`](plimsoll_disk::vfs::File::allocate)), rather than zeros written. Syncs have more to write
+    /// then, which commits with [`Durability::Sync`] would wait for.
+    pub(crate) fn allocates_room(&self) -> bool {
+        self.options.durability == Durability::Buffered && self.members().is_none()
     }
 
     /// Whether another process may trim the log.

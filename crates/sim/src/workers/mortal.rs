@@ -235,6 +235,10 @@ impl File for MortalFile {
         self.call("cut", |file| file.set_len(len))
     }
 
+    fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
+        self.call("allocate", |file| file.allocate(from, to))
+    }
+
     fn will_read(&self, offset: u64, bytes: u64) {
         self.file.will_read(offset, bytes);
     }

@@ -40,6 +40,7 @@ pub(crate) struct Order {
     pub(crate) zeroed: u64,
     /// Another process may have written zeros beyond that: the file's length says how far.
     pub(crate) may_be_zeroed_further: bool,
+    /// How much longer the file is made at a time.
     pub(crate) zero_step: u64,
     /// The most entries of a segment.
     pub(crate) entries_max: u32,
