@@ -101,7 +101,7 @@ impl Members {
     /// the first ([`Members::begin`]).
     ///
     /// # Errors
-    /// `Stalled` if another process does not finish joining or leaving; the disk; too many members.
+    /// `Stalled` if another process does not finish joining or leaving; `Locked` if there are as many members as there can be; the disk.
     pub fn join(
         disk: &Arc<dyn Disk>,
         clock: &Arc<dyn Clock>,
@@ -171,11 +171,10 @@ impl Members {
                 return Ok(self);
             }
         }
-        Err(LogError::Format {
-            message: format!(
-                "{}: {SLOTS} processes have it open, which is the most; close one of them",
-                store.display()
-            ),
+        Err(LogError::Locked {
+            path: store.to_owned(),
+            pid: None,
+            who: format!("in {SLOTS} processes that share it, which is the most; close one of them"),
         })
     }
 

@@ -93,7 +93,7 @@ pub(super) const COMPACT: Request = Request { asked: 1, done: 2, failed: 3 };
 pub(super) const TRIM: Request = Request { asked: 4, done: 5, failed: 6 };
 
 /// The most members.
-pub(super) const SLOTS: usize = 64;
+pub(crate) const SLOTS: usize = 64;
 pub(super) const SLOTS_AT: usize = 64;
 /// A slot has a cache line of its own.
 pub(super) const SLOT_WORDS: usize = 16;

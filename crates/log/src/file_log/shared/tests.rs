@@ -23,7 +23,7 @@ use crate::file_log::options::{FileLogOptions, Shared};
 use crate::glsn::{Glsn, StreamId};
 use crate::log::Log;
 use crate::members::reading::Access;
-use crate::members::words::End;
+use crate::members::words::{End, SLOTS};
 use crate::members::{Members, PATIENCE};
 
 /// A member, as a process has it.
@@ -229,6 +229,26 @@ fn a_failed_sync_stops_all_members() {
     assert!(matches!(one.log.wait_durable(glsn), Err(LogError::Poisoned { .. })));
     assert!(matches!(two.log.submit(&draft, None), Err(LogError::Poisoned { .. })));
     assert_eq!(two.texts(), ["a"], "what is durable can be read");
+}
+
+#[test]
+fn one_more_member_than_there_can_be_finds_the_log_locked() {
+    let (disk, store) = mem_disk();
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let join = || {
+        let members = Members::join(&disk, &clock, &store, Duration::from_millis(200))?;
+        members.joined();
+        Ok(members)
+    };
+    let mut members = (0..SLOTS).map(|_| join().unwrap()).collect::<Vec<_>>();
+    let refused: Result<Members, LogError> = join();
+    assert!(
+        matches!(&refused, Err(LogError::Locked { who, .. }) if who.contains("close one of them")),
+        "{:?}",
+        refused.err()
+    );
+    members.pop();
+    join().unwrap();
 }
 
 #[test]
