@@ -12,12 +12,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Command as ClapCommand, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell as CompletedShell;
 use jiff::Timestamp;
 
 use crate::duration::parse_duration;
 use crate::moment::{At, parse_at, parse_only_time};
+use crate::number::{parse_count, parse_glsn, parse_stream};
 use crate::output::Colour;
 use crate::size::parse_size;
 
@@ -39,14 +40,14 @@ Exit codes:
   3    the store cannot be opened: there is none at this path, or it has another format
   4    bytes on disk are damaged; with --skip-damaged: done, without the damaged data
   5    the memory budget is too small for the request (see --memory)
-  6    the system refused: no space left, no permission, git not installed
+  6    the system refused (no space left, no permission, git not installed), or another process does not answer
   7    conflict with another transaction: run the command again
-  8    the store is locked: another process has it for itself (see --wait)
+  8    the store is locked: another process has it for itself, or 64 processes share it (see --wait)
   130  stopped by Ctrl-C; committed changes are kept
 
 Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, warm, keyspace list, cursor list, shell --read-only) work \
-while another process writes. Those that write share the store with each other, and with programs that open it shared; rebuild, salvage and replay need it \
-for themselves.";
+while another process writes. Those that write share the store with each other, and with programs that open it shared; rebuild and salvage need it \
+for themselves. replay opens no store.";
 
 /// An embedded, versioned, transactional key-value store that keeps to one memory budget.
 #[derive(Debug, Parser)]
@@ -57,6 +58,23 @@ pub(crate) struct Cli {
     pub(crate) globals: Globals,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// Reads the command line of this process. What is wrong with it ends the process.
+pub(crate) fn parse() -> Cli {
+    let mut command = with_negative_numbers(Cli::command());
+    let read =
+        command.try_get_matches_from_mut(std::env::args_os()).and_then(|matches| Cli::from_arg_matches(&matches));
+    read.unwrap_or_else(|error| error.format(&mut command).exit())
+}
+
+/// Takes `-5` as a value wherever one may be: no option is a number, and a key or value may be.
+fn with_negative_numbers(command: ClapCommand) -> ClapCommand {
+    let command = command.mut_args(|arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    });
+    command.mut_subcommands(with_negative_numbers)
 }
 
 /// Options of every command.
@@ -268,7 +286,7 @@ pub(crate) struct Scan {
     #[arg(long, value_name = "KEY")]
     pub(crate) to: Option<OsString>,
     /// Print at most this many
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = parse_count)]
     pub(crate) limit: Option<u64>,
     /// Last key first
     #[arg(long)]
@@ -304,7 +322,7 @@ pub(crate) struct History {
     /// Key
     pub(crate) key: OsString,
     /// Print at most this many
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = parse_count)]
     pub(crate) limit: Option<u64>,
     #[command(flatten)]
     pub(crate) keyspace: InKeyspace,
@@ -351,8 +369,8 @@ stops at the last commit that is older, --until skips every commit that is young
 
 With --cursor, printing starts at the cursor, oldest entry first, and the cursor moves past the entries once they are written to \
 standard output. If the command is killed before that, the cursor stays and the next run prints these entries again: each entry is \
-printed at least once. The log is not trimmed past a cursor (`plimsoll cursor`). Moving a cursor is a commit, so it needs the store's \
-lock: with --follow, entries are printed while another process writes, and the cursor moves when that process closes the store. \
+printed at least once. The log is not trimmed past a cursor (`plimsoll cursor`). Moving a cursor is a commit: with --follow, if a process has the store \
+for itself, entries are printed, and the cursor moves when that process closes it. \
 Commits that only move cursors are not shown.
 
 Examples:
@@ -366,10 +384,10 @@ pub(crate) struct Log {
     /// Store
     pub(crate) store: PathBuf,
     /// First GLSN [default: the oldest; with --follow: that of the next entry]
-    #[arg(long, value_name = "GLSN")]
+    #[arg(long, value_name = "GLSN", value_parser = parse_glsn)]
     pub(crate) from: Option<u64>,
     /// Last GLSN
-    #[arg(long, value_name = "GLSN")]
+    #[arg(long, value_name = "GLSN", value_parser = parse_glsn)]
     pub(crate) to: Option<u64>,
     /// Only entries of this time or later
     #[arg(long, value_name = "TIME", value_parser = parse_only_time)]
@@ -381,10 +399,10 @@ pub(crate) struct Log {
     #[arg(long, value_name = "KEY", conflicts_with = "stream")]
     pub(crate) key: Option<OsString>,
     /// Only this stream; transactions are stream 0
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = parse_stream)]
     pub(crate) stream: Option<u32>,
     /// Print at most this many
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = parse_count)]
     pub(crate) limit: Option<u64>,
     /// Oldest first
     #[arg(long)]
@@ -453,13 +471,11 @@ pub(crate) struct Completions {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        with_negative_numbers(Cli::command()).debug_assert();
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod keyspaces;
 mod load;
 mod memory_use;
 mod moment;
+mod number;
 mod output;
 mod progress;
 mod retention;
@@ -26,14 +27,11 @@ mod wait;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::args::Cli;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Output;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = args::parse();
     let mut output = Output::new(cli.globals.json, cli.globals.colour);
     let outcome = interrupt::outlive_file_size_limit().and_then(|()| commands::run(cli, &mut output));
     end(outcome, &mut output).into()

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::InKeyspace;
 use crate::load::Format;
+use crate::number::{parse_count, parse_positive};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Import {
@@ -87,13 +88,13 @@ pub(crate) struct Load {
     #[arg(long)]
     pub(crate) no_header: bool,
     /// Commit each so many rows by themselves; slower
-    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "ROWS", value_parser = parse_positive)]
     pub(crate) batch: Option<u64>,
     /// All rows in one commit, or none; so it is without --batch
     #[arg(long, conflicts_with = "batch")]
     pub(crate) atomic: bool,
     /// Leave out that many rows at the start
-    #[arg(long, value_name = "ROWS", default_value_t = 0)]
+    #[arg(long, value_name = "ROWS", default_value = "0", value_parser = parse_count)]
     pub(crate) skip: u64,
     #[command(flatten)]
     pub(crate) keyspace: InKeyspace,

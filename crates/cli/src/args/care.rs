@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{InKeyspace, KeysAs};
+use crate::number::parse_entry;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -91,7 +92,7 @@ pub(crate) struct Salvage {
     #[arg(long, conflicts_with_all = ["cut_at", "from_index"])]
     pub(crate) dry_run: bool,
     /// First GLSN to remove
-    #[arg(long, value_name = "GLSN", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "from_index")]
+    #[arg(long, value_name = "GLSN", value_parser = parse_entry, conflicts_with = "from_index")]
     pub(crate) cut_at: Option<u64>,
     /// Keep the newest state that the index holds
     #[arg(long)]

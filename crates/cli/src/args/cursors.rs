@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use crate::number::parse_glsn;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Cursor {
     /// List the cursors and the GLSN that each reads next
@@ -41,7 +43,7 @@ pub(crate) struct CursorCreate {
     /// Name of the cursor
     pub(crate) name: String,
     /// GLSN that it reads next [default: that of the next entry]
-    #[arg(long, value_name = "GLSN")]
+    #[arg(long, value_name = "GLSN", value_parser = parse_glsn)]
     pub(crate) at: Option<u64>,
 }
 
@@ -58,6 +60,7 @@ pub(crate) struct CursorAdvance {
     /// Name of the cursor
     pub(crate) name: String,
     /// GLSN that it reads next
+    #[arg(value_parser = parse_glsn)]
     pub(crate) next: u64,
 }
 

@@ -38,8 +38,8 @@ pub(crate) struct Batch {
 {LANGUAGE}
 
 .help prints this text, .quit ends the shell. Each line is its own transaction and durable when its answer is printed, unless it follows `begin`. \
-A shell that can write locks out other writers while it is open; --read-only works beside them and shows the state that was \
-durable when it was opened. Typed lines are saved in ~/.plimsoll_history (PLIMSOLL_HISTORY names another file; empty: none).
+A shell shares the store with other commands and with programs that share it. --read-only changes nothing; it shows the newest state \
+if processes share the store, and otherwise what was durable when it was opened. Typed lines are saved in ~/.plimsoll_history (PLIMSOLL_HISTORY names another file; empty: none).
 
 Lines can also be piped in: the first one that fails ends the command with its exit code.
 
@@ -53,7 +53,7 @@ pub(crate) struct Shell {
     /// Create the store if it does not exist
     #[arg(long, conflicts_with = "read_only")]
     pub(crate) create: bool,
-    /// Change nothing; works while another process writes
+    /// Change nothing; works beside any process that writes
     #[arg(long)]
     pub(crate) read_only: bool,
     #[command(flatten)]

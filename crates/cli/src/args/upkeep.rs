@@ -115,7 +115,8 @@ pub(crate) struct Trim {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Merges the runs of the index into as few as possible, and drops versions that are no longer retained. An open store does this in the \
-background; this command does it at once. It needs as much free space as the index takes, at most.
+background; this command does it at once. A merge needs at most as much free space as the index takes: one that writes history \
+frees its inputs at its end, any other part by part.
 
 Examples:
   plimsoll compact demo.plimsoll")]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{InKeyspace, KeysAs};
+use crate::number::{parse_count, parse_glsn};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -26,10 +27,10 @@ pub(crate) struct Watch {
     /// Print only changes of keys that begin with this
     pub(crate) prefix: Option<OsString>,
     /// First GLSN whose changes are printed [default: that of the next commit]
-    #[arg(long, value_name = "GLSN")]
+    #[arg(long, value_name = "GLSN", value_parser = parse_glsn)]
     pub(crate) from: Option<u64>,
     /// End after this many changes
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = parse_count)]
     pub(crate) limit: Option<u64>,
     #[command(flatten)]
     pub(crate) keyspace: InKeyspace,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::key_range::KeyRange;
 use crate::moment::{At, parse_at};
+use crate::number::parse_count;
 use crate::script::words::{Word, words};
 
 /// One command.
@@ -111,8 +112,7 @@ impl Line {
 
     fn limit(&mut self) -> Result<Option<u64>, String> {
         let Some(bytes) = self.option("--limit")? else { return Ok(None) };
-        let limit = text(bytes)?;
-        limit.parse().map(Some).map_err(|_| format!("`{limit}` is not a count"))
+        parse_count(&text(bytes)?).map(Some)
     }
 
     fn moment(&mut self) -> Result<Option<At>, String> {

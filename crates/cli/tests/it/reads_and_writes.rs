@@ -192,6 +192,33 @@ fn a_full_disk_behind_stdout_is_a_failure() {
 }
 
 #[test]
+fn negative_numbers_are_keys_and_values_and_no_counts_or_moments() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["put", &store, "neg", "-5"]).ok();
+    run(&["put", &store, "-7", "x"]).ok();
+    assert_eq!(run(&["get", &store, "neg"]).ok().out, b"-5");
+    assert_eq!(run(&["scan", &store, "-7"]).ok().text(), "-7\tx\n");
+    assert_eq!(run(&["scan", &store, "--from", "-6", "--to", "a", "--limit", "1", "--keys"]).ok().text(), "-7\n");
+    run(&["delete", &store, "-7"]).ok();
+    let cases: [(&[&str], &str); 9] = [
+        (&["scan", &store, "--limit", "-1"], "`-1` is not a count; write a whole number, e.g. 10"),
+        (&["scan", &store, "--limit", "x"], "`x` is not a count"),
+        (&["get", &store, "neg", "--at", "-1"], "`-1` is neither a GLSN nor a time"),
+        (&["trim", &store, "--until", "-1"], "`-1` is neither a GLSN nor a time"),
+        (&["log", &store, "--from", "-1"], "`-1` is not a GLSN; write a whole number, e.g. 120"),
+        (&["log", &store, "--stream", "-1"], "`-1` is not the number of a stream"),
+        (&["cursor", "advance", &store, "c", "-1"], "`-1` is not a GLSN"),
+        (&["load", &store, "x.csv", "--batch", "-1"], "`-1` is not a count from 1 on"),
+        (&["stat", &store, "--memory", "-1"], "`-1` is not a size"),
+    ];
+    for (arguments, message) in cases {
+        let ran = run(arguments).fails(2, &[message]);
+        assert!(!ran.err.contains("-- -"), "{}", ran.err);
+    }
+}
+
+#[test]
 fn readers_work_beside_a_writer_and_a_second_writer_is_told_who_holds_the_store() {
     let folder = Folder::new();
     let store = folder.at("store");
