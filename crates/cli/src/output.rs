@@ -233,6 +233,15 @@ impl Output {
         })
     }
 
+    /// Prints what a command has done, and hands it to the reader. If that fails, the failure says `done`: the command must not be run again.
+    pub(crate) fn report(
+        &mut self,
+        done: &str,
+        print: impl FnOnce(&mut Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        print(self).and_then(|()| self.flush()).map_err(|failure| failure.advise(done))
+    }
+
     /// Hands everything to the reader now.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         self.writer.flush().map_err(|error| Failure::of_output(&error))

@@ -32,21 +32,25 @@ pub(crate) fn run(globals: &Globals, args: &Batch, output: &mut Output) -> Outco
     let finished = finish(session, mode, ended, lines_read);
     store::close_after_commits(db);
     let (exit, transactions, glsn) = finished?;
-    match (output.reader(), glsn) {
+    let done = glsn.map_or_else(
+        || "All lines were run; there was nothing to commit.".to_owned(),
+        |glsn| format!("All lines are committed, the last as GLSN {glsn}."),
+    );
+    output.report(&done, |output| match (output.reader(), glsn) {
         (Reader::People, _) => output.line(&format!(
             "{} in {}{}",
             count_of(lines_read, "line", "lines"),
             count_of(transactions, "transaction", "transactions"),
             glsn.map_or_else(String::new, |glsn| format!(", the last as GLSN {glsn}"))
-        ))?,
-        (Reader::Pipe, Some(glsn)) => output.line(&glsn.to_string())?,
-        (Reader::Pipe, None) => {}
+        )),
+        (Reader::Pipe, Some(glsn)) => output.line(&glsn.to_string()),
+        (Reader::Pipe, None) => Ok(()),
         (Reader::Json, glsn) => output.facts(&[
             Fact::count("lines", lines_read),
             Fact::count("transactions", transactions),
             Fact::new("glsn", "", glsn),
-        ])?,
-    }
+        ]),
+    })?;
     Ok(exit)
 }
 
@@ -89,7 +93,7 @@ fn finish(
     match ended {
         Ok(Ended::AtEnd { .. }) if left_open => {
             let glsn = session.settle()?;
-            let message = "the last `begin` has no `commit`: what stands behind it is not committed";
+            let message = "the last `begin` has no `commit`: the commands after it are not committed";
             Err(Failure::usage(format!("line {line}: {message}{}", committed_so_far(glsn))))
         }
         Ok(Ended::AtEnd { missing }) => {

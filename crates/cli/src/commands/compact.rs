@@ -13,12 +13,13 @@ pub(crate) fn run(globals: &Globals, args: &Compact, output: &mut Output) -> Out
     db.compact()?;
     let after = db.stats();
     store::close_after_commits(db);
-    output.facts(&[
+    let facts = [
         Fact::count("runs before", runs(&before)),
         Fact::count("runs after", runs(&after)),
         Fact::bytes("bytes before", before.disk_bytes),
         Fact::bytes("bytes after", after.disk_bytes),
-    ])?;
+    ];
+    output.report("The runs are merged.", |output| output.facts(&facts))?;
     Ok(Exit::Done)
 }
 

@@ -55,22 +55,26 @@ fn print_one(db: &Db, name: &str, next: u64, output: &mut Output) -> Result<(), 
     }
 }
 
+/// Closes the store, and prints where a cursor is now.
+fn report(db: Db, name: &str, next: u64, output: &mut Output) -> Result<(), Failure> {
+    let printed =
+        output.report(&format!("Cursor {name} is at GLSN {next}."), |output| print_one(&db, name, next, output));
+    store::close_after_commits(db);
+    printed
+}
+
 fn create(globals: &Globals, args: &CursorCreate, output: &mut Output) -> Result<(), Failure> {
     let db = open(globals, &args.store)?;
     let at = args.at.unwrap_or(db.newest().0 + 1);
     let next = db.log().cursor(&args.name, Glsn(at))?;
-    print_one(&db, &args.name, next.0, output)?;
-    store::close_after_commits(db);
-    Ok(())
+    report(db, &args.name, next.0, output)
 }
 
 fn advance(globals: &Globals, args: &CursorAdvance, output: &mut Output) -> Result<(), Failure> {
     let db = open(globals, &args.store)?;
     check_is_there(&db, &args.name)?;
     db.log().advance_cursor(&args.name, Glsn(args.next))?;
-    print_one(&db, &args.name, args.next, output)?;
-    store::close_after_commits(db);
-    Ok(())
+    report(db, &args.name, args.next, output)
 }
 
 fn drop_cursor(globals: &Globals, args: &CursorDrop) -> Result<(), Failure> {

@@ -29,11 +29,11 @@ pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outco
     }
     let glsn = transaction.commit()?;
     store::close_after_commits(db);
-    match output.plain_reader() {
-        Reader::People => output.line(&format!("{} deleted as of GLSN {glsn}", count_of(deleted, "key", "keys")))?,
-        Reader::Pipe => output.line(&glsn.to_string())?,
-        Reader::Json => output.facts(&[Fact::count("glsn", glsn.0), Fact::count("deleted", deleted)])?,
-    }
+    output.report(&format!("It is committed as GLSN {glsn}."), |output| match output.plain_reader() {
+        Reader::People => output.line(&format!("{} deleted as of GLSN {glsn}", count_of(deleted, "key", "keys"))),
+        Reader::Pipe => output.line(&glsn.to_string()),
+        Reader::Json => output.facts(&[Fact::count("glsn", glsn.0), Fact::count("deleted", deleted)]),
+    })?;
     for key in &missing {
         eprintln!("plimsoll: there is no key `{key}`");
     }

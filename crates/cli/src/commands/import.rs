@@ -31,13 +31,13 @@ pub(crate) fn run(globals: &Globals, args: &ImportGit, output: &mut Output) -> O
     let ended = close(db, ended);
     report::tell_left_out(&counts);
     match ended {
-        Ok((Ended::Complete, limit_bytes)) => {
-            report::print(&counts, &effort, limit_bytes, &args.store, output)?;
-            Ok(Exit::Done)
-        }
-        Ok((Ended::Interrupted, limit_bytes)) => {
-            report::print(&counts, &effort, limit_bytes, &args.store, output)?;
-            output.flush()?;
+        Ok((ended, limit_bytes)) => {
+            output.report(&format!("All the same, {}.", imported(&counts)), |output| {
+                report::print(&counts, &effort, limit_bytes, &args.store, output)
+            })?;
+            if matches!(ended, Ended::Complete) {
+                return Ok(Exit::Done);
+            }
             eprintln!("plimsoll: interrupted; {}; {CONTINUE}", imported(&counts));
             Ok(Exit::Interrupted)
         }

@@ -1,12 +1,13 @@
 //! `plimsoll keyspace`: lists, makes, changes and drops keyspaces.
 
-use plimsoll::{Durability, Retention};
+use plimsoll::{Durability, Error, InvalidInput, Retention};
 use serde_json::json;
 
 use crate::args::{Globals, Keyspace, KeyspaceCreate, KeyspaceDrop, KeyspaceRetention};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
 use crate::output::{Output, Reader};
+use crate::retention::write_retention;
 use crate::size::count_of;
 use crate::store;
 
@@ -22,9 +23,24 @@ pub(crate) fn run(globals: &Globals, command: &Keyspace, output: &mut Output) ->
 
 fn create(globals: &Globals, args: &KeyspaceCreate, output: &mut Output) -> Result<(), Failure> {
     let db = store::open_to_write(globals, &args.store, true, Durability::Sync)?;
-    db.create_keyspace(&args.name, args.retention)?;
+    db.create_keyspace(&args.name, args.retention).map_err(|error| refused(error, args))?;
     store::close_after_commits(db);
-    keyspaces::print_one(&args.name, args.retention, output)
+    let done = format!("Keyspace {} is in the store.", args.name);
+    output.report(&done, |output| keyspaces::print_one(&args.name, args.retention, output))
+}
+
+/// Why there is no such keyspace now, in the words of the command line.
+fn refused(error: Error, args: &KeyspaceCreate) -> Failure {
+    match error {
+        Error::InvalidInput(InvalidInput::OtherRetention { name, keeps, asked }) => Failure::usage(format!(
+            "keyspace `{name}` exists with the retention {}, not {}; `plimsoll keyspace retention {} {name} {}` changes it",
+            write_retention(keeps),
+            write_retention(asked),
+            args.store.display(),
+            write_retention(asked)
+        )),
+        error => error.into(),
+    }
 }
 
 fn retention(globals: &Globals, args: &KeyspaceRetention, output: &mut Output) -> Result<(), Failure> {
@@ -39,7 +55,8 @@ fn retention(globals: &Globals, args: &KeyspaceRetention, output: &mut Output) -
     let keyspace = keyspaces::known_keyspace(&db, &args.name)?;
     db.set_retention(&keyspace, retention)?;
     store::close_after_commits(db);
-    keyspaces::print_one(&args.name, retention, output)
+    let done = format!("The retention of keyspace {} is now {}.", args.name, write_retention(retention));
+    output.report(&done, |output| keyspaces::print_one(&args.name, retention, output))
 }
 
 fn drop_keyspace(globals: &Globals, args: &KeyspaceDrop, output: &mut Output) -> Result<(), Failure> {
@@ -50,12 +67,13 @@ fn drop_keyspace(globals: &Globals, args: &KeyspaceDrop, output: &mut Output) ->
     }
     let dropped = db.drop_keyspace(&keyspace)?;
     store::close_after_commits(db);
-    match output.reader() {
+    let done = format!("Keyspace {} is dropped as of GLSN {}.", args.name, dropped.glsn);
+    output.report(&done, |output| match output.reader() {
         Reader::People => {
             let keys = count_of(dropped.keys, "key", "keys");
             output.line(&format!("{} dropped with {keys}, as of GLSN {}", args.name, dropped.glsn))
         }
         Reader::Pipe => output.line(&dropped.glsn.to_string()),
         Reader::Json => output.json(&json!({ "glsn": dropped.glsn.0, "keys": dropped.keys })),
-    }
+    })
 }

@@ -39,7 +39,7 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
     });
     drop(progress);
     let counts = loader.finish(&name, ended)?;
-    let limit_bytes = db.stats().memory.limit_bytes;
+    let (limit_bytes, newest) = (db.stats().memory.limit_bytes, db.newest());
     store::close_after_commits(db);
     let mut facts = vec![
         Fact::count("rows", counts.rows),
@@ -47,10 +47,10 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
         Fact::bytes("bytes in", counts.bytes),
     ];
     facts.extend(effort.facts(limit_bytes, ""));
-    output.facts(&facts)?;
+    let loaded = count_of(counts.rows, "row is", "rows are");
+    output.report(&format!("{loaded} committed; the newest GLSN is {newest}."), |output| output.facts(&facts))?;
     if counts.interrupted {
-        output.flush()?;
-        eprintln!("plimsoll: interrupted; {}", counts.how_to_go_on);
+        eprintln!("plimsoll: interrupted. {}", counts.how_to_go_on);
         return Ok(Exit::Interrupted);
     }
     Ok(Exit::Done)

@@ -12,9 +12,8 @@ pub(crate) fn run(globals: &Globals, args: &Rebuild, output: &mut Output) -> Out
         plimsoll::rebuild(&args.store, store::options(globals), &mut |glsn, newest| progress.set_of(glsn, newest))
     })?;
     drop(progress);
-    output.facts(&[
-        Fact::new("newest GLSN", report.glsn.to_string(), report.glsn.0),
-        Fact::count("versions", report.versions),
-    ])?;
+    let facts =
+        [Fact::new("newest GLSN", report.glsn.to_string(), report.glsn.0), Fact::count("versions", report.versions)];
+    output.report("The index is rebuilt.", |output| output.facts(&facts))?;
     Ok(Exit::Done)
 }

@@ -97,7 +97,7 @@ fn run_lines(db: &Db, keyspace: String, output: &mut Output) -> Outcome {
         }
     }
     if session.is_in_transaction() {
-        return Err(Failure::usage("the last `begin` has no `commit`: what stands behind it is not committed"));
+        return Err(Failure::usage("the last `begin` has no `commit`: the commands after it are not committed"));
     }
     Ok(exit)
 }

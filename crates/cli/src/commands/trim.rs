@@ -1,6 +1,6 @@
 //! `plimsoll trim`: frees the old end of the log.
 
-use plimsoll::{Durability, Glsn};
+use plimsoll::{Db, Durability, Glsn};
 
 use crate::args::{Globals, Trim};
 use crate::exit::{Exit, Outcome};
@@ -9,14 +9,36 @@ use crate::{moment, store};
 
 pub(crate) fn run(globals: &Globals, args: &Trim, output: &mut Output) -> Outcome {
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
-    let before = db.stats().disk_bytes;
-    let first = db.log().trim(Glsn(moment::glsn(&db, &args.until, "default")?))?;
-    let after = db.stats().disk_bytes;
+    let until = Glsn(moment::glsn(&db, &args.until, "default")?);
+    let (bytes_before, first_before) = (db.stats().disk_bytes, db.log().bounds().first);
+    let first = db.log().trim(until)?;
+    let bytes_after = db.stats().disk_bytes;
+    let why_nothing = (first == first_before).then(|| why_nothing(&db, first, until));
     store::close_after_commits(db);
-    output.facts(&[
+    let facts = [
         Fact::new("first GLSN", first.to_string(), first.0),
-        Fact::bytes("bytes before", before),
-        Fact::bytes("bytes after", after),
-    ])?;
+        Fact::bytes("bytes before", bytes_before),
+        Fact::bytes("bytes after", bytes_after),
+    ];
+    output.report(&format!("The log begins at GLSN {first}."), |output| output.facts(&facts))?;
+    if let Some(why) = why_nothing {
+        eprintln!("plimsoll: nothing was freed: {why}");
+    }
     Ok(Exit::Done)
+}
+
+/// Why a trim has left the log as it was.
+fn why_nothing(db: &Db, first: Glsn, until: Glsn) -> String {
+    if until <= first {
+        return format!("the log has no entry before GLSN {until}");
+    }
+    let cursors = db.log().cursors().into_iter().filter(|cursor| cursor.next < until);
+    if let Some(cursor) = cursors.min_by_key(|cursor| cursor.next) {
+        return format!("cursor `{}` is at GLSN {}", cursor.name, cursor.next);
+    }
+    let others = db.members().unwrap_or_default().into_iter().filter(|member| member.pid != std::process::id());
+    if let Some(other) = others.filter(|member| member.floor < until).min_by_key(|member| member.floor) {
+        return format!("process {} reads from GLSN {} on", other.pid, other.floor);
+    }
+    format!("only whole segments are, and the oldest one also holds entries from GLSN {until} on")
 }

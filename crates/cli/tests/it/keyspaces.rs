@@ -14,7 +14,11 @@ fn keyspaces_are_made_listed_and_changed() {
     run(&["keyspace", "create", &store, "sessions", "--retention", "7d"]).ok();
     assert_eq!(list(&store), "default\tforever\nsessions\t7d\nusers\tforever\n");
     run(&["keyspace", "create", &store, "sessions", "--retention", "7d"]).ok();
-    run(&["keyspace", "create", &store, "sessions", "--retention", "latest"]).fails(2, &["sessions"]);
+    let again = |retention| run(&["keyspace", "create", &store, "sessions", "--retention", retention]);
+    let remedy = |retention| format!("`plimsoll keyspace retention {store} sessions {retention}` changes it");
+    let exists = "keyspace `sessions` exists with the retention 7d, not ";
+    again("latest").fails(2, &[&format!("{exists}latest"), &remedy("latest")]);
+    again("0s").fails(2, &[&format!("{exists}0s"), &remedy("0s")]);
     assert_eq!(run(&["keyspace", "retention", &store, "sessions"]).ok().text(), "sessions\t7d\n");
     run(&["keyspace", "retention", &store, "sessions", "1000glsns"]).ok();
     run(&["keyspace", "retention", &store, "default", "latest"]).ok();

@@ -156,6 +156,26 @@ fn ctrl_c_keeps_the_rows_that_were_read() {
 }
 
 #[test]
+fn ctrl_c_without_batches_loads_nothing_and_says_so() {
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::io::Write;
+
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let mut command = plimsoll();
+    command.args(["load", &store, "-", "--format", "csv", "--no-header", "--value", "2"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"1,a\n2,b\n").unwrap();
+    while !std::fs::exists(format!("{store}/log")).unwrap() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    Ran::of(child.wait_with_output().unwrap()).fails(130, &["plimsoll: interrupted. Nothing was loaded; "]);
+    drop(stdin);
+}
+
+#[test]
 fn a_load_larger_than_the_budget_keeps_to_it() {
     let folder = Folder::new();
     let value = "v".repeat(900);

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use plimsoll::{Db, Options};
 use serde_json::{Value, json};
 
-use crate::run::{Folder, plimsoll, run, run_with_input};
+use crate::run::{Folder, Ran, plimsoll, run, run_with_input};
 
 #[test]
 fn what_was_put_is_got_back_byte_for_byte() {
@@ -189,6 +189,34 @@ fn a_full_disk_behind_stdout_is_a_failure() {
     let output = plimsoll().args(["scan", &store]).stdout(full).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(6));
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write the output"));
+}
+
+#[test]
+fn what_is_committed_is_said_to_be_if_its_answer_cannot_be_printed() {
+    let folder = Folder::new();
+    let store = store_of_letters(&folder);
+    let batch = folder.file("batch", "put e 5");
+    let rows = folder.file("rows.csv", "key,value\nf,6\n");
+    let cases: [(&[&str], &str); 12] = [
+        (&["put", &store, "dup", "v"], "It is committed as GLSN 6."),
+        (&["delete", &store, "dup"], "It is committed as GLSN 7."),
+        (&["batch", &store, &batch], "All lines are committed, the last as GLSN 8."),
+        (&["load", &store, &rows], "1 row is committed; the newest GLSN is 9."),
+        (&["keyspace", "create", &store, "users"], "Keyspace users is in the store."),
+        (&["keyspace", "retention", &store, "users", "7d"], "The retention of keyspace users is now 7d."),
+        (&["keyspace", "drop", &store, "users"], "Keyspace users is dropped as of GLSN 12."),
+        (&["cursor", "create", &store, "mailer", "--at", "1"], "Cursor mailer is at GLSN 1."),
+        (&["cursor", "advance", &store, "mailer", "2"], "Cursor mailer is at GLSN 2."),
+        (&["compact", &store], "The runs are merged."),
+        (&["trim", &store, "--until", "2"], "The log begins at GLSN 1."),
+        (&["rebuild", &store], "The index is rebuilt."),
+    ];
+    for (arguments, done) in cases {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let ran = Ran::of(plimsoll().args(arguments).stdout(full).stderr(Stdio::piped()).output().unwrap());
+        ran.fails(6, &["cannot write the output", done]);
+    }
+    assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "a\naa\nb\nc\nd\ne\nf\n");
 }
 
 #[test]

@@ -69,6 +69,32 @@ fn runs_are_merged_and_the_log_is_trimmed_on_demand() {
 }
 
 #[test]
+fn a_trim_that_frees_nothing_says_what_holds_the_log() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    run(&["put", &store, "key00", "again"]).ok();
+    let trim = |until: &str| run(&["trim", &store, "--until", until]).ok().err;
+    let same_segment =
+        "plimsoll: nothing was freed: only whole segments are, and the oldest one also holds entries from GLSN 2 on\n";
+    assert_eq!(trim("newest"), same_segment);
+    assert_eq!(trim("1"), "plimsoll: nothing was freed: the log has no entry before GLSN 1\n");
+    let options = plimsoll::Options::new().memory_bytes(32 << 20).shared(true);
+    let other = plimsoll::Db::open(&store, options).unwrap();
+    let held = other.snapshot_at(plimsoll::Moment::Glsn(plimsoll::Glsn(1))).unwrap();
+    let told = format!("plimsoll: nothing was freed: process {} reads from GLSN 1 on\n", std::process::id());
+    let begun = std::time::Instant::now();
+    // The floor of a process is told to the others within a moment.
+    while trim("newest") != told {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{}", trim("newest"));
+    }
+    drop(held);
+    other.close().unwrap();
+    run(&["cursor", "create", &store, "late", "--at", "2"]).ok();
+    run(&["cursor", "create", &store, "mailer", "--at", "1"]).ok();
+    assert_eq!(trim("newest"), "plimsoll: nothing was freed: cursor `mailer` is at GLSN 1\n");
+}
+
+#[test]
 fn a_hundred_small_writes_leave_no_runs_behind() {
     let folder = Folder::new();
     let store = folder.at("store");
