@@ -24,11 +24,11 @@ pub(crate) enum Exit {
     Corrupt = 4,
     /// The memory budget is too small for the request.
     Memory = 5,
-    /// The system refused: no space, no permission, a program that is missing.
+    /// The system refused: no space, no permission, a program that is missing; or another process does not answer.
     System = 6,
     /// Another transaction was faster.
     Conflict = 7,
-    /// Another process has the store open for writing.
+    /// Another process has the store for itself, or as many share it as can.
     Locked = 8,
     /// Stopped by Ctrl-C or SIGTERM; what was committed stays.
     Interrupted = 130,
@@ -174,6 +174,9 @@ impl From<plimsoll_replay::Error> for Failure {
     fn from(error: plimsoll_replay::Error) -> Self {
         use plimsoll_replay::Error as Replay;
         let exit = match &error {
+            Replay::Io { path, source } if source.kind() == io::ErrorKind::NotFound => {
+                return Self::usage(format!("{}: there is no such file", path.display()));
+            }
             Replay::Malformed { .. } => Exit::Usage,
             Replay::Budget { .. } => Exit::Memory,
             _ => Exit::System,

@@ -1,5 +1,6 @@
 //! Opens stores as the commands need them.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use plimsoll::{Db, Durability, Error, InvalidInput, Io, Options};
@@ -9,6 +10,9 @@ use crate::exit::{Failure, Outcome};
 use crate::moment::At;
 use crate::output::Output;
 use crate::wait;
+
+/// What is said where the system forbids to open a store to write.
+const FORBIDDEN: &str = "This user may not write to the store; \"Users, containers, builds\" in docs/processes.md says how several users share one.";
 
 /// The options that the command line asks for.
 pub(crate) fn options(globals: &Globals) -> Options {
@@ -84,8 +88,17 @@ pub(crate) fn open_to_write(
     create: bool,
     durability: Durability,
 ) -> Result<Db, Failure> {
-    let open = || open_shared(path, options(globals).create(create).durability(durability));
-    Ok(tell_warnings(wait::for_lock(globals, open)?))
+    let mut is_forbidden = false;
+    let open = || {
+        open_shared(path, options(globals).create(create).durability(durability)).inspect_err(|error| {
+            is_forbidden = matches!(error, Error::Io { kind: ErrorKind::PermissionDenied, .. });
+        })
+    };
+    match wait::to_share(globals, open) {
+        Ok(db) => Ok(tell_warnings(db)),
+        Err(failure) if is_forbidden => Err(failure.advise(FORBIDDEN)),
+        Err(failure) => Err(failure),
+    }
 }
 
 /// Opens a store to write, beside all others that share it; for this process alone where the file system allows nothing else.

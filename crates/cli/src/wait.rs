@@ -12,14 +12,24 @@ use crate::time::show_duration;
 /// How often the lock is asked for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Does `open`, and again as long as another process has the lock and `--wait` is not over.
-pub(crate) fn for_lock<T>(globals: &Globals, mut open: impl FnMut() -> plimsoll::Result<T>) -> Result<T, Failure> {
+/// Does `open`, which needs the store for itself, and again as long as another process has the lock and `--wait` is not over.
+pub(crate) fn for_lock<T>(globals: &Globals, open: impl FnMut() -> plimsoll::Result<T>) -> Result<T, Failure> {
+    wait(globals, "", open)
+}
+
+/// As [`for_lock`], for an `open` that shares the store.
+pub(crate) fn to_share<T>(globals: &Globals, open: impl FnMut() -> plimsoll::Result<T>) -> Result<T, Failure> {
+    wait(globals, ", or have that process open it shared", open)
+}
+
+/// `remedy` is advised beside closing the store in the process that has it.
+fn wait<T>(globals: &Globals, remedy: &str, mut open: impl FnMut() -> plimsoll::Result<T>) -> Result<T, Failure> {
     let patience = globals.wait.unwrap_or_default();
     let clock = SystemClock::new();
     let begun = clock.monotonic_nanos();
     loop {
         let locked = match open() {
-            Err(error @ Error::Locked { .. }) => error,
+            Err(Error::Locked { path, pid, who }) => Error::Locked { path, pid, who: advise(&who, remedy) },
             done => return Ok(done?),
         };
         let waited = Duration::from_nanos(clock.monotonic_nanos() - begun);
@@ -31,9 +41,14 @@ pub(crate) fn for_lock<T>(globals: &Globals, mut open: impl FnMut() -> plimsoll:
     }
 }
 
+/// The library advises to open the store read-only, which no command that waits can do.
+fn advise(who: &str, remedy: &str) -> String {
+    who.strip_suffix(", or open read-only").map_or_else(|| who.to_owned(), |who| format!("{who}{remedy}"))
+}
+
 fn advice(patience: Duration) -> String {
     match patience.is_zero() {
         true => "With --wait 10s this command waits for it.".to_owned(),
-        false => format!("It was waited for for {} (--wait).", show_duration(patience)),
+        false => format!("Waited {} (--wait).", show_duration(patience)),
     }
 }

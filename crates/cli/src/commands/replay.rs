@@ -51,7 +51,7 @@ fn check_folder_of_curve(args: &Replay) -> Result<(), Failure> {
     let folder = args.curve.as_deref().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
     match folder {
         Some(folder) if !folder.is_dir() => {
-            Err(Failure::system(format!("{}: there is no such folder", folder.display())))
+            Err(Failure::usage(format!("{}: there is no such folder", folder.display())))
         }
         _ => Ok(()),
     }

@@ -27,6 +27,10 @@ fn cut(globals: &Globals, args: &Salvage, cut_at: u64, output: &mut Output) -> O
     let report = wait::for_lock(globals, || plimsoll::salvage(&args.store, store::options(globals), Glsn(cut_at)))?;
     match output.reader() {
         Reader::Json => output.json(&json!({ "newest_glsn": report.glsn.0, "moved": report.moved }))?,
+        // A pipe gets the paths alone.
+        Reader::Pipe if report.moved.is_empty() => {
+            eprintln!("plimsoll: there was nothing to cut; the newest GLSN is {}", report.glsn);
+        }
         Reader::Pipe => report.moved.iter().try_for_each(|path| output.line(path))?,
         Reader::People => {
             let done = if report.moved.is_empty() { "there was nothing to cut" } else { "cut" };

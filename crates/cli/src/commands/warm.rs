@@ -1,5 +1,6 @@
 //! `plimsoll warm`: the image of what was hot, shown or deleted.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use plimsoll::{Db, WarmImage};
@@ -9,12 +10,12 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Fact, Output};
 use crate::store;
 
+const IS_A_FILE: &str = "this is a file; a store is a folder, give another path";
+const NO_STORE: &str = "there is no store here; check the path";
+
 pub(crate) fn run(globals: &Globals, args: &Warm, output: &mut Output) -> Outcome {
     let options = store::options(globals);
-    if !args.store.join("log").is_dir() {
-        let message = format!("{}: there is no store here; check the path", args.store.display());
-        return Err(Failure::new(Exit::Store, message));
-    }
+    check_is_store(&args.store)?;
     if args.delete {
         let bytes = plimsoll::delete_warm_image(&args.store, &options)?;
         output.facts(&[Fact::bytes("bytes deleted", bytes)])?;
@@ -22,6 +23,19 @@ pub(crate) fn run(globals: &Globals, args: &Warm, output: &mut Output) -> Outcom
         output.facts(&facts(&plimsoll::warm_image(&args.store, &options)?))?;
     }
     Ok(Exit::Done)
+}
+
+/// Rejects a path without a store; an image is read without opening one.
+fn check_is_store(path: &Path) -> Result<(), Failure> {
+    let refused = |exit, what: &str| Err(Failure::new(exit, format!("{}: {what}", path.display())));
+    match std::fs::metadata(path).and_then(|found| Ok(found.is_dir() && std::fs::metadata(path.join("log"))?.is_dir()))
+    {
+        Ok(true) => Ok(()),
+        Ok(false) if path.is_file() => refused(Exit::Store, IS_A_FILE),
+        Ok(false) => refused(Exit::Store, NO_STORE),
+        Err(error) if error.kind() == ErrorKind::NotFound => refused(Exit::Store, NO_STORE),
+        Err(error) => refused(Exit::System, &error.to_string()),
+    }
 }
 
 /// What the image beside a store says of itself, and why the store ignores it if it does. No trouble with it is one of the store's.

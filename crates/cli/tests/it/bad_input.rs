@@ -24,15 +24,41 @@ fn what_is_no_store_is_named_and_left_alone() {
             vec!["delete", path, "k"],
             vec!["rebuild", path],
             vec!["salvage", path, "--cut-at", "1"],
+            vec!["salvage", path, "--drop-damaged"],
+            vec!["salvage", path, "--from-index"],
+            vec!["warm", path],
+            vec!["warm", path, "--delete"],
             vec!["backup", path, "x"],
         ] {
-            run(&command).fails(3, &["plimsoll: ", path]);
+            let what = if path == &file { "this is a file; a store is a folder" } else { "" };
+            run(&command).fails(3, &["plimsoll: ", path, what]);
         }
     }
     run(&["put", &file, "k", "v"]).fails(3, &[&file]);
     run(&["put", &folder.at("other"), "k", "v"]).fails(3, &["other"]);
     assert_eq!(fs::read(&file).unwrap(), b"precious");
     assert_eq!(fs::read_dir(folder.at("other")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_path_that_cannot_be_looked_at_is_not_said_to_hold_no_store() {
+    let folder = Folder::new();
+    let circle = folder.at("circle");
+    std::os::unix::fs::symlink(&circle, &circle).unwrap();
+    for command in [["get", &circle, "k"].as_slice(), &["warm", &circle], &["warm", &circle, "--delete"]] {
+        run(command).fails(6, &[&circle, "symbolic link"]);
+    }
+}
+
+#[test]
+fn a_name_that_a_cursor_cannot_have_is_not_said_to_be_one_of_a_keyspace() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["put", &store, "k", "v"]).ok();
+    for command in [["cursor", "create", &store, ""].as_slice(), &["log", &store, "--cursor", ""]] {
+        let ran = run(command).fails(2, &["a name has 1 to 255 bytes"]);
+        assert!(!ran.err.contains("keyspace"), "{}", ran.err);
+    }
 }
 
 #[test]

@@ -88,6 +88,16 @@ fn salvage_keeps_what_stands_before_the_cut_and_moves_the_rest_aside() {
     assert_eq!(run(&["put", &store, "k4", "again"]).ok().text(), "4\n");
     run(&["verify", &store]).ok();
     run(&["salvage", &store, "--cut-at", "0"]).fails(2, &["--cut-at"]);
+    // A pipe gets the paths of what was moved; that there are none is said beside it.
+    let nothing = run(&["salvage", &store, "--cut-at", "99"]).ok();
+    assert_eq!(
+        (nothing.text(), nothing.err),
+        (String::new(), "plimsoll: there was nothing to cut; the newest GLSN is 4\n".to_owned())
+    );
+    for dry_run in [&[][..], &["--dry-run"]] {
+        let sound = run(&[&["salvage", &store, "--drop-damaged"], dry_run].concat()).ok();
+        assert_eq!(sound.text(), "Nothing is damaged; nothing was dropped.\n");
+    }
     run(&["salvage", &store]).fails(2, &["--cut-at"]);
 }
 

@@ -172,7 +172,8 @@ fn a_store_of_somebody_else_can_be_read_and_says_so_to_writers() {
     let nobody = |arguments: &[&str]| run_as_nobody(&program, arguments);
     assert_eq!(nobody(&["get", &store, "k"]).ok().out, b"v");
     nobody(&["verify", &store]).ok();
-    nobody(&["put", &store, "k", "w"]).fails(6, &["ermission denied", &store]);
+    let remedy = "This user may not write to the store; \"Users, containers, builds\" in docs/processes.md";
+    nobody(&["put", &store, "k", "w"]).fails(6, &["ermission denied", &store, remedy]);
     nobody(&["put", &folder.at("new"), "k", "w"]).fails(6, &["ermission denied", "new"]);
     folders.iter().for_each(|path| set_mode(path, 0o755));
     assert_eq!(run(&["get", &store, "k"]).ok().out, b"v");

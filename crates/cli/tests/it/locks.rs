@@ -3,6 +3,8 @@
 use std::process::Stdio;
 
 use plimsoll::{Db, Options};
+use plimsoll_disk::os::OsDisk;
+use plimsoll_disk::vfs::Disk;
 
 use crate::run::{Folder, Ran, plimsoll, run};
 
@@ -23,13 +25,36 @@ fn a_locked_store_and_one_that_is_not_there_have_exit_codes_of_their_own() {
         vec!["rebuild", &store],
         vec!["salvage", &store, "--cut-at", "1"],
     ] {
-        run(&command).fails(8, &["open for writing", &pid, "--wait 10s"]);
+        let ran = run(&command).fails(8, &["open for writing", &pid, "--wait 10s"]);
+        assert!(!ran.err.contains("read-only"), "it is no remedy: {}", ran.err);
+        let needs_it_alone = ["rebuild", "salvage"].contains(&command[0]);
+        assert_eq!(
+            ran.err.contains("; close it there, or have that process open it shared\n"),
+            !needs_it_alone,
+            "{}",
+            ran.err
+        );
     }
-    run(&["put", &store, "a", "1", "--wait", "50ms"]).fails(8, &["open for writing", "waited for for 50 ms"]);
+    run(&["put", &store, "a", "1", "--wait", "50ms"]).fails(8, &["open for writing", "\nWaited 50 ms (--wait)."]);
     run(&["count", &store]).ok();
     writer.close().unwrap();
     run(&["put", &store, "a", "1"]).ok();
     run(&["put", &store, "a", "1", "--wait", "soon"]).fails(2, &["5s"]);
+}
+
+#[test]
+fn a_store_that_as_many_processes_share_as_can_is_locked_for_one_more() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["put", &store, "a", "1"]).ok();
+    let disk = OsDisk::new();
+    let slots: Vec<_> =
+        (0..64).map(|slot| disk.lock_file(&folder.path().join(format!("store/members/{slot:02}"))).unwrap()).collect();
+    assert!(slots.iter().all(|slot| slot.try_lock().unwrap()));
+    run(&["put", &store, "a", "2"]).fails(8, &["64 processes that share it", "close one of them", "--wait 10s"]);
+    assert_eq!(run(&["get", &store, "a"]).ok().out, b"1");
+    drop(slots);
+    run(&["put", &store, "a", "2"]).ok();
 }
 
 #[test]

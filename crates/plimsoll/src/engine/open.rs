@@ -358,7 +358,7 @@ fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
             made => Ok(made?),
         },
         None => not_a_store("there is no store here; check the path, or make one by writing to it"),
-        Some(entry) if !entry.is_dir => not_a_store("this is a file; a store is a folder, give another path"),
+        Some(entry) if !entry.is_dir => Err(Error::is_a_file(path)),
         Some(_) => {
             if disk.entry(&path.join("log"))?.is_some_and(|entry| entry.is_dir) {
                 return Ok(());

@@ -1,7 +1,7 @@
 //! Errors of the store, named by what the caller should do next.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use plimsoll_disk::io_cause::IoCause;
 use plimsoll_log::error::LogError;
@@ -75,7 +75,8 @@ pub enum Error {
         /// What was found there, and what to do.
         what: String,
     },
-    /// Another process, or another handle of this one, has the store open for writing: close it, or open read-only.
+    /// Another process, or another handle of this one, has the store open for writing: close it, or open read-only. Or as many processes share
+    /// it as can, 64: close one of them.
     #[error("{}: the store is open for writing {who}", path.display())]
     Locked {
         /// The store.
@@ -204,6 +205,12 @@ impl Error {
             *glsn = Some(at);
         }
         self
+    }
+
+    /// A path that holds a file.
+    pub(crate) fn is_a_file(path: &Path) -> Self {
+        let what = "this is a file; a store is a folder, give another path".to_owned();
+        Self::NotAStore { path: path.to_owned(), what }
     }
 
     pub(crate) fn format(message: impl Into<String>) -> Self {

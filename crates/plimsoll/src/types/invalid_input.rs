@@ -59,7 +59,7 @@ pub enum InvalidInput {
         limit_bytes: u64,
     },
     /// The name of a keyspace or cursor is not allowed.
-    #[error("a keyspace's name has 1 to {limit_bytes} bytes and no control characters, unlike {name:?}")]
+    #[error("a name has 1 to {limit_bytes} bytes and no control characters, unlike {name:?}")]
     Name {
         /// The name.
         name: String,

@@ -123,7 +123,7 @@ impl Cursor {
         if !self.is_behind() {
             return Ok(());
         }
-        let db = wait::for_lock(globals, || self.open(globals)).map_err(|failure| {
+        let db = wait::to_share(globals, || self.open(globals)).map_err(|failure| {
             failure.advise(&format!(
                 "Cursor {} stays at GLSN {}: what was printed from there on is printed again the next time.",
                 self.name, self.place

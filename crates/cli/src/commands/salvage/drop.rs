@@ -57,6 +57,9 @@ fn print(report: &DropSalvageReport, is_dry_run: bool, output: &mut Output) -> R
             "dry_run": is_dry_run,
         }));
     }
+    if report.dropped.is_empty() && report.value_count == 0 {
+        return output.line("Nothing is damaged; nothing was dropped.");
+    }
     let (verb, would) = if is_dry_run { ("would drop", "; nothing was changed") } else { ("dropped", "") };
     for damage in &report.dropped {
         let glsns = damage.glsns.as_ref().map_or_else(String::new, |glsns| {

@@ -260,6 +260,9 @@ pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: Glsn) -> Result
 }
 
 pub(crate) fn check_is_store(path: &Path, options: &Options) -> Result<()> {
+    if options.disk.entry(path)?.is_some_and(|entry| !entry.is_dir) {
+        return Err(Error::is_a_file(path));
+    }
     match options.disk.entry(&path.join("log"))? {
         Some(entry) if entry.is_dir => Ok(()),
         _ => Err(Error::NotAStore { path: path.to_owned(), what: "there is no store here; check the path".to_owned() }),

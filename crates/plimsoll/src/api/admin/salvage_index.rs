@@ -112,6 +112,9 @@ pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<In
     let options = options.read_only(false).create(true).warm(false);
     let disk = Arc::clone(&options.disk);
     let disk = &*disk;
+    if disk.entry(path)?.is_some_and(|entry| !entry.is_dir) {
+        return Err(Error::is_a_file(path));
+    }
     let salvaged = path.join(SALVAGED);
     let is_dir = |path: &Path| disk.entry(path).map(|entry| entry.is_some_and(|entry| entry.is_dir));
     if !is_dir(&path.join("index"))? && !is_dir(&salvaged)? {
