@@ -105,6 +105,8 @@ struct State {
     pages_max: Option<u64>,
     slow: Option<(Arc<ManualClock>, Duration)>,
     injected: Injected,
+    /// The file system cannot make room ([`File::allocate`]).
+    refuses_room: bool,
     /// Chooses what survives. Separate from `read_random`, so that the number of reads does not change it.
     crash_random: Random,
     read_random: Random,
@@ -119,6 +121,11 @@ impl LyingDisk {
     /// Reseeds all choices from now on, for instance to see other outcomes of one crash.
     pub fn reseed(&self, seed: u64) {
         self.state().reseed(seed);
+    }
+
+    /// Whether the file system refuses to make room without writes ([`File::allocate`]), as some do.
+    pub fn refuse_room(&self, refuses: bool) {
+        self.state().refuses_room = refuses;
     }
 
     /// How many calls of `sync` and `sync_dir` were made while the power was on, the failed ones included.
@@ -314,6 +321,7 @@ impl State {
             pages_max: None,
             slow: None,
             injected: Injected::default(),
+            refuses_room: false,
             crash_random: Random::new(0),
             read_random: Random::new(0),
         };
@@ -645,6 +653,9 @@ impl File for LyingFile {
     fn allocate(&self, _: u64, to: u64) -> io::Result<()> {
         let mut state = self.writable()?;
         end_of(0, to).map_err(|e| at_path(&self.path, e))?;
+        if state.refuses_room {
+            return Err(of_kind(&self.path, ErrorKind::Unsupported));
+        }
         let len = state.file(self.id, &self.path)?.current().len();
         match to.checked_sub(len) {
             Some(more) if more > 0 => state.write(self.id, &self.path, &vec![0; more as usize], len),

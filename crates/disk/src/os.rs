@@ -362,6 +362,9 @@ impl File for OsFile {
     fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
         check_owner(self.owner, &self.path)?;
         let bytes = end_of(from, to.saturating_sub(from)).map_err(|e| at_path(&self.path, e))? - from;
+        if bytes == 0 {
+            return Ok(());
+        }
         call(&self.path, || fallocate(&self.fd, FallocateFlags::empty(), from, bytes))
     }
 

@@ -11,6 +11,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,7 +23,7 @@ use plimsoll_disk::random::Random;
 use plimsoll_disk::thread::spawn;
 
 use crate::failure::{Failure, Outcome, ensure, same};
-use crate::kill::child::{KEPT, THREADS, large_value, listed_key, number_key, pair_keys};
+use crate::kill::child::{KEPT, SYNC_EACH, THREADS, large_value, listed_key, number_key, pair_keys};
 
 /// The child's work besides writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,16 +38,19 @@ pub enum Scenario {
     Backup,
     /// It trims its log continuously.
     Trim,
+    /// Its commits are buffered; those before a sync are acknowledged with it.
+    Buffered,
 }
 
 impl Scenario {
     /// All of them, with their names.
-    pub const ALL: [(Scenario, &str); 5] = [
+    pub const ALL: [(Scenario, &str); 6] = [
         (Scenario::Write, "write"),
         (Scenario::Create, "create"),
         (Scenario::Compact, "compact"),
         (Scenario::Backup, "backup"),
         (Scenario::Trim, "trim"),
+        (Scenario::Buffered, "buffered"),
     ];
 
     /// How many children use a store, one after the other, before the next one gets a new store: the first finds a young store, the last
@@ -131,7 +136,7 @@ pub fn kill_children(program: &Path, dir: &Path, scenario: Scenario, kills: u64,
         report.kills += 1;
         report.with_commits += u64::from(!acknowledged.is_empty());
         report.acknowledged += acknowledged.len() as u64;
-        numbers = look(&store, &numbers, &acknowledged).map_err(told)?;
+        numbers = look(&store, &numbers, &acknowledged, acknowledged.len(), scenario).map_err(told)?;
         report.backups += look_at_backups(&store).map_err(told)?;
     }
     Ok(report)
@@ -171,6 +176,8 @@ pub(crate) struct Running {
     lines: JoinHandle<Vec<Acknowledged>>,
     complaints: JoinHandle<String>,
     first_commit: Receiver<()>,
+    /// The acknowledgements that have arrived.
+    arrived: Arc<AtomicUsize>,
 }
 
 /// How a child ended.
@@ -200,9 +207,11 @@ impl Running {
         let stdout = child.stdout.take().ok_or_else(|| Failure::new("the child has no output"))?;
         let stderr = child.stderr.take().ok_or_else(|| Failure::new("the child has no output"))?;
         let (first, first_commit) = channel();
-        let lines = spawn("acknowledged", move || read_acknowledged(stdout, &first)).map_err(of_child)?;
+        let arrived = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&arrived);
+        let lines = spawn("acknowledged", move || read_acknowledged(stdout, &first, &count)).map_err(of_child)?;
         let complaints = spawn("complaints", move || std::io::read_to_string(stderr).unwrap_or_default());
-        Ok(Self { child, lines, complaints: complaints.map_err(of_child)?, first_commit })
+        Ok(Self { child, lines, complaints: complaints.map_err(of_child)?, first_commit, arrived })
     }
 
     /// Waits until its life is over.
@@ -216,6 +225,11 @@ impl Running {
                 }
             }
         }
+    }
+
+    /// How many commits it has acknowledged by now.
+    pub(crate) fn arrived(&self) -> usize {
+        self.arrived.load(Ordering::Acquire)
     }
 
     /// Whether it is still running.
@@ -236,13 +250,14 @@ impl Running {
 }
 
 /// The acknowledgements of a child until it dies; the first is signalled at once.
-fn read_acknowledged(stdout: ChildStdout, first: &Sender<()>) -> Vec<Acknowledged> {
+fn read_acknowledged(stdout: ChildStdout, first: &Sender<()>, arrived: &AtomicUsize) -> Vec<Acknowledged> {
     let mut all = Vec::new();
     let mut reader = BufReader::new(stdout);
     let mut line = String::new();
     while reader.read_line(&mut line).is_ok_and(|n| n > 0) {
         // A line without an end was being written when the child died.
         all.extend(line.strip_suffix('\n').and_then(Acknowledged::parse));
+        arrived.store(all.len(), Ordering::Release);
         if all.len() == 1 {
             // In a life that is counted from its start, no one waits for it.
             let _ = first.send(());
@@ -252,8 +267,15 @@ fn read_acknowledged(stdout: ChildStdout, first: &Sender<()>) -> Vec<Acknowledge
     all
 }
 
-/// Opens the store and compares it with its contents `before` this life and the commits acknowledged in it; returns the new contents.
-pub(crate) fn look(store: &Path, before: &Numbers, acknowledged: &[Acknowledged]) -> Outcome<Numbers> {
+/// Opens the store and compares it with its contents `before` this life and the commits acknowledged in it, of which the first `certain` ones must be
+/// there; returns the new contents.
+pub(crate) fn look(
+    store: &Path,
+    before: &Numbers,
+    acknowledged: &[Acknowledged],
+    certain: usize,
+    scenario: Scenario,
+) -> Outcome<Numbers> {
     let db = Db::open(store, options()).map_err(failed("the store does not open"))?;
     let keyspace = db.keyspace("work").map_err(failed("keyspace"))?;
     let mut now = Numbers::default();
@@ -261,12 +283,18 @@ pub(crate) fn look(store: &Path, before: &Numbers, acknowledged: &[Acknowledged]
         let mine: Vec<&Acknowledged> = acknowledged.iter().filter(|commit| commit.thread == thread).collect();
         let found = is_whole(&db.snapshot(), &keyspace, thread)?;
         let acked = mine.last().map_or(*before, |commit| commit.number);
-        // At most one more commit of a thread was in progress when the child died.
-        ensure((acked..=acked + 1).contains(&found), || {
-            format!("thread {thread} is at {found}, it was at {before} before this life, acknowledged was {acked}")
+        let mut certain = acknowledged[..certain].iter().filter(|commit| commit.thread == thread);
+        let least = certain.next_back().map_or(*before, |commit| commit.number);
+        // At most one more commit of a thread was in progress when the child died, or so many are acknowledged together.
+        let more = if scenario == Scenario::Buffered { SYNC_EACH } else { 1 };
+        ensure((least..=acked + more).contains(&found), || {
+            format!(
+                "thread {thread} is at {found}, it was at {before} before this life, acknowledged was {least} to {acked}"
+            )
         })?;
         follow_each_other(*before, &mine)?;
-        mine.iter().try_for_each(|commit| is_as_acknowledged(&db, &keyspace, commit))?;
+        let there = mine.iter().take_while(|commit| commit.number <= found);
+        there.into_iter().try_for_each(|commit| is_as_acknowledged(&db, &keyspace, commit))?;
         has_stream(&db, thread, found)?;
         now[thread as usize] = found;
     }

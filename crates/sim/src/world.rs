@@ -85,7 +85,9 @@ impl World {
     /// An empty world.
     pub fn new(seed: u64, setting: Setting) -> Self {
         let clock = Arc::new(ManualClock::new(START_MICROS));
-        Self { disk: LyingDisk::new(seed), clock, setting, opening_takes: Duration::from_millis(1) }
+        let disk = LyingDisk::new(seed);
+        disk.refuse_room(seed.is_multiple_of(4));
+        Self { disk, clock, setting, opening_takes: Duration::from_millis(1) }
     }
 
     /// A separate world with the same contents.

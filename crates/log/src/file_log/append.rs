@@ -40,7 +40,7 @@ use crate::log::Durability;
 
 /// The most bytes that are zeroed ahead at a time while commits are small.
 const ZERO_STEP_MAX: u64 = 1 << 20;
-/// The most bytes that room is made for at a time. Where a segment ends early the rest of it stays until the segment is removed.
+/// The most bytes that room is made for at a time. What a segment that ends early does not need is given back when it is sealed.
 const ALLOCATE_STEP_MAX: u64 = 2 << 20;
 
 /// Bytes zeroed ahead at a time while records or groups are large: their own bytes replace them before they reach the disk. Zeros further ahead would
@@ -250,11 +250,11 @@ fn make_file_longer(log: &OpenLog, order: &mut Order, bound: u64) -> Result<(), 
         wanted.min(u64::from(order.header.segment_bytes)).max(least)
     };
     if log.env.allocates_room() {
-        let wanted = up_to(order.zero_step);
+        let step = order.zero_step;
         // Otherwise zeros are written, and tell why there is no room.
-        if order.file.allocate(order.zeroed, wanted).is_ok() {
-            order.zeroed = wanted;
-            order.zero_step = (order.zero_step * 2).min(ALLOCATE_STEP_MAX);
+        if let Some(room) = [up_to(step), least].into_iter().find(|to| order.file.allocate(order.zeroed, *to).is_ok()) {
+            order.zeroed = room;
+            order.zero_step = (step * 2).min(ALLOCATE_STEP_MAX);
             return Ok(());
         }
     }
@@ -351,7 +351,8 @@ fn roll_to_new_segment(log: &OpenLog, order: &mut Order, seal: Seal) -> Result<(
     };
     let mut entry_offsets = EntryOffsets::default();
     let has_room = entry_offsets.reserve(1, &log.env.options.budget).is_ok();
-    let zeroed = zero_step(log, order, 0).min(u64::from(header.segment_bytes)).next_multiple_of(BLOCK_BYTES as u64);
+    let step = if log.env.allocates_room() { BLOCK_BYTES as u64 } else { zero_step(log, order, 0) };
+    let zeroed = step.min(u64::from(header.segment_bytes)).next_multiple_of(BLOCK_BYTES as u64);
     if let Some(members) = log.env.members() {
         drop(writer);
         return shared_segment::begin(log, members, order, header, zeroed, entry_offsets);
@@ -455,7 +456,9 @@ pub(crate) fn cut_zeros(log: &OpenLog) {
         return;
     }
     let end = u64::from(order.end.offset).next_multiple_of(BLOCK_BYTES as u64);
-    if log.durability.group.check().is_ok() && end < order.zeroed && order.file.set_len(end).is_ok() {
+    // A disk that got full may have made a part of the room that it was asked for.
+    let is_longer = || order.file.len().is_ok_and(|len| len > end);
+    if log.durability.group.check().is_ok() && is_longer() && order.file.set_len(end).is_ok() {
         order.zeroed = end;
     }
 }

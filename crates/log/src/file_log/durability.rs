@@ -130,6 +130,7 @@ impl DurabilityState {
     pub(crate) fn write_oldest(&self, chunks: usize) -> Result<(), LogError> {
         let Some(Ok(mut writer)) = self.writer.as_ref().map(Mutex::try_lock) else { return Ok(()) };
         let Some(ready) = Ready::without_sync(&self.tail, &self.unsynced_blobs) else { return Ok(()) };
+        self.check_locks()?;
         writer.write_oldest(&self.tail, ready, chunks)
     }
 

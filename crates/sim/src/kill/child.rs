@@ -2,14 +2,14 @@
 //!
 //! Each thread commits one transaction after the other. Transaction number n writes n under the thread's number, a value of n under two
 //! more keys, n into a list from which it removes n - [`KEPT`], and then appends n to the thread's stream. Each acknowledged commit is
-//! printed as one line, in one write: `THREAD NUMBER GLSN`.
+//! printed as one line: `THREAD NUMBER GLSN`; in one write, or with the others of a sync.
 
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll::{Db, Keyspace, Result};
+use plimsoll::{Db, Durability, Keyspace, Result};
 use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::thread::spawn;
 
@@ -21,6 +21,9 @@ pub const THREADS: u64 = 4;
 
 /// The number of entries in the list.
 pub const KEPT: u64 = 20;
+
+/// Buffered commits of a thread between two syncs.
+pub const SYNC_EACH: u64 = 16;
 
 /// A child whose parent is gone ends by itself.
 const LIFE_MAX: Duration = Duration::from_secs(20);
@@ -53,13 +56,14 @@ pub(crate) fn large_value(thread: u64, number: u64) -> Content {
 /// # Errors
 /// Any error of the store; there should be none.
 pub fn live(scenario: Scenario, store: &Path) -> Result<()> {
-    let db = Db::open(store, options())?;
+    let durability = if scenario == Scenario::Buffered { Durability::Buffered } else { Durability::Sync };
+    let db = Db::open(store, options().durability(durability))?;
     let keyspace = db.keyspace("work")?;
     let failed = Arc::new(std::sync::Mutex::new(None));
     for thread in 0..THREADS {
         let (db, keyspace, failed) = (db.clone(), keyspace.clone(), Arc::clone(&failed));
         let started = spawn("writer", move || {
-            if let Err(error) = write(&db, &keyspace, thread) {
+            if let Err(error) = write(&db, &keyspace, thread, durability) {
                 *failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(error);
             }
         });
@@ -79,7 +83,7 @@ pub fn live(scenario: Scenario, store: &Path) -> Result<()> {
                 db.flush()?;
                 db.log().trim(db.newest())?;
             }
-            Scenario::Write | Scenario::Create => clock.sleep(Duration::from_millis(5)),
+            Scenario::Write | Scenario::Create | Scenario::Buffered => clock.sleep(Duration::from_millis(5)),
         }
         if let Some(error) = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take() {
             return Err(error);
@@ -88,15 +92,24 @@ pub fn live(scenario: Scenario, store: &Path) -> Result<()> {
     Ok(())
 }
 
-fn write(db: &Db, keyspace: &Keyspace, thread: u64) -> Result<()> {
+fn write(db: &Db, keyspace: &Keyspace, thread: u64, durability: Durability) -> Result<()> {
     let number = db.snapshot().get(keyspace, number_key(thread).as_bytes())?;
     let mut number: u64 = number.and_then(|value| String::from_utf8_lossy(&value).parse().ok()).unwrap_or(0);
     complete_stream(db, thread, number)?;
+    let mut lines = String::new();
     loop {
         number += 1;
         let glsn = commit(db, keyspace, thread, number)?;
-        let line = format!("{thread} {number} {glsn}\n");
-        std::io::stdout().lock().write_all(line.as_bytes())?;
+        lines.push_str(&format!("{thread} {number} {glsn}\n"));
+        let is_durable = match durability {
+            Durability::Sync => true,
+            Durability::Buffered if number.is_multiple_of(SYNC_EACH) => db.sync().map(|_| true)?,
+            Durability::Buffered => false,
+        };
+        if is_durable {
+            std::io::stdout().lock().write_all(lines.as_bytes())?;
+            lines.clear();
+        }
         db.log().append(thread as u32 + 1, &[number.to_string().as_bytes()])?;
     }
 }

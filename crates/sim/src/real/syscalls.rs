@@ -58,7 +58,8 @@ pub fn fail_calls(program: &Path, dir: &Path, children: u64, seed: u64) -> Outco
         }
         let (calls, error) = FAULTS[(life % FAULTS.len() as u64) as usize];
         let at = choose_call(&mut random);
-        let scenario = [Scenario::Write, Scenario::Compact, Scenario::Backup][random.below(3) as usize];
+        let scenario =
+            [Scenario::Write, Scenario::Buffered, Scenario::Compact, Scenario::Backup][random.below(4) as usize];
         let told = |failure: Failure| {
             Failure::new(format!(
                 "child {life}, call {at} of {calls} fails with {error}, seed {seed}, {scenario}: {failure}"
@@ -76,7 +77,7 @@ pub fn fail_calls(program: &Path, dir: &Path, children: u64, seed: u64) -> Outco
         report.kills += 1;
         report.with_commits += u64::from(!ended.acknowledged.is_empty());
         report.acknowledged += ended.acknowledged.len() as u64;
-        numbers = look(&store, &numbers, &ended.acknowledged).map_err(told)?;
+        numbers = look(&store, &numbers, &ended.acknowledged, ended.acknowledged.len(), scenario).map_err(told)?;
         remove_backups(&store).map_err(told)?;
     }
     Ok(report)
