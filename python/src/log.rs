@@ -235,7 +235,7 @@ impl LogEntry {
     }
 }
 
-/// Entries of the log, from `Log.scan`. Read ahead in batches.
+/// Entries of the log, from `Log.scan`. Read ahead in batches. An entry that cannot be read is not passed over: each call reads it again.
 #[pyclass(module = "plimsoll", frozen)]
 pub struct LogScan {
     store: Arc<Store>,
@@ -261,15 +261,20 @@ impl LogWalk {
             None => log.scan(self.next.., self.stream)?,
         };
         let (mut entries, mut bytes) = (Vec::new(), 0);
-        self.at_end = true;
-        while let Some(entry) = scan.next() {
-            let entry = entry?;
-            bytes += entry.payload.len();
-            self.next = entry.glsn.next();
-            entries.push(LogEntry::new(entry.glsn, entry.stream, entry.time, entry.payload));
-            if entries.len() == ENTRIES || bytes >= BYTES {
-                self.at_end = false;
-                break;
+        while entries.len() < ENTRIES && bytes < BYTES {
+            match scan.next() {
+                Some(Ok(entry)) => {
+                    bytes += entry.payload.len();
+                    self.next = entry.glsn.next();
+                    entries.push(LogEntry::new(entry.glsn, entry.stream, entry.time, entry.payload));
+                }
+                Some(Err(error)) if entries.is_empty() => return Err(error),
+                // What is before it comes first; the next batch meets it again.
+                Some(Err(_)) => break,
+                None => {
+                    self.at_end = true;
+                    break;
+                }
             }
         }
         self.ahead = entries.into_iter();

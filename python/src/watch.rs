@@ -16,7 +16,8 @@ use crate::store::Store;
 
 /// The changes of keys with a prefix, as they are committed: an iterator that waits, from `LiveMapping.watch`.
 ///
-/// It ends when it is closed, by `close` (also from another thread) or at the end of a `with` block. Ctrl-C interrupts it.
+/// It ends when it is closed, by `close` (also from another thread) or at the end of a `with` block. Ctrl-C interrupts it. A commit that cannot be
+/// read is not passed over: each call reads it again.
 #[pyclass(module = "plimsoll", frozen)]
 pub struct Watch {
     store: Arc<Store>,
@@ -26,6 +27,8 @@ pub struct Watch {
 /// The changes of commits, one by one.
 struct Changes {
     commits: plimsoll::Commits,
+    /// The last commit, until its changes are read.
+    unread: Option<plimsoll::Commit>,
     /// Changes of the last commit that were not handed out yet, and its GLSN.
     ahead: VecDeque<plimsoll::Change>,
     commit: Glsn,
@@ -36,9 +39,13 @@ impl Follow for Changes {
 
     fn next_timeout(&mut self, timeout: Duration) -> EngineResult<Option<plimsoll::Change>> {
         if self.ahead.is_empty() {
-            let Some(commit) = self.commits.next_timeout(timeout)? else { return Ok(None) };
+            if self.unread.is_none() {
+                self.unread = self.commits.next_timeout(timeout)?;
+            }
+            let Some(commit) = &self.unread else { return Ok(None) };
             self.commit = commit.glsn();
             self.ahead = commit.changes()?.collect::<EngineResult<_>>()?;
+            self.unread = None;
         }
         Ok(self.ahead.pop_front())
     }
@@ -49,7 +56,7 @@ impl Follow for Changes {
 
     /// A commit counts as passed once all its changes were handed out.
     fn position(&self) -> Glsn {
-        if self.ahead.is_empty() { self.commits.position() } else { self.commit }
+        if self.unread.is_none() && self.ahead.is_empty() { self.commits.position() } else { self.commit }
     }
 
     fn handle(&self) -> FeedHandle {
@@ -59,7 +66,7 @@ impl Follow for Changes {
 
 impl Watch {
     pub(crate) fn new(store: &Arc<Store>, commits: plimsoll::Commits) -> Self {
-        let changes = Changes { commits, ahead: VecDeque::new(), commit: Glsn::NONE };
+        let changes = Changes { commits, unread: None, ahead: VecDeque::new(), commit: Glsn::NONE };
         Self { store: Arc::clone(store), changes: Feed::new(changes) }
     }
 }

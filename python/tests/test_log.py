@@ -254,3 +254,55 @@ def test_who_waits_for_a_change_sleeps_until_it_comes(path: str, shared: bool) -
         db[b"a"] = b"1"
         entry = waiting.result(30)
         assert entry is not None and entry.glsn == db.newest
+
+
+def test_a_watch_gives_a_commit_that_could_not_be_read_at_first(path: str) -> None:
+    with plimsoll.open(path, memory="16MiB", warm=False) as db:
+        start = db.newest + 1
+        with db.transaction() as tx:
+            tx.put_many((b"%05d" % number, b"x" * 100) for number in range(30_000))
+        db[b"later"] = b""
+    blob = max(Path(path, "log").glob("*.blob"), key=lambda file: file.stat().st_size)
+    whole = blob.read_bytes()
+    damaged = bytearray(whole)
+    damaged[len(damaged) // 2] ^= 1
+    with plimsoll.open(path, memory="16MiB", warm=False) as db:
+        blob.write_bytes(damaged)
+        watch, other = db.watch(start=start), db.watch_async(start=start)
+
+        async def fails() -> None:
+            with pytest.raises(plimsoll.Corrupt):
+                await anext(other)
+
+        for _ in range(2):
+            with pytest.raises(plimsoll.Corrupt):
+                watch.next(timeout=0)
+            asyncio.run(fails())
+            assert (watch.position, other.position) == (start, start)
+        blob.write_bytes(whole)
+
+        async def first() -> plimsoll.Change:
+            return await anext(other)
+
+        assert asyncio.run(first()).key == b"00000"
+        assert [watch.next(timeout=0).key for _ in range(30_001)] == [b"%05d" % number for number in range(30_000)] + [b"later"]  # type: ignore[union-attr]
+        assert watch.position == start + 2
+        other.close()
+
+
+def test_a_scan_gives_the_entries_before_damage(path: str) -> None:
+    with plimsoll.open(path, memory="16MiB", warm=False) as db:
+        first = min(db.log.append(1, *(b"%d" % number * 20 for number in range(300)))[0] for _ in range(5))
+    with plimsoll.open(path, memory="16MiB", warm=False) as db:
+        (segment,) = Path(path, "log").glob("*.seg")
+        bytes_of = bytearray(segment.read_bytes())
+        bytes_of[40_000] ^= 1
+        segment.write_bytes(bytes_of)
+        scan = db.log.scan(stream=1)
+        found = []
+        for _ in range(2):
+            with pytest.raises(plimsoll.Corrupt) as caught:
+                for entry in scan:
+                    found.append(entry.glsn)
+        assert caught.value.glsn is not None
+        assert found == list(range(first, caught.value.glsn)) != []
