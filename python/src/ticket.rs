@@ -1,10 +1,7 @@
 //! A commit that is ordered but may not be durable yet.
 
-use std::sync::{Mutex, PoisonError};
-
 use plimsoll::{CommitTicket, Glsn};
 use pyo3::prelude::*;
-use pyo3::sync::MutexExt;
 
 use crate::errors::OrRaise;
 use crate::fork::ForkSafe;
@@ -14,13 +11,12 @@ use crate::fork::ForkSafe;
 #[pyclass(module = "plimsoll", frozen)]
 pub struct Ticket {
     glsn: Glsn,
-    /// `None` once it was waited for.
-    ticket: Mutex<Option<ForkSafe<CommitTicket>>>,
+    ticket: ForkSafe<CommitTicket>,
 }
 
 impl Ticket {
     pub(crate) fn new(ticket: CommitTicket) -> Self {
-        Self { glsn: ticket.glsn(), ticket: Mutex::new(Some(ForkSafe::new(ticket))) }
+        Self { glsn: ticket.glsn(), ticket: ForkSafe::new(ticket) }
     }
 }
 
@@ -34,19 +30,14 @@ impl Ticket {
 
     /// Whether the commit survives a power cut by now.
     #[getter]
-    fn is_durable(&self, py: Python<'_>) -> PyResult<bool> {
-        let ticket = self.ticket.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
-        ticket.as_ref().map_or(Ok(true), |ticket| Ok(ticket.get()?.is_durable()))
+    fn is_durable(&self) -> PyResult<bool> {
+        Ok(self.ticket.get()?.is_durable())
     }
 
-    /// Waits until the commit is durable, as the store's durability says; returns its GLSN.
+    /// Waits until the commit is durable, as the store's durability says; returns its GLSN. Called again, it waits again.
     fn wait(&self, py: Python<'_>) -> PyResult<u64> {
-        let ticket = self.ticket.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(ticket) = ticket {
-            let ticket = ticket.into_inner()?;
-            py.detach(|| ticket.wait()).or_raise()?;
-        }
-        Ok(self.glsn.0)
+        let ticket = self.ticket.get()?;
+        Ok(py.detach(|| ticket.wait()).or_raise()?.0)
     }
 
     /// `await ticket` waits in another thread.

@@ -150,3 +150,35 @@ def test_a_new_keyspace_name_in_two_threads_is_made_once(db: plimsoll.Db) -> Non
         thread.join()
     made[0][b"a"] = b"1"
     assert len(made) == 8 and all(space[b"a"] == b"1" for space in made)
+
+
+def test_a_ticket_says_durable_only_when_it_is(path: str) -> None:
+    with plimsoll.open(path, memory="16MiB", durability="buffered") as db:
+        tx = db.transaction()
+        tx[b"a"] = b"1"
+        ticket = tx.commit_submit()
+        assert ticket.wait() == ticket.glsn
+        assert ticket.is_durable == (db.log.bounds.durable >= ticket.glsn)
+        db.sync()
+        assert ticket.is_durable
+
+
+def test_all_who_wait_for_a_ticket_wait_until_it_is_durable(db: plimsoll.Db) -> None:
+    early = []
+
+    def wait(ticket: plimsoll.Ticket) -> None:
+        if ticket.wait() > db.log.bounds.durable:
+            early.append(ticket)
+
+    for number in range(100):
+        tx = db.transaction()
+        tx[b"a"] = b"%d" % number * 1_000
+        ticket = tx.commit_submit()
+        threads = [threading.Thread(target=wait, args=(ticket,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        wait(ticket)
+        assert ticket.is_durable
+        for thread in threads:
+            thread.join()
+    assert early == []

@@ -112,12 +112,12 @@ impl CommitTicket {
         self.was_durable || self.wakers.is_durable(self.glsn)
     }
 
-    /// Waits until the commit is visible and durable according to the store's durability setting.
+    /// Waits until the commit is visible and durable according to the store's durability setting. May be called again, also by several threads at once.
     ///
     /// # Errors
     /// [`Error::Poisoned`](crate::Error::Poisoned): whether the commit survives is unknown until the store is reopened.
     /// [`Error::Stalled`](crate::Error::Stalled): it is ordered, and durable once another process goes on or ends.
-    pub fn wait(self) -> Result<Glsn> {
+    pub fn wait(&self) -> Result<Glsn> {
         if self.wait {
             self.wakers.wait(self.glsn)?;
         }
