@@ -55,8 +55,8 @@ pub struct Difference {
 }
 
 impl Difference {
-    fn version(&self, info: Option<VersionInfo>) -> Option<Version> {
-        info.map(|info| Version::new(&self.place, &self.key, info))
+    fn version(&self, info: Option<VersionInfo>, moment: u64) -> Option<Version> {
+        info.map(|info| Version::new(&self.place, &self.key, info, Glsn(moment)))
     }
 }
 
@@ -77,13 +77,13 @@ impl Difference {
     /// Its version at the first moment; `None` if it had no value.
     #[getter]
     fn before(&self) -> Option<Version> {
-        self.version(self.before)
+        self.version(self.before, self.moments.0)
     }
 
     /// Its version at the second moment; `None` if it had no value.
     #[getter]
     fn after(&self) -> Option<Version> {
-        self.version(self.after)
+        self.version(self.after, self.moments.1)
     }
 
     fn __repr__(&self) -> String {

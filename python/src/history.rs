@@ -13,17 +13,37 @@ use crate::fork::ForkSafe;
 use crate::moments::to_datetime;
 use crate::place::Place;
 
-/// The kept versions of a key, newest first: an iterator, from `LiveMapping.history`.
+/// The kept versions of a key, newest first: an iterator, from `LiveMapping.history`. While it is there, so is the moment at which it was made.
 #[pyclass(module = "plimsoll", frozen)]
 pub struct History {
     place: Place,
     key: Vec<u8>,
-    history: Mutex<ForkSafe<plimsoll::History>>,
+    walk: Mutex<ForkSafe<VersionWalk>>,
+}
+
+struct VersionWalk {
+    history: plimsoll::History,
+    /// A moment at which the next version can be read, unless it is newer.
+    readable_at: Glsn,
+    _moment: plimsoll::Snapshot,
+}
+
+impl VersionWalk {
+    /// The next version, and the latest known moment at which it is the key's.
+    fn next(&mut self) -> plimsoll::Result<Option<(VersionInfo, Glsn)>> {
+        let Some(info) = self.history.next().transpose()? else { return Ok(None) };
+        // A key that was written after `_moment` was opened and before `history` was: its version is newer than `_moment`.
+        let readable_at = self.readable_at.max(info.glsn);
+        self.readable_at = Glsn(info.glsn.0.saturating_sub(1));
+        Ok(Some((info, readable_at)))
+    }
 }
 
 impl History {
-    pub(crate) fn new(place: &Place, key: &[u8], history: plimsoll::History) -> Self {
-        Self { place: place.clone(), key: key.to_vec(), history: Mutex::new(ForkSafe::new(history)) }
+    /// `moment` was opened before `history`.
+    pub(crate) fn new(place: &Place, key: &[u8], moment: plimsoll::Snapshot, history: plimsoll::History) -> Self {
+        let walk = VersionWalk { history, readable_at: moment.at(), _moment: moment };
+        Self { place: place.clone(), key: key.to_vec(), walk: Mutex::new(ForkSafe::new(walk)) }
     }
 }
 
@@ -34,10 +54,10 @@ impl History {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Version>> {
-        let mut history = self.history.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
-        let history = history.get_mut()?;
-        let next = py.detach(|| history.next()).transpose().or_raise()?;
-        Ok(next.map(|info| Version::new(&self.place, &self.key, info)))
+        let mut walk = self.walk.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+        let walk = walk.get_mut()?;
+        let next = py.detach(|| walk.next()).or_raise()?;
+        Ok(next.map(|(info, readable_at)| Version::new(&self.place, &self.key, info, readable_at)))
     }
 }
 
@@ -49,12 +69,14 @@ pub struct Version {
     glsn: Glsn,
     time: Option<SystemTime>,
     bytes: Option<u64>,
+    /// A moment at which the key has this version. The one at which it was written may be kept no longer, though the version is.
+    readable_at: Glsn,
 }
 
 impl Version {
-    pub(crate) fn new(place: &Place, key: &[u8], info: VersionInfo) -> Self {
+    pub(crate) fn new(place: &Place, key: &[u8], info: VersionInfo, readable_at: Glsn) -> Self {
         let VersionInfo { glsn, time, bytes } = info;
-        Self { place: place.clone(), key: key.to_vec(), glsn, time, bytes }
+        Self { place: place.clone(), key: key.to_vec(), glsn, time, bytes, readable_at }
     }
 }
 
@@ -90,12 +112,13 @@ impl Version {
         PyBytes::new(py, &self.key)
     }
 
-    /// The value; `None` if the key was deleted. It is read only now. Raises `Trimmed` if the keyspace no longer keeps it.
+    /// The value; `None` if the key was deleted. It is read only now, at a moment that the iterator or difference knew of. Raises `Trimmed` if the
+    /// keyspace no longer keeps that moment.
     fn value<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         if self.bytes.is_none() {
             return Ok(None);
         }
-        let snapshot = self.place.at(py, Moment::Glsn(self.glsn))?;
+        let snapshot = self.place.at(py, Moment::Glsn(self.readable_at))?;
         let value = py.detach(|| snapshot.get(&self.place.keyspace, &self.key)).or_raise()?;
         Ok(value.map(|value| PyBytes::new(py, &value)))
     }

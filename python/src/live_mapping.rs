@@ -48,8 +48,9 @@ impl LiveMapping {
         let (py, place) = (this.py(), place(&this));
         let db = place.store.db()?;
         let key = key.get();
+        let moment = place.store.newest(py, plimsoll::Db::snapshot)?;
         let history = py.detach(|| db.history(&place.keyspace, key)).or_raise()?;
-        Ok(History::new(place, key, history))
+        Ok(History::new(place, key, moment, history))
     }
 
     /// The keys beginning with `prefix` whose values differ between two moments, in key order.

@@ -99,3 +99,43 @@ def test_a_snapshot_holds_its_moment_until_it_is_closed(db: plimsoll.Db) -> None
     for use in (lambda: then[b"a"], lambda: list(snapshot), lambda: snapshot.time):
         with pytest.raises(plimsoll.Closed):
             use()
+
+
+def _rewrite_all(space: plimsoll.Keyspace, db: plimsoll.Db, rounds: int = 2) -> None:
+    """Gives up what the retention does not keep."""
+    for _ in range(rounds):
+        space.put_many((b"x%d" % number, b"y") for number in range(50))
+        db.flush()
+        db.compact()
+
+
+def test_the_newest_version_is_read_where_only_the_present_is_kept(db: plimsoll.Db) -> None:
+    latest = db.keyspace("latest", retention="latest")
+    latest[b"tea"] = b"3.10"
+    _rewrite_all(latest, db)
+    history = latest.history(b"tea")
+    version = next(history)
+    assert version.value() == b"3.10"
+    # While the iterator is there, its moment is kept.
+    latest[b"tea"] = b"3.20"
+    _rewrite_all(latest, db)
+    assert version.value() == b"3.10"
+    assert [found.value() for found in latest.history(b"tea")][0] == b"3.20"
+
+
+def test_a_version_that_was_written_before_what_is_kept_is_read(db: plimsoll.Db) -> None:
+    space = db.keyspace("space", retention=20)
+    space[b"tea"] = b"1"
+    for number in range(100):
+        space[b"x%d" % number] = b"y"
+    before = db.newest
+    after = space.put(b"tea", b"2")
+    third = space.put(b"tea", b"3")
+    _rewrite_all(space, db)
+    assert [version.value() for version in space.history(b"tea")] == [b"3", b"2", b"1"]
+    (found,) = space.diff(before, after)
+    assert found.before is not None and found.after is not None
+    assert (found.before.value(), found.after.value()) == (b"1", b"2")
+    (back,) = space.diff(third, before)
+    assert back.before is not None and back.after is not None
+    assert (back.before.value(), back.after.value()) == (b"3", b"1")
