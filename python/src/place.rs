@@ -78,6 +78,9 @@ pub(crate) enum State {
 /// Writes of a transaction below this size stay in memory whatever the budget is: the engine begins to spill at 1 MiB.
 const UNSPILLED_BYTES: usize = 512 << 10;
 
+/// One write below this size goes into no file: the engine puts a value above 256 KiB into one of its own.
+const INLINE_BYTES: usize = 256 << 10;
+
 impl OpenTransaction {
     pub(crate) fn new(transaction: plimsoll::Transaction) -> Arc<Self> {
         let at = transaction.at();
@@ -155,7 +158,7 @@ impl OpenTransaction {
         bytes: usize,
         then: impl FnOnce(&mut plimsoll::Transaction) -> plimsoll::Result<T> + Send,
     ) -> PyResult<T> {
-        if bytes < UNSPILLED_BYTES
+        if bytes < INLINE_BYTES
             && let Ok(mut guard) = self.transaction.try_write()
             && let State::Open { transaction, written } = &mut *guard
             && *written + bytes < UNSPILLED_BYTES
