@@ -17,6 +17,7 @@ import ZODB
 from persistent.mapping import PersistentMapping
 from ZODB import config
 from ZODB.blob import Blob
+from ZODB.Connection import TransactionMetaData
 from ZODB.FileStorage import FileStorage
 from ZODB.POSException import ConflictError, POSKeyError, ReadOnlyError, StorageError, StorageTransactionError
 from zodburi import resolve_uri
@@ -474,4 +475,59 @@ def test_who_met_a_conflict_with_a_commit_that_is_not_durable_yet_does_not_meet_
         committing.join()
         del storage._take_turn
     one.close(), other.close()
+    db.close()
+
+
+def test_the_blob_of_a_transaction_that_a_signal_interrupts_after_its_commit_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: Any
+) -> None:
+    db = ZODB.DB(PlimsollStorage(tmp_path / "data", blob_dir=tmp_path / "blobs"))
+    connection = db.open()
+    storage = connection._storage
+    finish = storage.tpc_finish
+
+    def finish_interrupted(*arguments: Any) -> bytes:
+        storage._tx = interrupted(storage._tx)
+        tid: bytes = finish(*arguments)
+        return tid
+
+    connection.root()["blob"] = Blob(b"kept")
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "tpc_finish", finish_interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            transaction.commit()
+    transaction.abort()
+    # The next one that is aborted removes its own files only.
+    aborted = TransactionMetaData()
+    storage.tpc_begin(aborted)
+    storage.tpc_abort(aborted)
+    storage._shared.wait_until_durable()
+    with db.transaction() as other, other.root()["blob"].open() as file:
+        assert file.read() == b"kept"
+    connection.close()
+    db.close()
+
+
+def test_a_blob_that_cannot_be_named_leaves_no_files_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    db = ZODB.DB(PlimsollStorage(tmp_path / "data", blob_dir=tmp_path / "blobs"))
+    connection = db.open()
+    storage = connection._storage
+    store = storage._blob_storeblob
+    calls = []
+
+    def fail(*arguments: Any) -> None:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise OSError("no space left")
+        store(*arguments)
+
+    for number in range(4):
+        connection.root()[f"blob {number}"] = Blob(b"%d" % number)
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "_blob_storeblob", fail)
+        with pytest.raises(OSError, match="no space left"):
+            transaction.commit()
+    transaction.abort()
+    assert [path for path in (tmp_path / "blobs").rglob("*") if path.is_file() and not path.name.startswith(".")] == []
+    connection.close()
     db.close()

@@ -79,7 +79,8 @@ class Writing:
     _take_blob_file: Callable[[str], str]
     _blob_storeblob: Callable[[bytes, bytes, str], None]
     _blob_tpc_abort: Callable[[], None]
-    _blob_tpc_finish: Callable[[], None]
+    dirty_oids: list[tuple[bytes, bytes]]
+    """The blobs whose files go if the transaction is aborted."""
     fshelper: Any
 
     def isReadOnly(self) -> bool:
@@ -204,9 +205,14 @@ class Writing:
         self._name_blobs()
 
     def _name_blobs(self) -> None:
-        blobs, self._staged_blobs = self._staged_blobs, []
-        for oid, path in blobs:
-            self._blob_storeblob(oid, self._tid, path)
+        # Those that have no name yet are removed at the end.
+        named = 0
+        try:
+            for oid, path in self._staged_blobs:
+                self._blob_storeblob(oid, self._tid, path)
+                named += 1
+        finally:
+            del self._staged_blobs[:named]
 
     def _write_staged(self) -> None:
         """Compares what was kept with what is replaced, and writes it."""
@@ -324,7 +330,6 @@ class Writing:
         assert tx is not None, "tpc_vote comes before tpc_finish"
         try:
             ticket = tx.commit_submit()
-            self._blob_tpc_finish()
             self._give_turn()
             ticket.wait()
             if self._seen is not None and not self._undone:
@@ -334,6 +339,9 @@ class Writing:
                 f(tid)
             self._shared.wrote(self._bytes)
         finally:
+            if tx.glsn is not None:
+                # What `_blob_tpc_finish` does, also if a signal's handler has raised since the commit. In a call, one could raise again.
+                self.dirty_oids = []
             self._end()
         return tid
 
@@ -363,7 +371,9 @@ class Writing:
         self._give_turn()
         blobs, self._staged_blobs = self._staged_blobs, []
         for _, path in blobs:
-            remove_committed(path)
+            # One that could not be named may have been moved.
+            with suppress(OSError):
+                remove_committed(path)
         if self._staged_file is not None:
             self._staged_file.close()
             self._staged_file = None
