@@ -180,7 +180,8 @@ class _Sweep:
             if not oids and tid != newest:
                 gone.append(tid)
                 continue
-            repeats = {oid: data_tid for oid, data_tid in found.data_tids.items() if oid in oids}
+            left = set(oids)
+            repeats = {oid: data_tid for oid, data_tid in found.data_tids.items() if oid in left}
             changed[tid] = found._replace(status=b"p", oids=oids, data_tids=repeats).encode()
             if len(changed) >= BATCH:
                 transactions.put_many(changed)
