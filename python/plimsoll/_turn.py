@@ -36,7 +36,7 @@ class Turn:
         if shared:
             self._file = _open(os.path.join(folder, name + ".lock"))
             self._next = _open(os.path.join(folder, name + ".next.lock"))
-            _turns.add(self)
+        _turns.add(self)
 
     def acquire(self, timeout: float | None = None) -> bool:
         """Waits for the turn, without end if `timeout` is None; returns whether it got it."""
@@ -48,7 +48,12 @@ class Turn:
         try:
             got = self._acquire_from_processes(None if timeout is None else start + timeout)
         except BaseException:
-            self._lock.release()
+            # A signal's handler may raise when a lock of the system was just taken.
+            try:
+                for file in (self._next, self._file):
+                    fcntl.flock(file, fcntl.LOCK_UN)
+            finally:
+                self._lock.release()
             raise
         if not got:
             self._lock.release()
@@ -70,9 +75,13 @@ class Turn:
 
     def release(self) -> None:
         """Gives the turn to the next one."""
-        if self._file >= 0:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-        self._lock.release()
+        try:
+            if self._file >= 0:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+        finally:
+            # In a child that was forked during the turn, the lock is a new one.
+            if self._lock.locked():
+                self._lock.release()
 
     def __enter__(self) -> None:
         self.acquire()
@@ -119,9 +128,11 @@ def _wait(file: int, deadline: float | None) -> bool:
 
 
 def _leave_in_child() -> None:
-    """A forked child holds its parent's file open: without this, it would keep the turn for a parent that is killed."""
+    """A forked child holds its parent's files open: without this, it would keep the turn for a parent that is killed. Nor does it wait for a thread of its
+    parent: the store of a parent refuses to be used."""
     for turn in list(_turns):
         turn.close()
+        turn._lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_leave_in_child)

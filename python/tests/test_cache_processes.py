@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -100,8 +101,6 @@ def test_settings_and_totals_are_those_of_the_store(context: Any, path: str) -> 
     with open_cache(path) as cache:
         cache.set("a", b"x" * 1_000)
         program = f"import plimsoll; c = plimsoll.Cache({path!r}, memory='16MiB'); c.reset('size_limit', 500_000); c.set('b', 1); c.close()"
-        import subprocess
-
         subprocess.run([sys.executable, "-c", program], check=True)
         assert cache.reset("size_limit") == cache.size_limit == 500_000
         assert len(cache) == 2 and cache.volume() > 1_000
@@ -111,8 +110,6 @@ def test_settings_and_totals_are_those_of_the_store(context: Any, path: str) -> 
 
 
 def test_hits_and_misses_of_all_processes_are_counted(path: str) -> None:
-    import subprocess
-
     with open_cache(path) as cache:
         cache.stats(enable=True)
         cache.set("a", 1)
@@ -161,3 +158,41 @@ def test_a_child_that_was_forked_opens_the_cache_anew(path: str) -> None:
         child.join(60)
         assert child.exitcode == 0 and cache["one"] == 20
         assert os.getpid() != child.pid
+
+
+FORK = """
+import os, plimsoll, signal, sys, threading
+cache = plimsoll.Cache(sys.argv[1], memory="16MiB", shared=sys.argv[2] == "True")
+held, go = threading.Event(), threading.Event()
+def write():
+    with cache.transact():
+        held.set()
+        go.wait()
+thread = threading.Thread(target=write)
+thread.start()
+held.wait()
+parent = os.getpid()
+def end_of(child):
+    return os.waitpid(child, 0)[1]
+child = os.fork()
+try:
+    if not child:
+        signal.alarm(10)
+        cache["a"] = 1
+    go.set()
+    thread.join()
+    assert end_of(child) == 0
+    with cache.transact():
+        child = os.fork()
+        assert not child or end_of(child) == 0
+except plimsoll.UsedAfterFork:
+    os._exit(0 if os.getpid() != parent else 1)
+cache.close()
+"""
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_forked_child_is_told_so_also_while_its_parent_writes(path: str, shared: bool) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORK, path, str(shared)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -88,3 +88,43 @@ def test_an_error_in_preparing_leaves_the_queue(tmp_path: Path, turns: list[Turn
             failing.acquire()
         assert turns[0].acquire(0)
         turns[0].release()
+
+
+@pytest.mark.parametrize("which", ["_file", "_next"])
+def test_an_exception_right_after_a_lock_was_had_gives_it_back(turns: list[Turn], monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+    first, second, _ = turns
+    wait: Callable[[int, float | None], bool] = _turn._wait
+
+    def interrupted(file: int, deadline: float | None) -> bool:
+        wait(file, deadline)
+        if file == getattr(first, which):
+            raise KeyboardInterrupt
+        return True
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_turn, "_wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            first.acquire()
+    assert second.acquire(0)
+    second.release()
+    assert first.acquire(0)
+    first.release()
+
+
+def test_an_exception_right_after_the_turn_was_taken_again_gives_it_back(turns: list[Turn], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, _ = turns
+    with first:
+        pass
+    try_: Callable[[int], bool] = _turn._try
+
+    def interrupted(file: int) -> bool:
+        try_(file)
+        raise KeyboardInterrupt
+
+    first._again_until = time.monotonic() + 60
+    with monkeypatch.context() as patched:
+        patched.setattr(_turn, "_try", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            first.acquire()
+    assert second.acquire(0)
+    second.release()

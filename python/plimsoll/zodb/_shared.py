@@ -149,6 +149,9 @@ def _forget_in_child() -> None:
     """A forked child opens stores of its own, and does not inherit a lock that a thread of its parent held."""
     global _guard
     _guard = threading.RLock()
+    for store in _stores.values():
+        # Who uses its parent's store is told so, and waits for no thread of the parent.
+        store._oid_lock = threading.Lock()
     _stores.clear()
 
 
