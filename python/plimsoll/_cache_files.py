@@ -42,12 +42,17 @@ def sync_file(folder: str, filename: str) -> None:
 def stray_files(table: Table, rows: WriteMapping) -> list[str]:
     """Files in the folder of a cache that no row names and that no write of now can be about to name."""
     named = {os.path.join(table.folder, name) for name in table.files(rows)}
-    # Folders of the store, and of other caches in it.
-    others = {name[len("cache:") :].split("/")[0] for name in table.store.db.keyspaces() if name.startswith("cache:")}
+    top = os.path.dirname(table.store.db.path)
+    caches = {name[len("cache:") :] for name in table.store.db.keyspaces() if name.startswith("cache:")}
+    # Of the store, and of other caches in it.
+    others = {os.path.join(top, "store"), *(os.path.join(top, *name.split("/")) for name in caches - {table.name, ""})}
     found = []
     for folder, folders, names in os.walk(table.folder):
-        if folder == table.folder and not table.name:
-            folders[:] = [name for name in folders if name != "store" and name not in others]
+        if folder != table.folder and "store" in folders:
+            # Another cache, with a store of its own.
+            folders.clear()
+            continue
+        folders[:] = [name for name in folders if os.path.join(folder, name) not in others]
         for path in (os.path.join(folder, name) for name in names):
             with suppress(FileNotFoundError):
                 if path not in named and os.stat(path).st_mtime < time.time() - _STRAY_SECONDS:

@@ -272,3 +272,29 @@ def test_a_file_that_is_read_is_stored_as_a_file(tmp_path: Path, durability: str
         assert cache["key"] == LONG * 50
         (path,) = files(cache.directory)
         assert path.stat().st_size == 50 * len(LONG)
+
+
+def age(folder: str) -> None:
+    for path in Path(folder).rglob("*"):
+        os.utime(path, (1, 1))
+
+
+def test_a_check_leaves_the_files_of_caches_below_it(tmp_path: Path) -> None:
+    with plimsoll.FanoutCache(tmp_path, shards=1, disk=plimsoll.Disk, memory="16MiB") as caches:
+        above, below = caches.cache("shop"), caches.cache("shop/pages/old")
+        stray = Path(above.directory, "pages", "stray.val")
+        below["key"] = LONG
+        stray.write_bytes(b"")
+        age(caches.directory)
+        assert above.check(fix=True) == [f"the file {stray} has no row"]
+        assert below["key"] == LONG and below.check() == []
+
+
+def test_a_check_leaves_caches_of_their_own_in_folders_below_it(tmp_path: Path) -> None:
+    with plimsoll.Cache(tmp_path, disk=plimsoll.Disk, memory="16MiB") as above:
+        with plimsoll.Cache(tmp_path / "below", disk=plimsoll.Disk, memory="16MiB") as below:
+            below["key"] = LONG
+        age(str(tmp_path))
+        assert above.check(fix=True) == []
+        assert below["key"] == LONG and below.check() == []
+        below.close()
