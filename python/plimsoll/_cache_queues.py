@@ -39,7 +39,10 @@ class Queues:
         tag: Any = None,
         retry: bool = False,
     ) -> Any:
-        """Puts a value at the end of a queue, and returns its key: a number, or text that begins with `prefix`."""
+        """Puts a value at the end of a queue, and returns its key: a number, or text that begins with `prefix`.
+
+        Raises `ValueError` for a value larger than `size_limit`.
+        """
         with self._transact(retry):
             end, _, _ = self._end(prefix, side)
             number = _FIRST_NUMBER
@@ -50,7 +53,8 @@ class Queues:
             key = _key(prefix, number)
             # Keys of queues are stored as they are, in their order, whatever the disk does with others.
             full = self._serializer.dump_key(key)
-            self._store(key, value, expire, read, tag, retry, only_new=False, full=full)
+            if not self._store(key, value, expire, read, tag, retry, only_new=False, full=full):
+                raise ValueError("the value is larger than size_limit, so the queue cannot hold it")
             return key
 
     def pull(

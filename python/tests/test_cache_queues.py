@@ -109,3 +109,16 @@ deque.rotate(3)
     deque.rotate(-3)
     assert list(deque) == [1, 2, 3, 4, 5, 0]
     deque.cache.close()
+
+
+def test_a_push_of_a_value_that_cannot_be_stored_is_refused(tmp_path: Path) -> None:
+    with Cache(tmp_path, size_limit=10_000, memory="16MiB") as cache:
+        first = cache.push("small")
+        with cache.transact():
+            with pytest.raises(ValueError, match="size_limit"):
+                cache.push(bytes(20_000))
+            assert cache.push("next") == first + 1
+        with pytest.raises(ValueError, match="size_limit"):
+            cache.push(bytes(20_000), side="front")
+        assert [cache.pull()[1] for _ in range(3)] == ["small", "next", None]
+        assert cache.check() == []
