@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
 from ._cache_rows import PIECE_BYTES
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from ._cache_rows import Table
     from ._native import WriteMapping
 
+_MEMORY_BYTES = 4 << 20
 _STRAY_SECONDS = 600
 """A file that no row names, and that is older than this, is left over from a write that was not finished."""
 
@@ -23,6 +26,15 @@ def file_pieces(file: IO[bytes]) -> Iterator[bytes]:
     yield b"\0"
     while piece := file.read(PIECE_BYTES):
         yield piece
+
+
+@contextmanager
+def read_first(file: IO[bytes], folder: str) -> Iterator[IO[bytes]]:
+    """A copy of what a file still has, so that no writer waits for the file: in memory, or if it is long, in a file without a name in `folder`."""
+    with tempfile.SpooledTemporaryFile(_MEMORY_BYTES, dir=folder) as copy:
+        shutil.copyfileobj(file, copy, PIECE_BYTES)
+        copy.seek(0)
+        yield copy
 
 
 def sync_file(folder: str, filename: str) -> None:

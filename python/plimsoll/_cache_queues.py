@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from ._cache_codec import Serializer
+from ._cache_files import read_first
 from ._cache_rows import Row, Table, now, with_details
 
 _FIRST_NUMBER = 500_000_000_000_000
@@ -43,6 +44,14 @@ class Queues:
 
         Raises `ValueError` for a value larger than `size_limit`.
         """
+        if read:
+            with read_first(value, self._open().store.db.path) as copy:
+                return self._push(copy, prefix, side, expire, True, tag, retry)
+        return self._push(value, prefix, side, expire, False, tag, retry)
+
+    def _push(
+        self, value: Any, prefix: str | None, side: str, expire: float | None, read: bool, tag: Any, retry: bool
+    ) -> Any:
         with self._transact(retry):
             end, _, _ = self._end(prefix, side)
             number = _FIRST_NUMBER

@@ -29,7 +29,7 @@ from ._cache_codec import (
     load_disk_value,
     short_key,
 )
-from ._cache_files import file_pieces, stray_files, sync_file
+from ._cache_files import file_pieces, read_first, stray_files, sync_file
 from ._cache_queues import Queues
 from ._cache_rows import DEFAULT_SETTINGS, EVICTION_POLICIES, PIECE_BYTES, PieceReader, Row, Table, now, with_details
 from ._cache_store import CacheStore, Timeout
@@ -575,6 +575,24 @@ class Cache(Queues):
     ) -> bool:
         table = self._open()
         full = self._key(key) if full is None else full
+        if read and type(self._disk) is StoreDisk and table.store.transaction is None:
+            with read_first(value, table.store.db.path) as copy:
+                return self._store_row(table, key, full, copy, expire, read, tag, retry, only_new=only_new)
+        return self._store_row(table, key, full, value, expire, read, tag, retry, only_new=only_new)
+
+    def _store_row(
+        self,
+        table: Table,
+        key: Any,
+        full: bytes,
+        value: Any,
+        expire: float | None,
+        read: bool,
+        tag: Any,
+        retry: bool,
+        *,
+        only_new: bool,
+    ) -> bool:
         short = short_key(full)
         dumped, filename = self._dump(key, value, read)
         stored = None

@@ -447,3 +447,31 @@ def test_a_deque_and_an_index_are_as_pythons(tmp_path: Path) -> None:
     assert index.popitem(last=False) == ("a", 1)
     assert index == {"c": 3, "b": 2}
     index.cache.close()
+
+
+@pytest.mark.parametrize("inside", ["file", "push"])
+def test_others_write_while_the_file_of_a_value_is_read(cache: Cache, inside: str) -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as file:
+        put = {"file": lambda: cache.set("big", file, read=True), "push": lambda: cache.push(file, read=True)}[inside]
+        thread = threading.Thread(target=put)
+        thread.start()
+        try:
+            for number in range(20):
+                os.write(writer, b"x" * 60_000)
+                cache._timeout = 5
+                assert cache.set("other", number)
+        finally:
+            os.close(writer)
+            thread.join()
+    assert cache.get("big" if inside == "file" else 500_000_000_000_000) == b"x" * 1_200_000
+
+
+@pytest.mark.parametrize("disk", [plimsoll.Disk, plimsoll.StoreDisk])
+@pytest.mark.parametrize("size", [0, 1, 64 << 10, 6 << 20])
+def test_a_file_of_any_size_is_pushed_whole(tmp_path: Path, disk: type[plimsoll.Disk], size: int) -> None:
+    with Cache(tmp_path / "cache", disk=disk, memory="16MiB") as cache:
+        value = os.urandom(size)
+        assert cache.push(io.BytesIO(value), read=True) and cache.set("key", io.BytesIO(value), read=True)
+        assert cache.pull()[1] == value == cache["key"]
+        assert cache.check() == []
