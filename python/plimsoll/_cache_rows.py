@@ -118,6 +118,8 @@ class Table:
         self.disk: Disk | None = None
         """The disk of the cache that writes now: it removes the files of rows."""
         self.refresh(self.committed)
+        self.is_unread = True
+        """No transaction of this process has read the counters yet: others may have changed them while the table was made."""
 
     # Transactions.
 
@@ -133,7 +135,8 @@ class Table:
         self.hits += stored[3] - self._saved[3]
         self.misses += stored[4] - self._saved[4]
         self.count, self.size, self._next_id = stored[:3]
-        self._saved = stored
+        self._saved = self._saving = stored
+        self.is_unread = False
         self._next_expiry = 0.0
         if settings != self._settings_row:
             self._settings_row = settings
@@ -141,6 +144,8 @@ class Table:
 
     def before_commit(self, transaction: Any) -> None:
         """Writes the counters if they have changed."""
+        if self.is_unread:
+            return
         self._saving = self._counters()
         if self._saving != self._saved:
             transaction.keyspace(self.committed).put(_COUNTERS_KEY, _COUNTERS.pack(*self._saving))
@@ -155,6 +160,11 @@ class Table:
         self._next_expiry = 0.0
         self._settings_row = self.committed.get(_SETTINGS_KEY)
         self.settings = {**DEFAULT_SETTINGS, **json.loads(self._settings_row or b"{}")}
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there are uses, hits or misses that are not stored yet."""
+        return bool(self.touched) or self._counters() != self._saved
 
     def _counters(self) -> tuple[int, int, int, int, int]:
         return self.count, self.size, self._next_id, self.hits, self.misses

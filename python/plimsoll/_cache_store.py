@@ -65,44 +65,65 @@ class CacheStore:
         if open_one is not None:
             yield open_one
             return
-        if not self._turn.acquire(timeout):
-            raise Timeout("another thread or process has kept the cache locked; pass retry=True to wait for it")
-        ticket = None
+        try:
+            with self._write_in_turn(timeout) as transaction:
+                yield transaction
+        finally:
+            if not self.users:
+                _close_unused(self)
+
+    @contextmanager
+    def _write_in_turn(self, timeout: float | None) -> Iterator[Transaction]:
+        transaction = ticket = None
         written: list[tuple[Disk, str]] = []
         dropped: list[tuple[Disk, str]] = []
-        self._files_written, self._files_dropped = written, dropped
+        if not self._turn.acquire(timeout):
+            raise Timeout("another thread or process has kept the cache locked; pass retry=True to wait for it")
         try:
+            self._files_written, self._files_dropped = written, dropped
             transaction = self.db.transaction(ordered=True)
             self._transaction, self._owner = transaction, threading.get_ident()
-            try:
-                if self.shared and transaction.at != self._last_commit:
-                    for table in list(self.tables.values()):
-                        table.refresh(transaction.keyspace(table.committed))
-                yield transaction
+            if self.shared and transaction.at != self._last_commit:
                 for table in list(self.tables.values()):
-                    table.before_commit(transaction)
-                ticket = transaction.commit_submit()
-                self._last_commit = ticket.glsn
-                for table in list(self.tables.values()):
-                    table.after_commit()
-            except BaseException:
-                transaction.abort()
-                _remove_files(written)
-                # A store that was closed meanwhile, as at the interpreter's end, has no state to go back to.
-                with suppress(Closed):
-                    for table in list(self.tables.values()):
-                        table.after_abort()
-                raise
-            finally:
-                self._transaction, self._owner = None, 0
-            if self._written >= self._upkeep_bytes:
-                self._upkeep()
+                    table.refresh(transaction.keyspace(table.committed))
+            yield transaction
+            for table in list(self.tables.values()):
+                table.before_commit(transaction)
+            ticket = transaction.commit_submit()
+            self._committed(ticket.glsn)
+        except BaseException:
+            if transaction is not None:
+                self._abort(transaction, written)
+            raise
         finally:
-            self._turn.release()
+            self._transaction, self._owner = None, 0
+            try:
+                if ticket is not None and self._written >= self._upkeep_bytes:
+                    self._upkeep()
+            finally:
+                self._turn.release()
             if ticket is not None:
                 # Others write meanwhile: one sync serves several.
                 ticket.wait()
                 _remove_files(dropped)
+
+    def _committed(self, glsn: int) -> None:
+        self._last_commit = glsn
+        for table in list(self.tables.values()):
+            table.after_commit()
+
+    def _abort(self, transaction: Transaction, written: list[tuple[Disk, str]]) -> None:
+        transaction.abort()
+        _remove_files(written)
+        # A store that was closed meanwhile, as at the interpreter's end, has no state to go back to.
+        with suppress(Closed):
+            for table in list(self.tables.values()):
+                table.after_abort()
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a cache has it, or a thread writes or waits for its turn."""
+        return self.users > 0 or self._turn.is_wanted_here
 
     def file_written(self, disk: Disk, filename: str) -> None:
         """Removes a file again if the open transaction is aborted."""
@@ -158,6 +179,11 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
+def opening() -> threading.RLock:
+    """The lock of all who open or close caches. Who has it waits for no writer."""
+    return _guard
+
+
 def identity(path: str) -> tuple[int, int] | None:
     """Which folder this is; None if there is none."""
     try:
@@ -171,25 +197,39 @@ def acquire(path: str, options: Options) -> CacheStore:
     """The store in a folder, opened if it is not open. The first that opens it in a process decides on the options."""
     with _guard:
         path = os.path.realpath(path)
-        store = _stores.get(path)
-        if store is not None and (store.identity is None or identity(path) != store.identity):
+        while True:
+            store = _stores.get(path)
+            if store is None:
+                store = CacheStore(path, options)
+                store.users = 1
+                _stores[path] = store
+                return store
+            # First: a cache that is collected in this thread meanwhile may be the last other user.
+            store.users += 1
+            if store is not _stores.get(path):
+                continue
+            if store.identity is not None and identity(path) == store.identity:
+                return store
             # The folder was removed under an open cache, and perhaps made anew.
+            store.users -= 1
+            del _stores[path]
             with suppress(Error):
-                _stores.pop(path).close()
-            store = None
-        if store is None:
-            store = _stores[path] = CacheStore(path, options)
-        store.users += 1
-        return store
+                store.close()
 
 
 def release(store: CacheStore) -> None:
-    """Gives a store back; the last one closes it."""
+    """Gives a store back. The last one closes it, unless a thread writes: that one does so when it has written. Waits for no writer."""
     if store.pid != os.getpid():
         return
     with _guard:
         store.users -= 1
-        if store.users > 0:
+        _close_unused(store)
+
+
+def _close_unused(store: CacheStore) -> None:
+    """Closes a store if it is open and not in use."""
+    with _guard:
+        if store.is_in_use or store not in _stores.values():
             return
         for path, known in list(_stores.items()):
             if known is store:
@@ -200,9 +240,11 @@ def release(store: CacheStore) -> None:
                 store.close()
             return
         try:
-            with suppress(Closed), store.write(None):
-                for table in list(store.tables.values()):
-                    table.flush_touched()
+            if any(table.has_news for table in store.tables.values()):
+                # Uses and hits are hints: another process that writes now is not waited for.
+                with suppress(Closed, Timeout), store.write(0):
+                    for table in list(store.tables.values()):
+                        table.flush_touched()
         finally:
             store.close()
 

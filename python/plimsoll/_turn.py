@@ -83,6 +83,11 @@ class Turn:
             if self._lock.locked():
                 self._lock.release()
 
+    @property
+    def is_wanted_here(self) -> bool:
+        """Whether a thread of this process has the turn, or waits for other processes to give it."""
+        return self._lock.locked()
+
     def __enter__(self) -> None:
         self.acquire()
 

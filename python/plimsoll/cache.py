@@ -445,10 +445,13 @@ class Cache(Queues):
         return found + table.store.db.verify().problems
 
     def close(self) -> None:
-        """Closes the store unless other caches of this process use it. A closed cache opens it again when it is used."""
-        if self._held is not None:
-            self._held = None
-            self._finalizer()
+        """Closes the store unless other caches of this process use it, or a thread writes to it: then that one does so at the end of its transaction.
+        A closed cache opens it again when it is used."""
+        with _cache_store.opening():
+            if self._held is None:
+                return
+            self._held, finalizer = None, self._finalizer
+        finalizer()
 
     def __enter__(self) -> Self:
         self._open()
@@ -488,14 +491,25 @@ class Cache(Queues):
     # Parts.
 
     def _open(self, settings: dict[str, Any] | None = None) -> Table:
-        if self._held is None:
+        held = self._held
+        if held is not None:
+            return held[1]
+        with _cache_store.opening():
+            if self._held is not None:
+                return self._held[1]
             os.makedirs(self._root, 0o755, exist_ok=True)
             store = _cache_store.acquire(os.path.join(self._root, "store"), self._options)
             self._finalizer = weakref.finalize(self, _cache_store.release, store)
-            self._held = store, _cache_store.table(store, self._name)
-            if "_disk" not in self.__dict__:
-                self._disk = self._make_disk({**self._held[1].stored_settings(), **(settings or {})})
-        return self._held[1]
+            try:
+                table = _cache_store.table(store, self._name)
+                if "_disk" not in self.__dict__:
+                    self._disk = self._make_disk({**table.stored_settings(), **(settings or {})})
+            except BaseException:
+                self._finalizer()
+                raise
+            # Last: from here on other threads use it.
+            self._held = store, table
+            return table
 
     def _make_disk(self, settings: dict[str, Any]) -> Disk:
         arguments = {name[5:]: value for name, value in settings.items() if name.startswith("disk_")}
@@ -512,7 +526,10 @@ class Cache(Queues):
         table = self._open()
         with table.store.write(None if retry else self._timeout) as transaction:
             table.disk = self._disk
-            yield transaction.keyspace(table.committed)
+            rows = transaction.keyspace(table.committed)
+            if table.is_unread:
+                table.refresh(rows)
+            yield rows
 
     # Keys and values as they are stored. What the default does is done here: it is not asked for each of them.
 

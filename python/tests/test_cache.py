@@ -13,11 +13,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import plimsoll
-from plimsoll import Cache, Deque, FanoutCache, Index, Timeout
+from plimsoll import Cache, Deque, FanoutCache, Index, Timeout, _cache_store
+from plimsoll._cache_rows import Table
 
 
 @pytest.fixture
@@ -475,3 +477,173 @@ def test_a_file_of_any_size_is_pushed_whole(tmp_path: Path, disk: type[plimsoll.
         assert cache.push(io.BytesIO(value), read=True) and cache.set("key", io.BytesIO(value), read=True)
         assert cache.pull()[1] == value == cache["key"]
         assert cache.check() == []
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_close_leaves_the_transaction_of_another_thread_alone(tmp_path: Path, shared: bool) -> None:
+    cache = Cache(tmp_path, memory="16MiB", shared=shared)
+    inside, go = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            with cache.transact():
+                cache["first"] = 1
+                inside.set()
+                go.wait()
+                cache["second"] = 2
+        except BaseException as error:  # noqa: BLE001 (the test tells)
+            errors.append(error)
+
+    writer = threading.Thread(target=write, daemon=True)
+    closer = threading.Thread(target=cache.close, daemon=True)
+    writer.start()
+    inside.wait()
+    closer.start()
+    closer.join(0.2)
+    go.set()
+    for thread in (writer, closer):
+        thread.join(10)
+        assert not thread.is_alive()
+    assert errors == []
+    assert (cache["first"], cache["second"], len(cache)) == (1, 2, 2)
+    cache.close()
+    assert _cache_store._stores == {}
+
+
+def test_a_store_that_was_closed_in_a_transaction_is_closed_after_it(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, memory="16MiB")
+    with cache.transact():
+        cache["key"] = 1
+        cache.close()
+    assert _cache_store._stores == {}
+    with Cache(tmp_path, memory="16MiB", shared=False) as again:
+        assert again["key"] == 1
+
+
+@pytest.mark.parametrize("policy", ["least-recently-stored", "least-recently-used"])
+def test_the_interpreter_ends_while_a_thread_is_in_a_transaction(tmp_path: Path, policy: str) -> None:
+    program = f"""
+import plimsoll, threading
+cache = plimsoll.Cache({str(tmp_path)!r}, memory="16MiB", eviction_policy={policy!r})
+cache["key"] = cache.get("key")
+inside = threading.Event()
+def write():
+    with cache.transact():
+        cache["other"] = 1
+        inside.set()
+        threading.Event().wait()
+threading.Thread(target=write, daemon=True).start()
+inside.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    with Cache(tmp_path, memory="16MiB") as cache:
+        assert list(cache) == ["key"] and cache.check() == []
+
+
+def test_the_first_uses_of_an_unpickled_cache_by_several_threads_open_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Cache(tmp_path, memory="16MiB") as made:
+        made["key"] = 1
+    cache = pickle.loads(pickle.dumps(made))
+    make = Cache._make_disk
+
+    def slowly(self: Cache, settings: dict[str, object]) -> plimsoll.Disk:
+        time.sleep(0.05)
+        return make(self, settings)
+
+    monkeypatch.setattr(Cache, "_make_disk", slowly)
+    found: list[object] = []
+
+    def use() -> None:
+        try:
+            found.append(cache["key"])
+        except Exception as error:  # noqa: BLE001 (the test tells)
+            found.append(error)
+
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [1] * 4
+    cache.close()
+    assert _cache_store._stores == {}
+
+
+def test_a_cache_that_is_collected_while_another_is_opened_leaves_it_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, identity = Cache(tmp_path, memory="16MiB"), _cache_store.identity
+
+    def collecting(path: str) -> tuple[int, int] | None:
+        first.close()
+        return identity(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_cache_store, "identity", collecting)
+        second = Cache(tmp_path, memory="16MiB")
+    second["key"] = 1
+    assert second["key"] == 1
+    second.close()
+    assert _cache_store._stores == {}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_cache_that_is_opened_during_a_commit_knows_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    options: dict[str, Any] = {"memory": "16MiB", "shared": shared}
+    with Cache(tmp_path, _name="inside", **options) as inside:
+        for number in range(5):
+            inside[number] = number
+    with Cache(tmp_path, **options) as cache:
+        opened: list[Cache] = []
+
+        def open_other() -> None:
+            with monkeypatch.context() as patched:
+                patched.setattr(Table, "before_commit", before_commit)
+                opened.append(Cache(tmp_path, _name="inside", **options))
+
+        before_commit = Table.before_commit
+
+        def opening(self: Table, transaction: object) -> None:
+            before_commit(self, transaction)
+            if not opened:
+                thread = threading.Thread(target=open_other)
+                thread.start()
+                thread.join()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Table, "before_commit", opening)
+            cache["key"] = 1
+        (inside,) = opened
+        assert len(inside) == 5
+        with pytest.raises(ZeroDivisionError), inside.transact():
+            inside["key"] = 1 // 0
+        inside["new"] = 5
+        assert len(inside) == 6 and inside.check() == []
+        inside.close()
+
+
+def test_a_cache_that_another_process_changes_while_it_is_opened_gives_no_id_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = f"import plimsoll; c = plimsoll.Cache({str(tmp_path)!r}, memory='16MiB', _name='inside'); c['other'] = 1; c.close()"
+    made = Table.__init__
+    with Cache(tmp_path, memory="16MiB") as cache:
+
+        def make(self: Table, store: _cache_store.CacheStore, name: str) -> None:
+            made(self, store, name)
+            subprocess.run([sys.executable, "-c", program], check=True)
+            cache["key"] = 1
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Table, "__init__", make)
+            inside = Cache(tmp_path, memory="16MiB", _name="inside")
+        inside["mine"] = 2
+        assert list(inside) == ["other", "mine"] and len(inside) == 2
+        assert inside.check() == []
+        inside.close()

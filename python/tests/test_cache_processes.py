@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -196,3 +197,21 @@ def test_a_forked_child_is_told_so_also_while_its_parent_writes(path: str, share
     command = [sys.executable, "-W", "ignore", "-c", FORK, path, str(shared)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_close_waits_for_no_other_process(path: str) -> None:
+    from plimsoll._turn import Turn
+
+    cache = open_cache(path, eviction_policy="least-recently-used")
+    cache.set("a", 1)
+    other = Turn(os.path.join(path, "store"), shared=True)
+    with other:
+        # A use is to be written.
+        assert cache.get("a") == 1
+        closed = threading.Thread(target=cache.close, daemon=True)
+        closed.start()
+        closed.join(10)
+        assert not closed.is_alive()
+    other.close()
+    assert cache["a"] == 1
+    cache.close()
