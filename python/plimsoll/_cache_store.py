@@ -93,7 +93,11 @@ class CacheStore:
             self._committed(ticket.glsn)
         except BaseException:
             if transaction is not None:
-                self._abort(transaction, written)
+                # A signal's handler may raise when the commit was just ordered.
+                if transaction.glsn is not None:
+                    self._committed(transaction.glsn)
+                else:
+                    self._abort(transaction, written)
             raise
         finally:
             self._transaction, self._owner = None, 0
@@ -102,9 +106,12 @@ class CacheStore:
                     self._upkeep()
             finally:
                 self._turn.release()
-            if ticket is not None:
+            if transaction is not None and transaction.glsn is not None:
                 # Others write meanwhile: one sync serves several.
-                ticket.wait()
+                if ticket is not None:
+                    ticket.wait()
+                else:
+                    self.db.transaction(ordered=True).commit()
                 _remove_files(dropped)
 
     def _committed(self, glsn: int) -> None:

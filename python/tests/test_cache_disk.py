@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,25 @@ def test_a_file_that_is_read_is_stored_as_a_file(tmp_path: Path, durability: str
         assert cache["key"] == LONG * 50
         (path,) = files(cache.directory)
         assert path.stat().st_size == 50 * len(LONG)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_commit_that_a_signal_follows_at_once_keeps_its_files_and_ids(
+    tmp_path: Path, around: Any, interrupted: Callable[[Any], Any], shared: bool
+) -> None:
+    with plimsoll.Cache(tmp_path, disk=plimsoll.Disk, shared=shared, memory="16MiB") as cache:
+        cache["replaced"] = LONG
+        store = cache._held[0]  # type: ignore[index]
+        db, store.db = store.db, around(store.db, transaction=lambda **options: interrupted(db.transaction(**options)))
+        for key, value in {"new": LONG, "replaced": b"short"}.items():
+            with pytest.raises(KeyboardInterrupt):
+                cache[key] = value
+        store.db = db
+        assert (cache["new"], cache["replaced"]) == (LONG, b"short")
+        assert len(files(tmp_path)) == 1, "the file of the value that was replaced is gone"
+        cache["other"] = 1
+        assert list(cache) == ["replaced", "new", "other"] and len(cache) == 3
+        assert cache.check() == []
 
 
 def age(folder: str) -> None:
