@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 UPKEEP_BYTES = 32 << 20
 """Bytes that all processes write between two rounds of `CacheStore._upkeep`."""
+GARBAGE_BYTES = 64 << 20
+"""A store is compacted once its files are larger by this, or by a quarter if that is more, than they were after the last time."""
 
 
 Options = dict[str, Any]
@@ -48,6 +50,9 @@ class CacheStore:
         self._owner = 0
         self._written = 0
         self._upkeep_bytes = UPKEEP_BYTES
+        self._upkeep_lock = threading.Lock()
+        self._compacted_bytes = 0
+        """The size of the files after the last compaction, or less if they have shrunk since."""
         self._files_written: list[tuple[Disk, str]] = []
         self._files_dropped: list[tuple[Disk, str]] = []
         self._last_commit = -1
@@ -68,6 +73,8 @@ class CacheStore:
         try:
             with self._write_in_turn(timeout) as transaction:
                 yield transaction
+            if self._written >= self._upkeep_bytes:
+                self._upkeep()
         finally:
             if not self.users:
                 _close_unused(self)
@@ -101,11 +108,7 @@ class CacheStore:
             raise
         finally:
             self._transaction, self._owner = None, 0
-            try:
-                if ticket is not None and self._written >= self._upkeep_bytes:
-                    self._upkeep()
-            finally:
-                self._turn.release()
+            self._turn.release()
             if transaction is not None and transaction.glsn is not None:
                 # Others write meanwhile: one sync serves several.
                 if ticket is not None:
@@ -148,18 +151,24 @@ class CacheStore:
         self._written += size
 
     def _upkeep(self) -> None:
-        """Gives back the disk space of what was overwritten and evicted."""
+        """Gives back the disk space of what was overwritten and evicted, while others write."""
+        if not self._upkeep_lock.acquire(blocking=False):
+            return
         self._written = 0
-        self._upkeep_bytes = UPKEEP_BYTES // max(1, len(self.db.members()))
-        limit: int = sum(table.settings["size_limit"] for table in list(self.tables.values()))
+        # What was written is committed; a later round makes up for it.
         try:
-            self.db.log.trim(self.db.newest)
-            if self.db.stats()["disk_bytes"] > limit:
-                self.db.compact()
+            with suppress(Closed, NotKeeper, Stalled):
+                self._upkeep_bytes = UPKEEP_BYTES // max(1, len(self.db.members()))
+                limit: int = sum(table.settings["size_limit"] for table in list(self.tables.values()))
                 self.db.log.trim(self.db.newest)
-        except (NotKeeper, Stalled):
-            # What was written is committed; a later round makes up for it.
-            pass
+                size: int = self.db.stats()["disk_bytes"]
+                before = self._compacted_bytes = min(size, self._compacted_bytes)
+                if size > max(limit, before + max(GARBAGE_BYTES, before // 4)):
+                    self.db.compact()
+                    self.db.log.trim(self.db.newest)
+                    self._compacted_bytes = self.db.stats()["disk_bytes"]
+        finally:
+            self._upkeep_lock.release()
 
     def close(self) -> None:
         """Closes the store."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from plimsoll import Cache, _cache_rows
+from plimsoll import Cache, _cache_rows, _cache_store
 
 POLICIES = ["least-recently-stored", "least-recently-used", "least-frequently-used"]
 
@@ -121,3 +122,27 @@ def test_what_was_stored_first_goes_first_though_rows_are_overwritten(
         for policy in ("least-recently-used", "least-recently-stored", "least-frequently-used", "least-recently-stored"):
             cache.reset("eviction_policy", policy)
             assert cache.check() == []
+
+
+def test_upkeep_compacts_beside_other_writers_and_only_what_is_worth_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, around: Any
+) -> None:
+    monkeypatch.setattr(_cache_store, "UPKEEP_BYTES", 100_000)
+    monkeypatch.setattr(_cache_store, "GARBAGE_BYTES", 100_000)
+    with Cache(tmp_path, memory="16MiB", size_limit=100_000, eviction_policy="none") as cache:
+        store = cache._held[0]  # type: ignore[index]
+        store._upkeep_bytes = 100_000
+        db, compacted = store.db, []
+
+        def compact() -> None:
+            assert store._turn._lock.acquire(blocking=False), "others cannot write meanwhile"
+            store._turn._lock.release()
+            compacted.append(db.stats()["disk_bytes"])
+            db.compact()
+
+        store.db = around(db, compact=compact)
+        for number in range(100):
+            cache[number] = random.Random(number).randbytes(50_000)
+        store.db = db
+        # Of 50 rounds of upkeep, in a cache that only grows, beyond its limit.
+        assert 2 <= len(compacted) <= 25
