@@ -71,15 +71,14 @@ class CacheStore:
             yield open_one
             return
         try:
-            with self._write_in_turn(timeout) as transaction:
-                yield transaction
+            # Not `with`: each set would enter a second context manager.
+            yield from self._write_in_turn(timeout)
             if self._written >= self._upkeep_bytes:
                 self._upkeep()
         finally:
             if not self.users:
                 _close_unused(self)
 
-    @contextmanager
     def _write_in_turn(self, timeout: float | None) -> Iterator[Transaction]:
         transaction = ticket = None
         written: list[tuple[Disk, str]] = []
