@@ -285,7 +285,7 @@ pub(crate) fn look(
         let acked = mine.last().map_or(*before, |commit| commit.number);
         let mut certain = acknowledged[..certain].iter().filter(|commit| commit.thread == thread);
         let least = certain.next_back().map_or(*before, |commit| commit.number);
-        // At most one more commit of a thread was in progress when the child died, or so many are acknowledged together.
+        // When the child died, each thread had at most one commit that was not acknowledged; with buffered commits, at most those up to its next sync.
         let more = if scenario == Scenario::Buffered { SYNC_EACH } else { 1 };
         ensure((least..=acked + more).contains(&found), || {
             format!(

@@ -448,15 +448,12 @@ pub(crate) fn seal(log: &OpenLog) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Cuts off the zeros that were written ahead: the next process would have to read them. If they stay, they only cost
+/// Cuts off the zeros that were written ahead, or the room: the next process would have to read them. If they stay, they only cost
 /// time.
 pub(crate) fn cut_zeros(log: &OpenLog) {
     let Ok(mut order) = log.tail.order() else { return };
-    if order.look_at_zeros().is_err() {
-        return;
-    }
     let end = u64::from(order.end.offset).next_multiple_of(BLOCK_BYTES as u64);
-    // A disk that got full may have made a part of the room that it was asked for.
+    // Not `zeroed`: other processes write zeros, too, and a full disk may have made a part of the room that it was asked for.
     let is_longer = || order.file.len().is_ok_and(|len| len > end);
     if log.durability.group.check().is_ok() && is_longer() && order.file.set_len(end).is_ok() {
         order.zeroed = end;

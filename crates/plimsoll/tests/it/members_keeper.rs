@@ -222,7 +222,7 @@ fn replace_a_keeper_after(steps: u64) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let quick = || options().memtable_bytes(256 << 10).segment_bytes(256 << 10).retention(Retention::Latest);
-    // Without threads it does what it is told to, and answers nobody.
+    // Without threads it does only what the test calls, and does not answer requests of other members.
     let one = Db::open(&path, quick().background(false)).unwrap();
     let of_one = default(&one);
     let write = |db: &Db, space: &Keyspace, round: u64| {
