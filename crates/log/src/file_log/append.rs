@@ -41,7 +41,7 @@ use crate::log::Durability;
 /// The most bytes that are zeroed ahead at a time while commits are small.
 const ZERO_STEP_MAX: u64 = 1 << 20;
 /// The most bytes that room is made for at a time. What a segment that ends early does not need is given back when it is sealed.
-const ALLOCATE_STEP_MAX: u64 = 2 << 20;
+const ALLOCATE_STEP_MAX: u64 = 8 << 20;
 
 /// Bytes zeroed ahead at a time while records or groups are large: their own bytes replace them before they reach the disk. Zeros further ahead would
 /// be written to the disk by the next sync, and again by the one that has their bytes.
@@ -286,13 +286,14 @@ fn write(
 ) -> Result<(), LogError> {
     let mut tail = log.tail.write();
     let mut writer: Option<MutexGuard<'_, SegmentWriter>> = None;
-    let needed = tail.buffer.chunks_needed(bound);
-    if needed > 0 && tail.buffer.is_half_full() {
+    let blocks = bound / BLOCK_BYTES as u64 - u64::from(order.end.offset) / BLOCK_BYTES as u64;
+    if blocks > 0 && tail.buffer.is_half_full() {
         // The thread that syncs does not keep up. Little by little: otherwise one record in a thousand waits until all of the buffer is written.
         drop(tail);
-        log.durability.write_oldest(needed)?;
+        log.durability.write_oldest(blocks * BLOCK_BYTES as u64)?;
         tail = log.tail.write();
     }
+    let needed = tail.buffer.chunks_needed(bound);
     if needed > 0 && !tail.buffer.prepare(needed, &log.env.options.budget) {
         // The buffer is full: wait for the writer, then write here. Readers are not kept from the tail meanwhile.
         drop(tail);

@@ -39,7 +39,7 @@ const BACKLOG_MIN: u64 = 4 << 20;
 const BACKLOG_MAX: u64 = 64 << 20;
 
 /// Bytes of blob files count for this part (a divisor) when a sync in the background is due: they fill no buffer, and each file takes a sync of its own.
-const BLOB_PART: u64 = 16;
+const BLOB_PART: u64 = 4;
 
 /// What is durable of an open log, and what it takes to make more durable.
 #[derive(Debug)]
@@ -126,12 +126,15 @@ impl DurabilityState {
         Ok((writer, ready))
     }
 
-    /// Writes up to `chunks` full chunks of the buffer, the oldest ones, unless that would wait for another thread or for a blob file.
-    pub(crate) fn write_oldest(&self, chunks: usize) -> Result<(), LogError> {
+    /// Writes the oldest `bytes` of the buffer's full chunks, unless that would wait for another thread or for a blob file.
+    pub(crate) fn write_oldest(&self, bytes: u64) -> Result<(), LogError> {
         let Some(Ok(mut writer)) = self.writer.as_ref().map(Mutex::try_lock) else { return Ok(()) };
-        let Some(ready) = Ready::without_sync(&self.tail, &self.unsynced_blobs) else { return Ok(()) };
+        let Some(ready) = Ready::without_sync(&self.tail, &self.unsynced_blobs) else {
+            self.signal.due();
+            return Ok(());
+        };
         self.check_locks()?;
-        writer.write_oldest(&self.tail, ready, chunks)
+        writer.write_oldest(&self.tail, ready, bytes)
     }
 
     /// A moving average of the bytes per sync.

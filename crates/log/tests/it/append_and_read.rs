@@ -8,6 +8,7 @@ use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
+use plimsoll_log::format::BLOCK_BYTES;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::{Durability, Log};
 use plimsoll_memory::budget::Kind;
@@ -373,4 +374,28 @@ fn zeros_are_written_far_ahead_of_small_records_only() {
     };
     assert!(zeros_behind(400 << 10) < 200 << 10, "of a log that was just opened, too");
     assert!(zeros_behind(100 << 10) > 200 << 10);
+}
+
+#[test]
+fn buffered_appends_write_a_block_at_a_time_when_half_of_the_buffer_is_full() {
+    let (memory, disk) = (Memory::new(16 << 20), mem_disk());
+    let mut options = options(&disk, &memory);
+    (options.durability, options.segment_bytes) = (Durability::Buffered, 8 << 20);
+    let log = FileLog::open(options).unwrap().0;
+    let path = Path::new(DIR).join("00000000000000000001.seg");
+    let file = disk.open(&path, Open::Read, Caching::Buffered).unwrap();
+    let is_written = |block: u64| {
+        let mut head = [0; 8];
+        file.read_at(&mut head, block * BLOCK_BYTES as u64).is_ok() && head != [0; 8]
+    };
+    let (mut written, mut appended) = (1, 0);
+    while appended < 3 << 20 {
+        submit(&log, 0, &payload(appended, 1000)).unwrap();
+        appended += 1000;
+        let before = written;
+        written += (written..).take_while(|block| is_written(*block)).count() as u64;
+        assert!(written - before <= 1, "{} blocks at once", written - before);
+    }
+    let behind = appended - written * BLOCK_BYTES as u64;
+    assert!(behind < 640 << 10, "{behind} bytes are not written");
 }

@@ -4,15 +4,13 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use plimsoll_disk::thread;
-use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::error::LogError;
-use crate::file_log::tail::buffer::CHUNKS_MAX;
 use crate::log::BUFFERED_DELAY;
 
-/// With this many unsynced bytes the thread stops waiting: half of the buffer, so that appends can fill the other half
-/// while it writes and syncs. If it started when the buffer is full, appends would wait for its sync.
-const UNSYNCED_BYTES_MAX: u64 = (CHUNKS_MAX / 2 * CHUNK_BYTES) as u64;
+/// With this many unsynced bytes the thread stops waiting. Appends write by themselves when half of the buffer is full. With fewer bytes
+/// there are more syncs, each of which takes a processor from the appends; with more of them each sync takes longer.
+const UNSYNCED_BYTES_MAX: u64 = 2 << 20;
 
 /// The signal that the thread waits for.
 #[derive(Debug, Default)]
@@ -46,6 +44,11 @@ impl FlushSignal {
                 self.changed.notify_one();
             }
         }
+    }
+
+    /// A sync is due at once.
+    pub(crate) fn due(&self) {
+        self.unsynced(UNSYNCED_BYTES_MAX);
     }
 
     fn stop(&self) {
@@ -117,10 +120,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_thread_is_told_of_the_first_bytes_and_while_half_of_the_buffer_is_empty() {
-        let half = (CHUNKS_MAX * CHUNK_BYTES) as u64 / 2;
-        assert!(is_news(0, 1) && is_news(half - 1, half) && is_news(1, 2 * half));
-        assert!(!is_news(1, half - 1) && !is_news(half, 2 * half));
+    fn the_thread_is_told_of_the_first_bytes_and_when_there_are_many() {
+        let many = UNSYNCED_BYTES_MAX;
+        assert!(is_news(0, 1) && is_news(many - 1, many) && is_news(1, 2 * many));
+        assert!(!is_news(1, many - 1) && !is_news(many, 2 * many));
     }
 
     #[test]

@@ -17,7 +17,11 @@ use crate::file_log::durability::syncing::Unsynced;
 use crate::file_log::durability::unsynced_blobs::Ready;
 use crate::file_log::tail::order::End;
 use crate::file_log::tail::{Tail, TailState};
+use crate::format::BLOCK_BYTES;
 use crate::glsn::Glsn;
+
+/// The most bytes that are copied without giving appends a chance.
+const COPY_BYTES: u64 = 4 << 10;
 
 /// Writes to the active segment.
 #[derive(Debug)]
@@ -45,19 +49,23 @@ impl SegmentWriter {
     pub(crate) fn write_out(&mut self, tail: &Tail, ready: Ready) -> Result<End, LogError> {
         let end = ready.end();
         let target = u64::from(end.offset);
-        let full = {
+        let full: Vec<_> = {
             let tail = tail.read();
             if !ready.is_in(tail.first) {
                 // Another segment was begun since, and all of the one before was written then.
                 return Ok(end);
             }
-            self.take_new(&tail, target)
+            tail.buffer.full_chunks().map(|(start, chunk)| (start, Arc::clone(chunk))).collect()
         };
+        if target > self.written {
+            self.written = self.again_from.take().unwrap_or(self.written);
+        }
         for (start, chunk) in &full {
             self.write_chunk(*start, chunk, target)?;
         }
         let let_go = !full.is_empty();
         drop(full);
+        self.copy_rest(tail, target);
         if target > self.written {
             // The rest is in the copy, at its place within its chunk.
             let (from, to) = (within_chunk(self.written), within_chunk(target - 1) + 1);
@@ -71,17 +79,19 @@ impl SegmentWriter {
         Ok(end)
     }
 
-    /// Writes up to `chunks` full chunks, the oldest ones, and releases them.
-    pub(crate) fn write_oldest(&mut self, tail: &Tail, ready: Ready, chunks: usize) -> Result<(), LogError> {
-        let target = u64::from(ready.end().offset);
+    /// Writes about the oldest `bytes` of the full chunks, up to the end of a block, and releases the chunks that are written.
+    pub(crate) fn write_oldest(&mut self, tail: &Tail, ready: Ready, bytes: u64) -> Result<(), LogError> {
+        let from = self.again_from.unwrap_or(self.written);
+        let target = u64::from(ready.end().offset).min((from + bytes) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64);
         let oldest: Vec<_> = {
             let tail = tail.read();
             if !ready.is_in(tail.first) {
                 return Ok(());
             }
-            tail.buffer.full_chunks().take(chunks).map(|(start, chunk)| (start, Arc::clone(chunk))).collect()
+            let old = tail.buffer.full_chunks().take_while(|(start, _)| *start < target);
+            old.map(|(start, chunk)| (start, Arc::clone(chunk))).collect()
         };
-        self.written = self.again_from.take().unwrap_or(self.written);
+        (self.written, self.again_from) = (from, None);
         for (start, chunk) in &oldest {
             self.write_chunk(*start, chunk, target)?;
         }
@@ -127,21 +137,17 @@ impl SegmentWriter {
         (self.behind, self.unnamed) = (None, None);
     }
 
-    /// The full chunks that were not written, and in `staging` a copy of the new part of the current one below `target`.
-    fn take_new(&mut self, tail: &TailState, target: u64) -> Vec<(u64, Arc<Chunk>)> {
-        if target > self.written {
-            self.written = self.again_from.take().unwrap_or(self.written);
+    /// Copies what is not written below `target`, all of it of the current chunk, to its place within `staging`: little by little, since appends wait meanwhile.
+    fn copy_rest(&mut self, tail: &Tail, target: u64) {
+        let mut from = self.written;
+        while from < target {
+            let to = target.min(from + COPY_BYTES);
+            if let Some(bytes) = tail.read().buffer.bytes_at(from) {
+                self.staging[within_chunk(from)..][..(to - from) as usize]
+                    .copy_from_slice(&bytes[..(to - from) as usize]);
+            }
+            from = to;
         }
-        let full = tail.buffer.full_chunks().map(|(start, chunk)| (start, Arc::clone(chunk))).collect();
-        let start = tail.buffer.current_start();
-        let from = self.written.max(start);
-        if target > from
-            && let Some(bytes) = tail.buffer.bytes_at(from)
-        {
-            let (at, len) = (within_chunk(from), (target - from) as usize);
-            self.staging[at..at + len].copy_from_slice(&bytes[..len]);
-        }
-        full
     }
 
     fn write_chunk(&mut self, start: u64, chunk: &[u8], target: u64) -> Result<(), LogError> {
