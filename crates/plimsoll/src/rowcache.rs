@@ -172,7 +172,9 @@ impl RowCache {
         // Release, before the cache's lock is taken to replace entries: a fill that takes the lock later sees the new number; the entry of
         // an earlier one is found.
         kept.runs.store(runs, Ordering::Release);
-        !self.is_empty()
+        // The lock of the large values, too, whether or not there are rows: they are looked for without it from here on.
+        let no_large = kept.large.as_ref().is_none_or(|large| large.is_empty());
+        !(no_large && kept.cache().is_empty())
     }
 
     /// A younger version of this key enters the runs: the newest that they will have.

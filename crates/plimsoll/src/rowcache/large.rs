@@ -161,7 +161,8 @@ impl LargeValues {
     pub(crate) fn remove(&self, key: &[u8]) {
         let hash = checksum(0, key);
         let (word, bit) = self.bit(hash);
-        // Relaxed: the caller has taken the lock since it changed the runs' number. Fills before that have set their bits, later ones fail.
+        // Relaxed: the caller has taken the lock since it changed the runs' number ([`crate::rowcache::RowCache::begin_runs`]). Fills before that
+        // have set their bits, later ones fail.
         if word.load(Ordering::Relaxed) & bit == 0 {
             return;
         }

@@ -3,14 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::thread::spawn;
 use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::cache::BroughtBack;
 use plimsoll_memory::cache::Stopped::NotCurrent;
+use plimsoll_memory::pool::Pool;
 
 use crate::api::snapshot::{Moment, Snapshot};
 use crate::engine::Engine;
@@ -18,11 +22,13 @@ use crate::engine::open::open;
 use crate::engine::work_steps;
 use crate::index::view::View;
 use crate::read::point::{KeyBuffer, find};
-use crate::rowcache::share;
+use crate::rowcache::large::LARGE_BYTES;
 use crate::rowcache::warm::Row;
+use crate::rowcache::{RowCache, share};
 use crate::txn::transaction::Transaction;
 use crate::types::keyspaces::Keyspace;
 use crate::types::options::Options;
+use crate::types::version::Stored;
 
 fn default(store: &Engine) -> Keyspace {
     store.reader.keyspaces.find("default").unwrap().0
@@ -650,4 +656,33 @@ fn readers_at_any_moment_see_what_was_written_whatever_is_kept_dropped_and_flush
         let expected = then.map(|(_, number)| *number).filter(|number| *number > 0);
         assert_eq!(*number, expected, "key {key} at {at}; its versions: {versions:?}");
     }
+}
+
+/// A read has loaded a large value, and is about to keep it, when a flush brings a younger version of its key.
+#[test]
+fn a_large_value_that_enters_while_its_key_is_superseded_does_not_stay() {
+    let budget = Budget::new(64 << 20, Backing::Heap).unwrap();
+    let row_cache = RowCache::new(&budget, &Pool::new(&budget, 1 << 20).unwrap()).unwrap();
+    let handle = row_cache.handle();
+    row_cache.fill((0, &handle), true, b"other", Glsn(1), b"a row");
+    assert!(!row_cache.is_empty());
+    let kept = row_cache.kept.as_ref().unwrap();
+    let (row_cache, (is_asked, asked), (has_ended, ended)) = (&row_cache, channel(), channel());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            asked.recv().unwrap();
+            row_cache.begin_runs(1);
+            row_cache.supersede(b"key", Glsn(2), Stored::Deleted);
+            let _ = has_ended.send(());
+        });
+        let is_current = || {
+            let is_current = kept.runs.load(Ordering::Acquire) == 0;
+            let _ = is_asked.send(());
+            // The flush may be done before the value is kept, or wait for that.
+            let _ = ended.recv_timeout(Duration::from_millis(300));
+            is_current
+        };
+        kept.large.as_ref().unwrap().offer(b"key", Glsn(1), &[1; LARGE_BYTES], is_current);
+    });
+    assert!(handle.large(b"key", Glsn(2)).is_none());
 }
