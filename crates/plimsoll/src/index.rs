@@ -391,15 +391,15 @@ impl Index {
     ///
     /// # Errors
     /// The budget has no room for the metadata.
-    pub(crate) fn make_room_for_runs(&self, runs: &[Vec<TableInfo>]) -> Result<()> {
-        self.core.make_room_for_runs(runs)
+    pub(crate) fn make_room_for_runs<'t>(&self, tables: impl Iterator<Item = &'t TableInfo>) -> Result<()> {
+        self.core.make_room_for_runs(tables)
     }
 
     /// Adopts (ingests) runs that a transaction wrote as blob files, newest first; every version in them has `glsn`. The active memtable is
-    /// first closed at `glsn - 1`. Idempotent: runs that are in the index already are skipped. The budget never refuses, because the record
-    /// is already ordered in the log.
-    pub(crate) fn adopt(&self, runs: Vec<Vec<TableInfo>>, glsn: Glsn) -> Result<()> {
-        self.core.adopt(runs, glsn)
+    /// first closed at `glsn - 1`. Idempotent: runs that are in the index already are skipped. It cannot fail, because the record is already
+    /// ordered in the log: the tables are open, and neither the budget nor the disk is asked.
+    pub(crate) fn adopt(&self, runs: Vec<Vec<Table>>, glsn: Glsn) {
+        self.core.adopt(runs, glsn);
     }
 
     /// Closes the active memtable at `boundary` and waits until all versions up to it are in runs that the manifest names. Flushes on this

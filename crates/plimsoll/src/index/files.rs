@@ -206,16 +206,16 @@ impl Files {
         self.open_kept(info, guard)
     }
 
-    /// Opens a table that a transaction's record names. The record is already ordered in the log: if neither the budget nor the reserve
+    /// Takes a table that a transaction's record names. The record is already ordered in the log: if neither the budget nor the reserve
     /// suffices, the account is overdrawn until the budget has room.
-    pub(crate) fn adopt(self: &Arc<Self>, info: TableInfo) -> Result<Member> {
-        let guard = self.guard(info.id, false);
-        if self.charge(&guard, &info, Reserve::Rest).is_err() {
-            let bytes = metadata_bytes(&info);
+    pub(crate) fn adopt(self: &Arc<Self>, table: Table) -> Member {
+        let guard = self.guard(table.info.id, false);
+        if self.charge(&guard, &table.info, Reserve::Rest).is_err() {
+            let bytes = metadata_bytes(&table.info);
             self.metadata().used_bytes += bytes;
             guard.charged_bytes.store(bytes, Ordering::Relaxed);
         }
-        self.open_kept(info, guard)
+        Member { table, guard }
     }
 
     /// Reserves this many bytes for metadata.

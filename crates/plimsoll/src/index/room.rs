@@ -19,7 +19,7 @@ use crate::index::core::{Core, Writer};
 use crate::index::counters::Counters;
 use crate::index::files::metadata_bytes;
 use crate::index::reservation::Reservation;
-use crate::index::run::table::{TableId, TableInfo};
+use crate::index::run::table::{Table, TableId, TableInfo};
 use crate::index::source::{Memtable, Run};
 use crate::index::stalls::Cause;
 use crate::index::view::{Closed, Content};
@@ -169,23 +169,23 @@ impl Core {
         lock(&self.writer).active.map().stop_deferring();
     }
 
-    pub(crate) fn make_room_for_runs(&self, runs: &[Vec<TableInfo>]) -> Result<()> {
-        Ok(self.files.make_room(runs.iter().flatten().map(metadata_bytes).sum())?)
+    pub(crate) fn make_room_for_runs<'t>(&self, tables: impl Iterator<Item = &'t TableInfo>) -> Result<()> {
+        Ok(self.files.make_room(tables.map(metadata_bytes).sum())?)
     }
 
-    pub(crate) fn adopt(&self, runs: Vec<Vec<TableInfo>>, glsn: Glsn) -> Result<()> {
+    pub(crate) fn adopt(&self, runs: Vec<Vec<Table>>, glsn: Glsn) {
         let view = self.current_view();
-        let known = |info: &TableInfo| view.infos().any(|known| known.id == info.id);
+        let known = |table: &Table| view.infos().any(|known| known.id == table.info.id);
         if glsn <= self.held || runs.iter().flatten().any(known) {
-            return Ok(());
+            return;
         }
         let mut adopted = Vec::with_capacity(runs.len());
         for run in runs.into_iter().filter(|run| !run.is_empty()) {
-            let members = run.into_iter().map(|info| {
-                debug_assert!(matches!(info.id, TableId::Blob(_)));
-                self.files.adopt(TableInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info })
+            let members = run.into_iter().map(|table| {
+                debug_assert!(matches!(table.info.id, TableId::Blob(_)) && table.info.fixed_glsn == Some(glsn));
+                self.files.adopt(table)
             });
-            adopted.push(Arc::new(Run::new(members.collect::<Result<_>>()?)));
+            adopted.push(Arc::new(Run::new(members.collect())));
         }
         for info in adopted.iter().flat_map(|run| run.infos()).filter(|info| info.deletions < info.versions) {
             self.gaps.adopt(glsn, &info.first_key, &info.last_key);
@@ -198,7 +198,6 @@ impl Core {
         self.swap_view(|view| view.closed.insert(0, Closed { content: Content::Adopted(adopted), boundary: glsn }));
         Counters::add(&self.counters.bytes_in, bytes);
         self.signals.call_flush();
-        Ok(())
     }
 
     /// Closes the active memtable at `boundary`, unless it or the closed ones end there already.

@@ -34,7 +34,7 @@ use crate::index::manifest::Manifest;
 use crate::index::reservation::Link;
 use crate::index::run::builder::TableBuilder;
 use crate::index::run::file::BlobSink;
-use crate::index::run::table::{Table, TableInfo};
+use crate::index::run::table::{Table, TableId, TableInfo};
 use crate::index::seat::Walk;
 use crate::index::view::{Direction, View};
 use crate::index::{Context, Horizon, Index};
@@ -219,8 +219,20 @@ impl World {
             Writes::Versions(writes) => {
                 self.index().make_room(room(writes), boundary)?.apply(commit.glsn, 0, Link::Now, versions(writes))
             }
-            Writes::Adopted(runs) => self.index().adopt(runs.clone(), commit.glsn),
+            Writes::Adopted(runs) => {
+                let open = |info: &TableInfo| self.open_adopted(info, commit.glsn);
+                let open = |run: &Vec<TableInfo>| run.iter().map(open).collect::<Result<Vec<_>>>();
+                self.index().adopt(runs.iter().map(open).collect::<Result<_>>()?, commit.glsn);
+                Ok(())
+            }
         }
+    }
+
+    fn open_adopted(&self, info: &TableInfo, glsn: Glsn) -> Result<Table> {
+        let TableId::Blob(blob) = info.id else { unreachable!("a transaction writes blob files") };
+        let file = self.log.open_blob(blob).lift()?.file;
+        let info = TableInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info.clone() };
+        Ok(Table { info: Arc::new(info), file })
     }
 
     /// A commit of these writes; large values are stored in the log's entry.

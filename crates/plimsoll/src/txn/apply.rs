@@ -3,6 +3,7 @@
 use std::iter;
 use std::sync::Arc;
 
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::entry::EntryView;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
@@ -100,27 +101,27 @@ impl<'a> Apply<'a> {
                 self.touched.cursors |= touches.cursors;
             }
             Writes::Runs(runs) => {
-                let mut infos = Vec::with_capacity(runs.len());
-                for blobs in &runs {
-                    let tables = blobs.iter().map(|&blob| open_table(self.log, self.budget, blob, glsn));
-                    infos.push(tables.map(|table| Ok((*table?.info).clone())).collect::<Result<Vec<_>>>()?);
-                }
+                let open = |blobs: &Vec<BlobId>| {
+                    blobs.iter().map(|&blob| open_table(self.log, self.budget, blob, glsn)).collect::<Result<Vec<_>>>()
+                };
+                let runs = runs.iter().map(open).collect::<Result<Vec<_>>>()?;
+                let infos = || runs.iter().flatten().map(|table| &*table.info);
                 let has = |keyspace: u32| {
                     let first = keyspace.to_be_bytes();
                     let is_in = |info: &TableInfo| info.first_key[..4] <= first[..] && first[..] <= info.last_key[..];
-                    infos.iter().flatten().any(is_in)
+                    infos().any(is_in)
                 };
                 let (keyspaces, cursors) = (has(SYSTEM), has(CURSORS));
                 // It closes the memtable.
                 self.room = None;
                 hit(Border::SpilledReplay);
-                self.index.make_room_for_runs(&infos)?;
+                self.index.make_room_for_runs(infos())?;
                 if self.when == When::Opening {
-                    let pages: u64 = infos.iter().flatten().map(|info| u64::from(info.pages)).sum();
+                    let pages: u64 = infos().map(|info| u64::from(info.pages)).sum();
                     self.index.pay(pages * PAGE_BYTES as u64);
                     self.index.hold_back()?;
                 }
-                self.index.adopt(infos, glsn)?;
+                self.index.adopt(runs, glsn);
                 self.touched.keyspaces |= keyspaces;
                 self.touched.cursors |= cursors;
             }

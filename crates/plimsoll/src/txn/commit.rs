@@ -200,7 +200,7 @@ impl Committer {
                 room => return room.map(Some),
             }
         }
-        index.make_room_for_runs(&writes.spilled().infos(Glsn::NONE))?;
+        index.make_room_for_runs(writes.spilled().infos())?;
         Ok(None)
     }
 
@@ -214,7 +214,7 @@ impl Committer {
                 return Ok(room.map(Some));
             }
         }
-        index.make_room_for_runs(&writes.spilled().infos(Glsn::NONE))?;
+        index.make_room_for_runs(writes.spilled().infos())?;
         Ok(Some(None))
     }
 
@@ -279,7 +279,7 @@ impl Committer {
             None => {
                 hit(Border::SpilledCommit);
                 // It closes the memtable.
-                self.reader.index.adopt(writes.spilled().infos(glsn), glsn)?;
+                self.reader.index.adopt(writes.spilled().adopted(glsn), glsn);
             }
         }
         Ok(glsn)
@@ -460,6 +460,31 @@ mod tests {
         let store = open(&path, options()).unwrap();
         assert_eq!((store.visible(), get(&store, 1), get(&store, 2)), (Glsn(2), Some(10), Some(0)));
         put(&store, 3, 10).unwrap();
+    }
+
+    /// More blob files were opened since those of its runs were written than are kept open.
+    #[test]
+    fn a_commit_that_is_ordered_needs_no_memory_to_have_its_runs_adopted() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(&dir.path().join("store"), options()).unwrap();
+        let others: Vec<_> = (0..260).map(|_| store.reader.log.create_blob().unwrap().finish().unwrap()).collect();
+        let mut outcomes = [0; 2];
+        for n in 0..12 {
+            let mut tx = Transaction::new(&store.committer);
+            for key in 0..30_000u32 {
+                tx.put(&default(&store), key.to_be_bytes(), [n; 100]).unwrap();
+            }
+            tx.writes.prepare(0, 0).unwrap();
+            assert!(!tx.writes.is_in_memory());
+            others.iter().for_each(|blob| drop(store.reader.log.open_blob(blob.id).unwrap()));
+            store.reader.budget.fail_after(n.into());
+            let committed = tx.commit();
+            store.reader.budget.fail_after(u64::MAX);
+            assert!(matches!(committed, Ok(_) | Err(Error::OutOfBudget(_))), "{n}: {committed:?}");
+            outcomes[usize::from(committed.is_ok())] += 1;
+        }
+        assert!(outcomes[1] > 0, "{outcomes:?}");
+        put(&store, 1, 10).unwrap();
     }
 
     /// Puts this many keys with values of 100 bytes, and deletes each hundredth again.

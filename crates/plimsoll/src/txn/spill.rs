@@ -219,9 +219,15 @@ impl Spill {
         self.runs.iter().map(|run| run.blobs.iter().map(|blob| blob.id).collect()).collect()
     }
 
+    /// The metadata of the runs' tables.
+    pub(crate) fn infos(&self) -> impl Iterator<Item = &TableInfo> {
+        self.runs.iter().flat_map(|run| run.tables.iter().map(|table| &*table.info))
+    }
+
     /// The runs as the index adopts them.
-    pub(crate) fn infos(&self, glsn: Glsn) -> Vec<Vec<TableInfo>> {
-        self.runs.iter().map(|run| run.tables.iter().map(|p| adopted(&p.info, glsn)).collect()).collect()
+    pub(crate) fn adopted(&self, glsn: Glsn) -> Vec<Vec<Table>> {
+        let adopt = |table: &Table| Table { info: Arc::new(adopted(&table.info, glsn)), file: table.file.clone() };
+        self.runs.iter().map(|run| run.tables.iter().map(adopt).collect()).collect()
     }
 
     /// Marks the blob files as owned by the log.
