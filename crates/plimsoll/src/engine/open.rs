@@ -278,8 +278,7 @@ pub(crate) fn open_by(
         checkpoints.sweep()?;
     }
     if store.reader.index.may_write() {
-        // A rebuild's old index is no longer needed: the store has reached its newest moment without it.
-        remove_folder(&*store.options.disk, &path.join(INDEX_OLD))?;
+        remove_old_index(&*store.options.disk, path)?;
     }
     let _ = store.catalog.horizon.ready.set(());
     // Not before it is known what the log is kept for: the index has threads already.
@@ -500,6 +499,17 @@ fn explain(path: &Path, error: LogError) -> Error {
         },
         error => Error::of_log(error),
     }
+}
+
+/// Removes a rebuild's old index, which is no longer needed: the store has reached its newest moment without it. Durably: from now on the log may
+/// be trimmed, and it must not come back.
+fn remove_old_index(disk: &dyn Disk, path: &Path) -> Result<()> {
+    let old = path.join(INDEX_OLD);
+    if disk.entry(&old)?.is_none() {
+        return Ok(());
+    }
+    remove_folder(disk, &old)?;
+    Ok(disk.sync_dir(path)?)
 }
 
 /// Removes a folder of the store with its contents, if it exists.

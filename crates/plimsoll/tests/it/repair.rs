@@ -214,6 +214,19 @@ fn a_store_whose_log_is_gone_or_trimmed_is_salvaged_from_its_index() {
     }
 }
 
+/// A store with a trimmed log whose index knows of more commits than it holds; its content after each, and the last one that the index holds.
+fn trimmed(disk: &Arc<dyn Disk>) -> (Vec<Model>, Glsn) {
+    let db = Db::open(STORE, options(disk)).unwrap();
+    fill(&db, 700, 900);
+    assert!(db.log().trim(Glsn(300)).unwrap() > 1);
+    fill(&db, 60, 900);
+    db.flush().unwrap();
+    let held = db.newest();
+    let models = fill(&db, 30, 900);
+    db.close().unwrap();
+    (models, held)
+}
+
 #[test]
 fn an_index_that_holds_nothing_takes_the_place_of_no_log() {
     let disk = mem_disk();
@@ -299,6 +312,52 @@ fn a_rebuild_that_fails_or_is_cut_short_leaves_a_store_that_opens() {
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
     assert!(files(&*disk, &Path::new(STORE).join("index")) == before);
     assert!(content(&Db::open(STORE, options(&disk)).unwrap()) == *models.last().unwrap());
+}
+
+/// As a rebuild leaves it that ended before it had a new index.
+fn leave_old_index(disk: &dyn Disk) {
+    let store = Path::new(STORE);
+    disk.rename(&store.join("index"), &store.join("index.old")).unwrap();
+    disk.sync_dir(store).unwrap();
+}
+
+#[test]
+fn the_old_index_of_a_rebuild_does_not_come_back_once_the_store_was_opened() {
+    for seed in 0..20 {
+        let lying = LyingDisk::new(seed);
+        let disk: Arc<dyn Disk> = Arc::new(lying.clone());
+        let db = Db::open(STORE, options(&disk)).unwrap();
+        fill(&db, 40, 900);
+        db.flush().unwrap();
+        db.close().unwrap();
+        leave_old_index(&*disk);
+        let db = Db::open(STORE, options(&disk)).unwrap();
+        lying.cut_power();
+        drop(db);
+        lying.restore_power();
+        assert!(disk.entry(&Path::new(STORE).join("index.old")).unwrap().is_none(), "{seed}");
+    }
+}
+
+#[test]
+fn a_rebuild_of_a_trimmed_log_puts_no_old_index_in_the_place_of_the_only_one() {
+    let disk = mem_disk();
+    let db = Db::open(STORE, options(&disk)).unwrap();
+    fill(&db, 40, 900);
+    db.flush().unwrap();
+    db.close().unwrap();
+    leave_old_index(&*disk);
+    let store = Path::new(STORE);
+    let old = files(&*disk, &store.join("index.old"));
+    let (models, _) = trimmed(&disk);
+    disk.create_dir(&store.join("index.old")).unwrap();
+    for (path, bytes) in old {
+        disk.open(&path, Open::CreateNew, Caching::Buffered).unwrap().write_at(&bytes, 0).unwrap();
+    }
+    let refused = rebuild(STORE, options(&disk), &mut |_, _| {});
+    assert!(matches!(refused, Err(Error::InvalidInput(_))), "{refused:?}");
+    let db = Db::open(STORE, options(&disk)).unwrap();
+    assert!(content(&db) == *models.last().unwrap());
 }
 
 #[test]

@@ -76,8 +76,12 @@ pub fn rebuild(path: impl AsRef<Path>, options: Options, progress: &mut dyn FnMu
     let options = options.read_only(false);
     let disk = Arc::clone(&options.disk);
     let lock: Option<Arc<dyn DirLock>> = take_lock(path, &options)?.map(Arc::from);
+    let (log, budget) = open_log(path, &options)?;
+    // Before an index is put back: beside a log that was trimmed since, the one that is there is the only one.
+    refuse_parts(&log)?;
     put_index_back(path, &*disk)?;
-    refuse_to_lose(path, &options)?;
+    refuse_to_lose(path, &options, &log, &budget)?;
+    drop((log, budget));
     let (index, old) = (path.join("index"), path.join(INDEX_OLD));
     let mut way = Way { lock, ..Way::default() };
     if disk.entry(&index)?.is_some() {
@@ -127,16 +131,8 @@ fn put_index_back(path: &Path, disk: &dyn Disk) -> Result<()> {
     Ok(disk.sync_dir(path)?)
 }
 
-/// Returns an error if the index knows of commits that the log does not have, or if the log is trimmed.
-fn refuse_to_lose(path: &Path, options: &Options) -> Result<()> {
-    let index = path.join("index");
-    let known = match Manifest::read(&*options.disk, &index) {
-        Ok(manifest) => manifest,
-        // The manifest is damaged: look at the runs instead, as far as they can be read.
-        Err(Error::Corrupt { .. }) => None,
-        Err(error) => return Err(error),
-    };
-    let (log, budget) = open_log(path, options)?;
+/// Returns an error if the log does not hold everything that was ever committed.
+fn refuse_parts(log: &FileLog) -> Result<()> {
     let bounds = log.bounds();
     let mut dropped = log.scan(bounds.first..bounds.next, Some(StreamId::DROPPED)).lift()?;
     if let Some(entry) = dropped.next_entry() {
@@ -146,12 +142,25 @@ fn refuse_to_lose(path: &Path, options: &Options) -> Result<()> {
     if bounds.first > Glsn::FIRST {
         return Err(InvalidInput::RebuildLosesTrimmed { first: bounds.first }.into());
     }
+    Ok(())
+}
+
+/// Returns an error if the index knows of commits that the log does not have.
+fn refuse_to_lose(path: &Path, options: &Options, log: &FileLog, budget: &Budget) -> Result<()> {
+    let index = path.join("index");
+    let known = match Manifest::read(&*options.disk, &index) {
+        Ok(manifest) => manifest,
+        // The manifest is damaged: look at the runs instead, as far as they can be read.
+        Err(Error::Corrupt { .. }) => None,
+        Err(error) => return Err(error),
+    };
+    let bounds = log.bounds();
     let last = Glsn(bounds.next.0 - 1);
     let Some(known) = known else {
-        let newest = newest_in_folder(&*options.disk, &index, log.id(), &budget)?;
+        let newest = newest_in_folder(&*options.disk, &index, log.id(), budget)?;
         return if newest > last { Err(lost(path, last, newest, newest)) } else { Ok(()) };
     };
-    if is_of(&known, &log)? {
+    if is_of(&known, log)? {
         Ok(())
     } else if known.log_id == log.id() && known.durable.glsn > last {
         Err(lost(path, last, known.checkpoint.glsn, known.durable.glsn))
