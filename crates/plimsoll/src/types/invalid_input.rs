@@ -279,6 +279,17 @@ pub enum InvalidInput {
         /// The log's first entry.
         first: Glsn,
     },
+    /// A log that was trimmed, or from which something was dropped, cannot be cut before what the index holds.
+    #[error(
+        "the index holds commits up to GLSN {held}; cut behind GLSN {kept}, the log does not fit it any more, and the index cannot be made anew, because \
+         the log was trimmed or something was dropped from it; keep what the index holds, by `plimsoll salvage --from-index`"
+    )]
+    CutStrandsIndex {
+        /// The log's last entry then.
+        kept: Glsn,
+        /// The newest commit that the index holds.
+        held: Glsn,
+    },
     /// A log cannot be cut at GLSN 0.
     #[error("GLSNs begin at 1: a log is cut at 1 or later")]
     CutAtZero,

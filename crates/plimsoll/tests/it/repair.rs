@@ -228,6 +228,52 @@ fn trimmed(disk: &Arc<dyn Disk>) -> (Vec<Model>, Glsn) {
 }
 
 #[test]
+fn a_trimmed_log_is_cut_behind_what_the_index_holds_and_the_store_opens() {
+    let disk = mem_disk();
+    let (models, held) = trimmed(&disk);
+    let report = salvage(STORE, options(&disk), Glsn(held.0 + 11)).unwrap();
+    assert_eq!(report.glsn.0, held.0 + 10);
+    let db = Db::open(STORE, options(&disk)).unwrap();
+    assert_eq!(db.newest(), report.glsn);
+    assert!(content(&db) == models[report.glsn.0 as usize]);
+    let models = fill(&db, 40, 900);
+    db.compact().unwrap();
+    db.close().unwrap();
+    let db = Db::open(STORE, options(&disk)).unwrap();
+    assert!(content(&db) == *models.last().unwrap());
+    assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+}
+
+#[test]
+fn a_trimmed_log_is_not_cut_before_what_the_index_holds() {
+    let disk = mem_disk();
+    let (models, held) = trimmed(&disk);
+    let before = files(&*disk, Path::new(STORE));
+    let error = salvage(STORE, options(&disk), held).unwrap_err();
+    assert!(matches!(&error, Error::InvalidInput(_)) && error.to_string().contains("--from-index"), "{error}");
+    assert!(files(&*disk, Path::new(STORE)) == before);
+    let db = Db::open(STORE, options(&disk)).unwrap();
+    assert!(content(&db) == *models.last().unwrap());
+}
+
+#[test]
+fn an_index_that_cannot_be_rebuilt_stays_where_a_trimmed_log_is_cut_at_damage_before_what_it_holds() {
+    let disk = mem_disk();
+    let (models, held) = trimmed(&disk);
+    // Of the segment in which the last commits are, all is gone but the first block.
+    let segment = segments(&*disk).pop().unwrap();
+    let len = disk.entry(&segment).unwrap().unwrap().len as usize;
+    let bytes = vec![0; len - (16 << 10)];
+    disk.open(&segment, Open::ReadWrite, Caching::Buffered).unwrap().write_at(&bytes, 16 << 10).unwrap();
+    let error = salvage(STORE, options(&disk), Glsn(held.0 + 11)).unwrap_err();
+    assert!(matches!(&error, Error::InvalidInput(_)) && error.to_string().contains("--from-index"), "{error}");
+    let report = salvage_from_index(STORE, options(&disk)).unwrap();
+    assert_eq!(report.known, held);
+    let db = Db::open(STORE, options(&disk)).unwrap();
+    assert!(content(&db) == models[held.0 as usize]);
+}
+
+#[test]
 fn an_index_that_holds_nothing_takes_the_place_of_no_log() {
     let disk = mem_disk();
     let db = Db::open(STORE, options(&disk)).unwrap();

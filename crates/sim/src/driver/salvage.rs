@@ -58,14 +58,18 @@ impl Driver {
 
     /// Cuts the log this many GLSNs before its end.
     pub(super) fn salvage(&mut self, back: u64) -> Outcome<String> {
-        // An index that has to be rebuilt needs the log from its first entry on.
-        let cut_at = self.model.newest().saturating_sub(back);
+        let (first, cut_at) = (self.model.first(), self.model.newest().saturating_sub(back));
         let kept = (0..cut_at).rev().find(|glsn| self.model.is_border(*glsn)).unwrap_or(0);
-        // A log of which nothing would be left is not cut, and a trimmed one cannot rebuild the index.
-        if self.model.first() > 1 || kept == 0 || !self.close_for_copying()? {
+        // A log of which nothing would be left is not cut.
+        if kept < first || !self.close_for_copying()? {
             return Ok("left alone".to_owned());
         }
         let salvaged = plimsoll::salvage(self.world.store_path(), self.world.options(), Glsn(cut_at));
+        if first > 1 && matches!(salvaged, Err(Error::InvalidInput { .. })) {
+            // The index holds what was to be cut, and could not be rebuilt: nothing has changed.
+            self.open_store(0)?;
+            return Ok("refused".to_owned());
+        }
         let Some(report) = self.expect("salvage", salvaged)? else {
             self.open_store(0)?;
             return Ok("failed".to_owned());

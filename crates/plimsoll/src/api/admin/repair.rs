@@ -20,8 +20,9 @@ use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
 use crate::api::admin::aside::free_name;
+use crate::api::admin::diagnose::first_of_log;
 use crate::engine::open::{INDEX_OLD, POOL_FLOOR_SHARE, Way, open_by, remove_folder, take_lock};
-use crate::index::manifest::{Manifest, newest_number};
+use crate::index::manifest::{Manifest, newest_number, next_number};
 use crate::index::run::file::{newest_in_folder, run_id_of};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
@@ -219,7 +220,8 @@ fn lost(path: &Path, last: Glsn, held: Glsn, durable: Glsn) -> Error {
 }
 
 /// Cuts the log before `cut_at`: this entry and all later ones are removed from the store (moved aside, not deleted). An index that holds
-/// any of them is moved aside too, and rebuilt by the next open. The last resort when a record in the middle is damaged.
+/// any of them is moved aside too, and rebuilt by the next open; one that does not stays. The last resort when a record in the middle is
+/// damaged.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -239,7 +241,8 @@ fn lost(path: &Path, last: Glsn, held: Glsn, durable: Glsn) -> Error {
 /// ```
 ///
 /// # Errors
-/// The log is trimmed beyond `cut_at`; log or index have a newer format; disk errors.
+/// The log is trimmed beyond `cut_at`; log or index have a newer format; disk errors. [`Error::InvalidInput`] if the index holds what is to be
+/// cut, and cannot be rebuilt because the log was trimmed or something was dropped from it: [`crate::salvage_from_index`] keeps what it holds.
 pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: Glsn) -> Result<SalvageReport> {
     let path = path.as_ref();
     options.check()?;
@@ -249,23 +252,60 @@ pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: Glsn) -> Result
     }
     let disk = &*options.disk;
     let _lock = take_lock(path, &options)?;
-    let manifest = Manifest::read(disk, &path.join("index"));
+    let index = path.join("index");
+    let manifest = Manifest::read(disk, &index);
     if let Err(error @ Error::Format { .. }) = manifest {
         return Err(error);
+    }
+    if first_of_log(disk, path)? > Glsn::FIRST {
+        // Before anything is changed: without its index such a log is no store.
+        match &manifest {
+            Ok(Some(manifest)) => refuse_to_strand(manifest, Glsn(cut_at.0 - 1))?,
+            Ok(None) => {}
+            Err(error) => return Err(error.clone()),
+        }
     }
     let cut = salvage::salvage(&log_options(path, &options)?.0, cut_at).lift()?;
     let aside = |name: &String| path.join("log").join(name).display().to_string();
     let mut moved: Vec<String> = cut.aside.iter().map(aside).collect();
-    let fits = match &manifest {
-        Ok(Some(manifest)) => is_of(manifest, &open_log(path, &options)?.0)?,
-        Ok(None) => true,
-        // The manifest is unreadable, so the index is useless.
-        Err(_) => false,
-    };
-    if !fits {
-        moved.push(move_aside(disk, path, "index")?.display().to_string());
+    let (log, _budget) = open_log(path, &options)?;
+    match manifest {
+        Ok(None) => {}
+        Ok(Some(manifest)) if is_of_front(&manifest, &log, cut.kept.glsn)? => {
+            if manifest.durable.glsn > cut.kept.glsn {
+                // It knows of commits that were cut, and holds none of them.
+                let number = next_number(disk, &index)?;
+                Manifest { number, durable: cut.kept, ..manifest }.write(disk, &index)?;
+            }
+        }
+        // A manifest that cannot be read makes the index useless, unless it is the only one that there can be.
+        manifest => {
+            if let Err(parts) = refuse_parts(&log) {
+                refuse_to_strand(&manifest?.expect("looked at above"), cut.kept.glsn)?;
+                return Err(parts);
+            }
+            moved.push(move_aside(disk, path, "index")?.display().to_string());
+        }
     }
     Ok(SalvageReport { glsn: cut.kept.glsn, moved })
+}
+
+/// Fails if an index that cannot be rebuilt holds commits behind `kept`, where the log ends.
+fn refuse_to_strand(manifest: &Manifest, kept: Glsn) -> Result<()> {
+    let held = newest_held(manifest);
+    if held > kept { Err(InvalidInput::CutStrandsIndex { kept, held }.into()) } else { Ok(()) }
+}
+
+/// The newest commit that an index holds.
+fn newest_held(manifest: &Manifest) -> Glsn {
+    let tables = manifest.runs.iter().flat_map(|run| &run.tables);
+    tables.map(|info| info.max_glsn).fold(manifest.checkpoint.glsn, Glsn::max)
+}
+
+/// Whether a manifest was made from this log and its runs hold nothing that the log, which was cut behind `kept`, does not have.
+fn is_of_front(manifest: &Manifest, log: &FileLog, kept: Glsn) -> Result<bool> {
+    let is_of_log = manifest.log_id == log.id() && has(log, manifest.checkpoint)? && has(log, manifest.durable)?;
+    Ok(is_of_log && newest_held(manifest) <= kept)
 }
 
 pub(crate) fn check_is_store(path: &Path, options: &Options) -> Result<()> {
