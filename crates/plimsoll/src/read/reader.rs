@@ -3,6 +3,7 @@
 //! Law: data that a view needs may be gone once the view was exchanged (log entries, blob files, another process's runs). A read that fails
 //! is retried if there is a newer view; its error is returned only if there is none.
 
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -124,7 +125,10 @@ impl Reader {
     pub(crate) fn trimmed_or(&self, glsn: Glsn, error: Error) -> Error {
         let first = self.log.bounds().first;
         match error {
-            Error::Corrupt { .. } if glsn < first => Error::Trimmed { asked: glsn, first },
+            // A file that is missing when it is opened counts as damage; one of which more pages are read is not found.
+            Error::Corrupt { .. } | Error::Io { kind: ErrorKind::NotFound, .. } if glsn < first => {
+                Error::Trimmed { asked: glsn, first }
+            }
             error => error,
         }
     }
