@@ -14,6 +14,7 @@ mod check;
 mod cursors;
 mod held;
 mod image;
+mod loads;
 mod moments;
 mod removals;
 mod restore;
@@ -33,6 +34,7 @@ use plimsoll_disk::clock::Clock;
 
 use crate::driver::amid::CommitAmid;
 use crate::driver::held::{OpenReader, OpenWalk};
+use crate::driver::loads::OpenLoad;
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::judge::{Judge, Place, micros_of};
 use crate::model::reads::Reads;
@@ -90,6 +92,7 @@ pub struct Driver {
     snapshots: BTreeMap<u8, Snapshot>,
     walks: BTreeMap<u8, OpenWalk>,
     readers: BTreeMap<u8, OpenReader>,
+    loads: BTreeMap<u8, OpenLoad>,
     /// A commit that is made within the current operation.
     commit_amid: Option<CommitAmid>,
     tickets: VecDeque<CommitTicket>,
@@ -143,6 +146,7 @@ impl Driver {
             snapshots: BTreeMap::new(),
             walks: BTreeMap::new(),
             readers: BTreeMap::new(),
+            loads: BTreeMap::new(),
             commit_amid: None,
             tickets: VecDeque::new(),
             excuses: Excuses { budget: care.may_refuse, ..Excuses::default() },
@@ -227,7 +231,9 @@ impl Driver {
         let op = match choice % 9 {
             0 => Op::Flush,
             1 => Op::Compact,
-            2 if self.txs.is_empty() && self.moments_held() == 0 => return self.reopen_under_snapshots(choice / 9),
+            2 if self.txs.is_empty() && self.moments_held() == 0 && self.loads.is_empty() => {
+                return self.reopen_under_snapshots(choice / 9);
+            }
             3 | 4 => Op::DropCaches,
             5 => Op::Memory { mebibytes: [16, 17, 64, 1024][(choice / 9 % 4) as usize] },
             6 => Op::Work { first: (choice / 9 % 5) as u8 },
@@ -419,6 +425,7 @@ impl Driver {
         self.snapshots.clear();
         self.walks.clear();
         self.readers.clear();
+        self.loads.clear();
         self.tickets.clear();
         if let Some((_, keyspace)) = std::mem::take(&mut self.spaces).pop_last() {
             self.stale = Some(keyspace);
@@ -639,7 +646,7 @@ impl Driver {
         })?;
         let open = (self.txs.len() + self.snapshots.len()) as u64 + self.moments_held();
         same("open snapshots and transactions", &stats.open_snapshots, &open)?;
-        if self.txs.is_empty() && self.moments_held() == 0 {
+        if self.txs.is_empty() && self.moments_held() == 0 && self.loads.is_empty() {
             // A running merge writes the values that it moves into a blob file, which has a buffer.
             let may_move = self.trim_asked > 0;
             let of_operations =

@@ -9,7 +9,8 @@ use std::ops::{Bound, ControlFlow};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll::{
-    Commit, Db, Error, Glsn, Keyspace, LogEntryRef, Range, Snapshot, Transaction, Value, ValueReader, VersionInfo,
+    Commit, Db, Error, Glsn, Keyspace, LogEntryRef, Range, Resident, Snapshot, Transaction, Value, ValueReader,
+    VersionInfo,
 };
 
 use crate::content::Content;
@@ -89,6 +90,13 @@ impl View<'_> {
         match self {
             View::Tx(tx, _) => tx.get_with(keyspace, key, <[u8]>::to_vec),
             View::Snapshot(snapshot) => snapshot.get_with(keyspace, key, <[u8]>::to_vec),
+        }
+    }
+
+    fn get_resident(&self, keyspace: &Keyspace, key: &[u8]) -> plimsoll::Result<Resident<Vec<u8>>> {
+        match self {
+            View::Tx(tx, _) => tx.get_resident(keyspace, key, <[u8]>::to_vec),
+            View::Snapshot(snapshot) => snapshot.get_resident(keyspace, key, <[u8]>::to_vec),
         }
     }
 
@@ -194,6 +202,15 @@ impl Judge<'_> {
                 let Some(value) = self.settle(what, moment, answer)? else { return Ok(false) };
                 is_value(what, value.as_deref(), wanted)?;
             }
+            Get::Resident => {
+                let answer = view.get_resident(place.keyspace, key);
+                let Some(found) = self.settle(what, moment, answer)? else { return Ok(false) };
+                match found {
+                    Resident::Value(value) => is_value(what, Some(&value), wanted)?,
+                    Resident::Absent => is_value(what, None, wanted)?,
+                    Resident::NotResident => {}
+                }
+            }
             Get::Contains => {
                 let Some(there) = self.settle(what, moment, view.contains(place.keyspace, key))? else {
                     return Ok(false);
@@ -227,6 +244,22 @@ impl Judge<'_> {
         let wanted = self.model.walk(place.space, &all, at, view.own().unwrap_or(&nothing));
         let wanted = [wanted.first(), wanted.last()].map(|pair| pair.map(|(key, _)| show(key)));
         same(what(), &found.map(|key| key.map(|key| show(&key))), &wanted)?;
+        Ok(true)
+    }
+
+    /// Counts a keyspace; whether it was answered.
+    pub(crate) fn size(&self, place: Place<'_>) -> Outcome<bool> {
+        let what = || format!("size of {}", space_name(place.space));
+        let counted = self.db.keyspace_size(place.keyspace, u64::MAX);
+        let Some(size) = self.settle(what, None, counted)? else { return Ok(false) };
+        let all = Span::Range(Edge::Open, Edge::Open);
+        let rows = self.model.walk(place.space, &all, self.db.newest().0, &Writes::new());
+        let bytes = rows.iter().map(|(key, content)| key.len() as u64 + u64::from(content.bytes)).sum();
+        same(what(), &(size.keys, size.bytes, size.exact), &(rows.len() as u64, bytes, true))?;
+        let floor = self.model.floor(place.space);
+        ensure(size.oldest <= floor, || {
+            format!("{}: readable from {} on, must be from {floor} on", what(), size.oldest)
+        })?;
         Ok(true)
     }
 

@@ -28,6 +28,11 @@ pub enum Op {
         /// Its number.
         tx: u8,
     },
+    /// Begins a transaction that reads what was ordered, durable or not; one that is open under this number is dropped.
+    BeginOrdered {
+        /// Its number.
+        tx: u8,
+    },
     /// Commits.
     Commit {
         /// The transaction.
@@ -87,6 +92,45 @@ pub enum Op {
         value: Content,
         /// In an order of their own, not in that of the keys.
         scattered: bool,
+    },
+    /// Begins a bulk load that stays open over other operations; one that is open under this number is dropped.
+    LoadBegin {
+        /// Its number.
+        slot: u8,
+        /// The keyspace's number.
+        space: u8,
+    },
+    /// Gives a key a value in an open bulk load.
+    LoadPut {
+        /// The load.
+        slot: u8,
+        /// The key.
+        key: Key,
+        /// The value.
+        value: Content,
+    },
+    /// Gives many keys a value in an open bulk load.
+    LoadMany {
+        /// The load.
+        slot: u8,
+        /// The number of the first key ([`numbered_key`]).
+        first: u32,
+        /// How many keys.
+        count: u32,
+        /// The first key's value; each further one has the next seed.
+        value: Content,
+        /// In an order of their own, not in that of the keys.
+        scattered: bool,
+    },
+    /// Commits a bulk load.
+    LoadCommit {
+        /// The load.
+        slot: u8,
+    },
+    /// Drops a bulk load.
+    LoadDrop {
+        /// The load.
+        slot: u8,
     },
     /// Takes a key's value away.
     Delete {
@@ -387,6 +431,7 @@ impl Op {
             Op::Put { space, .. }
             | Op::PutMany { space, .. }
             | Op::BulkLoad { space, .. }
+            | Op::LoadBegin { space, .. }
             | Op::Delete { space, .. }
             | Op::Remove { space, .. }
             | Op::Watch { space, .. }
@@ -480,7 +525,7 @@ pub enum Deed {
     DropCaches,
 }
 
-/// The key of a number, for [`Op::PutMany`] and [`Op::BulkLoad`].
+/// The key of a number, for [`Op::PutMany`], [`Op::BulkLoad`] and [`Op::LoadMany`].
 pub fn numbered_key(number: u32) -> Key {
     format!("m/{number:05}").into_bytes()
 }
@@ -498,6 +543,8 @@ pub enum Get {
     Lent,
     /// By the store's own calls, at its newest moment.
     Now,
+    /// `get_resident`.
+    Resident,
 }
 
 /// Which keys are taken away, and by which call. The numbers choose every n-th key, by its bytes ([`Removal::takes`]).

@@ -160,6 +160,7 @@ pub(crate) fn compare(db: &Db, model: &Model, excuse: &dyn Fn(&Error) -> bool) -
             compare_moment(&judge, space, &keyspace, *at)?;
         }
         compare_keys(&judge, space, &keyspace, &moments)?;
+        judge.size(Place { space, keyspace: &keyspace })?;
     }
     compare_names(&judge, &moments)?;
     compare_log(&judge)?;

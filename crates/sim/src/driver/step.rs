@@ -30,6 +30,7 @@ impl Driver {
         }
         match &op {
             Op::Begin { tx } => self.begin(*tx),
+            Op::BeginOrdered { tx } => self.begin_ordered(*tx),
             Op::Commit { tx, metadata } => self.commit(*tx, *metadata, true),
             Op::Submit { tx } => self.commit(*tx, Content::default(), false),
             Op::Abort { tx } => {
@@ -45,6 +46,16 @@ impl Driver {
             }
             Op::BulkLoad { space, first, count, value, scattered } => {
                 self.bulk_load(*space, *first, *count, *value, *scattered)
+            }
+            Op::LoadBegin { slot, space } => self.begin_load(*slot, *space),
+            Op::LoadPut { slot, key, value } => self.load_put(*slot, key, *value),
+            Op::LoadMany { slot, first, count, value, scattered } => {
+                self.load_many(*slot, *first, *count, *value, *scattered)
+            }
+            Op::LoadCommit { slot } => self.commit_load(*slot),
+            Op::LoadDrop { slot } => {
+                self.loads.remove(slot);
+                said("")
             }
             Op::Delete { tx, space, key } => self.delete(*tx, *space, key),
             Op::Remove { tx, space, span, how, limit } => self.remove(*tx, *space, span, *how, *limit),
@@ -185,7 +196,8 @@ impl Driver {
     fn give_memory(&mut self, bytes: u64) -> Outcome<String> {
         let before = self.db().stats().memory.limit_bytes;
         let set = self.db().set_memory(bytes);
-        let held = !self.txs.is_empty() || !self.snapshots.is_empty() || self.moments_held() > 0;
+        let held =
+            !self.txs.is_empty() || !self.snapshots.is_empty() || !self.loads.is_empty() || self.moments_held() > 0;
         let wanted = match &set {
             Err(Error::OutOfBudget(_)) if held => before,
             Err(error @ Error::Poisoned { .. }) if self.excused(error) => {
@@ -216,6 +228,18 @@ impl Driver {
                 self.model.acked(),
                 self.model.newest()
             )
+        })?;
+        self.txs.insert(tx, OpenTx { handle, reads: Reads::default(), writes: Writes::new() });
+        said(format!("at {at}"))
+    }
+
+    fn begin_ordered(&mut self, tx: u8) -> Outcome<String> {
+        self.txs.remove(&tx);
+        let handle = self.db().begin_ordered();
+        let at = handle.at();
+        let newest = self.model.newest();
+        ensure(if self.in_doubt { at <= newest } else { at == newest }, || {
+            format!("a transaction that reads what was ordered begins at {at}; submitted {newest}")
         })?;
         self.txs.insert(tx, OpenTx { handle, reads: Reads::default(), writes: Writes::new() });
         said(format!("at {at}"))
@@ -324,6 +348,10 @@ impl Driver {
         if open.writes.is_empty() {
             let Some(glsn) = self.expect("commit", committed)? else { return said("failed") };
             same("GLSN of a commit that wrote nothing", &glsn, &at)?;
+            if wait && self.world.setting.durability == Durability::Sync {
+                // It may have read what was not durable yet.
+                self.model.acknowledge(glsn.0);
+            }
             return said(format!("glsn {glsn}"));
         }
         let into_dropped = |put: bool| {
@@ -595,6 +623,8 @@ pub(super) fn may_drop_versions(op: &Op) -> bool {
     !matches!(
         op,
         Op::Begin { .. }
+            | Op::BeginOrdered { .. }
+            | Op::LoadDrop { .. }
             | Op::Get { .. }
             | Op::Watch { .. }
             | Op::Walk { amid: None, .. }
@@ -611,7 +641,7 @@ pub(super) fn may_drop_versions(op: &Op) -> bool {
 }
 
 /// A permutation of the numbers below `count` in a pseudo-random order.
-fn scatter(number: u32, count: u32) -> u32 {
+pub(super) fn scatter(number: u32, count: u32) -> u32 {
     const STEP: u64 = 7919;
     if u64::from(count).is_multiple_of(STEP) {
         return number;

@@ -4,6 +4,7 @@
 //! know (whether a commit met a conflict) are determined by the driver.
 
 pub mod among;
+mod loads;
 mod past;
 pub mod profile;
 mod removals;
@@ -19,6 +20,9 @@ use crate::op::{Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Span, num
 
 /// The most transactions, and the most snapshots, that are open at once.
 const SLOTS: u8 = 3;
+
+/// The most bulk loads that are open at once.
+const LOADS: u8 = 2;
 
 /// The most operations that are made from bytes.
 const OPS_FROM_BYTES: usize = 300;
@@ -44,6 +48,7 @@ struct Generator {
     settings: Settings,
     open_txs: [bool; SLOTS as usize],
     open_snapshots: [bool; SLOTS as usize],
+    open_loads: [bool; LOADS as usize],
     faulty: bool,
     contents: u32,
     /// The next operations, whatever the random numbers say.
@@ -60,6 +65,7 @@ impl Generator {
             settings,
             open_txs: [false; SLOTS as usize],
             open_snapshots: [false; SLOTS as usize],
+            open_loads: [false; LOADS as usize],
             faulty: false,
             contents: (seed as u32) << 12,
             forced: VecDeque::new(),
@@ -91,17 +97,23 @@ impl Generator {
     fn kinds(&self) -> Vec<(u32, Make)> {
         let settings = &self.settings;
         let open = self.open_txs.contains(&true);
+        let loads = self.open_loads.contains(&true);
         let if_so = |yes: bool, weight: u32| if yes { weight } else { 0 };
         vec![
             (if open { 30 } else { 200 }, Self::begin),
             (if_so(open, 200), Self::put),
             (if_so(open, 5), Self::put_many),
             (2, Self::bulk_load),
+            (3, Self::load_begin),
+            (if_so(loads, 12), Self::load_put),
+            (if_so(loads, 4), Self::load_many),
+            (if_so(loads, 4), Self::load_end),
             (if_so(open, 40), Self::delete),
             (if_so(open, 12), Self::remove),
             (if_so(open, 90), Self::commit),
             (if_so(open && settings.submits, 25), Self::submit),
             (if_so(settings.submits, 15), |_| Op::Wait),
+            (if_so(settings.submits, 25), Self::begin_ordered),
             (if_so(open, 10), Self::abort),
             (60, Self::get),
             (50, Self::walk),
@@ -246,6 +258,12 @@ impl Generator {
         Op::Begin { tx }
     }
 
+    fn begin_ordered(&mut self) -> Op {
+        let tx = self.slot();
+        self.open_txs[usize::from(tx)] = true;
+        Op::BeginOrdered { tx }
+    }
+
     fn put(&mut self) -> Op {
         let tx = self.open_slot(self.open_txs);
         let streamed = self.random.chance(0.1);
@@ -299,11 +317,20 @@ impl Generator {
     }
 
     fn get(&mut self) -> Op {
-        let how = match self.below(12) {
+        let how = match self.below(13) {
             0..6 => Get::Value,
             6 => Get::Streamed,
             7 | 8 => Get::Contains,
             9 | 10 => Get::Lent,
+            11 => {
+                // In a transaction it depends on what is in memory whether the key counts as read.
+                return Op::Get {
+                    from: self.moment_reader(),
+                    space: self.space(),
+                    key: self.key(),
+                    how: Get::Resident,
+                };
+            }
             _ => Get::Now,
         };
         Op::Get { from: self.reader(), space: self.space(), key: self.key(), how }
@@ -459,6 +486,7 @@ impl Generator {
     fn closed(&mut self) {
         self.open_txs.fill(false);
         self.open_snapshots.fill(false);
+        self.open_loads.fill(false);
     }
 
     fn reopen(&mut self) -> Op {

@@ -37,6 +37,7 @@ impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Op::Begin { tx } => write!(f, "begin t{tx}"),
+            Op::BeginOrdered { tx } => write!(f, "begin-ordered t{tx}"),
             Op::Commit { tx, metadata } => write!(f, "commit t{tx} {metadata}"),
             Op::Submit { tx } => write!(f, "submit t{tx}"),
             Op::Abort { tx } => write!(f, "abort t{tx}"),
@@ -53,6 +54,14 @@ impl fmt::Display for Op {
                 let order = if *scattered { "scattered" } else { "rising" };
                 write!(f, "bulk-load s{space} {first} {count} {value} {order}")
             }
+            Op::LoadBegin { slot, space } => write!(f, "load-begin l{slot} s{space}"),
+            Op::LoadPut { slot, key, value } => write!(f, "load-put l{slot} ={} {value}", Escaped(key)),
+            Op::LoadMany { slot, first, count, value, scattered } => {
+                let order = if *scattered { "scattered" } else { "rising" };
+                write!(f, "load-many l{slot} {first} {count} {value} {order}")
+            }
+            Op::LoadCommit { slot } => write!(f, "load-commit l{slot}"),
+            Op::LoadDrop { slot } => write!(f, "load-drop l{slot}"),
             Op::Delete { tx, space, key } => write!(f, "delete t{tx} s{space} ={}", Escaped(key)),
             Op::Remove { tx, space, span, how, limit } => write!(f, "remove t{tx} s{space} {span} {how} {limit}"),
             Op::Get { from, space, key, how } => write!(f, "{} {from} s{space} ={}", get_name(*how), Escaped(key)),
@@ -169,6 +178,7 @@ fn get_name(how: Get) -> &'static str {
         Get::Contains => "contains",
         Get::Lent => "get-lent",
         Get::Now => "get-now",
+        Get::Resident => "get-resident",
     }
 }
 
@@ -305,6 +315,7 @@ impl<'a> Words<'a> {
     fn op(&mut self, verb: &str) -> Result<Op, String> {
         Ok(match verb {
             "begin" => Op::Begin { tx: self.sign("t")? },
+            "begin-ordered" => Op::BeginOrdered { tx: self.sign("t")? },
             "commit" => Op::Commit { tx: self.sign("t")?, metadata: self.content()? },
             "submit" => Op::Submit { tx: self.sign("t")? },
             "abort" => Op::Abort { tx: self.sign("t")? },
@@ -331,12 +342,24 @@ impl<'a> Words<'a> {
                 value: self.content()?,
                 scattered: self.either("scattered", "rising")?,
             },
+            "load-begin" => Op::LoadBegin { slot: self.sign("l")?, space: self.sign("s")? },
+            "load-put" => Op::LoadPut { slot: self.sign("l")?, key: self.key("=")?, value: self.content()? },
+            "load-many" => Op::LoadMany {
+                slot: self.sign("l")?,
+                first: self.number()?,
+                count: self.number()?,
+                value: self.content()?,
+                scattered: self.either("scattered", "rising")?,
+            },
+            "load-commit" => Op::LoadCommit { slot: self.sign("l")? },
+            "load-drop" => Op::LoadDrop { slot: self.sign("l")? },
             "delete" => Op::Delete { tx: self.sign("t")?, space: self.sign("s")?, key: self.key("=")? },
             "get" => self.get(Get::Value)?,
             "get-stream" => self.get(Get::Streamed)?,
             "contains" => self.get(Get::Contains)?,
             "get-lent" => self.get(Get::Lent)?,
             "get-now" => self.get(Get::Now)?,
+            "get-resident" => self.get(Get::Resident)?,
             "remove" => Op::Remove {
                 tx: self.sign("t")?,
                 space: self.sign("s")?,
