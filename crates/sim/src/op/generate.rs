@@ -586,7 +586,7 @@ mod tests {
     #[test]
     fn each_profile_does_what_it_is_for() {
         let count = |profile: Profile, wanted: fn(&Op) -> bool| {
-            generate(1, &profile.settings(), 5000).iter().filter(|op| wanted(op)).count()
+            generate(1, &profile.settings(), 10_000).iter().filter(|op| wanted(op)).count()
         };
         assert!(count(Profile::Model, |op| matches!(op, Op::Commit { .. })) > 300);
         assert_eq!(count(Profile::Model, |op| matches!(op, Op::Fault(Fault::Reads(_)) | Op::Crash { .. })), 0);
