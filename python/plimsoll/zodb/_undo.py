@@ -1,12 +1,13 @@
 """Undo: a new transaction that brings back what objects were before an earlier one.
 
-An object that was changed again since is left to conflict resolution: its class merges the newer change into the older state.
+An object that was changed again since, by others or earlier in the same transaction, is left to conflict resolution: its class merges the newer change into the
+older state. What the transaction stores after the undo replaces what the undo has brought back, as in `FileStorage`.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, KeysView
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ZODB.POSException import ConflictError, UndoError  # type: ignore[import-untyped, import-not-found, unused-ignore]
@@ -16,7 +17,7 @@ from . import _rows
 from ._iteration import describe, revision
 
 if TYPE_CHECKING:
-    from .._native import WriteMapping
+    from .._native import ReadMapping, WriteMapping
     from ._shared import SharedStore
 
 
@@ -29,12 +30,11 @@ class Undo(UndoLogCompatible):  # type: ignore[misc, unused-ignore]
     _tx_history: WriteMapping
     _tx_transactions: WriteMapping
     _data_tids: dict[bytes, bytes]
-    _undone: bool
     tryToResolveConflict: Callable[..., bytes]
     is_blob_record: Callable[[bytes], bool]
     _check_transaction: Callable[[Any], None]
-    _take_turn: Callable[[], None]
-    _write: Callable[[bytes, bytes | None, bytes], None]
+    _stage_undo: Callable[[bytes], None]
+    _write: Callable[[bytes, bytes, bytes], None]
     _copy_blob: Callable[[bytes, bytes, bytes], None]
 
     def supportsUndo(self) -> bool:
@@ -62,29 +62,39 @@ class Undo(UndoLogCompatible):  # type: ignore[misc, unused-ignore]
                 position += 1
         return found
 
-    def undo(self, transaction_id: bytes, transaction: Any) -> tuple[bytes, KeysView[bytes]]:
-        """Writes revisions that take a transaction back. Raises `UndoError` if that is not possible."""
+    def undo(self, transaction_id: bytes, transaction: Any) -> tuple[None, list[bytes]]:
+        """Takes a transaction back at the vote, after what this transaction was given before. Returns the oids.
+
+        Raises `UndoError` for a transaction that is not known; one that cannot be undone is told of by the vote.
+        """
         self._check_transaction(transaction)
         try:
             undone = b64decode(transaction_id + b"=" * (-len(transaction_id) % 4), validate=False)
         except ValueError:
             undone = b""
-        self._take_turn()
-        row = self._tx_transactions.get(undone) if len(undone) == 8 else None
+        oids = self._oids_to_undo(self._shared.transactions, undone)
+        self._stage_undo(undone)
+        return None, oids
+
+    def _oids_to_undo(self, transactions: ReadMapping, undone: bytes) -> list[bytes]:
+        row = transactions.get(undone) if len(undone) == 8 else None
         if row is None or not self._shared.keep_history:
             raise UndoError("Invalid transaction id")
         if undone <= self._shared.meta.get(_rows.META_PACKED, _rows.ZERO):
             raise UndoError("Undoing a packed transaction")
+        return _rows.decode_oids(row)
+
+    def _undo(self, undone: bytes) -> None:
+        """Writes the revisions that take a transaction back. Raises `UndoError` if that is not possible."""
         restored: dict[bytes, tuple[bytes, bytes, bytes | None]] = {}
         failures: dict[bytes, UndoError] = {}
-        for oid in _rows.decode_oids(row):
+        for oid in self._oids_to_undo(self._tx_transactions, undone):
             try:
                 restored[oid] = self._before(oid, undone)
             except UndoError as error:
                 failures[oid] = error
         if failures:
             raise next(iter(failures.values()))
-        self._undone = True
         for oid, (current, data, data_tid) in restored.items():
             self._write(oid, current, data)
             if data_tid is not None:
@@ -92,7 +102,6 @@ class Undo(UndoLogCompatible):  # type: ignore[misc, unused-ignore]
                 self._data_tids[oid] = self._origin(oid, data_tid)
                 if self.is_blob_record(data):
                     self._copy_blob(oid, data_tid, self._tid)
-        return self._tid, restored.keys()
 
     def _before(self, oid: bytes, undone: bytes) -> tuple[bytes, bytes, bytes | None]:
         """The current row of an object, the data it gets, and the tid of the revision that this data is from."""

@@ -1,12 +1,12 @@
 """Two-phase commit: what a ZODB transaction writes is one transaction of the store.
 
 `store` and its kin keep what they are given, beside all who do the same. `tpc_vote` takes the turn, which one transaction of all processes has at a
-time: it compares with what was committed last, resolves conflicts, and writes the rows. `tpc_finish` orders the commit, gives the turn away,
-and then waits until the commit is durable, in one sync with those that followed. What has to see the newest rows earlier (an undo) takes the turn before the
-vote. A transaction that is too large for memory waits for its vote in a file without a name.
+time: it compares with what was committed last, resolves conflicts, undoes, and writes the rows, in the order in which it was asked to. `tpc_finish` orders the
+commit, gives the turn away, and then waits until the commit is durable, in one sync with those that followed. A transaction that is too large for memory waits
+for its vote in a file without a name.
 
-Law: `store` does not take the turn. A transaction of several databases stores in all of them, in their order, before it votes in the first: with a turn taken
-between, two such transactions could wait for each other.
+Law: nothing takes the turn before the vote. A transaction of several databases stores, undoes and deletes in all of them before it votes in the first, and
+votes in their order: with a turn taken between, two such transactions could wait for each other.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STAGED_BYTES = 8 << 20
 """What a transaction keeps in memory while it waits for its turn. What is more goes into a file, in parts of this size."""
 STAGED_OVERHEAD_BYTES = 200
 
-_STORE, _RESTORE, _DELETE, _CHECK = range(4)
+_STORE, _RESTORE, _DELETE, _CHECK, _UNDO = range(5)
 
 if TYPE_CHECKING:
     from .._native import Transaction, WriteMapping
@@ -66,7 +66,8 @@ class Writing:
     _staged_file: IO[bytes] | None = None
     """The earlier parts of what waits."""
     _staged_blobs: list[tuple[bytes, str]]
-    _written: dict[bytes, None]
+    _written: dict[bytes, bytes]
+    """The objects that this transaction has written, with the tids of the revisions that it replaces: `_rows.ZERO` for a new object."""
     _data_tids: dict[bytes, bytes]
     _resolved: list[bytes]
     _status: bytes = b" "
@@ -79,6 +80,7 @@ class Writing:
     _take_blob_file: Callable[[str], str]
     _blob_storeblob: Callable[[bytes, bytes, str], None]
     _blob_tpc_abort: Callable[[], None]
+    _undo: Callable[[bytes], None]
     dirty_oids: list[tuple[bytes, bytes]]
     """The blobs whose files go if the transaction is aborted."""
     fshelper: Any
@@ -141,8 +143,10 @@ class Writing:
     def deleteObject(self, oid: bytes, oldserial: bytes, transaction: Any) -> None:
         """Deletes an object that an external garbage collection has found unreachable."""
         self._check_transaction(transaction)
+        # What is known now is told now; the vote looks again.
+        row = self._shared.objects.get(oid) or _rows.ZERO
+        self._check_deletion(oid, oldserial, row[:8], row[8:])
         self._undone = True
-        self._take_turn()
         self._stage(_DELETE, oid, oldserial, b"")
 
     def checkCurrentSerialInTransaction(self, oid: bytes, serial: bytes, transaction: Any) -> None:
@@ -154,25 +158,26 @@ class Writing:
         """Stores a revision with a file. The file is the storage's from here on."""
         self.store(oid, oldserial, data, version, transaction)
         self._staged_blobs.append((oid, self._take_blob_file(blobfilename)))
-        if self._tx is not None:
-            self._name_blobs()
 
     def restoreBlob(
         self, oid: bytes, serial: bytes, data: bytes, blobfilename: str, prev_txn: bytes | None, transaction: Any
     ) -> None:
         """As `restore`, with a file."""
-        # A pack may remove a file that has its name while no transaction has the turn.
-        self._check_transaction(transaction)
-        self._take_turn()
         self.restore(oid, serial, data, "", prev_txn, transaction)
-        self._blob_storeblob(oid, serial, blobfilename)
+        # It gets its name in the turn: a pack would remove it before.
+        self._staged_blobs.append((oid, self._take_blob_file(blobfilename)))
+
+    def _stage_undo(self, tid: bytes) -> None:
+        """Has the vote undo a transaction, after what was stored before."""
+        self._undone = True
+        self._stage(_UNDO, _rows.ZERO, tid, b"")
 
     def _stage(self, kind: int, oid: bytes, tid: bytes, data: bytes) -> None:
+        if self._tx is not None:
+            raise StorageTransactionError("the transaction has voted: nothing can be added to it")
         self._staged.append((kind, oid, tid, data))
         self._staged_bytes += len(data) + STAGED_OVERHEAD_BYTES
-        if self._tx is not None:
-            self._write_staged()
-        elif self._staged_bytes > STAGED_BYTES:
+        if self._staged_bytes > STAGED_BYTES:
             if self._staged_file is None:
                 # Beside the store: the folder for temporary files may be in memory.
                 self._staged_file = tempfile.TemporaryFile(dir=self._shared.path)
@@ -215,7 +220,7 @@ class Writing:
             del self._staged_blobs[:named]
 
     def _write_staged(self) -> None:
-        """Compares what was kept with what is replaced, and writes it."""
+        """Compares what was kept with what it replaces, and writes it."""
         self._met_conflict = True
         file, self._staged_file = self._staged_file, None
         if file is not None:
@@ -223,37 +228,50 @@ class Writing:
                 end, newest = file.tell(), self._staged
                 file.seek(0)
                 while file.tell() < end:
-                    self._staged = marshal.load(file)
-                    self._compare_and_write()
+                    self._write_part(marshal.load(file))
             self._staged = newest
-        self._compare_and_write()
+        staged, self._staged, self._staged_bytes = self._staged, [], 0
+        self._write_part(staged)
         self._met_conflict = False
 
-    def _compare_and_write(self) -> None:
-        staged, self._staged, self._staged_bytes = self._staged, [], 0
+    def _write_part(self, staged: list[tuple[int, bytes, bytes, bytes]]) -> None:
+        begin = 0
+        if self._undone:
+            for at, (kind, _, tid, _) in enumerate(staged):
+                if kind == _UNDO:
+                    self._compare_and_write(staged[begin:at])
+                    self._undo(tid)
+                    begin = at + 1
+        self._compare_and_write(staged[begin:])
+
+    def _compare_and_write(self, staged: list[tuple[int, bytes, bytes, bytes]]) -> None:
         oids = list(dict.fromkeys(entry[1] for entry in staged))
         rows: dict[bytes, bytes | None] = dict(zip(oids, self._tx_objects.get_many(oids), strict=True))
         objects: dict[bytes, bytes] = {}
         history: dict[bytes, bytes] = {}
-        keeps, tid = self._shared.keep_history, self._tid
+        keeps, tid, written = self._shared.keep_history, self._tid, self._written
         for kind, oid, serial, data in staged:
             current = rows[oid]
             # The common case first: no other transaction has changed the object.
             if kind == _STORE and current is not None and current[:8] == serial != tid:
+                written[oid] = serial
                 if keeps:
                     history[oid + serial] = current[8:]
-            elif kind == _CHECK:
-                self._check_serial(oid, serial, current)
-                continue
             else:
+                committed, replaced = self._replaced(oid, current, history)
+                if kind == _CHECK:
+                    self._check_serial(oid, serial, committed, replaced)
+                    continue
                 if current is None:
                     self._shared.saw_oid(oid)
                 if kind == _STORE:
-                    data = self._resolved_data(oid, serial, data, current)
+                    data = self._resolved_data(oid, serial, data, committed, replaced)
                 elif kind == _DELETE:
-                    self._check_deletion(oid, serial, current)
-                if current is not None and current[:8] != tid and keeps:
-                    history[oid + current[:8]] = current[8:]
+                    self._check_deletion(oid, serial, committed, replaced)
+                if oid not in written:
+                    written[oid] = committed
+                    if committed != _rows.ZERO and keeps:
+                        history[oid + committed] = replaced or b""
             if kind == _RESTORE and serial:
                 self._data_tids[oid] = serial
             elif self._data_tids:
@@ -261,44 +279,54 @@ class Writing:
             rows[oid] = objects[oid] = tid + data
         if objects:
             self._tx_objects.put_many(objects)
-            self._written.update(dict.fromkeys(objects))
         if history:
             self._tx_history.put_many(history)
         self._bytes += sum(map(len, objects.values())) + sum(map(len, history.values()))
 
-    def _resolved_data(self, oid: bytes, serial: bytes, data: bytes, current: bytes | None) -> bytes:
-        if current is None or current[:8] == serial or current[:8] == self._tid:
+    def _replaced(self, oid: bytes, current: bytes | None, history: dict[bytes, bytes]) -> tuple[bytes, bytes | None]:
+        """Tid and data of the committed revision that this transaction replaces. There is no data if it deletes the object; `None` if it is not
+        kept. The tid is `_rows.ZERO` for a new object."""
+        if current is None:
+            return _rows.ZERO, b""
+        if current[:8] != self._tid:
+            return current[:8], current[8:]
+        # Not what this transaction has written before: others do not know that.
+        committed = self._written[oid]
+        key = oid + committed
+        return committed, history[key] if key in history else self._tx_history.get(key)
+
+    def _resolved_data(self, oid: bytes, serial: bytes, data: bytes, committed: bytes, replaced: bytes | None) -> bytes:
+        if committed in (_rows.ZERO, serial):
             return data
-        committed = current[:8]
-        if len(current) == 8:
+        if not replaced:
             raise ConflictError(oid=oid, serials=(committed, serial), data=data)
-        if oid == serial == _rows.ZERO and data == current[8:]:
+        if oid == serial == _rows.ZERO and data == replaced:
             # The root of a database that two processes make at once.
             return data
-        data = self.tryToResolveConflict(oid, committed, serial, data, committedData=current[8:])
+        data = self.tryToResolveConflict(oid, committed, serial, data, committedData=replaced)
         self._resolved.append(oid)
         return data
 
-    def _check_deletion(self, oid: bytes, serial: bytes, current: bytes | None) -> None:
-        if current is None or len(current) == 8:
+    def _check_deletion(self, oid: bytes, serial: bytes, committed: bytes, replaced: bytes | None) -> None:
+        if committed == _rows.ZERO or replaced == b"":
             raise POSKeyError(oid)
-        if current[:8] != serial:
-            raise ConflictError(oid=oid, serials=(current[:8], serial))
+        if committed != serial:
+            raise ConflictError(oid=oid, serials=(committed, serial))
 
-    def _check_serial(self, oid: bytes, serial: bytes, current: bytes | None) -> None:
-        if current is None or len(current) == 8:
+    def _check_serial(self, oid: bytes, serial: bytes, committed: bytes, replaced: bytes | None) -> None:
+        if committed == _rows.ZERO or replaced == b"":
             raise POSKeyError(oid)
-        if current[:8] != serial and current[:8] != self._tid:
-            raise ReadConflictError(oid=oid, serials=(current[:8], serial))
+        if committed != serial:
+            raise ReadConflictError(oid=oid, serials=(committed, serial))
 
-    def _write(self, oid: bytes, current: bytes | None, data: bytes) -> None:
-        """Makes `data` the newest revision, and `current` one of the history. For an undo, which has the turn."""
-        if current is not None and current[:8] != self._tid and self._shared.keep_history:
+    def _write(self, oid: bytes, current: bytes, data: bytes) -> None:
+        """Makes `data` the newest revision, and `current` one of the history. For an undo."""
+        if current[:8] != self._tid:
+            self._written[oid] = current[:8]
             self._tx_history.put(oid + current[:8], current[8:])
             self._bytes += len(current)
         self._tx_objects.put(oid, self._tid + data)
         self._bytes += len(data)
-        self._written[oid] = None
         self._data_tids.pop(oid, None)
 
     # The end.
