@@ -83,31 +83,33 @@ class CacheStore:
         transaction = ticket = None
         written: list[tuple[Disk, str]] = []
         dropped: list[tuple[Disk, str]] = []
-        if not self._turn.acquire(timeout):
-            raise Timeout("another thread or process has kept the cache locked; pass retry=True to wait for it")
         try:
-            self._files_written, self._files_dropped = written, dropped
-            transaction = self.db.transaction(ordered=True)
-            self._transaction, self._owner = transaction, threading.get_ident()
-            if self.shared and transaction.at != self._last_commit:
-                for table in list(self.tables.values()):
-                    table.refresh(transaction.keyspace(table.committed))
-            yield transaction
-            for table in list(self.tables.values()):
-                table.before_commit(transaction)
-            ticket = transaction.commit_submit()
-            self._committed(ticket.glsn)
-        except BaseException:
-            if transaction is not None:
-                # A signal's handler may raise when the commit was just ordered.
-                if transaction.glsn is not None:
-                    self._committed(transaction.glsn)
-                else:
-                    self._abort(transaction, written)
-            raise
+            with self._turn.hold(timeout) as is_held:
+                if not is_held:
+                    raise Timeout("another thread or process has kept the cache locked; pass retry=True to wait for it")
+                try:
+                    self._files_written, self._files_dropped = written, dropped
+                    transaction = self.db.transaction(ordered=True)
+                    self._transaction, self._owner = transaction, threading.get_ident()
+                    if self.shared and transaction.at != self._last_commit:
+                        for table in list(self.tables.values()):
+                            table.refresh(transaction.keyspace(table.committed))
+                    yield transaction
+                    for table in list(self.tables.values()):
+                        table.before_commit(transaction)
+                    ticket = transaction.commit_submit()
+                    self._committed(ticket.glsn)
+                except BaseException:
+                    if transaction is not None:
+                        # A signal's handler may raise when the commit was just ordered.
+                        if transaction.glsn is not None:
+                            self._committed(transaction.glsn)
+                        else:
+                            self._abort(transaction, written)
+                    raise
+                finally:
+                    self._transaction, self._owner = None, 0
         finally:
-            self._transaction, self._owner = None, 0
-            self._turn.release()
             if transaction is not None and transaction.glsn is not None:
                 # Others write meanwhile: one sync serves several.
                 if ticket is not None:

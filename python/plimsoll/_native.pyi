@@ -3,11 +3,13 @@
 import os
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
+from threading import Lock
 from types import GenericAlias, TracebackType
 from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeAlias, TypeVar, final, overload
 
 from typing_extensions import Buffer, Self, disjoint_base
 
+from ._turn import Turn
 from ._value_reader import ValueReader
 from ._watch_async import AsyncWatch
 
@@ -20,6 +22,7 @@ __all__ = [
     "Diff",
     "Difference",
     "History",
+    "Hold",
     "Keyspace",
     "KeyspaceSize",
     "LiveMapping",
@@ -281,6 +284,14 @@ class Rows(Iterator[_Row]):
     def __class_getitem__(cls, item: object) -> GenericAlias: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> _Row: ...
+
+@final
+class Hold:
+    def __new__(cls, turn: Turn, lock: Lock, timeout: float | None, deadline: float | None) -> Self: ...
+    def __enter__(self) -> bool: ...
+    def __exit__(self, *_exception: object) -> None: ...
+    def keep(self) -> None: ...
+    def give(self) -> None: ...
 
 @final
 class History(Iterator[Version]):

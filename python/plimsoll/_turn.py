@@ -14,6 +14,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
+
+from ._native import Hold
 
 _AGAIN_SECONDS = 5e-3
 """How long a process takes the turn again before it queues for it. Where processors are short, a change of process may take as long."""
@@ -24,10 +27,15 @@ _turns: weakref.WeakSet[Turn] = weakref.WeakSet()
 
 
 class Turn:
-    """A turn, by the name of its file in the folder of a store. If the store is not shared, only threads of this process take turns."""
+    """A turn, by the name of its file in the folder of a store. Unless it is shared, only threads of this process take turns."""
+
+    thread = 0
+    """The thread that has the turn."""
+    unlocks: tuple[Callable[[], object], ...] = ()
+    """Give back the locks of the system: called by `Hold`, without a look at signals."""
 
     def __init__(
-        self, folder: str, name: str = "writers", *, shared: bool, prepare: Callable[[], object] = lambda: None
+        self, folder: str = "", name: str = "writers", *, shared: bool = False, prepare: Callable[[], object] = lambda: None
     ) -> None:
         self._lock = threading.Lock()
         self._prepare = prepare
@@ -36,67 +44,40 @@ class Turn:
         if shared:
             self._file = _open(os.path.join(folder, name + ".lock"))
             self._next = _open(os.path.join(folder, name + ".next.lock"))
+            self.unlocks = tuple(partial(fcntl.flock, file, fcntl.LOCK_UN) for file in (self._file, self._next))
         _turns.add(self)
 
-    def acquire(self, timeout: float | None = None) -> bool:
-        """Waits for the turn, without end if `timeout` is None; returns whether it got it."""
-        start = time.monotonic()
-        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
-            return False
-        if self._file < 0:
-            return True
-        try:
-            got = self._acquire_from_processes(None if timeout is None else start + timeout)
-        except BaseException:
-            # A signal's handler may raise when a lock of the system was just taken.
-            try:
-                for file in (self._next, self._file):
-                    fcntl.flock(file, fcntl.LOCK_UN)
-            finally:
-                self._lock.release()
-            raise
-        if not got:
-            self._lock.release()
-        return got
+    def hold(self, timeout: float | None = None) -> Hold:
+        """The turn for the length of a `with` block. Entering it waits for the turn, without end if `timeout` is None, and says whether it was had."""
+        return Hold(self, self._lock, timeout, None if timeout is None else time.monotonic() + timeout)
 
-    def _acquire_from_processes(self, deadline: float | None) -> bool:
-        if time.monotonic() < self._again_until and _try(self._file):
-            return True
-        if not _wait(self._next, deadline):
-            return False
-        try:
-            self._prepare()
-            if not _wait(self._file, deadline):
-                return False
-        finally:
-            fcntl.flock(self._next, fcntl.LOCK_UN)
-        self._again_until = time.monotonic() + _AGAIN_SECONDS
-        return True
-
-    def release(self) -> None:
-        """Gives the turn to the next one."""
-        try:
-            if self._file >= 0:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
-        finally:
-            # In a child that was forked during the turn, the lock is a new one.
-            if self._lock.locked():
-                self._lock.release()
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread has the turn."""
+        return self.thread == threading.get_ident()
 
     @property
     def is_wanted_here(self) -> bool:
         """Whether a thread of this process has the turn, or waits for other processes to give it."""
         return self._lock.locked()
 
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(self, *exception: object) -> None:
-        self.release()
+    def take_from_processes(self, deadline: float | None) -> bool:
+        """Waits for the other processes. Called by `Hold` once no other thread has the turn; if it raises or is too late, `Hold` gives back everything."""
+        self.thread = threading.get_ident()
+        if self._file < 0 or (time.monotonic() < self._again_until and _try(self._file)):
+            return True
+        if not _wait(self._next, deadline):
+            return False
+        self._prepare()
+        if not _wait(self._file, deadline):
+            return False
+        fcntl.flock(self._next, fcntl.LOCK_UN)
+        self._again_until = time.monotonic() + _AGAIN_SECONDS
+        return True
 
     def close(self) -> None:
         """Closes its files."""
-        files, self._file, self._next = (self._file, self._next), -1, -1
+        files, self._file, self._next, self.unlocks = (self._file, self._next), -1, -1, ()
         for file in files:
             if file >= 0:
                 os.close(file)
@@ -137,7 +118,7 @@ def _leave_in_child() -> None:
     parent: the store of a parent refuses to be used."""
     for turn in list(_turns):
         turn.close()
-        turn._lock = threading.Lock()
+        turn._lock, turn.thread = threading.Lock(), 0
 
 
 os.register_at_fork(after_in_child=_leave_in_child)

@@ -16,6 +16,7 @@ mod errors;
 mod feed;
 mod fork;
 mod history;
+mod hold;
 mod keyspace;
 mod live_mapping;
 mod log;
@@ -52,6 +53,8 @@ mod _native {
     use crate::fork::_after_fork_in_child;
     #[pymodule_export]
     use crate::history::{History, Version};
+    #[pymodule_export]
+    use crate::hold::Hold;
     #[pymodule_export]
     use crate::keyspace::{Keyspace, KeyspaceSize};
     #[pymodule_export]

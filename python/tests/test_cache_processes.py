@@ -205,7 +205,7 @@ def test_a_close_waits_for_no_other_process(path: str) -> None:
     cache = open_cache(path, eviction_policy="least-recently-used")
     cache.set("a", 1)
     other = Turn(os.path.join(path, "store"), shared=True)
-    with other:
+    with other.hold():
         # A use is to be written.
         assert cache.get("a") == 1
         closed = threading.Thread(target=cache.close, daemon=True)

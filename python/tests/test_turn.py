@@ -30,20 +30,25 @@ def turns(tmp_path: Path, prepared: threading.Event) -> Iterator[list[Turn]]:
         ]
 
 
+def is_free(turn: Turn, timeout: float = 0) -> bool:
+    """Whether a turn can be had."""
+    with turn.hold(timeout) as is_held:
+        return is_held
+
+
 def test_who_is_next_prepares_before_it_has_the_turn(turns: list[Turn], prepared: threading.Event) -> None:
     first, second, _ = turns
-    assert first.acquire()
     got = threading.Event()
 
     def write() -> None:
-        with second:
+        with second.hold():
             got.set()
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    assert prepared.wait(10)
-    assert not got.wait(0.05)
-    first.release()
+    with first.hold():
+        thread = threading.Thread(target=write)
+        thread.start()
+        assert prepared.wait(10)
+        assert not got.wait(0.05)
     assert got.wait(10)
     thread.join()
 
@@ -51,32 +56,30 @@ def test_who_is_next_prepares_before_it_has_the_turn(turns: list[Turn], prepared
 def test_a_process_that_writes_on_and_on_lets_the_next_one_in(turns: list[Turn], prepared: threading.Event) -> None:
     first, second, _ = turns
     got = threading.Event()
+
     def write() -> None:
-        with second:
+        with second.hold():
             got.set()
 
-    assert first.acquire()
-    thread = threading.Thread(target=write)
-    thread.start()
-    assert prepared.wait(10)
-    first.release()
+    with first.hold():
+        thread = threading.Thread(target=write)
+        thread.start()
+        assert prepared.wait(10)
     end = time.monotonic() + 2 * _turn._AGAIN_SECONDS
     while time.monotonic() < end:
-        with first:
+        with first.hold():
             pass
-    with first:
+    with first.hold():
         assert got.is_set(), "it had to queue behind the other one"
     thread.join()
 
 
 def test_who_gives_up_leaves_the_queue(turns: list[Turn]) -> None:
     first, second, third = turns
-    assert first.acquire()
-    assert not second.acquire(0.01)
-    assert not third.acquire(0)
-    first.release()
-    assert third.acquire(0)
-    third.release()
+    with first.hold():
+        assert not is_free(second, 0.01)
+        assert not is_free(third)
+    assert is_free(third)
 
 
 def test_an_error_in_preparing_leaves_the_queue(tmp_path: Path, turns: list[Turn]) -> None:
@@ -84,10 +87,9 @@ def test_an_error_in_preparing_leaves_the_queue(tmp_path: Path, turns: list[Turn
         raise OSError("of the store")
 
     with closing(Turn(str(tmp_path), shared=True, prepare=fail)) as failing:
-        with pytest.raises(OSError, match="of the store"):
-            failing.acquire()
-        assert turns[0].acquire(0)
-        turns[0].release()
+        with pytest.raises(OSError, match="of the store"), failing.hold():
+            pass
+        assert is_free(turns[0])
 
 
 @pytest.mark.parametrize("which", ["_file", "_next"])
@@ -103,18 +105,14 @@ def test_an_exception_right_after_a_lock_was_had_gives_it_back(turns: list[Turn]
 
     with monkeypatch.context() as patched:
         patched.setattr(_turn, "_wait", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            first.acquire()
-    assert second.acquire(0)
-    second.release()
-    assert first.acquire(0)
-    first.release()
+        with pytest.raises(KeyboardInterrupt), first.hold():
+            pass
+    assert is_free(second) and is_free(first)
 
 
 def test_an_exception_right_after_the_turn_was_taken_again_gives_it_back(turns: list[Turn], monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, _ = turns
-    with first:
-        pass
+    assert is_free(first)
     try_: Callable[[int], bool] = _turn._try
 
     def interrupted(file: int) -> bool:
@@ -124,7 +122,26 @@ def test_an_exception_right_after_the_turn_was_taken_again_gives_it_back(turns: 
     first._again_until = time.monotonic() + 60
     with monkeypatch.context() as patched:
         patched.setattr(_turn, "_try", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            first.acquire()
-    assert second.acquire(0)
-    second.release()
+        with pytest.raises(KeyboardInterrupt), first.hold():
+            pass
+    assert is_free(second)
+
+
+def test_a_turn_is_held_until_its_hold_is_given_or_forgotten(turns: list[Turn]) -> None:
+    first, second, _ = turns
+    hold = first.hold()
+    with hold as is_held:
+        assert is_held and first.is_mine and not second.is_mine
+        hold.keep()
+    assert not is_free(second)
+    hold.give()
+    assert is_free(second) and not first.is_mine
+    with second.hold():
+        # It has nothing to give any more.
+        hold.give()
+        assert not is_free(first)
+    hold = first.hold()
+    with hold:
+        hold.keep()
+    del hold
+    assert is_free(second) and is_free(first)

@@ -286,10 +286,11 @@ def test_a_transaction_has_the_turn_from_its_vote_on(tmp_path: Path) -> None:
     # It has stored, and not voted: others commit.
     fill(db, 1)
     other.tpc_vote(waiting)
-    assert not storage._shared.turn.acquire(timeout=0)
+    with storage._shared.turn.hold(0) as is_free:
+        assert not is_free
     tid = other.tpc_finish(waiting)
-    assert storage._shared.turn.acquire(timeout=0)
-    storage._shared.turn.release()
+    with storage._shared.turn.hold(0) as is_free:
+        assert is_free
     tids = [record.tid for record in storage.iterator()]
     assert storage.load(oid)[1] == tid and tids == sorted(tids) and tids[-1] == tid
     other.release()
@@ -361,8 +362,8 @@ def test_a_copy_that_was_broken_off_does_not_keep_the_turn(tmp_path: Path) -> No
             setattr(storage, name, broken)
             with pytest.raises(InterruptedError):
                 storage.copyTransactionsFrom(source)
-            assert storage._shared.turn.acquire(timeout=0)
-            storage._shared.turn.release()
+            with storage._shared.turn.hold(0) as is_free:
+                assert is_free
             setattr(storage, name, whole)
             assert len(records(storage)) < len(records(source))
             storage.zap_all()

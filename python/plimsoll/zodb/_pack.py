@@ -35,7 +35,7 @@ def pack(
     remove_blob: Callable[[bytes, bytes], None],
 ) -> None:
     """Packs the database up to `until`, collecting garbage if `collect` says so."""
-    with store.pack_turn:
+    with store.pack_turn.hold():
         snapshot = store.db.snapshot()
         last = snapshot.keyspace(_rows.TRANSACTIONS).last()
         if last is None:
@@ -47,7 +47,7 @@ def pack(
             live = set()
             mark(snapshot, _roots(snapshot, until, _rows.ZERO), references, until, live)
         files = blob_files()
-        with store.turn:
+        with store.turn.hold():
             # A file that was listed belongs to a transaction that has ended by now, and a snapshot has all of it once it is durable.
             store.wait_until_durable()
             now = store.db.snapshot()

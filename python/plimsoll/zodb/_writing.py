@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import marshal
 import tempfile
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
@@ -38,7 +37,8 @@ STAGED_OVERHEAD_BYTES = 200
 _STORE, _RESTORE, _DELETE, _CHECK, _UNDO = range(5)
 
 if TYPE_CHECKING:
-    from .._native import Transaction, WriteMapping
+    from .._native import Hold, Transaction, WriteMapping
+    from .._turn import Turn
     from ._shared import SharedStore
 
 
@@ -57,8 +57,11 @@ class Writing:
     _tx_objects: WriteMapping
     _tx_history: WriteMapping
     _tx_transactions: WriteMapping
-    _begun: threading.Lock
+    _hold: Hold | None = None
+    """Of the turn."""
+    _begun: Turn
     """Held from `tpc_begin` to the end: an instance commits one transaction at a time."""
+    _begun_hold: Hold | None = None
     _given_tid: bytes | None
     _staged: list[tuple[int, bytes, bytes, bytes]]
     """What waits for the turn: what to do, the oid, a tid, the data."""
@@ -114,12 +117,15 @@ class Writing:
             raise StorageTransactionError("Duplicate tpc_begin calls for same transaction")
         if tid is not None:
             self._check_tid(tid, self._shared.last_tid())
-        self._begun.acquire()
-        self._given_tid, self._status = tid, status.encode() if isinstance(status, str) else status
-        self._staged, self._staged_bytes, self._staged_blobs = [], 0, []
-        self._written, self._data_tids, self._resolved = {}, {}, []
-        self._undone, self._met_conflict, self._bytes = False, False, 0
-        self._transaction = transaction
+        hold = self._begun.hold()
+        with hold:
+            self._begun_hold = hold
+            self._given_tid, self._status = tid, status.encode() if isinstance(status, str) else status
+            self._staged, self._staged_bytes, self._staged_blobs = [], 0, []
+            self._written, self._data_tids, self._resolved = {}, {}, []
+            self._undone, self._met_conflict, self._bytes = False, False, 0
+            self._transaction = transaction
+            hold.keep()
 
     def _check_tid(self, tid: bytes, last: bytes) -> None:
         if tid <= last:
@@ -190,8 +196,8 @@ class Writing:
         """From here on no other transaction is committed until this one has ended."""
         if self._tx is not None:
             return
-        self._shared.turn.acquire()
-        try:
+        hold = self._shared.turn.hold()
+        with hold:
             # Those before it may not be durable yet; this one is not before they are.
             tx = self._shared.db.transaction(ordered=True)
             self._tx_objects = tx.keyspace(self._shared.objects)
@@ -202,10 +208,9 @@ class Writing:
             if self._given_tid is not None:
                 self._check_tid(self._given_tid, last)
             self._tid = self._given_tid or newTid(last)
-        except BaseException:
-            self._shared.turn.release()
-            raise
-        self._tx = tx
+            # From here on `tpc_finish` or `tpc_abort` gives the turn away.
+            self._hold, self._tx = hold, tx
+            hold.keep()
         self._write_staged()
         self._name_blobs()
 
@@ -354,11 +359,14 @@ class Writing:
     def tpc_finish(self, transaction: Any, f: Callable[[bytes], object] | None = None) -> bytes:
         """Commits; returns the tid once the transaction is durable."""
         self._check_transaction(transaction)
-        tx, tid = self._tx, self._tid
-        assert tx is not None, "tpc_vote comes before tpc_finish"
+        tx, tid, hold = self._tx, self._tid, self._hold
+        assert tx is not None and hold is not None, "tpc_vote comes before tpc_finish"
         try:
-            ticket = tx.commit_submit()
-            self._give_turn()
+            try:
+                ticket = tx.commit_submit()
+            finally:
+                # One native call: a signal's handler raises before it or after it.
+                hold.give()
             ticket.wait()
             if self._seen is not None and not self._undone:
                 # The objects of the connection are already as it has stored them.
@@ -377,37 +385,39 @@ class Writing:
         """Forgets a transaction. After a conflict, returns once the commit that it lost to can be read: run again, it would lose to it again."""
         if transaction is None or transaction is not self._transaction:
             return
-        met_conflict = self._met_conflict
+        met_conflict, hold = self._met_conflict, self._hold
         try:
             if self._tx is not None:
                 self._tx.abort()
             self._blob_tpc_abort()
         finally:
+            if hold is not None:
+                hold.give()
             self._end()
         if met_conflict:
             # A store that is broken says so to the next transaction.
             with suppress(Error):
                 self._shared.wait_until_durable()
 
-    def _give_turn(self) -> None:
-        if self._tx is not None:
-            self._tx = None
-            del self._tx_objects, self._tx_history, self._tx_transactions
-            self._shared.turn.release()
-
     def _end(self) -> None:
-        self._give_turn()
-        blobs, self._staged_blobs = self._staged_blobs, []
-        for _, path in blobs:
-            # One that could not be named may have been moved.
-            with suppress(OSError):
-                remove_committed(path)
-        if self._staged_file is not None:
-            self._staged_file.close()
-            self._staged_file = None
-        self._staged, self._written, self._data_tids, self._resolved = [], {}, {}, []
-        self._transaction = None
-        self._begun.release()
+        begun = self._begun_hold
+        try:
+            if self._tx is not None:
+                self._tx = self._hold = None
+                del self._tx_objects, self._tx_history, self._tx_transactions
+            blobs, self._staged_blobs = self._staged_blobs, []
+            for _, path in blobs:
+                # One that could not be named may have been moved.
+                with suppress(OSError):
+                    remove_committed(path)
+            if self._staged_file is not None:
+                self._staged_file.close()
+                self._staged_file = None
+            self._staged, self._written, self._data_tids, self._resolved = [], {}, {}, []
+        finally:
+            self._transaction = self._begun_hold = None
+            if begun is not None:
+                begun.give()
 
     def tpc_transaction(self) -> Any:
         """The transaction that is being committed."""

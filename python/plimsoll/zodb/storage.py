@@ -16,6 +16,7 @@ from ZODB import interfaces  # type: ignore[import-untyped, import-not-found, un
 from ZODB.ConflictResolution import ConflictResolvingStorage  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from zope.interface import alsoProvides, implementer  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
+from .._turn import Turn
 from . import _pack, _rows, _shared
 from ._blobs import Blobs
 from ._iteration import Iteration
@@ -84,7 +85,7 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
     def _begin(self) -> None:
         """The state of a fresh instance."""
         self._lock = threading.RLock()
-        self._begun = threading.Lock()
+        self._begun = Turn()
         self._objects = self._shared.objects
         self._own_tids = set()
         self._closed = False
@@ -172,7 +173,7 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
         """Removes everything, at once and for ever."""
         self._check_writable()
         self._check_no_turn()
-        with self._shared.pack_turn, self._shared.turn:
+        with self._shared.pack_turn.hold(), self._shared.turn.hold():
             with self._shared.db.transaction(ordered=True) as tx:
                 kept = tx.keyspace(self._shared.meta).scan()
                 for space in (self._shared.objects, self._shared.history, self._shared.transactions, self._shared.meta):

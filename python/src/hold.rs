@@ -1,0 +1,102 @@
+//! A turn of writers that a `with` block holds, whatever the handler of a signal raises.
+//!
+//! Python runs handlers between two of its own instructions. A lock that Python code had just taken, and not noted yet, would stay taken for good. Here it is
+//! taken and noted in one native call, and given back in one.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::intern;
+use pyo3::prelude::*;
+
+use crate::fork::ForkSafe;
+
+/// A turn (`plimsoll._turn.Turn`) for a `with` block, from `Turn.hold`. Entering it waits for the turn, and says whether it was had in time; the turn is given
+/// back at the end of the block, or when the hold is no longer referred to.
+#[pyclass(module = "plimsoll._native", frozen)]
+pub struct Hold {
+    turn: Py<PyAny>,
+    /// Of the turn, when the hold was made: a forked child gives it another one.
+    lock: Py<PyAny>,
+    timeout: Option<f64>,
+    deadline: Option<f64>,
+    is_held: AtomicBool,
+    is_kept: AtomicBool,
+    /// In a forked child, the turn is the parent's.
+    process: ForkSafe<()>,
+}
+
+#[pymethods]
+impl Hold {
+    #[new]
+    #[pyo3(signature = (turn, lock, timeout, deadline))]
+    fn new(turn: Py<PyAny>, lock: Py<PyAny>, timeout: Option<f64>, deadline: Option<f64>) -> Self {
+        let (is_held, is_kept) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { turn, lock, timeout, deadline, is_held, is_kept, process: ForkSafe::new(()) }
+    }
+
+    fn __enter__(&self, py: Python<'_>) -> PyResult<bool> {
+        let arguments = (true, self.timeout.unwrap_or(-1.0));
+        // While it waits, a handler may raise; once it has the lock, none is run before this returns.
+        if !self.lock.bind(py).call_method1(intern!(py, "acquire"), arguments)?.is_truthy()? {
+            return Ok(false);
+        }
+        // Relaxed: one thread at a time uses a hold, and the interpreter's lock orders them.
+        self.is_held.store(true, Ordering::Relaxed);
+        let taken = self.turn.bind(py).call_method1(intern!(py, "take_from_processes"), (self.deadline,));
+        let taken = taken.and_then(|taken| taken.is_truthy());
+        if !matches!(taken, Ok(true)) {
+            self.give(py)?;
+        }
+        taken
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.is_kept.load(Ordering::Relaxed) { Ok(()) } else { self.give(py) }
+    }
+
+    /// Keeps the turn beyond the block, until `give`.
+    fn keep(&self) {
+        self.is_kept.store(true, Ordering::Relaxed);
+    }
+
+    /// Gives the turn back, if it is held.
+    fn give(&self, py: Python<'_>) -> PyResult<()> {
+        if self.process.is_foreign() || !self.is_held.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let given = self.give_to_processes(py);
+        self.lock.bind(py).call_method0(intern!(py, "release"))?;
+        given
+    }
+}
+
+impl Hold {
+    fn give_to_processes(&self, py: Python<'_>) -> PyResult<()> {
+        let turn = self.turn.bind(py);
+        turn.setattr(intern!(py, "thread"), 0)?;
+        for unlock in turn.getattr(intern!(py, "unlocks"))?.try_iter()? {
+            unlock?.call0()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if !self.is_held.load(Ordering::Relaxed) || self.process.is_foreign() {
+            return;
+        }
+        // Not attached at the end of the interpreter, when the process gives back everything.
+        Python::try_attach(|py| {
+            // The hold may be dropped because an exception leaves its block.
+            let raised = PyErr::take(py);
+            if let Err(error) = self.give(py) {
+                error.write_unraisable(py, None);
+            }
+            if let Some(raised) = raised {
+                raised.restore(py);
+            }
+        });
+    }
+}

@@ -1,0 +1,135 @@
+"""A signal's handler may raise wherever Python runs handlers. No turn of writers stays taken."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+import ZODB
+from persistent.mapping import PersistentMapping
+from ZODB.Connection import TransactionMetaData
+
+import plimsoll
+from plimsoll.zodb import PlimsollStorage
+
+OURS = (str(Path(plimsoll.__file__).parent), contextlib.__file__)
+
+
+class Interrupted(Exception):
+    """What the handler raises."""
+
+
+class Handler:
+    """A handler that raises at the `number`th place where Python would run it: at the begin of a function, and after a call."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+        self.last: dict[FrameType, int] = {}
+
+    def trace(self, frame: FrameType, event: str, _argument: object) -> Any:
+        if not frame.f_code.co_filename.startswith(OURS):
+            return None
+        if event == "call":
+            frame.f_trace_opcodes = True
+            self.at_a_place()
+        elif event == "opcode":
+            before = self.last.get(frame)
+            self.last[frame] = frame.f_lasti
+            if before is not None and _is_call(frame.f_code, before):
+                self.at_a_place()
+        return self.trace
+
+    def at_a_place(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Interrupted
+
+
+def _is_call(code: CodeType, at: int) -> bool:
+    return dis.opname[code.co_code[at]].startswith("CALL")
+
+
+def interrupted_everywhere(work: Callable[[], object]) -> Iterator[bool]:
+    """Does `work` again and again, with a handler that raises a place later each time, until it is not reached. Whether it raised."""
+    number = 0
+    while True:
+        number += 1
+        handler = Handler(number)
+        previous = sys.gettrace()
+        sys.settrace(handler.trace)
+        try:
+            work()
+            raised = False
+        except Interrupted:
+            raised = True
+        finally:
+            sys.settrace(previous)
+        handler.last.clear()
+        yield raised
+        if handler.left > 0:
+            # All of it, without an interruption.
+            assert number > 30 and not raised
+            return
+
+
+def done_by_another_thread(work: Callable[[], object]) -> bool:
+    """Whether another thread can do it, and need not wait for anyone."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(10)
+    return not thread.is_alive()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_cache_is_free_after_an_interrupted_write(path: str, shared: bool) -> None:
+    cache = plimsoll.Cache(path, memory="16MiB", shared=shared)
+    count = 0
+
+    def write() -> None:
+        cache.set("key", count)
+
+    for _ in interrupted_everywhere(write):
+        count += 1
+        assert done_by_another_thread(lambda: cache.set("other", count, retry=True)), count
+        assert cache["other"] == count
+    assert cache["key"] == count - 1 and len(cache) == 2 and cache.check() == []
+    cache.close()
+
+
+def test_a_zodb_is_free_after_an_interrupted_commit_was_aborted(tmp_path: Path) -> None:
+    storage = PlimsollStorage(tmp_path / "data")
+    db = ZODB.DB(storage)
+    with db.transaction() as connection:
+        connection.root()["other"] = PersistentMapping()
+    oid = storage.new_oid()
+    data = storage.load(b"\0" * 8)[0]
+    serial = b"\0" * 8
+    txn = TransactionMetaData()
+    tids = []
+
+    def write() -> None:
+        storage.tpc_begin(txn)
+        storage.store(oid, serial, data, "", txn)
+        storage.tpc_vote(txn)
+        tids.append(storage.tpc_finish(txn))
+
+    def write_other() -> None:
+        with db.transaction() as connection:
+            connection.root()["other"][0] = len(tids)
+
+    for count, raised in enumerate(interrupted_everywhere(write)):
+        if raised:
+            storage.tpc_abort(txn)
+        assert done_by_another_thread(write_other), count
+        txn = TransactionMetaData()
+        with contextlib.suppress(KeyError):
+            serial = storage.load(oid)[1]
+    assert storage.load(oid)[1] == tids[-1]
+    db.close()
