@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transaction
 import ZODB
 from BTrees.Length import Length
 from persistent.mapping import PersistentMapping
 from ZODB.blob import Blob
 from ZODB.Connection import TransactionMetaData
 from ZODB.FileStorage import FileStorage
-from ZODB.POSException import ConflictError, POSKeyError, UndoError
+from ZODB.POSException import ConflictError, POSKeyError, StorageTransactionError, UndoError
 from ZODB.serialize import ObjectWriter
 
 from plimsoll.zodb import PlimsollStorage
@@ -75,7 +76,7 @@ class Steps:
             self.storage.tpc_finish(self.txn)
             state = load_state(self.storage, self.oid)
             return state if self.kind is Length else state["data"]["value"]
-        except (ConflictError, POSKeyError, UndoError) as error:
+        except (ConflictError, POSKeyError, StorageTransactionError, UndoError) as error:
             self.storage.tpc_abort(self.txn)
             # `FileStorage` has a class of its own for several of them.
             return "UndoError" if isinstance(error, UndoError) else type(error).__name__
@@ -159,6 +160,56 @@ def test_nothing_keeps_others_from_committing_before_the_vote(tmp_path: Path) ->
         storage.load(deleted)
     waiting.release()
     storage.close()
+
+
+@pytest.mark.parametrize("second", ["change", "undo", "change through another connection"])
+def test_what_one_transaction_cannot_do_is_refused_at_once(tmp_path: Path, second: str) -> None:
+    db = ZODB.DB(PlimsollStorage(tmp_path / "data"))
+    manager = transaction.TransactionManager()
+    connection = db.open(manager)
+    root = connection.root()
+    for number in range(3):
+        root[number] = number
+        manager.commit()
+    first_log, second_log = db.undoInfo(0, 2)
+    if second == "change through another connection":
+        root["one"] = 1
+        db.open(manager).root()["other"] = 1
+    else:
+        db.undo(first_log["id"], manager.get())
+        if second == "undo":
+            # The same: which of two votes first is not fixed.
+            db.undo(first_log["id"], manager.get())
+        else:
+            root["one"] = 1
+    with pytest.raises(StorageTransactionError, match="this thread"):
+        manager.commit()
+    manager.abort()
+    # Each for itself.
+    db.undoMultiple([first_log["id"], second_log["id"]], manager.get())
+    manager.commit()
+    root["one"] = 1
+    manager.commit()
+    assert dict(root) == {0: 0, "one": 1}
+    db.close()
+
+
+def test_who_commits_through_another_connection_is_told_that_a_pack_would_wait_for_itself(tmp_path: Path) -> None:
+    storage = PlimsollStorage(tmp_path / "data")
+    db = ZODB.DB(storage)
+    other = storage.new_instance()
+    txn = TransactionMetaData()
+    other.tpc_begin(txn)
+    with pytest.raises(StorageTransactionError, match="this thread"):
+        other.tpc_begin(TransactionMetaData())
+    other.tpc_vote(txn)
+    for whole in (db.pack, storage.zap_all):
+        with pytest.raises(StorageTransactionError, match="this thread"):
+            whole()
+    other.tpc_finish(txn)
+    other.release()
+    db.pack()
+    db.close()
 
 
 @pytest.mark.parametrize("early", ["undo", "delete"])

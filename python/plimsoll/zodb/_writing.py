@@ -102,8 +102,11 @@ class Writing:
             raise ReadOnlyError()
 
     def _check_no_turn(self) -> None:
-        if self._tx is not None:
-            raise StorageTransactionError("a transaction of this storage is being committed: finish or abort it first")
+        if self._shared.turn.is_mine or self._tx is not None:
+            raise StorageTransactionError(
+                "this thread commits another transaction of this database: finish or abort it first. (In one transaction, a database commits through one "
+                "connection, or undoes, once: `DB.undoMultiple` undoes several transactions.)"
+            )
 
     def _check_transaction(self, transaction: Any) -> None:
         self._check_writable()
@@ -117,6 +120,8 @@ class Writing:
             raise StorageTransactionError("Duplicate tpc_begin calls for same transaction")
         if tid is not None:
             self._check_tid(tid, self._shared.last_tid())
+        if self._begun.is_mine:
+            raise StorageTransactionError("this thread commits another transaction through this storage: finish or abort it first")
         hold = self._begun.hold()
         with hold:
             self._begun_hold = hold
@@ -196,6 +201,7 @@ class Writing:
         """From here on no other transaction is committed until this one has ended."""
         if self._tx is not None:
             return
+        self._check_no_turn()
         hold = self._shared.turn.hold()
         with hold:
             # Those before it may not be durable yet; this one is not before they are.
