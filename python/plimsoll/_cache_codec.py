@@ -71,7 +71,7 @@ class Serializer:
         else:
             plain = _to_json(value)
             mode = JSON if plain is value else TAGGED
-            body = json.dumps(plain, separators=(",", ":")).encode()
+            body = dump_json(plain)
         return _MODES[mode] + body
 
     def load(self, data: bytes) -> Any:
@@ -188,6 +188,14 @@ def file_of(data: bytes) -> tuple[str, int] | None:
     return (os.fsdecode(data[_DISK_HEAD.size : _DISK_HEAD.size + name_bytes]), size) if name_bytes else None
 
 
+_JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+def dump_json(value: Any) -> bytes:
+    """What JSON can hold, as bytes that `json.loads` takes. Text is not escaped: two lone surrogates that are written as escapes are read as one character."""
+    return _JSON(value).encode("utf-8", "surrogatepass")
+
+
 def _plain(value: Any, method: str) -> bytes | str | int | float:
     if isinstance(value, (memoryview, bytearray)):
         return bytes(value)
@@ -225,7 +233,7 @@ def _to_json(value: Any) -> Any:
         return {_TAG: "tuple", "v": [_to_json(item) for item in value]}
     if kind in (set, frozenset):
         # Sorted: equal sets are the same key, whatever order they have in this process.
-        return {_TAG: kind.__name__, "v": sorted((_to_json(item) for item in value), key=json.dumps)}
+        return {_TAG: kind.__name__, "v": sorted((_to_json(item) for item in value), key=_JSON)}
     if kind is bytes:
         return {_TAG: "bytes", "v": base64.b64encode(value).decode("ascii")}
     if kind in (datetime, date):
@@ -273,7 +281,7 @@ def _msgpack() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
         raise ModuleNotFoundError('serializer="msgpack" needs the package msgpack') from None
 
     def foreign(value: Any) -> Any:
-        return msgpack.ExtType(1, json.dumps(_to_json(value)).encode())
+        return msgpack.ExtType(1, dump_json(_to_json(value)))
 
     def load_foreign(code: int, data: bytes) -> Any:
         if code != 1:
@@ -281,11 +289,11 @@ def _msgpack() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
         return _from_json(json.loads(data))
 
     def pack(value: Any) -> bytes:
-        packed: bytes = msgpack.packb(value, default=foreign, strict_types=True)
+        packed: bytes = msgpack.packb(value, default=foreign, strict_types=True, unicode_errors="surrogatepass")
         return packed
 
     def unpack(data: bytes) -> Any:
-        return msgpack.unpackb(data, ext_hook=load_foreign, strict_map_key=False)
+        return msgpack.unpackb(data, ext_hook=load_foreign, strict_map_key=False, unicode_errors="surrogatepass")
 
     return pack, unpack
 

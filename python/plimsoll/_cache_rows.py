@@ -30,7 +30,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._cache_codec import DISK, file_of
+from ._cache_codec import DISK, dump_json, file_of
 from ._cache_store import Timeout
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Table:
         self.settings[name] = value
         if not changed:
             return
-        self._settings_row = json.dumps(self.settings).encode()
+        self._settings_row = dump_json(self.settings)
         rows.put(_SETTINGS_KEY, self._settings_row)
         if name == "eviction_policy":
             rows.delete_range(prefix=b"p")

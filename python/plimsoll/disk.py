@@ -34,6 +34,7 @@ from ._cache_codec import (
     MODE_TEXT,
     Serializer,
     dump_disk_key,
+    dump_json,
     fits,
     short_key,
 )
@@ -266,7 +267,7 @@ class JSONDisk(Disk):
         return data if read else self._load(data)
 
     def _dump(self, value: Any) -> bytes:
-        return zlib.compress(json.dumps(value).encode(), self.compress_level)
+        return zlib.compress(dump_json(value), self.compress_level)
 
     def _load(self, data: bytes) -> Any:
         return json.loads(zlib.decompress(data))

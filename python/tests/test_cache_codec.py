@@ -67,7 +67,27 @@ def test_kinds_that_json_lacks_are_kept() -> None:
     assert serializer.load(serializer.dump(value)) == value
 
 
-def test_text_with_lone_surrogates_is_kept() -> None:
-    serializer = Serializer()
-    assert serializer.load(serializer.dump("a\ud800")) == "a\ud800"
-    assert serializer.load_key(serializer.dump_key("a\ud800")) == "a\ud800"
+PAIR = "\ud83d\ude00"
+"""Two characters that are no text; escaped in JSON, they are one."""
+
+
+@pytest.mark.parametrize("name", ["json", "msgpack", "pickle"])
+@pytest.mark.parametrize(
+    "value", ["a\ud800", PAIR, [PAIR, "\ude00\ud83d"], {PAIR: {"key": (PAIR,)}}, (1, PAIR), {1: PAIR}, [frozenset({PAIR, "\U0001f600"})]]
+)
+def test_text_with_lone_surrogates_is_kept(name: str, value: Any) -> None:
+    serializer = Serializer(name)
+    assert serializer.load(serializer.dump(value)) == value
+    assert serializer.load_key(serializer.dump_key(value)) == value
+
+
+def test_keys_that_are_not_equal_are_two_keys() -> None:
+    dump = Serializer().dump_key
+    assert dump((PAIR,)) != dump(("\U0001f600",))
+    # Whatever their order is in this process.
+    first, second = frozenset([PAIR, "\U0001f600"]), frozenset(["\U0001f600", PAIR])
+    assert dump(first) == dump(second)
+
+
+def test_json_that_was_written_with_escapes_is_read() -> None:
+    assert Serializer().load(b'\x04["\\u00e9","\\ud83d\\ude00"]') == ["\xe9", "\U0001f600"]

@@ -61,7 +61,7 @@ def cache(tmp_path: Path) -> Any:
 @pytest.mark.parametrize("disk", [plimsoll.Disk, plimsoll.StoreDisk, plimsoll.JSONDisk])
 def test_values_of_all_kinds_come_back(tmp_path: Path, disk: type[plimsoll.Disk]) -> None:
     with plimsoll.Cache(tmp_path, disk=disk, disk_min_file_size=1000, memory="16MiB") as cache:
-        values = [None, 7, 2**70, 1.5, "text", "long" * 1000, {"a": [1, "b"]}, ["x"] * 1000]
+        values = [None, 7, 2**70, 1.5, "text", "long" * 1000, {"a": [1, "b"]}, ["x"] * 1000, ["\ud83d\ude00"]]
         if disk is not plimsoll.JSONDisk:
             values += [b"bytes", LONG, (1, {2}), "\ud800" * 1000]
         for number, value in enumerate(values):
