@@ -11,7 +11,7 @@ from typing import Any
 
 from ._cache_codec import Serializer
 from ._cache_files import read_first
-from ._cache_rows import Row, Table, now, with_details
+from ._cache_rows import NewRow, Row, Table, now, with_details
 
 _FIRST_NUMBER = 500_000_000_000_000
 _LAST_NUMBER = 999_999_999_999_998
@@ -62,7 +62,7 @@ class Queues:
             key = _key(prefix, number)
             # Keys of queues are stored as they are, in their order, whatever the disk does with others.
             full = self._serializer.dump_key(key)
-            if not self._store(key, value, expire, read, tag, retry, only_new=False, full=full):
+            if not self._store(NewRow(key, value, expire, read, tag, retry, full=full)):
                 raise ValueError("the value is larger than size_limit, so the queue cannot hold it")
             return key
 

@@ -102,6 +102,20 @@ class Row(NamedTuple):
         return b"".join((head, self.tag, self.long_key, self.value))
 
 
+class NewRow(NamedTuple):
+    """What `set`, `add` and `push` were given."""
+
+    key: Any
+    value: Any
+    expire: float | None
+    read: bool
+    tag: Any
+    retry: bool
+    only_new: bool = False
+    full: bytes | None = None
+    """The key as it is stored, if the disk is not asked for it."""
+
+
 class Table:
     """The rows, counters and settings of one cache. Methods that take `rows` are for a transaction of the store."""
 

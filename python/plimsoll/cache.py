@@ -31,7 +31,7 @@ from ._cache_codec import (
 )
 from ._cache_files import file_pieces, read_first, stray_files, sync_file
 from ._cache_queues import Queues
-from ._cache_rows import DEFAULT_SETTINGS, EVICTION_POLICIES, PIECE_BYTES, PieceReader, Row, Table, now, with_details
+from ._cache_rows import DEFAULT_SETTINGS, EVICTION_POLICIES, PIECE_BYTES, NewRow, PieceReader, Row, Table, now, with_details
 from ._cache_store import CacheStore, Timeout
 from ._memoize import memoize
 from .disk import ENOVAL, Disk, StoreDisk
@@ -164,7 +164,7 @@ class Cache(Queues):
 
         Returns whether it was stored: a value larger than `size_limit` is not.
         """
-        return self._store(key, value, expire, read, tag, retry, only_new=False)
+        return self._store(NewRow(key, value, expire, read, tag, retry))
 
     def add(
         self,
@@ -176,7 +176,7 @@ class Cache(Queues):
         retry: bool = False,
     ) -> bool:
         """Stores a value unless there is one. Of several threads that add a key, one gets true."""
-        return self._store(key, value, expire, read, tag, retry, only_new=True)
+        return self._store(NewRow(key, value, expire, read, tag, retry, only_new=True))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.set(key, value, retry=True)
@@ -578,51 +578,29 @@ class Cache(Queues):
             if table.get(rows, short) == row:
                 table.delete(rows, short, row)
 
-    def _store(
-        self,
-        key: Any,
-        value: Any,
-        expire: float | None,
-        read: bool,
-        tag: Any,
-        retry: bool,
-        *,
-        only_new: bool,
-        full: bytes | None = None,
-    ) -> bool:
+    def _store(self, new: NewRow) -> bool:
+        """Stores a row; returns whether it did."""
         table = self._open()
-        full = self._key(key) if full is None else full
-        if read and type(self._disk) is StoreDisk and table.store.transaction is None:
-            with read_first(value, table.store.db.path) as copy:
-                return self._store_row(table, key, full, copy, expire, read, tag, retry, only_new=only_new)
-        return self._store_row(table, key, full, value, expire, read, tag, retry, only_new=only_new)
+        full = self._key(new.key) if new.full is None else new.full
+        if new.read and type(self._disk) is StoreDisk and table.store.transaction is None:
+            with read_first(new.value, table.store.db.path) as copy:
+                return self._store_row(table, full, new._replace(value=copy))
+        return self._store_row(table, full, new)
 
-    def _store_row(
-        self,
-        table: Table,
-        key: Any,
-        full: bytes,
-        value: Any,
-        expire: float | None,
-        read: bool,
-        tag: Any,
-        retry: bool,
-        *,
-        only_new: bool,
-    ) -> bool:
+    def _store_row(self, table: Table, full: bytes, new: NewRow) -> bool:
         short = short_key(full)
-        dumped, filename = self._dump(key, value, read)
+        dumped, filename = self._dump(new.key, new.value, new.read)
         stored = None
         try:
-            with self._transact(retry) as rows:
+            with self._transact(new.retry) as rows:
                 if filename is not None:
                     table.store.file_written(self._disk, filename)
                 moment = now()
                 row = table.get(rows, short)
-                if only_new and row is not None and row.expires > moment:
+                if new.only_new and row is not None and row.expires > moment:
                     return False
-                tag_bytes = b"" if tag is None else _TAGS.dump(tag)
-                stored = table.put(rows, short, _long(full, short), dumped, _expiry(expire), tag_bytes, moment, row)
+                tag = b"" if new.tag is None else _TAGS.dump(new.tag)
+                stored = table.put(rows, short, _long(full, short), dumped, _expiry(new.expire), tag, moment, row)
                 if stored is not None:
                     table.make_room(rows, moment, stored.id)
                 return stored is not None
