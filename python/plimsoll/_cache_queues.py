@@ -7,11 +7,14 @@ over, and never overwritten or taken. (A `float` between two integers is one, an
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._cache_codec import Serializer
 from ._cache_files import read_first
-from ._cache_rows import NewRow, Row, Table, now, with_details
+from ._cache_rows import NewRow, Row, now, with_details
+
+if TYPE_CHECKING:
+    from ._native import WriteMapping
 
 _FIRST_NUMBER = 500_000_000_000_000
 _LAST_NUMBER = 999_999_999_999_998
@@ -45,15 +48,15 @@ class Queues:
         Raises `ValueError` for a value larger than `size_limit`.
         """
         if read:
-            with read_first(value, self._open().store.db.path) as copy:
+            with read_first(value, self._open().store.path) as copy:
                 return self._push(copy, prefix, side, expire, True, tag, retry)
         return self._push(value, prefix, side, expire, False, tag, retry)
 
     def _push(
         self, value: Any, prefix: str | None, side: str, expire: float | None, read: bool, tag: Any, retry: bool
     ) -> Any:
-        with self._transact(retry):
-            end, _, _ = self._end(prefix, side)
+        with self._transact(retry) as (_, rows):
+            end, _, _ = self._end(rows, prefix, side)
             number = _FIRST_NUMBER
             if end is not None:
                 number = (end if prefix is None else int(end[-_DIGITS:])) + (1 if side == "back" else -1)
@@ -90,11 +93,10 @@ class Queues:
         """The key and value at the front of a queue; they stay there."""
         return self._take(prefix, default, side, expire_time, tag, retry, remove=False)
 
-    def _end(self, prefix: str | None, side: str) -> tuple[Any, bytes, Row | None]:
+    def _end(self, rows: WriteMapping, prefix: str | None, side: str) -> tuple[Any, bytes, Row | None]:
         """The key at an end of a queue, with its row."""
         if side not in ("front", "back"):
             raise ValueError(f'side is "front" or "back", not {side!r}')
-        rows = self._open().rows()
         low, high = 1, _LAST_NUMBER
         while low <= high:
             start, stop = (b"r" + self._serializer.dump_key(_key(prefix, number)) for number in (low, high))
@@ -114,11 +116,10 @@ class Queues:
     def _take(
         self, prefix: str | None, default: Any, side: str, expire_time: bool, tag: bool, retry: bool, *, remove: bool
     ) -> Any:
-        table: Table = self._open()
         tries = 0
         while True:
-            with self._transact(retry) as rows:
-                key, short, row = self._end(prefix, side)
+            with self._transact(retry) as (table, rows):
+                key, short, row = self._end(rows, prefix, side)
                 if row is None:
                     return with_details(default, None, None, expire_time, tag)
                 if row.expires <= now():

@@ -35,7 +35,7 @@ from ._cache_store import Timeout
 
 if TYPE_CHECKING:
     from ._cache_store import CacheStore
-    from ._native import ReadMapping, WriteMapping
+    from ._native import ReadMapping, Snapshot, WriteMapping
     from .disk import Disk
 
 DEFAULT_SETTINGS: dict[str, Any] = {
@@ -408,8 +408,9 @@ class Table:
         if len(touched) > TOUCHED_MAX or (self.store.shared and time.monotonic() - self._flushed > TOUCHED_SECONDS):
             # A get waits for no writer: while one is busy, uses are remembered, up to a bound.
             self._flushed = time.monotonic()
-            with suppress(Timeout), self.store.write(0):
-                self.flush_touched()
+            with suppress(Timeout), self.store.write(0) as transaction:
+                if transaction is not None:
+                    self.flush_touched()
             if len(touched) > 2 * TOUCHED_MAX and touched is self.touched:
                 self.touched = {}
 
@@ -545,6 +546,7 @@ class PieceReader(io.RawIOBase):
 
     def __init__(self, table: Table, key: bytes) -> None:
         super().__init__()
+        self._snapshot: Snapshot | None = None
         self._pieces: Iterator[bytes] = iter(())
         self._rest = b""
         self._snapshot = table.store.db.snapshot()
@@ -569,7 +571,7 @@ class PieceReader(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        if not self.closed:
+        if not self.closed and self._snapshot is not None:
             self._snapshot.close()
         super().close()
 

@@ -41,9 +41,15 @@ class CacheStore:
     def __init__(self, path: str, options: Options) -> None:
         self.db: Db = _native.open(path, retention="latest", **options)
         self.shared: bool = options["shared"]
+        self.path = path
         self.identity = identity(path)
         self.pid = os.getpid()
         self.users = 0
+        """Caches that have it open."""
+        self.writes: set[object] = set()
+        """The writes that are under way: the last one closes a store that no cache has open."""
+        self.is_closed = False
+        """Whether it was closed because nothing used it."""
         self.tables: dict[str, Table] = {}
         self._turn = Turn(path, shared=self.shared, prepare=lambda: self.db.newest)
         self._transaction: Transaction | None = None
@@ -64,20 +70,35 @@ class CacheStore:
         return self._transaction if self._owner == threading.get_ident() else None
 
     @contextmanager
-    def write(self, timeout: float | None) -> Iterator[Transaction]:
-        """Joins this thread's transaction, or begins one and commits it at the end. Waits for others without end if `timeout` is None."""
+    def write(self, timeout: float | None) -> Iterator[Transaction | None]:
+        """Joins this thread's transaction, or begins one and commits it at the end. Waits for others without end if `timeout` is None.
+
+        `None` if another thread has just closed the store: whoever has it opens it anew.
+        """
         open_one = self.transaction
         if open_one is not None:
             yield open_one
             return
+        write = object()
         try:
+            # Before the look: who closes looks at the writes after it has said so.
+            self.writes.add(write)
+            if self.is_closed:
+                yield None
+                return
             # Not `with`: each set would enter a second context manager.
             yield from self._write_in_turn(timeout)
             if self._written >= self._upkeep_bytes:
                 self._upkeep()
         finally:
+            self.writes.discard(write)
             if not self.users:
                 _close_unused(self)
+
+    @contextmanager
+    def write_last(self) -> Iterator[Transaction]:
+        """As `write`, for who closes it: without waiting."""
+        yield from self._write_in_turn(0)
 
     def _write_in_turn(self, timeout: float | None) -> Iterator[Transaction]:
         transaction = ticket = None
@@ -130,11 +151,6 @@ class CacheStore:
         with suppress(Closed):
             for table in list(self.tables.values()):
                 table.after_abort()
-
-    @property
-    def is_in_use(self) -> bool:
-        """Whether a cache has it, or a thread writes or waits for its turn."""
-        return self.users > 0 or self._turn.is_wanted_here
 
     def file_written(self, disk: Disk, filename: str) -> None:
         """Removes a file again if the open transaction is aborted."""
@@ -235,7 +251,7 @@ def acquire(path: str, options: Options) -> CacheStore:
 
 
 def release(store: CacheStore) -> None:
-    """Gives a store back. The last one closes it, unless a thread writes: that one does so when it has written. Waits for no writer."""
+    """Gives a store back. The last one closes it, unless threads write: the last of these does so then. Waits for no writer."""
     if store.pid != os.getpid():
         return
     with _guard:
@@ -246,12 +262,17 @@ def release(store: CacheStore) -> None:
 def _close_unused(store: CacheStore) -> None:
     """Closes a store if it is open and not in use."""
     with _guard:
-        if store.is_in_use or store not in _stores.values():
+        if store.users > 0 or store not in _stores.values():
+            return
+        store.is_closed = True
+        if store.writes:
+            # The last of them closes it.
+            store.is_closed = False
             return
         for path, known in list(_stores.items()):
             if known is store:
                 del _stores[path]
-        if store.identity != identity(store.db.path):
+        if store.identity != identity(store.path):
             # The folder was removed or replaced: nothing can be written to it, and the store says so.
             with suppress(Error):
                 store.close()
@@ -259,7 +280,7 @@ def _close_unused(store: CacheStore) -> None:
         try:
             if any(table.has_news for table in store.tables.values()):
                 # Uses and hits are hints: another process that writes now is not waited for.
-                with suppress(Closed, Timeout), store.write(0):
+                with suppress(Closed, Timeout), store.write_last():
                     for table in list(store.tables.values()):
                         table.flush_touched()
         finally:

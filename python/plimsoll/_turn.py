@@ -56,11 +56,6 @@ class Turn:
         """Whether this thread has the turn."""
         return self.thread == threading.get_ident()
 
-    @property
-    def is_wanted_here(self) -> bool:
-        """Whether a thread of this process has the turn, or waits for other processes to give it."""
-        return self._lock.locked()
-
     def take_from_processes(self, deadline: float | None) -> bool:
         """Waits for the other processes. Called by `Hold` once no other thread has the turn; if it raises or is too late, `Hold` gives back everything."""
         self.thread = threading.get_ident()

@@ -16,7 +16,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from . import _cache_store
 from ._cache_codec import (
@@ -33,8 +33,11 @@ from ._cache_files import file_pieces, read_first, stray_files, sync_file
 from ._cache_queues import Queues
 from ._cache_rows import DEFAULT_SETTINGS, EVICTION_POLICIES, PIECE_BYTES, NewRow, PieceReader, Row, Table, now, with_details
 from ._cache_store import CacheStore, Timeout
+from ._errors import Closed
 from ._memoize import memoize
 from .disk import ENOVAL, Disk, StoreDisk
+
+_T = TypeVar("_T")
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -126,10 +129,10 @@ class Cache(Queues):
 
     def __getattr__(self, name: str) -> Any:
         if name in DEFAULT_SETTINGS:
-            return self._open().stored_settings()[name]
+            return self._read(Table.stored_settings)[name]
         if name.startswith("disk_"):
             with suppress(KeyError):
-                return self._open().stored_settings()[name]
+                return self._read(Table.stored_settings)[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
@@ -142,9 +145,9 @@ class Cache(Queues):
         if key not in DEFAULT_SETTINGS and not key.startswith("disk_"):
             raise KeyError(key)
         if value is not ENOVAL:
-            with self._transact(True) as rows:
-                self._open().set_setting(rows, key, value)
-        kept = self._open().stored_settings()[key]
+            with self._transact(True) as (table, rows):
+                table.set_setting(rows, key, value)
+        kept = self._read(Table.stored_settings)[key]
         if key.startswith("disk_"):
             setattr(self._disk, key[5:], kept)
         return kept
@@ -194,9 +197,16 @@ class Cache(Queues):
 
         With `read`, a value that is bytes is returned as a file object.
         """
-        table = self._open()
-        short = short_key(self._key(key))
-        row, data = self._load(table, short, read)
+        while True:
+            table = self._open()
+            short = short_key(self._key(key))
+            # `_read`, without its calls.
+            try:
+                row, data = self._load(table, short, read)
+                break
+            except Closed:
+                if self._holds(table):
+                    raise
         value: Any = ENOVAL
         if row is not None and data is not None:
             try:
@@ -228,17 +238,18 @@ class Cache(Queues):
         return file  # type: ignore[no-any-return]
 
     def __contains__(self, key: Any) -> bool:
-        table = self._open()
-        row = table.get(table.rows(), short_key(self._key(key)))
+        self._open()
+        short = short_key(self._key(key))
+        row = self._read(lambda table: table.get(table.rows(), short))
         return row is not None and row.expires > now()
 
     def pop(
         self, key: Any, default: Any = None, expire_time: bool = False, tag: bool = False, retry: bool = False
     ) -> Any:
         """Removes a key and returns its value, or `default`."""
-        table = self._open()
+        self._open()
         short = short_key(self._key(key))
-        with self._transact(retry) as rows:
+        with self._transact(retry) as (table, rows):
             row = table.get(rows, short)
             if row is None or row.expires <= now():
                 return with_details(default, None, None, expire_time, tag)
@@ -252,9 +263,9 @@ class Cache(Queues):
 
     def delete(self, key: Any, retry: bool = False) -> bool:
         """Removes a key; returns whether there was one."""
-        table = self._open()
+        self._open()
         short = short_key(self._key(key))
-        with self._transact(retry) as rows:
+        with self._transact(retry) as (table, rows):
             row = table.get(rows, short)
             if row is None or row.expires <= now():
                 return False
@@ -267,9 +278,9 @@ class Cache(Queues):
 
     def touch(self, key: Any, expire: float | None = None, retry: bool = False) -> bool:
         """Gives a key another time to live; returns whether there is one."""
-        table = self._open()
+        self._open()
         short = short_key(self._key(key))
-        with self._transact(retry) as rows:
+        with self._transact(retry) as (table, rows):
             row = table.get(rows, short)
             if row is None or row.expires <= now():
                 return False
@@ -278,10 +289,10 @@ class Cache(Queues):
 
     def incr(self, key: Any, delta: float = 1, default: float | None = 0, retry: bool = False) -> Any:
         """Adds `delta` to a number and returns the sum. A missing key counts as `default`, or raises `KeyError` if that is None."""
-        table = self._open()
+        self._open()
         full = self._key(key)
         short = short_key(full)
-        with self._transact(retry) as rows:
+        with self._transact(retry) as (table, rows):
             row = table.get(rows, short)
             moment = now()
             total: Any = ENOVAL
@@ -312,10 +323,9 @@ class Cache(Queues):
 
     def peekitem(self, last: bool = True, expire_time: bool = False, tag: bool = False, retry: bool = False) -> Any:
         """The key and value that were inserted last, or first."""
-        table = self._open()
         tries = 0
         while True:
-            with self._transact(retry) as rows:
+            with self._transact(retry) as (table, rows):
                 found = table.keys_by_id(0, table.next_id, reverse=last, limit=1)
                 if not found:
                     raise KeyError("the cache is empty")
@@ -342,21 +352,18 @@ class Cache(Queues):
 
     def iterkeys(self, reverse: bool = False) -> Iterator[Any]:
         """The keys in their own order: numbers, text, bytes, others."""
-        table = self._open()
-        edge: bytes | None = None
+        start, stop = b"r", b"s"
         while True:
-            start = b"r" if edge is None or reverse else edge + b"\0"
-            stop = b"s" if edge is None or not reverse else edge
-            found = table.rows().scan(start, stop, reverse=reverse, limit=_BATCH)
+            found = self._read(lambda table: table.rows().scan(start, stop, reverse=reverse, limit=_BATCH))  # noqa: B023
             for stored, data in found:
                 yield self._python_key(Row.load(data).long_key or stored[1:])
             if len(found) < _BATCH:
                 return
-            edge = found[-1][0]
+            start, stop = (start, found[-1][0]) if reverse else (found[-1][0] + b"\0", stop)
 
     def __len__(self) -> int:
         """How many rows there are, those included that have expired and were not yet removed."""
-        return self._open().totals()[0]
+        return self._read(Table.totals)[0]
 
     def expire(self, now: float | None = None, retry: bool = False) -> int:
         """Removes what has expired; returns how many rows."""
@@ -378,8 +385,7 @@ class Cache(Queues):
 
     def clear(self, retry: bool = False) -> int:
         """Removes all rows, in one commit; returns how many."""
-        table = self._open()
-        with self._transact(retry) as rows:
+        with self._transact(retry) as (table, rows):
             return table.clear(rows)
 
     def create_tag_index(self) -> None:
@@ -407,8 +413,7 @@ class Cache(Queues):
 
     def stats(self, enable: bool = True, reset: bool = False) -> tuple[int, int]:
         """Hits and misses while counting was enabled."""
-        table = self._open()
-        with self._transact(True):
+        with self._transact(True) as (table, _):
             counted = table.hits, table.misses
             if reset:
                 table.hits = table.misses = 0
@@ -417,13 +422,11 @@ class Cache(Queues):
 
     def volume(self) -> int:
         """Bytes of the rows: keys, values, and what the indexes of a row are counted as. `size_limit` is about these."""
-        return self._open().totals()[1]
+        return self._read(Table.totals)[1]
 
     def disk_bytes(self) -> int:
         """Bytes of the store's files, with what was overwritten and not yet given back; for all caches in the folder."""
-        self._open()
-        assert self._held is not None
-        size: int = self._held[0].db.stats()["disk_bytes"]
+        size: int = self._read(lambda table: table.store.db.stats()["disk_bytes"])
         return size
 
     def check(self, fix: bool = False, retry: bool = False) -> list[str]:
@@ -431,8 +434,7 @@ class Cache(Queues):
 
         With `fix`, the indexes are made anew; rows without their file, and files without a row that are ten minutes old, are removed.
         """
-        table = self._open()
-        with self._transact(retry) as rows:
+        with self._transact(retry) as (table, rows):
             found = table.problems()
             if fix and found:
                 table.repair(rows)
@@ -442,11 +444,11 @@ class Cache(Queues):
             for path in strays:
                 with suppress(OSError):
                     os.remove(path)
-        return found + table.store.db.verify().problems
+        return found + self._read(lambda table: table.store.db.verify().problems)
 
     def close(self) -> None:
         """Closes the store unless other caches of this process use it, or a thread writes to it: then that one does so at the end of its transaction.
-        A closed cache opens it again when it is used."""
+        A closed cache opens it again when it is used, also by another thread that uses it right now."""
         with _cache_store.opening():
             if self._held is None:
                 return
@@ -521,15 +523,38 @@ class Cache(Queues):
         disk.serializer = self._serializer
         return disk
 
+    def _read(self, read: Callable[[Table], _T]) -> _T:
+        """What is read in the table. If another thread closes the cache meanwhile, it is opened again."""
+        while True:
+            table = self._open()
+            try:
+                return read(table)
+            except Closed:
+                if self._holds(table):
+                    raise
+
+    def _holds(self, table: Table) -> bool:
+        """Whether the cache has this table open. If it is closed nevertheless, as at the end of the interpreter, to open it would change nothing."""
+        held = self._held
+        return held is not None and held[1] is table
+
     @contextmanager
-    def _transact(self, retry: bool = False) -> Iterator[WriteMapping]:
-        table = self._open()
-        with table.store.write(None if retry else self._timeout) as transaction:
-            table.disk = self._disk
-            rows = transaction.keyspace(table.committed)
-            if table.is_unread:
-                table.refresh(rows)
-            yield rows
+    def _transact(self, retry: bool = False) -> Iterator[tuple[Table, WriteMapping]]:
+        while True:
+            table = self._open()
+            with table.store.write(None if retry else self._timeout) as transaction:
+                # Otherwise another thread has just closed the cache.
+                if transaction is not None:
+                    table.disk = self._disk
+                    rows = transaction.keyspace(table.committed)
+                    if table.is_unread:
+                        table.refresh(rows)
+                    yield table, rows
+                    return
+            # With the lock: who closes says for a moment that a store is closed that others still write to.
+            with _cache_store.opening():
+                if table.store.is_closed and self._holds(table):
+                    raise Closed("the store is closed; open it again")
 
     # Keys and values as they are stored. What the default does is done here: it is not asked for each of them.
 
@@ -573,26 +598,25 @@ class Cache(Queues):
             return
         if not isinstance(error, FileNotFoundError):
             raise error
-        table = self._open()
-        with self._transact(True) as rows:
+        with self._transact(True) as (table, rows):
             if table.get(rows, short) == row:
                 table.delete(rows, short, row)
 
     def _store(self, new: NewRow) -> bool:
         """Stores a row; returns whether it did."""
-        table = self._open()
+        store = self._open().store
         full = self._key(new.key) if new.full is None else new.full
-        if new.read and type(self._disk) is StoreDisk and table.store.transaction is None:
-            with read_first(new.value, table.store.db.path) as copy:
-                return self._store_row(table, full, new._replace(value=copy))
-        return self._store_row(table, full, new)
+        if new.read and type(self._disk) is StoreDisk and store.transaction is None:
+            with read_first(new.value, store.path) as copy:
+                return self._store_row(full, new._replace(value=copy))
+        return self._store_row(full, new)
 
-    def _store_row(self, table: Table, full: bytes, new: NewRow) -> bool:
+    def _store_row(self, full: bytes, new: NewRow) -> bool:
         short = short_key(full)
         dumped, filename = self._dump(new.key, new.value, new.read)
         stored = None
         try:
-            with self._transact(new.retry) as rows:
+            with self._transact(new.retry) as (table, rows):
                 if filename is not None:
                     table.store.file_written(self._disk, filename)
                 moment = now()
@@ -629,13 +653,12 @@ class Cache(Queues):
         return with_details(value, expires, _TAGS.load(row.tag) if row.tag and tag else None, expire_time, tag)
 
     def _iterate(self, *, reverse: bool) -> Iterator[Any]:
-        table = self._open()
-        return self._iterate_between(table, table.next_id, reverse=reverse)
+        return self._iterate_between(self._read(lambda table: table.next_id), reverse=reverse)
 
-    def _iterate_between(self, table: Table, stop: int, *, reverse: bool) -> Iterator[Any]:
+    def _iterate_between(self, stop: int, *, reverse: bool) -> Iterator[Any]:
         first = 0
         while True:
-            found = table.keys_by_id(first, stop, reverse=reverse, limit=_BATCH)
+            found = self._read(lambda table: table.keys_by_id(first, stop, reverse=reverse, limit=_BATCH))  # noqa: B023
             for _, full in found:
                 yield self._python_key(full)
             if len(found) < _BATCH:
@@ -644,11 +667,10 @@ class Cache(Queues):
 
     def _remove(self, batch: Callable[[Table, WriteMapping], int], retry: bool) -> int:
         """Removes in several commits, so that others can write in between. A `Timeout` carries the count so far."""
-        table = self._open()
         total = 0
         while True:
             try:
-                with self._transact(retry) as rows:
+                with self._transact(retry) as (table, rows):
                     count = batch(table, rows)
             except Timeout:
                 raise Timeout(total) from None

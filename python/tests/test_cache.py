@@ -362,7 +362,7 @@ def test_a_folder_that_was_removed_is_made_anew(tmp_path: Path) -> None:
 def test_a_check_finds_and_mends_a_lost_index(cache: Cache) -> None:
     for number in range(10):
         cache.set(number, b"x" * 100_000, tag="t", expire=1000)
-    with cache._transact(True) as rows:
+    with cache._transact(True) as (_, rows):
         rows.delete_range(prefix=b"t")
         rows.delete_range(prefix=b"o")
     assert len(cache.check()) == 20

@@ -17,6 +17,7 @@ from persistent.mapping import PersistentMapping
 from ZODB.Connection import TransactionMetaData
 
 import plimsoll
+from plimsoll import _cache_store
 from plimsoll.zodb import PlimsollStorage
 
 OURS = (str(Path(plimsoll.__file__).parent), contextlib.__file__)
@@ -101,6 +102,7 @@ def test_a_cache_is_free_after_an_interrupted_write(path: str, shared: bool) -> 
         assert cache["other"] == count
     assert cache["key"] == count - 1 and len(cache) == 2 and cache.check() == []
     cache.close()
+    assert _cache_store._stores == {}, "the interrupted writes do not count as under way"
 
 
 def test_a_zodb_is_free_after_an_interrupted_commit_was_aborted(tmp_path: Path) -> None:
