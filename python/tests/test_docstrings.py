@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +33,9 @@ def test_many_objects_have_examples() -> None:
 
 
 @pytest.mark.parametrize(("name", "text"), EXAMPLES, ids=[name for name, _ in EXAMPLES])
-def test_an_example_is_true(name: str, text: str, tmp_path: Path) -> None:
+def test_an_example_is_true(name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Examples make caches without a name, and these stay.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     names = {"plimsoll": plimsoll, "path": str(tmp_path / "store")}
     example = doctest.DocTestParser().get_doctest(text, names, name, None, 0)
     found: list[str] = []
