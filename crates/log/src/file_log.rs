@@ -223,12 +223,6 @@ impl FileLog {
         Ok(self.log.env.options.disk.names(&self.log.env.options.dir)?.len())
     }
 
-    /// For a log that is open read-only: looks for segments that the writing process has trimmed since. [`Log::bounds`]
-    /// begins after them then.
-    pub fn notice_trim(&self) {
-        self.log.segments.notice_trim();
-    }
-
     /// Closes the handles of files that other members have removed since the last call.
     pub fn close_removed(&self) {
         let Some(members) = self.log.env.members() else { return };
@@ -406,6 +400,10 @@ impl Log for FileLog {
 
     fn bounds(&self) -> Bounds {
         self.log.bounds()
+    }
+
+    fn notice_trim(&self) {
+        self.log.segments.notice_trim();
     }
 
     fn position(&self) -> Position {

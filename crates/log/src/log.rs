@@ -39,6 +39,9 @@ pub trait Log: Send + Sync + Debug {
     /// The bounds of the log.
     fn bounds(&self) -> Bounds;
 
+    /// Called when a file is missing: looks for what another process has trimmed since. The bounds begin after it then.
+    fn notice_trim(&self);
+
     /// The newest durable position.
     fn position(&self) -> Position;
 

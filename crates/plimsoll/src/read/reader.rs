@@ -123,6 +123,9 @@ impl Reader {
     /// The error of reading what the log holds of a commit: [`Error::Trimmed`] if its blob files are gone because the log was trimmed, here or
     /// by another process.
     pub(crate) fn trimmed_or(&self, glsn: Glsn, error: Error) -> Error {
+        if matches!(error, Error::Io { kind: ErrorKind::NotFound, .. }) {
+            self.log.notice_trim();
+        }
         let first = self.log.bounds().first;
         match error {
             // A file that is missing when it is opened counts as damage; one of which more pages are read is not found.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll::{Db, Error, Glsn, Options, rebuild, salvage, salvage_from_index};
+use plimsoll::{Db, DropTarget, Error, Glsn, Options, rebuild, salvage, salvage_drop, salvage_from_index};
 use plimsoll_disk::checksum::checksum;
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::LyingDisk;
@@ -248,6 +248,37 @@ fn a_trimmed_log_is_cut_behind_what_the_index_holds_and_the_store_opens() {
 fn a_trimmed_log_is_not_cut_before_what_the_index_holds() {
     let disk = mem_disk();
     let (models, held) = trimmed(&disk);
+    let before = files(&*disk, Path::new(STORE));
+    let error = salvage(STORE, options(&disk), held).unwrap_err();
+    assert!(matches!(&error, Error::InvalidInput(_)) && error.to_string().contains("--from-index"), "{error}");
+    assert!(files(&*disk, Path::new(STORE)) == before);
+    let db = Db::open(STORE, options(&disk)).unwrap();
+    assert!(content(&db) == *models.last().unwrap());
+}
+
+#[test]
+fn a_log_from_which_something_was_dropped_is_not_cut_before_what_the_index_holds() {
+    let disk = mem_disk();
+    let db = Db::open(STORE, options(&disk)).unwrap();
+    fill(&db, 40, 900);
+    let keyspace = db.keyspace("default").unwrap();
+    let lost = db.put(&keyspace, "dropped", "value").unwrap();
+    fill(&db, 40, 900);
+    db.flush().unwrap();
+    db.close().unwrap();
+    let segment = segments(&*disk).remove(0);
+    let file = disk.open(&segment, Open::ReadWrite, Caching::Buffered).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    let at = bytes.windows(7).position(|bytes| bytes == b"dropped").expect("the record has the key") as u64;
+    file.write_at(b"D", at).unwrap();
+    let report = salvage_drop(STORE, options(&disk), &[DropTarget::Glsn(lost)], false).unwrap();
+    let db = Db::open(STORE, options(&disk)).unwrap();
+    let models = fill(&db, 60, 900);
+    db.flush().unwrap();
+    let held = db.newest();
+    assert!(held > report.glsn);
+    db.close().unwrap();
     let before = files(&*disk, Path::new(STORE));
     let error = salvage(STORE, options(&disk), held).unwrap_err();
     assert!(matches!(&error, Error::InvalidInput(_)) && error.to_string().contains("--from-index"), "{error}");

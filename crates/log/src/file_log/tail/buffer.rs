@@ -18,7 +18,7 @@ use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 const SET_ASIDE: usize = 4;
 
 /// The most chunks that hold bytes: 1 MiB.
-pub(crate) const CHUNKS_MAX: usize = 16;
+const CHUNKS_MAX: usize = 16;
 
 /// The newest bytes of the active segment.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl TailBuffer {
         self.spares.len() >= chunks
     }
 
-    /// Whether as many chunks are full as the thread that syncs is woken for.
+    /// Whether half of the chunks are full: appends write by themselves then.
     pub(crate) fn is_half_full(&self) -> bool {
         self.full.len() >= CHUNKS_MAX / 2
     }

@@ -16,6 +16,7 @@ use plimsoll_disk::io_cause::IoCause;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::page::PAGE_BYTES;
 

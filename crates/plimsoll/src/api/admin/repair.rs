@@ -134,16 +134,19 @@ fn put_index_back(path: &Path, disk: &dyn Disk) -> Result<()> {
 
 /// Returns an error if the log does not hold everything that was ever committed.
 fn refuse_parts(log: &FileLog) -> Result<()> {
+    refuse_dropped(log, Glsn::MAX)?;
+    let first = log.bounds().first;
+    if first > Glsn::FIRST { Err(InvalidInput::RebuildLosesTrimmed { first }.into()) } else { Ok(()) }
+}
+
+/// Returns an error if something was dropped from the log before `end`.
+fn refuse_dropped(log: &FileLog, end: Glsn) -> Result<()> {
     let bounds = log.bounds();
-    let mut dropped = log.scan(bounds.first..bounds.next, Some(StreamId::DROPPED)).lift()?;
-    if let Some(entry) = dropped.next_entry() {
-        return Err(InvalidInput::RebuildLosesDropped { glsn: entry.lift()?.meta.glsn }.into());
+    let mut dropped = log.scan(bounds.first..bounds.next.min(end), Some(StreamId::DROPPED)).lift()?;
+    match dropped.next_entry() {
+        Some(entry) => Err(InvalidInput::RebuildLosesDropped { glsn: entry.lift()?.meta.glsn }.into()),
+        None => Ok(()),
     }
-    drop(dropped);
-    if bounds.first > Glsn::FIRST {
-        return Err(InvalidInput::RebuildLosesTrimmed { first: bounds.first }.into());
-    }
-    Ok(())
 }
 
 /// Returns an error if the index knows of commits that the log does not have.
@@ -257,7 +260,12 @@ pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: Glsn) -> Result
     if let Err(error @ Error::Format { .. }) = manifest {
         return Err(error);
     }
-    if first_of_log(disk, path)? > Glsn::FIRST {
+    let has_dropped = || {
+        let log = open_log(path, &options);
+        // A log that does not open tells nothing.
+        log.is_ok_and(|(log, _budget)| matches!(refuse_dropped(&log, cut_at), Err(Error::InvalidInput(_))))
+    };
+    if first_of_log(disk, path)? > Glsn::FIRST || has_dropped() {
         // Before anything is changed: without its index such a log is no store.
         match &manifest {
             Ok(Some(manifest)) => refuse_to_strand(manifest, Glsn(cut_at.0 - 1))?,
@@ -281,6 +289,9 @@ pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: Glsn) -> Result
         // A manifest that cannot be read makes the index useless, unless it is the only one that there can be.
         manifest => {
             if let Err(parts) = refuse_parts(&log) {
+                if !matches!(parts, Error::InvalidInput(_)) {
+                    return Err(parts);
+                }
                 refuse_to_strand(&manifest?.expect("looked at above"), cut.kept.glsn)?;
                 return Err(parts);
             }
