@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from . import _native
+from ._block import block
 from ._errors import Closed, Error, NotKeeper, Stalled
 from ._turn import Turn
 
@@ -63,13 +64,15 @@ class CacheStore:
         self._files_dropped: list[tuple[Disk, str]] = []
         self._last_commit = -1
         """The last commit of this process: if nothing follows it, what is in memory is current."""
+        self._is_clean = True
+        """Whether what is in memory is what is committed. It is not if the end of a write was broken off."""
 
     @property
     def transaction(self) -> Transaction | None:
         """The open transaction, if it is this thread's."""
         return self._transaction if self._owner == threading.get_ident() else None
 
-    @contextmanager
+    @block
     def write(self, timeout: float | None) -> Iterator[Transaction | None]:
         """Joins this thread's transaction, or begins one and commits it at the end. Waits for others without end if `timeout` is None.
 
@@ -95,7 +98,7 @@ class CacheStore:
             if not self.users:
                 _close_unused(self)
 
-    @contextmanager
+    @block
     def write_last(self) -> Iterator[Transaction]:
         """As `write`, for who closes it: without waiting."""
         yield from self._write_in_turn(0)
@@ -112,9 +115,10 @@ class CacheStore:
                     self._files_written, self._files_dropped = written, dropped
                     transaction = self.db.transaction(ordered=True)
                     self._transaction, self._owner = transaction, threading.get_ident()
-                    if self.shared and transaction.at != self._last_commit:
+                    if not self._is_clean or (self.shared and transaction.at != self._last_commit):
                         for table in list(self.tables.values()):
                             table.refresh(transaction.keyspace(table.committed))
+                    self._is_clean = False
                     yield transaction
                     for table in list(self.tables.values()):
                         table.before_commit(transaction)
@@ -143,6 +147,7 @@ class CacheStore:
         self._last_commit = glsn
         for table in list(self.tables.values()):
             table.after_commit()
+        self._is_clean = True
 
     def _abort(self, transaction: Transaction, written: list[tuple[Disk, str]]) -> None:
         transaction.abort()
@@ -151,6 +156,7 @@ class CacheStore:
         with suppress(Closed):
             for table in list(self.tables.values()):
                 table.after_abort()
+            self._is_clean = True
 
     def file_written(self, disk: Disk, filename: str) -> None:
         """Removes a file again if the open transaction is aborted."""
@@ -242,6 +248,8 @@ def acquire(path: str, options: Options) -> CacheStore:
             if store is not _stores.get(path):
                 continue
             if store.identity is not None and identity(path) == store.identity:
+                # A close of it may have been interrupted.
+                store.is_closed = False
                 return store
             # The folder was removed under an open cache, and perhaps made anew.
             store.users -= 1

@@ -15,6 +15,7 @@ from ._watch_async import AsyncWatch
 
 __all__ = [
     "BackupReport",
+    "Block",
     "Change",
     "Commit",
     "Commits",
@@ -284,6 +285,12 @@ class Rows(Iterator[_Row]):
     def __class_getitem__(cls, item: object) -> GenericAlias: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> _Row: ...
+
+@final
+class Block:
+    def __new__(cls, steps: Iterator[Any]) -> Self: ...
+    def __enter__(self) -> Any: ...
+    def __exit__(self, _kind: object, raised: object, _traceback: object) -> bool: ...
 
 @final
 class Hold:

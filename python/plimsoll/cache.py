@@ -15,10 +15,11 @@ import os
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from . import _cache_store
+from ._block import block
 from ._cache_codec import (
     DISK,
     RAW,
@@ -398,7 +399,7 @@ class Cache(Queues):
 
     # The whole.
 
-    @contextmanager
+    @block
     def transact(self, retry: bool = False) -> Iterator[None]:
         """Makes what is done inside one commit, or nothing of it after an exception. Other threads and processes write before or after it,
         and read what was committed before.
@@ -538,7 +539,7 @@ class Cache(Queues):
         held = self._held
         return held is not None and held[1] is table
 
-    @contextmanager
+    @block
     def _transact(self, retry: bool = False) -> Iterator[tuple[Table, WriteMapping]]:
         while True:
             table = self._open()

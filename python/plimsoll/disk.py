@@ -34,7 +34,6 @@ from ._cache_codec import (
     MODE_TEXT,
     Serializer,
     dump_disk_key,
-    dump_json,
     fits,
     short_key,
 )
@@ -267,7 +266,9 @@ class JSONDisk(Disk):
         return data if read else self._load(data)
 
     def _dump(self, value: Any) -> bytes:
-        return zlib.compress(dump_json(value), self.compress_level)
+        # With blanks, as diskcache does.
+        data = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        return zlib.compress(data, self.compress_level)
 
     def _load(self, data: bytes) -> Any:
         return json.loads(zlib.decompress(data))

@@ -10,9 +10,10 @@ import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
+from ._block import block
 from ._cache_rows import DEFAULT_SETTINGS
 from ._memoize import memoize
 from .cache import ENOVAL, Cache, Timeout
@@ -87,7 +88,7 @@ class FanoutCache:
     def _shard(self, key: Any) -> Cache:
         return self._shards[self._hash(key) % self._count]
 
-    @contextmanager
+    @block
     def transact(self, retry: bool = True) -> Iterator[None]:
         """Makes what is done inside, in all parts, one commit."""
         with ExitStack() as stack:
@@ -270,13 +271,13 @@ class FanoutCache:
         """Closes all parts, and the caches inside."""
         for shard in self._shards:
             shard.close()
-        for inside in self._inside.values():
+        closed, self._inside = self._inside, {}
+        for inside in list(closed.values()):
             getattr(inside, "cache", inside).close()
-        self._inside.clear()
 
     def _forget_store(self) -> None:
         """Leaves the store to the process that this one was forked from. The next use opens it anew."""
-        for cache in (*self._shards, *(getattr(inside, "cache", inside) for inside in self._inside.values())):
+        for cache in (*self._shards, *(getattr(inside, "cache", inside) for inside in list(self._inside.values()))):
             cache._held = None
 
     def __enter__(self) -> Self:
@@ -315,10 +316,9 @@ class FanoutCache:
         return Cache(self._directory, disk=self._disk_class, _name=path, eviction_policy="none", **self._options)
 
     def _named(self, kind: str, name: str, make: Callable[[str], _T]) -> _T:
-        if (kind, name) not in self._inside:
-            self._inside[kind, name] = make(f"{kind}/{name}")
-        inside: _T = self._inside[kind, name]
-        return inside
+        inside: _T | None = self._inside.get((kind, name))
+        # Another thread may make it, or close all, meanwhile.
+        return self._inside.setdefault((kind, name), make(f"{kind}/{name}")) if inside is None else inside
 
     def memoize(
         self,

@@ -6,7 +6,7 @@ import operator
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 from .cache import ENOVAL, Cache
@@ -233,11 +233,9 @@ class Deque(Sequence[Any]):
             for _ in range(abs(steps) % max(1, len(self))):
                 put(take())
 
-    @contextmanager
-    def transact(self) -> Iterator[None]:
+    def transact(self) -> AbstractContextManager[None]:
         """Makes what is done inside one commit."""
-        with self._cache.transact(retry=True):
-            yield
+        return self._cache.transact(retry=True)
 
 
 class Index(MutableMapping[Any, Any]):
@@ -352,11 +350,9 @@ class Index(MutableMapping[Any, Any]):
         """`Cache.memoize`."""
         return self._cache.memoize(name, typed, ignore=ignore)
 
-    @contextmanager
-    def transact(self) -> Iterator[None]:
+    def transact(self) -> AbstractContextManager[None]:
         """Makes what is done inside one commit."""
-        with self._cache.transact(retry=True):
-            yield
+        return self._cache.transact(retry=True)
 
 
 __all__ = ["Deque", "Index"]

@@ -7,6 +7,7 @@
 //! 3. What belongs to a store is neither used nor dropped in a forked child (`fork`).
 
 mod admin;
+mod block;
 mod bytes_like;
 mod calls;
 mod commits;
@@ -43,6 +44,8 @@ mod write_mapping;
 mod _native {
     #[pymodule_export]
     use crate::admin::{BackupReport, VerifyReport, verify};
+    #[pymodule_export]
+    use crate::block::Block;
     #[pymodule_export]
     use crate::commits::{Change, Commit, Commits};
     #[pymodule_export]

@@ -108,6 +108,10 @@ class Writing:
                 "connection, or undoes, once: `DB.undoMultiple` undoes several transactions.)"
             )
 
+    def _check_begun(self) -> None:
+        if self._begun.is_mine:
+            raise StorageTransactionError("this thread commits another transaction through this storage: finish or abort it first")
+
     def _check_transaction(self, transaction: Any) -> None:
         self._check_writable()
         if transaction is None or transaction is not self._transaction:
@@ -120,8 +124,7 @@ class Writing:
             raise StorageTransactionError("Duplicate tpc_begin calls for same transaction")
         if tid is not None:
             self._check_tid(tid, self._shared.last_tid())
-        if self._begun.is_mine:
-            raise StorageTransactionError("this thread commits another transaction through this storage: finish or abort it first")
+        self._check_begun()
         hold = self._begun.hold()
         with hold:
             self._begun_hold = hold
@@ -397,9 +400,11 @@ class Writing:
                 self._tx.abort()
             self._blob_tpc_abort()
         finally:
-            if hold is not None:
-                hold.give()
-            self._end()
+            try:
+                if hold is not None:
+                    hold.give()
+            finally:
+                self._end()
         if met_conflict:
             # A store that is broken says so to the next transaction.
             with suppress(Error):

@@ -157,6 +157,7 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
 
     def copyTransactionsFrom(self, other: Any, verbose: bool = False) -> None:
         """Copies all transactions, and the blobs, of another storage."""
+        self._check_begun()
         try:
             if self._blob_dir is not None and hasattr(other, "loadBlob"):
                 Blobs.copyTransactionsFrom(self, other)
@@ -166,7 +167,8 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
                 copy(other, self, verbose)
         except BaseException:
             # The transactions before it are there; without this, it would keep the turn.
-            self.tpc_abort(self._transaction)
+            if self._begun.is_mine:
+                self.tpc_abort(self._transaction)
             raise
 
     def zap_all(self, **_options: object) -> None:

@@ -1,0 +1,56 @@
+//! A `with` block of the steps of a generator, whatever the handler of a signal raises.
+//!
+//! `contextlib.contextmanager` does the same in Python, and Python runs handlers between two of its own instructions: one that raised there would leave the
+//! generator as it is, with all that it holds, for as long as the exception lives. Here the generator is begun and ended in one native call each.
+
+use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
+use pyo3::intern;
+use pyo3::prelude::*;
+
+/// What a generator does before and after its only `yield`, around a `with` block; from `plimsoll._block.block`.
+#[pyclass(module = "plimsoll._native", frozen)]
+pub struct Block {
+    steps: Py<PyAny>,
+}
+
+#[pymethods]
+impl Block {
+    #[new]
+    fn new(steps: Py<PyAny>) -> Self {
+        Self { steps }
+    }
+
+    fn __enter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.steps.bind(py).call_method0(intern!(py, "__next__"))
+    }
+
+    /// Returns whether the generator has dealt with the block's exception.
+    fn __exit__<'py>(
+        &self,
+        py: Python<'py>,
+        _kind: &Bound<'py, PyAny>,
+        raised: &Bound<'py, PyAny>,
+        _traceback: &Bound<'py, PyAny>,
+    ) -> PyResult<bool> {
+        let steps = self.steps.bind(py);
+        let is_raised = !raised.is_none();
+        let ended = if is_raised {
+            steps.call_method1(intern!(py, "throw"), (raised,))
+        } else {
+            steps.call_method0(intern!(py, "__next__"))
+        };
+        match ended {
+            Ok(_) => Err(PyRuntimeError::new_err("the generator of a `with` block went on after its end")),
+            Err(error) if error.value(py).is(raised) => Ok(false),
+            Err(error) if error.is_instance_of::<PyStopIteration>(py) => Ok(is_raised),
+            // So Python raises a `StopIteration` that leaves a generator.
+            Err(error)
+                if raised.is_instance_of::<PyStopIteration>()
+                    && error.cause(py).is_some_and(|cause| cause.value(py).is(raised)) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
