@@ -76,7 +76,7 @@ class CacheStore:
     def write(self, timeout: float | None) -> Iterator[Transaction | None]:
         """Joins this thread's transaction, or begins one and commits it at the end. Waits for others without end if `timeout` is None.
 
-        `None` if another thread has just closed the store: whoever has it opens it anew.
+        `None` if another thread has just closed the store. The caller opens it again.
         """
         open_one = self.transaction
         if open_one is not None:

@@ -3,27 +3,20 @@
 //! Law: an answer equals the model's, or is an error that the current faults excuse; never another answer. A moment that is not retained
 //! may be refused, but not from the keyspace's floor on.
 
+mod view;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use plimsoll::{
-    Commit, Db, Error, Glsn, Keyspace, LogEntryRef, Range, Resident, Snapshot, Transaction, Value, ValueReader,
-    VersionInfo,
-};
+use plimsoll::{Commit, Db, Error, Glsn, Keyspace, LogEntryRef, Resident, ValueReader, VersionInfo};
 
 use crate::content::Content;
 use crate::failure::{Failure, Outcome, ensure, same};
+pub(crate) use crate::judge::view::{View, bound};
 use crate::model::{Entry, Model, Version, Writes, space_name};
 use crate::op::{Edge, Get, Key, Span};
-
-/// Something that reads at one moment.
-#[derive(Clone, Copy)]
-pub(crate) enum View<'a> {
-    Tx(&'a Transaction, &'a Writes),
-    Snapshot(&'a Snapshot),
-}
 
 /// The result of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,84 +50,9 @@ impl Way {
     }
 }
 
-impl View<'_> {
-    pub(crate) fn at(&self) -> u64 {
-        match self {
-            View::Tx(tx, _) => tx.at().0,
-            View::Snapshot(snapshot) => snapshot.at().0,
-        }
-    }
-
-    fn get(&self, keyspace: &Keyspace, key: &[u8]) -> plimsoll::Result<Option<Value>> {
-        match self {
-            View::Tx(tx, _) => tx.get(keyspace, key),
-            View::Snapshot(snapshot) => snapshot.get(keyspace, key),
-        }
-    }
-
-    fn get_reader(&self, keyspace: &Keyspace, key: &[u8]) -> plimsoll::Result<Option<ValueReader>> {
-        match self {
-            View::Tx(tx, _) => tx.get_reader(keyspace, key),
-            View::Snapshot(snapshot) => snapshot.get_reader(keyspace, key),
-        }
-    }
-
-    fn contains(&self, keyspace: &Keyspace, key: &[u8]) -> plimsoll::Result<bool> {
-        match self {
-            View::Tx(tx, _) => tx.contains_key(keyspace, key),
-            View::Snapshot(snapshot) => snapshot.contains_key(keyspace, key),
-        }
-    }
-
-    fn get_lent(&self, keyspace: &Keyspace, key: &[u8]) -> plimsoll::Result<Option<Vec<u8>>> {
-        match self {
-            View::Tx(tx, _) => tx.get_with(keyspace, key, <[u8]>::to_vec),
-            View::Snapshot(snapshot) => snapshot.get_with(keyspace, key, <[u8]>::to_vec),
-        }
-    }
-
-    fn get_resident(&self, keyspace: &Keyspace, key: &[u8]) -> plimsoll::Result<Resident<Vec<u8>>> {
-        match self {
-            View::Tx(tx, _) => tx.get_resident(keyspace, key, <[u8]>::to_vec),
-            View::Snapshot(snapshot) => snapshot.get_resident(keyspace, key, <[u8]>::to_vec),
-        }
-    }
-
-    /// The first and the last key.
-    fn ends(&self, keyspace: &Keyspace) -> plimsoll::Result<[Option<Vec<u8>>; 2]> {
-        let (first, last) = match self {
-            View::Tx(tx, _) => (tx.first(keyspace)?, tx.last(keyspace)?),
-            View::Snapshot(snapshot) => (snapshot.first(keyspace)?, snapshot.last(keyspace)?),
-        };
-        Ok([first, last].map(|pair| pair.map(|(key, _)| key)))
-    }
-
-    fn walk(&self, keyspace: &Keyspace, span: &Span) -> plimsoll::Result<Range<'_>> {
-        let bounds = |lower, upper| (bound(lower), bound(upper));
-        match (self, span) {
-            (View::Tx(tx, _), Span::Prefix(prefix)) => tx.prefix(keyspace, prefix),
-            (View::Tx(tx, _), Span::Range(lower, upper)) => tx.range(keyspace, bounds(lower, upper)),
-            (View::Snapshot(snapshot), Span::Prefix(prefix)) => snapshot.prefix(keyspace, prefix),
-            (View::Snapshot(snapshot), Span::Range(lower, upper)) => snapshot.range(keyspace, bounds(lower, upper)),
-        }
-    }
-
-    fn own(&self) -> Option<&Writes> {
-        if let View::Tx(_, writes) = self { Some(writes) } else { None }
-    }
-}
-
 /// As the model keeps times.
 pub(crate) fn micros_of(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |age| age.as_micros() as u64)
-}
-
-pub(crate) fn bound(edge: &Edge) -> Bound<&[u8]> {
-    match edge {
-        Edge::Open => Bound::Unbounded,
-        Edge::At(key) => Bound::Included(key),
-        Edge::Beside(key) => Bound::Excluded(key),
-    }
 }
 
 /// A key, in a keyspace by number and by handle.

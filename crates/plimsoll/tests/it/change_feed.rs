@@ -286,25 +286,37 @@ fn what_is_trimmed_is_refused_with_the_first_that_is_left_unless_a_cursor_keeps_
 
 #[test]
 fn the_changes_of_a_large_commit_that_is_trimmed_while_they_are_read_are_refused_as_trimmed() {
-    let dir = tempfile::tempdir().unwrap();
-    let db = Db::open(dir.path().join("store"), options().segment_bytes(64 << 10)).unwrap();
-    let ks = db.create_keyspace("latest", Retention::Latest).unwrap();
-    let rows = |value: u8| (0..60_000u32).map(move |number| (number.to_be_bytes(), [value; 100]));
-    let glsn = db.bulk_load(&ks, rows(1)).unwrap();
-    let commit = db.log().commit(glsn).unwrap().unwrap();
-    let mut changes = commit.changes().unwrap();
-    assert!(changes.by_ref().take(10).all(|change| change.is_ok()));
-    // Nothing but the log has its runs now, and then the log has them no more.
-    db.bulk_load(&ks, rows(2)).unwrap();
-    for number in 0..60u32 {
-        db.put(&ks, number.to_be_bytes(), vec![3; 3000]).unwrap();
+    for is_elsewhere in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let db = Db::open(&path, options().segment_bytes(64 << 10)).unwrap();
+        let ks = db.create_keyspace("latest", Retention::Latest).unwrap();
+        let rows = |value: u8| (0..60_000u32).map(move |number| (number.to_be_bytes(), [value; 100]));
+        let glsn = db.bulk_load(&ks, rows(1)).unwrap();
+        let large: Vec<_> = (100_000..100_070u32).map(u32::to_be_bytes).collect();
+        for key in &large {
+            db.put(&ks, key, vec![2; 80 << 10]).unwrap();
+        }
+        let other = is_elsewhere.then(|| Db::open(&path, options().read_only(true)).unwrap());
+        let reader = other.as_ref().unwrap_or(&db);
+        let commit = reader.log().commit(glsn).unwrap().unwrap();
+        let mut changes = commit.changes().unwrap();
+        assert!(changes.by_ref().take(10).all(|change| change.is_ok()));
+        // More files than are kept open: those of the commit are closed.
+        let space = reader.keyspace("latest").unwrap();
+        assert!(large.iter().all(|key| reader.get(&space, key).unwrap().is_some()));
+        // Nothing but the log has its runs now, and then the log has them no more.
+        db.bulk_load(&ks, rows(2)).unwrap();
+        for number in 0..60u32 {
+            db.put(&ks, number.to_be_bytes(), vec![3; 3000]).unwrap();
+        }
+        db.compact().unwrap();
+        assert!(db.log().trim(db.newest()).unwrap() > glsn);
+        reader.drop_pages();
+        let ended = changes.find(Result::is_err).unwrap();
+        assert!(matches!(ended, Err(Error::Trimmed { asked, .. }) if asked == glsn), "{is_elsewhere}: {ended:?}");
+        assert!(changes.next().is_none());
     }
-    db.compact().unwrap();
-    assert!(db.log().trim(db.newest()).unwrap() > glsn);
-    db.drop_pages();
-    let ended = changes.find(Result::is_err).unwrap();
-    assert!(matches!(ended, Err(Error::Trimmed { asked, .. }) if asked == glsn), "{ended:?}");
-    assert!(changes.next().is_none());
 }
 
 #[test]

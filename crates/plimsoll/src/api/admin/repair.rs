@@ -245,7 +245,8 @@ fn lost(path: &Path, last: Glsn, held: Glsn, durable: Glsn) -> Error {
 ///
 /// # Errors
 /// The log is trimmed beyond `cut_at`; log or index have a newer format; disk errors. [`Error::InvalidInput`] if the index holds what is to be
-/// cut, and cannot be rebuilt because the log was trimmed or something was dropped from it: [`crate::salvage_from_index`] keeps what it holds.
+/// cut, and cannot be rebuilt because the log was trimmed or something was dropped from it: [`crate::salvage_from_index`] keeps what it holds. Nothing
+/// was changed then, unless damage before `cut_at` made the log end earlier than asked for.
 pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: Glsn) -> Result<SalvageReport> {
     let path = path.as_ref();
     options.check()?;
