@@ -77,11 +77,11 @@ pub(crate) fn hit(_: Border) {}
 #[cfg(feature = "testing")]
 pub(crate) use counted::hit;
 #[cfg(feature = "testing")]
-pub use counted::{at_next, counts, do_now};
+pub use counted::{at_next, count_here, counts, do_now};
 
 #[cfg(feature = "testing")]
 mod counted {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::Border;
@@ -125,12 +125,14 @@ mod counted {
 
     thread_local! {
         static ARMED: RefCell<Option<(Border, Deed)>> = const { RefCell::new(None) };
+        static HERE: [Cell<u64>; ALL.len()] = const { [const { Cell::new(0) }; ALL.len()] };
     }
 
     /// Counts, and does what waits for it.
     pub(crate) fn hit(border: Border) {
         // Relaxed: a count, read when all threads that count have ended.
         COUNTS[border as usize].fetch_add(1, Ordering::Relaxed);
+        HERE.with(|counts| counts[border as usize].update(|count| count + 1));
         let deed = ARMED.with_borrow_mut(|armed| armed.take_if(|(at, _)| *at == border));
         if let Some((_, deed)) = deed {
             deed();
@@ -141,6 +143,12 @@ mod counted {
     #[must_use]
     pub fn counts() -> Vec<(Border, u64)> {
         ALL.iter().map(|border| (*border, COUNTS[*border as usize].load(Ordering::Relaxed))).collect()
+    }
+
+    /// How often this thread has crossed a border: for tests that run beside others.
+    #[must_use]
+    pub fn count_here(border: Border) -> u64 {
+        HERE.with(|counts| counts[border as usize].get())
     }
 
     /// Does something when this thread crosses a border the next time; whatever waited before is forgotten.
@@ -156,14 +164,23 @@ mod counted {
 
     #[cfg(test)]
     mod tests {
-        use std::cell::Cell;
         use std::rc::Rc;
+
+        use plimsoll_disk::thread;
 
         use super::*;
 
         #[test]
         fn every_border_has_its_own_count() {
             assert!(ALL.iter().enumerate().all(|(at, border)| *border as usize == at));
+        }
+
+        #[test]
+        fn a_thread_counts_what_it_crosses_itself() {
+            hit(Border::TableFull);
+            thread::spawn("borders", || (0..3).for_each(|_| hit(Border::TableFull))).unwrap().join().unwrap();
+            assert_eq!(count_here(Border::TableFull), 1);
+            assert!(counts()[Border::TableFull as usize].1 >= 4);
         }
 
         #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use plimsoll::borders::{Border, counts};
+use plimsoll::borders::{Border, count_here};
 use plimsoll::{Db, Durability, Error, Keyspace, Options, Read, Result, Transaction};
 use plimsoll_disk::random::Random;
 
@@ -26,10 +26,6 @@ fn load(db: &Db, keyspace: &Keyspace, keys: std::ops::Range<u64>) -> Model {
     let model: Model = keys.map(|number| (key(number), number.to_le_bytes().to_vec())).collect();
     db.transact(|tx| model.iter().try_for_each(|(key, value)| tx.put(keyspace, key, value))).unwrap();
     model
-}
-
-fn crossed(border: Border) -> u64 {
-    counts().into_iter().find(|(at, _)| *at == border).unwrap().1
 }
 
 fn bound(random: &mut Random, keys: u64) -> Bound<Vec<u8>> {
@@ -76,7 +72,7 @@ fn a_transaction_that_empties_a_queue_seeks_over_what_it_deleted() {
     for reverse in [false, true] {
         let (_dir, db, queue) = open();
         let model = load(&db, &queue, 0..KEYS);
-        let before = crossed(Border::OwnGapSkipped);
+        let before = count_here(Border::OwnGapSkipped);
         let mut tx = db.begin();
         let mut popped = Model::new();
         while let Some((key, value)) = if reverse { tx.last(&queue) } else { tx.first(&queue) }.unwrap() {
@@ -84,7 +80,7 @@ fn a_transaction_that_empties_a_queue_seeks_over_what_it_deleted() {
             popped.insert(key, value.to_vec());
         }
         assert_eq!(popped, model);
-        let skipped = crossed(Border::OwnGapSkipped) - before;
+        let skipped = count_here(Border::OwnGapSkipped) - before;
         assert!(skipped >= KEYS - 16, "{skipped} of {KEYS} walks skipped what was deleted");
         tx.commit().unwrap();
         assert!(db.snapshot().is_empty(&queue).unwrap());
@@ -275,7 +271,7 @@ fn walks_seek_over_what_others_have_stepped_over_and_see_what_is_put_there() {
             db.flush().unwrap();
         }
         let old = db.snapshot();
-        let before = (crossed(Border::GapPublished), crossed(Border::GapSkipped));
+        let before = (count_here(Border::GapPublished), count_here(Border::GapSkipped));
         let gone = if reverse { 100..300 } else { 0..200 };
         delete_blindly(&db, &queue, gone.clone());
         gone.clone().for_each(|number| drop(model.remove(&key(number))));
@@ -284,7 +280,7 @@ fn walks_seek_over_what_others_have_stepped_over_and_see_what_is_put_there() {
             let wanted = if reverse { model.last_key_value() } else { model.first_key_value() };
             assert_eq!(end().unwrap().map(|(key, _)| key).as_ref(), wanted.map(|(key, _)| key));
         }
-        assert!(crossed(Border::GapPublished) > before.0 && crossed(Border::GapSkipped) >= before.1 + 20);
+        assert!(count_here(Border::GapPublished) > before.0 && count_here(Border::GapSkipped) >= before.1 + 20);
         for number in [150, 120, 180] {
             db.put(&queue, key(number), "back").unwrap();
             model.insert(key(number), b"back".to_vec());
@@ -337,9 +333,9 @@ fn a_transaction_that_popped_a_queue_leaves_its_gaps_to_others() {
     (0..400).for_each(|_| drop(tx.pop_first(&queue).unwrap()));
     tx.put(&queue, key(200), "again").unwrap();
     tx.commit().unwrap();
-    let before = crossed(Border::GapSkipped);
+    let before = count_here(Border::GapSkipped);
     assert_eq!(db.snapshot().first(&queue).unwrap().unwrap().0, key(200));
-    assert!(crossed(Border::GapSkipped) > before, "the first walk after the commit");
+    assert!(count_here(Border::GapSkipped) > before, "the first walk after the commit");
     let rest: Vec<_> = db.snapshot().iter(&queue).unwrap().map(|pair| pair.unwrap().0).collect();
     assert!(rest.iter().cloned().eq(std::iter::once(200).chain(400..500).map(key)));
 }
@@ -410,7 +406,7 @@ fn walks_that_publish_gaps_beside_a_writer_hide_nothing_that_it_puts() {
 #[test]
 fn pops_see_what_a_model_holds_whatever_is_put_and_deleted_between_them() {
     const KEYS: u64 = 600;
-    let before = crossed(Border::PoppedAhead);
+    let before = count_here(Border::PoppedAhead);
     for seed in 0..40 {
         let mut random = Random::new(seed);
         let (_dir, db, queue) = open();
@@ -458,7 +454,7 @@ fn pops_see_what_a_model_holds_whatever_is_put_and_deleted_between_them() {
             db.snapshot().iter(&queue).unwrap().map(|pair| pair.map(|(k, v)| (k, v.to_vec())).unwrap()).collect();
         assert_eq!(left, model, "seed {seed}");
     }
-    assert!(crossed(Border::PoppedAhead) - before > 1000);
+    assert!(count_here(Border::PoppedAhead) - before > 1000);
 }
 
 #[test]
@@ -470,11 +466,11 @@ fn pops_conflict_with_a_put_among_what_they_popped_and_not_with_one_among_what_w
         let pop =
             |tx: &mut Transaction| if reverse { tx.pop_last(&queue) } else { tx.pop_first(&queue) }.unwrap().unwrap();
         for (put, conflicts) in [(3, true), (41, true), (44, false), (150, false)] {
-            let ahead = crossed(Border::PoppedAhead);
+            let ahead = count_here(Border::PoppedAhead);
             let mut tx = db.begin();
             let popped: Vec<_> = (0..43).map(|_| pop(&mut tx).0).collect();
             assert_eq!(popped, (0..43).map(|number| key(nth(number))).collect::<Vec<_>>());
-            assert!(crossed(Border::PoppedAhead) - ahead >= 30);
+            assert!(count_here(Border::PoppedAhead) - ahead >= 30);
             db.put(&queue, key(nth(put)), "put meanwhile").unwrap();
             if conflicts {
                 assert!(matches!(tx.commit(), Err(Error::Conflict { .. })), "a put of {put}, reverse {reverse}");
@@ -537,14 +533,14 @@ fn the_first_walk_after_many_blind_deletes_seeks_over_them() {
     let (_dir, db, queue) = open();
     let model = load(&db, &queue, 0..KEYS + 10);
     db.flush().unwrap();
-    let searched = crossed(Border::GapSearched);
+    let searched = count_here(Border::GapSearched);
     for first in (0..KEYS).step_by(100) {
         db.transact(|tx| (first..first + 100).try_for_each(|number| tx.delete(&queue, key(number)))).unwrap();
     }
-    assert_eq!(crossed(Border::GapSearched) - searched, KEYS / 100);
-    let before = crossed(Border::GapSkipped);
+    assert_eq!(count_here(Border::GapSearched) - searched, KEYS / 100);
+    let before = count_here(Border::GapSkipped);
     assert_eq!(db.snapshot().first(&queue).unwrap().unwrap().0, key(KEYS));
-    assert_eq!(crossed(Border::GapSkipped) - before, 1, "one gap covers them all");
+    assert_eq!(count_here(Border::GapSkipped) - before, 1, "one gap covers them all");
     let left: Vec<_> = db.snapshot().iter(&queue).unwrap().map(|pair| pair.unwrap().0).collect();
     assert_eq!(left, model.into_keys().skip(KEYS as usize).collect::<Vec<_>>());
     // What is put among them is found, and so is what was left between scattered deletions.
