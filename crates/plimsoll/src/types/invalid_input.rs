@@ -290,6 +290,12 @@ pub enum InvalidInput {
         /// The newest commit that the index holds.
         held: Glsn,
     },
+    /// A salvage would remove the index that a rebuild set aside.
+    #[error(
+        "a rebuild did not end, and the index that it set aside is in `index.old`: run `plimsoll rebuild` again, which ends it or puts that index \
+         back; a salvage now could lose what only that index holds"
+    )]
+    RebuildUnfinished,
     /// A log cannot be cut at GLSN 0.
     #[error("GLSNs begin at 1: a log is cut at 1 or later")]
     CutAtZero,

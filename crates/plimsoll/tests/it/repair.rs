@@ -437,6 +437,46 @@ fn a_rebuild_of_a_trimmed_log_puts_no_old_index_in_the_place_of_the_only_one() {
 }
 
 #[test]
+fn a_salvage_amid_a_rebuild_is_refused_until_the_old_index_is_back() {
+    let disk = mem_disk();
+    let db = Db::open(STORE, options(&disk)).unwrap();
+    let models = fill(&db, 300, 900);
+    db.flush().unwrap();
+    db.close().unwrap();
+    // The index does not need what is damaged, a rebuild does.
+    let segment = segments(&*disk)[0].clone();
+    disk.open(&segment, Open::ReadWrite, Caching::Buffered).unwrap().write_at(&[0x55; 64], 40_000).unwrap();
+    leave_old_index(&*disk);
+    let damaged = Db::open(STORE, options(&disk));
+    assert!(matches!(damaged, Err(Error::Corrupt { .. })), "{damaged:?}");
+    let store = Path::new(STORE);
+    let before = [files(&*disk, &store.join("index.old")), files(&*disk, &store.join("log"))];
+    for dry_run in [true, false] {
+        let dropped = salvage_drop(STORE, options(&disk), &[DropTarget::Damaged], dry_run);
+        assert!(matches!(dropped, Err(Error::InvalidInput(_))), "{dropped:?}");
+    }
+    let cut = salvage(STORE, options(&disk), Glsn(20));
+    assert!(matches!(cut, Err(Error::InvalidInput(_))), "{cut:?}");
+    assert!([files(&*disk, &store.join("index.old")), files(&*disk, &store.join("log"))] == before);
+    let rebuilt = rebuild(STORE, options(&disk), &mut |_, _| {});
+    assert!(matches!(rebuilt, Err(Error::Corrupt { .. })), "{rebuilt:?}");
+    assert!(content(&Db::open(STORE, options(&disk)).unwrap()) == *models.last().unwrap());
+}
+
+#[test]
+fn a_log_that_is_lost_amid_a_rebuild_is_salvaged_from_the_old_index() {
+    let disk = mem_disk();
+    let db = Db::open(STORE, options(&disk)).unwrap();
+    let models = fill(&db, 300, 900);
+    db.compact().unwrap();
+    db.close().unwrap();
+    leave_old_index(&*disk);
+    segments(&*disk).iter().for_each(|segment| disk.remove(segment).unwrap());
+    salvage_from_index(STORE, options(&disk)).unwrap();
+    assert!(content(&Db::open(STORE, options(&disk)).unwrap()) == *models.last().unwrap());
+}
+
+#[test]
 fn a_rebuild_gives_no_file_a_name_that_one_of_the_old_index_had() {
     let disk = mem_disk();
     let db = Db::open(STORE, options(&disk)).unwrap();

@@ -5,7 +5,8 @@
 //! 1. A rebuild drops nothing: it fails if the index knows of commits that the log does not have.
 //! 2. The old index stays until the new one is complete. It is moved to `index.old`, restored if the rebuild fails, and removed by the
 //!    first open that does not need it.
-//! 3. A salvage deletes nothing: data taken out of the store stays beside it under a name that ends with `.cut`.
+//! 3. A salvage deletes nothing: data taken out of the store stays beside it under a name that ends with `.cut`. It does not begin while an
+//!    old index is there, which would be removed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -78,9 +79,13 @@ pub fn rebuild(path: impl AsRef<Path>, options: Options, progress: &mut dyn FnMu
     let disk = Arc::clone(&options.disk);
     let lock: Option<Arc<dyn DirLock>> = take_lock(path, &options)?.map(Arc::from);
     let (log, budget) = open_log(path, &options)?;
-    // Before an index is put back: beside a log that was trimmed since, the one that is there is the only one.
-    refuse_parts(&log)?;
-    put_index_back(path, &*disk)?;
+    let parts = refuse_parts(&log);
+    if !matches!(parts, Err(Error::InvalidInput(_))) && log.bounds().first == Glsn::FIRST {
+        // Not beside a log that was trimmed since: the index that is there is the only one. Also where the log cannot be read: the old index may
+        // not need what is damaged.
+        put_index_back(path, &*disk)?;
+    }
+    parts?;
     refuse_to_lose(path, &options, &log, &budget)?;
     drop((log, budget));
     let (index, old) = (path.join("index"), path.join(INDEX_OLD));
@@ -122,7 +127,7 @@ fn first_free_run(disk: &dyn Disk, index: &Path) -> Result<u64> {
 }
 
 /// Restores the index that a rebuild moved aside and did not replace.
-fn put_index_back(path: &Path, disk: &dyn Disk) -> Result<()> {
+pub(crate) fn put_index_back(path: &Path, disk: &dyn Disk) -> Result<()> {
     let (index, old) = (path.join("index"), path.join(INDEX_OLD));
     if disk.entry(&old)?.is_none() {
         return Ok(());
@@ -130,6 +135,14 @@ fn put_index_back(path: &Path, disk: &dyn Disk) -> Result<()> {
     remove_folder(disk, &index)?;
     disk.rename(&old, &index)?;
     Ok(disk.sync_dir(path)?)
+}
+
+/// Fails while the index that a rebuild set aside is there: it may hold what is damaged elsewhere.
+pub(crate) fn refuse_amid_rebuild(path: &Path, disk: &dyn Disk) -> Result<()> {
+    match disk.entry(&path.join(INDEX_OLD))? {
+        Some(_) => Err(InvalidInput::RebuildUnfinished.into()),
+        None => Ok(()),
+    }
 }
 
 /// Returns an error if the log does not hold everything that was ever committed.
@@ -245,8 +258,8 @@ fn lost(path: &Path, last: Glsn, held: Glsn, durable: Glsn) -> Error {
 ///
 /// # Errors
 /// The log is trimmed beyond `cut_at`; log or index have a newer format; disk errors. [`Error::InvalidInput`] if the index holds what is to be
-/// cut, and cannot be rebuilt because the log was trimmed or something was dropped from it: [`crate::salvage_from_index`] keeps what it holds. Nothing
-/// was changed then, unless damage before `cut_at` made the log end earlier than asked for.
+/// cut, and cannot be rebuilt because the log was trimmed or something was dropped from it: [`crate::salvage_from_index`] keeps what it holds; or if a
+/// rebuild did not end. Nothing was changed then, unless damage before `cut_at` made the log end earlier than asked for.
 pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: Glsn) -> Result<SalvageReport> {
     let path = path.as_ref();
     options.check()?;
@@ -256,6 +269,7 @@ pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: Glsn) -> Result
     }
     let disk = &*options.disk;
     let _lock = take_lock(path, &options)?;
+    refuse_amid_rebuild(path, disk)?;
     let index = path.join("index");
     let manifest = Manifest::read(disk, &index);
     if let Err(error @ Error::Format { .. }) = manifest {

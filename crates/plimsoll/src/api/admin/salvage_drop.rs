@@ -26,7 +26,7 @@ use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 
 use crate::api::admin::aside::{Kept, Named, lists_of_losses, note_losses};
 use crate::api::admin::diagnose::{Closed, Found, LostPlaces, Mend, Part, Scene, first_of_log, is_damage, look};
-use crate::api::admin::repair::{check_is_store, look_at};
+use crate::api::admin::repair::{check_is_store, look_at, refuse_amid_rebuild};
 use crate::api::admin::verify_values::find_bad_values;
 use crate::engine::Engine;
 use crate::engine::open::{Way, open_by, take_lock};
@@ -119,7 +119,7 @@ impl DropSalvageReport {
 /// ```
 ///
 /// # Errors
-/// [`Error::InvalidInput`] if a target selects nothing damaged; [`Error::Corrupt`] if damage cannot be dropped: the message names another
+/// [`Error::InvalidInput`] if a target selects nothing damaged, or if a rebuild did not end; [`Error::Corrupt`] if damage cannot be dropped: the message names another
 /// remedy; [`Error::Locked`], disk errors, the budget.
 pub fn salvage_drop(
     path: impl AsRef<Path>,
@@ -134,6 +134,7 @@ pub fn salvage_drop(
     let lock: Option<Arc<dyn DirLock>> = take_lock(path, &options)?.map(Arc::from);
     let (log_options, budget) = look_at(&path.join("log"), &options)?;
     let disk = &*options.disk;
+    refuse_amid_rebuild(path, disk)?;
     let closed = look(disk, path, &log_options.pool, &budget, &mut |_, _| {})?;
     let mut manifest = closed.manifest.as_ref().map_err(Clone::clone)?.clone();
     let checkpoint = manifest.as_ref().map_or(Glsn::NONE, |manifest| manifest.checkpoint.glsn);

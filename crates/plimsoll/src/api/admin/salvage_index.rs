@@ -33,10 +33,10 @@ use plimsoll_log::log::Log;
 use crate::api::admin::aside::{copy_file, lists_of_losses, note_losses};
 use crate::api::admin::diagnose::first_of_log;
 use crate::api::admin::lost_manifest::{MadeFrom, Recovered, is_lost, recover_manifest};
-use crate::api::admin::repair::{has, look_at, move_aside, open_log};
+use crate::api::admin::repair::{has, look_at, move_aside, open_log, put_index_back};
 use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
-use crate::engine::open::{SALVAGED, Way, open_by, remove_folder, take_lock};
+use crate::engine::open::{INDEX_OLD, SALVAGED, Way, open_by, remove_folder, take_lock};
 use crate::index::manifest::Manifest;
 use crate::index::manifest::names::manifest_number;
 use crate::read::point::{KeyBuffer, find};
@@ -117,7 +117,8 @@ pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<In
     }
     let salvaged = path.join(SALVAGED);
     let is_dir = |path: &Path| disk.entry(path).map(|entry| entry.is_some_and(|entry| entry.is_dir));
-    if !is_dir(&path.join("index"))? && !is_dir(&salvaged)? {
+    let indexes = [path.join("index"), path.join(INDEX_OLD), salvaged.clone()];
+    if !indexes.iter().any(|index| is_dir(index).unwrap_or(true)) {
         let what = "there is no index here to salvage from; check the path".to_owned();
         return Err(Error::NotAStore { path: path.to_owned(), what });
     }
@@ -133,6 +134,10 @@ pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<In
         } else {
             disk.create_dir(&path.join("log"))?;
         }
+    }
+    if first_of_log(disk, path)? <= Glsn::FIRST {
+        // A rebuild has not replaced it. Not beside a log that was trimmed since: the index that is there is the only one.
+        put_index_back(path, disk)?;
     }
     remove_folder(disk, &salvaged)?;
     let index = path.join("index");
