@@ -473,6 +473,11 @@ impl Index {
         self.compaction.step()
     }
 
+    /// Says whether an idle store may merge runs only to make reads cheaper: not while rows are restored that the runs are to vouch for.
+    pub(crate) fn set_may_settle(&self, may_settle: bool) {
+        self.compaction.set_may_settle(may_settle);
+    }
+
     /// Compacts everything into as few runs as possible: one current and one history run, without versions that may be dropped.
     pub(crate) fn compact_all(&self) -> Result<()> {
         self.compaction.run_all()

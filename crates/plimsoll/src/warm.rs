@@ -20,6 +20,7 @@
 //!    and a writing process removes the files of its kind. Trouble with the image is never an error of the store.
 //! 3. Opening does not wait for the restore. The restore takes only free memory and, where processors are short, little of their time
 //!    (pace.rs); it reads and writes no more than its allowance, of which that of the first second may be used at once. Closing waits until the changed page segments are written, and as many of the changed rows as can be written in [`CLOSE_MILLIS`].
+//!    A merge that can wait does: rows that stand beside younger ones are not believed (validation.rs).
 //! 4. An image is replaced only by a process that restored all of it, or had no room for the rest and stayed open for an interval. A short
 //!    run with a small budget leaves it unchanged, and so does a run that ends before the restore does. The image of rows is replaced
 //!    only by a process that stayed open for an interval.
@@ -195,6 +196,7 @@ impl Warm {
         };
         let (restoring, restoring_rows) = (AtomicBool::new(true), AtomicBool::new(true));
         let counts = Counts { restoring, restoring_rows, ..Counts::default() };
+        context.index.set_may_settle(false);
         let core = Arc::new(Core { context, work: Mutex::new(work), counts, opened_nanos });
         let worker = background.then(|| core.start_worker()).transpose()?;
         let clearer = background.then(|| clear_ahead::start(&core)).flatten();
@@ -240,7 +242,7 @@ impl Warm {
 
 impl Core {
     fn start_worker(self: &Arc<Self>) -> std::io::Result<Worker> {
-        let core = Arc::clone(self);
+        let (core, alarmed) = (Arc::clone(self), Arc::clone(self));
         let mut pace = None;
         let step = move |woken| {
             // The first step comes after the first pause, so that opening is not slowed down.
@@ -254,7 +256,8 @@ impl Core {
             }
             Next::Within(core.patience())
         };
-        Worker::start("plimsoll-warm", &Arc::new(Bell::default()), || {}, step)
+        let alarm = move || alarmed.context.index.set_may_settle(true);
+        Worker::start("plimsoll-warm", &Arc::new(Bell::default()), alarm, step)
     }
 
     fn step(&self) -> Progress {
@@ -300,6 +303,7 @@ impl Core {
             self.counts.restoring.store(work.is_restoring(), Ordering::Relaxed);
             self.counts.restoring_rows.store(work.rows_restorer.is_some(), Ordering::Relaxed);
             if !work.is_restoring() {
+                self.context.index.set_may_settle(true);
                 let (pages, rows) = (&self.counts.restored, &self.counts.rows);
                 let nanos = self.context.clock.monotonic_nanos() - self.opened_nanos;
                 events::warmed(pages.load(Ordering::Relaxed), rows.load(Ordering::Relaxed), nanos);

@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::ops::Bound;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use plimsoll_log::glsn::Glsn;
@@ -42,6 +42,8 @@ pub(crate) struct Compaction {
     core: Arc<Core>,
     /// Held during a step.
     jobs: Mutex<Jobs>,
+    /// Cleared while nothing is to be merged only to make reads cheaper.
+    may_settle: AtomicBool,
 }
 
 /// What becomes of the failure of a job that moves values although nobody asked for it.
@@ -186,7 +188,11 @@ pub(crate) fn is_lasting(error: &Error) -> bool {
 impl Compaction {
     /// Reserves the memory for jobs.
     pub(crate) fn new(core: &Arc<Core>) -> Result<Self> {
-        Ok(Self { core: Arc::clone(core), jobs: Mutex::new(Jobs::new(&core.context)?) })
+        Ok(Self {
+            core: Arc::clone(core),
+            jobs: Mutex::new(Jobs::new(&core.context)?),
+            may_settle: AtomicBool::new(true),
+        })
     }
 
     /// Runs a step on the owner's call. If nothing was written since the last call, the index counts as idle and its runs are settled.
@@ -194,6 +200,15 @@ impl Compaction {
         let bytes_in = self.core.counters.bytes_in.load(Ordering::Relaxed);
         let seen = std::mem::replace(&mut lock(&self.jobs).seen_bytes_in, bytes_in);
         self.step_for(if seen == bytes_in { Priority::Settle } else { Priority::Due })
+    }
+
+    /// Says whether runs may be merged only to make reads cheaper.
+    pub(crate) fn set_may_settle(&self, may_settle: bool) {
+        // Relaxed: it guards nothing.
+        self.may_settle.store(may_settle, Ordering::Relaxed);
+        if may_settle {
+            self.core.signals.call_compaction();
+        }
     }
 
     /// Merges until there is nothing left to merge; runs that are added meanwhile may stay.
@@ -224,6 +239,8 @@ impl Compaction {
 
     /// Does a bounded piece of a job; starts one first if it is due.
     pub(crate) fn step_for(&self, priority: Priority) -> Result<Progress> {
+        let may_settle = self.may_settle.load(Ordering::Relaxed);
+        let priority = if priority == Priority::Settle && !may_settle { Priority::Due } else { priority };
         self.work(Unasked::IsLeft, |jobs| self.task(jobs, priority))
     }
 

@@ -27,7 +27,7 @@ const TOO_MANY_RUNS: usize = 14;
 
 /// Divisor: an idle store merges newer runs into an older one if together they are at least this part of its size. The remaining newer runs
 /// are then a small part of it, and most short walks read from one run.
-const SETTLED_PART: u64 = 4;
+const SETTLED_PART: u64 = 8;
 /// Runs are merged down to the oldest one if the deletions that leave, with the rows that they hide, are at least as many bytes as are
 /// rewritten; in an idle store, if they are this part of them (a divisor).
 const CLEARED_PART: u64 = 4;
@@ -241,9 +241,8 @@ mod tests {
         assert_eq!(due(&[1, 1, 1, 1]), Some(0..4));
         assert_eq!(due(&[1, 1, 1, 100]), None);
         assert_eq!(due(&[1000, 1, 1, 1]), None, "a large transaction is not rewritten for small old runs");
-        assert_eq!(settle(&[1, 100]), None);
-        assert_eq!(settle(&[15, 100]), None);
-        assert_eq!(settle(&[30, 100]), Some(0..2), "a walk over both would read two leaves where one will do");
+        assert_eq!(settle(&[11, 100]), None);
+        assert_eq!(settle(&[12, 100]), Some(0..2), "a walk over both would read two leaves where one will do");
         assert_eq!(settle(&[1, 1, 1, 100]), Some(0..3), "a huge old run is not rewritten for small new ones");
         assert_eq!(settle(&[10, 10, 10, 100]), Some(0..4));
         assert_eq!(all(&[1, 100]), Some(0..2));

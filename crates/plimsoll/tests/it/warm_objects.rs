@@ -179,6 +179,22 @@ fn what_a_merge_has_put_beside_younger_versions_is_written_again_and_comes_back(
     }
 }
 
+#[test]
+fn an_idle_store_merges_its_runs_once_its_rows_are_back() {
+    let world = World::new(2);
+    let (db, keyspace) = store_with_objects(&world, Retention::Latest);
+    world.pass_an_interval(&db);
+    put(&db, &keyspace, (1..KEYS).step_by(5), 1);
+    db.flush().unwrap();
+    assert_eq!(db.stats().index.runs.len(), 2);
+    let (db, keyspace) = reopen(&world.after_a_kill());
+    let stats = db.stats();
+    assert!(stats.warm.rows_restored >= 290, "all but what a filter lets pass: {:?}", stats.warm);
+    assert_eq!(stats.index.runs.len(), 1, "{:?}", stats.index);
+    hot().for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(value(number, 0))));
+    assert_eq!(get(&db, &keyspace, 1), Some(value(1, 1)));
+}
+
 /// An older image of the same store, after everything that can happen to a key since.
 fn an_older_image(retention: Retention, then: impl Fn(&Db, &Keyspace)) {
     let world = World::new(3);
@@ -458,7 +474,9 @@ fn with_less_memory_those_that_were_touched_come_back() {
 #[test]
 fn a_power_cut_at_any_sync_while_objects_are_written_leaves_what_can_be_believed() {
     let world = World::new(13);
-    let (db, _) = store_with_objects(&world, Retention::Forever);
+    // So large that what is written below is not merged with it at once.
+    let (db, keyspace) = settled_store(&world, Retention::Forever, 0..3 * KEYS, |number| value(number, 0));
+    make_objects(&db, &keyspace, hot());
     world.pass_an_interval(&db);
     drop(db);
     let at_rest = world.after_a_kill();
