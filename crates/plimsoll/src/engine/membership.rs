@@ -25,6 +25,7 @@ use crate::txn::committer::Committer;
 use crate::txn::follower::Learn;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
+use crate::types::machine_memory::there_is_bytes;
 use crate::types::options::{MIN_MEMORY_BYTES, Options};
 
 /// How often the store's lock is tried: a child that another process is starting may hold it for a moment.
@@ -101,7 +102,8 @@ impl Joining {
 
 fn first_budget(members: &Members, options: &Options) -> Result<u64> {
     let wanted = match options.memory_total.or(members.memory_total()) {
-        Some(total) if !options.has_memory_bytes => total,
+        // Others may be in a container that has more.
+        Some(total) if !options.has_memory_bytes => total.min(there_is_bytes()),
         _ => options.memory_bytes,
     };
     match members.first_budget(options.memory_total, wanted, MIN_MEMORY_BYTES).lift()? {

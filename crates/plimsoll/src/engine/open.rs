@@ -111,7 +111,7 @@ pub(crate) fn open_by(
     if let Some(own) = options.disk.of_this_process() {
         options.disk = own;
     }
-    check_there_is(options.memory_bytes)?;
+    [Some(options.memory_bytes), options.memory_total].into_iter().flatten().try_for_each(check_there_is)?;
     let watch = Stopwatch::start(&options);
     if way.log.is_none() {
         find_or_make_folder(path, &options)?;

@@ -14,6 +14,11 @@ pub(crate) fn default_memory_bytes() -> u64 {
     quarter_of(machine, cgroup_limit_bytes())
 }
 
+/// What the container or the machine has, whichever is less.
+pub(crate) fn there_is_bytes() -> u64 {
+    [total_memory_bytes(), cgroup_limit_bytes()].into_iter().flatten().min().unwrap_or(u64::MAX)
+}
+
 /// Rejects a budget above what the container or the machine has. A process that used it would be killed, or would swap, and the budget
 /// promises that neither happens.
 pub(crate) fn check_there_is(bytes: u64) -> Result<()> {

@@ -24,6 +24,21 @@ fn until_memory(path: &Path, total: u64, is_wanted: impl Fn(&[u64]) -> bool) {
 }
 
 #[test]
+fn a_total_above_what_the_machine_has_is_refused_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let refused = Db::open(&path, Options::new().shared(true).memory_total(1 << 50));
+    assert!(
+        matches!(refused, Err(Error::InvalidInput(InvalidInput::BudgetTooLarge { bytes, .. })) if bytes == 1 << 50)
+    );
+    assert!(!path.exists());
+    let one = open(&path);
+    let refused = Db::open(&path, Options::new().shared(true).memory_total(1 << 50));
+    assert!(matches!(refused, Err(Error::InvalidInput(InvalidInput::BudgetTooLarge { .. }))));
+    one.set_memory(32 << 20).unwrap();
+}
+
+#[test]
 fn members_share_one_line_of_memory() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
