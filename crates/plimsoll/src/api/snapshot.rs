@@ -88,12 +88,16 @@ impl Snapshot {
 
     pub(crate) fn of(store: &Arc<Engine>, moment: Moment) -> Result<Self> {
         store.check_open()?;
-        let at = match moment {
-            Moment::Newest => return Ok(Self::newest(store)),
-            Moment::Glsn(glsn) => glsn,
-            Moment::Time(time) => store.reader.log.glsn_at(to_micros(time)).lift()?.min(store.newest()?),
-        };
+        if moment == Moment::Newest {
+            return Ok(Self::newest(store));
+        }
+        // First: what others have committed is taken in, and has its time.
         let newest = store.newest()?;
+        let at = match moment {
+            Moment::Newest => newest,
+            Moment::Glsn(glsn) => glsn,
+            Moment::Time(time) => store.reader.log.glsn_at(to_micros(time)).lift()?.min(newest),
+        };
         if at > newest {
             return Err(Error::Future { asked: at, newest });
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use plimsoll::{Db, Durability, Error, Glsn, InvalidInput, Keyspace, Options, Retention};
+use plimsoll::{Db, Durability, Error, Glsn, InvalidInput, Keyspace, Moment, Options, Retention};
 
 pub(crate) fn options() -> Options {
     Options::new().memory_bytes(16 << 20).shared(true)
@@ -27,6 +27,21 @@ pub(crate) fn number(db: &Db, space: &Keyspace, key: &str) -> u64 {
 pub(crate) fn verify(path: &Path) {
     let report = Db::open(path, Options::new().memory_bytes(16 << 20)).unwrap().verify(&mut |_| {}).unwrap();
     assert!(report.problems.is_empty(), "{report:?}");
+}
+
+#[test]
+fn the_state_at_a_time_holds_what_others_committed_until_then() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let one = open(&path);
+    let two = Db::open(&path, options().background(false)).unwrap();
+    let (of_one, of_two) = (default(&one), default(&two));
+    for round in 1..20u64 {
+        one.put(&of_one, "key", round.to_le_bytes()).unwrap();
+        let later = std::time::SystemTime::now() + Duration::from_secs(60);
+        let then = two.snapshot_at(Moment::Time(later)).unwrap();
+        assert_eq!(then.get(&of_two, "key").unwrap().unwrap()[..], round.to_le_bytes());
+    }
 }
 
 #[test]
