@@ -8,11 +8,13 @@
 //! Laws:
 //! 1. While nobody holds it, the first to ask takes it, whether others sleep for it or not.
 //! 2. Each release wakes the longest waiter. After `passed_max` releases the lock is handed to it: the lock stays taken until that thread runs.
-//! 3. No wake is lost. A waiter joins the line and then tries to take the lock; a holder releases the lock and then looks for waiters.
+//! 3. No wake is lost. A waiter joins the line and then tries to take the lock; a holder releases the lock and then looks for waiters. One that
+//!    gives up passes on a wake that it got.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use self::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 
@@ -63,11 +65,17 @@ enum News {
     Released,
     /// It holds the lock.
     Handed,
+    /// It has given up, and hears nothing any more.
+    Gone,
 }
 
 impl Waiter {
-    fn tell(&self, news: News) {
+    /// Returns whether it still hears.
+    fn tell(&self, news: News) -> bool {
         let mut last = lock(&self.news);
+        if *last == News::Gone {
+            return false;
+        }
         // Of two threads that tell, the one that only releases may come last.
         let is_first = *last == News::None;
         *last = news.max(*last);
@@ -75,6 +83,7 @@ impl Waiter {
         if is_first {
             self.changed.notify_one();
         }
+        true
     }
 
     /// Sleeps until there are news, and takes them.
@@ -84,6 +93,13 @@ impl Waiter {
             news = self.changed.wait(news).unwrap_or_else(PoisonError::into_inner);
         }
         std::mem::take(&mut news)
+    }
+
+    /// As [`Waiter::sleep`], but not longer than about `patience`: then `None`.
+    fn doze(&self, patience: Duration) -> News {
+        let news = lock(&self.news);
+        let dozed = self.changed.wait_timeout_while(news, patience, |news| *news == News::None);
+        std::mem::take(&mut dozed.unwrap_or_else(PoisonError::into_inner).0)
     }
 }
 
@@ -112,6 +128,26 @@ impl FairLock {
             }
         }
         self.wait()
+    }
+
+    /// Waits for `patience` at most; `None` if others hold it so long. A wait that finds it released and taken again begins anew, so it may last longer.
+    pub fn lock_within(&self, patience: Duration) -> Option<FairGuard<'_>> {
+        if let Some(guard) = self.try_lock() {
+            return Some(guard);
+        }
+        let waiter = Arc::new(Waiter::default());
+        self.join(&waiter);
+        loop {
+            if let Some(guard) = self.try_lock() {
+                self.leave(&waiter);
+                return Some(guard);
+            }
+            match waiter.doze(patience) {
+                News::Handed => return Some(FairGuard(self)),
+                News::Released => {}
+                News::None | News::Gone => return self.give_up(&waiter),
+            }
+        }
     }
 
     /// Takes it if nobody holds it.
@@ -160,6 +196,38 @@ impl FairLock {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// Takes a thread out of the line that waits no longer. It may have got the lock meanwhile.
+    fn give_up(&self, waiter: &Arc<Waiter>) -> Option<FairGuard<'_>> {
+        let mut line = lock(&self.line);
+        let Some(place) = line.waiters.iter().position(|other| Arc::ptr_eq(other, waiter)) else {
+            drop(line);
+            // The lock was handed to it, and it is about to hear of that.
+            while waiter.sleep() != News::Handed {}
+            return Some(FairGuard(self));
+        };
+        line.waiters.remove(place);
+        if place == 0 {
+            line.passed = 0;
+        }
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        drop(line);
+        if std::mem::replace(&mut *lock(&waiter.news), News::Gone) == News::Released {
+            self.tell_first();
+        }
+        None
+    }
+
+    /// Wakes the longest waiter, if there is one, after the lock was released.
+    fn tell_first(&self) {
+        loop {
+            let first = lock(&self.line).waiters.front().cloned();
+            // One that has given up has left the line before.
+            if first.is_none_or(|first| first.tell(News::Released)) {
+                return;
+            }
+        }
+    }
+
     fn unlock(&self) {
         if self.waiting() > 0 {
             return self.unlock_beside_waiters();
@@ -167,29 +235,31 @@ impl FairLock {
         // SeqCst: before it looks for waiters. One of the two sees the other; see `join`.
         self.is_held.store(false, Ordering::SeqCst);
         if self.waiting() > 0 {
-            let first = lock(&self.line).waiters.front().cloned();
-            if let Some(first) = first {
-                first.tell(News::Released);
-            }
+            self.tell_first();
         }
     }
 
-    /// Hands the lock to the longest waiter, or releases the lock and wakes that waiter. No waiter leaves the line while this thread holds the lock.
+    /// Hands the lock to the longest waiter, or releases the lock and wakes that waiter. A waiter may give up meanwhile.
     #[cold]
     fn unlock_beside_waiters(&self) {
         let mut line = lock(&self.line);
-        if line.passed >= self.passed_max {
-            let first = line.waiters.pop_front().expect("who has joined leaves only with the lock");
+        if line.passed >= self.passed_max
+            && let Some(first) = line.waiters.pop_front()
+        {
             line.passed = 0;
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             drop(line);
-            return first.tell(News::Handed);
+            first.tell(News::Handed);
+            return;
         }
-        line.passed += 1;
-        let first = line.waiters.front().cloned().expect("who has joined leaves only with the lock");
+        let first = line.waiters.front().cloned();
+        line.passed += u32::from(first.is_some());
         drop(line);
         self.is_held.store(false, Ordering::SeqCst);
-        first.tell(News::Released);
+        let is_told = first.is_some_and(|first| first.tell(News::Released));
+        if !is_told && self.waiting() > 0 {
+            self.tell_first();
+        }
     }
 }
 
@@ -255,6 +325,37 @@ mod tests {
             holder.join().is_err()
         });
         assert!(panicked);
+        assert!(lock.try_lock().is_some());
+    }
+
+    #[test]
+    fn one_that_gives_up_leaves_the_lock_to_those_who_wait_on() {
+        let (lock, counter) = (FairLock::new(1), AtomicU64::new(0));
+        assert!(lock.lock_within(Duration::ZERO).is_some());
+        let held = lock.lock();
+        assert!(lock.lock_within(Duration::ZERO).is_none());
+        assert!(lock.lock_within(Duration::from_millis(2)).is_none());
+        assert_eq!(lock.waiting(), 0);
+        thread::scope(|scope| {
+            for number in 0..6 {
+                let (lock, counter) = (&lock, &counter);
+                scope.spawn(move || {
+                    for _ in 0..300 {
+                        let _held = match number % 2 {
+                            0 => lock.lock(),
+                            _ => loop {
+                                if let Some(held) = lock.lock_within(Duration::from_micros(number)) {
+                                    break held;
+                                }
+                            },
+                        };
+                        count(counter);
+                    }
+                });
+            }
+            drop(held);
+        });
+        assert_eq!((counter.into_inner(), lock.waiting()), (1800, 0));
         assert!(lock.try_lock().is_some());
     }
 
@@ -339,6 +440,50 @@ mod shuttle_tests {
         assert_eq!(taken.load(Ordering::SeqCst), 12);
         assert_eq!(lock.waiting(), 0);
         assert!(lock.try_lock().is_some());
+    }
+
+    /// As `lock_within`, whose sleep never ends by time here.
+    fn wait_a_moment(lock: &FairLock) -> Option<FairGuard<'_>> {
+        let waiter = Arc::new(Waiter::default());
+        lock.join(&waiter);
+        if let Some(guard) = lock.try_lock() {
+            lock.leave(&waiter);
+            return Some(guard);
+        }
+        thread::yield_now();
+        lock.give_up(&waiter)
+    }
+
+    /// Two threads wait for it, and two give up at once where it is held.
+    fn giving_up() {
+        let lock = Arc::new(FairLock::new(1));
+        let inside = Arc::new(AtomicU32::new(0));
+        let threads: Vec<_> = (0..4)
+            .map(|number| {
+                let (lock, inside) = (Arc::clone(&lock), Arc::clone(&inside));
+                thread::spawn(move || {
+                    for _ in 0..3 {
+                        let held = if number < 2 { Some(lock.lock()) } else { wait_a_moment(&lock) };
+                        if held.is_some() {
+                            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two hold it");
+                            thread::yield_now();
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                        }
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(lock.waiting(), 0);
+        assert!(lock.try_lock().is_some());
+    }
+
+    #[test]
+    fn shuttle_one_that_gives_up_takes_no_wake_with_it() {
+        shuttle::check_random(giving_up, 20_000);
+        shuttle::check_pct(giving_up, 20_000, 3);
     }
 
     /// `WAITERS` wait; another thread releases the lock and takes it again, and counts how often before each of them gets it.

@@ -11,6 +11,7 @@
 
 use std::iter;
 use std::ops::Bound;
+use std::time::Duration;
 
 use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::file_log::shared::posting::Posted;
@@ -38,6 +39,9 @@ use crate::types::version::MAX_POINTER_BYTES;
 /// A commit that is too large for one record is inserted into the memtable if it takes at most this part of one (a divisor). A larger
 /// one becomes runs of the index as it was written.
 const MEMTABLE_PART: u64 = 2;
+
+/// How long the members' turn is kept while another thread of this process has the commit lock: longer than most commits take to be applied.
+const LOCK_PATIENCE: Duration = Duration::from_millis(2);
 
 /// What a commit is made with, beside what was read and written.
 pub(crate) struct CommitOptions<'a> {
@@ -169,12 +173,16 @@ impl Committer {
     }
 
     /// The members' turn, if there may be several, and the commit lock; all that was ordered before is applied. The turn is not held while a
-    /// memtable is flushed.
+    /// memtable is flushed, here or by another thread under the commit lock.
     fn begin_to_order(&self) -> Result<(Option<Turn<'_>>, CommitLock<'_>)> {
         loop {
-            let turn = self.follower.as_ref().map(|follower| follower.wait_for_turn()).transpose()?;
-            let lock = self.sequencer.lock()?;
-            let (Some(follower), Some(mut turn)) = (&self.follower, turn) else { return Ok((None, lock)) };
+            let Some(follower) = &self.follower else { return Ok((None, self.sequencer.lock()?)) };
+            let mut turn = follower.wait_for_turn()?;
+            let Some(lock) = self.sequencer.lock_within(LOCK_PATIENCE)? else {
+                drop(turn);
+                drop(self.sequencer.lock()?);
+                continue;
+            };
             if follower.begin(&mut turn, &lock)? {
                 return Ok((Some(turn), lock));
             }

@@ -10,6 +10,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use plimsoll_disk::fair_lock::{FairGuard, FairLock};
 use plimsoll_disk::worker::Bell;
@@ -115,6 +116,21 @@ impl CommitSequencer {
             true => Err(self.poison("its committer panicked")),
             false => Ok(Some(lock)),
         }
+    }
+
+    /// As [`CommitSequencer::lock`]; `None` if it is held for longer than `patience`.
+    pub(crate) fn lock_within(&self, patience: Duration) -> Result<Option<CommitLock<'_>>> {
+        let Some(lock) = self.lock.lock_within(patience) else { return Ok(None) };
+        match self.half_applied.load(Ordering::Acquire) {
+            true => Err(self.poison("its committer panicked")),
+            false => Ok(Some(lock)),
+        }
+    }
+
+    /// Threads that wait for the lock now.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.lock.waiting()
     }
 
     /// Writes a record to the log with `submit` and applies it with `apply`, which returns the record's last GLSN. If `apply` fails or
