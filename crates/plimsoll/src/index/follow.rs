@@ -131,7 +131,8 @@ impl Core {
             let row_cache = &self.context.row_cache;
             let set = self.view().set + 1;
             if row_cache.begin_runs(set) {
-                for closed in &held {
+                // The oldest first: the row of a key is the last one that is told.
+                for closed in held.iter().rev() {
                     match &closed.content {
                         Content::Memtable(memtable) => memtable.for_each_newest(|version| {
                             row_cache.supersede(version.key, version.glsn, version.stored);
@@ -315,6 +316,85 @@ mod tests {
         tx.commit().unwrap();
     }
 
+    fn put_value(store: &Arc<Engine>, key: u32, value: &[u8]) {
+        let mut tx = Transaction::new(&store.committer);
+        tx.put(&default(store), key.to_be_bytes(), value).unwrap();
+        tx.commit().unwrap();
+    }
+
+    fn value_of(store: &Arc<Engine>, key: u32) -> Vec<u8> {
+        Snapshot::newest(store).get(&default(store), key.to_be_bytes()).unwrap().unwrap().to_vec()
+    }
+
+    /// Two members, of which the other one has a row of key 1, and no memtable.
+    fn with_a_row(path: &std::path::Path) -> (Arc<Engine>, Arc<Engine>) {
+        let (keeper, other) = (join(path), join(path));
+        put_value(&keeper, 1, b"1");
+        assert_eq!(value_of(&other, 1), b"1");
+        other.reader.index.close_up_to(other.committer.sequencer.applied());
+        keeper.flush().unwrap();
+        other.reader.index.follow(&members(&other)).unwrap();
+        assert!(other.reader.index.view().closed.is_empty());
+        other.maintenance.pool.clear();
+        assert_eq!(value_of(&other, 1), b"1");
+        assert_eq!(other.reader.row_cache.stats().unwrap().0.entries, 1);
+        (keeper, other)
+    }
+
+    #[test]
+    fn of_several_memtables_that_are_released_at_once_the_newest_versions_become_rows() {
+        let dir = tempfile::tempdir().unwrap();
+        let (keeper, other) = with_a_row(&dir.path().join("store"));
+        for value in [b"2", b"3"] {
+            put_value(&keeper, 1, value);
+            assert_eq!(value_of(&other, 1), value);
+            other.reader.index.close_up_to(other.committer.sequencer.applied());
+        }
+        keeper.flush().unwrap();
+        other.reader.index.follow(&members(&other)).unwrap();
+        assert!(other.reader.index.view().closed.is_empty());
+        assert_eq!(value_of(&other, 1), b"3");
+    }
+
+    /// A commit that becomes runs, of which another member reads in a manifest before it takes in the commit.
+    #[test]
+    fn runs_that_a_manifest_names_before_their_commit_is_taken_in_supersede_rows_and_memtables() {
+        for has_row in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("store");
+            let (keeper, other) = if has_row { with_a_row(&path) } else { (join(&path), join(&path)) };
+            if !has_row {
+                put_value(&keeper, 1, b"1");
+                assert_eq!(value_of(&other, 1), b"1");
+            }
+            let mut late = Transaction::new(&other.committer);
+            let space = default(&other);
+            assert_eq!(late.get(&space, 1u32.to_be_bytes()).unwrap().unwrap(), b"1"[..]);
+            late.put(&space, 2u32.to_be_bytes(), b"as it was").unwrap();
+            let mut large = Transaction::new(&keeper.committer);
+            for key in 1..20_000u32 {
+                large.put(&default(&keeper), key.to_be_bytes(), [2; 700]).unwrap();
+            }
+            large.commit().unwrap();
+            keeper.flush().unwrap();
+            other.reader.index.follow(&members(&other)).unwrap();
+            assert!(matches!(late.commit(), Err(Error::Conflict { .. })), "has a row: {has_row}");
+            assert_eq!(value_of(&other, 1), [2; 700], "has a row: {has_row}");
+            other.reader.index.follow(&members(&other)).unwrap();
+            assert!(other.reader.index.view().closed.is_empty());
+            for key in [1, 2, 19_999] {
+                assert_eq!(value_of(&other, key), [2; 700]);
+            }
+            // It names no table twice once it is the keeper.
+            drop(keeper);
+            put_value(&other, 20_000, b"new");
+            other.flush().unwrap();
+            let view = other.reader.index.view();
+            let ids: BTreeSet<_> = view.infos().map(|info| info.id).collect();
+            assert_eq!(ids.len(), view.infos().count());
+        }
+    }
+
     #[test]
     fn one_that_was_replaced_while_it_took_over_installs_nothing() {
         let dir = tempfile::tempdir().unwrap();
@@ -430,6 +510,32 @@ mod tests {
         index.core.signals.close();
         let refused = index.make_room(index.memtable_limit_bytes() as usize, applied.next());
         assert!(matches!(refused, Err(Error::Closed)));
+    }
+
+    /// A flush holds the commit lock.
+    #[test]
+    fn others_commit_while_a_thread_waits_for_the_commit_lock_of_its_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (keeper, other) = (join(&path), join(&path));
+        put(&keeper, 1);
+        let mut waits = Transaction::new(&other.committer);
+        assert!(waits.get(&default(&other), 1u32.to_be_bytes()).unwrap().is_some());
+        waits.put(&default(&other), 3u32.to_be_bytes(), b"x").unwrap();
+        std::thread::scope(|scope| {
+            let held = other.committer.sequencer.lock().unwrap();
+            let waiting = scope.spawn(|| waits.commit());
+            while other.committer.sequencer.waiting() == 0 {
+                std::thread::yield_now();
+            }
+            let mut reads = Transaction::new(&keeper.committer);
+            assert!(reads.get(&default(&keeper), 1u32.to_be_bytes()).unwrap().is_some());
+            reads.put(&default(&keeper), 2u32.to_be_bytes(), b"x").unwrap();
+            let done = reads.commit();
+            drop(held);
+            waiting.join().unwrap().unwrap();
+            done.unwrap();
+        });
     }
 
     /// A commit finds room before it has the turn, and none after it has taken in what others have ordered.

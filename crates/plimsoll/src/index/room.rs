@@ -174,16 +174,22 @@ impl Core {
     }
 
     pub(crate) fn adopt(&self, runs: Vec<Vec<Table>>, glsn: Glsn) {
-        let view = self.current_view();
-        let known = |table: &Table| view.infos().any(|known| known.id == table.info.id);
-        if glsn <= self.held || runs.iter().flatten().any(known) {
+        if glsn <= self.held {
             return;
         }
+        let mut writer = lock(&self.writer);
+        let view = self.current_view();
+        // A member may have read a manifest that names them before it takes in their record: only then are older rows and gaps of their keys known
+        // to be none.
+        let member = |table: Table| {
+            let mut members = view.all_runs().flat_map(|run| (0..run.tables().len()).map(|at| run.member(at)));
+            members.find(|known| known.info().id == table.info.id).unwrap_or_else(|| self.files.adopt(table))
+        };
         let mut adopted = Vec::with_capacity(runs.len());
         for run in runs.into_iter().filter(|run| !run.is_empty()) {
             let members = run.into_iter().map(|table| {
                 debug_assert!(matches!(table.info.id, TableId::Blob(_)) && table.info.fixed_glsn == Some(glsn));
-                self.files.adopt(table)
+                member(table)
             });
             adopted.push(Arc::new(Run::new(members.collect())));
         }
@@ -191,7 +197,6 @@ impl Core {
             self.gaps.adopt(glsn, &info.first_key, &info.last_key);
         }
         let bytes = adopted.iter().map(|run| run.bytes()).sum();
-        let mut writer = lock(&self.writer);
         if !writer.active.is_empty() {
             self.close_active(&mut writer, Glsn(glsn.0.saturating_sub(1)));
         }
