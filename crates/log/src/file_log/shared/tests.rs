@@ -232,6 +232,37 @@ fn a_failed_sync_stops_all_members() {
 }
 
 #[test]
+fn a_segment_that_could_not_be_begun_is_removed_by_the_next() {
+    let disk = LyingDisk::new(1);
+    let store = PathBuf::from("/store");
+    disk.create_dir(&store).unwrap();
+    disk.sync_dir(Path::new("/")).unwrap();
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let (one, two) = (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
+    let large = "x".repeat(30_000);
+    one.append(&large);
+    let unpublished = FileName::Segment(one.members.end().next).path(&store.join("log"));
+    let entries = [DraftEntry { stream: StreamId(9), parts: &[large.as_bytes()] }];
+    // The segment has its name, and the folder cannot be synced.
+    disk.fail_sync(2);
+    let refused = one.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None);
+    assert!(matches!(refused, Err(LogError::Poisoned { .. })), "{refused:?}");
+    assert!(disk.entry(&unpublished).unwrap().is_some());
+    // Fits in the segment before.
+    assert_eq!(two.append("b"), Glsn(2));
+    assert_eq!(disk.entry(&unpublished).unwrap(), None);
+    assert_eq!(two.append(&large), Glsn(3));
+    let texts = [&large, "b", &large];
+    let three = Process::join(&shared, &store, false);
+    for process in [one, two, three] {
+        assert_eq!(process.texts(), texts);
+        let _ = process.log.close_as(false);
+        process.members.left();
+    }
+    assert_eq!(verify(&shared, &store), texts);
+}
+
+#[test]
 fn one_more_member_than_there_can_be_finds_the_log_locked() {
     let (disk, store) = mem_disk();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());

@@ -157,9 +157,10 @@ pub(crate) fn with_order<T>(
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // What was written and not published is for the next one to bury.
+        // What was written and not published is for the next one to bury. A failure that poisons may have left a part of a record behind the end,
+        // or a segment.
         let left_all_right = match &self.order {
-            Some(order) => order.published_end() == self.members.end(),
+            Some(order) => order.published_end() == self.members.end() && self.log.durability.group.check().is_ok(),
             None => self.got == Got::Clean,
         };
         if left_all_right {
