@@ -2,7 +2,6 @@
 
 use crate::error::LogError;
 use crate::file_log::append::{NewSegment, switch_to};
-use crate::file_log::files::zeros::has_no_room;
 use crate::file_log::open_log::OpenLog;
 use crate::file_log::segments::create::{NotCreated, create_segment};
 use crate::file_log::segments::entry_offsets::EntryOffsets;
@@ -22,8 +21,8 @@ pub(crate) fn begin(
     log.durability.sync_to_end()?;
     let (disk, dir) = (&*log.env.options.disk, &log.env.options.dir);
     let file = create_segment(disk, dir, &header, zeroed).map_err(|error| match error {
-        NotCreated::Cleanly(error) if has_no_room(&error) => LogError::from(error),
-        NotCreated::Cleanly(error) | NotCreated::Perhaps(error) => log.durability.group.poison(&error.into()),
+        NotCreated::Cleanly(error) => LogError::from(error),
+        NotCreated::Perhaps(error) => log.durability.group.poison(&error.into()),
     })?;
     let mut writer = log.durability.writer()?;
     switch_to(log, order, &mut writer, NewSegment { header, file, zeroed, entry_offsets });

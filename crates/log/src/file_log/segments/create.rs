@@ -16,7 +16,7 @@ use crate::glsn::Glsn;
 pub(crate) enum NotCreated {
     /// Nothing was changed.
     Cleanly(io::Error),
-    /// The file may exist under its name, and the name may not be durable.
+    /// The file may exist under its name, and the name may not be durable; or its sync failed.
     Perhaps(io::Error),
 }
 
@@ -34,16 +34,17 @@ pub(crate) fn create_segment(
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(NotCreated::Cleanly(error)),
         _ => {}
     }
-    if let Err(error) = write_new_segment(disk, &draft, header, zeroed) {
+    let file = fill_new_segment(disk, &draft, header, zeroed).map_err(|error| {
         let _ = disk.remove(&draft);
-        return Err(NotCreated::Cleanly(error));
-    }
-    if let Err(error) = disk.rename(&draft, &path) {
+        NotCreated::Cleanly(error)
+    })?;
+    if let Err(error) = file.sync().and_then(|()| disk.rename(&draft, &path)) {
         let _ = disk.remove(&draft);
-        // Other failures may be failures to report, for example over a network: the file that had this name before may
+        // Other failures of a rename may be failures to report, for example over a network: the file that had this name before may
         // be gone.
         return Err(if has_no_room(&error) { NotCreated::Cleanly(error) } else { NotCreated::Perhaps(error) });
     }
+    drop(file);
     disk.sync_dir(dir).and_then(|()| disk.open(&path, Open::ReadWrite, Caching::Buffered)).map_err(NotCreated::Perhaps)
 }
 
@@ -67,10 +68,6 @@ pub(crate) fn name_segment(disk: &dyn Disk, dir: &Path, first: Glsn) -> io::Resu
     let path = FileName::Segment(first).path(dir);
     disk.rename(&unfinished(&path), &path)?;
     disk.sync_dir(dir)
-}
-
-fn write_new_segment(disk: &dyn Disk, draft: &Path, header: &SegmentHeader, zeroed: u64) -> io::Result<()> {
-    fill_new_segment(disk, draft, header, zeroed)?.sync()
 }
 
 fn fill_new_segment(disk: &dyn Disk, draft: &Path, header: &SegmentHeader, zeroed: u64) -> io::Result<Arc<dyn File>> {

@@ -18,7 +18,7 @@ use super::turn::Turn;
 use crate::draft::{Draft, DraftEntry};
 use crate::error::LogError;
 use crate::file_log::FileLog;
-use crate::file_log::files::names::FileName;
+use crate::file_log::files::names::{FileName, unfinished};
 use crate::file_log::options::{FileLogOptions, Shared};
 use crate::glsn::{Glsn, StreamId};
 use crate::log::Log;
@@ -260,6 +260,22 @@ fn a_segment_that_could_not_be_begun_is_removed_by_the_next() {
         process.members.left();
     }
     assert_eq!(verify(&shared, &store), texts);
+}
+
+#[test]
+fn a_segment_that_could_not_be_begun_for_a_moment_is_begun_by_the_next_record() {
+    let (disk, store) = mem_disk();
+    let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
+    let large = "x".repeat(30_000);
+    one.append(&large);
+    let draft = unfinished(&FileName::Segment(one.members.end().next).path(&store.join("log")));
+    disk.create_dir(&draft).unwrap();
+    let entries = [DraftEntry { stream: StreamId(9), parts: &[large.as_bytes()] }];
+    let refused = one.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None);
+    assert!(matches!(refused, Err(LogError::Io { .. })), "{refused:?}");
+    disk.remove_dir(&draft).unwrap();
+    assert_eq!((one.append(&large), two.append("b")), (Glsn(2), Glsn(3)));
+    assert_eq!(one.texts(), [&large, &large, "b"]);
 }
 
 #[test]
