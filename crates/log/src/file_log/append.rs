@@ -489,10 +489,17 @@ pub(crate) fn write_mark(log: &OpenLog) -> Result<(), LogError> {
         order.end.offset = end;
         order.marked = true;
     }
-    let synced = log.durability.write_and_sync().and_then(|_| match log.env.members() {
-        // What is durable for all is not beyond the last record: the mark is synced beside.
-        Some(_) => Ok(order.file.sync()?),
-        None => Ok(()),
-    });
+    let synced = match log.env.members() {
+        // What is durable for all is not beyond the last record: the mark is written and synced beside.
+        Some(_) => write_out(log).and_then(|()| Ok(order.file.sync()?)),
+        None => log.durability.write_and_sync().map(drop),
+    };
     synced.map_err(|error| log.durability.group.poison(&error))
+}
+
+/// Writes what is in the buffer to the file.
+fn write_out(log: &OpenLog) -> Result<(), LogError> {
+    log.durability.check_locks()?;
+    let (mut writer, ready) = log.durability.writer_and_ready()?;
+    writer.write_out(&log.tail, ready).map(drop)
 }

@@ -279,6 +279,30 @@ fn a_segment_that_could_not_be_begun_for_a_moment_is_begun_by_the_next_record() 
 }
 
 #[test]
+fn the_last_member_leaves_a_mark_so_that_a_bad_byte_in_the_last_record_is_damage() {
+    let disk = LyingDisk::new(1);
+    let store = PathBuf::from("/store");
+    disk.create_dir(&store).unwrap();
+    disk.sync_dir(Path::new("/")).unwrap();
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let (one, two) = (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
+    one.append("a");
+    two.append("b");
+    one.leave();
+    let end = two.members.end();
+    two.leave();
+    disk.cut_power();
+    disk.restore_power();
+    let path = FileName::Segment(end.segment).path(&store.join("log"));
+    disk.corrupt(&path, u64::from(end.offset) - 1, 1).unwrap();
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
+    let pool = Pool::new(&budget, 1 << 20).unwrap();
+    let opened = FileLog::open(FileLogOptions::new(shared, clock, store.join("log"), pool, budget));
+    assert!(matches!(opened, Err(LogError::Corrupt { glsn: Glsn(2), .. })), "{opened:?}");
+}
+
+#[test]
 fn one_more_member_than_there_can_be_finds_the_log_locked() {
     let (disk, store) = mem_disk();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
