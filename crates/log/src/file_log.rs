@@ -23,6 +23,8 @@ pub mod repair;
 mod segments;
 pub mod shared;
 mod tail;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::ops::Range;
@@ -265,6 +267,10 @@ impl FileLog {
         let ended = if is_last { self.end_in_order() } else { self.sync_published() };
         self.log.durability.group.close();
         drop(own_turn);
+        if is_last {
+            // Other members are kept from writing by the turn; the next process that opens the log is not.
+            self.wait_for_writes();
+        }
         self.log.durability.unlock_folder();
         ended
     }
@@ -279,6 +285,13 @@ impl FileLog {
         append::write_mark(&self.log)?;
         append::cut_zeros(&self.log);
         Ok(())
+    }
+
+    /// Waits for the threads that found the log open and may be writing: what they write later could replace what the next process has written.
+    /// Law: the log is closed, so that later ones write nothing.
+    fn wait_for_writes(&self) {
+        drop(self.log.tail.order());
+        self.log.durability.wait_for_sync();
     }
 
     /// Syncs what the others know of: none of those that stay need do it. What was not published is for them to bury.

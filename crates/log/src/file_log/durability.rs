@@ -180,6 +180,11 @@ impl DurabilityState {
         Ok(end)
     }
 
+    /// Waits for the sync that is under way, and what it writes before.
+    pub(crate) fn wait_for_sync(&self) {
+        drop(lock(&self.syncing));
+    }
+
     /// Makes durable what this process has ordered, or taken in; one sync serves all members.
     fn sync_with(&self, members: &Members) -> Result<End, LogError> {
         let (mut end, wanted) = {

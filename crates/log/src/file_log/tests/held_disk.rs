@@ -1,0 +1,125 @@
+//! A disk on which writes to segments can be held up.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+
+use plimsoll_disk::mem::MemDisk;
+use plimsoll_disk::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
+
+/// A disk in memory. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HeldDisk {
+    disk: Arc<MemDisk>,
+    gate: Arc<Gate>,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_shut: bool,
+    /// Writes that wait until it is open.
+    waiting: usize,
+}
+
+impl HeldDisk {
+    /// From now on, writes to segments wait, or no longer do.
+    pub(super) fn hold_writes(&self, holds: bool) {
+        self.gate.state.lock().unwrap().is_shut = holds;
+        self.gate.changed.notify_all();
+    }
+
+    /// Waits until a write is held up.
+    pub(super) fn wait_for_held(&self) {
+        let state = self.gate.state.lock().unwrap();
+        drop(self.gate.changed.wait_while(state, |state| state.waiting == 0).unwrap());
+    }
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.waiting += 1;
+        self.changed.notify_all();
+        state = self.changed.wait_while(state, |state| state.is_shut).unwrap();
+        state.waiting -= 1;
+    }
+}
+
+impl Disk for HeldDisk {
+    fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
+        let file = self.disk.open(path, open, caching)?;
+        let is_segment = path.extension().is_some_and(|extension| extension == "seg");
+        Ok(if is_segment { Arc::new(HeldFile { file, gate: Arc::clone(&self.gate) }) } else { file })
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk.create_dir(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        self.disk.list(dir)
+    }
+
+    fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>> {
+        self.disk.entry(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove_dir(path)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.hard_link(from, to)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.disk.sync_dir(dir)
+    }
+
+    fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        self.disk.lock(dir)
+    }
+}
+
+#[derive(Debug)]
+struct HeldFile {
+    file: Arc<dyn File>,
+    gate: Arc<Gate>,
+}
+
+impl File for HeldFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.gate.pass();
+        self.file.write_at(buf, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+}
