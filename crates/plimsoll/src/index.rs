@@ -138,7 +138,8 @@ impl Context {
 /// The garbage-collection watermark: which versions must be kept.
 pub(crate) trait Horizon: Send + Sync {
     /// The watermark of `keyspace`. A version may be dropped if a younger version of its key is not younger than this GLSN. A deletion may
-    /// be dropped if it is itself not younger. `Glsn::NONE` keeps everything. Never above the oldest open snapshot.
+    /// be dropped if it is itself not younger. `Glsn::NONE` keeps everything. Never above the oldest open snapshot. It may fall: when a past
+    /// moment is opened, for example.
     fn of(&self, keyspace: u32) -> Glsn;
 
     /// The log below this GLSN is to be freed: compaction copies live values that point below it into a blob file of plain bytes.

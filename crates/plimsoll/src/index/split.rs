@@ -6,6 +6,9 @@
 //! A deletion that is the newest version only hides older ones. If the merge includes the oldest current run, nothing older is left in the
 //! current runs, so the deletion leaves them as well. If no read below it is possible and history has nothing of its key, it is dropped.
 //! Otherwise it goes into history, where it still records from when on the key was deleted.
+//!
+//! Law: one horizon decides for all versions of a key. It may fall at any time, and a deletion that was dropped takes everything older with
+//! it: a version that stayed would rise again.
 
 use plimsoll_log::glsn::Glsn;
 
@@ -65,7 +68,10 @@ pub(crate) struct Splitter {
     /// The preceding version of `key`; for the first one of a history run, the version that superseded it as far as it is known.
     younger: Option<Glsn>,
     history_begun: bool,
-    keyspace: Option<(u32, Glsn)>,
+    /// The keyspace of `key`, and its horizon.
+    horizon: (u32, Glsn),
+    /// Whether the next key asks for the horizon again.
+    is_stale: bool,
     /// The limits of readable moments that follow from the dropped and moved versions.
     pub(crate) limits: Limits,
 }
@@ -79,14 +85,15 @@ impl Splitter {
             key: Vec::new(),
             younger: None,
             history_begun: false,
-            keyspace: None,
+            horizon: (0, Glsn::NONE),
+            is_stale: true,
             limits: Limits::default(),
         }
     }
 
-    /// Forgets the cached horizon: it moves on while a job runs.
+    /// Has the next key ask for the horizon again: it moves while a job runs.
     pub(crate) fn refresh(&mut self) {
-        self.keyspace = None;
+        self.is_stale = true;
     }
 
     /// The disposition of the next version. A version with the same key and GLSN as the one before is a copy and is dropped.
@@ -96,14 +103,15 @@ impl Splitter {
         horizon: &dyn Horizon,
         elsewhere: &mut dyn Elsewhere,
     ) -> crate::types::error::Result<Disposition> {
-        let (keyspace, horizon) = self.horizon(version.key, horizon);
         if version.key == self.key {
             if self.younger == Some(version.glsn) {
                 return Ok(Disposition::Dropped);
             }
             let superseded_by = self.younger.replace(version.glsn);
+            let (keyspace, horizon) = self.horizon;
             return Ok(self.older(keyspace, horizon, superseded_by));
         }
+        let (keyspace, horizon) = self.horizon_of(version.key, horizon);
         self.key.clear();
         self.key.extend_from_slice(version.key);
         self.history_begun = false;
@@ -116,12 +124,14 @@ impl Splitter {
         }
     }
 
-    fn horizon(&mut self, key: &[u8], horizon: &dyn Horizon) -> (u32, Glsn) {
+    /// The keyspace and the horizon of a key that begins.
+    fn horizon_of(&mut self, key: &[u8], horizon: &dyn Horizon) -> (u32, Glsn) {
         let keyspace = key.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
-        match self.keyspace {
-            Some((known, glsn)) if known == keyspace => (known, glsn),
-            _ => *self.keyspace.insert((keyspace, horizon.of(keyspace))),
+        if self.is_stale || self.horizon.0 != keyspace {
+            self.horizon = (keyspace, horizon.of(keyspace));
+            self.is_stale = false;
         }
+        self.horizon
     }
 
     /// The disposition of a version that `superseded_by` superseded.
@@ -287,6 +297,41 @@ mod tests {
         let (dispositions, limits) = dispositions(OLDEST, 99, known, &[-9, 5]);
         assert_eq!(dispositions, "h-", "without it, what history has of the key would rise again");
         assert_eq!(limits.deletions_moved, Glsn(9));
+    }
+
+    /// The dispositions of one key's versions if the horizon falls to 0 behind the first one.
+    fn told_over_a_fall(inputs: Inputs, versions: &[i64]) -> String {
+        let (mut splitter, mut told, mut horizon) = (Splitter::new(inputs, true), String::new(), At(99));
+        let mut elsewhere = NOTHING;
+        for &version in versions {
+            let stored = if version < 0 { Stored::Deleted } else { Stored::Inline(b"value") };
+            let version = Version { key: b"\0\0\0\x05key", glsn: Glsn(version.unsigned_abs()), stored };
+            told.push(match splitter.disposition(&version, &horizon, &mut elsewhere).unwrap() {
+                Disposition::Current => 'c',
+                Disposition::History { .. } => 'h',
+                Disposition::Dropped => '-',
+            });
+            horizon = At(0);
+            splitter.refresh();
+        }
+        told
+    }
+
+    #[test]
+    fn a_horizon_that_falls_is_asked_again_at_the_next_key() {
+        for inputs in [OLDEST, Inputs::History] {
+            assert_eq!(told_over_a_fall(inputs, &[-9, 5, 3]), "---", "what was deleted would rise again");
+        }
+        assert_eq!(told_over_a_fall(CURRENT, &[9, 5, 3]), "c--");
+        let mut splitter = Splitter::new(CURRENT, true);
+        let mut told = |key: &[u8], glsn, horizon| {
+            splitter.refresh();
+            let version = Version { key, glsn: Glsn(glsn), stored: Stored::Inline(b"value") };
+            splitter.disposition(&version, &At(horizon), &mut Nowhere).unwrap()
+        };
+        told(b"\0\0\0\x05key", 9, 99);
+        told(b"\0\0\0\x05next", 9, 0);
+        assert_eq!(told(b"\0\0\0\x05next", 5, 99), Disposition::History { first: true });
     }
 
     #[test]

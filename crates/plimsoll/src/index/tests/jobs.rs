@@ -245,3 +245,51 @@ fn however_often_a_flush_is_asked_for_one_memtable_waits() {
     }
     assert_eq!(world.index().view().closed.len(), 1);
 }
+
+/// Does all the work there is, while the horizon falls and rises between `low` and `high` from step to step.
+fn compact_with_a_horizon_that_falls(world: &World, low: Glsn, high: Glsn) {
+    for turn in 0.. {
+        let horizon = if turn % 2 == 0 { high } else { low };
+        world.horizon.snapshot.store(horizon.0, Ordering::Relaxed);
+        if world.index().compaction.step_for(crate::index::policy::Priority::All).unwrap() == Progress::Idle {
+            break;
+        }
+    }
+}
+
+/// Keys of `LATEST` that a walk finds as of `at`.
+fn keys_at(world: &World, at: Glsn) -> usize {
+    let (lower, upper) = (key(LATEST, 0), key(LATEST, u64::MAX));
+    let (view, mut buffer, mut found) = (world.view(), Vec::new(), 0);
+    let (lower, upper) = (Bound::Included(&lower[..]), Bound::Included(&upper[..]));
+    let mut walk = view.visible(lower, upper, at, Direction::Forward).unwrap();
+    while walk.next(&mut buffer).unwrap().is_some() {
+        found += 1;
+    }
+    found
+}
+
+#[test]
+fn a_deleted_row_stays_deleted_if_the_horizon_falls_within_a_merge() {
+    const KEYS: u64 = 3000;
+    for history in [false, true] {
+        let mut world = world(FLUSHED);
+        let written = world.flush_keys(LATEST, 0..KEYS, Some(&[1; 8]));
+        let deleted = world.flush_keys(LATEST, 0..KEYS, None);
+        if history {
+            // Nothing may be dropped yet: all of it is moved into history.
+            world.horizon.snapshot.store(written.0, Ordering::Relaxed);
+            world.index().compact_all().unwrap();
+            assert!(world.view().runs.is_empty() && !world.view().history.is_empty());
+        }
+        compact_with_a_horizon_that_falls(&world, written, deleted);
+        assert!(world.index().stats().compactions > 0);
+        // What is younger than a moment has a walk ask history, too.
+        world.commit([(key(LATEST, KEYS), Some(vec![2]))].into()).unwrap();
+        assert_eq!(keys_at(&world, deleted), 0, "history {history}");
+        (0..KEYS).for_each(|number| world.check_get_at(&world.view(), &key(LATEST, number), deleted));
+        assert_eq!(world.view().oldest_readable_in(LATEST), deleted, "some were dropped");
+        assert!(!world.view().history.is_empty(), "and some were kept");
+        assert_eq!(world.problems(), [""; 0]);
+    }
+}
