@@ -250,6 +250,10 @@ impl Db {
 
     /// A snapshot of the store at an earlier moment.
     ///
+    /// A keyspace whose retention does not cover the moment can be read until a version that the moment shows is dropped. A flush or merge that
+    /// began before the snapshot was opened may still drop some: then reads of that keyspace fail with [`crate::Error::Trimmed`] from there
+    /// on, also if they were answered before.
+    ///
     /// # Errors
     /// [`crate::Error::Future`]; [`crate::Error::Trimmed`] if a time precedes the log's first entry; disk errors. Whether a keyspace still
     /// retains that moment is checked when it is read.

@@ -53,7 +53,7 @@ pub enum Moment {
 }
 
 /// The store as it was at one moment. A snapshot never changes, never waits for writers and never blocks them. While it is open, no
-/// version that it can see is dropped.
+/// version that it can see is dropped. Of a past moment that a keyspace's retention does not cover, [`crate::Db::snapshot_at`] promises less.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {

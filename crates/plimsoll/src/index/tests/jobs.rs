@@ -293,3 +293,26 @@ fn a_deleted_row_stays_deleted_if_the_horizon_falls_within_a_merge() {
         assert_eq!(world.problems(), [""; 0]);
     }
 }
+
+#[test]
+fn a_past_moment_opened_within_a_merge_is_refused_after_it_and_never_answered_wrongly() {
+    const KEYS: u64 = 3000;
+    let mut world = world(FLUSHED);
+    let first = world.flush_keys(LATEST, 0..KEYS, Some(&[1; 8]));
+    let second = world.flush_keys(LATEST, 0..KEYS, Some(&[2; 8]));
+    let all = crate::index::policy::Priority::All;
+    world.latest_only();
+    for _ in 0..3 {
+        assert_eq!(world.index().compaction.step_for(all).unwrap(), Progress::Worked);
+    }
+    assert_eq!(world.index().stats().compactions, 0);
+    world.horizon.snapshot.store(first.0, Ordering::Relaxed);
+    (0..KEYS).for_each(|number| world.check_get_at(&world.view(), &key(LATEST, number), first));
+    while world.index().compaction.step_for(all).unwrap() == Progress::Worked {}
+    for number in 0..KEYS {
+        let refused = world.view().get(&key(LATEST, number), first).unwrap_err();
+        assert_eq!(refused, crate::types::error::Error::Trimmed { asked: first, first: second });
+        world.check_get_at(&world.view(), &key(LATEST, number), second);
+    }
+    assert_eq!(world.problems(), [""; 0]);
+}
