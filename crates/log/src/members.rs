@@ -2,7 +2,7 @@
 //!
 //! Every member tails the one log. What they share beside its files: locks of the system, which end with their process ([`lock`]), and a few
 //! words of memory ([`words`]), which say where the log ends and what of it is durable. The words are a cache of the log: the first member
-//! makes them anew, and nothing depends on what they said before.
+//! makes them anew, and nothing depends on what they said before, but for processes that only read and were there before ([`reading`]).
 //!
 //! Locks, in the order in which they are taken: `join` (while joining and leaving), `posting` (to order and sync the records of several; see [`posts`]),
 //! `turn` (to order a record), `sync` (to make durable),
@@ -56,7 +56,7 @@ pub const WORDS_FILE: &str = "SHARED";
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Version of the words' layout, and that there is one at all.
-const LAYOUT: u64 = 0x706c_696d_6d62_000a;
+const LAYOUT: u64 = 0x706c_696d_6d62_000b;
 
 /// No blob file is being written.
 const NO_BLOB: u64 = u64::MAX;
@@ -194,6 +194,12 @@ impl Members {
                 ),
             });
         }
+        self.enter(pid, now_micros);
+        Ok(())
+    }
+
+    /// Takes the slot's words.
+    fn enter(&self, pid: u32, now_micros: u64) {
         self.note_ended(self.slot);
         for (word, value) in [
             (SlotWord::Floor, 0),
@@ -211,7 +217,6 @@ impl Members {
         ] {
             self.set(word, value);
         }
-        Ok(())
     }
 
     /// The process's own part of the turn, taken before the members'.

@@ -14,13 +14,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
-use plimsoll_disk::sharing::LockFile;
+use plimsoll_disk::sharing::{LockFile, SharedWords};
 use plimsoll_disk::vfs::Disk;
 
 use crate::error::LogError;
 use crate::glsn::Glsn;
 use crate::members::words::{
-    CELLS_AT, INSTANCE, MAGIC, MEMORY_TOTAL, SLOT_WORDS, SLOTS, SLOTS_AT, SLOTS_END, STATE, Slot, SlotWord, WORDS,
+    CELLS_AT, DURABLE, INSTANCE, MAGIC, MEMORY_TOTAL, SLOT_WORDS, SLOTS, SLOTS_AT, SLOTS_END, STATE, Slot, SlotWord,
+    WORDS,
 };
 use crate::members::{LAYOUT, Member, Members, WORDS_FILE, slot_path};
 
@@ -29,6 +30,9 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The words say that a process has the store for itself.
 const ALONE: u64 = 1;
+
+/// What a process adds to the instance that opens the store for itself. A first member adds 1.
+const OPENED_ALONE: u64 = 1 << 32;
 
 /// What a process does with a shared store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,19 +82,12 @@ impl Members {
             // Of an earlier time.
             self.words.words()[MEMORY_TOTAL].store(0, Ordering::SeqCst);
         }
-        if self.may_write_words() {
-            let magic = self.word(MAGIC);
+        match (self.may_write_words(), is_followed) {
+            (true, true) => self.begin(false, pid, now_micros)?,
             // What is checked of the words holds for members: while there are none, they say nothing.
-            if is_followed || magic == LAYOUT {
-                self.begin(false, pid, now_micros)?;
-            } else {
-                self.words.words()[MAGIC].store(LAYOUT, Ordering::SeqCst);
-                let begun = self.begin(false, pid, now_micros);
-                self.words.words()[MAGIC].store(magic, Ordering::SeqCst);
-                begun?;
-            }
-        } else if is_followed && self.word(MAGIC) != LAYOUT {
-            return Err(self.other_words());
+            (true, false) => self.enter(pid, now_micros),
+            (false, true) if self.word(MAGIC) != LAYOUT => return Err(self.other_words()),
+            (false, _) => {}
         }
         self.instance.store(self.word(INSTANCE), Ordering::SeqCst);
         self.follows.store(is_followed, Ordering::SeqCst);
@@ -104,34 +101,34 @@ impl Members {
     }
 
     /// The newest entry that is to be read here: the last durable one. For a process that only reads and that has outlived those that it
-    /// followed: what it has read already, or what those have committed that came after them.
+    /// followed: the last one that these have committed, or those that came after them.
     ///
     /// # Errors
-    /// A process has the store for itself: its commits are not told.
+    /// A process has had the store for itself, and no member has joined since: its commits are not told.
     pub fn newest(&self) -> Result<Glsn, LogError> {
         if !self.is_reader() {
             return Ok(self.durable_glsn());
         }
-        let instance = self.word(INSTANCE);
-        if instance != self.instance.load(Ordering::SeqCst) {
-            match self.word(MAGIC) {
-                LAYOUT => {
-                    self.instance.store(instance, Ordering::SeqCst);
-                    self.follows.store(true, Ordering::SeqCst);
-                    self.come_back();
-                }
-                // It is being made anew: nobody has committed yet.
-                0 => return Ok(Glsn::NONE),
-                ALONE => {
-                    let message = "another process opened the store for itself; open it shared there, or open it here again without \
-                                   following"
-                        .to_owned();
-                    return Err(LogError::Format { message });
-                }
-                _ => return Err(self.other_words()),
-            }
+        let (instance, followed) = (self.word(INSTANCE), self.instance.load(Ordering::SeqCst));
+        if instance == followed {
+            return Ok(if self.follows.load(Ordering::SeqCst) { self.durable_glsn() } else { Glsn::NONE });
         }
-        Ok(if self.follows.load(Ordering::SeqCst) { self.durable_glsn() } else { Glsn::NONE })
+        match self.word(MAGIC) {
+            LAYOUT => {
+                self.come_back();
+                self.follows.store(true, Ordering::SeqCst);
+                // Last: another thread that finds it does not look further.
+                self.instance.store(instance, Ordering::SeqCst);
+            }
+            // A first member joins, or was killed while it did: what was durable before still is told, and all of it.
+            0 if instance / OPENED_ALONE == followed / OPENED_ALONE => {}
+            0 | ALONE => {
+                let message = "another process opened the store for itself; open it shared there, or open it here again without following";
+                return Err(LogError::Format { message: message.to_owned() });
+            }
+            _ => return Err(self.other_words()),
+        }
+        Ok(self.durable_glsn())
     }
 
     /// The first member has made the words anew and may not have kept this one's: they say what they said.
@@ -186,7 +183,8 @@ impl Members {
         }
     }
 
-    /// The first member makes the words anew. What processes that only read have said of themselves stays.
+    /// The first member makes the words anew. What processes that only read have said of themselves stays, and so does what is durable: these
+    /// processes read that until others may join.
     pub(super) fn make_anew(&self) -> Result<(), LogError> {
         let words = self.words.words();
         let is_known = self.word(MAGIC) == LAYOUT;
@@ -195,7 +193,8 @@ impl Members {
         // First, and never cleared: whoever is killed in between has begun an instance, too.
         words[INSTANCE].store(instance.wrapping_add(1), Ordering::SeqCst);
         let readers = if is_known { self.others()? } else { Vec::new() };
-        let shared_by_all = (1..SLOTS_AT).filter(|at| *at != INSTANCE).chain(SLOTS_END..CELLS_AT);
+        let is_kept = |at: &usize| *at == INSTANCE || DURABLE.contains(at);
+        let shared_by_all = (1..SLOTS_AT).filter(|at| !is_kept(at)).chain(SLOTS_END..CELLS_AT);
         shared_by_all.for_each(|at| words[at].store(0, Ordering::SeqCst));
         if !readers.is_empty() {
             words[MEMORY_TOTAL].store(total, Ordering::SeqCst);
@@ -222,10 +221,13 @@ pub fn tell_readers_of_one_alone(disk: &dyn Disk, store: &Path) -> Result<(), Lo
     if disk.entry(&file)?.is_none() {
         return Ok(());
     }
-    let words = disk.shared_words(&file, WORDS)?;
-    words.words()[MAGIC].store(ALONE, Ordering::SeqCst);
-    words.words()[INSTANCE].fetch_add(1, Ordering::SeqCst);
+    say_alone(&*disk.shared_words(&file, WORDS)?);
     Ok(())
+}
+
+fn say_alone(words: &dyn SharedWords) {
+    words.words()[MAGIC].store(ALONE, Ordering::SeqCst);
+    words.words()[INSTANCE].fetch_add(OPENED_ALONE, Ordering::SeqCst);
 }
 
 fn is_forbidden(error: &LogError) -> bool {
@@ -240,7 +242,7 @@ mod tests {
 
     use super::*;
     use crate::members::NO_BLOB;
-    use crate::members::words::End;
+    use crate::members::words::{Durable, End};
 
     #[test]
     fn a_reader_that_outlives_its_writers_says_again_what_it_had_said() {
@@ -264,8 +266,7 @@ mod tests {
         let said = first.others().unwrap();
         first.leave().unwrap();
         first.left();
-        // As if one had had the store for itself.
-        first.words.words()[MAGIC].store(ALONE, Ordering::SeqCst);
+        say_alone(&*first.words);
         let second = write();
         assert_eq!(second.others().unwrap(), []);
         reader.newest().unwrap();
@@ -296,5 +297,79 @@ mod tests {
         let begun = clock.monotonic_nanos();
         reader.rest(seen, next, durable, Duration::from_secs(20));
         assert!(clock.monotonic_nanos() - begun < 10_000_000_000);
+    }
+
+    fn started(disk: &Arc<dyn Disk>, clock: &Arc<dyn Clock>) -> (Members, Members) {
+        let (store, patience) = (Path::new("/"), Duration::from_millis(100));
+        let writer = Members::join(disk, clock, store, patience).unwrap();
+        writer.begin(true, 7, 0).unwrap();
+        writer.joined();
+        let reader = Members::join_to_read(disk, clock, store, patience).unwrap();
+        assert!(reader.begin_to_read(8, 1).unwrap());
+        reader.joined();
+        (writer, reader)
+    }
+
+    #[test]
+    fn what_was_committed_before_is_read_while_a_first_member_joins() {
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+        let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
+        let patience = Duration::from_millis(100);
+        let (writer, reader) = started(&disk, &clock);
+        writer.set_durable(&Durable { next: Glsn(5), ..Durable::default() });
+        writer.leave().unwrap();
+        writer.left();
+        // The first one is killed meanwhile.
+        for _ in 0..2 {
+            let joins = Members::join(&disk, &clock, store, patience).unwrap();
+            joins.begin(true, 7, 0).unwrap();
+            assert_eq!(reader.newest().unwrap(), Glsn(4));
+        }
+        assert_eq!(reader.newest().unwrap(), Glsn(4));
+        let joins = Members::join(&disk, &clock, store, patience).unwrap();
+        joins.begin(true, 7, 0).unwrap();
+        joins.set_durable(&Durable { next: Glsn(6), ..Durable::default() });
+        joins.joined();
+        assert_eq!(reader.newest().unwrap(), Glsn(5));
+    }
+
+    #[test]
+    fn commits_of_one_that_had_the_store_alone_are_missed_by_no_read_while_a_first_member_joins() {
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+        let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
+        let patience = Duration::from_millis(100);
+        let (writer, reader) = started(&disk, &clock);
+        writer.leave().unwrap();
+        writer.left();
+        say_alone(&*writer.words);
+        assert!(reader.newest().is_err());
+        for _ in 0..2 {
+            let joins = Members::join(&disk, &clock, store, patience).unwrap();
+            joins.begin(true, 7, 0).unwrap();
+            assert!(reader.newest().is_err());
+        }
+        let joins = Members::join(&disk, &clock, store, patience).unwrap();
+        joins.begin(true, 7, 0).unwrap();
+        joins.set_durable(&Durable { next: Glsn(6), ..Durable::default() });
+        joins.joined();
+        assert_eq!(reader.newest().unwrap(), Glsn(5));
+    }
+
+    #[test]
+    fn commits_of_one_that_has_the_store_alone_are_missed_by_no_read_while_another_one_joins_to_read() {
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+        let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
+        let (writer, reader) = started(&disk, &clock);
+        writer.leave().unwrap();
+        writer.left();
+        say_alone(&*writer.words);
+        let joins = Members::join_to_read(&disk, &clock, store, Duration::from_millis(100)).unwrap();
+        let rounds = if cfg!(miri) { 20 } else { 200_000 };
+        std::thread::scope(|scope| {
+            let joining = scope.spawn(|| (0..rounds).for_each(|_| assert!(!joins.begin_to_read(9, 2).unwrap())));
+            while !joining.is_finished() {
+                assert!(reader.newest().is_err());
+            }
+        });
     }
 }

@@ -10,7 +10,7 @@
 //! | 1 to 6 | requests to the keeper | asked: any; done and failed: the keeper |
 //! | 7 | the generation of keepers | who replaces one, with the lock of the next |
 //! | 8 to 20 | the end of the log | who has `turn` |
-//! | 21 | the instance | as word 0 |
+//! | 21 | the instance: first members in the lower half, processes that had the store alone in the upper one | as word 0; only raised |
 //! | 22 | up to where memtables are to be closed | the keeper, or one that was replaced since it looked; only raised |
 //! | 23 | members rest until the next sync of a commit | set: any; cleared: who has `sync` |
 //! | 24 to 32 | what is durable | who has `sync`; the first member, under `join` |
@@ -36,8 +36,9 @@
 //! | then 64, at 16 | for each slot a bit for each of its posts | set: its member; cleared: who has `turn`, who gets the slot |
 //! | then the cells | posts | the slot's member; the answer: who has `turn` |
 //!
-//! 39 is free. All words but 21 are cleared by the first member, and slots of processes that have ended.
+//! 39 is free. The first member clears all words but 21 and 24 to 32, and the slots of processes that have ended.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{Ordering, fence};
 
 use plimsoll_disk::sharing::SharedWords;
@@ -51,6 +52,8 @@ pub(super) const GENERATION: usize = 7;
 pub(super) const MAGIC: usize = 0;
 const END_AT: usize = 8;
 const DURABLE_AT: usize = 24;
+/// The words that say what is durable.
+pub(super) const DURABLE: RangeInclusive<usize> = DURABLE_AT..=32;
 /// The holder of the turn, since when, how many wait, what they wait at.
 pub(super) const TURN: Places = Places { holder: 40, since: 41, waiters: 42, bell: 43 };
 pub(super) const SYNC: Places = Places { holder: 44, since: 45, waiters: 46, bell: 47 };
@@ -65,7 +68,7 @@ pub(super) const NEWS: usize = 57;
 pub(super) const MANIFEST: usize = 58;
 pub(super) const FLUSH_WANTED: usize = 59;
 pub(super) const STATE: usize = 60;
-/// Rises whenever a first member makes the words anew, or a process opens the store alone.
+/// Rises whenever a first member makes the words anew, by 1, or a process opens the store alone, by 2^32.
 pub(super) const INSTANCE: usize = 21;
 /// Memtables that hold something up to this GLSN are to be closed.
 pub(super) const CLOSE_WANTED: usize = 22;

@@ -432,4 +432,47 @@ mod tests {
         let after = one.reader.log.bounds().first;
         assert_eq!((after, one.catalog.cursors.find("c")), (before, Some(Glsn(1))));
     }
+
+    /// A reader without threads, which has taken in the first commit; what its writer did afterwards; and a first member that does not finish joining.
+    fn while_one_joins(then: impl FnOnce(&std::path::Path)) -> Result<Option<crate::types::value::Value>> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let options = || Options::new().memory_bytes(16 << 20).background(false).shared(true);
+        let writer = open(&path, options()).unwrap();
+        let reader = open(&path, options().read_only(true)).unwrap();
+        let space = writer.reader.keyspaces.find("default").unwrap().0;
+        let put = |key: &[u8]| {
+            let mut tx = Transaction::new(&writer.committer);
+            tx.put(&space, key, b"x").unwrap();
+            tx.commit().unwrap();
+        };
+        put(b"first");
+        assert!(
+            Snapshot::newest(&reader)
+                .get(&reader.reader.keyspaces.find("default").unwrap().0, b"first")
+                .unwrap()
+                .is_some()
+        );
+        put(b"last");
+        writer.close().unwrap();
+        then(&path);
+        let patience = std::time::Duration::from_secs(1);
+        let joins = Members::join(&reader.options.disk, &reader.options.clock, &path, patience).unwrap();
+        joins.begin(true, 7, 0).unwrap();
+        Snapshot::newest(&reader).get(&reader.reader.keyspaces.find("default").unwrap().0, b"last")
+    }
+
+    #[test]
+    fn a_reader_sees_the_last_commits_of_those_that_left_while_a_first_member_joins() {
+        assert_eq!(&while_one_joins(|_| ()).unwrap().unwrap()[..], b"x");
+    }
+
+    #[test]
+    fn a_reader_is_behind_while_a_first_member_joins_after_one_that_had_the_store_alone() {
+        let read = while_one_joins(|path| {
+            let alone = open(path, Options::new().memory_bytes(16 << 20).background(false)).unwrap();
+            alone.close().unwrap();
+        });
+        assert!(matches!(read, Err(Error::Behind { .. })), "{read:?}");
+    }
 }
