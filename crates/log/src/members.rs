@@ -253,7 +253,11 @@ impl Members {
             Access::Reads => return self.join.release(),
             Access::Watches => return self.join.release_without_words(),
         }
-        self.words.words()[MAGIC].store(LAYOUT, Ordering::SeqCst);
+        if self.words.words()[MAGIC].swap(LAYOUT, Ordering::SeqCst) != LAYOUT {
+            // Readers of before that wait have news. Before another one can join: if this one is killed here, the next is a first one.
+            self.ring(NEWS);
+            self.tell();
+        }
         self.join.release();
     }
 
@@ -386,6 +390,12 @@ impl Members {
         if self.word(RESTING) > 0 && self.words.words()[RESTING].swap(0, Ordering::SeqCst) > 0 {
             self.tell();
         }
+    }
+
+    /// Publishes what the first member has recovered. Who waits for it is woken when that one has joined.
+    pub(crate) fn set_recovered(&self, end: &End) {
+        self.durable.write(&*self.words, end.as_durable().words());
+        self.set_end(end);
     }
 
     /// Waits until something may have become durable, or until `patience` is over.

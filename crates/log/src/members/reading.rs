@@ -20,8 +20,8 @@ use plimsoll_disk::vfs::Disk;
 use crate::error::LogError;
 use crate::glsn::Glsn;
 use crate::members::words::{
-    CELLS_AT, DURABLE, INSTANCE, MAGIC, MEMORY_TOTAL, SLOT_WORDS, SLOTS, SLOTS_AT, SLOTS_END, STATE, Slot, SlotWord,
-    WORDS,
+    CELLS_AT, DURABLE, FOLLOWERS, INSTANCE, MAGIC, MEMORY_TOTAL, NEWS, SLOT_WORDS, SLOTS, SLOTS_AT, SLOTS_END, STATE,
+    Slot, SlotWord, WORDS,
 };
 use crate::members::{LAYOUT, Member, Members, WORDS_FILE, slot_path};
 
@@ -193,7 +193,8 @@ impl Members {
         // First, and never cleared: whoever is killed in between has begun an instance, too.
         words[INSTANCE].store(instance.wrapping_add(1), Ordering::SeqCst);
         let readers = if is_known { self.others()? } else { Vec::new() };
-        let is_kept = |at: &usize| *at == INSTANCE || DURABLE.contains(at);
+        // Readers of before may be waiting, and count themselves out when they have waited. Too many of them cost some wakes.
+        let is_kept = |at: &usize| [INSTANCE, FOLLOWERS, NEWS, STATE].contains(at) || DURABLE.contains(at);
         let shared_by_all = (1..SLOTS_AT).filter(|at| !is_kept(at)).chain(SLOTS_END..CELLS_AT);
         shared_by_all.for_each(|at| words[at].store(0, Ordering::SeqCst));
         if !readers.is_empty() {

@@ -24,7 +24,7 @@
 //! | 53 | the log is poisoned | who has `sync` or `turn` |
 //! | 54 | the most entries of a segment | who joins; only lowered |
 //! | 55 | the highest id of a blob file | any; only raised |
-//! | 56, 57 | readers that wait for news, and their bell | any; who has `sync` |
+//! | 56, 57 | readers that wait for news (too many if some were killed), and their bell | any; who has `sync`, and the first member |
 //! | 58 | the newest manifest | the keeper; only raised |
 //! | 59, 63 | wanted flush, wanted trim | any; only raised |
 //! | 60 | changes that members are told of | any |
@@ -36,7 +36,7 @@
 //! | then 64, at 16 | for each slot a bit for each of its posts | set: its member; cleared: who has `turn`, who gets the slot |
 //! | then the cells | posts | the slot's member; the answer: who has `turn` |
 //!
-//! 39 is free. The first member clears all words but 21 and 24 to 32, and the slots of processes that have ended.
+//! 39 is free. The first member clears all words but 21, 24 to 32, 56, 57 and 60, and the slots of processes that have ended.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{Ordering, fence};

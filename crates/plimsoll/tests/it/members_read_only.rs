@@ -305,6 +305,46 @@ fn a_read_only_follower_is_woken_by_commits() {
 }
 
 #[test]
+fn a_read_only_follower_is_woken_by_commits_of_those_that_come_after_all_have_left() {
+    for right in [Right::ToWrite, Right::ToRead] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let mut writer = Some(Db::open(&path, options()).unwrap());
+        let put = |db: &Db, value: &[u8]| db.put(&default(db), "key", value).unwrap();
+        let reader = read(&path, right);
+        let (seen, over) = (AtomicU64::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut follow = reader.log().follow(reader.newest().next(), None).unwrap();
+                while !over.load(Ordering::SeqCst) {
+                    if follow.next_timeout(Duration::from_secs(20)).unwrap().is_some() {
+                        seen.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            });
+            let is_woken = |round: u64| {
+                // It waits again.
+                std::thread::sleep(Duration::from_millis(100));
+                if round % 2 == 1 {
+                    writer.take().unwrap().close().unwrap();
+                    writer = Some(Db::open(&path, options()).unwrap());
+                }
+                put(writer.as_ref().unwrap(), &round.to_le_bytes());
+                let begun = Instant::now();
+                while seen.load(Ordering::SeqCst) <= round && begun.elapsed() < Duration::from_secs(9) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                seen.load(Ordering::SeqCst) > round
+            };
+            let woken: Vec<bool> = (0..6).map(is_woken).collect();
+            over.store(true, Ordering::SeqCst);
+            put(writer.as_ref().unwrap(), b"last");
+            assert_eq!(woken, [true; 6], "{right:?}");
+        });
+    }
+}
+
+#[test]
 fn where_nobody_ever_shared_the_store_a_process_without_rights_is_told_so() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");

@@ -26,9 +26,7 @@ pub(crate) fn publish(log: &OpenLog, members: &Members, left_as_found: bool) -> 
     let order = log.tail.order()?;
     members.set_last_blob_id(log.blobs.registry.last_id());
     members.allow_entries(order.entries_max);
-    let end = order.published_end();
-    members.set_durable(&end.as_durable());
-    members.set_end(&end);
+    members.set_recovered(&order.published_end());
     if left_as_found {
         // The first sync, in any process, writes the last block again.
         members.take_sync(&|| false)?;
