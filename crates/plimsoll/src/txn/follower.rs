@@ -24,7 +24,7 @@ use crate::types::error::{Error, Lift, Result};
 /// Entries that are taken in under the turn: for so few, one look at the log is cheaper than two.
 pub(super) const FEW: u64 = 16;
 
-/// How often a process for which nothing is kept takes in more, where a moment was dropped that it was about to read.
+/// How often a process that only reads takes in more, where a moment was dropped that it was about to read.
 const ROUNDS_UNKEPT: u32 = 16;
 
 /// Learns of keyspaces that other members have made, changed or dropped, and of the cursors that they have moved.
@@ -100,8 +100,9 @@ impl Follower {
             rounds += 1;
             let taken = if self.is_fresh()? { Ok(()) } else { self.catch_up() };
             match taken {
-                // Nothing is kept for this process. What dropped the moment is younger, and is there to be taken in.
-                Err(Error::Trimmed { .. }) if !self.members.has_slot() && rounds < ROUNDS_UNKEPT => {}
+                // Nothing is kept for a process without a slot, nor was for any by one that had the store for itself. What dropped the moment is
+                // younger, and is there to be taken in.
+                Err(Error::Trimmed { .. }) if self.members.is_reader() && rounds < ROUNDS_UNKEPT => {}
                 taken => return taken,
             }
         }
@@ -119,13 +120,13 @@ impl Follower {
     fn catch_up(&self) -> Result<()> {
         let lock = self.sequencer.lock()?;
         match self.file_log.catch_up() {
-            Err(LogError::Trimmed { .. }) if !self.members.has_slot() => self.leap(&lock)?,
+            Err(LogError::Trimmed { .. }) if self.members.is_reader() => self.leap(&lock)?,
             done => done.lift()?,
         }
         self.apply_rest(&lock)
     }
 
-    /// Nothing is kept for this process, and what it was to take in next is gone: it goes on from the newest manifest, which holds that.
+    /// Nothing was kept for this process, and what it was to take in next is gone: it goes on from the newest manifest, which holds that.
     fn leap(&self, lock: &CommitLock<'_>) -> Result<()> {
         let mut rounds = 0;
         let first = loop {
@@ -147,13 +148,13 @@ impl Follower {
         self.sequencer.took_in(lock, last);
     }
 
-    /// What a process is told for which others keep nothing.
+    /// What a process is told for which nothing was kept.
     fn of_catching_up(&self, error: LogError) -> Error {
         match error {
-            LogError::Trimmed { asked, first } if !self.members.has_slot() => Error::Behind {
+            LogError::Trimmed { asked, first } if self.members.is_reader() => Error::Behind {
                 cause: format!(
-                    "the log was trimmed below GLSN {first}, and this process, for which nothing is kept because it may not write to the store's \
-                     folder, has taken in only what is before {asked}"
+                    "the log was trimmed below GLSN {first}, and this process has taken in only what is before {asked}; nothing is kept for one \
+                     that may not write to the store's folder, nor by one that has the store for itself"
                 ),
             },
             error => Error::of_log(error),

@@ -345,6 +345,58 @@ fn a_read_only_follower_is_woken_by_commits_of_those_that_come_after_all_have_le
 }
 
 #[test]
+fn a_follower_goes_on_after_one_that_had_the_store_alone_has_freed_the_log_that_it_was_to_take_in() {
+    for right in [Right::ToWrite, Right::ToRead] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let writing = || options().retention(Retention::Latest);
+        let one = Db::open(&path, writing()).unwrap();
+        one.put(&default(&one), "key", 1u64.to_le_bytes()).unwrap();
+        let reader = read(&path, right);
+        let space = default(&reader);
+        assert_eq!(number(&reader, "key"), 1);
+        let held = reader.snapshot();
+        one.close().unwrap();
+        let alone = Db::open(&path, writing().shared(false)).unwrap();
+        for round in 0..4000u64 {
+            alone.put(&default(&alone), (round % 10).to_le_bytes(), vec![7; 1000]).unwrap();
+        }
+        alone.put(&default(&alone), "key", 2u64.to_le_bytes()).unwrap();
+        alone.compact().unwrap();
+        assert!(alone.log().bounds().first > reader.log().bounds().next);
+        alone.close().unwrap();
+        let next = Db::open(&path, writing()).unwrap();
+        for round in 3..6u64 {
+            assert_eq!(number(&reader, "key"), round - 1);
+            next.put(&default(&next), "key", round.to_le_bytes()).unwrap();
+            assert_eq!(number(&reader, "key"), round);
+        }
+        assert_eq!(reader.get(&space, 9u64.to_le_bytes()).unwrap().unwrap(), vec![7; 1000]);
+        // What nobody kept for it is told.
+        match held.get(&space, "key") {
+            Ok(value) => assert_eq!(value.unwrap(), 1u64.to_le_bytes()),
+            Err(error) => assert!(matches!(error, Error::Trimmed { .. }), "{error:?}"),
+        }
+        drop(held);
+        if right == Right::ToRead {
+            continue;
+        }
+        // It holds back nothing that it does not need.
+        let first = next.log().bounds().first;
+        for round in 0..4000u64 {
+            next.put(&default(&next), (round % 10).to_le_bytes(), vec![8; 1000]).unwrap();
+        }
+        assert_eq!(reader.get(&space, 9u64.to_le_bytes()).unwrap().unwrap(), vec![8; 1000]);
+        let begun = Instant::now();
+        while next.log().bounds().first <= first {
+            assert!(begun.elapsed() < Duration::from_secs(20), "the log is not freed");
+            next.compact().unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[test]
 fn where_nobody_ever_shared_the_store_a_process_without_rights_is_told_so() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
