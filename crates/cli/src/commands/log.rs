@@ -31,7 +31,7 @@ pub(crate) fn run(globals: &Globals, args: Log, output: &mut Output) -> Outcome 
     walk.check_start(&db)?;
     let order = if walk.args.reverse { Order::OldestFirst } else { Order::NewestFirst };
     let from = walk.args.from.unwrap_or(0).max(db.log().bounds().first.0);
-    walk.print(&db, from, order, output)?;
+    walk.print(&db, from, db.newest(), order, output)?;
     Ok(if walk.skipped == 0 { Exit::Done } else { Exit::Corrupt })
 }
 
@@ -66,10 +66,17 @@ impl Walk {
         }
     }
 
-    /// Prints what there is from `from` on.
-    fn print(&mut self, db: &Db, from: u64, order: Order, output: &mut Output) -> Result<(), Failure> {
+    /// Prints what there is from `from` to `newest`.
+    fn print(
+        &mut self,
+        db: &Db,
+        from: u64,
+        newest: Glsn,
+        order: Order,
+        output: &mut Output,
+    ) -> Result<(), Failure> {
         let (since, until) = self.times(db)?;
-        let to = self.args.to.unwrap_or(u64::MAX).min(db.newest().0).min(until);
+        let to = self.args.to.unwrap_or(u64::MAX).min(newest.0).min(until);
         let mut glsns = self.glsns(db, from.max(since), to, order)?;
         while self.left > 0 {
             let Some(glsn) = glsns.next() else { break };

@@ -1,7 +1,9 @@
 //! `plimsoll cursor`, and `plimsoll log --cursor`: each entry at least once, whatever ends the command.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
+use std::time::Duration;
 
 use plimsoll::{Db, Durability, Options};
 
@@ -80,6 +82,35 @@ fn the_log_goes_on_where_the_cursor_is() {
     assert_eq!(glsns(&run(&["log", &store, "--cursor", "other", "--from", "7"]).ok())[0], 7);
     run(&["log", &store, "--cursor", "x", "--reverse"]).fails(2, &["--reverse"]);
     run(&["log", &store, "--cursor", ""]).fails(2, &[]);
+}
+
+#[test]
+fn an_entry_that_is_committed_while_others_are_printed_is_printed_by_the_next_command() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let db = Db::open(&store, Options::new().memory_bytes(32 << 20).shared(true)).unwrap();
+    let keyspace = db.keyspace("default").unwrap();
+    db.put(&keyspace, "first", "").unwrap();
+    let printed = || glsns(&run(&["log", &store, "--cursor", "mailer"]).ok());
+    let (mut all, put) = std::thread::scope(|scope| {
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let (db, keyspace) = (&db, &keyspace);
+        let writer = scope.spawn(move || {
+            let mut put = BTreeSet::new();
+            while let Err(std::sync::mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(Duration::from_micros(300))
+            {
+                put.insert(db.put(keyspace, "key", "value").unwrap().0);
+            }
+            put
+        });
+        let all: Vec<u64> = (0..60).flat_map(|_| printed()).collect();
+        drop(stop);
+        (all, writer.join().unwrap())
+    });
+    all.extend(printed());
+    all.retain(|glsn| put.contains(glsn));
+    assert!(all.iter().eq(&put), "{} of {} were printed", all.len(), put.len());
+    db.close().unwrap();
 }
 
 #[test]

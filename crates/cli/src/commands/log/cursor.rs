@@ -22,9 +22,11 @@ use super::glsns::Order;
 pub(super) fn run(globals: &Globals, name: &str, walk: &mut Walk, output: &mut Output) -> Outcome {
     let db = store::open_to_write(globals, &walk.args.store, false, Durability::Sync)?;
     let place = db.log().cursor(name, Glsn(walk.args.from.unwrap_or(db.log().bounds().first.0)))?;
-    walk.print(&db, place.0, Order::OldestFirst, output)?;
+    // Others may commit meanwhile: what comes behind this entry is for the next command.
+    let newest = db.newest();
+    walk.print(&db, place.0, newest, Order::OldestFirst, output)?;
     output.flush()?;
-    let next = behind_printed(&db, place.0, walk)?;
+    let next = behind_printed(&db, place.0, newest, walk)?;
     if next > place.0 {
         advance(&db, name, next)?;
     }
@@ -32,12 +34,12 @@ pub(super) fn run(globals: &Globals, name: &str, walk: &mut Walk, output: &mut O
     Ok(Exit::Done)
 }
 
-/// Where a cursor belongs that was at `place`, now that `walk` has printed what there was.
-fn behind_printed(db: &Db, place: u64, walk: &Walk) -> Result<u64, Failure> {
+/// Where a cursor belongs that was at `place`, now that `walk` has printed what there was up to `newest`.
+fn behind_printed(db: &Db, place: u64, newest: Glsn, walk: &Walk) -> Result<u64, Failure> {
     if walk.left == 0 {
         return Ok(place.max(walk.last + 1));
     }
-    for glsn in (place..=db.newest().0).rev() {
+    for glsn in (place..=newest.0).rev() {
         let moves_cursor = match db.log().commit(Glsn(glsn))? {
             Some(commit) => commit.moves_cursor()?,
             None => false,
@@ -91,9 +93,9 @@ impl Cursor {
         self.place < self.next
     }
 
-    /// What there is in `db` is printed now.
-    pub(super) fn printed(&mut self, db: &Db, walk: &Walk) -> Result<(), Failure> {
-        self.next = behind_printed(db, self.next, walk)?;
+    /// What there is in `db` up to `newest` is printed now.
+    pub(super) fn printed(&mut self, db: &Db, newest: Glsn, walk: &Walk) -> Result<(), Failure> {
+        self.next = behind_printed(db, self.next, newest, walk)?;
         Ok(())
     }
 

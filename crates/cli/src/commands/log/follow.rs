@@ -33,12 +33,13 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
         let begun = clock.monotonic_nanos();
         let db = store::open_to_read(globals, &path)?;
         sync_newest_segment(&path)?;
-        let next = db.newest() + 1;
+        let newest = db.newest();
+        let next = newest + 1;
         let start = from.unwrap_or(next.0);
-        walk.print(&db, start, Order::OldestFirst, output)?;
+        walk.print(&db, start, newest, Order::OldestFirst, output)?;
         from = Some(start.max(next.0));
         if let Some(cursor) = &mut cursor {
-            cursor.printed(&db, walk)?;
+            cursor.printed(&db, newest, walk)?;
         }
         drop(db);
         output.flush()?;
