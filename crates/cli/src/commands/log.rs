@@ -32,7 +32,7 @@ pub(crate) fn run(globals: &Globals, args: Log, output: &mut Output) -> Outcome 
     let order = if walk.args.reverse { Order::OldestFirst } else { Order::NewestFirst };
     let from = walk.args.from.unwrap_or(0).max(db.log().bounds().first.0);
     walk.print(&db, from, db.newest(), order, output)?;
-    Ok(if walk.skipped == 0 { Exit::Done } else { Exit::Corrupt })
+    Ok(walk.exit())
 }
 
 /// A walk over the log, in one go or resumed.
@@ -55,6 +55,11 @@ impl Walk {
         let printer = Printer::new(args.ops, args.keys.hex, args.until, output);
         let printer = if args.cursor.is_some() { printer.skip_cursors() } else { printer };
         Ok(Self { args, key, left, last: 0, skipped: 0, printer })
+    }
+
+    /// How a walk ends that did not fail.
+    fn exit(&self) -> Exit {
+        if self.skipped == 0 { Exit::Done } else { Exit::Corrupt }
     }
 
     fn check_start(&self, db: &Db) -> Result<(), Failure> {

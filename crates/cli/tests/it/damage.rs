@@ -419,6 +419,12 @@ fn what_is_damaged_can_be_left_out_of_a_scan_and_of_the_log() {
         if kind == 0 {
             assert!(left_out > 0, "{told}");
             run(&["log", &store]).fails(4, &["the entry with GLSN", "--skip-damaged", "verify"]);
+            // A cursor is moved past it only where that was asked for; its own move is not printed.
+            let with_cursor = ["log", &store, "--cursor", "reader"];
+            run(&with_cursor).fails(4, &["the entry with GLSN", "--skip-damaged"]);
+            let listed = run(&[&with_cursor[..], &["--skip-damaged"]].concat()).fails(4, &["left out: the entry"]);
+            assert_eq!(listed.text().lines().count() + left_out, all, "{told}: {}", listed.err);
+            assert_eq!(run(&with_cursor).ok().text(), "", "{told}");
         }
     }
     run(&["scan", &original, "--skip-damaged"]).ok();

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use plimsoll::{Db, Durability, Error, Glsn, InvalidInput};
 
 use crate::args::Globals;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Failure, Outcome};
 use crate::output::Output;
 use crate::{store, wait};
 
@@ -31,7 +31,7 @@ pub(super) fn run(globals: &Globals, name: &str, walk: &mut Walk, output: &mut O
         advance(&db, name, next)?;
     }
     store::close_after_commits(db);
-    Ok(Exit::Done)
+    Ok(walk.exit())
 }
 
 /// Where a cursor belongs that was at `place`, now that `walk` has printed what there was up to `newest`.
@@ -40,9 +40,11 @@ fn behind_printed(db: &Db, place: u64, newest: Glsn, walk: &Walk) -> Result<u64,
         return Ok(place.max(walk.last + 1));
     }
     for glsn in (place..=newest.0).rev() {
-        let moves_cursor = match db.log().commit(Glsn(glsn))? {
-            Some(commit) => commit.moves_cursor()?,
-            None => false,
+        let commit = db.log().commit(Glsn(glsn));
+        let moves_cursor = match commit.and_then(|commit| commit.map_or(Ok(false), |commit| commit.moves_cursor())) {
+            // This was printed, told, or not asked for.
+            Err(Error::Dropped { .. } | Error::Corrupt { .. }) => false,
+            moves_cursor => moves_cursor?,
         };
         if !moves_cursor {
             return Ok(glsn + 1);
