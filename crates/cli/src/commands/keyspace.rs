@@ -1,6 +1,6 @@
 //! `plimsoll keyspace`: lists, makes, changes and drops keyspaces.
 
-use plimsoll::{Durability, Error, InvalidInput, Retention};
+use plimsoll::{Durability, Error, InvalidInput};
 use serde_json::json;
 
 use crate::args::{Globals, Keyspace, KeyspaceCreate, KeyspaceDrop, KeyspaceRetention};
@@ -62,10 +62,7 @@ fn retention(globals: &Globals, args: &KeyspaceRetention, output: &mut Output) -
 fn drop_keyspace(globals: &Globals, args: &KeyspaceDrop, output: &mut Output) -> Result<(), Failure> {
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
     let keyspace = keyspaces::known_keyspace(&db, &args.name)?;
-    if args.forget {
-        db.set_retention(&keyspace, Retention::Latest)?;
-    }
-    let dropped = db.drop_keyspace(&keyspace)?;
+    let dropped = if args.forget { db.forget_keyspace(&keyspace)? } else { db.drop_keyspace(&keyspace)? };
     store::close_after_commits(db);
     let done = format!("Keyspace {} is dropped as of GLSN {}.", args.name, dropped.glsn);
     output.report(&done, |output| match output.reader() {

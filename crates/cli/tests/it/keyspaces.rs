@@ -42,7 +42,10 @@ fn a_keyspace_that_was_dropped_is_read_at_earlier_moments() {
     assert_eq!(run(&["get", &store, "ada", "--keyspace", "users", "--at", at]).ok().out, b"Ada Lovelace");
     assert_eq!(run(&["scan", &store, "--keyspace", "users", "--at", at]).ok().text(), "ada\tAda Lovelace\n");
     assert_eq!(run(&["count", &store, "--keyspace", "users", "--at", at]).ok().text(), "1\n");
-    run(&["keyspace", "drop", &store, "default"]).fails(2, &["always exists"]);
+    for forget in [&[][..], &["--forget"]] {
+        run(&[&["keyspace", "drop", &store, "default"], forget].concat()).fails(2, &["always exists"]);
+        assert_eq!(list(&store), "default\tforever\n", "it keeps what it kept");
+    }
 }
 
 #[test]

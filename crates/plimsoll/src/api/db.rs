@@ -147,14 +147,33 @@ impl Db {
 
     /// Deletes a keyspace with all its keys, in one commit. The name becomes free; the id is never reused. Puts through remaining handles
     /// are rejected, and open transactions that put into the keyspace are rejected when they commit. [`Snapshot::keyspace`] still reads
-    /// earlier moments of the keyspace, as far back as its retention allows: with [`Retention::Forever`], all of them. To have its space
-    /// freed when runs are merged, first change the retention by [`Db::set_retention`], e.g. to [`Retention::Latest`].
+    /// earlier moments of the keyspace, as far back as its retention allows: with [`Retention::Forever`], all of them.
+    /// [`Db::forget_keyspace`] has its space freed.
     ///
     /// # Errors
     /// The keyspace is the default one or was dropped already, the handle belongs to another store or opening, the store is read-only, or
     /// the commit fails.
     pub fn drop_keyspace(&self, keyspace: &Keyspace) -> Result<DropReport> {
         keyspace_commits::drop_keyspace(&self.store, keyspace)
+    }
+
+    /// As [`Db::drop_keyspace`], but the keyspace's past is not kept, whatever its retention: merges of runs free its space.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// let sessions = db.create_keyspace("sessions", Retention::Forever)?;
+    /// db.put(&sessions, "a", "one")?;
+    /// assert_eq!(db.forget_keyspace(&sessions)?.keys, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Db::drop_keyspace`]. Nothing has changed then, the retention neither.
+    pub fn forget_keyspace(&self, keyspace: &Keyspace) -> Result<DropReport> {
+        keyspace_commits::forget_keyspace(&self.store, keyspace)
     }
 
     /// All keyspaces, sorted by name.

@@ -140,8 +140,18 @@ fn dropped(name: &str) -> Error {
 /// Deleted keys are collected up to this many bytes at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Deletes all keys of a keyspace and its record, in one commit.
+/// Deletes all keys of a keyspace and its record, in one commit. Its past is kept as long as its retention says.
 pub(crate) fn drop_keyspace(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<DropReport> {
+    drop_with(store, keyspace, |record| record)
+}
+
+/// As [`drop_keyspace`], but its past is not kept.
+pub(crate) fn forget_keyspace(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<DropReport> {
+    drop_with(store, keyspace, |record| Record { retention: Retention::Latest, ..record })
+}
+
+/// Drops a keyspace; `keep` makes the record that it has afterwards.
+fn drop_with(store: &Arc<Engine>, keyspace: &Keyspace, keep: fn(Record) -> Record) -> Result<DropReport> {
     let id = store.reader.keyspaces.id_to_put(keyspace)?;
     store.check_writable()?;
     if id == DEFAULT.1 {
@@ -152,7 +162,7 @@ pub(crate) fn drop_keyspace(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<
     store.reader.keyspaces.id_to_put(keyspace)?;
     let _dropping = store.reader.keyspaces.begin_drop(id);
     loop {
-        match try_drop(store, keyspace, id) {
+        match try_drop(store, keyspace, id, keep) {
             // A commit wrote to the keyspace before it learned of the drop.
             Err(Error::Conflict { .. }) => {}
             done => return done,
@@ -160,7 +170,7 @@ pub(crate) fn drop_keyspace(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<
     }
 }
 
-fn try_drop(store: &Arc<Engine>, keyspace: &Keyspace, id: u32) -> Result<DropReport> {
+fn try_drop(store: &Arc<Engine>, keyspace: &Keyspace, id: u32, keep: fn(Record) -> Record) -> Result<DropReport> {
     let name = keyspace.name();
     let mut tx = Transaction::new(&store.committer);
     // Read through the transaction, so that a drop by another member is a conflict.
@@ -187,6 +197,7 @@ fn try_drop(store: &Arc<Engine>, keyspace: &Keyspace, id: u32) -> Result<DropRep
         from = Bound::Excluded(last);
     }
     tx.delete(&system(store), name.as_bytes())?;
+    let record = keep(record);
     tx.put(&system(store), &dropped_key(record.id, name), &record.encode())?;
     let glsn = tx.commit()?;
     store.reader.keyspaces.learn_dropped(name, record);

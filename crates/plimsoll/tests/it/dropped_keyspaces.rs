@@ -1,6 +1,6 @@
 //! Keyspaces that are dropped: what is gone, what stays readable, what is freed; and what a keyspace is said to hold.
 
-use plimsoll::{Db, Error, Glsn, Keyspace, Moment, Options, Retention};
+use plimsoll::{Db, DropReport, Error, Glsn, Keyspace, Moment, Options, Retention};
 use tempfile::TempDir;
 
 fn options() -> Options {
@@ -132,18 +132,20 @@ fn what_comes_into_it_while_it_is_dropped_is_dropped_too_or_refused() {
 
 #[test]
 fn its_space_is_freed_by_merges_unless_it_keeps_its_past() {
-    let versions = |retention| {
+    let versions = |retention, drop: fn(&Db, &Keyspace) -> plimsoll::Result<DropReport>| {
         let (_dir, db) = store();
         let keyspace = db.create_keyspace("dropped", retention).unwrap();
         put(&db, &keyspace, 0..5000, b"value");
         db.flush().unwrap();
-        db.drop_keyspace(&keyspace).unwrap();
+        drop(&db, &keyspace).unwrap();
         db.compact().unwrap();
         db.stats().index.versions
     };
-    let (kept, freed) = (versions(Retention::Forever), versions(Retention::Latest));
+    let kept = versions(Retention::Forever, Db::drop_keyspace);
+    let (freed, forgotten) =
+        (versions(Retention::Latest, Db::drop_keyspace), versions(Retention::Forever, Db::forget_keyspace));
     assert!(kept >= 10_000, "{kept} versions of 5,000 values and 5,000 deletions");
-    assert!(freed < 10, "{freed} versions are left");
+    assert!(freed < 10 && forgotten < 10, "{freed} and {forgotten} versions are left");
 }
 
 #[test]
