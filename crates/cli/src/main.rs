@@ -40,7 +40,11 @@ fn main() -> ExitCode {
 /// Hands out what is still buffered, and says what went wrong, if anything did.
 fn end(outcome: Outcome, output: &mut Output) -> Exit {
     // What was printed comes out first, also before a failure.
-    let flushed = output.flush();
+    let flushed = match output.flush() {
+        // It does not change how the command ended.
+        Err(Failure::ReaderLeft) => Ok(()),
+        flushed => flushed,
+    };
     match outcome.and_then(|exit| flushed.map(|()| exit)) {
         Ok(exit) => exit,
         Err(Failure::ReaderLeft) => Exit::Done,

@@ -107,6 +107,7 @@ pub(crate) struct Output {
     terminal: bool,
     colour: bool,
     printed: bool,
+    outlives_reader: bool,
 }
 
 impl Output {
@@ -124,7 +125,7 @@ impl Output {
             Colour::Auto => terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
         };
         let writer = BufWriter::with_capacity(64 * 1024, io::stdout());
-        Self { writer, reader, terminal, colour: colour && !json, printed: false }
+        Self { writer, reader, terminal, colour: colour && !json, printed: false, outlives_reader: false }
     }
 
     /// Who reads.
@@ -154,10 +155,23 @@ impl Output {
         self.printed
     }
 
+    /// From now on the command goes on if its reader leaves: what is printed after that is dropped.
+    pub(crate) fn outlive_reader(&mut self) {
+        self.outlives_reader = true;
+    }
+
     /// Bytes as they are.
     pub(crate) fn raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.printed |= !bytes.is_empty();
-        self.writer.write_all(bytes).map_err(|error| Failure::of_output(&error))
+        let written = self.writer.write_all(bytes);
+        self.check(written)
+    }
+
+    fn check(&self, written: io::Result<()>) -> Result<(), Failure> {
+        match written.map_err(|error| Failure::of_output(&error)) {
+            Err(Failure::ReaderLeft) if self.outlives_reader => Ok(()),
+            written => written,
+        }
     }
 
     /// A line of text.
@@ -234,17 +248,22 @@ impl Output {
     }
 
     /// Prints what a command has done, and hands it to the reader. If that fails, the failure says `done`: the command must not be run again.
+    /// A reader that has left does not change how the command ends.
     pub(crate) fn report(
         &mut self,
         done: &str,
         print: impl FnOnce(&mut Self) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        print(self).and_then(|()| self.flush()).map_err(|failure| failure.advise(done))
+        match print(self).and_then(|()| self.flush()) {
+            Err(Failure::ReaderLeft) => Ok(()),
+            printed => printed.map_err(|failure| failure.advise(done)),
+        }
     }
 
     /// Hands everything to the reader now.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
-        self.writer.flush().map_err(|error| Failure::of_output(&error))
+        let flushed = self.writer.flush();
+        self.check(flushed)
     }
 }
 

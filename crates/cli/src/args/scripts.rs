@@ -14,7 +14,7 @@ use crate::script::LANGUAGE;
 All lines are one transaction: if one fails, nothing is committed, and the message names the line. With --each-line, each line is its \
 own transaction, and so is each block from `begin` to `commit`; all are durable when the command ends, and if a \
 line fails, the lines before it stay committed. `delete` succeeds also for a key that does not exist. A pipe gets the output of get, scan and count, then the GLSN of the \
-last commit. Exit code 1: a key did not exist.
+last commit; all lines are run also if its reader leaves. Exit code 1: a key did not exist.
 
 Examples:
   plimsoll batch demo.plimsoll < commands
@@ -41,7 +41,7 @@ pub(crate) struct Batch {
 A shell shares the store with other commands and with programs that share it. --read-only changes nothing; it shows the newest state \
 if processes share the store, and otherwise what was durable when it was opened. Typed lines are saved in ~/.plimsoll_history (PLIMSOLL_HISTORY names another file; empty: none).
 
-Lines can also be piped in: the first one that fails ends the command with its exit code.
+Lines can also be piped in: the first one that fails ends the command with its exit code, and so does a reader of the answers that leaves (6).
 
 Examples:
   plimsoll shell demo.plimsoll

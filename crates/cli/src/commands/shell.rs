@@ -44,13 +44,23 @@ fn converse(db: &Db, args: &Shell, is_newest: bool, keyspace: String, output: &m
         }
     ))?;
     let mut session = Session::new(db, Mode::Answered, keyspace);
+    let ended = answer_all(&mut session, &mut editor, output);
+    if session.is_in_transaction() {
+        eprintln!("plimsoll: the open transaction was not committed; it is gone");
+    }
+    editor.keep_history();
+    ended.map(|()| Exit::Done)
+}
+
+/// Answers line after line, until no more are wanted.
+fn answer_all(session: &mut Session<'_>, editor: &mut Editor, output: &mut Output) -> Result<(), Failure> {
     loop {
         output.flush()?;
         let prompt = if session.is_in_transaction() { "plimsoll*> " } else { "plimsoll> " };
         let line = match editor.ask(prompt)? {
             Typed::Line(line) => line,
             Typed::Nothing => continue,
-            Typed::End => break,
+            Typed::End => return Ok(()),
         };
         let done = match parse(line.as_bytes()) {
             Ok(None) => continue,
@@ -58,7 +68,7 @@ fn converse(db: &Db, args: &Shell, is_newest: bool, keyspace: String, output: &m
             Err(message) => Err(Failure::usage(message)),
         };
         match done {
-            Ok(Done::Quit) => break,
+            Ok(Done::Quit) => return Ok(()),
             Ok(Done::Yes | Done::Missing) => {}
             Err(Failure::Said { message, .. }) => {
                 output.flush()?;
@@ -67,11 +77,6 @@ fn converse(db: &Db, args: &Shell, is_newest: bool, keyspace: String, output: &m
             Err(left @ Failure::ReaderLeft) => return Err(left),
         }
     }
-    if session.is_in_transaction() {
-        eprintln!("plimsoll: the open transaction was not committed; it is gone");
-    }
-    editor.keep_history();
-    Ok(Exit::Done)
 }
 
 /// Lines of a pipe or a file: the first failure ends them.
@@ -79,32 +84,36 @@ fn run_lines(db: &Db, keyspace: String, output: &mut Output) -> Outcome {
     let mut session = Session::new(db, Mode::Answered, keyspace);
     let mut reader = BufReader::new(io::stdin());
     let mut lines = Lines { reader: &mut reader, line: Vec::new(), number: 0 };
+    let ended = run_each(&mut session, &mut lines, output);
+    let number = lines.number;
+    match ended {
+        Ok(_) if session.is_in_transaction() => {
+            Err(Failure::usage("the last `begin` has no `commit`: the commands after it are not committed"))
+        }
+        // The lines that were not run may be more than questions.
+        Err(Failure::ReaderLeft) => {
+            let open = if session.is_in_transaction() { ", and the open transaction is not committed" } else { "" };
+            Err(Failure::system(format!(
+                "the reader of the output has left: line {number} was the last to be run{open}"
+            )))
+        }
+        ended => ended.map_err(|failure| failure.lead(&format!("line {number}: "))),
+    }
+}
+
+fn run_each(session: &mut Session<'_>, lines: &mut Lines<'_>, output: &mut Output) -> Outcome {
     let mut exit = Exit::Done;
     loop {
         // Who writes the lines may wait for the answer to one before the next.
         output.flush()?;
-        if !lines.next().map_err(|failure| at_line(failure, lines.number))? {
-            break;
+        if !lines.next()? {
+            return Ok(exit);
         }
-        let number = lines.number;
-        let Some(statement) = parse(&lines.line).map_err(|message| at_line(Failure::usage(message), number))? else {
-            continue;
-        };
-        match session.run(statement, output).map_err(|failure| at_line(failure, number))? {
+        let Some(statement) = parse(&lines.line).map_err(Failure::usage)? else { continue };
+        match session.run(statement, output)? {
             Done::Yes => {}
             Done::Missing => exit = Exit::No,
-            Done::Quit => break,
+            Done::Quit => return Ok(exit),
         }
-    }
-    if session.is_in_transaction() {
-        return Err(Failure::usage("the last `begin` has no `commit`: the commands after it are not committed"));
-    }
-    Ok(exit)
-}
-
-fn at_line(failure: Failure, number: u64) -> Failure {
-    match failure {
-        Failure::Said { exit, message, .. } => Failure::new(exit, format!("line {number}: {message}")),
-        Failure::ReaderLeft => Failure::ReaderLeft,
     }
 }

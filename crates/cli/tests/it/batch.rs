@@ -1,6 +1,6 @@
 //! `plimsoll batch`: one language, one transaction or one for each line, and failures that name their line.
 
-use crate::run::{Folder, Ran, run, run_with_input};
+use crate::run::{Folder, Ran, run, run_with_input, run_without_reader};
 
 fn batch(store: &str, options: &[&str], lines: &str) -> Ran {
     run_with_input(&[&["batch", store], options].concat(), lines.as_bytes())
@@ -100,6 +100,21 @@ fn lines_go_into_the_keyspace_that_is_in_use() {
     batch(&store, &["--keyspace", "first"], "put a 1\nuse second\nput a 2\nkeyspaces\n").ok();
     assert_eq!(run(&["get", &store, "a", "--keyspace", "first"]).ok().out, b"1");
     assert_eq!(run(&["get", &store, "a", "--keyspace", "second"]).ok().out, b"2");
+}
+
+#[test]
+fn what_is_committed_does_not_depend_on_who_reads_the_output() {
+    let folder = Folder::new();
+    for mode in [&[][..], &["--each-line"]] {
+        let store = folder.at(&format!("store{}", mode.len()));
+        // More than is written at once.
+        run_with_input(&["put", &store, "large"], &[b'x'; 200_000]).ok();
+        let lines = b"put a 1\nget large\nput b 2\nget none\n";
+        run_without_reader(&[&["batch", store.as_str()], mode].concat(), lines).fails(1, &["no key `none`"]);
+        assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "a\nb\nlarge\n");
+    }
+    // Nor how a command ends that says what it has done.
+    run_without_reader(&["delete", &folder.at("store0"), "none"], b"").fails(1, &["no key `none`"]);
 }
 
 #[test]

@@ -76,6 +76,17 @@ pub(crate) fn run_with_input(arguments: &[&str], input: &[u8]) -> Ran {
     Ran::of(child.wait_with_output().unwrap())
 }
 
+/// Runs the command with something on stdin and nobody who reads what it prints.
+pub(crate) fn run_without_reader(arguments: &[&str], input: &[u8]) -> Ran {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = plimsoll();
+    command.args(arguments).stdin(Stdio::piped()).stdout(writer).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let _ = child.stdin.take().unwrap().write_all(input);
+    Ran::of(child.wait_with_output().unwrap())
+}
+
 /// A folder for one test.
 pub(crate) struct Folder(TempDir);
 

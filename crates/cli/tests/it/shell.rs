@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use plimsoll::{Db, Options};
 
-use crate::run::{Folder, plimsoll, run, run_with_input};
+use crate::run::{Folder, plimsoll, run, run_with_input, run_without_reader};
 use crate::terminal::terminal;
 
 #[test]
@@ -22,6 +22,17 @@ fn lines_of_a_pipe_are_answered_one_by_one() {
     run_with_input(&["shell", &store], b"begin\nput e 5\n").fails(2, &["not committed"]);
     run_with_input(&["shell", &store], b"begin\nput e 5\ncommit\n").ok();
     assert_eq!(run(&["scan", &store]).ok().text(), "d\t4\ne\t5\n");
+}
+
+#[test]
+fn a_reader_of_the_answers_that_leaves_ends_the_lines_and_the_last_one_is_named() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["put", &store, "a", "1"]).ok();
+    run_without_reader(&["shell", &store], b"put b 2\nput c 3\n").fails(6, &["has left", "line 1 was the last"]);
+    let lines = b"begin\nput c 3\nget a\ncommit\n";
+    run_without_reader(&["shell", &store], lines).fails(6, &["line 3 was the last", "not committed"]);
+    assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "a\nb\n");
 }
 
 #[test]
