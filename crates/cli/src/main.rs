@@ -1,5 +1,7 @@
 //! The `plimsoll` command: reads the command line, runs one command, says how it ended.
 
+#![deny(clippy::print_stderr, reason = "it panics where stderr cannot be written: `stderr::say` does not")]
+
 mod about;
 mod args;
 mod bytes;
@@ -20,6 +22,7 @@ mod progress;
 mod retention;
 mod script;
 mod size;
+mod stderr;
 mod store;
 mod time;
 mod values;
@@ -29,6 +32,7 @@ use std::process::ExitCode;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Output;
+use crate::stderr::say;
 
 fn main() -> ExitCode {
     let cli = args::parse();
@@ -49,7 +53,7 @@ fn end(outcome: Outcome, output: &mut Output) -> Exit {
         Ok(exit) => exit,
         Err(Failure::ReaderLeft) => Exit::Done,
         Err(Failure::Said { exit, message, .. }) => {
-            eprintln!("plimsoll: {message}");
+            say(message);
             exit
         }
     }

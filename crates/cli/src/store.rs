@@ -9,6 +9,7 @@ use crate::args::{Globals, HowToRead};
 use crate::exit::{Failure, Outcome};
 use crate::moment::At;
 use crate::output::Output;
+use crate::stderr::say;
 use crate::wait;
 
 /// What is said where the system forbids to open a store to write.
@@ -112,7 +113,7 @@ pub(crate) fn open_shared(path: &Path, options: Options) -> plimsoll::Result<Db>
 /// Says what opening the store had to say.
 fn tell_warnings(db: Db) -> Db {
     for warning in db.warnings() {
-        eprintln!("plimsoll: {warning}");
+        say(warning);
     }
     db
 }
@@ -121,8 +122,6 @@ fn tell_warnings(db: Db) -> Db {
 /// of one runs the command again, and commits everything twice.
 pub(crate) fn close_after_commits(db: Db) {
     if let Err(error) = db.close() {
-        eprintln!(
-            "plimsoll: {error}\nWhat was committed is kept; the next command that writes puts the rest in order."
-        );
+        say(format_args!("{error}\nWhat was committed is kept; the next command that writes puts the rest in order."));
     }
 }

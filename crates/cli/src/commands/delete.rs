@@ -8,6 +8,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
 use crate::output::{Fact, Output, Reader};
 use crate::size::count_of;
+use crate::stderr::say;
 use crate::store;
 
 pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outcome {
@@ -35,7 +36,7 @@ pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outco
         Reader::Json => output.facts(&[Fact::count("glsn", glsn.0), Fact::count("deleted", deleted)]),
     })?;
     for key in &missing {
-        eprintln!("plimsoll: there is no key `{key}`");
+        say(format_args!("there is no key `{key}`"));
     }
     Ok(if missing.is_empty() { Exit::Done } else { Exit::No })
 }

@@ -12,6 +12,7 @@ use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::size::count_of;
+use crate::stderr::say;
 use crate::store;
 
 pub(crate) fn run(globals: &Globals, args: &ImportGit, output: &mut Output) -> Outcome {
@@ -38,7 +39,7 @@ pub(crate) fn run(globals: &Globals, args: &ImportGit, output: &mut Output) -> O
             if matches!(ended, Ended::Complete) {
                 return Ok(Exit::Done);
             }
-            eprintln!("plimsoll: interrupted; {}; {CONTINUE}", imported(&counts));
+            say(format_args!("interrupted; {}; {CONTINUE}", imported(&counts)));
             Ok(Exit::Interrupted)
         }
         Err(failure) if counts.transactions > 0 => {
@@ -63,7 +64,7 @@ enum Ended {
 /// Imports until the end of the history or an interrupt.
 fn apply(import: &mut Import<'_>, interrupt: &Interrupt) -> Result<Ended, Failure> {
     if let Some(cut) = import.cut() {
-        eprintln!("plimsoll: a parent of commit {cut} is missing, so the history begins with that commit");
+        say(format_args!("a parent of commit {cut} is missing, so the history begins with that commit"));
     }
     let progress = progress(import)?;
     while import.next_commit()? {

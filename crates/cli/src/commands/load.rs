@@ -20,6 +20,7 @@ use crate::load::{Format, Problem, Rows};
 use crate::output::{Fact, Output};
 use crate::progress::Progress;
 use crate::size::{count_of, show_count};
+use crate::stderr::say;
 use crate::store;
 
 pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcome {
@@ -50,7 +51,7 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
     let loaded = count_of(counts.rows, "row is", "rows are");
     output.report(&format!("{loaded} committed; the newest GLSN is {newest}."), |output| output.facts(&facts))?;
     if counts.interrupted {
-        eprintln!("plimsoll: interrupted. {}", counts.how_to_go_on);
+        say(format_args!("interrupted. {}", counts.how_to_go_on));
         return Ok(Exit::Interrupted);
     }
     Ok(Exit::Done)

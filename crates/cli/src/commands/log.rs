@@ -14,6 +14,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
 use crate::moment;
 use crate::output::Output;
+use crate::stderr::say;
 use crate::store;
 
 use self::entry::Printer;
@@ -72,14 +73,7 @@ impl Walk {
     }
 
     /// Prints what there is from `from` to `newest`.
-    fn print(
-        &mut self,
-        db: &Db,
-        from: u64,
-        newest: Glsn,
-        order: Order,
-        output: &mut Output,
-    ) -> Result<(), Failure> {
+    fn print(&mut self, db: &Db, from: u64, newest: Glsn, order: Order, output: &mut Output) -> Result<(), Failure> {
         let (since, until) = self.times(db)?;
         let to = self.args.to.unwrap_or(u64::MAX).min(newest.0).min(until);
         let mut glsns = self.glsns(db, from.max(since), to, order)?;
@@ -102,7 +96,7 @@ impl Walk {
                 Ok(None) => {}
                 Err(failure) if self.args.skip_damaged && failure.exit() == Some(Exit::Corrupt) => {
                     output.flush()?;
-                    eprintln!("plimsoll: left out: {failure}");
+                    say(format_args!("left out: {failure}"));
                     self.skipped += 1;
                 }
                 Err(failure) => return Err(failure),

@@ -11,6 +11,7 @@ use crate::interrupt::Interrupt;
 use crate::memory_use::MemoryWatch;
 use crate::output::{Fact, Output, Section};
 use crate::size::{show_count, show_size};
+use crate::stderr::say;
 
 pub(crate) fn run(globals: &Globals, args: &Replay, output: &mut Output) -> Outcome {
     let interrupt = Interrupt::listen()?;
@@ -92,7 +93,7 @@ impl Replays<'_> {
     fn open(&mut self) -> Result<Opened, Failure> {
         let opened = self.file.open()?;
         if !std::mem::replace(&mut self.remarked, true) {
-            opened.remarks.iter().for_each(|remark| eprintln!("plimsoll: {remark}"));
+            opened.remarks.iter().for_each(say);
         }
         Ok(opened)
     }
@@ -135,7 +136,7 @@ impl Replays<'_> {
             for bytes in &memories {
                 let done = self.replay(*policy, *bytes)?;
                 if self.interrupt.came() {
-                    eprintln!("plimsoll: stopped; {} is not drawn", path.display());
+                    say(format_args!("stopped; {} is not drawn", path.display()));
                     return Ok(());
                 }
                 points.push((*bytes, 1.0 - done.replay.tally().hit_ratio()));

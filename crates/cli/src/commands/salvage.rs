@@ -10,6 +10,7 @@ use crate::args::{Globals, Salvage};
 use crate::bytes::show_bytes;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader};
+use crate::stderr::say;
 use crate::{store, wait};
 
 pub(crate) fn run(globals: &Globals, args: &Salvage, output: &mut Output) -> Outcome {
@@ -29,7 +30,7 @@ fn cut(globals: &Globals, args: &Salvage, cut_at: u64, output: &mut Output) -> O
         Reader::Json => output.json(&json!({ "newest_glsn": report.glsn.0, "moved": report.moved }))?,
         // A pipe gets the paths alone.
         Reader::Pipe if report.moved.is_empty() => {
-            eprintln!("plimsoll: there was nothing to cut; the newest GLSN is {}", report.glsn);
+            say(format_args!("there was nothing to cut; the newest GLSN is {}", report.glsn));
         }
         Reader::Pipe => report.moved.iter().try_for_each(|path| output.line(path))?,
         Reader::People => {
@@ -106,23 +107,20 @@ fn tell_rest(report: &IndexSalvageReport, lost: &[String], output: &mut Output) 
     }
     if let Some(commits) = &report.lost_commits {
         let (first, last) = (commits.start(), commits.end());
-        eprintln!("plimsoll: the commits with GLSN {first} to {last} are lost, and later ones if there were any");
+        say(format_args!("the commits with GLSN {first} to {last} are lost, and later ones if there were any"));
     }
     for key in lost {
-        eprintln!("plimsoll: the newest value is lost: {key}");
+        say(format_args!("the newest value is lost: {key}"));
     }
     if report.lost_count > lost.len() as u64 {
-        eprintln!("plimsoll: and {} more", report.lost_count - lost.len() as u64);
+        say(format_args!("and {} more", report.lost_count - lost.len() as u64));
     }
     for range in &report.lost_ranges {
         let (first, last) = (show_bytes(&range.first), show_bytes(&range.last));
-        eprintln!("plimsoll: keys may be lost: {}\tfrom {first} to {last}", range.keyspace);
+        say(format_args!("keys may be lost: {}\tfrom {first} to {last}", range.keyspace));
     }
-    report.unknown.iter().for_each(|what| eprintln!("plimsoll: not known: {what}"));
-    report
-        .losses
-        .iter()
-        .for_each(|path| eprintln!("plimsoll: this list names what salvages of this store lost: {path}"));
+    report.unknown.iter().for_each(|what| say(format_args!("not known: {what}")));
+    report.losses.iter().for_each(|path| say(format_args!("this list names what salvages of this store lost: {path}")));
     let is_whole = report.lost_count == 0
         && report.lost_ranges.is_empty()
         && report.unknown.is_empty()

@@ -17,6 +17,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::key_range::{Edge, KeyRange};
 use crate::output::{Output, Reader};
 use crate::size::count_of;
+use crate::stderr::say;
 use crate::{keyspaces, moment, store};
 
 use self::printer::Printer;
@@ -140,7 +141,7 @@ impl Walk {
             let advice = "With --skip-damaged everything else is printed.";
             return Err(Failure::new(Exit::Corrupt, skipped.to_string()).advise(advice));
         }
-        eprintln!("plimsoll: left out: {skipped}");
+        say(format_args!("left out: {skipped}"));
         past.skipped += 1;
         let (lower, upper) = skipped.bounds;
         let (edge, end) = if self.reverse { (&mut self.upper, lower) } else { (&mut self.lower, upper) };

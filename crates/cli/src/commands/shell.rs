@@ -12,6 +12,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Output;
 use crate::script::session::{Done, Mode, Session};
 use crate::script::statement::parse;
+use crate::stderr::say;
 use crate::store;
 
 use self::editor::{Editor, Typed};
@@ -46,7 +47,7 @@ fn converse(db: &Db, args: &Shell, is_newest: bool, keyspace: String, output: &m
     let mut session = Session::new(db, Mode::Answered, keyspace);
     let ended = answer_all(&mut session, &mut editor, output);
     if session.is_in_transaction() {
-        eprintln!("plimsoll: the open transaction was not committed; it is gone");
+        say("the open transaction was not committed; it is gone");
     }
     editor.keep_history();
     ended.map(|()| Exit::Done)
@@ -72,7 +73,7 @@ fn answer_all(session: &mut Session<'_>, editor: &mut Editor, output: &mut Outpu
             Ok(Done::Yes | Done::Missing) => {}
             Err(Failure::Said { message, .. }) => {
                 output.flush()?;
-                eprintln!("plimsoll: {message}");
+                say(message);
             }
             Err(left @ Failure::ReaderLeft) => return Err(left),
         }

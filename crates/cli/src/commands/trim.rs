@@ -5,6 +5,7 @@ use plimsoll::{Db, Durability, Glsn};
 use crate::args::{Globals, Trim};
 use crate::exit::{Exit, Outcome};
 use crate::output::{Fact, Output};
+use crate::stderr::say;
 use crate::{moment, store};
 
 pub(crate) fn run(globals: &Globals, args: &Trim, output: &mut Output) -> Outcome {
@@ -22,7 +23,7 @@ pub(crate) fn run(globals: &Globals, args: &Trim, output: &mut Output) -> Outcom
     ];
     output.report(&format!("The log begins at GLSN {first}."), |output| output.facts(&facts))?;
     if let Some(why) = why_nothing {
-        eprintln!("plimsoll: nothing was freed: {why}");
+        say(format_args!("nothing was freed: {why}"));
     }
     Ok(Exit::Done)
 }

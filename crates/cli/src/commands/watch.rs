@@ -12,6 +12,7 @@ use crate::changes::{Changes, Waited, sync_newest_segment};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::output::{Output, Reader, Style};
+use crate::stderr::say;
 use crate::time::{of_system, show_time};
 use crate::values::{beginning, write_field, write_json_member};
 use crate::{keyspaces, store};
@@ -69,7 +70,7 @@ impl Printer {
                 Ok(None) => return Ok(()),
                 Err(error @ Error::Dropped { .. }) => {
                     output.flush()?;
-                    eprintln!("plimsoll: {error}");
+                    say(error);
                     continue;
                 }
                 Err(error) => return Err(error.into()),

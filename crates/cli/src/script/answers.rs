@@ -9,6 +9,7 @@ use crate::key_range::KeyRange;
 use crate::output::{Fact, Output, Reader, Style};
 use crate::script::source::Source;
 use crate::size::count_of;
+use crate::stderr::say;
 use crate::values::{beginning, write_field, write_for_people, write_json_member};
 
 /// Of a scan.
@@ -135,5 +136,5 @@ pub(super) fn committed(glsn: u64, output: &mut Output) -> Result<(), Failure> {
 
 /// Said on stderr: a pipe gets values only.
 pub(super) fn no_such_key(key: &[u8]) {
-    eprintln!("plimsoll: there is no key `{}`", show_bytes(key));
+    say(format_args!("there is no key `{}`", show_bytes(key)));
 }

@@ -143,6 +143,22 @@ fn an_import_shows_a_progress_bar_and_then_a_table_with_the_budget() {
 }
 
 #[test]
+fn a_message_that_nobody_can_be_told_changes_nothing() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let mute = |arguments: &[&str]| {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        plimsoll().args(arguments).stdout(Stdio::null()).stderr(full).status().unwrap().code()
+    };
+    assert_eq!(mute(&["get", &store, "none"]), Some(1));
+    assert_eq!(mute(&["delete", &store, "text", "none"]), Some(1));
+    assert_eq!(mute(&["trim", &store, "--until", "1"]), Some(0));
+    assert_eq!(mute(&["get", &folder.at("nowhere"), "none"]), Some(3));
+    assert_eq!(mute(&["frobnicate"]), Some(2));
+    assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "binary\n");
+}
+
+#[test]
 fn a_pipe_sees_no_progress_and_no_colour() {
     let folder = Folder::new();
     let file = folder.file("a.csv", "k,v\n1,2\n");

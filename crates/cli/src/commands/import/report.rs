@@ -12,6 +12,7 @@ use crate::effort::Effort;
 use crate::exit::Failure;
 use crate::output::{Fact, Output, Reader};
 use crate::size::{count_of, show_count, show_size};
+use crate::stderr::say;
 
 /// A few words beside the progress bar.
 pub(super) fn in_words(counts: &Counts) -> String {
@@ -31,14 +32,15 @@ fn tell<T>(left_out: &LeftOut<T>, [one, many]: [&str; 2], why: &str, show: impl 
     if left_out.count == 0 {
         return;
     }
-    eprintln!("plimsoll: {} left out: {why}", count_of(left_out.count, one, many));
+    let mut lines = format!("{} left out: {why}", count_of(left_out.count, one, many));
     for thing in &left_out.first {
-        eprintln!("  {}", show(thing));
+        lines = format!("{lines}\n  {}", show(thing));
     }
     let more = left_out.count - left_out.first.len() as u64;
     if more > 0 {
-        eprintln!("  and {} more", show_count(more));
+        lines = format!("{lines}\n  and {} more", show_count(more));
     }
+    say(lines);
 }
 
 fn show_file(file: &LeftOutFile) -> String {

@@ -13,6 +13,7 @@ use plimsoll::{Db, Durability, Error, Glsn, InvalidInput};
 use crate::args::Globals;
 use crate::exit::{Failure, Outcome};
 use crate::output::Output;
+use crate::stderr::say;
 use crate::{store, wait};
 
 use super::Walk;
@@ -111,10 +112,10 @@ impl Cursor {
             Err(Error::Locked { .. }) => {
                 if !self.told {
                     self.told = true;
-                    eprintln!(
-                        "plimsoll: cursor {} stays at GLSN {} while another process has the store for itself",
+                    say(format_args!(
+                        "cursor {} stays at GLSN {} while another process has the store for itself",
                         self.name, self.place
-                    );
+                    ));
                 }
                 Ok(())
             }

@@ -14,6 +14,7 @@ use rustyline::{Config, Context, Helper};
 
 use crate::exit::Failure;
 use crate::script::statement::NAMES;
+use crate::stderr::say;
 
 /// Lines that are remembered.
 const HISTORY_LINES: usize = 1000;
@@ -61,7 +62,7 @@ impl Editor {
         if let Some(path) = &self.history
             && let Err(error) = self.editor.save_history(path)
         {
-            eprintln!("plimsoll: the history of lines cannot be kept in {}: {error}", path.display());
+            say(format_args!("the history of lines cannot be kept in {}: {error}", path.display()));
         }
     }
 }
