@@ -48,16 +48,20 @@ impl<R: BufRead> JsonLines<R> {
         let line = line.strip_prefix('\u{feff}').unwrap_or(line).trim_end();
         let Fields(fields) = serde_json::from_str(line).map_err(|error| not_an_object(&error))?;
         let find = |wanted: &str| {
-            let found = fields.iter().find(|(name, _)| name == wanted);
-            found.map(|(_, value)| value.get()).ok_or_else(|| format!("the object has no field `{wanted}`"))
+            let mut found = fields.iter().filter(|(name, _)| name == wanted);
+            match (found.next(), found.next()) {
+                (Some((_, value)), None) => Ok(value.get()),
+                (Some(_), Some(_)) => Err(format!("the object has two fields `{wanted}`")),
+                (None, _) => Err(format!("the object has no field `{wanted}`")),
+            }
         };
-        key.extend_from_slice(
-            &key_of(find(&self.key)?).ok_or_else(|| {
-                format!("field `{}` is not a key: a key is a text, a number, true or false", self.key)
-            })?,
-        );
+        let json = find(&self.key)?;
+        if json == "null" || json.starts_with(['{', '[']) {
+            return Err(format!("field `{}` is not a key: a key is a text, a number, true or false", self.key));
+        }
+        key.extend_from_slice(&text_of(&self.key, json)?);
         match &self.value {
-            Some(wanted) => value.extend_from_slice(&text_of(find(wanted)?)),
+            Some(wanted) => value.extend_from_slice(&text_of(wanted, find(wanted)?)?),
             None => push_rest(&fields, &self.key, value),
         }
         Ok(())
@@ -76,18 +80,14 @@ impl<R: BufRead> Rows for JsonLines<R> {
     }
 }
 
-/// A text's bytes, a number's digits; `None` for anything else.
-fn key_of(json: &str) -> Option<Cow<'_, [u8]>> {
-    let no_key = json == "null" || json.starts_with(['{', '[']);
-    (!no_key).then(|| text_of(json))
-}
-
-/// A text without its quotation marks; anything else as it is written.
-fn text_of(json: &str) -> Cow<'_, [u8]> {
-    match serde_json::from_str::<String>(json) {
-        Ok(text) => Cow::Owned(text.into_bytes()),
-        Err(_) => Cow::Borrowed(json.as_bytes()),
+/// A text without its quotation marks; anything else as it is written. Half of a surrogate pair is JSON, and no text.
+fn text_of<'a>(field: &str, json: &'a str) -> Result<Cow<'a, [u8]>, String> {
+    if !json.starts_with('"') {
+        return Ok(Cow::Borrowed(json.as_bytes()));
     }
+    let text = serde_json::from_str::<String>(json);
+    text.map(|text| Cow::Owned(text.into_bytes()))
+        .map_err(|_| format!("field `{field}` is no text: it has half of a surrogate pair (\\ud800 to \\udfff)"))
 }
 
 /// Appends an object of all fields but the key, as they are written and in their order.
@@ -172,6 +172,16 @@ mod tests {
     }
 
     #[test]
+    fn a_value_that_is_no_text_or_comes_twice_is_refused_and_stays_as_it_is_among_others() {
+        let surrogate = r#"{"id":1,"v":"\udc00"}"#;
+        let twice = r#"{"id":1,"v":1,"v":2}"#;
+        assert!(read(surrogate, Some("v")).unwrap_err().message.contains("field `v` is no text"));
+        assert!(read(twice, Some("v")).unwrap_err().message.contains("two fields `v`"));
+        assert_eq!(read(surrogate, None).unwrap(), [row(1, "1", r#"{"v":"\udc00"}"#)]);
+        assert_eq!(read(twice, None).unwrap(), [row(1, "1", r#"{"v":1,"v":2}"#)]);
+    }
+
+    #[test]
     fn problems_name_their_line() {
         let cases = [
             ("{\"id\":1}\n{\"id\":2\n", 2, "not a JSON object: EOF while parsing an object at column"),
@@ -179,6 +189,8 @@ mod tests {
             ("{\"x\":1}\n", 1, "no field `id`"),
             ("{\"id\":null}\n", 1, "is not a key"),
             ("{\"id\":{}}\n", 1, "is not a key"),
+            ("{\"id\":1}\n{\"id\":\"\\ud83d\"}\n", 2, "field `id` is no text"),
+            ("{\"id\":1,\"id\":2}\n", 1, "two fields `id`"),
             ("\n{\"id\":1} x\n", 2, "not a JSON object"),
         ];
         for (text, line, part) in cases {
