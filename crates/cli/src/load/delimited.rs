@@ -37,7 +37,7 @@ impl<R: BufRead> Delimited<R> {
         let first = records.next()?;
         let line = first.unwrap_or(1);
         let names = match layout.header {
-            true => header(&records, line)?,
+            true => header(&records, line, layout.quotes)?,
             false => (1..=records.len()).map(|number| number.to_string()).collect(),
         };
         let empty = first.is_none();
@@ -104,11 +104,18 @@ impl<R: BufRead> Rows for Delimited<R> {
     }
 }
 
-fn header<R: BufRead>(records: &Records<R>, line: u64) -> Result<Vec<String>, Problem> {
+fn header<R: BufRead>(records: &Records<R>, line: u64, quotes: bool) -> Result<Vec<String>, Problem> {
     let mut names: Vec<String> = Vec::with_capacity(records.len());
     for place in 0..records.len() {
         let name = std::str::from_utf8(records.field(place))
             .map_err(|_| Problem::new(line, "the header is not UTF-8; if it is not a header, say --no-header"))?;
+        // In a name that is quoted it may be meant.
+        if !quotes && name.contains('\r') {
+            return Err(Problem::new(
+                line,
+                "the header holds a carriage return without a line feed; lines end with LF or CRLF",
+            ));
+        }
         if names.iter().any(|known| known == name) {
             return Err(Problem::new(
                 line,
@@ -177,17 +184,25 @@ mod tests {
 
     #[test]
     fn problems_name_their_line() {
-        let cases: [(&[u8], Option<&str>, u64, &str); 4] = [
+        let cases: [(&[u8], Option<&str>, u64, &str); 5] = [
             (b"a,b\n1,2\n\n1,2,3\n", None, 4, "has 3 fields, the first line has 2"),
             (b"a,b\n1,2\n", Some("x"), 1, "no column `x`; there are: a, b"),
             (b"a,a\n1,2\n", None, 1, "two columns are called `a`"),
             (b"a,b\n1,\xff\n", None, 2, "not UTF-8"),
+            (b"a,b\r1,2\r", None, 1, "carriage return"),
         ];
         for (text, key, line, part) in cases {
             let problem = read(text, CSV, key, None).unwrap_err();
             assert_eq!(problem.line, line);
             assert!(problem.message.contains(part), "{}", problem.message);
         }
+    }
+
+    #[test]
+    fn lines_of_tsv_that_end_with_carriage_returns_alone_are_no_header() {
+        let layout = Layout { delimiter: b'\t', quotes: false, header: true };
+        assert!(read(b"a\tb\r1\t2\r", layout, None, None).unwrap_err().message.contains("carriage return"));
+        assert_eq!(read(b"a\tb\n1\t2\r3\n", layout, None, Some("b")).unwrap(), [row(2, "1", "2\r3")]);
     }
 
     #[test]

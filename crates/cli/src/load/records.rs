@@ -1,8 +1,9 @@
 //! Splits delimited text into records and fields: CSV as RFC 4180 says, TSV without quotes.
 //!
-//! Strict where leniency would lose data: an unclosed quote, text after a closing quote and a record longer than [`ROW_BYTES_MAX`] are errors
-//! with their line. The `csv` crate accepts all three, so it is not used here. Lenient where nothing is lost: LF and CRLF end a record, the last
-//! record needs no end, blank lines are skipped, and a quote in the middle of an unquoted field is an ordinary character.
+//! Strict where leniency would lose data: an unclosed quote, text after a closing quote, a carriage return in an unquoted field of CSV and a record
+//! longer than [`ROW_BYTES_MAX`] are errors with their line. The `csv` crate accepts all of them, so it is not used here. Lenient where nothing is
+//! lost: LF and CRLF end a record, the last record needs no end, blank lines are skipped, and a quote in the middle of an unquoted field is an
+//! ordinary character.
 
 use std::io::BufRead;
 
@@ -18,6 +19,8 @@ pub(super) struct Records<R> {
     line: u64,
     bytes: Vec<u8>,
     ends: Vec<usize>,
+    /// Whether a field of the record is quoted: such a record is not blank.
+    is_quoted: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,11 +32,13 @@ enum State {
     Quoted(u64),
     /// After a quote inside quotes: the closing one, or the first of a doubled one.
     MaybeClosed(u64),
+    /// After a carriage return outside of quotes: the first half of a line end, or data of TSV.
+    Returned,
 }
 
 impl<R: BufRead> Records<R> {
     pub(super) fn new(input: R, delimiter: u8, quotes: bool) -> Self {
-        Self { input, delimiter, quotes, line: 1, bytes: Vec::new(), ends: Vec::new() }
+        Self { input, delimiter, quotes, line: 1, bytes: Vec::new(), ends: Vec::new(), is_quoted: false }
     }
 
     /// Reads the next record; returns the line that it begins on, `None` at the end.
@@ -45,12 +50,13 @@ impl<R: BufRead> Records<R> {
             let first_line = self.line;
             self.bytes.clear();
             self.ends.clear();
+            self.is_quoted = false;
             // Give back the memory of a long row.
             self.bytes.shrink_to(64 * 1024);
             if !self.read_record(first_line)? {
                 return Ok(None);
             }
-            let blank = self.ends.len() == 1 && self.bytes.is_empty();
+            let blank = self.ends.len() == 1 && self.bytes.is_empty() && !self.is_quoted;
             if !blank {
                 return Ok(Some(first_line));
             }
@@ -97,22 +103,37 @@ impl<R: BufRead> Records<R> {
                         complete = true;
                         state
                     }
+                    (State::Returned, _) if self.quotes => {
+                        return Err(Problem::new(
+                            self.line,
+                            "a carriage return without a line feed; lines end with LF or CRLF, and a field that holds one is quoted",
+                        ));
+                    }
+                    (State::Returned, _) => {
+                        self.bytes.push(b'\r');
+                        // This byte is looked at again.
+                        used -= 1;
+                        State::Plain
+                    }
                     (_, _) if byte == self.delimiter => {
                         self.ends.push(self.bytes.len());
                         State::FieldStart
                     }
-                    (State::MaybeClosed(opened), b'\r') => State::MaybeClosed(opened),
+                    (_, b'\r') => State::Returned,
                     (State::MaybeClosed(_), _) => {
                         return Err(Problem::new(
                             self.line,
                             "there is text after a closing quote; a quote inside a field is written twice",
                         ));
                     }
-                    (State::FieldStart, b'"') if self.quotes => State::Quoted(self.line),
+                    (State::FieldStart, b'"') if self.quotes => {
+                        self.is_quoted = true;
+                        State::Quoted(self.line)
+                    }
                     (_, _) => {
                         // All of the field that is at hand.
                         let rest = &buffer[used - 1..];
-                        let ends = |&byte: &u8| byte == b'\n' || byte == self.delimiter;
+                        let ends = |&byte: &u8| byte == b'\n' || byte == b'\r' || byte == self.delimiter;
                         let len = rest.iter().position(ends).unwrap_or(rest.len());
                         self.bytes.extend_from_slice(&rest[..len]);
                         used += len - 1;
@@ -122,7 +143,7 @@ impl<R: BufRead> Records<R> {
             }
             self.input.consume(used);
             if complete {
-                self.end_record(state);
+                self.ends.push(self.bytes.len());
                 return Ok(true);
             }
             if self.bytes.len() > ROW_BYTES_MAX {
@@ -139,18 +160,10 @@ impl<R: BufRead> Records<R> {
             State::Quoted(opened) => Err(Problem::new(opened, "the quote that opens on this line is never closed")),
             State::FieldStart if self.ends.is_empty() => Ok(false),
             _ => {
-                self.end_record(state);
+                self.ends.push(self.bytes.len());
                 Ok(true)
             }
         }
-    }
-
-    fn end_record(&mut self, state: State) {
-        // The carriage return of CRLF. Inside quotes it is data.
-        if state == State::Plain && self.bytes.last() == Some(&b'\r') {
-            self.bytes.pop();
-        }
-        self.ends.push(self.bytes.len());
     }
 
     fn pass_byte_order_mark(&mut self) -> Result<(), Problem> {
@@ -209,6 +222,8 @@ mod tests {
             ("a\"b,c\n", &[(1, &["a\"b", "c"])]),
             ("\"a\r\n\"\n", &[(1, &["a\r\n"])]),
             ("a,\"\"", &[(1, &["a", ""])]),
+            ("a\n\"\"\n\r\n\"\"\r\n\"\"", &[(1, &["a"]), (2, &[""]), (4, &[""]), (5, &[""])]),
+            ("a,\r\nb,\"\"\r", &[(1, &["a", ""]), (2, &["b", ""])]),
         ];
         for (text, expected) in cases {
             assert_eq!(csv(text).unwrap(), records(expected), "{text:?}");
@@ -219,6 +234,16 @@ mod tests {
     fn tabs_split_and_quotes_are_ordinary_characters() {
         let expected = records(&[(1, &["\"a", "b\""]), (2, &["c", ""])]);
         assert_eq!(read(b"\"a\tb\"\nc\t\n", b'\t', false).unwrap(), expected);
+        let expected = records(&[(1, &["a\r", "\rb\rc"]), (2, &["\r\rd", "e\r"])]);
+        assert_eq!(read(b"a\r\t\rb\rc\r\n\r\rd\te\r\r\n", b'\t', false).unwrap(), expected);
+    }
+
+    #[test]
+    fn lines_that_end_with_carriage_returns_alone_are_no_single_record() {
+        for text in ["k,v\r1,2\r3,4\r", "k,v\n\"1\"\r\"2\",3\n", "k,v\r\r\n1,2\r\r\n", "k\n\r1\n"] {
+            let problem = csv(text).unwrap_err();
+            assert!(problem.message.contains("carriage return"), "{text:?}: {problem:?}");
+        }
     }
 
     #[test]
