@@ -62,7 +62,7 @@ pub(crate) struct ImportGit {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The first line of CSV and TSV names the columns. CSV fields may be quoted (RFC 4180); TSV fields stand as they are. A row is at \
-most 4 MiB. Without --value, the value is the rest of the row as a JSON object. All rows become one commit: \
+most 4 MiB, with 8 bytes more for each field. Without --value, the value is the rest of the row as a JSON object. All rows become one commit: \
 if a row is malformed or the command is stopped, nothing is loaded. With --batch the rows before it stay, and the message says how to go on. \
 A stream that never ends needs --batch.
 

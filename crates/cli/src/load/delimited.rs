@@ -1,5 +1,6 @@
 //! Rows of CSV and TSV: columns by name, the rest of a row as JSON.
 
+use std::collections::HashSet;
 use std::io::BufRead;
 
 use crate::bytes::show_bytes;
@@ -106,6 +107,7 @@ impl<R: BufRead> Rows for Delimited<R> {
 
 fn header<R: BufRead>(records: &Records<R>, line: u64, quotes: bool) -> Result<Vec<String>, Problem> {
     let mut names: Vec<String> = Vec::with_capacity(records.len());
+    let mut known = HashSet::with_capacity(records.len());
     for place in 0..records.len() {
         let name = std::str::from_utf8(records.field(place))
             .map_err(|_| Problem::new(line, "the header is not UTF-8; if it is not a header, say --no-header"))?;
@@ -116,7 +118,7 @@ fn header<R: BufRead>(records: &Records<R>, line: u64, quotes: bool) -> Result<V
                 "the header holds a carriage return without a line feed; lines end with LF or CRLF",
             ));
         }
-        if names.iter().any(|known| known == name) {
+        if !known.insert(name) {
             return Err(Problem::new(
                 line,
                 format!("two columns are called `{name}`; if this is not a header, say --no-header"),

@@ -146,7 +146,8 @@ impl<R: BufRead> Records<R> {
                 self.ends.push(self.bytes.len());
                 return Ok(true);
             }
-            if self.bytes.len() > ROW_BYTES_MAX {
+            // Fields take memory, too, also empty ones.
+            if self.bytes.len() + self.ends.len() * size_of::<usize>() > ROW_BYTES_MAX {
                 return Err(Problem::too_long(
                     first_line,
                     if self.quotes { "; is a closing quote missing?" } else { "" },
@@ -265,6 +266,10 @@ mod tests {
         let text = [b"a\n\"", &vec![b'x'; ROW_BYTES_MAX + 10][..]].concat();
         let problem = read(&text, b',', true).unwrap_err();
         assert_eq!(problem.line, 2);
+        assert!(problem.message.contains("more than 4.0 MiB"), "{}", problem.message);
+        // Each separator ends a field, which takes memory as well.
+        let text = [&vec![b','; ROW_BYTES_MAX / 4][..], b"\n"].concat();
+        let problem = read_through(BufReader::new(&text[..]), b',', true).unwrap_err();
         assert!(problem.message.contains("more than 4.0 MiB"), "{}", problem.message);
     }
 }
