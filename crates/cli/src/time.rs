@@ -45,9 +45,9 @@ pub(crate) fn of_system(time: SystemTime) -> Timestamp {
     Timestamp::try_from(time).unwrap_or(Timestamp::MAX)
 }
 
-/// A time in RFC 3339, UTC, to the millisecond: `2024-01-31T12:00:03.250Z`.
+/// A time in RFC 3339, UTC, to the microsecond, as commits have it: read back, it is the same moment. `2024-01-31T12:00:03.250000Z`.
 pub(crate) fn show_time(time: Timestamp) -> String {
-    format!("{time:.3}")
+    format!("{time:.6}")
 }
 
 /// How long something took: `850 ms`, `12.3 s`, `3 min 20 s`, `2 h 05 min`.
@@ -129,11 +129,11 @@ mod tests {
 
     #[test]
     fn a_shown_time_is_read_back_as_the_same() {
-        for micros in [0, 951_782_399_999_000, 1_706_702_403_250_000, 4_102_444_800_000_000] {
+        for micros in [0, 951_782_399_999_999, 1_706_702_403_250_001, 4_102_444_800_000_000] {
             let shown = show_time(of_micros(micros));
             assert_eq!(time(&shown), Some(of_micros(micros)), "{shown}");
         }
-        assert_eq!(show_time(of_micros(0)), "1970-01-01T00:00:00.000Z");
+        assert_eq!(show_time(of_micros(0)), "1970-01-01T00:00:00.000000Z");
     }
 
     #[test]

@@ -27,7 +27,7 @@ fn list(db: &Db, keyspace: &str, key: &[u8], limit: Option<u64>, output: &mut Ou
         let version = version?;
         if versions == 0 && output.reader() == Reader::People {
             let header =
-                output.paint(Style::Faint, &format!("{:>10}  {:<24}  {:>12}  {}", "GLSN", "time (UTC)", "size", "by"));
+                output.paint(Style::Faint, &format!("{:>10}  {:<27}  {:>12}  {}", "GLSN", "time (UTC)", "size", "by"));
             output.line(&header)?;
         }
         print(&version, &About::at(db, version.glsn.0)?, output)?;
@@ -65,8 +65,8 @@ fn print(version: &VersionInfo, about: &About, output: &mut Output) -> Result<()
                 Some(bytes) => format!("{:>12}", show_size(bytes)),
                 None => output.paint(Style::Bad, &format!("{:>12}", "deleted")),
             };
-            let by = shorten(&show_bytes(about.line().as_bytes()), output.width().saturating_sub(52).max(30));
-            let line = format!("{:>10}  {:<24}  {size}  {by}", version.glsn, time.as_deref().unwrap_or("-"));
+            let by = shorten(&show_bytes(about.line().as_bytes()), output.width().saturating_sub(55).max(30));
+            let line = format!("{:>10}  {:<27}  {size}  {by}", version.glsn, time.as_deref().unwrap_or("-"));
             output.line(line.trim_end())
         }
     }

@@ -135,7 +135,7 @@ fn log_history_and_diff_show_time_author_and_subject() {
     run(&["import", "git", repository.path(), &store]).ok();
     let commits = repository.commits("main");
     let by = |number: usize| format!("{} Ada Lovelace: subject {number}", &commits[number][..8]);
-    let time = "2004-11-10T11:33:20.000Z";
+    let time = "2004-11-10T11:33:20.000000Z";
 
     let log = run(&["log", &store, "--limit", "1"]).ok().text();
     let fields: Vec<&str> = log.trim_end().split('\t').collect();

@@ -207,7 +207,7 @@ impl Printer {
                 rest.as_bytes(),
             ]);
         }
-        let left = self.width.saturating_sub(8 + 2 + 24 + 2 + 10 + 2 + 10 + 2).max(30);
+        let left = self.width.saturating_sub(8 + 2 + 27 + 2 + 10 + 2 + 10 + 2).max(30);
         let rest = shorten(rest, left);
         let time = output.paint(Style::Faint, &time);
         let kind = format!("{kind:<10}");
