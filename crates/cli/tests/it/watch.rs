@@ -85,6 +85,17 @@ fn json_and_hex_and_keyspaces_are_as_everywhere() {
 }
 
 #[test]
+fn a_watch_that_ended_within_a_commit_goes_on_with_its_glsn() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run_with_input(&["batch", &store], b"put a 1\nput b 2\nput c 3\n").ok();
+    let first = run(&["watch", &store, "--from", "1", "--limit", "2"]).ok().text();
+    assert_eq!(first, "1\t+\ta\t1\n1\t+\tb\t2\n");
+    let next = run(&["watch", &store, "--from", "1", "--limit", "3"]).ok().text();
+    assert_eq!(next, format!("{first}1\t+\tc\t3\n"));
+}
+
+#[test]
 fn a_watch_that_cannot_begin_says_why() {
     let folder = Folder::new();
     let store = store(&folder);
