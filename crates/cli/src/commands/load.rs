@@ -33,8 +33,7 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
     let progress = Progress::of_bytes(input.total_bytes);
     let rows = rows(input, format, args).map_err(|problem| of_problem(&name, &problem))?;
     let db = store::open_to_write(globals, &args.store, true, Durability::Sync)?;
-    let keyspace = db.keyspace(&args.keyspace.keyspace)?;
-    let mut loader = Loader::new(&db, keyspace, args);
+    let mut loader = Loader::new(&db, args);
     let ended = loader.load(&Ahead::of(rows)?, &interrupt, &mut || {
         progress.set(bytes_read.load(Ordering::Relaxed));
     });
@@ -105,7 +104,8 @@ enum Stop {
 /// Puts rows into a bulk load, or into transactions.
 struct Loader<'a> {
     db: &'a Db,
-    keyspace: Keyspace,
+    /// Made if it is not there, by the first row.
+    keyspace: Option<Keyspace>,
     args: &'a Load,
     /// Rows and bytes that are committed.
     counts: Counts,
@@ -134,8 +134,8 @@ enum Writes {
 }
 
 impl<'a> Loader<'a> {
-    fn new(db: &'a Db, keyspace: Keyspace, args: &'a Load) -> Self {
-        Self { db, keyspace, args, counts: Counts::default(), open: None, in_doubt: None }
+    fn new(db: &'a Db, args: &'a Load) -> Self {
+        Self { db, keyspace: None, args, counts: Counts::default(), open: None, in_doubt: None }
     }
 
     fn load(&mut self, rows: &Ahead, interrupt: &Interrupt, tell: &mut dyn FnMut()) -> Stop {
@@ -175,17 +175,21 @@ impl<'a> Loader<'a> {
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+        let keyspace = match &self.keyspace {
+            Some(keyspace) => keyspace,
+            None => self.keyspace.insert(self.db.keyspace(&self.args.keyspace.keyspace)?),
+        };
         if self.open.is_none() {
             let writes = match self.args.batch {
                 Some(_) => Writes::Batch(Box::new(self.db.begin())),
-                None => Writes::All(Box::new(self.db.begin_bulk_load(&self.keyspace)?)),
+                None => Writes::All(Box::new(self.db.begin_bulk_load(keyspace)?)),
             };
             self.open = Some(Open { rows: 0, bytes: 0, writes });
         }
         let open = self.open.as_mut().expect("opened above");
         match &mut open.writes {
             Writes::All(load) => load.put(key, value)?,
-            Writes::Batch(transaction) => transaction.put(&self.keyspace, key, value)?,
+            Writes::Batch(transaction) => transaction.put(keyspace, key, value)?,
         }
         open.rows += 1;
         open.bytes += (key.len() + value.len()) as u64;
@@ -292,7 +296,7 @@ mod tests {
     fn told(batch: Option<u64>, error: Error) -> String {
         let db = Db::in_memory(Options::new().memory_bytes(16 << 20)).unwrap();
         let args = args(batch);
-        let mut loader = Loader::new(&db, db.keyspace("default").unwrap(), &args);
+        let mut loader = Loader::new(&db, &args);
         (0..5_u8).filter(|_| batch.is_some()).for_each(|row| loader.put(&[row], b"value").unwrap());
         assert!(loader.open.is_none());
         loader.note_doubt(&error, InDoubt { rows: 2, glsn: Glsn(8) });

@@ -113,6 +113,17 @@ fn other_bad_rows_are_named_by_their_line_too() {
 }
 
 #[test]
+fn where_nothing_was_loaded_no_keyspace_was_made() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let load = ["load", &store, "-", "--format", "jsonl", "--key", "id", "--keyspace", "rows"];
+    run_with_input(&load, b"{\"id\":1").fails(2, &["line 1", "Nothing was loaded"]);
+    assert_eq!(run(&["log", &store]).ok().text(), "");
+    run_with_input(&load, b"{\"id\":1}").ok();
+    assert_eq!(run(&["count", &store, "--keyspace", "rows"]).ok().text(), "1\n");
+}
+
+#[test]
 fn a_wrong_column_or_file_is_refused_and_leaves_no_store() {
     let folder = Folder::new();
     let store = folder.at("store");
