@@ -1,5 +1,6 @@
 //! `plimsoll replay`: replays a trace of requests against the object cache, or against models of other policies.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use plimsoll_replay::{MAX_MEMORY_BYTES, MIN_MEMORY_BYTES, Opened, Policy, TraceFile, TraceFormat, curve};
@@ -26,6 +27,7 @@ pub(crate) fn run(globals: &Globals, args: &Replay, output: &mut Output) -> Outc
     let policies = without_doubles(&args.policy);
     replays.check_that_it_can_be_reread(policies.len())?;
     check_folder_of_curve(args)?;
+    check_that_curve_is_not_the_trace(args)?;
     let memory_bytes = replays.memory_bytes(globals)?;
     let mut sections = Vec::new();
     for policy in &policies {
@@ -53,6 +55,17 @@ fn check_folder_of_curve(args: &Replay) -> Result<(), Failure> {
     match folder {
         Some(folder) if !folder.is_dir() => {
             Err(Failure::usage(format!("{}: there is no such folder", folder.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Rejects a curve that would be written over the trace, by whatever name.
+fn check_that_curve_is_not_the_trace(args: &Replay) -> Result<(), Failure> {
+    let file = |path: &Path| std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    match args.curve.as_deref() {
+        Some(curve) if file(curve).is_some_and(|curve| file(&args.trace) == Some(curve)) => {
+            Err(Failure::usage(format!("{}: this is the trace; give --curve another file", curve.display())))
         }
         _ => Ok(()),
     }

@@ -251,6 +251,19 @@ fn traces_of_a_configuration_follow_each_other_and_misses_are_entered_unless_it_
 }
 
 #[test]
+fn a_curve_is_not_drawn_over_the_trace() {
+    let folder = Folder::new();
+    let content = "key,size\na,1\na,1\n";
+    let path = folder.file("a.csv", content);
+    let link = folder.at("link.svg");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    for curve in [&path, &link] {
+        run(&["replay", &path, "--memory", "1MiB", "--curve", curve]).fails(2, &[curve, "this is the trace"]);
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
+}
+
+#[test]
 fn a_curve_is_drawn_and_falls_with_memory() {
     let folder = Folder::new();
     let path = folder.file("a.oracleGeneral", trace());
