@@ -1,5 +1,7 @@
 //! `plimsoll delete`: keys, in one transaction.
 
+use std::collections::HashSet;
+
 use plimsoll::Durability;
 
 use crate::args::{Delete, Globals};
@@ -18,9 +20,10 @@ pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outco
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
     let keyspace = keyspaces::known_keyspace(&db, &args.keyspace.keyspace)?;
     let mut transaction = db.begin();
-    let mut missing = Vec::new();
+    let (mut missing, mut seen) = (Vec::new(), HashSet::new());
     let mut deleted = 0;
-    for key in &keys {
+    // A key that is named twice is there until it is deleted once.
+    for key in keys.iter().filter(|key| seen.insert(key.as_slice())) {
         if transaction.contains_key(&keyspace, key)? {
             transaction.delete(&keyspace, key)?;
             deleted += 1;

@@ -3,6 +3,8 @@
 //! Law: a line is done wholly or not at all, and what was answered is never contradicted by a later failure: outside of a transaction a line's
 //! commit has its place in the order when the line is done, and [`Session::settle`] waits until all are durable.
 
+use std::collections::HashSet;
+
 use plimsoll::{CommitTicket, Db, Keyspace, Transaction};
 
 use crate::exit::Failure;
@@ -153,9 +155,10 @@ impl<'a> Session<'a> {
     fn delete(&mut self, keys: &[Vec<u8>], output: &mut Output) -> Result<Done, Failure> {
         // To look whether a key is there would have each line wait for the one before it to be durable.
         let looks = self.mode == Mode::Answered;
-        let mut missing = Vec::new();
+        let (mut missing, mut seen) = (Vec::new(), HashSet::new());
         self.write(output, |transaction, keyspace| {
-            for key in keys {
+            // A key that is named twice is there until it is deleted once.
+            for key in keys.iter().filter(|key| seen.insert(key.as_slice())) {
                 match looks && !transaction.contains_key(keyspace, key)? {
                     true => missing.push(key),
                     false => transaction.delete(keyspace, key)?,

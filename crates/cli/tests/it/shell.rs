@@ -16,7 +16,8 @@ fn lines_of_a_pipe_are_answered_one_by_one() {
     run_with_input(&["shell", &store], b"put a 1\n").fails(3, &["there is no store"]);
     let lines = b"put a 1\nget a\nbegin\nput b 2\ncount\nrollback\ncount\nget a --at 1\n.quit\nput c 3\n";
     assert_eq!(run_with_input(&["shell", &store, "--create"], lines).ok().text(), "1\n1\n2\n1\n1\n");
-    run_with_input(&["shell", &store], b"delete a b\nget a\n").fails(1, &["no key `b`", "no key `a`"]);
+    let ran = run_with_input(&["shell", &store], b"delete a a b b\nget a\n").fails(1, &["no key `b`", "no key `a`"]);
+    assert_eq!(ran.err.lines().count(), 2, "{}", ran.err);
     run_with_input(&["shell", &store], b"put d 4\nfetch\nput e 5\n").fails(2, &["line 2: there is no command"]);
     assert_eq!(run(&["scan", &store]).ok().text(), "d\t4\n");
     run_with_input(&["shell", &store], b"begin\nput e 5\n").fails(2, &["not committed"]);
