@@ -58,7 +58,7 @@ pub(crate) struct Rebuild {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
---drop removes single damaged items and keeps everything else. It takes a GLSN, or a key as KEY or key:KEY (digits alone are a GLSN), that \
+--drop removes single damaged items and keeps everything else. It takes a GLSN, or a key as KEY or key:KEY (digits alone are a GLSN, and the key `key:a` is key:key:a), that \
 `plimsoll verify` reports as damaged; sound data is refused (`plimsoll delete` deletes it). A key whose newest value is dropped is \
 deleted; its other versions are kept. Reading a dropped version, at its old moment, is an error that says so. A record of the log is dropped as a \
 whole, with all its values above 1 KiB. Pages of the index are dropped only if `plimsoll rebuild` cannot help; earlier moments of their keyspaces \

@@ -12,18 +12,19 @@ pub(crate) fn run(globals: &Globals, args: &Backup, output: &mut Output) -> Outc
             true => db.backup_copy(&args.destination)?,
             false => db.backup(&args.destination)?,
         };
-        output.facts(&[
+        let facts = [
             Fact::new("newest GLSN", report.glsn.to_string(), report.glsn.0),
             Fact::count("files", report.files),
             Fact::bytes("bytes copied", report.bytes_copied),
             Fact::bytes("bytes linked", report.bytes_linked),
-        ])?;
+        ];
+        output.report("The backup is made.", |output| output.facts(&facts))?;
         Ok(Exit::Done)
     })?;
     if !args.verify {
         return Ok(made);
     }
     let found = plimsoll::verify(&args.destination, store::options(globals), &mut |_| {})?;
-    verify::print(&found, output)?;
+    output.report("The backup is made, and was checked.", |output| verify::print(&found, output))?;
     Ok(if found.damage.is_empty() { Exit::Done } else { Exit::No })
 }

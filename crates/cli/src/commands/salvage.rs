@@ -26,26 +26,38 @@ pub(crate) fn run(globals: &Globals, args: &Salvage, output: &mut Output) -> Out
 
 fn cut(globals: &Globals, args: &Salvage, cut_at: u64, output: &mut Output) -> Outcome {
     let report = wait::for_lock(globals, || plimsoll::salvage(&args.store, store::options(globals), Glsn(cut_at)))?;
-    match output.reader() {
-        Reader::Json => output.json(&json!({ "newest_glsn": report.glsn.0, "moved": report.moved }))?,
+    output.report(&done(report.glsn), |output| match output.reader() {
+        Reader::Json => output.json(&json!({ "newest_glsn": report.glsn.0, "moved": report.moved })),
         // A pipe gets the paths alone.
         Reader::Pipe if report.moved.is_empty() => {
             say(format_args!("there was nothing to cut; the newest GLSN is {}", report.glsn));
+            Ok(())
         }
-        Reader::Pipe => report.moved.iter().try_for_each(|path| output.line(path))?,
+        Reader::Pipe => report.moved.iter().try_for_each(|path| output.line(path)),
         Reader::People => {
             let done = if report.moved.is_empty() { "there was nothing to cut" } else { "cut" };
             output.line(&format!("{done}; the newest GLSN is now {}", report.glsn))?;
-            tell_moved(&report.moved, output)?;
+            tell_moved(&report.moved, output)
         }
-    }
+    })?;
     Ok(Exit::Done)
+}
+
+/// What is said where the report cannot be printed.
+fn done(newest: Glsn) -> String {
+    format!("The salvage is done; the newest GLSN is {newest}.")
 }
 
 fn from_index(globals: &Globals, args: &Salvage, output: &mut Output) -> Outcome {
     let report = wait::for_lock(globals, || plimsoll::salvage_from_index(&args.store, store::options(globals)))?;
     let lost: Vec<String> =
         report.lost.iter().map(|(keyspace, key)| format!("{keyspace}\t{}", show_bytes(key))).collect();
+    let printed = output.report(&done(report.glsn), |output| print_from_index(&report, &lost, output));
+    let exit = tell_losses(&report, &lost);
+    printed.map(|()| exit)
+}
+
+fn print_from_index(report: &IndexSalvageReport, lost: &[String], output: &mut Output) -> Result<(), Failure> {
     let (from_manifest, from_runs) = match report.index_from {
         Some(IndexSource::Manifest(number)) => (Some(number), None),
         Some(IndexSource::Runs(runs)) => (None, Some(runs)),
@@ -73,8 +85,8 @@ fn from_index(globals: &Globals, args: &Salvage, output: &mut Output) -> Outcome
             "lost_commits": report.lost_commits.as_ref().map(|commits| [commits.start().0, commits.end().0]),
             "losses": report.losses,
             "moved": report.moved,
-        }))?,
-        Reader::Pipe => report.moved.iter().try_for_each(|path| output.line(path))?,
+        })),
+        Reader::Pipe => report.moved.iter().try_for_each(|path| output.line(path)),
         Reader::People => {
             match report.index_from {
                 Some(IndexSource::Manifest(number)) => output.line(&format!(
@@ -89,22 +101,19 @@ fn from_index(globals: &Globals, args: &Salvage, output: &mut Output) -> Outcome
             }
             if report.written + report.deleted + report.lost_count == 0 && report.index_from.is_some() {
                 output.line(&format!("the newest GLSN is {}", report.glsn))?;
-                return tell_rest(&report, &lost, output);
+            } else {
+                output.line(&format!(
+                    "kept the log up to GLSN {}; commit {} brings it to what the index held at {}: {} keys written, {} deleted",
+                    report.front, report.glsn, report.known, report.written, report.deleted
+                ))?;
             }
-            output.line(&format!(
-                "kept the log up to GLSN {}; commit {} brings it to what the index held at {}: {} keys written, {} deleted",
-                report.front, report.glsn, report.known, report.written, report.deleted
-            ))?;
+            tell_moved(&report.moved, output)
         }
     }
-    tell_rest(&report, &lost, output)
 }
 
-/// What is the same in all cases: files moved aside for people, and what is lost.
-fn tell_rest(report: &IndexSalvageReport, lost: &[String], output: &mut Output) -> Outcome {
-    if matches!(output.reader(), Reader::People) {
-        tell_moved(&report.moved, output)?;
-    }
+/// Says what is lost, and how the command ends.
+fn tell_losses(report: &IndexSalvageReport, lost: &[String]) -> Exit {
     if let Some(commits) = &report.lost_commits {
         let (first, last) = (commits.start(), commits.end());
         say(format_args!("the commits with GLSN {first} to {last} are lost, and later ones if there were any"));
@@ -125,7 +134,7 @@ fn tell_rest(report: &IndexSalvageReport, lost: &[String], output: &mut Output) 
         && report.lost_ranges.is_empty()
         && report.unknown.is_empty()
         && report.lost_commits.is_none();
-    Ok(if is_whole { Exit::Done } else { Exit::Corrupt })
+    if is_whole { Exit::Done } else { Exit::Corrupt }
 }
 
 fn tell_moved(moved: &[String], output: &mut Output) -> Result<(), Failure> {

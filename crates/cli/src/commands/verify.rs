@@ -31,7 +31,7 @@ pub(crate) fn run(globals: &Globals, args: &Verify, output: &mut Output) -> Outc
     }
     let report = report?;
     drop(progress);
-    print(&report, output)?;
+    output.report("All was read and checked.", |output| print(&report, output))?;
     Ok(match (report.damage.is_empty(), report.opens) {
         (true, _) => Exit::Done,
         (false, true) => Exit::No,

@@ -18,7 +18,7 @@ pub(crate) fn run(globals: &Globals, args: &Warm, output: &mut Output) -> Outcom
     check_is_store(&args.store)?;
     if args.delete {
         let bytes = plimsoll::delete_warm_image(&args.store, &options)?;
-        output.facts(&[Fact::bytes("bytes deleted", bytes)])?;
+        output.report("The image is deleted.", |output| output.facts(&[Fact::bytes("bytes deleted", bytes)]))?;
     } else {
         output.facts(&facts(&plimsoll::warm_image(&args.store, &options)?))?;
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::run::{Folder, run};
+use crate::run::{Folder, Ran, plimsoll, run, run_without_reader};
 
 fn store(folder: &Folder) -> String {
     let store = folder.at("store");
@@ -54,6 +54,32 @@ fn a_backup_is_a_store_as_of_its_moment() {
     let report = run(&["backup", "--copy", &store, &folder.at("copy"), "--json"]).ok().json();
     assert_eq!(report["bytes_linked"], 0);
     run(&["verify", &folder.at("copy")]).ok();
+}
+
+#[test]
+fn what_was_done_is_said_where_its_report_cannot_be_printed() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let backup = folder.at("backup");
+    let into_full = |arguments: &[&str]| {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        Ran::of(plimsoll().args(arguments).stdout(full).output().unwrap())
+    };
+    into_full(&["backup", &store, &backup]).fails(6, &["cannot write the output", "The backup is made."]);
+    run(&["verify", &backup]).ok();
+    into_full(&["salvage", &backup, "--cut-at", "4"]).fails(6, &["The salvage is done; the newest GLSN is 3."]);
+    into_full(&["salvage", &backup, "--drop-damaged"]).fails(6, &["The salvage is done; the newest GLSN is 3."]);
+    into_full(&["salvage", &backup, "--drop-damaged", "--dry-run"]).fails(6, &["Nothing was changed."]);
+    // A reader that left is no failure, and does not make a damaged store a sound one.
+    run_without_reader(&["verify", &backup], b"").ok();
+    let segment = fs::read_dir(format!("{backup}/log")).unwrap().map(|entry| entry.unwrap().path());
+    let segment = segment.into_iter().find(|path| path.extension().is_some_and(|it| it == "seg")).unwrap();
+    let mut bytes = fs::read(&segment).unwrap();
+    bytes[40] ^= 1;
+    fs::remove_file(&segment).unwrap();
+    fs::write(&segment, bytes).unwrap();
+    let code = run(&["verify", &backup]).code;
+    assert!(code != 0 && run_without_reader(&["verify", &backup], b"").code == code);
 }
 
 #[test]

@@ -20,7 +20,8 @@ pub(super) fn run(globals: &Globals, args: &Salvage, output: &mut Output) -> Out
     }
     let drop = || salvage_drop(&args.store, store::options(globals), &targets, args.dry_run);
     let report = wait::for_lock(globals, drop)?;
-    print(&report, args.dry_run, output)?;
+    let done = if args.dry_run { "Nothing was changed.".to_owned() } else { super::done(report.glsn) };
+    output.report(&done, |output| print(&report, args.dry_run, output))?;
     Ok(Exit::Done)
 }
 
