@@ -116,7 +116,7 @@ struct Loader<'a> {
 /// A commit that failed, and that may be there all the same when the store is opened again.
 struct InDoubt {
     rows: u64,
-    /// Its GLSN if it is there: nothing else writes to the store.
+    /// Its GLSN if it is there, unless another process that shares the store has committed first.
     glsn: Glsn,
 }
 
@@ -216,7 +216,7 @@ impl<'a> Loader<'a> {
 
     /// After any other error of a commit, nothing of it is there.
     fn note_doubt(&mut self, error: &Error, commit: InDoubt) {
-        if matches!(error, Error::Poisoned { .. }) {
+        if matches!(error, Error::Poisoned { .. } | Error::Stalled { .. }) {
             self.in_doubt = Some(commit);
         }
     }
@@ -255,9 +255,10 @@ impl<'a> Loader<'a> {
             };
             return format!(
                 "{loaded}The last commit ({}) may or may not be there. Before anything else is written, `plimsoll log {store} --limit 1` \
-                 tells: if the newest GLSN is {}, it is there: {next}; if it is less, it is not: {again}.",
+                 tells: if the newest GLSN is {glsn}, it is there: {next}; if it is less, it is not: {again}. If other processes write to the store, \
+                 see whether it is among the commits from GLSN {glsn} on.",
                 count_of(in_doubt.rows, "row", "rows"),
-                in_doubt.glsn
+                glsn = in_doubt.glsn
             );
         }
         match self.counts.rows {
@@ -312,6 +313,11 @@ mod tests {
         for words in ["may or may not be there", "GLSN is 8", "there: all is loaded", "not: run the command again"] {
             assert!(all.contains(words), "{words:?}: {all}");
         }
+        assert!(
+            all.ends_with("If other processes write to the store, see whether it is among the commits from GLSN 8 on."),
+            "{all}"
+        );
+        assert!(told(None, Error::Stalled { pid: None }).contains("may or may not be there"));
         assert!(!all.contains("Nothing was loaded"), "{all}");
         let batch = told(Some(5), poisoned());
         for words in ["5 rows were loaded.", "GLSN is 8", "there: go on with --skip 7", "not: go on with --skip 5"] {
