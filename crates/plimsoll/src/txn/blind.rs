@@ -15,7 +15,6 @@ use std::sync::atomic::Ordering;
 use plimsoll_log::file_log::shared::turn::Turn;
 use plimsoll_log::glsn::Glsn;
 
-use crate::borders::{Border, hit};
 use crate::txn::follower::{FEW, Follower};
 use crate::types::error::{Lift, Result};
 
@@ -115,21 +114,12 @@ impl Follower {
         self.file_log.catch_up().lift()?;
         let is_unread = self.blindness.is_blind_for_long(now_nanos) || !self.index.has_rows();
         if is_unread && self.index.checkpoint().glsn > self.sequencer.applied() {
-            self.pass_over()?;
+            let lock = self.sequencer.lock()?;
+            // A read may have applied it since.
+            self.pass_over(&lock);
+            self.learn()?;
         }
         if self.may_leave() { Ok(()) } else { self.take_in() }
-    }
-
-    /// Goes on behind what the runs hold, without applying it.
-    fn pass_over(&self) -> Result<()> {
-        let lock = self.sequencer.lock()?;
-        // A read may have applied it since.
-        let (applied, next) = (self.sequencer.applied(), self.log.bounds().next);
-        if let Some(last) = self.index.pass_over(&self.members, applied, next) {
-            hit(Border::PassedOver);
-            self.passed(&lock, last);
-        }
-        self.learn()
     }
 }
 
@@ -297,7 +287,9 @@ mod tests {
         put(&keeper, 2);
         assert!(has(&other, 2));
         other.reader.index.follow(other.space.members().unwrap()).unwrap();
-        other.committer.follower.as_ref().unwrap().pass_over().unwrap();
+        let follower = other.committer.follower.as_ref().unwrap();
+        follower.pass_over(&follower.sequencer.lock().unwrap());
+        follower.learn().unwrap();
         assert_eq!(other.reader.index.view().active.max_glsn(), Glsn(2), "the memtable was not closed");
     }
 

@@ -15,6 +15,7 @@ use plimsoll_log::log::Log;
 use plimsoll_log::members::Members;
 use plimsoll_memory::budget::Budget;
 
+use crate::borders::{Border, hit};
 use crate::index::Index;
 use crate::txn::apply::{Apply, Touched, When};
 use crate::txn::blindness::Blindness;
@@ -24,8 +25,8 @@ use crate::types::error::{Error, Lift, Result};
 /// Entries that are taken in under the turn: for so few, one look at the log is cheaper than two.
 pub(super) const FEW: u64 = 16;
 
-/// How often a process that only reads takes in more, where a moment was dropped that it was about to read.
-const ROUNDS_UNKEPT: u32 = 16;
+/// How often more is taken in, where a moment was dropped that was about to be read.
+const ROUNDS: u32 = 16;
 
 /// Learns of keyspaces that other members have made, changed or dropped, and of the cursors that they have moved.
 pub(crate) trait Learn: Send + Sync {
@@ -90,22 +91,12 @@ impl Follower {
     /// Takes in what is readable anywhere now, for a read.
     pub(crate) fn fresh(&self) -> Result<()> {
         self.blindness.note_read();
-        if self.is_fresh()? { Ok(()) } else { self.take_in() }
+        self.take_in()
     }
 
     /// Takes in what is readable anywhere now.
     pub(super) fn take_in(&self) -> Result<()> {
-        let mut rounds = 0;
-        loop {
-            rounds += 1;
-            let taken = if self.is_fresh()? { Ok(()) } else { self.catch_up() };
-            match taken {
-                // Nothing is kept for a process without a slot, nor was for any by one that had the store for itself. What dropped the moment is
-                // younger, and is there to be taken in.
-                Err(Error::Trimmed { .. }) if self.members.is_reader() && rounds < ROUNDS_UNKEPT => {}
-                taken => return taken,
-            }
-        }
+        if self.is_fresh()? { Ok(()) } else { self.catch_up() }
     }
 
     /// Takes in everything that was ordered anywhere; in a process that only reads, what is readable.
@@ -118,12 +109,41 @@ impl Follower {
     }
 
     fn catch_up(&self) -> Result<()> {
+        let mut rounds = 0;
+        loop {
+            rounds += 1;
+            match self.catch_up_once() {
+                // The manifest is ahead of what was taken in. What dropped the moment is younger, and is there to be taken in.
+                Err(Error::Trimmed { .. }) if rounds < ROUNDS => {}
+                done => return done.map_err(|error| self.of_catching_up(error)),
+            }
+        }
+    }
+
+    fn catch_up_once(&self) -> Result<()> {
         let lock = self.sequencer.lock()?;
         match self.file_log.catch_up() {
             Err(LogError::Trimmed { .. }) if self.members.is_reader() => self.leap(&lock)?,
             done => done.lift()?,
         }
-        self.apply_rest(&lock)
+        match self.apply_rest(&lock) {
+            // It was freed after it was taken in, and the runs hold it.
+            Err(Error::Trimmed { .. }) if self.members.is_reader() => {
+                self.index.follow(&self.members)?;
+                self.pass_over(&lock);
+                self.apply_rest(&lock)
+            }
+            applied => applied,
+        }
+    }
+
+    /// Goes on behind what the runs hold, without applying it.
+    pub(super) fn pass_over(&self, lock: &CommitLock<'_>) {
+        let (applied, next) = (self.sequencer.applied(), self.log.bounds().next);
+        if let Some(last) = self.index.pass_over(&self.members, applied, next) {
+            hit(Border::PassedOver);
+            self.passed(lock, last);
+        }
     }
 
     /// Nothing was kept for this process, and what it was to take in next is gone: it goes on from the newest manifest, which holds that.
@@ -133,12 +153,12 @@ impl Follower {
             rounds += 1;
             let known = self.index.leap(&self.members, self.sequencer.applied())?;
             match self.file_log.leap(known) {
-                Err(LogError::Trimmed { .. }) if rounds < ROUNDS_UNKEPT => {}
-                leapt => break leapt.map_err(|error| self.of_catching_up(error))?,
+                Err(LogError::Trimmed { .. }) if rounds < ROUNDS => {}
+                leapt => break leapt.map_err(|error| self.of_catching_up(Error::of_log(error)))?,
             }
         };
         self.passed(lock, Glsn(first.0 - 1));
-        self.file_log.catch_up().map_err(|error| self.of_catching_up(error))
+        self.file_log.catch_up().map_err(|error| self.of_catching_up(Error::of_log(error)))
     }
 
     /// Everything up to `last` is in the runs, and counts as applied. What others have changed meanwhile of the store's own records was not seen.
@@ -149,15 +169,15 @@ impl Follower {
     }
 
     /// What a process is told for which nothing was kept.
-    fn of_catching_up(&self, error: LogError) -> Error {
+    fn of_catching_up(&self, error: Error) -> Error {
         match error {
-            LogError::Trimmed { asked, first } if self.members.is_reader() => Error::Behind {
+            Error::Trimmed { asked, first } if self.members.is_reader() => Error::Behind {
                 cause: format!(
                     "the log was trimmed below GLSN {first}, and this process has taken in only what is before {asked}; nothing is kept for one \
                      that may not write to the store's folder, nor by one that has the store for itself"
                 ),
             },
-            error => Error::of_log(error),
+            error => error,
         }
     }
 
@@ -175,9 +195,7 @@ impl Follower {
     /// that little is left to do while they wait.
     pub(crate) fn wait_for_turn(&self) -> Result<Turn<'_>> {
         if self.members.next().0 > self.sequencer.applied().next().0 + FEW {
-            let lock = self.sequencer.lock()?;
-            self.file_log.catch_up().lift()?;
-            self.apply_rest(&lock)?;
+            self.catch_up()?;
         }
         Ok(self.file_log.turn().lift()?.expect("a member's log has turns"))
     }
@@ -200,15 +218,13 @@ impl Follower {
         if from >= next {
             return self.learn().map(|()| true);
         }
-        let scan = self.file_log.scan_ordered(from, StreamId::TRANSACTIONS);
-        let mut scan = scan.map_err(|error| self.of_catching_up(error))?;
+        let mut scan = self.file_log.scan_ordered(from, StreamId::TRANSACTIONS).lift()?;
         let mut apply = Apply::new(&self.log, &self.budget, &self.index, when, self.sequencer.applied());
         let applied = loop {
             match scan.next_entry() {
                 None => break Ok(()),
                 Some(entry) => {
-                    let entry = entry.map_err(|error| self.of_catching_up(error));
-                    if let Err(error) = entry.and_then(|entry| apply.apply(&entry)) {
+                    if let Err(error) = entry.lift().and_then(|entry| apply.apply(&entry)) {
                         break Err(error);
                     }
                 }

@@ -378,9 +378,6 @@ fn a_follower_goes_on_after_one_that_had_the_store_alone_has_freed_the_log_that_
             Err(error) => assert!(matches!(error, Error::Trimmed { .. }), "{error:?}"),
         }
         drop(held);
-        if right == Right::ToRead {
-            continue;
-        }
         // It holds back nothing that it does not need.
         let first = next.log().bounds().first;
         for round in 0..4000u64 {
