@@ -95,7 +95,7 @@ impl Waiter {
         std::mem::take(&mut news)
     }
 
-    /// As [`Waiter::sleep`], but not longer than about `patience`: then `None`.
+    /// As [`Waiter::sleep`], but not longer than about `patience`: then [`News::None`].
     fn doze(&self, patience: Duration) -> News {
         let news = lock(&self.news);
         let dozed = self.changed.wait_timeout_while(news, patience, |news| *news == News::None);
@@ -116,25 +116,38 @@ impl FairLock {
 
     /// Waits until nobody holds it.
     pub fn lock(&self) -> FairGuard<'_> {
-        if let Some(guard) = self.try_lock() {
-            return guard;
-        }
-        for _ in 0..LOOKS {
-            std::hint::spin_loop();
-            if !self.is_held.load(Ordering::Relaxed)
-                && let Some(guard) = self.try_lock()
-            {
-                return guard;
-            }
-        }
-        self.wait()
+        self.look().unwrap_or_else(|| self.wait())
     }
 
     /// Waits for `patience` at most; `None` if others hold it so long. A wait that finds it released and taken again begins anew, so it may last longer.
     pub fn lock_within(&self, patience: Duration) -> Option<FairGuard<'_>> {
-        if let Some(guard) = self.try_lock() {
-            return Some(guard);
-        }
+        self.look().or_else(|| self.wait_within(patience))
+    }
+
+    /// Takes it if nobody holds it.
+    pub fn try_lock(&self) -> Option<FairGuard<'_>> {
+        // SeqCst, where it fails, too: a waiter that sees the lock taken has joined the line before its holder looks there.
+        let taken = self.is_held.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst);
+        taken.ok().map(|_| FairGuard(self))
+    }
+
+    /// Those who wait for it now.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
+    }
+
+    /// Takes it if nobody holds it now or in a moment.
+    fn look(&self) -> Option<FairGuard<'_>> {
+        self.try_lock().or_else(|| {
+            (0..LOOKS).find_map(|_| {
+                std::hint::spin_loop();
+                if self.is_held.load(Ordering::Relaxed) { None } else { self.try_lock() }
+            })
+        })
+    }
+
+    #[cold]
+    fn wait_within(&self, patience: Duration) -> Option<FairGuard<'_>> {
         let waiter = Arc::new(Waiter::default());
         self.join(&waiter);
         loop {
@@ -148,18 +161,6 @@ impl FairLock {
                 News::None | News::Gone => return self.give_up(&waiter),
             }
         }
-    }
-
-    /// Takes it if nobody holds it.
-    pub fn try_lock(&self) -> Option<FairGuard<'_>> {
-        // SeqCst, where it fails, too: a waiter that sees the lock taken has joined the line before its holder looks there.
-        let taken = self.is_held.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst);
-        taken.ok().map(|_| FairGuard(self))
-    }
-
-    /// Those who wait for it now.
-    pub fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::SeqCst)
     }
 
     #[cold]
@@ -186,35 +187,33 @@ impl FairLock {
 
     /// Takes a thread out of the line that took the lock by itself.
     fn leave(&self, waiter: &Arc<Waiter>) {
-        let mut line = lock(&self.line);
-        let place = line.waiters.iter().position(|other| Arc::ptr_eq(other, waiter));
-        let place = place.expect("only who holds the lock is taken out, and this thread holds it");
-        line.waiters.remove(place);
-        if place == 0 {
-            line.passed = 0;
-        }
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        let is_out = self.take_out(waiter);
+        debug_assert!(is_out, "the lock is handed to nobody else while this thread holds it");
     }
 
     /// Takes a thread out of the line that waits no longer. It may have got the lock meanwhile.
     fn give_up(&self, waiter: &Arc<Waiter>) -> Option<FairGuard<'_>> {
-        let mut line = lock(&self.line);
-        let Some(place) = line.waiters.iter().position(|other| Arc::ptr_eq(other, waiter)) else {
-            drop(line);
+        if !self.take_out(waiter) {
             // The lock was handed to it, and it is about to hear of that.
             while waiter.sleep() != News::Handed {}
             return Some(FairGuard(self));
-        };
+        }
+        if std::mem::replace(&mut *lock(&waiter.news), News::Gone) == News::Released {
+            self.tell_first();
+        }
+        None
+    }
+
+    /// Takes a thread out of the line; false if it is not in it, because the lock was handed to it.
+    fn take_out(&self, waiter: &Arc<Waiter>) -> bool {
+        let mut line = lock(&self.line);
+        let Some(place) = line.waiters.iter().position(|other| Arc::ptr_eq(other, waiter)) else { return false };
         line.waiters.remove(place);
         if place == 0 {
             line.passed = 0;
         }
         self.waiting.fetch_sub(1, Ordering::SeqCst);
-        drop(line);
-        if std::mem::replace(&mut *lock(&waiter.news), News::Gone) == News::Released {
-            self.tell_first();
-        }
-        None
+        true
     }
 
     /// Wakes the longest waiter, if there is one, after the lock was released.

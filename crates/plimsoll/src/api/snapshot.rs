@@ -88,16 +88,16 @@ impl Snapshot {
 
     pub(crate) fn of(store: &Arc<Engine>, moment: Moment) -> Result<Self> {
         store.check_open()?;
-        if moment == Moment::Newest {
-            return Ok(Self::newest(store));
-        }
-        // First: what others have committed is taken in, and has its time.
-        let newest = store.newest()?;
         let at = match moment {
-            Moment::Newest => newest,
+            Moment::Newest => return Ok(Self::newest(store)),
             Moment::Glsn(glsn) => glsn,
-            Moment::Time(time) => store.reader.log.glsn_at(to_micros(time)).lift()?.min(newest),
+            Moment::Time(time) => {
+                // First: what others have committed is taken in, and has its time.
+                let newest = store.newest()?;
+                store.reader.log.glsn_at(to_micros(time)).lift()?.min(newest)
+            }
         };
+        let newest = store.newest()?;
         if at > newest {
             return Err(Error::Future { asked: at, newest });
         }

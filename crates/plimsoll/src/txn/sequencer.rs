@@ -102,28 +102,23 @@ impl CommitSequencer {
     /// # Errors
     /// [`Error::Poisoned`] if an earlier commit was applied only in part.
     pub(crate) fn lock(&self) -> Result<CommitLock<'_>> {
-        let lock = self.lock.lock();
-        if self.half_applied.load(Ordering::Acquire) {
-            return Err(self.poison("its committer panicked"));
-        }
-        Ok(lock)
+        self.checked(self.lock.lock())
     }
 
     /// As [`CommitSequencer::lock`]; `None` if a commit is in progress.
     pub(crate) fn try_lock(&self) -> Result<Option<CommitLock<'_>>> {
-        let Some(lock) = self.lock.try_lock() else { return Ok(None) };
-        match self.half_applied.load(Ordering::Acquire) {
-            true => Err(self.poison("its committer panicked")),
-            false => Ok(Some(lock)),
-        }
+        self.lock.try_lock().map(|lock| self.checked(lock)).transpose()
     }
 
     /// As [`CommitSequencer::lock`]; `None` if it is held for longer than `patience`.
     pub(crate) fn lock_within(&self, patience: Duration) -> Result<Option<CommitLock<'_>>> {
-        let Some(lock) = self.lock.lock_within(patience) else { return Ok(None) };
+        self.lock.lock_within(patience).map(|lock| self.checked(lock)).transpose()
+    }
+
+    fn checked<'a>(&self, lock: CommitLock<'a>) -> Result<CommitLock<'a>> {
         match self.half_applied.load(Ordering::Acquire) {
             true => Err(self.poison("its committer panicked")),
-            false => Ok(Some(lock)),
+            false => Ok(lock),
         }
     }
 

@@ -372,7 +372,7 @@ fn a_follower_goes_on_after_one_that_had_the_store_alone_has_freed_the_log_that_
             assert_eq!(number(&reader, "key"), round);
         }
         assert_eq!(reader.get(&space, 9u64.to_le_bytes()).unwrap().unwrap(), vec![7; 1000]);
-        // What nobody kept for it is told.
+        // The snapshot either shows its value, or fails because a version that it needs was dropped.
         match held.get(&space, "key") {
             Ok(value) => assert_eq!(value.unwrap(), 1u64.to_le_bytes()),
             Err(error) => assert!(matches!(error, Error::Trimmed { .. }), "{error:?}"),

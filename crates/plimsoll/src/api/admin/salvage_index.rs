@@ -117,8 +117,7 @@ pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<In
     }
     let salvaged = path.join(SALVAGED);
     let is_dir = |path: &Path| disk.entry(path).map(|entry| entry.is_some_and(|entry| entry.is_dir));
-    let indexes = [path.join("index"), path.join(INDEX_OLD), salvaged.clone()];
-    if !indexes.iter().any(|index| is_dir(index).unwrap_or(true)) {
+    if !is_dir(&path.join("index"))? && !is_dir(&path.join(INDEX_OLD))? && !is_dir(&salvaged)? {
         let what = "there is no index here to salvage from; check the path".to_owned();
         return Err(Error::NotAStore { path: path.to_owned(), what });
     }
