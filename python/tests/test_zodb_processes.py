@@ -17,6 +17,7 @@ import ZODB
 from ZODB.POSException import POSKeyError, ReadOnlyError
 
 import plimsoll
+from plimsoll.zodb._writing import Writing
 
 sys.path.insert(0, str(Path(__file__).parent))
 import zodb_workers
@@ -223,6 +224,30 @@ def test_of_several_processes_that_make_a_database_at_once_all_get_the_same(path
     db = ZODB.DB(storage(path))
     with db.transaction() as connection:
         assert len(connection.root()) == 4
+    db.close()
+
+
+@pytest.mark.parametrize("keep_history", [True, False])
+def test_who_makes_a_database_that_another_one_has_made_and_filled_keeps_what_is_in_it(
+    path: str, keep_history: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = storage(path, keep_history=keep_history)
+    vote = Writing.tpc_vote
+
+    def fill_first(instance: Writing, transaction: Any) -> Any:
+        monkeypatch.setattr(Writing, "tpc_vote", vote)
+        first = ZODB.DB(storage(path, keep_history=keep_history))
+        with first.transaction() as connection:
+            connection.root()["first"] = 1
+        first.close()
+        return vote(instance, transaction)
+
+    monkeypatch.setattr(Writing, "tpc_vote", fill_first)
+    db = ZODB.DB(late)
+    with db.transaction() as connection:
+        connection.root()["late"] = 2
+    with db.transaction() as connection:
+        assert dict(connection.root()) == {"first": 1, "late": 2}
     db.close()
 
 

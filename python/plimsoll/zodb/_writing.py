@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
+from persistent.mapping import PersistentMapping  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from ZODB.blob import remove_committed  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from ZODB.POSException import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
     ConflictError,
@@ -25,6 +26,7 @@ from ZODB.POSException import (  # type: ignore[import-untyped, import-not-found
     ReadOnlyError,
     StorageTransactionError,
 )
+from ZODB.serialize import ObjectWriter  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from ZODB.utils import newTid  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from .._errors import Error
@@ -33,6 +35,9 @@ from . import _rows
 STAGED_BYTES = 8 << 20
 """What a transaction keeps in memory while it waits for its turn. What is more goes into a file, in parts of this size."""
 STAGED_OVERHEAD_BYTES = 200
+
+_EMPTY_ROOT: bytes = ObjectWriter().serialize(PersistentMapping())
+"""What `ZODB.DB` stores as the root of a database that it finds empty."""
 
 _STORE, _RESTORE, _DELETE, _CHECK, _UNDO = range(5)
 
@@ -314,10 +319,11 @@ class Writing:
             return data
         if not replaced:
             raise ConflictError(oid=oid, serials=(committed, serial), data=data)
-        if oid == serial == _rows.ZERO and data == replaced:
-            # The root of a database that two processes make at once.
-            return data
-        data = self.tryToResolveConflict(oid, committed, serial, data, committedData=replaced)
+        if oid == serial == _rows.ZERO and data in (replaced, _EMPTY_ROOT):
+            # The root of a database that two processes make at once: the other one may have filled it already.
+            data = replaced
+        else:
+            data = self.tryToResolveConflict(oid, committed, serial, data, committedData=replaced)
         self._resolved.append(oid)
         return data
 
