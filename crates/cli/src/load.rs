@@ -1,6 +1,6 @@
 //! Reads rows of keys and values from the user's files, one row at a time.
 //!
-//! Law: a row has at most [`ROW_BYTES_MAX`], so that an unclosed quote costs an error and not the memory.
+//! Law: a row has at most so many bytes as the user says, so that an unclosed quote costs an error and not the memory.
 
 pub(crate) mod ahead;
 pub(crate) mod delimited;
@@ -9,9 +9,6 @@ pub(crate) mod json_lines;
 mod records;
 
 use clap::ValueEnum;
-
-/// The longest row, in bytes.
-pub(crate) const ROW_BYTES_MAX: usize = 4 << 20;
 
 /// The format of a file of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -43,8 +40,9 @@ impl Problem {
         Self::new(0, format!("cannot be read: {error}"))
     }
 
-    fn too_long(line: u64, hint: &str) -> Self {
-        Self::new(line, format!("a row of more than {}{hint}", crate::size::show_size(ROW_BYTES_MAX as u64)))
+    fn too_long(line: u64, max_bytes: usize, hint: &str) -> Self {
+        let max = crate::size::show_size(max_bytes as u64);
+        Self::new(line, format!("a row of more than {max}{hint}; --max-row takes longer ones"))
     }
 }
 

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use super::InKeyspace;
 use crate::load::Format;
 use crate::number::{parse_count, parse_positive};
+use crate::size::parse_size;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Import {
@@ -62,7 +63,7 @@ pub(crate) struct ImportGit {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The first line of CSV and TSV names the columns. CSV fields may be quoted (RFC 4180); TSV fields stand as they are. A row is at \
-most 4 MiB, with 8 bytes more for each field. Without --value, the value is the rest of the row as a JSON object. All rows become one commit: \
+most 4 MiB, with 8 bytes more for each field, unless --max-row says otherwise. Without --value, the value is the rest of the row as a JSON object. All rows become one commit: \
 if a row is malformed or the command is stopped, nothing is loaded. With --batch the rows before it stay, and the message says how to go on. \
 A stream that never ends needs --batch.
 
@@ -96,6 +97,9 @@ pub(crate) struct Load {
     /// Leave out that many rows at the start
     #[arg(long, value_name = "ROWS", default_value = "0", value_parser = parse_count)]
     pub(crate) skip: u64,
+    /// The longest row; one takes several times its length of memory beside the limit
+    #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = parse_size)]
+    pub(crate) max_row: u64,
     #[command(flatten)]
     pub(crate) keyspace: InKeyspace,
 }

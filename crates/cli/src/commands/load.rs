@@ -59,19 +59,27 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
 fn rows(input: Input, format: Format, args: &Load) -> Result<Box<dyn Rows + Send>, Problem> {
     let (key, value) = (args.key.as_deref(), args.value.as_deref());
     let header = !args.no_header;
+    // A row is in memory whole.
+    let row_bytes_max = usize::try_from(args.max_row).unwrap_or(usize::MAX - 1);
     Ok(match format {
-        Format::Csv => {
-            Box::new(Delimited::open(input.reader, Layout { delimiter: b',', quotes: true, header }, key, value)?)
-        }
-        Format::Tsv => {
-            Box::new(Delimited::open(input.reader, Layout { delimiter: b'\t', quotes: false, header }, key, value)?)
-        }
+        Format::Csv => Box::new(Delimited::open(
+            input.reader,
+            Layout { delimiter: b',', quotes: true, header, row_bytes_max },
+            key,
+            value,
+        )?),
+        Format::Tsv => Box::new(Delimited::open(
+            input.reader,
+            Layout { delimiter: b'\t', quotes: false, header, row_bytes_max },
+            key,
+            value,
+        )?),
         Format::Jsonl => {
             let key = key.ok_or_else(|| Problem {
                 line: 0,
                 message: "JSON lines have no first column; say which field is the key with --key".to_owned(),
             })?;
-            Box::new(JsonLines::new(input.reader, key, value))
+            Box::new(JsonLines::new(input.reader, key, value, row_bytes_max))
         }
     })
 }
@@ -289,6 +297,7 @@ mod tests {
             batch,
             atomic: false,
             skip: 0,
+            max_row: 4 << 20,
             keyspace: InKeyspace { keyspace: "default".to_owned() },
         }
     }

@@ -17,6 +17,8 @@ pub(crate) struct Layout {
     pub(crate) quotes: bool,
     /// Whether the first record names the columns.
     pub(crate) header: bool,
+    /// The longest row, in bytes.
+    pub(crate) row_bytes_max: usize,
 }
 
 /// Rows with named columns.
@@ -34,7 +36,7 @@ pub(crate) struct Delimited<R> {
 impl<R: BufRead> Delimited<R> {
     /// Reads the header; `key` is the first column unless named.
     pub(crate) fn open(input: R, layout: Layout, key: Option<&str>, value: Option<&str>) -> Result<Self, Problem> {
-        let mut records = Records::new(input, layout.delimiter, layout.quotes);
+        let mut records = Records::new(input, layout.delimiter, layout.quotes, layout.row_bytes_max);
         let first = records.next()?;
         let line = first.unwrap_or(1);
         let names = match layout.header {
@@ -138,7 +140,7 @@ fn push_json(into: &mut Vec<u8>, text: &str) {
 mod tests {
     use super::*;
 
-    const CSV: Layout = Layout { delimiter: b',', quotes: true, header: true };
+    const CSV: Layout = Layout { delimiter: b',', quotes: true, header: true, row_bytes_max: 4 << 20 };
 
     type Read = Result<Vec<(u64, String, String)>, Problem>;
 
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn lines_of_tsv_that_end_with_carriage_returns_alone_are_no_header() {
-        let layout = Layout { delimiter: b'\t', quotes: false, header: true };
+        let layout = Layout { delimiter: b'\t', quotes: false, ..CSV };
         assert!(read(b"a\tb\r1\t2\r", layout, None, None).unwrap_err().message.contains("carriage return"));
         assert_eq!(read(b"a\tb\n1\t2\r3\n", layout, None, Some("b")).unwrap(), [row(2, "1", "2\r3")]);
     }

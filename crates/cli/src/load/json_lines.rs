@@ -7,20 +7,22 @@ use std::io::{self, BufRead};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{Problem, ROW_BYTES_MAX, Rows};
+use super::{Problem, Rows};
 
 /// Rows of JSON lines.
 pub(crate) struct JsonLines<R> {
     input: R,
     key: String,
     value: Option<String>,
+    row_bytes_max: usize,
     line: u64,
     buffer: Vec<u8>,
 }
 
 impl<R: BufRead> JsonLines<R> {
-    pub(crate) fn new(input: R, key: &str, value: Option<&str>) -> Self {
-        Self { input, key: key.to_owned(), value: value.map(str::to_owned), line: 0, buffer: Vec::new() }
+    pub(crate) fn new(input: R, key: &str, value: Option<&str>, row_bytes_max: usize) -> Self {
+        let (key, value) = (key.to_owned(), value.map(str::to_owned));
+        Self { input, key, value, row_bytes_max, line: 0, buffer: Vec::new() }
     }
 
     /// Reads the next line that is not blank; false at the end.
@@ -28,14 +30,14 @@ impl<R: BufRead> JsonLines<R> {
         loop {
             self.buffer.clear();
             self.buffer.shrink_to(64 * 1024);
-            let limit = ROW_BYTES_MAX as u64 + 1;
+            let limit = self.row_bytes_max as u64 + 1;
             let read = io::Read::take(&mut self.input, limit).read_until(b'\n', &mut self.buffer);
             if read.map_err(|error| Problem::unreadable(&error))? == 0 {
                 return Ok(false);
             }
             self.line += 1;
-            if self.buffer.len() > ROW_BYTES_MAX {
-                return Err(Problem::too_long(self.line, ""));
+            if self.buffer.len() > self.row_bytes_max {
+                return Err(Problem::too_long(self.line, self.row_bytes_max, ""));
             }
             if !self.buffer.trim_ascii().is_empty() {
                 return Ok(true);
@@ -146,7 +148,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str, value: Option<&str>) -> Result<Vec<(u64, String, String)>, Problem> {
-        let mut rows = JsonLines::new(text.as_bytes(), "id", value);
+        let mut rows = JsonLines::new(text.as_bytes(), "id", value, 4 << 20);
         let (mut key, mut value, mut all) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(line) = rows.next(&mut key, &mut value)? {
             all.push((line, String::from_utf8(key.clone()).unwrap(), String::from_utf8(value.clone()).unwrap()));
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_is_refused_before_it_fills_the_memory() {
-        let problem = read(&"x".repeat(ROW_BYTES_MAX + 2), None).unwrap_err();
+        let problem = read(&"x".repeat((4 << 20) + 2), None).unwrap_err();
         assert!(problem.message.contains("more than 4.0 MiB"));
     }
 }

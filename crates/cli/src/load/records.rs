@@ -1,13 +1,13 @@
 //! Splits delimited text into records and fields: CSV as RFC 4180 says, TSV without quotes.
 //!
 //! Strict where leniency would lose data: an unclosed quote, text after a closing quote, a carriage return in an unquoted field of CSV and a record
-//! longer than [`ROW_BYTES_MAX`] are errors with their line. The `csv` crate accepts all of them, so it is not used here. Lenient where nothing is
+//! that is too long are errors with their line. The `csv` crate accepts all of them, so it is not used here. Lenient where nothing is
 //! lost: LF and CRLF end a record, the last record needs no end, blank lines are skipped, and a quote in the middle of an unquoted field is an
 //! ordinary character.
 
 use std::io::BufRead;
 
-use super::{Problem, ROW_BYTES_MAX};
+use super::Problem;
 
 /// Records of a text.
 #[derive(Debug)]
@@ -15,6 +15,7 @@ pub(super) struct Records<R> {
     input: R,
     delimiter: u8,
     quotes: bool,
+    row_bytes_max: usize,
     /// The current line, from 1.
     line: u64,
     bytes: Vec<u8>,
@@ -37,8 +38,8 @@ enum State {
 }
 
 impl<R: BufRead> Records<R> {
-    pub(super) fn new(input: R, delimiter: u8, quotes: bool) -> Self {
-        Self { input, delimiter, quotes, line: 1, bytes: Vec::new(), ends: Vec::new(), is_quoted: false }
+    pub(super) fn new(input: R, delimiter: u8, quotes: bool, row_bytes_max: usize) -> Self {
+        Self { input, delimiter, quotes, row_bytes_max, line: 1, bytes: Vec::new(), ends: Vec::new(), is_quoted: false }
     }
 
     /// Reads the next record; returns the line that it begins on, `None` at the end.
@@ -147,9 +148,10 @@ impl<R: BufRead> Records<R> {
                 return Ok(true);
             }
             // Fields take memory, too, also empty ones.
-            if self.bytes.len() + self.ends.len() * size_of::<usize>() > ROW_BYTES_MAX {
+            if self.bytes.len() + self.ends.len() * size_of::<usize>() > self.row_bytes_max {
                 return Err(Problem::too_long(
                     first_line,
+                    self.row_bytes_max,
                     if self.quotes { "; is a closing quote missing?" } else { "" },
                 ));
             }
@@ -182,6 +184,8 @@ mod tests {
 
     use super::*;
 
+    const MAX: usize = 4 << 20;
+
     fn read(text: &[u8], delimiter: u8, quotes: bool) -> Result<Vec<(u64, Vec<String>)>, Problem> {
         // In the smallest buffer there is, each byte is a border; without a buffer all is at hand.
         let in_pieces = read_through(BufReader::with_capacity(3, text), delimiter, quotes);
@@ -190,7 +194,7 @@ mod tests {
     }
 
     fn read_through(text: impl BufRead, delimiter: u8, quotes: bool) -> Result<Vec<(u64, Vec<String>)>, Problem> {
-        let mut records = Records::new(text, delimiter, quotes);
+        let mut records = Records::new(text, delimiter, quotes, MAX);
         let mut all = Vec::new();
         while let Some(line) = records.next()? {
             let fields = (0..records.len()).map(|place| String::from_utf8_lossy(records.field(place)).into_owned());
@@ -263,12 +267,12 @@ mod tests {
 
     #[test]
     fn a_row_without_end_is_rejected_before_it_fills_the_memory() {
-        let text = [b"a\n\"", &vec![b'x'; ROW_BYTES_MAX + 10][..]].concat();
+        let text = [b"a\n\"", &vec![b'x'; MAX + 10][..]].concat();
         let problem = read(&text, b',', true).unwrap_err();
         assert_eq!(problem.line, 2);
         assert!(problem.message.contains("more than 4.0 MiB"), "{}", problem.message);
         // Each separator ends a field, which takes memory as well.
-        let text = [&vec![b','; ROW_BYTES_MAX / 4][..], b"\n"].concat();
+        let text = [&vec![b','; MAX / 4][..], b"\n"].concat();
         let problem = read_through(BufReader::new(&text[..]), b',', true).unwrap_err();
         assert!(problem.message.contains("more than 4.0 MiB"), "{}", problem.message);
     }

@@ -47,6 +47,25 @@ fn stdin_is_read_once_its_format_is_told() {
 }
 
 #[test]
+fn a_store_with_long_values_is_taken_over_once_the_longest_row_is_told() {
+    let folder = Folder::new();
+    let (old, new) = (folder.at("old"), folder.at("new"));
+    let value = "x".repeat(5 << 20);
+    run_with_input(&["put", &old, "long", "-"], value.as_bytes()).ok();
+    let rows = run(&["scan", &old, "--json"]).ok().out;
+    let load = ["load", &new, "-", "--format", "jsonl", "--key", "key", "--value", "value"];
+    run_with_input(&load, &rows).fails(2, &["line 1: a row of more than 4.0 MiB; --max-row takes longer ones"]);
+    run_with_input(&[&load[..], &["--max-row", "6MiB"]].concat(), &rows).ok();
+    assert_eq!(run(&["get", &new, "long"]).ok().text(), value);
+    // Where there are quotes, a row without an end has another cause more often.
+    let csv = format!("k,v\n1,\"{value}\"\n");
+    let load = ["load", &new, "-", "--format", "csv", "--value", "v"];
+    run_with_input(&load, csv.as_bytes()).fails(2, &["line 2", "is a closing quote missing?", "--max-row"]);
+    run_with_input(&[&load[..], &["--max-row", "6MiB"]].concat(), csv.as_bytes()).ok();
+    assert_eq!(run(&["get", &new, "1"]).ok().text(), value);
+}
+
+#[test]
 fn rows_are_committed_in_batches_or_all_at_once() {
     let folder = Folder::new();
     let text: String = (0..2500).map(|number| format!("{number},{number}\n")).collect();
