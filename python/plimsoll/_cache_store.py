@@ -45,8 +45,8 @@ class CacheStore:
         self.path = path
         self.identity = identity(path)
         self.pid = os.getpid()
-        self.users = 0
-        """Caches that have it open."""
+        self.users: set[Use] = set()
+        """Of the caches that have it open. A set, not a count: an open or a close that a signal interrupted is done again, and counts once."""
         self.writes: set[object] = set()
         """The writes that are under way: the last one closes a store that no cache has open."""
         self.is_closed = False
@@ -204,6 +204,12 @@ def _remove_files(files: list[tuple[Disk, str]]) -> None:
         disk.remove(filename)
 
 
+class Use:
+    """The claim of a cache on the store that it has open: one object for the life of the cache."""
+
+    store: CacheStore | None = None
+
+
 _stores: dict[str, CacheStore] = {}
 _guard = threading.RLock()
 
@@ -232,19 +238,20 @@ def identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def acquire(path: str, options: Options) -> CacheStore:
+def acquire(path: str, options: Options, use: Use) -> CacheStore:
     """The store in a folder, opened if it is not open. The first that opens it in a process decides on the options."""
     with _guard:
         path = os.path.realpath(path)
         while True:
             store = _stores.get(path)
             if store is None:
-                store = CacheStore(path, options)
-                store.users = 1
+                store = use.store = CacheStore(path, options)
+                store.users.add(use)
                 _stores[path] = store
                 return store
             # First: a cache that is collected in this thread meanwhile may be the last other user.
-            store.users += 1
+            use.store = store
+            store.users.add(use)
             if store is not _stores.get(path):
                 continue
             if store.identity is not None and identity(path) == store.identity:
@@ -252,25 +259,29 @@ def acquire(path: str, options: Options) -> CacheStore:
                 store.is_closed = False
                 return store
             # The folder was removed under an open cache, and perhaps made anew.
-            store.users -= 1
+            store.users.discard(use)
             del _stores[path]
             with suppress(Error):
                 store.close()
 
 
-def release(store: CacheStore) -> None:
-    """Gives a store back. The last one closes it, unless threads write: the last of these does so then. Waits for no writer."""
-    if store.pid != os.getpid():
-        return
+def release(use: Use) -> None:
+    """Gives a store back, if it was not given back before. The last one closes it, unless threads write: the last of these does so then. Waits for no
+    writer."""
     with _guard:
-        store.users -= 1
+        store = use.store
+        if store is None or store.pid != os.getpid():
+            return
+        store.users.discard(use)
         _close_unused(store)
+        # Last: a release that was interrupted is done again from the start.
+        use.store = None
 
 
 def _close_unused(store: CacheStore) -> None:
     """Closes a store if it is open and not in use."""
     with _guard:
-        if store.users > 0 or store not in _stores.values():
+        if store.users or store not in _stores.values():
             return
         store.is_closed = True
         if store.writes:

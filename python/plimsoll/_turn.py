@@ -31,6 +31,8 @@ class Turn:
 
     thread = 0
     """The thread that has the turn."""
+    _file = _next = -1
+    """Its files; of the class, too, because a turn whose making was interrupted is closed nevertheless."""
     unlocks: tuple[Callable[[], object], ...] = ()
     """Give back the locks of the system: called by `Hold`, without a look at signals."""
 
@@ -40,7 +42,6 @@ class Turn:
         self._lock = threading.Lock()
         self._prepare = prepare
         self._again_until = 0.0
-        self._file = self._next = -1
         if shared:
             self._file = _open(os.path.join(folder, name + ".lock"))
             self._next = _open(os.path.join(folder, name + ".next.lock"))

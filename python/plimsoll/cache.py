@@ -105,6 +105,7 @@ class Cache(Queues):
         if memory_total is not None:
             self._options["memory_total"] = memory_total
         self._held: tuple[CacheStore, Table] | None = None
+        self._claim()
         self._open(settings)
         for setting, value in settings.items():
             if not setting.startswith("sqlite_"):
@@ -451,10 +452,8 @@ class Cache(Queues):
         """Closes the store unless other caches of this process use it, or a thread writes to it: then that one does so at the end of its transaction.
         A closed cache opens it again when it is used, also by another thread that uses it right now."""
         with _cache_store.opening():
-            if self._held is None:
-                return
-            self._held, finalizer = None, self._finalizer
-        finalizer()
+            self._held = None
+            _cache_store.release(self._use)
 
     def __enter__(self) -> Self:
         self._open()
@@ -471,6 +470,7 @@ class Cache(Queues):
         self._serializer = Serializer(state.pop("serializer"))
         self._held = None
         self.__dict__.update(state)
+        self._claim()
 
     def memoize(
         self,
@@ -493,6 +493,10 @@ class Cache(Queues):
 
     # Parts.
 
+    def _claim(self) -> None:
+        self._use = _cache_store.Use()
+        weakref.finalize(self, _cache_store.release, self._use)
+
     def _open(self, settings: dict[str, Any] | None = None) -> Table:
         held = self._held
         if held is not None:
@@ -501,14 +505,13 @@ class Cache(Queues):
             if self._held is not None:
                 return self._held[1]
             os.makedirs(self._root, 0o755, exist_ok=True)
-            store = _cache_store.acquire(os.path.join(self._root, "store"), self._options)
-            self._finalizer = weakref.finalize(self, _cache_store.release, store)
+            store = _cache_store.acquire(os.path.join(self._root, "store"), self._options, self._use)
             try:
                 table = _cache_store.table(store, self._name)
                 if "_disk" not in self.__dict__:
                     self._disk = self._make_disk({**table.stored_settings(), **(settings or {})})
             except BaseException:
-                self._finalizer()
+                _cache_store.release(self._use)
                 raise
             # Last: from here on other threads use it.
             self._held = store, table
