@@ -108,7 +108,7 @@ class Worker:
 
     def ask(self, method: str, path: str) -> Any:
         """Sends a request, and returns the answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(method, path)
             answer = connection.getresponse()
