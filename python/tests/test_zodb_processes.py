@@ -88,7 +88,7 @@ def test_writers_and_readers_in_many_processes_that_are_killed_keep_a_bank_in_or
     connection = db.open()
     kills, packs, start = 0, 0, time.monotonic()
     while kills < 14 or min(len(worker.told) for worker in writers + readers) < 20:
-        assert time.monotonic() - start < 90
+        assert time.monotonic() - start < 240
         time.sleep(0.3)
         victim = random.choice(writers + readers)
         # One that has done something since it was started.
@@ -332,7 +332,7 @@ db.close()
 
 
 def test_a_forked_child_opens_a_storage_of_its_own_and_is_told_so_if_it_uses_its_parents(path: str) -> None:
-    done = subprocess.run([sys.executable, "-c", FORK, path], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", FORK, path], capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     db = ZODB.DB(storage(path))
     with db.transaction() as connection:

@@ -82,7 +82,10 @@ def write(path: str, writer: int, seed: int, acknowledged: Any) -> None:
                 break
             except ConflictError:
                 transaction.abort()
-        acknowledged.send((number, root["notes"][writer][number]._p_serial))
+        note = root["notes"][writer][number]
+        # After a pack that this process was too slow for, it is a ghost, which has no serial.
+        note._p_activate()
+        acknowledged.send((number, note._p_serial))
 
 
 def read(path: str, seed: int, seen: Any) -> None:
