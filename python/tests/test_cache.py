@@ -13,12 +13,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import plimsoll
-from plimsoll import Cache, Deque, FanoutCache, Index, Timeout, _cache_store
+from plimsoll import Cache, Deque, FanoutCache, Index, Timeout, _cache_store, recipes
 from plimsoll._cache_rows import Table
 
 
@@ -32,12 +33,14 @@ def cache(tmp_path: Path) -> Iterator[Cache]:
 
 def test_a_value_comes_back_after_the_cache_was_opened_again(tmp_path: Path) -> None:
     with Cache(tmp_path, memory="16MiB") as cache:
+        begun = time.time()
         cache.set("key", {"a": (1, b"2")}, expire=60, tag="blue")
+        ended = time.time()
         cache["large"] = b"x" * 300_000
     with Cache(tmp_path, memory="16MiB") as cache:
         value, expires, tag = cache.get("key", expire_time=True, tag=True)
         assert (value, tag) == ({"a": (1, b"2")}, "blue")
-        assert expires == pytest.approx(time.time() + 60, abs=5)
+        assert begun <= expires - 60 <= ended
         assert cache["large"] == b"x" * 300_000
         assert len(cache) == 2
 
@@ -143,11 +146,11 @@ def test_a_writer_waits_for_a_transaction_of_another_thread_or_times_out(tmp_pat
             with cache.transact():
                 cache["key"] = 1
                 held.set()
-                done.wait(10)
+                done.wait(60)
 
         thread = threading.Thread(target=hold)
         thread.start()
-        held.wait(10)
+        held.wait(60)
         assert cache.get("key") is None, "a reader does not wait, and sees what is committed"
         assert len(cache) == 0
         with pytest.raises(Timeout):
@@ -265,20 +268,37 @@ def test_a_function_is_computed_once(cache: Cache) -> None:
     assert cache.get(double.__cache_key__(2)) == 4  # type: ignore[attr-defined]
 
 
-def test_a_stampede_is_one_computation_ahead_of_expiry(cache: Cache) -> None:
-    calls = []
+def test_a_stampede_is_one_computation_ahead_of_expiry(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    go_on = threading.Event()
+    late, chance = 0, 0.0
 
-    @plimsoll.memoize_stampede(cache, expire=0.3)
+    @plimsoll.memoize_stampede(cache, expire=1_000)
     def slow() -> int:
-        calls.append(time.time())
-        time.sleep(0.02)
+        nonlocal late
+        calls.append(threading.get_ident())
+        if len(calls) == 2:
+            go_on.wait(100)
+        # Each takes 100 seconds.
+        late += 100
         return len(calls)
 
-    end = time.time() + 1
-    while time.time() < end:
-        slow()
-    time.sleep(0.1)
-    assert 3 <= len(calls) <= 30
+    monkeypatch.setattr(recipes, "time", SimpleNamespace(time=lambda: time.time() + late))
+    monkeypatch.setattr(recipes, "random", SimpleNamespace(random=lambda: chance))
+    try:
+        assert [slow() for _ in range(3)] == [1, 1, 1] and len(calls) == 1, "there is time until it expires"
+        # 100 seconds, times the logarithm: 2,000 seconds before it expires.
+        chance = 1 - 2e-9
+        assert [slow() for _ in range(20)] == [1] * 20, "nobody waits for what is computed ahead"
+    finally:
+        go_on.set()
+    chance = 0.0
+    while slow() == 1:
+        time.sleep(0.001)
+    here = threading.get_ident()
+    assert len(calls) == 2 and calls[1] != here, "only one of them computes, in another thread"
+    cache.expire(time.time() + 10_000)
+    assert slow() == 3 and calls[2] == here
 
 
 def test_two_caches_of_a_process_share_a_folder(cache: Cache) -> None:
@@ -383,11 +403,11 @@ def test_a_get_waits_for_no_writer(cache: Cache) -> None:
     def hold() -> None:
         with cache.transact():
             held.set()
-            done.wait(10)
+            done.wait(60)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait(10)
+    held.wait(60)
     assert [cache[number] for number in range(50)] == list(range(50))
     assert len(table.touched) <= 20_000
     done.set()
@@ -503,7 +523,7 @@ def test_a_close_leaves_the_transaction_of_another_thread_alone(tmp_path: Path, 
     closer.join(0.2)
     go.set()
     for thread in (writer, closer):
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     assert errors == []
     assert (cache["first"], cache["second"], len(cache)) == (1, 2, 2)
@@ -536,7 +556,7 @@ def write():
 threading.Thread(target=write, daemon=True).start()
 inside.wait()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     with Cache(tmp_path, memory="16MiB") as cache:
         assert list(cache) == ["key"] and cache.check() == []

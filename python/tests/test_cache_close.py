@@ -89,11 +89,11 @@ def test_threads_use_a_cache_that_one_closes_again_and_again(tmp_path: Path, sha
     index = Index.fromcache(fanout._shards[1])
     errors: list[BaseException] = []
     counts = [0, 0, 0]
-    until = time.monotonic() + 1.5
+    stop = threading.Event()
 
     def use(number: int) -> None:
         try:
-            while time.monotonic() < until:
+            while not stop.is_set():
                 fanout.incr(("count", number), retry=True)
                 counts[number] += 1
                 assert fanout.get(("count", number)) == counts[number]
@@ -102,16 +102,22 @@ def test_threads_use_a_cache_that_one_closes_again_and_again(tmp_path: Path, sha
                 assert index[number] == counts[number] and number in index
         except BaseException as error:
             errors.append(error)
+            stop.set()
 
     threads = [threading.Thread(target=use, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
     closes = 0
-    while any(thread.is_alive() for thread in threads):
+    until = time.monotonic() + 1.5
+    # However long it takes on a busy machine: often enough, and beside all of them.
+    while not stop.is_set() and (time.monotonic() < until or closes <= 10 or not all(counts)):
         fanout.close()
         closes += 1
         time.sleep(0.002)
-    assert errors == [] and closes > 10 and all(counts)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert errors == [] and closes > 10
     assert [fanout[("count", number)] for number in range(3)] == counts
     for _ in range(sum(counts)):
         assert fanout._shards[0].pull("queue")[1] in range(3)
@@ -137,5 +143,5 @@ cache["key"] = 1
 
 def test_a_use_at_the_end_of_the_interpreter_is_told_that_the_store_is_closed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", AT_THE_END, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "the store is closed; open it again\n" * 2, "")
