@@ -94,7 +94,7 @@ def test_who_waits_for_another_process_is_told_after_its_timeout_and_a_killed_on
         holder.join()
         start = time.monotonic()
         cache.set("a", 1, retry=True)
-        assert time.monotonic() - start < 20
+        assert time.monotonic() - start < 60
         assert cache["a"] == 1 and "half" not in cache and cache.check() == []
 
 
@@ -178,7 +178,7 @@ def end_of(child):
 child = os.fork()
 try:
     if not child:
-        signal.alarm(10)
+        signal.alarm(60)
         cache["a"] = 1
     go.set()
     thread.join()
@@ -195,7 +195,7 @@ cache.close()
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_forked_child_is_told_so_also_while_its_parent_writes(path: str, shared: bool) -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORK, path, str(shared)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -210,7 +210,7 @@ def test_a_close_waits_for_no_other_process(path: str) -> None:
         assert cache.get("a") == 1
         closed = threading.Thread(target=cache.close, daemon=True)
         closed.start()
-        closed.join(10)
+        closed.join(60)
         assert not closed.is_alive()
     other.close()
     assert cache["a"] == 1

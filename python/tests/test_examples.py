@@ -19,7 +19,7 @@ def test_an_example_runs(example: str, tmp_path: Path) -> None:
         # Pyramid imports what warns that it is deprecated.
         warnings = "ignore" if example == "pyramid_bank.py" else "error"
         command = [sys.executable, "-W", warnings, str(FOLDER / example), str(tmp_path / "store")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         assert done.stdout
 

@@ -96,7 +96,7 @@ def test_a_killed_process_keeps_what_it_acknowledged_and_blocks_nobody(start: An
             last = acknowledged.get()
         assert db.count(prefix=b"k/") >= last + 1
         db[b"after"] = b"1"
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not db.members()[0].is_keeper or len(db.members()) > 1:
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -47,9 +47,9 @@ def test_who_is_next_prepares_before_it_has_the_turn(turns: list[Turn], prepared
     with first.hold():
         thread = threading.Thread(target=write)
         thread.start()
-        assert prepared.wait(10)
+        assert prepared.wait(60)
         assert not got.wait(0.05)
-    assert got.wait(10)
+    assert got.wait(60)
     thread.join()
 
 
@@ -64,7 +64,7 @@ def test_a_process_that_writes_on_and_on_lets_the_next_one_in(turns: list[Turn],
     with first.hold():
         thread = threading.Thread(target=write)
         thread.start()
-        assert prepared.wait(10)
+        assert prepared.wait(60)
     end = time.monotonic() + 2 * _turn._AGAIN_SECONDS
     while time.monotonic() < end:
         with first.hold():

@@ -324,7 +324,7 @@ def test_two_databases_with_large_transactions_do_not_wait_for_each_other(tmp_pa
                 oid = part.new_oid()
                 rows[number, oid] = os.urandom(500_000 if number == large else 5)
                 part.store(oid, b"\0" * 8, rows[number, oid], "", txn)
-        both_stored.wait(20)
+        both_stored.wait(60)
         for part in parts:
             part.tpc_vote(txn)
         for part in parts:
@@ -335,7 +335,7 @@ def test_two_databases_with_large_transactions_do_not_wait_for_each_other(tmp_pa
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     assert all(storages[number].load(oid)[0] == data for (number, oid), data in rows.items()) and len(rows) == 80
     for storage in storages:
@@ -435,7 +435,7 @@ class Unsynced:
 
     def wait(self) -> None:
         """Waits for the test, then for the commit."""
-        self.go_on.wait(30)
+        self.go_on.wait(60)
         self.ticket.wait()
 
     def __getattr__(self, name: str) -> Any:
@@ -465,7 +465,7 @@ def test_who_met_a_conflict_with_a_commit_that_is_not_durable_yet_does_not_meet_
         committing.start()
         while not slow:
             time.sleep(0.001)
-        assert slow[0].ordered.wait(30)
+        assert slow[0].ordered.wait(60)
         with pytest.raises(ConflictError):
             second.commit()
         second.abort()

@@ -231,7 +231,7 @@ def test_two_databases_with_undos_do_not_wait_for_each_other(tmp_path: Path, ear
                 part.undo(every[number].ids[2], txn)
             else:
                 part.deleteObject(every[number].oid, every[number].serials[2], txn)
-        both_ready.wait(20)
+        both_ready.wait(60)
         for part in parts:
             part.tpc_vote(txn)
         for part in parts:
@@ -242,7 +242,7 @@ def test_two_databases_with_undos_do_not_wait_for_each_other(tmp_path: Path, ear
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     for storage, steps in zip(storages, every, strict=True):
         if early == "undo":
