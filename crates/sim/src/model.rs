@@ -403,6 +403,11 @@ impl Model {
         self.spaces.get(&space).map_or_else(Vec::new, |space| space.versions.keys().cloned().collect())
     }
 
+    /// The length of the longest key that was ever committed.
+    pub fn longest_key(&self) -> usize {
+        self.spaces.values().flat_map(|space| space.versions.keys()).map(Vec::len).max().unwrap_or(0)
+    }
+
     /// Keys and values of a span at a moment, with `own` writes on top, in key order.
     pub fn walk(&self, space: u8, span: &Span, at: u64, own: &Writes) -> Vec<(Key, Content)> {
         let mut found: BTreeMap<&Key, Option<Content>> = BTreeMap::new();

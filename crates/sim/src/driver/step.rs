@@ -367,7 +367,7 @@ impl Driver {
             _ => {}
         }
         if let Err(Error::Conflict { key, at: found_at, by }) = &committed {
-            self.is_conflict(&open.reads, at.0, key, found_at.0, by.0)?;
+            self.is_conflict(&open.reads, &open.writes, at.0, key, found_at.0, by.0)?;
             return said("conflict");
         }
         let conflict = open.reads.conflict(&self.model, at.0);
@@ -383,13 +383,14 @@ impl Driver {
         self.submitted("commit", vec![entry], committed.map(|glsn| glsn.0), wait)
     }
 
-    fn is_conflict(&self, reads: &Reads, at: u64, key: &[u8], found_at: u64, by: u64) -> Outcome {
+    fn is_conflict(&self, reads: &Reads, own: &Writes, at: u64, key: &[u8], found_at: u64, by: u64) -> Outcome {
         same("snapshot of a conflict", &found_at, &at)?;
         ensure(by > at && by <= self.model.newest(), || {
             format!("conflict by {by}, after {at}, newest {}", self.model.newest())
         })?;
         let limit = self.world.setting.sizes.read_set_bytes;
-        ensure(reads.changed_by(&self.model, key, by) || reads.may_be_coarse(limit), || {
+        let longest = self.model.longest_key().max(own.keys().map(|(_, key)| key.len()).max().unwrap_or(0));
+        ensure(reads.changed_by(&self.model, key, by) || reads.may_be_coarse(limit, longest), || {
             let read = if reads.covers(key) { "was read" } else { "was not read" };
             format!("conflict on {} by {by} after {at}: the key {read}, and that commit did not change it", show(key))
         })

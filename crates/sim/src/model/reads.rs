@@ -56,10 +56,13 @@ impl Reads {
         self.bytes += bytes + 100;
     }
 
-    /// Whether the set may have been too large to be kept in detail, if it is limited to this many bytes (`None`: the budget's share).
-    pub fn may_be_coarse(&self, limit_bytes: Option<u64>) -> bool {
+    /// Whether the set may have been too large to be kept in detail, if it is limited to this many bytes (`None`: the budget's share) and the
+    /// longest key that a walk could stand at is one of `longest` bytes.
+    pub fn may_be_coarse(&self, limit_bytes: Option<u64>, longest: usize) -> bool {
+        // While a walk goes on, the set holds the key that it has reached, also if it ends at none.
+        let on_the_way = if self.spans.is_empty() { 0 } else { longest };
         // The store's representation of a range has a head, too.
-        self.bytes as u64 > limit_bytes.unwrap_or(LEAST_BYTES) / 8 * 3
+        (self.bytes + on_the_way) as u64 > limit_bytes.unwrap_or(LEAST_BYTES) / 8 * 3
     }
 
     /// Whether the set certainly covers a key.
