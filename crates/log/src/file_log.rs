@@ -164,20 +164,23 @@ impl FileLog {
     }
 
     /// Reads every file of the log, past all caches of this process; returns the damage found. Blob files that no
-    /// record names are needed if `kept` returns true for them.
+    /// record names are needed if `kept` returns true for them; those in `needed` must be there.
     ///
     /// # Errors
     /// The disk, the budget. Bad bytes are findings, not errors.
     pub fn verify(
         &self,
         kept: &dyn Fn(BlobId) -> bool,
+        needed: &[BlobId],
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<Vec<Finding>, LogError> {
         if !self.log.env.is_read_only() {
             append::seal(&self.log)?;
         }
         let options = &self.log.env.options;
-        let unfinished = |id| self.log.blobs.registry.is_unnamed(id) || self.log.may_be_in_writing(id);
+        // What another process needs is finished.
+        let is_of_another = |id| !kept(id) && self.log.may_be_in_writing(id);
+        let unfinished = |id| self.log.blobs.registry.is_unnamed(id) || is_of_another(id);
         let scope = VerifyScope {
             disk: &*options.disk,
             dir: &options.dir,
@@ -185,6 +188,7 @@ impl FileLog {
             durable: Some(self.log.durability.group.durable()),
             unfinished: &unfinished,
             kept,
+            needed,
         };
         verify::verify(&scope, progress)
     }

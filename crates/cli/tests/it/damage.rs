@@ -122,7 +122,7 @@ struct Kind {
     loses: [bool; 2],
 }
 
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 16] = [
     Kind {
         name: "a record of a sealed segment",
         damage: |store| change(&sealed(store), |bytes| bytes[7 * PAGE + 900] ^= 4),
@@ -221,7 +221,93 @@ const KINDS: [Kind; 15] = [
         helps: ["salvage --from-index"; 2],
         loses: [true; 2],
     },
+    Kind {
+        name: "a blob file that was cut",
+        damage: |store| change(&largest(log(store, ".blob")), |bytes| bytes.truncate(30 * PAGE + 5000)),
+        helps: ["salvage --drop GLSN"; 2],
+        loses: [true; 2],
+    },
 ];
+
+/// Damage of a blob file that no record of the log names, as values were moved into it when the log was trimmed.
+const KINDS_OF_MOVED_VALUES: [Kind; 6] = [
+    Kind {
+        name: "moved values that are gone",
+        damage: |store| fs::remove_file(largest(log(store, ".blob"))).unwrap(),
+        helps: ["salvage --drop GLSN"; 2],
+        loses: [true; 2],
+    },
+    Kind {
+        name: "moved values in an empty file",
+        damage: |store| change(&largest(log(store, ".blob")), Vec::clear),
+        helps: ["salvage --drop GLSN"; 2],
+        loses: [true; 2],
+    },
+    Kind {
+        name: "moved values that were cut",
+        damage: |store| change(&largest(log(store, ".blob")), |bytes| bytes.truncate(3 * PAGE + 70)),
+        helps: ["salvage --drop GLSN"; 2],
+        loses: [true; 2],
+    },
+    Kind {
+        name: "a page of moved values",
+        damage: |store| change(&largest(log(store, ".blob")), |bytes| bytes[3 * PAGE + 500] ^= 1),
+        helps: ["salvage --drop GLSN"; 2],
+        loses: [true; 2],
+    },
+    Kind {
+        name: "the last page of moved values",
+        damage: |store| {
+            change(&largest(log(store, ".blob")), |bytes| {
+                let at = bytes.len() - PAGE + 40;
+                bytes[at] ^= 1;
+            });
+        },
+        helps: ["salvage --drop-damaged"; 2],
+        loses: [false; 2],
+    },
+    Kind {
+        name: "moved values without their last page",
+        damage: |store| {
+            change(&largest(log(store, ".blob")), |bytes| {
+                let len = bytes.len() - PAGE;
+                bytes.truncate(len);
+            });
+        },
+        helps: ["salvage --drop-damaged"; 2],
+        loses: [false; 2],
+    },
+];
+
+/// A store whose log was trimmed, with values moved out of it, and with the keyspaces `zoo` (number 16) and `gone`, which was dropped; what
+/// the default keyspace holds.
+fn build_with_keyspaces(path: &str) -> Content {
+    let db = Db::open(path, options()).unwrap();
+    let [default, zoo, gone] = ["default", "zoo", "gone"].map(|name| db.keyspace(name).unwrap());
+    let mut content = Content::new();
+    let mut tx = db.begin();
+    for number in 0..400 {
+        let (key, value) = (format!("key{number:06}"), vec![b'd'; 100]);
+        tx.put(&default, key.as_bytes(), &value).unwrap();
+        content.insert(key.into_bytes(), value);
+        tx.put(&zoo, format!("animal{number:06}"), [b'z'; 100]).unwrap();
+        tx.put(&gone, format!("was{number:06}"), [b'g'; 40]).unwrap();
+    }
+    tx.commit().unwrap();
+    db.drop_keyspace(&gone).unwrap();
+    for number in 0..4 {
+        db.put(&zoo, format!("large{number}"), vec![b'l'; 20_000]).unwrap();
+    }
+    for number in 0..90 {
+        let (key, value) = (format!("log-{number:03}"), vec![b'v'; 9000]);
+        db.put(&default, key.as_bytes(), &value).unwrap();
+        content.insert(key.into_bytes(), value);
+    }
+    db.compact().unwrap();
+    assert!(db.log().trim(db.newest()).unwrap() > 40, "too little was trimmed");
+    db.close().unwrap();
+    content
+}
 
 /// What of a command a hint has to name.
 fn shape(command: &str) -> String {
@@ -368,6 +454,46 @@ fn every_kind_of_damage_is_healed_by_the_command_that_verify_names() {
             heal(&folder, &original, &content, trimmed, kind);
         }
     }
+}
+
+#[test]
+fn damage_of_values_that_only_the_index_names_is_healed_by_the_command_that_verify_names() {
+    let folder = Folder::new();
+    let original = folder.at("moved");
+    let content = build_with_keyspaces(&original);
+    for kind in &KINDS_OF_MOVED_VALUES {
+        heal(&folder, &original, &content, true, kind);
+    }
+}
+
+/// Runs what `verify` names until it finds nothing; what the commands printed.
+fn heal_as_told(store: &str, told: &str) -> Vec<Ran> {
+    let mut all = Vec::new();
+    loop {
+        let verified = run(&["verify", store, "--json"]);
+        if verified.code == 0 {
+            return all;
+        }
+        assert!(all.len() < 6, "{told}: it is still damaged: {}", verified.text());
+        let damage = &verified.json()["damage"][0];
+        let command = damage["command"].as_str().unwrap_or_else(|| panic!("{told}: {damage}")).to_owned();
+        let ran = sh(&command);
+        assert!(ran.code == 0 || (ran.code == 4 && ran.err.contains("recovered-")), "{told}: {command}: {}", ran.err);
+        all.push(ran);
+    }
+}
+
+#[test]
+fn damage_of_a_run_is_named_also_where_something_was_dropped_before() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    build(&store, false);
+    (KINDS[0].damage)(Path::new(&store));
+    heal_as_told(&store, "a record");
+    spoil_page(Path::new(&store), 16);
+    run(&["verify", &store]).fails(1, &[]);
+    assert!(!heal_as_told(&store, "a leaf").is_empty());
+    run(&["scan", &store]).ok();
 }
 
 #[test]

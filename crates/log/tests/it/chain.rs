@@ -84,7 +84,7 @@ fn chains(layout: Layout) -> Vec<(u64, u64)> {
     log.trim(Glsn(3000), &|_| true).unwrap();
     drop(log);
     let log = FileLog::open(with()).unwrap().0;
-    let findings = log.verify(&|_| true, &mut |_| {}).unwrap();
+    let findings = log.verify(&|_| true, &[], &mut |_| {}).unwrap();
     assert!(findings.iter().all(|finding| finding.harmless), "{findings:?}");
     let (first, last) = (log.bounds().first.0, log.position().glsn.0);
     let chains = (first.saturating_sub(1)..=last).filter_map(|glsn| Some((glsn, log.chain_at(Glsn(glsn)).unwrap()?)));

@@ -84,7 +84,7 @@ fn costs_only(lost: &[u64], count: u64, size: usize, damage: impl FnOnce(&mut Ve
         assert_eq!(refused, lost, "one by one");
         assert_eq!(left_out_of_a_scan(&log, count, size), lost, "by scans");
     }
-    let found = log.verify(&|_| true, &mut |_| {}).unwrap();
+    let found = log.verify(&|_| true, &[], &mut |_| {}).unwrap();
     let named = found.iter().filter(|finding| !finding.harmless);
     let named: BTreeSet<u64> =
         named.flat_map(|finding| finding.glsn.unwrap().0..=finding.last.or(finding.glsn).unwrap().0).collect();
@@ -102,7 +102,7 @@ fn costs_only(lost: &[u64], count: u64, size: usize, damage: impl FnOnce(&mut Ve
             Err(error) => assert!(matches!(error, LogError::Dropped { .. }) && lost.contains(&glsn), "{glsn}: {error}"),
         }
     }
-    let found = log.verify(&|_| true, &mut |_| {}).unwrap();
+    let found = log.verify(&|_| true, &[], &mut |_| {}).unwrap();
     assert!(found.iter().all(|finding| finding.harmless), "{found:?}");
 }
 
@@ -144,6 +144,7 @@ fn verify_with(disk: &Arc<dyn Disk>, durable: u64) -> Vec<Finding> {
         durable: Some(Glsn(durable)),
         unfinished: &|_| false,
         kept: &|_| false,
+        needed: &[],
     };
     verify(&scope, &mut |_| {}).unwrap()
 }
@@ -187,7 +188,7 @@ fn what_is_committed_while_a_log_is_verified_is_no_damage() {
     };
     // Longer than what is zeroed of a new segment: more is zeroed now.
     commit(90_000);
-    let found = log.verify(&|_| true, &mut |so_far| {
+    let found = log.verify(&|_| true, &[], &mut |so_far| {
         // The second 64 KiB are in memory now, with zeros behind the first entry; the next ones are still to be read.
         while so_far.done_bytes > 64 << 10 && commit(4096) < 30 {}
     });

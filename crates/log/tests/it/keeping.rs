@@ -50,6 +50,7 @@ fn findings(disk: &dyn Disk, memory: &Memory) -> Vec<Finding> {
         durable: None,
         unfinished: &|_| false,
         kept: &|_| false,
+        needed: &[],
     };
     verify(&scope, &mut |_| {}).unwrap()
 }
@@ -63,7 +64,7 @@ fn a_good_log_has_no_findings_closed_or_open() {
     let _being_written = log.create_blob().unwrap();
     submit(&log, 0, b"not durable").unwrap();
     let mut seen = Vec::new();
-    assert_eq!(log.verify(&|_| false, &mut |progress| seen.push(progress)).unwrap(), []);
+    assert_eq!(log.verify(&|_| false, &[], &mut |progress| seen.push(progress)).unwrap(), []);
     assert!(seen.windows(2).all(|pair| pair[0].done_bytes <= pair[1].done_bytes));
     let last = seen.last().unwrap();
     assert!(last.done_bytes > last.total_bytes / 2 && last.done_bytes <= last.total_bytes);
@@ -170,7 +171,7 @@ fn a_backup_taken_while_others_append_opens_at_its_position() {
     assert_eq!(restored.position(), position);
     let found = scan_all(&restored, 1, payloads.len() as u64 + 1, None);
     assert!(found.iter().map(|(_, payload)| payload).eq(&payloads));
-    assert_eq!(restored.verify(&|_| false, &mut |_| {}).unwrap(), []);
+    assert_eq!(restored.verify(&|_| false, &[], &mut |_| {}).unwrap(), []);
     assert_eq!(log.chain_at(position.glsn).unwrap(), Some(position.chain));
 }
 
@@ -396,12 +397,12 @@ fn a_blob_file_that_was_never_finished_is_damage_only_where_it_is_needed() {
     drop(log);
     assert!(read_file(&*killed, &name).is_empty());
     let (log, _) = FileLog::open(options(&killed, &memory)).unwrap();
-    let found = log.verify(&|_| false, &mut |_| {}).unwrap();
+    let found = log.verify(&|_| false, &[], &mut |_| {}).unwrap();
     assert!(found.len() == 1 && found[0].harmless && found[0].file == name, "{found:?}");
-    let needed = log.verify(&|blob| blob == id, &mut |_| {}).unwrap();
+    let needed = log.verify(&|blob| blob == id, &[], &mut |_| {}).unwrap();
     assert!(needed.len() == 1 && !needed[0].harmless, "{needed:?}");
     assert_eq!(log.sweep_blobs(&|_| false).unwrap(), 1);
-    assert_eq!(log.verify(&|_| false, &mut |_| {}).unwrap(), []);
+    assert_eq!(log.verify(&|_| false, &[], &mut |_| {}).unwrap(), []);
     drop(log);
 
     // One that a record names: the record is told.
@@ -409,7 +410,7 @@ fn a_blob_file_that_was_never_finished_is_damage_only_where_it_is_needed() {
     let named = names(&*damaged, ".blob")[0].clone();
     write_file(&*damaged, &named, &[]);
     let (log, _) = FileLog::open(options(&damaged, &memory)).unwrap();
-    let found = log.verify(&|_| false, &mut |_| {}).unwrap();
+    let found = log.verify(&|_| false, &[], &mut |_| {}).unwrap();
     assert!(found.iter().any(|finding| finding.file == named && finding.glsn.is_some()), "{found:?}");
     assert!(found.iter().all(|finding| !finding.harmless), "{found:?}");
 }
@@ -430,7 +431,7 @@ fn bytes_behind_the_last_record_are_told_and_are_no_damage() {
     write_file(&*disk, &name, &bytes);
     let reader = FileLogOptions { mode: Mode::ReadOnly, ..options(&disk, &memory) };
     let (log, _) = FileLog::open(reader).unwrap();
-    let found = log.verify(&|_| false, &mut |_| {}).unwrap();
+    let found = log.verify(&|_| false, &[], &mut |_| {}).unwrap();
     assert!(found.len() == 1 && found[0].harmless && found[0].file == name, "{found:?}");
     drop(log);
     drop(open(&disk, &memory));

@@ -50,7 +50,7 @@ fn closed_log() -> (Arc<dyn Disk>, Vec<Vec<u8>>) {
 }
 
 fn wanted(blob: BlobRef) -> WantedBlob {
-    WantedBlob { id: blob.id, named: Some(blob), wrong: Vec::new() }
+    WantedBlob { id: blob.id, named: Some(blob), pages: 0, wrong: Vec::new() }
 }
 
 fn mend_all(disk: &Arc<dyn Disk>, blobs: &[WantedBlob], sound: &dyn Fn(Glsn) -> bool) -> Mended {
@@ -100,7 +100,7 @@ fn is_whole_but_for(disk: &Arc<dyn Disk>, entries: &[Vec<u8>], mended: &Mended, 
         next += 1;
     }
     assert_eq!(next as usize, entries.len() + 1, "{told}");
-    let found = log.verify(&|_| true, &mut |_| {}).unwrap();
+    let found = log.verify(&|_| true, &[], &mut |_| {}).unwrap();
     assert!(found.iter().all(|finding| finding.harmless), "{told}: {found:?}");
     append(&log, 0, b"and on");
     log.close().unwrap();
@@ -235,7 +235,7 @@ fn a_damaged_mark_at_the_front_of_a_block_is_replaced() {
     write_file(&*disk, SEALED, &bytes);
     assert!(mend_all(&disk, &[], &no).records.iter().all(|dropped| dropped.glsns.is_empty()));
     let log = open(&disk, &memory);
-    assert!(log.verify(&|_| true, &mut |_| {}).unwrap().iter().all(|finding| finding.harmless));
+    assert!(log.verify(&|_| true, &[], &mut |_| {}).unwrap().iter().all(|finding| finding.harmless));
     for (glsn, size) in [(1, 16_128), (2, 100), (3, 100), (4, 100)] {
         assert!(*log.read(Glsn(glsn)).unwrap() == payload(glsn, size)[..]);
     }
@@ -263,7 +263,7 @@ fn a_damaged_page_of_a_blob_file_is_dropped_alone() {
         let lost = if page < blob.pages { vec![(blob.id, page..page + 1)] } else { vec![] };
         assert_eq!(mended.pages, lost);
         let log = open(&disk, &memory);
-        let found = log.verify(&|_| true, &mut |_| {}).unwrap();
+        let found = log.verify(&|_| true, &[], &mut |_| {}).unwrap();
         assert!(found.iter().all(|finding| finding.harmless), "{found:?}");
         drop(log);
         let mended = read_file(&*disk, &name);

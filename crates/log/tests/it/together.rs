@@ -169,7 +169,7 @@ fn writers_followers_readers_and_a_trimmer_agree_on_real_files() {
     drop(log);
     let (log, report) = FileLog::open(FileLogOptions { known: Some(position), ..options }).unwrap();
     assert_eq!(report.cut, None);
-    assert_eq!(log.verify(&|_| false, &mut |_| {}).unwrap(), []);
+    assert_eq!(log.verify(&|_| false, &[], &mut |_| {}).unwrap(), []);
 }
 
 #[test]

@@ -63,6 +63,8 @@ pub struct WantedBlob {
     pub id: BlobId,
     /// The reference of a record to it, if it is known.
     pub named: Option<BlobRef>,
+    /// The pages that values need, if no record names it: its own end may be lost.
+    pub pages: u32,
     /// Pages that are dropped even if they match their checksums: they are not the ones that were written.
     pub wrong: Vec<Range<u32>>,
 }
@@ -383,7 +385,7 @@ impl<'a> Mender<'a> {
         };
         let len = file.as_ref().map_or(Ok(0), |file| file.len())?;
         let there = u32::try_from(len / PAGE_BYTES as u64).unwrap_or(u32::MAX);
-        let pages = named.map_or(there.saturating_sub(1), |named| named.pages);
+        let pages = named.map_or_else(|| there.saturating_sub(1).max(wanted.pages), |named| named.pages);
         let seed = blob_seed(log_id, id.0);
         let staging = &mut self.staging[..PAGE_BYTES];
         let read = |number: u32, page: &mut [u8]| -> Result<bool, LogError> {

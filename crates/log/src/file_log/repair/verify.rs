@@ -3,6 +3,7 @@
 //! It checks records and chains, density, tables against their segments, and blob files against their records. It needs
 //! no open log; a live log may be verified while it is written.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -50,7 +51,7 @@ pub struct Finding {
 pub struct BlobDamage {
     /// Its id.
     pub id: BlobId,
-    /// Its damaged pages; none if only its last page is damaged, which holds no values.
+    /// Its damaged pages. The last range has no end if the file's own end is lost: it may have had more pages.
     pub pages: Vec<Range<u32>>,
     /// The reference of a record to it.
     pub named: Option<BlobRef>,
@@ -94,6 +95,8 @@ pub struct VerifyScope<'a> {
     pub unfinished: &'a dyn Fn(BlobId) -> bool,
     /// Blob files that are needed although no record of the log names them any more.
     pub kept: &'a dyn Fn(BlobId) -> bool,
+    /// Blob files that must be there, whether or not a record of the log names them.
+    pub needed: &'a [BlobId],
 }
 
 /// Reads every file; returns the findings.
@@ -123,11 +126,16 @@ pub fn verify(scope: &VerifyScope<'_>, progress: &mut dyn FnMut(VerifyProgress))
         }
     }
     let mut staging = scope.budget.take(Kind::Staging)?;
+    let missing = scope.needed.iter().filter(|id| !blobs.contains(id)).copied();
+    let missing: BTreeSet<BlobId> = missing.collect();
+    blobs.extend(&missing);
     blobs.sort_unstable();
     // Blob files first: the walk over the records shows which of the damaged ones are named.
     check.log_id = check.find_log_id(&segments)?;
     for id in blobs {
-        if !(scope.unfinished)(id) {
+        if missing.contains(&id) {
+            check.is_missing(id);
+        } else if !(scope.unfinished)(id) {
             check.blob_file(id, &mut staging)?;
         }
     }
@@ -388,6 +396,8 @@ impl Check<'_> {
         let Some(log_id) = self.log_id else { return Ok(()) };
         let pages = file.len()? / PAGE_BYTES as u64;
         let (mut hash, mut bad, mut dropped, mut is_plain) = (0, BadPages::default(), 0u32, None);
+        // Behind the last page that can be read, unless it is the one that ends a file.
+        let mut lost_from = Some(0);
         for number in 0..pages {
             let page = &mut staging[..PAGE_BYTES];
             let place = number * PAGE_BYTES as u64;
@@ -395,7 +405,9 @@ impl Check<'_> {
             let last = number + 1 == pages;
             if let Err(what) = check_page(&page[..n], blob_seed(log_id, id.0), number as u32) {
                 bad.add(number as u32, what, !last);
+                lost_from = Some(number as u32);
             } else if last {
+                lost_from = (page_kind(page) != BLOB_TRAILER_PAGE).then_some(number as u32 + 1);
                 let expected = BlobTrailer { log_id, blob: BlobRef { id, pages: number as u32, hash } };
                 let fits = |said: BlobTrailer| {
                     // Dropped pages have no known hash.
@@ -417,13 +429,23 @@ impl Check<'_> {
             self.report_dropped(name, None, format!("{dropped} of its pages were dropped by a salvage"));
         }
         if pages == 0 {
-            bad.add(0, "the blob file was never finished", true);
+            bad.add(0, "the blob file was never finished", false);
+        }
+        if let Some(from) = lost_from {
+            bad.add_rest(from);
         }
         if let Some((first, what)) = bad.what {
             let offset = u64::from(first) * PAGE_BYTES as u64;
             self.is_unsound(UnsoundBlob { id, offset, what, pages: bad.pages, is_plain, named_by: None });
         }
         Ok(())
+    }
+
+    /// A blob file that must be there is not in the folder.
+    fn is_missing(&mut self, id: BlobId) {
+        let pages = vec![Range { start: 0, end: u32::MAX }];
+        let what = "the blob file is missing";
+        self.is_unsound(UnsoundBlob { id, offset: 0, what, pages, is_plain: None, named_by: None });
     }
 
     fn is_unsound(&mut self, unsound: UnsoundBlob) {
@@ -479,13 +501,13 @@ impl Check<'_> {
 
     /// Compares a blob file's last page with the record that names it.
     fn named_blob(&mut self, log_id: u128, blob: &BlobRef) -> Result<Option<&'static str>, LogError> {
-        let Some(file) = self.open(FileName::Blob(blob.id))? else {
-            return Ok(Some("the blob file is missing"));
-        };
         if self.unsound.binary_search_by_key(&blob.id, |unsound| unsound.id).is_ok() {
             // It is reported with its pages.
             return Ok(None);
         }
+        let Some(file) = self.open(FileName::Blob(blob.id))? else {
+            return Ok(Some("the blob file is missing"));
+        };
         let page = &mut self.page[..PAGE_BYTES];
         let n = file.read_at(page, u64::from(blob.pages) * PAGE_BYTES as u64)?;
         let good = check_page(&page[..n], blob_seed(log_id, blob.id.0), blob.pages).is_ok()
@@ -513,6 +535,14 @@ impl BadPages {
             _ if !holds_values => {}
             Some(range) if range.end == number => range.end += 1,
             _ => self.pages.push(number..number + 1),
+        }
+    }
+
+    /// All pages from `number` on: the file may have had any number of them.
+    fn add_rest(&mut self, number: u32) {
+        match self.pages.last_mut() {
+            Some(range) if range.end >= number => range.end = u32::MAX,
+            _ => self.pages.push(number..u32::MAX),
         }
     }
 }

@@ -97,7 +97,7 @@ fn mem_disk() -> (Arc<dyn Disk>, PathBuf) {
 
 fn verify(disk: &Arc<dyn Disk>, store: &Path) -> Vec<String> {
     let alone = Process::join(disk, store, true);
-    assert_eq!(alone.log.verify(&|_| false, &mut |_| {}).unwrap(), []);
+    assert_eq!(alone.log.verify(&|_| false, &[], &mut |_| {}).unwrap(), []);
     let texts = alone.texts();
     alone.leave();
     texts

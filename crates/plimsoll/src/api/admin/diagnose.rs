@@ -301,6 +301,7 @@ pub(crate) fn look(
         let infos = known.into_iter().flat_map(|manifest| &manifest.runs).flat_map(|run| &run.tables);
         infos.into_iter().any(|info| info.id == TableId::Blob(blob) || info.blobs.binary_search(&blob).is_ok())
     };
+    let needed = known.map(value_blobs).unwrap_or_default();
     let scope = VerifyScope {
         disk,
         dir: &path.join("log"),
@@ -308,6 +309,7 @@ pub(crate) fn look(
         durable: known.map(|manifest| manifest.durable.glsn),
         unfinished: &|_| false,
         kept: &kept,
+        needed: &needed,
     };
     let findings = verify::verify(&scope, &mut |so_far| progress(so_far.done_bytes, so_far.total_bytes)).lift()?;
     let mut parts = Vec::new();
@@ -317,6 +319,15 @@ pub(crate) fn look(
         }
     }
     Ok(Closed { manifest, parts, findings })
+}
+
+/// The blob files that hold values of the runs.
+pub(crate) fn value_blobs(manifest: &Manifest) -> Vec<BlobId> {
+    let infos = manifest.runs.iter().flat_map(|run| &run.tables);
+    let mut blobs: Vec<BlobId> = infos.flat_map(|info| info.blobs.iter().copied()).collect();
+    blobs.sort_unstable();
+    blobs.dedup();
+    blobs
 }
 
 fn look_at_part(

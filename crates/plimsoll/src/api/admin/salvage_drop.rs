@@ -161,7 +161,7 @@ pub fn salvage_drop(
         )?;
     }
     let log_id = manifest.as_ref().map(|manifest| manifest.log_id);
-    let mended = mend_log(&log_options, &closed, &selected, (log_id, &named), dry_run)?;
+    let mended = mend_log(&log_options, &budget, &closed, &selected, (log_id, &named), dry_run)?;
     report.moved.extend(mended.aside.iter().map(|name| path.join("log").join(name).display().to_string()));
     if dry_run {
         return Ok(report);
@@ -300,8 +300,33 @@ fn is_run(blob: &BlobDamage, parts: &[Part]) -> bool {
     }
 }
 
+/// How many pages of the selected blob files hold values of the index.
+fn pages_needed(closed: &Closed, selected: &[&Found], budget: &Budget) -> Result<BTreeMap<BlobId, u32>> {
+    let damaged = selected.iter().filter_map(|found| match &found.mend {
+        Mend::Blob(blob, _) => Some((blob.id, 0)),
+        _ => None,
+    });
+    let mut needed: BTreeMap<BlobId, u32> = damaged.collect();
+    for part in &closed.parts {
+        if !part.info.blobs.iter().any(|blob| needed.contains_key(blob)) {
+            continue;
+        }
+        survey(part.source.as_deref(), &part.info, budget, &mut |version| {
+            if let Stored::InBlob { blob, offset, len, .. } = version.stored
+                && let Some(pages) = needed.get_mut(&blob)
+            {
+                let end = offset.saturating_add(len).div_ceil(PAGE_PAYLOAD_BYTES as u64);
+                *pages = (*pages).max(u32::try_from(end).unwrap_or(u32::MAX));
+            }
+            Ok(())
+        })?;
+    }
+    Ok(needed)
+}
+
 fn mend_log(
     options: &plimsoll_log::file_log::options::FileLogOptions,
+    budget: &Budget,
     closed: &Closed,
     selected: &[&Found],
     (log_id, named): (Option<u128>, &Named),
@@ -309,7 +334,8 @@ fn mend_log(
 ) -> Result<mend::Mended> {
     let (mut records, mut sound) = (Vec::<Range<Glsn>>::new(), BTreeSet::new());
     let mut blobs: BTreeMap<BlobId, WantedBlob> = BTreeMap::new();
-    let new = |id| WantedBlob { id, named: None, wrong: Vec::new() };
+    let needed = pages_needed(closed, selected, budget)?;
+    let new = |id| WantedBlob { id, named: None, pages: needed.get(&id).copied().unwrap_or(0), wrong: Vec::new() };
     for found in selected {
         match &found.mend {
             Mend::Records(glsns) => records.push(glsns.clone()),

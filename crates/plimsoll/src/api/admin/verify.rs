@@ -5,23 +5,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use plimsoll_log::blob::BlobId;
-use plimsoll_log::file_log::repair::verify::Cure;
+use plimsoll_log::file_log::repair::verify::{Cure, Finding};
 use plimsoll_log::glsn::Glsn;
 
-use crate::api::admin::diagnose::{Found, LostPlaces, Part, Scene, first_of_log, is_damage, look};
+use crate::api::admin::diagnose::{Found, LostPlaces, Part, Scene, first_of_log, is_damage, look, value_blobs};
 use crate::api::admin::lost_manifest::is_lost;
 use crate::api::admin::repair::{check_is_store, look_at};
 use crate::api::admin::salvage_drop::is_dropped;
-use crate::api::admin::verify_values::Values;
+use crate::api::admin::verify_values::{BadValue, Values};
 use crate::engine::Engine;
 use crate::engine::open::open;
 use crate::index::manifest::names::manifest_name;
-use crate::index::manifest::newest_number;
+use crate::index::manifest::{Manifest, newest_number};
 use crate::index::view::Direction;
 use crate::read::span::Span;
 use crate::types::damage::{Damage, DamagedKey, command};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::options::Options;
+use crate::types::version::Stored;
 
 /// Progress of a verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,9 +122,11 @@ pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgres
     let total_bytes = crate::engine::collect_stats::disk_bytes(store)?;
     let mut report = VerifyReport { opens: true, ..VerifyReport::default() };
     let mut log_bytes = 0;
-    let findings = store
+    let (manifest, _, _pinned) = store.reader.index.files();
+    let needed = value_blobs(&manifest);
+    let mut findings = store
         .file_log
-        .verify(&|blob| store.reader.index.uses_blob(blob), &mut |so_far| {
+        .verify(&|blob| store.reader.index.uses_blob(blob), &needed, &mut |so_far| {
             log_bytes = so_far.done_bytes;
             progress(VerifyProgress { done_bytes: so_far.done_bytes, total_bytes });
         })
@@ -152,21 +155,61 @@ pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgres
         .reader
         .index
         .verify(&mut |version| values.check_version(version), &mut checked, &mut |what| between.push(what))?;
+    let mut bad = values.finish()?;
+    let gone = removed_elsewhere(store, &findings, &bad)?;
+    findings.retain(|finding| finding.blob.as_ref().is_none_or(|blob| !gone.contains(&blob.id)));
+    bad.retain(|bad| !matches!(bad.stored, Stored::InBlob { blob, .. } if gone.contains(&blob)));
     let (mut found, notes) = scene.describe(&findings, &parts)?;
     let places = LostPlaces::of(found.iter().map(|found| &found.mend));
-    let bad = values.finish()?.into_iter().filter(|bad| places.find(bad.glsn, &bad.stored).is_none());
+    bad.retain(|bad| places.find(bad.glsn, &bad.stored).is_none());
     let mut damage: Vec<Damage> = found.drain(..).map(|Found { damage, .. }| damage).collect();
-    damage.extend(bad.map(|bad| bad.describe(&scene).damage));
+    damage.extend(bad.into_iter().map(|bad| bad.describe(&scene).damage));
     let is_sound = damage.is_empty();
-    let manifest = format!("index/{}", manifest_name(store.reader.index.manifest_number()));
-    damage.extend(between.into_iter().map(|what| between_runs(&scene, &manifest, what, is_sound)));
+    let file = format!("index/{}", manifest_name(store.reader.index.manifest_number()));
+    damage.extend(between.into_iter().map(|what| between_runs(&scene, &file, what, is_sound)));
     if findings.iter().any(|finding| finding.cure == Cure::Dropped) {
         let blobs = findings.iter().filter(|finding| finding.cure == Cure::Dropped && finding.glsn.is_none());
         let blobs = blobs.filter_map(|finding| finding.file.split('.').next()?.parse().ok().map(BlobId)).collect();
-        damage.extend(unfinished(store, &blobs)?);
+        damage.extend(unless_damaged(unfinished(store, &blobs), &damage)?.flatten());
     }
     fill(&mut report, damage, notes);
     Ok(report)
+}
+
+/// A result that needs a sound index: `None` if damage that was found already hinders it.
+fn unless_damaged<T>(result: Result<T>, found: &[Damage]) -> Result<Option<T>> {
+    match result {
+        Err(error) if is_damage(&error) && !found.is_empty() => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+/// Blob files that are missing because another process has removed them: its newest manifest does not need them.
+fn removed_elsewhere(store: &Engine, findings: &[Finding], bad: &[BadValue]) -> Result<BTreeSet<BlobId>> {
+    let mut gone = BTreeSet::new();
+    if !store.options.read_only {
+        return Ok(gone);
+    }
+    // One that a record of the log names is missing for certain.
+    let unnamed = findings.iter().filter(|finding| finding.glsn.is_none()).filter_map(|finding| finding.blob.as_ref());
+    let in_values = bad.iter().filter_map(|bad| match bad.stored {
+        Stored::InBlob { blob, .. } => Some(blob),
+        _ => None,
+    });
+    for blob in unnamed.map(|blob| blob.id).chain(in_values) {
+        if store.options.disk.entry(&store.path.join("log").join(blob.file_name()))?.is_none() {
+            gone.insert(blob);
+        }
+    }
+    match Manifest::read(&*store.options.disk, &store.path.join("index")) {
+        Ok(Some(newest)) => {
+            let needed = value_blobs(&newest);
+            gone.retain(|blob| needed.binary_search(blob).is_err());
+        }
+        // Nothing says that they were removed.
+        _ => gone.clear(),
+    }
+    Ok(gone)
 }
 
 fn between_runs(scene: &Scene<'_>, manifest: &str, what: String, log_is_sound: bool) -> Damage {

@@ -77,6 +77,8 @@ pub(crate) struct Values<'a> {
     bad: Vec<BadValue>,
     /// Blob files whose values were already checked through the commits that wrote them.
     checked: BTreeSet<BlobId>,
+    /// Blob files whose damage is known already.
+    damaged: BTreeSet<BlobId>,
     piece: Chunk,
     failure: Option<Error>,
 }
@@ -84,11 +86,12 @@ pub(crate) struct Values<'a> {
 impl<'a> Values<'a> {
     pub(crate) fn new(store: &'a Engine) -> Result<Self> {
         let piece = store.reader.budget.take(Kind::Staging)?;
-        Ok(Self { store, bad: Vec::new(), checked: BTreeSet::new(), piece, failure: None })
+        Ok(Self { store, bad: Vec::new(), checked: BTreeSet::new(), damaged: BTreeSet::new(), piece, failure: None })
     }
 
     /// Checks the values of all commits in the log, except those already found damaged.
     pub(crate) fn check_log(&mut self, findings: &[Finding]) -> Result<()> {
+        self.damaged.extend(findings.iter().filter_map(|finding| finding.blob.as_ref()).map(|blob| blob.id));
         let behind = self.store.visible().next();
         let mut from = self.store.reader.log.bounds().first;
         let mut lost: Vec<(Glsn, Glsn)> = findings
@@ -167,8 +170,15 @@ impl<'a> Values<'a> {
             let piece = &mut self.piece[..bytes];
             match self.store.reader.load_part(glsn, stored, at, piece) {
                 Ok(_) => sum.take(piece),
-                // Already reported as a damaged page, or dropped and no longer a value.
-                Err(Error::Corrupt { .. } | Error::Dropped { .. }) => return Ok(()),
+                // Dropped and no longer a value.
+                Err(Error::Dropped { .. }) => return Ok(()),
+                Err(Error::Corrupt { message, .. }) => {
+                    let is_known = matches!(stored, Stored::InBlob { blob, .. } if self.damaged.contains(&blob));
+                    if !is_known {
+                        self.note(key, glsn, stored, message);
+                    }
+                    return Ok(());
+                }
                 Err(error) => return Err(error),
             }
             at += bytes as u64;
