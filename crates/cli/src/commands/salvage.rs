@@ -8,6 +8,7 @@ use plimsoll::{Glsn, IndexSalvageReport, IndexSource};
 
 use crate::args::{Globals, Salvage};
 use crate::bytes::show_bytes;
+use crate::commands::verify::show_range;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader};
 use crate::stderr::say;
@@ -66,7 +67,15 @@ fn print_from_index(report: &IndexSalvageReport, lost: &[String], output: &mut O
     let ranges: Vec<_> = report
         .lost_ranges
         .iter()
-        .map(|range| json!({ "keyspace": range.keyspace, "first": show_bytes(&range.first), "last": show_bytes(&range.last) }))
+        .map(|range| {
+            json!({
+                "keyspace": range.keyspace,
+                "first": show_bytes(&range.first),
+                "last": show_bytes(&range.last),
+                "last_keyspace": range.last_keyspace,
+                "between": range.between,
+            })
+        })
         .collect();
     match output.reader() {
         Reader::Json => output.json(&json!({
@@ -81,6 +90,7 @@ fn print_from_index(report: &IndexSalvageReport, lost: &[String], output: &mut O
             "index_from_runs": from_runs,
             "readable_from": report.readable_from.0,
             "lost_ranges": ranges,
+            "recovered": report.recovered,
             "unknown": report.unknown,
             "lost_commits": report.lost_commits.as_ref().map(|commits| [commits.start().0, commits.end().0]),
             "losses": report.losses,
@@ -125,16 +135,24 @@ fn tell_losses(report: &IndexSalvageReport, lost: &[String]) -> Exit {
         say(format_args!("and {} more", report.lost_count - lost.len() as u64));
     }
     for range in &report.lost_ranges {
-        let (first, last) = (show_bytes(&range.first), show_bytes(&range.last));
-        say(format_args!("keys may be lost: {}\tfrom {first} to {last}", range.keyspace));
+        say(format_args!("keys may be lost: {}\t{}", range.keyspace, show_range(range)));
     }
+    tell_recovered(&report.recovered);
     report.unknown.iter().for_each(|what| say(format_args!("not known: {what}")));
     report.losses.iter().for_each(|path| say(format_args!("this list names what salvages of this store lost: {path}")));
     let is_whole = report.lost_count == 0
         && report.lost_ranges.is_empty()
+        && report.recovered.is_empty()
         && report.unknown.is_empty()
         && report.lost_commits.is_none();
     if is_whole { Exit::Done } else { Exit::Corrupt }
+}
+
+/// Keyspaces whose names are lost.
+fn tell_recovered(names: &[String]) {
+    for name in names {
+        say(format_args!("the name and the retention of a keyspace are lost; its keys are in keyspace {name} now"));
+    }
 }
 
 fn tell_moved(moved: &[String], output: &mut Output) -> Result<(), Failure> {

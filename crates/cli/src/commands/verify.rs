@@ -1,6 +1,6 @@
 //! `plimsoll verify`: reads and checks every byte.
 
-use plimsoll::{Damage, DamagedKey, VerifyReport};
+use plimsoll::{Damage, DamagedKey, DamagedKeys, VerifyReport};
 use serde_json::{Map, Value, json};
 
 use crate::args::{Globals, Verify};
@@ -81,10 +81,21 @@ pub(crate) fn show(damage: &Damage) -> String {
         line = format!("{line}; values lost in keyspace {}: {}{more}", first.keyspace, keys.join(", "));
     }
     if let Some(range) = &damage.key_range {
-        let (first, last) = (show_bytes(&range.first), show_bytes(&range.last));
-        line = format!("{line}; keys lost in keyspace {}: those from {first} to {last}", range.keyspace);
+        line = format!("{line}; keys lost in keyspace {}: those {}", range.keyspace, show_range(range));
     }
     format!("{line}; {}", damage.hint)
+}
+
+/// A range of keys, without the name of its first keyspace.
+pub(crate) fn show_range(range: &DamagedKeys) -> String {
+    let mut line = format!("from {} to {}", show_bytes(&range.first), show_bytes(&range.last));
+    if range.last_keyspace != range.keyspace {
+        line.push_str(&format!(" of keyspace {}", range.last_keyspace));
+    }
+    if !range.between.is_empty() {
+        line.push_str(&format!(", with all keys of {}", range.between.join(", ")));
+    }
+    line
 }
 
 /// Damage as JSON.
@@ -102,6 +113,8 @@ pub(crate) fn as_json(damage: &Damage) -> Value {
         object.insert("keyspace".to_owned(), range.keyspace.clone().into());
         put_json(&mut object, "first", &range.first);
         put_json(&mut object, "last", &range.last);
+        object.insert("last_keyspace".to_owned(), range.last_keyspace.clone().into());
+        object.insert("between".to_owned(), range.between.clone().into());
         Value::Object(object)
     });
     json!({

@@ -484,6 +484,60 @@ fn heal_as_told(store: &str, told: &str) -> Vec<Ran> {
 }
 
 #[test]
+fn a_damaged_page_beside_the_records_of_keyspaces_is_healed_and_no_key_comes_into_another_keyspace() {
+    let folder = Folder::new();
+    let original = folder.at("keyspaces");
+    build_with_keyspaces(&original);
+    let pages = fs::metadata(run_file(Path::new(&original))).unwrap().len() as usize / PAGE;
+    let mut renamed = 0;
+    for page in 0..pages {
+        let (told, store) = (format!("page {page}"), folder.at(&format!("page-{page}")));
+        copy(&original, &store);
+        change(&run_file(Path::new(&store)), |bytes| bytes[page * PAGE + 100] ^= 1);
+        let healed = heal_as_told(&store, &told);
+        assert!(!healed.is_empty(), "{told}: verify found nothing");
+        run(&["keyspace", "create", &store, "fresh"]).ok();
+        assert_eq!(run(&["scan", &store, "--keyspace", "fresh"]).ok().text(), "", "{told}");
+        let names = run(&["keyspace", "list", &store]).ok().text();
+        let has = |name: &str| names.lines().any(|line| line.split('\t').next() == Some(name));
+        let zoo = if has("zoo") { "zoo" } else { "recovered-16" };
+        assert!(has(zoo), "{told}: {names}");
+        let found = pairs(&run(&["scan", &store, "--keyspace", zoo]).ok());
+        let is_of_it = |key: &[u8]| key.starts_with(b"animal") || key.starts_with(b"large");
+        assert!(found.len() > 150 && found.keys().all(|key| is_of_it(key)), "{told}: {} keys", found.len());
+        if zoo != "zoo" {
+            renamed += 1;
+            let losses = fs::read_to_string(Path::new(&store).join("losses.txt.cut")).unwrap();
+            assert!(losses.contains("recovered-16") && losses.contains("keyspace \"default\""), "{told}: {losses}");
+            assert!(healed.iter().any(|ran| ran.code == 4 && ran.err.contains("recovered-16")), "{told}");
+        }
+        fs::remove_dir_all(&store).unwrap();
+    }
+    assert!(renamed > 0, "no page held the record");
+}
+
+#[test]
+fn everything_that_is_lost_with_a_table_is_named_by_the_salvage_that_rewrites_it() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let content = build_with_keyspaces(&store);
+    change(&run_file(Path::new(&store)), |bytes| {
+        let leaves: Vec<usize> = (0..bytes.len() / PAGE).filter(|page| bytes[page * PAGE + 8] == 16).collect();
+        for page in [leaves[2], leaves[4]] {
+            bytes[page * PAGE + 100] ^= 1;
+        }
+    });
+    let report = run(&["verify", &store, "--json"]).json();
+    assert_eq!(report["damage"].as_array().unwrap().len(), 2, "{report}");
+    let command = report["damage"][0]["command"].as_str().unwrap();
+    let dropped = sh(&format!("{command} --json")).json();
+    assert_eq!(dropped["dropped"].as_array().unwrap().len(), 2, "{dropped}");
+    run(&["verify", &store]).ok();
+    let found = pairs(&run(&["scan", &store]).ok());
+    assert!(found.iter().all(|(key, value)| content.get(key) == Some(value)));
+}
+
+#[test]
 fn damage_of_a_run_is_named_also_where_something_was_dropped_before() {
     let folder = Folder::new();
     let store = folder.at("store");

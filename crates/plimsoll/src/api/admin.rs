@@ -4,6 +4,7 @@ pub(crate) mod aside;
 pub(crate) mod backup;
 pub(crate) mod diagnose;
 pub(crate) mod lost_manifest;
+pub(crate) mod lost_names;
 pub(crate) mod members;
 pub(crate) mod repair;
 pub(crate) mod salvage_drop;

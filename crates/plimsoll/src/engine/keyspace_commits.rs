@@ -15,19 +15,19 @@ use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{
-    DEFAULT, DropReport, Keyspace, MAX_KEYSPACES, Record, SYSTEM, check_name, dropped_key, dropped_name,
+    DEFAULT, DropReport, Keyspace, MAX_KEYSPACES, Record, SYSTEM, check_name, dropped_key, dropped_name, keyspace_of,
 };
 use crate::types::retention::Retention;
 use crate::types::version::Stored;
 
 /// Ids below this one are reserved for the store.
-const FIRST_ID: u32 = 16;
+pub(crate) const FIRST_ID: u32 = 16;
 
 /// The key, beside the keyspaces' names, that records that the user has appended to a stream of their own; no keyspace can have this name.
 const STREAMS_MARK: &str = "\u{1}streams";
 
 /// A handle of the keyspace that holds the records of the others.
-fn system(store: &Engine) -> Keyspace {
+pub(crate) fn system(store: &Engine) -> Keyspace {
     store.reader.keyspaces.handle(SYSTEM, "".into())
 }
 
@@ -82,12 +82,19 @@ fn settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     }
 }
 
+/// The first id above those of all keys in runs: a salvage may have lost the record of a keyspace that has keys.
+fn unused_id(store: &Engine) -> u32 {
+    let view = store.reader.index.view();
+    let newest = view.infos().map(|info| keyspace_of(&info.last_key)).max();
+    newest.map_or(FIRST_ID, |id| id.saturating_add(1).max(FIRST_ID))
+}
+
 fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     // If nothing has to change, no commit shows it: submitted commits must be visible before that is decided.
     store.committer.sequencer.wait_visible()?;
     let mut tx = Transaction::new(&store.committer);
     // Read through the transaction, so that two concurrent creations conflict.
-    let (mut next_id, mut count, mut recorded) = (FIRST_ID, 0, None);
+    let (mut next_id, mut count, mut recorded) = (unused_id(store), 0, None);
     let mut all = tx.range(&system(store), ..)?;
     while let Some((key, value)) = all.advance()? {
         if key == STREAMS_MARK.as_bytes() {

@@ -58,6 +58,24 @@ pub struct DamagedKeys {
     pub first: Vec<u8>,
     /// Upper bound, included.
     pub last: Vec<u8>,
+    /// Name of the keyspace of the last key.
+    pub last_keyspace: String,
+    /// Names of the keyspaces between these two: all of their keys are in the range.
+    pub between: Vec<String>,
+}
+
+impl fmt::Display for DamagedKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first, last) = (show_key(&self.first), show_key(&self.last));
+        if self.keyspace == self.last_keyspace {
+            return write!(f, "in keyspace {:?} keys from {first} to {last}", self.keyspace);
+        }
+        write!(f, "keys from {first} in keyspace {:?} to {last} in keyspace {:?}", self.keyspace, self.last_keyspace)?;
+        for (number, name) in self.between.iter().enumerate() {
+            write!(f, "{}{name:?}", if number == 0 { ", all of " } else { ", " })?;
+        }
+        Ok(())
+    }
 }
 
 impl Damage {
@@ -99,8 +117,7 @@ impl fmt::Display for Damage {
             }
         }
         if let Some(range) = &self.key_range {
-            let (first, last) = (show_key(&range.first), show_key(&range.last));
-            write!(f, "; in keyspace {:?} keys from {first} to {last}", range.keyspace)?;
+            write!(f, "; {range}")?;
         }
         write!(f, "; {}", self.hint)
     }

@@ -314,6 +314,13 @@ impl Keyspaces {
         live.or_else(|| known.dropped.get(&id).map(|(name, _)| Arc::clone(name)))
     }
 
+    /// The names of all keyspaces by id, dropped ones included.
+    pub(crate) fn names(&self) -> BTreeMap<u32, Arc<str>> {
+        let known = self.read();
+        let dropped = known.dropped.iter().map(|(&id, (name, _))| (id, Arc::clone(name)));
+        dropped.chain(known.by_name.iter().map(|(name, record)| (record.id, Arc::clone(name)))).collect()
+    }
+
     /// All existing keyspaces.
     pub(crate) fn all(&self) -> Vec<(Arc<str>, Record)> {
         self.read().by_name.iter().map(|(name, record)| (Arc::clone(name), *record)).collect()
@@ -325,6 +332,11 @@ impl Keyspaces {
         let dropped = known.dropped.iter().map(|(&id, &(_, retention))| Record { id, retention });
         known.by_name.values().copied().chain(dropped).collect()
     }
+}
+
+/// The id of the keyspace of an index key.
+pub(crate) fn keyspace_of(key: &[u8]) -> u32 {
+    key.first_chunk().map_or(SYSTEM, |id| u32::from_be_bytes(*id))
 }
 
 /// Rejects invalid names.

@@ -21,8 +21,12 @@ pub(super) fn run(globals: &Globals, args: &Salvage, output: &mut Output) -> Out
     let drop = || salvage_drop(&args.store, store::options(globals), &targets, args.dry_run);
     let report = wait::for_lock(globals, drop)?;
     let done = if args.dry_run { "Nothing was changed.".to_owned() } else { super::done(report.glsn) };
-    output.report(&done, |output| print(&report, args.dry_run, output))?;
-    Ok(Exit::Done)
+    let printed = output.report(&done, |output| print(&report, args.dry_run, output));
+    if !args.dry_run {
+        super::tell_recovered(&report.recovered);
+    }
+    let is_whole = report.recovered.is_empty() || args.dry_run;
+    printed.map(|()| if is_whole { Exit::Done } else { Exit::Corrupt })
 }
 
 /// Digits are a GLSN, all else is a key; `key:` before it makes a key of digits, too.
@@ -53,12 +57,13 @@ fn print(report: &DropSalvageReport, is_dry_run: bool, output: &mut Output) -> R
             "values": report.values.iter().map(value).collect::<Vec<_>>(),
             "value_count": report.value_count,
             "deleted": report.deleted,
+            "recovered": report.recovered,
             "losses": report.losses,
             "moved": report.moved,
             "dry_run": is_dry_run,
         }));
     }
-    if report.dropped.is_empty() && report.value_count == 0 {
+    if report.dropped.is_empty() && report.value_count == 0 && report.recovered.is_empty() {
         return output.line("Nothing is damaged; nothing was dropped.");
     }
     let (verb, would) = if is_dry_run { ("would drop", "; nothing was changed") } else { ("dropped", "") };
@@ -71,8 +76,7 @@ fn print(report: &DropSalvageReport, is_dry_run: bool, output: &mut Output) -> R
             }
         });
         let keys = damage.key_range.as_ref().map_or_else(String::new, |range| {
-            let (first, last) = (show_bytes(&range.first), show_bytes(&range.last));
-            format!(", keys from {first} to {last} of keyspace {}", range.keyspace)
+            format!(", keys of keyspace {} {}", range.keyspace, verify::show_range(range))
         });
         output.line(&format!("{verb}: {}, offset {}{glsns}{keys}", damage.file, damage.offset))?;
     }
@@ -83,6 +87,11 @@ fn print(report: &DropSalvageReport, is_dry_run: bool, output: &mut Output) -> R
     if report.value_count > report.values.len() as u64 {
         output.line(&format!("and {} more values", report.value_count - report.values.len() as u64))?;
     }
+    let mut recovered = report.recovered.iter();
+    let becomes = if is_dry_run { "would become" } else { "is now" };
+    recovered.try_for_each(|name| {
+        output.line(&format!("a keyspace that has lost its name and its retention {becomes} {name}"))
+    })?;
     super::tell_moved(&report.moved, output)?;
     let mut losses = report.losses.iter();
     losses.try_for_each(|path| output.line(&format!("list of what salvages of this store lost: {path}")))?;

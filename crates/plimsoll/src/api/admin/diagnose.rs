@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::index::run::survey::{LostSpan, survey};
 use crate::index::run::table::{Table, TableId, TableInfo};
 use crate::types::damage::{Damage, DamagedKey, DamagedKeys, command, key_arguments};
 use crate::types::error::{Error, Lift, Result};
-use crate::types::keyspaces::{Record, SYSTEM, dropped_name};
+use crate::types::keyspaces::{CURSORS, Record, SYSTEM, dropped_name, keyspace_of};
 use crate::types::version::{Stored, Version};
 
 /// One finding and its remedy.
@@ -192,14 +192,17 @@ impl Scene<'_> {
             if can_rebuild {
                 damage.advise(command("rebuild", self.path, ""), " (nothing is lost by it)");
             } else {
-                let (keyspace, key) = self.split(near);
-                damage.advise(command("salvage", self.path, &key_arguments(&keyspace, &key)), "");
+                let arguments = match self.names.get(&keyspace_of(near)) {
+                    Some(keyspace) => key_arguments(keyspace, &self.split(near).1),
+                    // Nothing that a user could name.
+                    None => "--drop-damaged".to_owned(),
+                };
+                damage.advise(command("salvage", self.path, &arguments), "");
             }
         };
         for span in &surveyed.lost {
             let mut damage = new(span.page);
-            let (keyspace, first) = self.split(&span.first);
-            damage.key_range = Some(DamagedKeys { keyspace, first, last: self.split(&span.last).1 });
+            damage.key_range = Some(self.range(&span.first, &span.last));
             advise(&mut damage, &span.first);
             found.push(Found { damage, mend: Mend::Table(info.id, Some(span.clone())) });
         }
@@ -249,9 +252,21 @@ impl Scene<'_> {
         let name = match self.names.get(&id) {
             Some(name) => name.clone(),
             None if id == SYSTEM => "(the store's own)".to_owned(),
+            None if id == CURSORS => "(the cursors)".to_owned(),
             None => format!("(number {id})"),
         };
         (name, key.to_vec())
+    }
+
+    /// The range between two index keys.
+    pub(crate) fn range(&self, first: &[u8], last: &[u8]) -> DamagedKeys {
+        let (from, to) = (keyspace_of(first), keyspace_of(last));
+        let between = if from < to { Some((Bound::Excluded(from), Bound::Excluded(to))) } else { None };
+        let names = between.into_iter().flat_map(|between| self.names.range(between));
+        let between = names.map(|(_, name)| name.clone()).collect();
+        let (keyspace, first) = self.split(first);
+        let (last_keyspace, last) = self.split(last);
+        DamagedKeys { keyspace, first, last, last_keyspace, between }
     }
 
     /// Reads the names of keyspaces from their records in the index.

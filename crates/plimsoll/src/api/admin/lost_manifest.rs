@@ -40,7 +40,7 @@ use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::txn::payload::{Payload, Writes};
 use crate::types::damage::DamagedKeys;
 use crate::types::error::{Error, Lift, Result, show_key};
-use crate::types::keyspaces::SYSTEM;
+use crate::types::keyspaces::{SYSTEM, keyspace_of};
 use crate::types::options::Options;
 use crate::types::version::{MAX_INDEX_KEY_BYTES, Stored, Version};
 
@@ -81,13 +81,7 @@ impl Recovered {
         let newest = |(keyspace, key): &(String, Vec<u8>)| {
             format!("the newest value of key {} in keyspace {keyspace:?}", show_key(key))
         };
-        let range = |range: &DamagedKeys| {
-            let (first, last) = (show_key(&range.first), show_key(&range.last));
-            format!(
-                "keys from {first} to {last} in keyspace {:?}, as far as they were on damaged pages",
-                range.keyspace
-            )
-        };
+        let range = |range: &DamagedKeys| format!("{range}, as far as they were on damaged pages");
         let mut losses: Vec<String> = self.lost.iter().map(newest).collect();
         let more = self.lost_count - self.lost.len() as u64;
         losses.extend((more > 0).then(|| format!("the newest values of {more} more keys")));
@@ -446,8 +440,7 @@ impl Finder<'_> {
                 ));
             }
             for span in run.survey.lost.iter().filter(|_| run.described) {
-                let (keyspace, first) = scene.split(&span.first);
-                recovered.lost_ranges.push(DamagedKeys { keyspace, first, last: scene.split(&span.last).1 });
+                recovered.lost_ranges.push(scene.range(&span.first, &span.last));
                 if !run.history {
                     spans.push((span.clone(), run.info.max_glsn.min(checkpoint.glsn)));
                 }
@@ -461,9 +454,12 @@ impl Finder<'_> {
         let mut merge = Merge::new(cursors.collect(), Direction::Forward);
         merge.seek_end()?;
         let mut last: Option<(Vec<u8>, Glsn)> = None;
+        // Those of keyspaces whose records are lost too.
+        let mut ids: BTreeSet<u32> = scene.names.keys().copied().collect();
         while let Some(version) = merge.top() {
             let is_new = last.as_ref().is_none_or(|(key, _)| key != version.key);
             let is_again = last.as_ref().is_some_and(|(key, glsn)| key == version.key && *glsn == version.glsn);
+            ids.insert(keyspace_of(version.key));
             if !is_again && from_log.is_none_or(|first| version.glsn < first) {
                 let mut may_split = is_new;
                 if is_new {
@@ -502,9 +498,9 @@ impl Finder<'_> {
             recovered.manifest.runs.push(RunInfo { history: false, tables: made });
         }
         let mut head = recovered.manifest.head();
-        for keyspace in scene.names.keys().filter(|keyspace| **keyspace != SYSTEM) {
-            head.limits.dropped(*keyspace, newest);
-            head.limits.deletion_dropped(*keyspace, newest);
+        for keyspace in ids.into_iter().filter(|keyspace| *keyspace != SYSTEM) {
+            head.limits.dropped(keyspace, newest);
+            head.limits.deletion_dropped(keyspace, newest);
         }
         recovered.manifest = Manifest::of(head, std::mem::take(&mut recovered.manifest.runs));
         self.name_spare(blobs, &mut recovered)?;

@@ -7,7 +7,8 @@
 //! 3. If pages of a run are lost and the log no longer holds their contents, the keys on them are lost. A version of such a key in an older
 //!    run may not be its newest: it is deleted in the run itself, and the keyspace is no longer readable at moments before the
 //!    damaged run's newest commit.
-//! 4. Files are rewritten and renamed, the index before the log. An interrupted run can be repeated. Data taken out stays beside the store
+//! 4. A keyspace whose record is lost gets a new name, so that its keys can be read.
+//! 5. Files are rewritten and renamed, the index before the log. An interrupted run can be repeated. Data taken out stays beside the store
 //!    under names that end with `.cut`, and so does a list of what is lost, which is written before anything is changed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +27,7 @@ use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 
 use crate::api::admin::aside::{Kept, Named, lists_of_losses, note_losses};
 use crate::api::admin::diagnose::{Closed, Found, LostPlaces, Mend, Part, Scene, first_of_log, is_damage, look};
+use crate::api::admin::lost_names;
 use crate::api::admin::repair::{check_is_store, look_at, refuse_amid_rebuild};
 use crate::api::admin::verify_values::find_bad_values;
 use crate::engine::Engine;
@@ -42,7 +44,7 @@ use crate::txn::transaction::Transaction;
 use crate::types::damage::{Damage, DamagedKey};
 use crate::types::error::{Error, Lift, Result, show_key};
 use crate::types::invalid_input::InvalidInput;
-use crate::types::keyspaces::SYSTEM;
+use crate::types::keyspaces::{SYSTEM, keyspace_of};
 use crate::types::options::{MIN_MEMORY_BYTES, Options};
 use crate::types::version::{Stored, Version};
 
@@ -80,6 +82,8 @@ pub struct DropSalvageReport {
     pub value_count: u64,
     /// Keys that were deleted because their newest value was dropped.
     pub deleted: u64,
+    /// New names of keyspaces whose records are lost.
+    pub recovered: Vec<String>,
     /// Files beside the store that list what this salvage and earlier ones lost, also those that were interrupted.
     pub losses: Vec<String>,
     /// Files that were moved aside, with their new names. Nothing was deleted.
@@ -141,14 +145,18 @@ pub fn salvage_drop(
     let first = first_of_log(disk, path)?;
     let mut scene = Scene { path, budget: &budget, first, checkpoint, names: BTreeMap::new() };
     scene.learn_names(&closed.parts)?;
+    let unnamed = lost_names::name_in(&mut scene, &closed.parts)?;
     let (mut found, _) = scene.describe(&closed.findings, &closed.parts)?;
     add_bad_values(&scene, &options, &closed, &mut found)?;
     let selected = select(&scene, &closed, &found, targets)?;
     let mut report = DropSalvageReport::default();
     name_values(&scene, &closed, &selected, &mut report)?;
     report.dropped = selected.iter().map(|found| found.damage.clone()).collect();
+    report.recovered = unnamed.iter().map(|id| scene.names[id].clone()).collect();
     if !dry_run {
-        note_losses(disk, path, &report.losses())?;
+        let mut losses = report.losses();
+        losses.extend(unnamed.iter().map(|id| lost_names::loss(*id)));
+        note_losses(disk, path, &losses)?;
         report.losses = lists_of_losses(disk, path)?;
     }
     // What the new manifest stops naming is kept aside before it is written.
@@ -170,9 +178,19 @@ pub fn salvage_drop(
     let mut blobs: BTreeSet<BlobId> = mended.pages.iter().map(|(blob, _)| *blob).collect();
     let before = closed.findings.iter().filter(|finding| finding.cure == Cure::Dropped && finding.glsn.is_none());
     blobs.extend(before.filter_map(|finding| finding.file.split('.').next()?.parse().ok().map(BlobId)));
+    let is_own =
+        |found: &&Found| matches!(&found.mend, Mend::Table(_, Some(span)) if keyspace_of(&span.first) == SYSTEM);
+    let lost_records = selected.iter().any(is_own);
     drop((log_options, closed));
     let store = open_by(path, options.clone(), &Way { lock, ..Way::default() }, &mut |_, _| {})?;
-    report.deleted = delete_newest(&store, &blobs).map_err(|error| match error {
+    let complete = || -> Result<(Vec<String>, u64)> {
+        let recovered = lost_names::write_records(&store, &unnamed)?;
+        if lost_records {
+            lost_names::record_streams(&store)?;
+        }
+        Ok((recovered, delete_newest(&store, &blobs)?))
+    };
+    (report.recovered, report.deleted) = complete().map_err(|error| match error {
         Error::Corrupt { file, glsn, message } => {
             let message = format!(
             "what was named is dropped, and something else is damaged, so keys whose newest value was dropped are not deleted yet: {message}; drop that \
@@ -227,11 +245,17 @@ fn select<'f>(
                 ((0..found.len()).filter(|at| is_named(&found[*at])).collect(), format!("GLSN {glsn}"))
             }
             DropTarget::Key { keyspace, key } => {
-                let Some(id) = scene.names.iter().find(|(_, name)| *name == keyspace).map(|(id, _)| *id) else {
+                // A dropped keyspace may have had the same name.
+                let ids: Vec<u32> =
+                    scene.names.iter().filter(|(_, name)| *name == keyspace).map(|(id, _)| *id).collect();
+                if ids.is_empty() {
                     return Err(InvalidInput::NoKeyspace { name: keyspace.clone() }.into());
-                };
-                let found = find_key(scene, closed, found, KeyBuffer::new(id, key)?.get())?;
-                (found, format!("the key {}", show_key(key)))
+                }
+                let mut meant = BTreeSet::new();
+                for id in ids {
+                    meant.extend(find_key(scene, closed, found, KeyBuffer::new(id, key)?.get())?);
+                }
+                (meant, format!("the key {}", show_key(key)))
             }
         };
         if meant.is_empty() {
@@ -239,6 +263,11 @@ fn select<'f>(
         }
         wanted.extend(meant);
     }
+    // A table is rewritten as a whole: all that is lost with it is dropped.
+    let table = |found: &Found| if let Mend::Table(id, _) = found.mend { Some(id) } else { None };
+    let tables: BTreeSet<TableId> = wanted.iter().filter_map(|at| table(&found[*at])).collect();
+    let is_in_one = |at: &usize| table(&found[*at]).is_some_and(|id| tables.contains(&id));
+    wanted.extend((0..found.len()).filter(is_in_one));
     let selected: Vec<&Found> = wanted.into_iter().map(|at| &found[at]).collect();
     match selected.iter().find(|found| matches!(found.mend, Mend::Otherwise)) {
         Some(found) => Err(Error::corrupt(format!("this cannot be dropped: {}", found.damage))),
@@ -471,10 +500,9 @@ impl Runs<'_> {
 
     /// Marks the past of keyspaces that may have lost versions as unreadable.
     fn raise_floors(&self, manifest: &mut Manifest, by: Glsn, spans: &[LostSpan]) {
-        let id = |key: &[u8]| key.first_chunk().map_or(0, |id| u32::from_be_bytes(*id));
         for span in spans {
             let touched =
-                |keyspace: &&u32| (id(&span.first)..=id(&span.last)).contains(keyspace) && **keyspace != SYSTEM;
+                |id: &&u32| (keyspace_of(&span.first)..=keyspace_of(&span.last)).contains(id) && **id != SYSTEM;
             let known: Vec<u32> = self.scene.names.keys().filter(touched).copied().collect();
             let mut head = manifest.head();
             known.iter().for_each(|keyspace| head.limits.dropped(*keyspace, by));

@@ -15,13 +15,14 @@
 //! 2. The old store is not changed until the new one is complete. Then the new folders are renamed into place, the log last: a salvage
 //!    interrupted there leaves no store that opens, and the next call continues it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::io::ErrorKind;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll_disk::vfs::Disk;
+use plimsoll_disk::vfs::{DirLock, Disk};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
@@ -31,11 +32,13 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 
 use crate::api::admin::aside::{copy_file, lists_of_losses, note_losses};
-use crate::api::admin::diagnose::first_of_log;
+use crate::api::admin::diagnose::{first_of_log, is_damage};
 use crate::api::admin::lost_manifest::{MadeFrom, Recovered, is_lost, recover_manifest};
+use crate::api::admin::lost_names;
 use crate::api::admin::repair::{has, look_at, move_aside, open_log, put_index_back};
 use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
+use crate::engine::keyspace_commits::system;
 use crate::engine::open::{INDEX_OLD, SALVAGED, Way, open_by, remove_folder, take_lock};
 use crate::index::manifest::Manifest;
 use crate::index::manifest::names::manifest_number;
@@ -45,8 +48,9 @@ use crate::txn::transaction::Transaction;
 use crate::types::damage::DamagedKeys;
 use crate::types::error::{Error, Lift, Result, show_key};
 use crate::types::invalid_input::InvalidInput;
-use crate::types::keyspaces::SYSTEM;
+use crate::types::keyspaces::{Record, SYSTEM};
 use crate::types::options::{MIN_MEMORY_BYTES, Options};
+use crate::types::retention::Retention;
 
 /// Maximum number of keys listed with lost values.
 const NAMED_MAX: usize = 1000;
@@ -75,6 +79,8 @@ pub struct IndexSalvageReport {
     pub readable_from: Glsn,
     /// Ranges of keys that stood on damaged pages of runs: which keys they held is not known.
     pub lost_ranges: Vec<DamagedKeys>,
+    /// New names of keyspaces whose records are lost.
+    pub recovered: Vec<String>,
     /// Files of which nothing says how they belong to the store, one sentence each. Their contents are not in the index.
     pub unknown: Vec<String>,
     /// Commits that are lost: they were in the part of the log that cannot be read, and the index had not reached them. The last one is
@@ -121,7 +127,7 @@ pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<In
         let what = "there is no index here to salvage from; check the path".to_owned();
         return Err(Error::NotAStore { path: path.to_owned(), what });
     }
-    let _lock = take_lock(path, &options)?;
+    let lock: Option<Arc<dyn DirLock>> = take_lock(path, &options)?.map(Arc::from);
     let mut moved = Vec::new();
     if !is_dir(&path.join("log"))? {
         if is_dir(&salvaged.join("log"))? {
@@ -157,7 +163,8 @@ pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<In
     let mut report = match &recovered {
         // The log has everything that the index knows: with its manifest the store is complete.
         Some(Recovered { log_end: Some(end), .. }) if *end >= known => {
-            IndexSalvageReport { glsn: *end, ..new_report(*end, known) }
+            let (glsn, recovered) = write_records(path, &options, lock)?.unwrap_or((*end, Vec::new()));
+            IndexSalvageReport { glsn, recovered, ..new_report(*end, known) }
         }
         _ => {
             let mut made = make(path, &salvaged, &options, &manifest).inspect_err(|_| {
@@ -175,6 +182,25 @@ pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<In
     report.moved.append(&mut moved);
     report.losses = lists_of_losses(disk, path)?;
     Ok(report)
+}
+
+/// Names the keyspaces whose records are lost; returns the newest GLSN, and the names. `None` if other damage must be mended first.
+fn write_records(
+    path: &Path,
+    options: &Options,
+    lock: Option<Arc<dyn DirLock>>,
+) -> Result<Option<(Glsn, Vec<String>)>> {
+    let named = || -> Result<(Glsn, Vec<String>)> {
+        let store = open_by(path, options.clone().create(false), &Way { lock, ..Way::default() }, &mut |_, _| {})?;
+        let names = lost_names::write_records(&store, &BTreeSet::new())?;
+        let glsn = store.visible();
+        store.close()?;
+        Ok((glsn, names))
+    };
+    match named() {
+        Err(error) if is_damage(&error) => Ok(None),
+        named => named.map(Some),
+    }
 }
 
 /// The newest commit that a manifest or the log tells of, whether or not anything of it can be read.
@@ -203,6 +229,7 @@ impl IndexSalvageReport {
         let mut losses: Vec<String> = self.lost.iter().map(newest).collect();
         let more = self.lost_count - self.lost.len() as u64;
         losses.extend((more > 0).then(|| format!("the newest values of {more} more keys")));
+        losses.extend(self.recovered.iter().map(|name| format!("the name of the keyspace that is {name:?} now")));
         losses.extend(self.lost_commits.as_ref().map(|commits| {
             format!("the commits with GLSN {} to {}, and any later ones", commits.start(), commits.end())
         }));
@@ -286,6 +313,7 @@ fn new_report(front: Glsn, known: Glsn) -> IndexSalvageReport {
         index_from: None,
         readable_from: Glsn::NONE,
         lost_ranges: Vec::new(),
+        recovered: Vec::new(),
         unknown: Vec::new(),
         lost_commits: None,
         losses: Vec::new(),
@@ -385,9 +413,29 @@ impl Copy<'_> {
         }
         keyspaces.sort_unstable();
         keyspaces.dedup_by_key(|(id, _)| *id);
+        let mut unnamed = lost_names::new_names(self.source, lost_names::unnamed(self.source, self.at)?);
+        // The front of the log may have a record that the index lost.
+        let records = &self.target.reader.keyspaces;
+        let mut records_again = Vec::new();
+        unnamed.retain(|id, _| match (records.record(*id), records.name(*id)) {
+            (Some(record), Some(name)) => {
+                records_again.push((name, record));
+                false
+            }
+            _ => true,
+        });
+        for (id, name) in &unnamed {
+            let name: Arc<str> = name.as_str().into();
+            keyspaces.push((*id, Arc::clone(&name)));
+            records_again.push((name, Record::new(*id, Retention::Forever)));
+        }
         for (id, name) in keyspaces {
             self.copy_keyspace(&mut tx, id, &name)?;
         }
+        for (name, record) in records_again {
+            tx.put(&system(self.target), name.as_bytes(), &record.encode())?;
+        }
+        self.report.recovered = unnamed.into_values().collect();
         tx.set_metadata(
             format!("{{\"salvaged_from_index\":{{\"front\":{},\"known\":{}}}}}", self.report.front, self.report.known)
                 .as_bytes(),

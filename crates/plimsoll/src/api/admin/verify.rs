@@ -10,6 +10,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::api::admin::diagnose::{Found, LostPlaces, Part, Scene, first_of_log, is_damage, look, value_blobs};
 use crate::api::admin::lost_manifest::is_lost;
+use crate::api::admin::lost_names::unnamed;
 use crate::api::admin::repair::{check_is_store, look_at};
 use crate::api::admin::salvage_drop::is_dropped;
 use crate::api::admin::verify_values::{BadValue, Values};
@@ -139,7 +140,7 @@ pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgres
         budget: &store.reader.budget,
         first: store.reader.log.bounds().first,
         checkpoint: store.reader.index.checkpoint().glsn,
-        names: store.reader.keyspaces.all().into_iter().map(|(name, record)| (record.id, name.to_string())).collect(),
+        names: store.reader.keyspaces.names().into_iter().map(|(id, name)| (id, name.to_string())).collect(),
     };
     let mut values = Values::new(store)?;
     values.check_log(&findings)?;
@@ -172,6 +173,13 @@ pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgres
         let blobs = blobs.filter_map(|finding| finding.file.split('.').next()?.parse().ok().map(BlobId)).collect();
         damage.extend(unless_damaged(unfinished(store, &blobs), &damage)?.flatten());
     }
+    let unnamed = unless_damaged(unnamed(store, store.visible()), &damage)?.unwrap_or_default();
+    damage.extend(unnamed.into_iter().map(|id| {
+        let mut damage =
+            Damage::new("index", 0, format!("the record of keyspace number {id} is lost, and its keys are there"));
+        damage.advise(command("salvage", &store.path, "--drop-damaged"), " (it gets a new name)");
+        damage
+    }));
     fill(&mut report, damage, notes);
     Ok(report)
 }
