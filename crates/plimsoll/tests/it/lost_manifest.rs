@@ -69,6 +69,22 @@ fn is_advised(disk: &Arc<dyn Disk>) {
 }
 
 #[test]
+fn a_damaged_manifest_that_is_not_the_newest_is_told_and_is_no_problem() {
+    let disk = mem_disk();
+    trimmed(&disk);
+    let all = manifests(&*disk);
+    assert!(all.len() > 1, "{all:?}");
+    spoil(&*disk, &all[0], 70);
+    let is_told = |notes: &[String]| notes.iter().any(|note| note.contains(all[0].to_str().unwrap()));
+    let report = verify(STORE, options(&disk), &mut |_| {}).unwrap();
+    assert!(report.problems.is_empty() && is_told(&report.notes), "{report:?}");
+    // Also where the store does not open.
+    spoil(&*disk, all.last().unwrap(), 70);
+    let report = verify(STORE, options(&disk), &mut |_| {}).unwrap();
+    assert!(!report.opens && is_told(&report.notes), "{report:?}");
+}
+
+#[test]
 fn a_damaged_manifest_beside_a_trimmed_log_is_replaced_by_an_older_one_and_nothing_is_lost() {
     let disk = mem_disk();
     let (models, first) = trimmed(&disk);

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::file_log::repair::verify::{Cure, Finding};
 use plimsoll_log::glsn::Glsn;
@@ -16,7 +17,7 @@ use crate::api::admin::salvage_drop::is_dropped;
 use crate::api::admin::verify_values::{BadValue, Values};
 use crate::engine::Engine;
 use crate::engine::open::open;
-use crate::index::manifest::names::manifest_name;
+use crate::index::manifest::names::{manifest_name, manifest_number};
 use crate::index::manifest::{Manifest, newest_number};
 use crate::index::view::Direction;
 use crate::read::span::Span;
@@ -180,8 +181,24 @@ pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgres
         damage.advise(command("salvage", &store.path, "--drop-damaged"), " (it gets a new name)");
         damage
     }));
+    let mut notes = notes;
+    notes.extend(older_manifests(&*store.options.disk, &store.path, store.reader.index.manifest_number())?);
     fill(&mut report, damage, notes);
     Ok(report)
+}
+
+/// The manifests before the newest one that cannot be read: they are needed only if newer ones are damaged too.
+fn older_manifests(disk: &dyn Disk, path: &Path, newest: u64) -> Result<Vec<String>> {
+    let index = path.join("index");
+    let mut notes = Vec::new();
+    let names = if disk.entry(&index)?.is_some() { disk.names(&index)? } else { Vec::new() };
+    for number in names.iter().filter_map(|name| manifest_number(name)).filter(|number| *number < newest) {
+        let read = Manifest::read_numbered(disk, &index, number);
+        if let Err(Error::Corrupt { message, .. } | Error::Format { message, .. }) = read {
+            notes.push(format!("{message}; the store does not need this older manifest, and removes it in time"));
+        }
+    }
+    Ok(notes)
 }
 
 /// A result that needs a sound index: `None` if damage that was found already hinders it.
@@ -290,6 +307,8 @@ fn verify_closed(
         unknown.hint = "see there".to_owned();
         damage.push(unknown);
     }
+    let mut notes = notes;
+    notes.extend(older_manifests(disk, path, newest_number(disk, &path.join("index"))?.unwrap_or(0))?);
     report.files = (disk.names(&path.join("log"))?.len() + closed.parts.len()) as u64;
     report.bytes += closed.parts.iter().map(|part| part.bytes()).sum::<u64>();
     fill(&mut report, damage, notes);
