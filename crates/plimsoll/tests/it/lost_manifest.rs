@@ -85,6 +85,17 @@ fn a_damaged_manifest_that_is_not_the_newest_is_told_and_is_no_problem() {
 }
 
 #[test]
+fn a_folder_without_a_store_is_left_as_it_is_by_a_salvage_from_the_index() {
+    let disk = mem_disk();
+    for folder in ["/other", "/other/index"] {
+        disk.create_dir(Path::new(folder)).unwrap();
+    }
+    let error = salvage_from_index("/other", options(&disk)).unwrap_err();
+    assert!(matches!(error, Error::NotAStore { .. }), "{error}");
+    assert_eq!(disk.names(Path::new("/other")).unwrap(), ["index"]);
+}
+
+#[test]
 fn a_damaged_manifest_beside_a_trimmed_log_is_replaced_by_an_older_one_and_nothing_is_lost() {
     let disk = mem_disk();
     let (models, first) = trimmed(&disk);

@@ -42,6 +42,7 @@ use crate::engine::keyspace_commits::system;
 use crate::engine::open::{INDEX_OLD, SALVAGED, Way, open_by, remove_folder, take_lock};
 use crate::index::manifest::Manifest;
 use crate::index::manifest::names::manifest_number;
+use crate::index::run::file::run_id_of;
 use crate::read::point::{KeyBuffer, find};
 use crate::txn::range::Range;
 use crate::txn::transaction::Transaction;
@@ -123,9 +124,10 @@ pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<In
     }
     let salvaged = path.join(SALVAGED);
     let is_dir = |path: &Path| disk.entry(path).map(|entry| entry.is_some_and(|entry| entry.is_dir));
-    if !is_dir(&path.join("index"))? && !is_dir(&path.join(INDEX_OLD))? && !is_dir(&salvaged)? {
-        let what = "there is no index here to salvage from; check the path".to_owned();
-        return Err(Error::NotAStore { path: path.to_owned(), what });
+    let is_there = is_dir(&path.join("index"))? || is_dir(&path.join(INDEX_OLD))? || is_dir(&salvaged)?;
+    if !is_there || !holds_index(disk, path)? {
+        let what = if is_there { NO_MANIFEST } else { "there is no index here to salvage from; check the path" };
+        return Err(Error::NotAStore { path: path.to_owned(), what: what.to_owned() });
     }
     let lock: Option<Arc<dyn DirLock>> = take_lock(path, &options)?.map(Arc::from);
     let mut moved = Vec::new();
@@ -153,8 +155,7 @@ pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<In
         (recovered.manifest.clone(), Some(recovered))
     } else {
         let Some(manifest) = read? else {
-            let what = "the index has no manifest: it holds nothing to salvage".to_owned();
-            return Err(Error::NotAStore { path: path.to_owned(), what });
+            return Err(Error::NotAStore { path: path.to_owned(), what: NO_MANIFEST.to_owned() });
         };
         (manifest, None)
     };
@@ -182,6 +183,20 @@ pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<In
     report.moved.append(&mut moved);
     report.losses = lists_of_losses(disk, path)?;
     Ok(report)
+}
+
+const NO_MANIFEST: &str = "the index has no manifest: it holds nothing to salvage";
+
+/// Whether there are files of an index, or what a salvage left when it was interrupted. A folder of that name may be of another program.
+fn holds_index(disk: &dyn Disk, path: &Path) -> Result<bool> {
+    for index in [path.join("index"), path.join(INDEX_OLD), path.join(SALVAGED).join("index")] {
+        let is_dir = disk.entry(&index)?.is_some_and(|entry| entry.is_dir);
+        let is_of_index = |name: &String| manifest_number(name).is_some() || run_id_of(name).is_some();
+        if is_dir && disk.names(&index)?.iter().any(is_of_index) {
+            return Ok(true);
+        }
+    }
+    Ok(disk.entry(&path.join(SALVAGED).join("log"))?.is_some())
 }
 
 /// Names the keyspaces whose records are lost; returns the newest GLSN, and the names. `None` if other damage must be mended first.
