@@ -122,6 +122,11 @@ fn a_backup_of_which_any_folder_could_not_be_synced_is_an_error_and_does_not_ope
             let opened = Db::open("/copy", options);
             assert!(matches!(&opened, Err(Error::NotAStore { .. })), "{folder}: {opened:?}");
         }
+        // It can be made again: what was copied is removed.
+        if folder != "/copy" {
+            assert_eq!(disk.names(Path::new("/copy")).unwrap(), Vec::<String>::new(), "{folder}");
+            db.backup("/copy").unwrap();
+        }
         // The store itself goes on.
         fill(&db, 20..21);
         check(&db, 0..21);

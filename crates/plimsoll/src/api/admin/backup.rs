@@ -77,16 +77,17 @@ pub(crate) fn backup(store: &Engine, dest: &Path, sharing: Sharing) -> Result<Ba
     refuse_inside(disk, &store.path, dest)?;
     prepare(disk, dest)?;
     let (index, log) = (dest.join("index"), dest.join("log.partial"));
+    // If another backup is made here at the same time, one of the two fails at this, and removes nothing.
+    disk.create_dir(&log)?;
     let before = Sources::of(store);
     let report = match copy_files(store, &index, &log, sharing) {
         Ok(report) => report,
         Err(error) => {
-            let Some(error_of_moving) = before.left_behind(store) else { return Err(error) };
             // Allow a retry at the same destination.
             for partial in [&index, &log] {
                 let _ = remove_folder(disk, partial);
             }
-            return Err(error_of_moving);
+            return Err(before.left_behind(store).unwrap_or(error));
         }
     };
     disk.rename(&log, &dest.join("log"))?;
@@ -123,11 +124,10 @@ impl Sources {
     }
 }
 
-/// Copies all files that belong to the store at one moment.
+/// Copies all files that belong to the store at one moment. The folder of the log is there.
 fn copy_files(store: &Engine, index: &Path, log: &Path, sharing: Sharing) -> Result<BackupReport> {
     let disk = &*store.options.disk;
     disk.create_dir(index)?;
-    disk.create_dir(log)?;
     let (manifest, index_files, _pinned) = store.reader.index.files();
     // The keeper may have installed it since this process looked at the log.
     store.committer.fresh()?;
@@ -311,6 +311,7 @@ mod tests {
             let dest = dest.with_extension(number.to_string());
             prepare(&*member.options.disk, &dest).unwrap();
             let log = dest.join("log");
+            member.options.disk.create_dir(&log).unwrap();
             copy_files(&member, &dest.join("index"), &log, Sharing::Link).unwrap();
             let copy = open(&dest, options()).unwrap();
             assert_eq!(copy.visible(), keeper.visible());
