@@ -70,6 +70,8 @@ struct Failing {
     inner: MemDisk,
     folder: Mutex<PathBuf>,
     good: AtomicUsize,
+    /// Makes a backup of another store once the folder `/copy/log.partial` is to be made.
+    other: Mutex<Option<Db>>,
 }
 
 impl Disk for Failing {
@@ -77,6 +79,10 @@ impl Disk for Failing {
         self.inner.open(path, open, caching)
     }
     fn create_dir(&self, path: &Path) -> io::Result<()> {
+        let other = if path == Path::new("/copy/log.partial") { self.other.lock().unwrap().take() } else { None };
+        if let Some(other) = other {
+            other.backup("/copy").unwrap();
+        }
         self.inner.create_dir(path)
     }
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
@@ -107,10 +113,29 @@ impl Disk for Failing {
     }
 }
 
+fn failing() -> Failing {
+    Failing { inner: MemDisk::new(), folder: Mutex::default(), good: AtomicUsize::new(0), other: Mutex::default() }
+}
+
+#[test]
+fn a_backup_that_fails_as_another_is_made_in_its_place_removes_nothing_of_that() {
+    let failing = Arc::new(failing());
+    let disk: Arc<dyn Disk> = Arc::clone(&failing) as _;
+    let db = Db::open("/store", options(&disk)).unwrap();
+    let other = Db::open("/other", options(&disk)).unwrap();
+    fill(&other, 0..20);
+    other.flush().unwrap();
+    *failing.other.lock().unwrap() = Some(other);
+    let error = db.backup("/copy").unwrap_err();
+    assert!(matches!(&error, Error::Io { kind: io::ErrorKind::AlreadyExists, .. }), "{error}");
+    assert_eq!(disk.names(Path::new("/copy")).unwrap(), ["index", "log"]);
+    check(&Db::open("/copy", options(&disk).create(false)).unwrap(), 0..20);
+}
+
 #[test]
 fn a_backup_of_which_any_folder_could_not_be_synced_is_an_error_and_does_not_open() {
     for folder in ["/", "/copy", "/copy/index", "/copy/log.partial"] {
-        let failing = Arc::new(Failing { inner: MemDisk::new(), folder: Mutex::default(), good: AtomicUsize::new(0) });
+        let failing = Arc::new(failing());
         let disk: Arc<dyn Disk> = Arc::clone(&failing) as _;
         let db = Db::open("/store", options(&disk)).unwrap();
         fill(&db, 0..20);
@@ -122,9 +147,15 @@ fn a_backup_of_which_any_folder_could_not_be_synced_is_an_error_and_does_not_ope
             let opened = Db::open("/copy", options);
             assert!(matches!(&opened, Err(Error::NotAStore { .. })), "{folder}: {opened:?}");
         }
-        // It can be made again: what was copied is removed.
-        if folder != "/copy" {
-            assert_eq!(disk.names(Path::new("/copy")).unwrap(), Vec::<String>::new(), "{folder}");
+        let left = disk.names(Path::new("/copy")).unwrap();
+        if folder == "/copy" {
+            // Whole, and not durable.
+            assert_eq!(left, ["index", "log.partial"]);
+            let again = db.backup("/copy");
+            assert!(matches!(again, Err(Error::InvalidInput(InvalidInput::DestinationExists { .. }))), "{again:?}");
+        } else {
+            // It can be made again: what was copied is removed.
+            assert_eq!(left, Vec::<String>::new(), "{folder}");
             db.backup("/copy").unwrap();
         }
         // The store itself goes on.

@@ -77,8 +77,9 @@ pub(crate) fn backup(store: &Engine, dest: &Path, sharing: Sharing) -> Result<Ba
     refuse_inside(disk, &store.path, dest)?;
     prepare(disk, dest)?;
     let (index, log) = (dest.join("index"), dest.join("log.partial"));
-    // If another backup is made here at the same time, one of the two fails at this, and removes nothing.
+    // If another backup is made here at the same time, one of the two fails at one of these, and removes only what it made.
     disk.create_dir(&log)?;
+    disk.create_dir(&index).inspect_err(|_| _ = disk.remove_dir(&log))?;
     let before = Sources::of(store);
     let report = match copy_files(store, &index, &log, sharing) {
         Ok(report) => report,
@@ -124,10 +125,9 @@ impl Sources {
     }
 }
 
-/// Copies all files that belong to the store at one moment. The folder of the log is there.
+/// Copies all files that belong to the store at one moment. Both folders are there.
 fn copy_files(store: &Engine, index: &Path, log: &Path, sharing: Sharing) -> Result<BackupReport> {
     let disk = &*store.options.disk;
-    disk.create_dir(index)?;
     let (manifest, index_files, _pinned) = store.reader.index.files();
     // The keeper may have installed it since this process looked at the log.
     store.committer.fresh()?;
@@ -310,9 +310,9 @@ mod tests {
             member.reader.index.refresh().unwrap();
             let dest = dest.with_extension(number.to_string());
             prepare(&*member.options.disk, &dest).unwrap();
-            let log = dest.join("log");
-            member.options.disk.create_dir(&log).unwrap();
-            copy_files(&member, &dest.join("index"), &log, Sharing::Link).unwrap();
+            let (index, log) = (dest.join("index"), dest.join("log"));
+            [&index, &log].into_iter().for_each(|folder| member.options.disk.create_dir(folder).unwrap());
+            copy_files(&member, &index, &log, Sharing::Link).unwrap();
             let copy = open(&dest, options()).unwrap();
             assert_eq!(copy.visible(), keeper.visible());
         }
