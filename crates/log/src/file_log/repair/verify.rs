@@ -142,7 +142,7 @@ pub fn verify(scope: &VerifyScope<'_>, progress: &mut dyn FnMut(VerifyProgress))
     for (at, first) in segments.iter().enumerate() {
         check.segment(*first, segments.get(at + 1).copied(), &mut staging)?;
     }
-    check.judge_unsound_blobs();
+    check.judge_unsound_blobs()?;
     Ok(check.findings)
 }
 
@@ -473,17 +473,19 @@ impl Check<'_> {
     }
 
     /// A damaged blob file is damage of the log if something needs it, else a remainder of a killed writer.
-    fn judge_unsound_blobs(&mut self) {
+    fn judge_unsound_blobs(&mut self) -> Result<(), LogError> {
         for unsound in std::mem::take(&mut self.unsound) {
             if unsound.named_by.is_some() || (self.scope.kept)(unsound.id) {
                 self.report_blob(unsound);
-            } else {
+            } else if self.open(FileName::Blob(unsound.id))?.is_some() {
                 let UnsoundBlob { id, offset, what, .. } = unsound;
                 let what =
                     format!("{what}, and nothing names it: a writer that was killed left it, the next one removes it");
                 self.report_harmless(FileName::Blob(id), offset, what);
             }
+            // One that is gone, and that nothing needs any more, was removed meanwhile.
         }
+        Ok(())
     }
 
     /// The log's id, from the first segment with a readable header.

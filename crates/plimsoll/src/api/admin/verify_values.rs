@@ -77,7 +77,7 @@ pub(crate) struct Values<'a> {
     bad: Vec<BadValue>,
     /// Blob files whose values were already checked through the commits that wrote them.
     checked: BTreeSet<BlobId>,
-    /// Blob files whose damage is known already.
+    /// Blob files whose damage is known already, or that are missing and were noted.
     damaged: BTreeSet<BlobId>,
     piece: Chunk,
     failure: Option<Error>,
@@ -173,10 +173,16 @@ impl<'a> Values<'a> {
                 // Dropped and no longer a value.
                 Err(Error::Dropped { .. }) => return Ok(()),
                 Err(Error::Corrupt { message, .. }) => {
-                    let is_known = matches!(stored, Stored::InBlob { blob, .. } if self.damaged.contains(&blob));
-                    if !is_known {
-                        self.note(key, glsn, stored, message);
+                    if let Stored::InBlob { blob, .. } = stored {
+                        if self.damaged.contains(&blob) {
+                            return Ok(());
+                        }
+                        // Another process may have removed it: one value is noted, and others find place in the list.
+                        if self.is_missing(blob)? {
+                            self.damaged.insert(blob);
+                        }
                     }
+                    self.note(key, glsn, stored, message);
                     return Ok(());
                 }
                 Err(error) => return Err(error),
@@ -187,6 +193,11 @@ impl<'a> Values<'a> {
             self.note(key, glsn, stored, message);
         }
         Ok(())
+    }
+
+    fn is_missing(&self, blob: BlobId) -> Result<bool> {
+        let path = self.store.path.join("log").join(blob.file_name());
+        Ok(self.store.options.disk.entry(&path)?.is_none())
     }
 
     fn note(&mut self, key: &[u8], glsn: Glsn, stored: Stored<'_>, what: String) {
@@ -202,5 +213,28 @@ impl<'a> Values<'a> {
             Some(error) => Err(error),
             None => Ok(self.bad),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::open::open;
+    use crate::types::options::Options;
+
+    /// Another process may have removed it: then none of its values is bad.
+    #[test]
+    fn a_missing_blob_file_takes_one_place_in_the_list_of_bad_values() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::new().memory_bytes(16 << 20).background(false);
+        let store = open(&dir.path().join("store"), options).unwrap();
+        let mut values = Values::new(&store).unwrap();
+        for blob in [900, 901] {
+            for number in 0..2 * MAX_BAD as u64 {
+                let stored = Stored::InBlob { blob: BlobId(blob), offset: number * 2000, len: 2000, sum: 0 };
+                values.check_version(&Version { key: b"\0\0\0\x01row", glsn: Glsn(1), stored });
+            }
+        }
+        assert_eq!(values.finish().unwrap().len(), 2);
     }
 }
