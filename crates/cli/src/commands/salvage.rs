@@ -148,10 +148,12 @@ fn tell_losses(report: &IndexSalvageReport, lost: &[String]) -> Exit {
     if is_whole { Exit::Done } else { Exit::Corrupt }
 }
 
-/// Keyspaces whose names are lost.
+/// Keyspaces whose records are lost.
 fn tell_recovered(names: &[String]) {
     for name in names {
-        say(format_args!("the name and the retention of a keyspace are lost; its keys are in keyspace {name} now"));
+        say(format_args!(
+            "the record of a keyspace is lost; its keys are in keyspace {name} now, which keeps all versions (`plimsoll keyspace retention` changes that)"
+        ));
     }
 }
 

@@ -24,7 +24,7 @@ use crate::types::version::Stored;
 pub(crate) const FIRST_ID: u32 = 16;
 
 /// The key, beside the keyspaces' names, that records that the user has appended to a stream of their own; no keyspace can have this name.
-const STREAMS_MARK: &str = "\u{1}streams";
+pub(crate) const STREAMS_MARK: &str = "\u{1}streams";
 
 /// A handle of the keyspace that holds the records of the others.
 pub(crate) fn system(store: &Engine) -> Keyspace {
@@ -82,10 +82,11 @@ fn settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     }
 }
 
-/// The first id above those of all keys in runs: a salvage may have lost the record of a keyspace that has keys.
+/// The first id above those of all keys: a salvage may have lost the record of a keyspace that has keys.
 fn unused_id(store: &Engine) -> u32 {
     let view = store.reader.index.view();
-    let newest = view.infos().map(|info| keyspace_of(&info.last_key)).max();
+    let in_runs = view.infos().map(|info| keyspace_of(&info.last_key));
+    let newest = in_runs.chain(view.memtables().filter_map(|memtable| memtable.last_key()).map(keyspace_of)).max();
     newest.map_or(FIRST_ID, |id| id.saturating_add(1).max(FIRST_ID))
 }
 

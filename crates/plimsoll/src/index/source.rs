@@ -106,6 +106,11 @@ impl Memtable {
         }
     }
 
+    /// Its last key.
+    pub(crate) fn last_key(&self) -> Option<&[u8]> {
+        self.map.last().map(|last| self.map.at(last).key)
+    }
+
     /// The version at a position.
     pub(crate) fn version(&self, position: Position) -> Version<'_> {
         let entry = self.map.at(position);

@@ -172,6 +172,15 @@ impl View {
         adopted.chain(&self.runs).chain(&self.history)
     }
 
+    /// Every memtable.
+    pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
+        let closed = self.closed.iter().filter_map(|closed| match &closed.content {
+            Content::Memtable(memtable) => Some(memtable),
+            Content::Adopted(_) => None,
+        });
+        std::iter::once(&self.active).chain(closed)
+    }
+
     /// The metadata of every table.
     pub(crate) fn infos(&self) -> impl Iterator<Item = &TableInfo> {
         self.all_runs().flat_map(|run| run.infos())

@@ -135,6 +135,27 @@ fn what_a_reader_saw_when_it_opened_it_still_reads_where_every_version_is_kept()
 }
 
 #[test]
+fn a_keyspace_that_the_writer_makes_is_no_damage_for_a_reader_that_has_taken_in_its_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let db = Db::open(&path, options()).unwrap();
+    let keyspace = db.keyspace("default").unwrap();
+    write(&db, &keyspace, 0);
+    db.flush().unwrap();
+    let reader = open_reader(&path);
+    let seen = reader.keyspace("default").unwrap();
+    write(&db, &db.keyspace("later").unwrap(), 0);
+    write(&db, &keyspace, 1);
+    db.compact().unwrap();
+    db.log().trim(db.newest()).unwrap();
+    // Its run and its log are gone, so it reads the newest manifest.
+    reader.drop_caches();
+    assert_eq!(ask(&reader, &reader.snapshot(), &seen, |_| Some(0)), 3 * KEYS);
+    assert_eq!(reader.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+    assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+}
+
+#[test]
 fn a_moment_that_the_writer_has_dropped_is_no_longer_retained_for_a_reader() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");

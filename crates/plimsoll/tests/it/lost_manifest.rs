@@ -167,7 +167,9 @@ fn number(keyspace: &str) -> u32 {
     match keyspace {
         "(the store's own)" => 0,
         "default" => 1,
-        _ => 16,
+        "(the cursors)" => 2,
+        "more" | "(number 16)" => 16,
+        other => panic!("{other}"),
     }
 }
 

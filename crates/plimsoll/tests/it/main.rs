@@ -30,6 +30,7 @@ mod in_memory;
 mod io;
 mod large;
 mod lost_manifest;
+mod lost_records;
 mod many_transactions;
 mod members;
 mod members_crash;

@@ -90,7 +90,7 @@ fn print(report: &DropSalvageReport, is_dry_run: bool, output: &mut Output) -> R
     let mut recovered = report.recovered.iter();
     let becomes = if is_dry_run { "would become" } else { "is now" };
     recovered.try_for_each(|name| {
-        output.line(&format!("a keyspace that has lost its name and its retention {becomes} {name}"))
+        output.line(&format!("a keyspace that has lost its record {becomes} {name}, which keeps all versions"))
     })?;
     super::tell_moved(&report.moved, output)?;
     let mut losses = report.losses.iter();

@@ -192,12 +192,12 @@ impl Scene<'_> {
             if can_rebuild {
                 damage.advise(command("rebuild", self.path, ""), " (nothing is lost by it)");
             } else {
-                let arguments = match self.names.get(&keyspace_of(near)) {
-                    Some(keyspace) => key_arguments(keyspace, &self.split(near).1),
+                let (arguments, comes_to) = match self.names.get(&keyspace_of(near)) {
+                    Some(keyspace) => (key_arguments(keyspace, &self.split(near).1), ""),
                     // Nothing that a user could name.
-                    None => "--drop-damaged".to_owned(),
+                    None => ("--drop-damaged".to_owned(), " (all other damage is dropped, too)"),
                 };
-                damage.advise(command("salvage", self.path, &arguments), "");
+                damage.advise(command("salvage", self.path, &arguments), comes_to);
             }
         };
         for span in &surveyed.lost {

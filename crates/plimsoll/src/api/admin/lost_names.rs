@@ -1,43 +1,60 @@
 //! Keyspaces whose records were on a damaged page: the index has their keys, and nothing names them.
 //!
-//! A salvage gives each of them a new name, `recovered-ID`, and the retention `Forever`, by an ordinary commit: then its keys can be read.
+//! A salvage gives each of them a record again, by an ordinary commit: then its keys can be read. It has the name that an older record says, if
+//! there is one and no other keyspace has that name, else `recovered-ID`; its retention is `Forever`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_memory::budget::Budget;
 
-use crate::api::admin::diagnose::{Part, Scene};
+use crate::api::admin::diagnose::{Part, Scene, is_damage};
 use crate::engine::Engine;
 use crate::engine::keyspace_commits::{FIRST_ID, note_streams, system};
+use crate::index::manifest::Manifest;
 use crate::index::run::survey::survey;
 use crate::index::view::Direction;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Lift, Result};
-use crate::types::keyspaces::{Record, keyspace_of};
+use crate::types::keyspaces::{Record, SYSTEM, check_name, dropped_name, keyspace_of};
 use crate::types::retention::Retention;
+use crate::types::version::Stored;
 
-/// The name that a keyspace gets in place of one that is lost.
-fn new_name(id: u32) -> String {
-    format!("recovered-{id}")
+/// A name for a keyspace that has lost its record; `known` is the one that an older record says. To be called for younger keyspaces first:
+/// an older one with the same name was dropped.
+fn name_for(id: u32, known: Option<&String>, is_taken: &dyn Fn(&str) -> bool) -> String {
+    if let Some(known) = known.filter(|known| check_name(known).is_ok() && !is_taken(known)) {
+        return known.clone();
+    }
+    let mut name = format!("recovered-{id}");
+    while is_taken(&name) {
+        name.push_str("-again");
+    }
+    name
 }
 
 /// What is lost with the record of a keyspace, as a sentence.
-pub(crate) fn loss(id: u32) -> String {
-    format!("the name and the retention of keyspace number {id}, whose keys get the name {:?}", new_name(id))
+pub(crate) fn loss(id: u32, name: &str) -> String {
+    format!("the record of keyspace number {id}, which says its name and its retention: its name is {name:?} now")
 }
 
-/// The ids of the users' keyspaces that have versions in tables, deletions included.
-pub(crate) fn ids_in(parts: &[Part], budget: &Budget) -> Result<BTreeSet<u32>> {
+/// The ids of the users' keyspaces that have versions in tables up to `at`, deletions included.
+fn ids_in(parts: &[Part], at: Glsn, budget: &Budget) -> Result<BTreeSet<u32>> {
     let mut ids = BTreeSet::new();
     for part in parts {
         let (first, last) = (keyspace_of(&part.info.first_key), keyspace_of(&part.info.last_key));
-        ids.extend([first, last]);
-        if first != last {
+        let is_newer = part.info.max_glsn > at;
+        if !is_newer {
+            ids.extend([first, last]);
+        }
+        if first != last || is_newer {
             survey(part.source.as_deref(), &part.info, budget, &mut |version| {
-                ids.insert(keyspace_of(version.key));
+                if version.glsn <= at {
+                    ids.insert(keyspace_of(version.key));
+                }
                 Ok(())
             })?;
         }
@@ -46,20 +63,45 @@ pub(crate) fn ids_in(parts: &[Part], budget: &Budget) -> Result<BTreeSet<u32>> {
     Ok(ids)
 }
 
-/// Gives new names to the keyspaces of a store that is not open which no record in `parts` names; returns their ids.
-pub(crate) fn name_in(scene: &mut Scene<'_>, parts: &[Part]) -> Result<BTreeSet<u32>> {
-    let mut ids = ids_in(parts, scene.budget)?;
-    ids.retain(|id| !scene.names.contains_key(id));
-    scene.names.extend(ids.iter().map(|id| (*id, new_name(*id))));
+/// Gives names to the keyspaces of a store that is not open which have no record in `parts`, the tables of `manifest`; returns their ids.
+pub(crate) fn name_in(scene: &mut Scene<'_>, manifest: Option<&Manifest>, parts: &[Part]) -> Result<BTreeSet<u32>> {
+    // The newest version of each record. A record that only a history run has was replaced.
+    let mut records: BTreeMap<Vec<u8>, (Glsn, Option<u32>)> = BTreeMap::new();
+    let is_current = |part: &&Part| manifest.is_none_or(|manifest| !manifest.runs[part.run].history);
+    for part in parts.iter().filter(is_current).filter(|part| keyspace_of(&part.info.first_key) == SYSTEM) {
+        survey(part.source.as_deref(), &part.info, scene.budget, &mut |version| {
+            let is_newest = |newest: &(Glsn, _)| newest.0 < version.glsn;
+            if keyspace_of(version.key) == SYSTEM && records.get(&version.key[4..]).is_none_or(is_newest) {
+                let record = match version.stored {
+                    Stored::Inline(record) => Record::decode(record).ok(),
+                    _ => None,
+                };
+                records.insert(version.key[4..].to_vec(), (version.glsn, record.map(|record| record.id)));
+            }
+            Ok(())
+        })?;
+    }
+    let recorded: BTreeSet<u32> = records.values().filter_map(|(_, id)| *id).collect();
+    let live = records.iter().filter(|(key, (_, id))| id.is_some() && dropped_name(key).is_none());
+    let mut taken: BTreeSet<String> = live.map(|(key, _)| String::from_utf8_lossy(key).into_owned()).collect();
+    let mut ids = ids_in(parts, Glsn::MAX, scene.budget)?;
+    ids.retain(|id| !recorded.contains(id));
+    for id in ids.iter().rev() {
+        let name = name_for(*id, scene.names.get(id), &|name| taken.contains(name));
+        taken.insert(name.clone());
+        scene.names.insert(*id, name);
+    }
     Ok(ids)
 }
 
-/// The ids of keyspaces that have keys in the index at `at`, or had them before, and no record.
+/// The ids of keyspaces that have keys in the index at `at`, or had them before, and no record. The records that the store knows are as
+/// new as `at`, or newer.
 pub(crate) fn unnamed(store: &Engine, at: Glsn) -> Result<BTreeSet<u32>> {
     let view = store.reader.index.view();
     let tables = view.all_runs().flat_map(|run| run.tables().iter());
     let parts: Vec<Part> = tables.map(|table| Part::of(table, 0, Vec::new())).collect();
-    let mut ids = ids_in(&parts, &store.reader.budget)?;
+    // Runs may hold newer commits, of another process, whose records are not known here.
+    let mut ids = ids_in(&parts, at, &store.reader.budget)?;
     // Those of which only memtables have keys.
     let mut next = Some(FIRST_ID);
     while let Some(from) = next {
@@ -84,48 +126,76 @@ pub(crate) fn unnamed(store: &Engine, at: Glsn) -> Result<BTreeSet<u32>> {
     Ok(ids)
 }
 
-/// New names for keyspaces.
-pub(crate) fn new_names(store: &Engine, ids: BTreeSet<u32>) -> BTreeMap<u32, String> {
-    let name = |id: u32| {
-        let mut name = new_name(id);
-        while store.reader.keyspaces.find(&name).is_some() {
-            name.push_str("-again");
-        }
-        (id, name)
-    };
-    ids.into_iter().map(name).collect()
+/// Names for keyspaces; `known` are those that older records say.
+pub(crate) fn new_names(store: &Engine, ids: BTreeSet<u32>, known: &BTreeMap<u32, String>) -> BTreeMap<u32, String> {
+    let mut names: BTreeMap<u32, String> = BTreeMap::new();
+    for id in ids.into_iter().rev() {
+        let is_taken =
+            |name: &str| store.reader.keyspaces.find(name).is_some() || names.values().any(|other| other == name);
+        let name = name_for(id, known.get(&id), &is_taken);
+        names.insert(id, name);
+    }
+    names
 }
 
-/// Writes records for the keyspaces that have none, also for those of `lost` that have no keys left; returns their new names.
-pub(crate) fn write_records(store: &Arc<Engine>, lost: &BTreeSet<u32>) -> Result<Vec<String>> {
+/// The keyspaces that have no record, also those of `lost` that have no keys left, with names for them.
+pub(crate) fn without_record(
+    store: &Engine,
+    lost: &BTreeSet<u32>,
+    known: &BTreeMap<u32, String>,
+) -> Result<BTreeMap<u32, String>> {
     let mut ids = unnamed(store, store.visible())?;
     ids.extend(lost.iter().filter(|id| store.reader.keyspaces.record(**id).is_none()));
-    let names = new_names(store, ids);
+    Ok(new_names(store, ids, known))
+}
+
+/// Writes records for keyspaces that have none.
+pub(crate) fn write_records(store: &Arc<Engine>, names: &BTreeMap<u32, String>) -> Result<()> {
     if names.is_empty() {
-        return Ok(Vec::new());
+        return Ok(());
     }
     let mut tx = Transaction::new(&store.committer);
-    for (id, name) in &names {
+    for (id, name) in names {
         tx.put(&system(store), name.as_bytes(), &Record::new(*id, Retention::Forever).encode())?;
     }
     tx.set_metadata(format!("{{\"salvage_named\":{{\"keyspaces\":{}}}}}", names.len()).as_bytes())?;
     tx.commit()?;
-    for (id, name) in &names {
+    for (id, name) in names {
         store.reader.keyspaces.learn(name, Record::new(*id, Retention::Forever));
-    }
-    Ok(names.into_values().collect())
-}
-
-/// Records again that the log carries streams of the user, where that record may be lost: such a log is never trimmed automatically.
-pub(crate) fn record_streams(store: &Arc<Engine>) -> Result<()> {
-    let bounds = store.reader.log.bounds();
-    let mut scan = store.reader.log.scan(bounds.first..bounds.next, None).lift()?;
-    while let Some(entry) = scan.next() {
-        let stream = entry.lift()?.meta.stream;
-        if stream != StreamId::TRANSACTIONS && stream != StreamId::DROPPED {
-            drop(scan);
-            return note_streams(store);
-        }
     }
     Ok(())
 }
+
+/// Records again that the log carries streams of the user, where that record is lost: such a log is never trimmed automatically.
+pub(crate) fn record_streams(store: &Arc<Engine>) -> Result<()> {
+    let _no_trim = store.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if !store.catalog.streams_known.load(Ordering::Acquire) && has_streams(store)? {
+        note_streams(store)?;
+    }
+    Ok(())
+}
+
+/// Whether the log has entries of the user's own streams. Damaged entries are passed, in steps that double: there may be very many.
+pub(crate) fn has_streams(store: &Engine) -> Result<bool> {
+    let bounds = store.reader.log.bounds();
+    let (mut from, mut step) = (bounds.first, 1);
+    while from < bounds.next {
+        let mut scan = store.reader.log.scan(from..bounds.next, None).lift()?;
+        loop {
+            match scan.next().map(Lift::lift) {
+                None => return Ok(false),
+                Some(Ok(entry)) if ![StreamId::TRANSACTIONS, StreamId::DROPPED].contains(&entry.meta.stream) => {
+                    return Ok(true);
+                }
+                Some(Ok(entry)) => (from, step) = (entry.meta.glsn.next(), 1),
+                Some(Err(error)) if is_damage(&error) => break,
+                Some(Err(error)) => return Err(error),
+            }
+        }
+        (from, step) = (Glsn(from.0.saturating_add(step)), step * 2);
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@
 //! 3. If pages of a run are lost and the log no longer holds their contents, the keys on them are lost. A version of such a key in an older
 //!    run may not be its newest: it is deleted in the run itself, and the keyspace is no longer readable at moments before the
 //!    damaged run's newest commit.
-//! 4. A keyspace whose record is lost gets a new name, so that its keys can be read.
+//! 4. A keyspace whose record is lost gets one again, so that its keys can be read; and so does a log with streams of the user.
 //! 5. Files are rewritten and renamed, the index before the log. An interrupted run can be repeated. Data taken out stays beside the store
 //!    under names that end with `.cut`, and so does a list of what is lost, which is written before anything is changed.
 
@@ -82,7 +82,7 @@ pub struct DropSalvageReport {
     pub value_count: u64,
     /// Keys that were deleted because their newest value was dropped.
     pub deleted: u64,
-    /// New names of keyspaces whose records are lost.
+    /// The names that keyspaces have now whose records are lost; their retention is [`Retention::Forever`](crate::Retention::Forever).
     pub recovered: Vec<String>,
     /// Files beside the store that list what this salvage and earlier ones lost, also those that were interrupted.
     pub losses: Vec<String>,
@@ -145,7 +145,7 @@ pub fn salvage_drop(
     let first = first_of_log(disk, path)?;
     let mut scene = Scene { path, budget: &budget, first, checkpoint, names: BTreeMap::new() };
     scene.learn_names(&closed.parts)?;
-    let unnamed = lost_names::name_in(&mut scene, &closed.parts)?;
+    let unnamed = lost_names::name_in(&mut scene, manifest.as_ref(), &closed.parts)?;
     let (mut found, _) = scene.describe(&closed.findings, &closed.parts)?;
     add_bad_values(&scene, &options, &closed, &mut found)?;
     let selected = select(&scene, &closed, &found, targets)?;
@@ -155,9 +155,8 @@ pub fn salvage_drop(
     report.recovered = unnamed.iter().map(|id| scene.names[id].clone()).collect();
     if !dry_run {
         let mut losses = report.losses();
-        losses.extend(unnamed.iter().map(|id| lost_names::loss(*id)));
+        losses.extend(unnamed.iter().map(|id| lost_names::loss(*id, &scene.names[id])));
         note_losses(disk, path, &losses)?;
-        report.losses = lists_of_losses(disk, path)?;
     }
     // What the new manifest stops naming is kept aside before it is written.
     let named = manifest.as_ref().map(Named::of).unwrap_or_default();
@@ -178,17 +177,17 @@ pub fn salvage_drop(
     let mut blobs: BTreeSet<BlobId> = mended.pages.iter().map(|(blob, _)| *blob).collect();
     let before = closed.findings.iter().filter(|finding| finding.cure == Cure::Dropped && finding.glsn.is_none());
     blobs.extend(before.filter_map(|finding| finding.file.split('.').next()?.parse().ok().map(BlobId)));
-    let is_own =
-        |found: &&Found| matches!(&found.mend, Mend::Table(_, Some(span)) if keyspace_of(&span.first) == SYSTEM);
-    let lost_records = selected.iter().any(is_own);
     drop((log_options, closed));
     let store = open_by(path, options.clone(), &Way { lock, ..Way::default() }, &mut |_, _| {})?;
     let complete = || -> Result<(Vec<String>, u64)> {
-        let recovered = lost_names::write_records(&store, &unnamed)?;
-        if lost_records {
-            lost_names::record_streams(&store)?;
-        }
-        Ok((recovered, delete_newest(&store, &blobs)?))
+        // Each step finds by itself what is to be done: a salvage that was interrupted may have done some of it.
+        lost_names::record_streams(&store)?;
+        let names = lost_names::without_record(&store, &unnamed, &scene.names)?;
+        let is_told = |id: &u32, name: &String| unnamed.contains(id) && scene.names.get(id) == Some(name);
+        let more = names.iter().filter(|(id, name)| !is_told(id, name));
+        note_losses(disk, path, &more.map(|(id, name)| lost_names::loss(*id, name)).collect::<Vec<_>>())?;
+        lost_names::write_records(&store, &names)?;
+        Ok((names.into_values().collect(), delete_newest(&store, &blobs)?))
     };
     (report.recovered, report.deleted) = complete().map_err(|error| match error {
         Error::Corrupt { file, glsn, message } => {
@@ -200,6 +199,7 @@ pub fn salvage_drop(
         }
         error => error,
     })?;
+    report.losses = lists_of_losses(disk, path)?;
     report.glsn = store.visible();
     store.close()?;
     Ok(report)

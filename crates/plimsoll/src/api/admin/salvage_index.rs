@@ -15,12 +15,13 @@
 //! 2. The old store is not changed until the new one is complete. Then the new folders are renamed into place, the log last: a salvage
 //!    interrupted there leaves no store that opens, and the next call continues it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::io::ErrorKind;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use plimsoll_disk::vfs::{DirLock, Disk};
 use plimsoll_log::error::LogError;
@@ -38,7 +39,7 @@ use crate::api::admin::lost_names;
 use crate::api::admin::repair::{has, look_at, move_aside, open_log, put_index_back};
 use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
-use crate::engine::keyspace_commits::system;
+use crate::engine::keyspace_commits::{STREAMS_MARK, system};
 use crate::engine::open::{INDEX_OLD, SALVAGED, Way, open_by, remove_folder, take_lock};
 use crate::index::manifest::Manifest;
 use crate::index::manifest::names::manifest_number;
@@ -49,7 +50,7 @@ use crate::txn::transaction::Transaction;
 use crate::types::damage::DamagedKeys;
 use crate::types::error::{Error, Lift, Result, show_key};
 use crate::types::invalid_input::InvalidInput;
-use crate::types::keyspaces::{Record, SYSTEM};
+use crate::types::keyspaces::{Record, SYSTEM, dropped_key};
 use crate::types::options::{MIN_MEMORY_BYTES, Options};
 use crate::types::retention::Retention;
 
@@ -80,7 +81,7 @@ pub struct IndexSalvageReport {
     pub readable_from: Glsn,
     /// Ranges of keys that stood on damaged pages of runs: which keys they held is not known.
     pub lost_ranges: Vec<DamagedKeys>,
-    /// New names of keyspaces whose records are lost.
+    /// The names that keyspaces have now whose records are lost; their retention is [`Retention::Forever`](crate::Retention::Forever).
     pub recovered: Vec<String>,
     /// Files of which nothing says how they belong to the store, one sentence each. Their contents are not in the index.
     pub unknown: Vec<String>,
@@ -112,7 +113,9 @@ pub enum IndexSource {
 /// # Errors
 /// The log has everything that the index knows (then there is nothing to salvage); the index cannot be read, or has a newer format;
 /// [`Error::Locked`], disk errors, the budget. The store is then unchanged, unless its folders were being renamed: then it does not open
-/// until this is called once more, which completes the work and reports only `glsn`, `losses` and `moved`.
+/// until this is called once more, which completes the work and reports only `glsn`, `losses` and `moved`. If the manifest was lost and the log
+/// has everything, a failure may also leave a complete store in which keyspaces have no names yet: [`verify`](crate::verify) lists them, and
+/// [`salvage_drop`](crate::salvage_drop) names them.
 pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<IndexSalvageReport> {
     let path = path.as_ref();
     options.check()?;
@@ -199,22 +202,26 @@ fn holds_index(disk: &dyn Disk, path: &Path) -> Result<bool> {
     Ok(disk.entry(&path.join(SALVAGED).join("log"))?.is_some())
 }
 
-/// Names the keyspaces whose records are lost; returns the newest GLSN, and the names. `None` if other damage must be mended first.
+/// Writes the records that are lost again; returns the newest GLSN, and the new names of keyspaces. `None` if other damage must be mended first.
 fn write_records(
     path: &Path,
     options: &Options,
     lock: Option<Arc<dyn DirLock>>,
 ) -> Result<Option<(Glsn, Vec<String>)>> {
-    let named = || -> Result<(Glsn, Vec<String>)> {
+    let written = || -> Result<(Glsn, Vec<String>)> {
         let store = open_by(path, options.clone().create(false), &Way { lock, ..Way::default() }, &mut |_, _| {})?;
-        let names = lost_names::write_records(&store, &BTreeSet::new())?;
+        lost_names::record_streams(&store)?;
+        let names = lost_names::without_record(&store, &BTreeSet::new(), &BTreeMap::new())?;
+        let losses: Vec<String> = names.iter().map(|(id, name)| lost_names::loss(*id, name)).collect();
+        note_losses(&*options.disk, path, &losses)?;
+        lost_names::write_records(&store, &names)?;
         let glsn = store.visible();
         store.close()?;
-        Ok((glsn, names))
+        Ok((glsn, names.into_values().collect()))
     };
-    match named() {
+    match written() {
         Err(error) if is_damage(&error) => Ok(None),
-        named => named.map(Some),
+        written => written.map(Some),
     }
 }
 
@@ -408,6 +415,9 @@ fn open_front(options: &Options, dir: &Path, manifest: &Manifest) -> Result<Opti
     Ok(None)
 }
 
+/// A key of the keyspace that holds the store's own records, and its value.
+type SystemRow = (Vec<u8>, Vec<u8>);
+
 /// Copies the source's newest state to the target.
 struct Copy<'a> {
     source: &'a Arc<Engine>,
@@ -422,41 +432,45 @@ struct Copy<'a> {
 impl Copy<'_> {
     fn run(&mut self) -> Result<IndexSalvageReport> {
         let mut tx = Transaction::new(&self.target.committer);
-        let mut keyspaces = vec![(SYSTEM, Arc::from(""))];
-        for store in [self.source, self.target] {
+        let (lost, mut records) = self.lost_records()?;
+        let mut keyspaces: BTreeMap<u32, Arc<str>> = BTreeMap::from([(SYSTEM, Arc::from(""))]);
+        for store in [self.target, self.source] {
             keyspaces.extend(store.reader.keyspaces.all().into_iter().map(|(name, record)| (record.id, name)));
         }
-        keyspaces.sort_unstable();
-        keyspaces.dedup_by_key(|(id, _)| *id);
-        let mut unnamed = lost_names::new_names(self.source, lost_names::unnamed(self.source, self.at)?);
-        // The front of the log may have a record that the index lost.
-        let records = &self.target.reader.keyspaces;
-        let mut records_again = Vec::new();
-        unnamed.retain(|id, _| match (records.record(*id), records.name(*id)) {
-            (Some(record), Some(name)) => {
-                records_again.push((name, record));
-                false
-            }
-            _ => true,
-        });
-        for (id, name) in &unnamed {
-            let name: Arc<str> = name.as_str().into();
-            keyspaces.push((*id, Arc::clone(&name)));
-            records_again.push((name, Record::new(*id, Retention::Forever)));
+        keyspaces.extend(lost.iter().map(|(id, name)| (*id, Arc::from(name.as_str()))));
+        for (id, name) in &keyspaces {
+            self.copy_keyspace(&mut tx, *id, name)?;
         }
-        for (id, name) in keyspaces {
-            self.copy_keyspace(&mut tx, id, &name)?;
+        if self.target.catalog.streams_known.load(Ordering::Acquire) || lost_names::has_streams(self.target)? {
+            records.push((STREAMS_MARK.as_bytes().to_vec(), Vec::new()));
         }
-        for (name, record) in records_again {
-            tx.put(&system(self.target), name.as_bytes(), &record.encode())?;
+        for (key, record) in records {
+            tx.put(&system(self.target), &key, &record)?;
         }
-        self.report.recovered = unnamed.into_values().collect();
         tx.set_metadata(
             format!("{{\"salvaged_from_index\":{{\"front\":{},\"known\":{}}}}}", self.report.front, self.report.known)
                 .as_bytes(),
         )?;
         self.report.glsn = tx.commit()?;
         Ok(self.report.clone())
+    }
+
+    /// The keyspaces whose records the index lost, with their names, and the records for them: where the front of the log has one, it comes
+    /// back, unless its name is another's now.
+    fn lost_records(&mut self) -> Result<(BTreeMap<u32, String>, Vec<SystemRow>)> {
+        let front = &self.target.reader.keyspaces;
+        let lost = lost_names::unnamed(self.source, self.at)?;
+        let (dropped, lost): (BTreeSet<u32>, _) =
+            lost.into_iter().partition(|id| front.check_take_more([*id]).is_err());
+        let known = lost.iter().filter_map(|id| Some((*id, front.name(*id)?.to_string()))).collect();
+        let names = lost_names::new_names(self.source, lost, &known);
+        let record = |id: &u32| front.record(*id).unwrap_or(Record::new(*id, Retention::Forever)).encode();
+        let mut records: Vec<_> = names.iter().map(|(id, name)| (name.clone().into_bytes(), record(id))).collect();
+        // Its name may be the one of a keyspace that was made afterwards.
+        records.extend(dropped.iter().map(|id| (dropped_key(*id, &front.name(*id).unwrap_or_default()), record(id))));
+        let renamed = names.iter().filter(|(id, name)| known.get(id) != Some(name));
+        self.report.recovered = renamed.map(|(_, name)| name.clone()).collect();
+        Ok((names, records))
     }
 
     /// Iterates over both stores in parallel.

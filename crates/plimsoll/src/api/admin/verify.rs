@@ -174,11 +174,17 @@ pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgres
         let blobs = blobs.filter_map(|finding| finding.file.split('.').next()?.parse().ok().map(BlobId)).collect();
         damage.extend(unless_damaged(unfinished(store, &blobs), &damage)?.flatten());
     }
-    let unnamed = unless_damaged(unnamed(store, store.visible()), &damage)?.unwrap_or_default();
+    let at = store.visible();
+    // What other members have committed up to then, their keyspaces among it.
+    store.committer.fresh()?;
+    let unnamed = unless_damaged(unnamed(store, at), &damage)?.unwrap_or_default();
     damage.extend(unnamed.into_iter().map(|id| {
         let mut damage =
             Damage::new("index", 0, format!("the record of keyspace number {id} is lost, and its keys are there"));
-        damage.advise(command("salvage", &store.path, "--drop-damaged"), " (it gets a new name)");
+        damage.advise(
+            command("salvage", &store.path, "--drop-damaged"),
+            " (it gets a new name; all other damage is dropped, too)",
+        );
         damage
     }));
     let mut notes = notes;
