@@ -259,7 +259,7 @@ fn the_thread_of_buffered_mode_syncs_by_itself() {
     submit(&log, 0, b"one").unwrap();
     let start = std::sync::Mutex::new(());
     let never = std::sync::Condvar::new();
-    for _ in 0..200 {
+    for _ in 0..3000 {
         if log.bounds().durable == Glsn(1) {
             return;
         }
