@@ -330,7 +330,7 @@ fn a_waiter_gets_the_chunk_that_another_gives_back() {
     let budget = budget(1);
     let held = budget.take(Kind::Sort).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| budget.take_waiting(Kind::Sort, Duration::from_secs(10)).unwrap());
+        scope.spawn(|| budget.take_waiting(Kind::Sort, Duration::from_secs(60)).unwrap());
         drop(held);
     });
 }

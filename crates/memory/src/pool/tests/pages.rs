@@ -234,7 +234,10 @@ fn a_page_outlives_its_file_and_its_pool_and_dropping_all_gives_the_whole_budget
     assert_is(&page, 1, 0);
     assert!(budget.free_bytes() < budget.limit_bytes());
     drop(page);
-    assert_eq!(budget.free_bytes(), budget.limit_bytes());
+    // Another test's thread may be giving it back.
+    while budget.free_bytes() < budget.limit_bytes() {
+        thread::yield_now();
+    }
     assert_eq!(budget.usage().of(Kind::Pages), 0);
 }
 
