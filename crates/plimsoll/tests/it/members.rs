@@ -29,6 +29,19 @@ pub(crate) fn verify(path: &Path) {
     assert!(report.problems.is_empty(), "{report:?}");
 }
 
+/// Trims the log until its beginning lies beyond `wanted`: each member has to look first, and to say that it does not need what was flushed.
+pub(crate) fn trim_beyond(db: &Db, until: Glsn, wanted: Glsn) -> Glsn {
+    let begun = Instant::now();
+    loop {
+        let first = db.log().trim(until).unwrap();
+        if first > wanted {
+            return first;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "the log begins at {first}, not beyond {wanted}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn the_state_at_a_time_holds_what_others_committed_until_then() {
     let dir = tempfile::tempdir().unwrap();
@@ -178,22 +191,22 @@ fn a_follower_of_the_log_is_woken_by_commits_of_others() {
     let path = dir.path().join("store");
     let (one, two) = (open(&path), open(&path));
     let (seen, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let mut follow = two.log().follow(two.newest().next(), None).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut follow = two.log().follow(two.newest().next(), None).unwrap();
             while !over.load(Ordering::SeqCst) {
-                if follow.next_timeout(Duration::from_secs(5)).unwrap().is_some() {
+                if follow.next_timeout(Duration::from_secs(120)).unwrap().is_some() {
                     seen.fetch_add(1, Ordering::SeqCst);
                 }
             }
         });
-        std::thread::sleep(Duration::from_millis(50));
         let space = default(&one);
         for round in 0..50u64 {
             one.put(&space, "key", round.to_le_bytes()).unwrap();
             let begun = Instant::now();
             while seen.load(Ordering::SeqCst) <= round {
-                assert!(begun.elapsed() < Duration::from_secs(4), "commit {round} did not wake it");
+                // Less than the 20 seconds after which a member looks that is not woken.
+                assert!(begun.elapsed() < Duration::from_secs(15), "commit {round} did not wake it");
                 std::thread::yield_now();
             }
         }
@@ -223,8 +236,13 @@ fn the_log_is_freed_once_no_member_needs_it() {
             .count()
     };
     fill(&keeper);
+    let begun = Instant::now();
     keeper.compact().unwrap();
-    assert!(log_files() <= 2, "alone: {}", log_files());
+    // A thread that frees the log at that moment is left alone by a compaction.
+    while log_files() > 2 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "alone: {}", log_files());
+        keeper.compact().unwrap();
+    }
     let other = Db::open(&path, options()).unwrap();
     let held = other.snapshot();
     fill(&other);
@@ -233,7 +251,7 @@ fn the_log_is_freed_once_no_member_needs_it() {
     drop(held);
     let begun = Instant::now();
     while log_files() > 3 {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{} segments", log_files());
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} segments", log_files());
         keeper.compact().unwrap();
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -251,7 +269,8 @@ fn a_member_that_rests_takes_in_what_others_begin_to_commit() {
         let begun = Instant::now();
         let has_seen = || two.members().unwrap().iter().all(|member| member.floor >= glsn);
         while !has_seen() {
-            assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", two.members());
+            // Less than the 20 seconds after which one looks by itself.
+            assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", two.members());
             std::thread::sleep(Duration::from_millis(20));
         }
         // Nothing is committed: they look seldom from now on.
@@ -308,10 +327,10 @@ fn a_cursor_of_one_member_holds_the_log_back_in_all() {
     assert!(matches!(back, Err(Error::InvalidInput(InvalidInput::CursorGoesBack { .. }))), "{back:?}");
     other.log().advance_cursor("mailer", Glsn(35)).unwrap();
     assert_eq!(keeper.log().cursors()[0].next, Glsn(35));
-    assert!(keeper.log().trim(keeper.newest()).unwrap() > first);
+    trim_beyond(&keeper, keeper.newest(), first);
     other.log().drop_cursor("mailer").unwrap();
     assert_eq!(keeper.log().cursors(), []);
-    assert!(keeper.log().trim(keeper.newest()).unwrap() > Glsn(35));
+    trim_beyond(&keeper, keeper.newest(), Glsn(35));
 }
 
 #[test]

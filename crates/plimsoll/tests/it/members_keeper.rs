@@ -9,7 +9,7 @@ use plimsoll::{Db, Error, Glsn, Keyspace, Options, Retention};
 use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::os::OsDisk;
 
-use crate::members::{default, number, open, options, verify};
+use crate::members::{default, number, open, options, trim_beyond, verify};
 
 #[test]
 fn members_with_little_memory_follow_what_the_keeper_flushes() {
@@ -142,21 +142,24 @@ fn while_a_member_verifies_no_file_is_removed() {
         let files = std::fs::read_dir(path.join("index")).unwrap().map(|file| file.unwrap().path());
         files.filter(|file| file.extension().is_some_and(|of| of == "run")).collect()
     };
-    let (before, first) = (runs(), keeper.stats().log.first);
+    let (mut before, mut first) = (runs(), Glsn::NONE);
     let mut asked = 0;
     let report = other.verify(&mut |_| {
         asked += 1;
         if asked == 1 {
+            // Not earlier: the keeper's threads may have had something to remove.
+            (before, first) = (runs(), keeper.stats().log.first);
             assert_eq!(overwrite(2), first, "the log was trimmed while another member reads all of it");
             assert!(before.is_subset(&runs()), "runs were removed while another member reads all of them");
         }
     });
     assert!(report.unwrap().problems.is_empty() && asked > 0);
     // Afterwards they go.
-    assert!(overwrite(3) > first);
+    overwrite(3);
+    trim_beyond(&keeper, keeper.newest(), first);
     let begun = Instant::now();
     while !before.is_disjoint(&runs()) {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", runs());
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", runs());
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -178,24 +181,26 @@ fn what_the_keeper_does_for_all_any_member_may_ask_for() {
     // A flush is counted a moment after others know of it.
     let begun = Instant::now();
     while keeper.stats().index.flushes < 3 {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", keeper.stats().index);
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", keeper.stats().index);
     }
     one.compact().unwrap();
     assert!(keeper.stats().index.compactions > 0, "the keeper was asked");
     assert_eq!(one.stats().index.compactions, 0);
     let until = two.newest();
-    let first = two.log().trim(until).unwrap();
-    assert!(first > Glsn(20) && first <= until, "{first}");
+    let first = trim_beyond(&two, until, Glsn(20));
+    assert!(first <= until, "{first}");
     assert_eq!(keeper.log().bounds().first, first);
     assert_eq!(one.log().trim(Glsn(2)).unwrap(), first);
     let ahead = one.log().trim(Glsn(until.0 + 2));
     assert!(matches!(ahead, Err(Error::Future { .. })), "{ahead:?}");
     // What was committed when it was asked is in the runs when it has answered.
     for round in 0..20u64 {
-        let before = keeper.stats().index.flushes;
+        let (before, begun) = (keeper.stats().index.flushes, Instant::now());
         one.put(&of_one, "last", round.to_le_bytes()).unwrap();
         one.compact().unwrap();
-        assert!(keeper.stats().index.flushes > before, "round {round}");
+        while keeper.stats().index.flushes == before {
+            assert!(begun.elapsed() < Duration::from_secs(60), "round {round}");
+        }
     }
     // Who asks when the keeper has left, or leaves meanwhile, is answered all the same.
     std::thread::scope(|scope| {
@@ -253,14 +258,12 @@ fn replace_a_keeper_after(steps: u64) {
         one.step().unwrap();
     }
     assert_eq!(keepers(&two), [true, false]);
-    let begun = Instant::now();
     let mut round = 8;
     for _ in 0..8 {
         write(&two, &of_two, round);
         round += 1;
     }
     two.compact().unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
     assert_eq!(keepers(&two), [false, true]);
     check(&two, &of_two, round - 1);
     // It goes on where it stopped.
