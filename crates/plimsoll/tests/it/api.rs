@@ -347,7 +347,11 @@ fn a_keyspace_that_keeps_everything_holds_the_log_from_its_first_key_on() {
         for some in pairs.chunks(10) {
             put(&db, &latest, some);
         }
-        db.compact().unwrap();
+        // A thread that frees the log at that moment is left alone by a compaction; a trim waits for it.
+        for _ in 0..2 {
+            db.compact().unwrap();
+            db.log().trim(Glsn(1)).unwrap();
+        }
         db.log().bounds().first
     };
     let trimmed = fill();

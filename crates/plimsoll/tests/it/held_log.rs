@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use plimsoll::{Db, Error, Glsn, Keyspace, Options, Retention};
 use plimsoll_disk::clock::ManualClock;
@@ -223,8 +224,17 @@ fn large_values_that_were_overwritten_leave_the_disk_though_their_records_are_sm
     }
     // By themselves only so many stay, ...
     let (live, all) = (keys * bytes, 40 * keys * bytes);
-    let by_itself = db.stats().disk_bytes;
-    assert!(by_itself < all / 3, "{by_itself} bytes on disk of {all} that were written, {live} of them live");
+    let begun = Instant::now();
+    loop {
+        let by_itself = db.stats().disk_bytes;
+        if by_itself < all / 3 {
+            break;
+        }
+        // On a busy machine the threads may be behind the writer.
+        let is_late = begun.elapsed() > Duration::from_secs(60);
+        assert!(!is_late, "{by_itself} bytes on disk of {all} that were written, {live} of them live");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     // ... and with a word, hardly more than are alive.
     db.flush().unwrap();
     db.compact().unwrap();
