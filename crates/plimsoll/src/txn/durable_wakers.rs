@@ -226,7 +226,7 @@ mod tests {
             log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap().last
         };
         let until_ready = |glsn, registration: &mut Option<Registration>| {
-            (0..1000).find_map(|_| match wakers.poll(glsn, registration, Waker::noop()) {
+            (0..6000).find_map(|_| match wakers.poll(glsn, registration, Waker::noop()) {
                 Poll::Ready(done) => Some(done),
                 Poll::Pending => {
                     SystemClock::new().sleep(Duration::from_millis(10));

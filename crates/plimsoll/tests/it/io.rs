@@ -159,6 +159,9 @@ fn readers_get_their_values_while_handles_are_turned() {
     let world = World::new();
     world.free.set(8 << 30);
     let db = world.open(Io::Auto);
+    // However little of a turn this thread gets beside the readers, they see one.
+    world.free.set(0);
+    world.clock.advance(Duration::from_secs(1));
     let left = Mutex::new(3);
     thread::scope(|scope| {
         for _ in 0..3 {
@@ -170,7 +173,7 @@ fn readers_get_their_values_while_handles_are_turned() {
                 *left.lock().unwrap() -= 1;
             });
         }
-        let mut free = 0;
+        let mut free = 8 << 30;
         while *left.lock().unwrap() > 0 {
             world.free.set(free);
             world.clock.advance(Duration::from_secs(1));

@@ -22,8 +22,9 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// Where a store works in threads: what a life of some milliseconds may see several of.
 const SHORT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The longest wait for an image to be taken in and another to be written.
-const WAIT_MAX: Duration = Duration::from_millis(500);
+/// The longest waits for an image to be taken in, and for another to be written: there may be nothing to write.
+const RESTORE_MAX: Duration = Duration::from_secs(60);
+const SAVE_MAX: Duration = Duration::from_millis(500);
 
 /// So many moments are remembered.
 const MOMENTS: usize = 12;
@@ -251,9 +252,12 @@ impl Life {
         if self.threads && !self.one_in(3) {
             // On a busy machine its threads may not have had a turn yet, and the restore gives way.
             let waits_for_save = self.one_in(2);
-            let is_due = || db.stats().warm.restoring || (waits_for_save && db.stats().warm.bytes_written == 0);
             let begun = Instant::now();
-            while is_due() && begun.elapsed() < WAIT_MAX {
+            let is_due = || match db.stats().warm {
+                warm if warm.restoring => begun.elapsed() < RESTORE_MAX,
+                warm => waits_for_save && warm.bytes_written == 0 && begun.elapsed() < SAVE_MAX,
+            };
+            while is_due() {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
