@@ -177,9 +177,11 @@ mod counted {
 
         #[test]
         fn a_thread_counts_what_it_crosses_itself() {
+            // A machine with one processor runs all tests in one thread.
+            let before = count_here(Border::TableFull);
             hit(Border::TableFull);
             thread::spawn("borders", || (0..3).for_each(|_| hit(Border::TableFull))).unwrap().join().unwrap();
-            assert_eq!(count_here(Border::TableFull), 1);
+            assert_eq!(count_here(Border::TableFull) - before, 1);
             assert!(counts()[Border::TableFull as usize].1 >= 4);
         }
 
