@@ -132,7 +132,8 @@ pub fn kill_children(program: &Path, dir: &Path, scenario: Scenario, kills: u64,
         let lifetime = Life::choose(scenario, life, &mut random);
         let told =
             |failure: Failure| Failure::new(format!("life {life}, {lifetime:?}, seed {seed}, {scenario}: {failure}"));
-        let acknowledged = live_and_die(program, &store, scenario, lifetime).map_err(told)?;
+        let in_later_backup = scenario == Scenario::Backup && life % 5 == 0;
+        let acknowledged = live_and_die(program, &store, scenario, lifetime, in_later_backup).map_err(told)?;
         report.kills += 1;
         report.with_commits += u64::from(!acknowledged.is_empty());
         report.acknowledged += acknowledged.len() as u64;
@@ -161,10 +162,20 @@ impl Acknowledged {
     }
 }
 
-/// Starts a child, kills it, and returns what it acknowledged.
-fn live_and_die(program: &Path, store: &Path, scenario: Scenario, life: Life) -> Outcome<Vec<Acknowledged>> {
-    let child = Running::start(Command::new(program), scenario, store)?;
+/// Starts a child, kills it, and returns what it acknowledged. One that is killed `in_later_backup` has made a whole backup before, however slow the
+/// machine is.
+fn live_and_die(
+    program: &Path,
+    store: &Path,
+    scenario: Scenario,
+    life: Life,
+    in_later_backup: bool,
+) -> Outcome<Vec<Acknowledged>> {
+    let mut child = Running::start(Command::new(program), scenario, store)?;
     child.await_end_of(life);
+    while in_later_backup && child.lives() && !backup_path(store, 1).exists() {
+        SystemClock::new().sleep(Duration::from_millis(2));
+    }
     let Ended { acknowledged, by_itself, complaints } = child.kill()?;
     ensure(by_itself.is_none(), || format!("the child ended by itself ({by_itself:?}): {complaints}"))?;
     Ok(acknowledged)

@@ -26,7 +26,7 @@ pub const KEPT: u64 = 20;
 pub const SYNC_EACH: u64 = 16;
 
 /// A child whose parent is gone ends by itself.
-const LIFE_MAX: Duration = Duration::from_secs(20);
+const LIFE_MAX: Duration = Duration::from_secs(60);
 
 pub(crate) fn number_key(thread: u64) -> String {
     format!("{thread}/number")
