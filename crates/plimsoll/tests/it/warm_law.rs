@@ -355,7 +355,12 @@ fn whatever_happens_to_the_image_every_answer_is_the_models() {
     let first = number_from("PLIMSOLL_WARM_SEED").unwrap_or(0);
     let seeds = number_from("PLIMSOLL_WARM_SEEDS").unwrap_or(6);
     let (mut by_steps, mut in_threads) = (Seen::default(), Seen::default());
-    for seed in first..first + seeds {
+    let mut lives = 0;
+    // How much happens in threads depends on the machine: some more lives, if it was too little.
+    let is_enough = |lives: u64, in_threads: &Seen| lives >= seeds && (seeds < 6 || in_threads.objects > 10);
+    while !is_enough(lives, &in_threads) && lives < seeds + 8 {
+        // Those that are added work in threads.
+        let seed = if lives < seeds { first + lives } else { 4 * lives + 3 };
         println!("PLIMSOLL_WARM_SEED={seed} PLIMSOLL_WARM_SEEDS=1");
         let mut life = Life::new(seed);
         life.images.extend(Some(foreign_image(seed)).filter(|image| !image.is_empty()));
@@ -365,8 +370,9 @@ fn whatever_happens_to_the_image_every_answer_is_the_models() {
         }
         life.check();
         if life.threads { &mut in_threads } else { &mut by_steps }.add(&life.seen);
+        lives += 1;
     }
-    let outcome = format!("{} restarts; by steps: {by_steps:?}; in threads: {in_threads:?}", seeds * RESTARTS);
+    let outcome = format!("{} restarts; by steps: {by_steps:?}; in threads: {in_threads:?}", lives * RESTARTS);
     println!("{outcome}");
     let all_happened = by_steps.restored > 30
         && by_steps.objects > 100
