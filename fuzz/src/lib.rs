@@ -181,7 +181,7 @@ fn read_log(disk: MemDisk) {
         }
     }
     assert_eq!(count, report.replayed, "what recovery has accepted is scanned");
-    let _ = log.verify(&|_| true, &mut |_| {});
+    let _ = log.verify(&|_| true, &[], &mut |_| {});
     log.close().expect("a disk in memory does not fail");
 }
 
