@@ -1,6 +1,6 @@
 //! Reads rows of keys and values from the user's files, one row at a time.
 //!
-//! Law: a row has at most so many bytes as the user says, so that an unclosed quote costs an error and not the memory.
+//! Law: no row is longer than the user allows, so that a quote that is never closed is an error and does not fill the memory.
 
 pub(crate) mod ahead;
 pub(crate) mod delimited;

@@ -124,7 +124,7 @@ impl FairLock {
         self.look().or_else(|| self.wait_within(patience))
     }
 
-    /// Takes it if nobody holds it.
+    /// Takes it if it is free.
     pub fn try_lock(&self) -> Option<FairGuard<'_>> {
         // SeqCst, where it fails, too: a waiter that sees the lock taken has joined the line before its holder looks there.
         let taken = self.is_held.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst);
@@ -136,7 +136,7 @@ impl FairLock {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// Takes it if nobody holds it now or in a moment.
+    /// Takes it if it is free, or becomes free in a moment.
     fn look(&self) -> Option<FairGuard<'_>> {
         self.try_lock().or_else(|| {
             (0..LOOKS).find_map(|_| {
@@ -188,7 +188,7 @@ impl FairLock {
     /// Takes a thread out of the line that took the lock by itself.
     fn leave(&self, waiter: &Arc<Waiter>) {
         let is_out = self.take_out(waiter);
-        debug_assert!(is_out, "the lock is handed to nobody else while this thread holds it");
+        debug_assert!(is_out, "while this thread holds the lock, it is handed to no other");
     }
 
     /// Takes a thread out of the line that waits no longer. It may have got the lock meanwhile.

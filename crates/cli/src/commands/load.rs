@@ -60,20 +60,11 @@ fn rows(input: Input, format: Format, args: &Load) -> Result<Box<dyn Rows + Send
     let (key, value) = (args.key.as_deref(), args.value.as_deref());
     let header = !args.no_header;
     // A row is in memory whole.
-    let row_bytes_max = usize::try_from(args.max_row).unwrap_or(usize::MAX - 1);
+    let row_bytes_max = usize::try_from(args.max_row).unwrap_or(usize::MAX);
+    let delimited = |delimiter, quotes| Layout { delimiter, quotes, header, row_bytes_max };
     Ok(match format {
-        Format::Csv => Box::new(Delimited::open(
-            input.reader,
-            Layout { delimiter: b',', quotes: true, header, row_bytes_max },
-            key,
-            value,
-        )?),
-        Format::Tsv => Box::new(Delimited::open(
-            input.reader,
-            Layout { delimiter: b'\t', quotes: false, header, row_bytes_max },
-            key,
-            value,
-        )?),
+        Format::Csv => Box::new(Delimited::open(input.reader, delimited(b',', true), key, value)?),
+        Format::Tsv => Box::new(Delimited::open(input.reader, delimited(b'\t', false), key, value)?),
         Format::Jsonl => {
             let key = key.ok_or_else(|| Problem {
                 line: 0,

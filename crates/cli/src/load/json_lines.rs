@@ -30,7 +30,7 @@ impl<R: BufRead> JsonLines<R> {
         loop {
             self.buffer.clear();
             self.buffer.shrink_to(64 * 1024);
-            let limit = self.row_bytes_max as u64 + 1;
+            let limit = (self.row_bytes_max as u64).saturating_add(1);
             let read = io::Read::take(&mut self.input, limit).read_until(b'\n', &mut self.buffer);
             if read.map_err(|error| Problem::unreadable(&error))? == 0 {
                 return Ok(false);

@@ -76,7 +76,7 @@ pub(crate) fn run_with_input(arguments: &[&str], input: &[u8]) -> Ran {
     Ran::of(child.wait_with_output().unwrap())
 }
 
-/// Runs the command with `input` on stdin. Its stdout is a pipe that nobody reads.
+/// Runs the command with `input` on stdin. Its standard output is a pipe that no process reads.
 pub(crate) fn run_without_reader(arguments: &[&str], input: &[u8]) -> Ran {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

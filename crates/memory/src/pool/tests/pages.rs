@@ -235,7 +235,9 @@ fn a_page_outlives_its_file_and_its_pool_and_dropping_all_gives_the_whole_budget
     assert!(budget.free_bytes() < budget.limit_bytes());
     drop(page);
     // Another test's thread may be giving it back.
+    let begun = std::time::Instant::now();
     while budget.free_bytes() < budget.limit_bytes() {
+        assert!(begun.elapsed().as_secs() < 60, "{} of {}", budget.free_bytes(), budget.limit_bytes());
         thread::yield_now();
     }
     assert_eq!(budget.usage().of(Kind::Pages), 0);
