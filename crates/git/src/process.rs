@@ -1,4 +1,5 @@
-//! A git process: Ctrl-C at the terminal does not reach it, dropping it kills it, and the end of its stderr is kept for messages.
+//! A git process: Ctrl-C at the terminal does not reach it, dropping it kills it with its children, and the end of its stderr is kept for
+//! messages.
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -7,6 +8,7 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitSta
 use std::thread::JoinHandle;
 
 use plimsoll_disk::thread;
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::error::{Error, Result};
 
@@ -68,10 +70,7 @@ impl Git {
             Input::Ours => Stdio::piped(),
             Input::Of(output) => Stdio::from(output),
         });
-        let mut child = command.spawn().map_err(cannot_start)?;
-        let stderr = child.stderr.take().expect("stderr was asked for");
-        let listener = thread::spawn("git-stderr", move || last_words(stderr)).ok();
-        Ok(Process { name: arguments.first().copied().unwrap_or_default().to_owned(), child, listener })
+        Process::spawn(arguments.first().copied().unwrap_or_default(), command)
     }
 
     /// Runs a process to its end and keeps its output, which must be short.
@@ -132,10 +131,19 @@ impl Answer {
 pub(crate) struct Process {
     name: String,
     child: Child,
+    is_reaped: bool,
     listener: Option<JoinHandle<String>>,
 }
 
 impl Process {
+    /// Starts a command that has a process group of its own and whose stderr is piped.
+    fn spawn(name: &str, mut command: Command) -> Result<Self> {
+        let mut child = command.spawn().map_err(cannot_start)?;
+        let stderr = child.stderr.take().expect("stderr was asked for");
+        let listener = thread::spawn("git-stderr", move || last_words(stderr)).ok();
+        Ok(Self { name: name.to_owned(), child, is_reaped: false, listener })
+    }
+
     /// Its standard input; may be taken once.
     pub(crate) fn take_input(&mut self) -> ChildStdin {
         self.child.stdin.take().expect("taken once, from a process started with Input::Ours")
@@ -170,6 +178,7 @@ impl Process {
     }
 
     fn reap(&mut self) -> (Option<ExitStatus>, String) {
+        self.is_reaped = true;
         let status = self.child.wait().ok();
         let words = self.listener.take().and_then(|listener| listener.join().ok()).unwrap_or_default();
         (status, words)
@@ -178,8 +187,10 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // After reap() neither has an effect.
-        let _ = self.child.kill();
+        // Its group, while it has not been waited for: git may be a script that waits for another process.
+        if !self.is_reaped {
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        }
         self.reap();
     }
 }
@@ -194,4 +205,26 @@ fn last_words(mut stderr: ChildStderr) -> String {
         kept.drain(..surplus);
     }
     String::from_utf8_lossy(&kept).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_dropped_process_is_killed_with_its_children() {
+        let mut command = Command::new("sh");
+        // The child keeps stderr open.
+        command.args(["-c", "sleep 100000; true"]).process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let process = Process::spawn("log", command).unwrap();
+        let (told, dropped) = std::sync::mpsc::channel();
+        let dropping = move || {
+            drop(process);
+            told.send(()).unwrap();
+        };
+        thread::spawn("drop-process", dropping).unwrap();
+        dropped.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
 }

@@ -168,6 +168,10 @@ impl<'a> Loader<'a> {
             match block.end {
                 Some(End::OfFile) => return Stop::End,
                 Some(End::Problem(problem)) => return Stop::Row(problem),
+                Some(End::Panic) => {
+                    let message = "reading rows ended by a fault of Plimsoll, told above; please report it";
+                    return Stop::Store(Failure::system(message));
+                }
                 None => {}
             }
         }

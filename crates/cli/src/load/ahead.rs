@@ -42,6 +42,8 @@ pub(crate) enum End {
     OfFile,
     /// The next row has a fault.
     Problem(Problem),
+    /// The thread that reads has panicked.
+    Panic,
 }
 
 impl Block {
@@ -136,17 +138,29 @@ impl Drop for Ahead {
     }
 }
 
-fn read(mut rows: Box<dyn Rows + Send>, to: &Shared) {
-    let (mut key, mut value) = (Vec::new(), Vec::new());
-    loop {
-        let end = match rows.next(&mut key, &mut value) {
-            Ok(Some(line)) if to.add(|block| block.push(line, &key, &value)) => continue,
-            Ok(_) => End::OfFile,
-            Err(problem) => End::Problem(problem),
-        };
-        to.add(|block| block.end = Some(end));
-        return;
+/// Tells the end however the thread ends, so that nobody waits for rows that will not come.
+struct Ending<'a> {
+    to: &'a Shared,
+    end: End,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let end = std::mem::replace(&mut self.end, End::Panic);
+        self.to.add(|block| block.end = Some(end));
     }
+}
+
+fn read(mut rows: Box<dyn Rows + Send>, to: &Shared) {
+    let mut ending = Ending { to, end: End::Panic };
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    ending.end = loop {
+        match rows.next(&mut key, &mut value) {
+            Ok(Some(line)) if to.add(|block| block.push(line, &key, &value)) => {}
+            Ok(_) => break End::OfFile,
+            Err(problem) => break End::Problem(problem),
+        }
+    };
 }
 
 #[cfg(test)]
@@ -190,6 +204,21 @@ mod tests {
         };
         assert!(matches!(problem, End::Problem(Problem { line: 5000, .. })));
         assert_eq!(number, 5000);
+    }
+
+    #[test]
+    fn the_end_comes_where_the_reader_panics() {
+        struct Broken;
+
+        impl Rows for Broken {
+            fn next(&mut self, _: &mut Vec<u8>, _: &mut Vec<u8>) -> Result<Option<u64>, Problem> {
+                panic!("a fault of the reader, made by this test")
+            }
+        }
+
+        let ahead = Ahead::of(Box::new(Broken)).ok().unwrap();
+        let end = std::iter::repeat_with(|| ahead.take()).find_map(|block| block.end).unwrap();
+        assert!(matches!(end, End::Panic));
     }
 
     #[test]
