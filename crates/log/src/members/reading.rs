@@ -229,6 +229,11 @@ pub fn tell_readers_of_one_alone(disk: &dyn Disk, store: &Path) -> Result<(), Lo
 fn say_alone(words: &dyn SharedWords) {
     words.words()[MAGIC].store(ALONE, Ordering::SeqCst);
     words.words()[INSTANCE].fetch_add(OPENED_ALONE, Ordering::SeqCst);
+    // Last: who is woken finds that nothing more will be told.
+    for bell in [NEWS, STATE] {
+        words.words()[bell].fetch_add(1, Ordering::SeqCst);
+        words.wake(bell, u32::MAX);
+    }
 }
 
 fn is_forbidden(error: &LogError) -> bool {
