@@ -38,11 +38,18 @@ mod tests {
     fn a_process_that_works_is_not_quiet_and_becomes_so() {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            });
+            // So many that they have a part of the processors on a busy machine, too.
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let idle = used();
+            while used() - idle < LOOK {
+                std::thread::yield_now();
+            }
             assert!(!wait(Duration::from_millis(100)));
             stop.store(true, Ordering::Relaxed);
         });

@@ -237,6 +237,8 @@ mod tests {
         let length = Duration::from_millis(20);
         assert!(turn(&Liar, 100, 2, length, 0).is_err());
         let direct = page_cache::direct(100).unwrap();
-        assert!(turn(&*direct, 100, 2, length, 0).unwrap().0 > 0.0);
+        // On a busy machine a short turn may end before its threads came to theirs.
+        let rate = [1, 50, 1000].into_iter().find_map(|times| turn(&*direct, 100, 2, times * length, 0).ok());
+        assert!(rate.unwrap().0 > 0.0);
     }
 }

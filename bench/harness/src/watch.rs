@@ -335,15 +335,15 @@ mod tests {
     fn a_process_that_is_paused_says_nothing_until_it_goes_on() {
         let mut watched = Watched::start(Command::new("cat").arg("-"), true).unwrap();
         watched.tell("one").unwrap();
-        assert_eq!(watched.hear(Duration::from_secs(10)).unwrap(), "one");
+        assert_eq!(watched.hear(Duration::from_secs(60)).unwrap(), "one");
         watched.pause().unwrap();
         watched.tell("two").unwrap();
         assert!(watched.hear(Duration::from_millis(50)).is_err());
         watched.go_on().unwrap();
-        assert_eq!(watched.hear(Duration::from_secs(10)).unwrap(), "two");
+        assert_eq!(watched.hear(Duration::from_secs(60)).unwrap(), "two");
         // For the sampler to get a turn on a busy machine.
         std::thread::sleep(Duration::from_secs(1));
-        let seen = watched.end(Some(Duration::from_secs(10))).unwrap();
+        let seen = watched.end(Some(Duration::from_secs(60))).unwrap();
         assert_eq!((seen.end, seen.output.as_str()), (End::Well, ""));
         assert!(!seen.memory.is_empty());
     }

@@ -81,13 +81,15 @@ mod tests {
     fn the_mean_batch_is_the_wanted_one() {
         let folder = tempfile::tempdir().unwrap();
         let mut file = ZeroedFile::make(&folder.path().join("zeroed")).unwrap();
-        let turn = turn(&mut file, 128, 2.5, Duration::from_millis(50)).unwrap();
+        // A busy disk needs longer for two syncs.
+        let mut of = |millis| turn(&mut file, 128, 2.5, Duration::from_millis(millis)).unwrap();
+        let turn = [50, 1000, 60_000].into_iter().map(&mut of).find(|turn| turn.appends >= 5).unwrap();
         let mut by_latency = 0;
         for value in turn.latency.iter_recorded() {
             by_latency += value.count_since_last_iteration();
         }
         assert_eq!(by_latency, turn.appends);
         // Pairs of a two and a three.
-        assert!(turn.appends >= 5 && [0, 2].contains(&(turn.appends % 5)), "{}", turn.appends);
+        assert!([0, 2].contains(&(turn.appends % 5)), "{}", turn.appends);
     }
 }

@@ -213,14 +213,20 @@ mod tests {
     fn operations_behind_a_slow_one_count_for_its_cause() {
         let folder = tempfile::tempdir().unwrap();
         let db = Db::open(folder.path().join("store"), Options::new().memory_bytes(16 << 20)).unwrap();
-        let mut watch = Watch::new(&db);
         let sleep = || {
             std::thread::sleep(2 * SLOW);
             Ok(())
         };
-        watch.operate(true, Duration::ZERO, sleep).unwrap();
-        watch.look();
-        watch.operate(true, 2 * SLOW, || Ok(())).unwrap();
+        let watch = loop {
+            let mut watch = Watch::new(&db);
+            watch.operate(true, Duration::ZERO, sleep).unwrap();
+            watch.look();
+            watch.operate(true, 2 * SLOW, || Ok(())).unwrap();
+            // Where another thread had the processor, the second one was slow itself.
+            if watch.slow.is_none() {
+                break watch;
+            }
+        };
         let tally = watch.causes().by_cause[Cause::GetWaited as usize];
         assert_eq!((tally.operations, tally.behind), (1, 1));
         assert!(tally.nanos >= 2_000_000 && tally.longest_nanos == tally.nanos);

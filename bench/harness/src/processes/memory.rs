@@ -186,12 +186,20 @@ mod tests {
 
     #[test]
     fn the_most_memory_at_one_moment_is_seen() {
-        let (length, most) = watch(&[std::process::id()], || {
-            let block = vec![1_u8; 40 << 20];
-            std::thread::sleep(Duration::from_millis(100));
-            std::hint::black_box(&block).len()
-        });
-        assert_eq!(length, 40 << 20);
-        assert!(most.own_bytes > 40 << 20 && most.threads > 1, "{most:?}");
+        let mut most = Memory::default();
+        // On a busy machine the thread that looks may get no turn in so short a time.
+        for millis in [100, 1000, 20_000] {
+            let length;
+            (length, most) = watch(&[std::process::id()], || {
+                let block = vec![1_u8; 40 << 20];
+                std::thread::sleep(Duration::from_millis(millis));
+                std::hint::black_box(&block).len()
+            });
+            assert_eq!(length, 40 << 20);
+            if most.own_bytes > 40 << 20 && most.threads > 1 {
+                return;
+            }
+        }
+        panic!("{most:?}");
     }
 }
