@@ -313,9 +313,9 @@ impl Options {
         self
     }
 
-    /// Runs the store on another disk and clock: for simulations.
+    /// Runs the store on another disk and clock: for simulations and measurements.
     #[doc(hidden)]
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(any(test, feature = "world"))]
     pub fn world(mut self, disk: Arc<dyn Disk>, clock: Arc<dyn Clock>) -> Self {
         self.disk = disk;
         self.clock = clock;
