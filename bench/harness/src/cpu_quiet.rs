@@ -38,7 +38,7 @@ mod tests {
     fn a_process_that_works_is_not_quiet_and_becomes_so() {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // So many that they have a part of the processors on a busy machine, too.
+            // One alone may get no processor time on a busy machine.
             for _ in 0..8 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {

@@ -138,7 +138,7 @@ impl Drop for Ahead {
     }
 }
 
-/// Tells the end however the thread ends, so that nobody waits for rows that will not come.
+/// Reports the end of the rows even if the thread panics: otherwise `load` would wait for ever.
 struct Ending<'a> {
     to: &'a Shared,
     end: End,

@@ -362,6 +362,24 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_for_news_is_woken_when_a_process_has_the_store_for_itself() {
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let (writer, reader) = started(&disk, &clock);
+        writer.leave().unwrap();
+        writer.left();
+        let begun = clock.monotonic_nanos();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| reader.wait_for_news(Duration::from_secs(120), &|| reader.newest().is_err()));
+            while reader.word(FOLLOWERS) == 0 && !waiting.is_finished() {
+                std::thread::yield_now();
+            }
+            say_alone(&*writer.words);
+        });
+        assert!(clock.monotonic_nanos() - begun < 60_000_000_000);
+    }
+
+    #[test]
     fn commits_of_one_that_has_the_store_alone_are_missed_by_no_read_while_another_one_joins_to_read() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
