@@ -26,18 +26,31 @@ pub(super) fn play(store: &dyn Peer, scale: &Scale, note: &mut Note<'_>) -> Resu
     store.settle()?;
     scale.rest();
     let reads = rows.min(100_000);
-    // The second reads of keys may fill a cache.
+    read_thrice("held", reads, note, |number| held_get(&*held, number))?;
+    // What they are compared with: the same keys as they are now.
+    read_thrice("present", reads, note, |number| present_get(store, number, 2 * rows + number))
+}
+
+/// Reads every key three times: the second reads may fill a cache.
+fn read_thrice(which: &str, reads: u64, note: &mut Note<'_>, get: impl Fn(u64) -> Result<()>) -> Result<()> {
     for turn in ["first", "second", "later"] {
         let began = thread_nanos();
-        (0..reads).try_for_each(|number| get(&*held, number))?;
-        note(&format!("held_{turn}_get_cpu_ns"), (thread_nanos() - began) as f64 / reads as f64);
+        (0..reads).try_for_each(&get)?;
+        note(&format!("{which}_{turn}_get_cpu_ns"), (thread_nanos() - began) as f64 / reads as f64);
     }
     Ok(())
 }
 
-fn get(held: &dyn Held, number: u64) -> Result<()> {
+fn held_get(held: &dyn Held, number: u64) -> Result<()> {
     let mut checked = Ok(());
     let is_there = held.get(&random_key(number), &mut |value| checked = check(number, value))?;
+    ensure!(is_there, "row {number} is missing");
+    checked
+}
+
+fn present_get(store: &dyn Peer, number: u64, payload: u64) -> Result<()> {
+    let mut checked = Ok(());
+    let is_there = store.get(&random_key(number), &mut |value| checked = check(payload, value))?;
     ensure!(is_there, "row {number} is missing");
     checked
 }
