@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use plimsoll::Error;
+use plimsoll::{Error, MemoryKind};
 
 /// What the exit code says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,6 +188,10 @@ impl From<plimsoll_replay::Error> for Failure {
 /// What to do, where the library's own message cannot know it because it knows nothing of a command line.
 fn advice(error: &Error) -> Option<&'static str> {
     match error {
+        Error::OutOfBudget(refusal) if refusal.kind == MemoryKind::Memtable => Some(
+            "Give it more with --memory, e.g. --memory 256MiB. A command that only reads flushes nothing: it holds what the store's writers \
+             had in memory, an eighth of their budget, up to 64 MiB for each.",
+        ),
         Error::OutOfBudget(_) => Some("Give it more with --memory, e.g. --memory 256MiB."),
         Error::Corrupt { .. } => Some("`plimsoll verify STORE` lists all that is damaged, and what helps."),
         Error::Io { kind: io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, .. } => {

@@ -139,6 +139,22 @@ impl FileLog {
         Ok(())
     }
 
+    /// Ends the active segment if all its entries are below `until`, so that a trim can free them, and if it takes at least `bytes` with the
+    /// blob files that it names. Without room on the disk, or in the budget, it stays as it is.
+    ///
+    /// # Errors
+    /// `Poisoned`, `ReadOnly`.
+    pub fn end_segment_below(&self, until: Glsn, bytes: u64) -> Result<(), LogError> {
+        self.log.env.check_writable()?;
+        with_order(&self.log, |order| {
+            let held = u64::from(order.end.offset) + self.log.tail.read().blobs.bytes();
+            if order.end.next <= until && held >= bytes {
+                append::end_segment_from(&self.log, order, 0)?;
+            }
+            Ok(())
+        })
+    }
+
     /// Ends the active segment, and those after it, at this length if it is below the size of segments: the log is freed by whole segments, so
     /// smaller ones are freed earlier.
     pub fn end_segments_at(&self, bytes: u64) {

@@ -103,11 +103,12 @@ This does not change which past versions are kept: see `plimsoll keyspace retent
 
 Examples:
   plimsoll trim demo.plimsoll --until 100000
-  plimsoll trim demo.plimsoll --until 2024-01-31")]
+  plimsoll trim demo.plimsoll --until 2024-01-31
+  plimsoll trim demo.plimsoll --until newest")]
 pub(crate) struct Trim {
     /// Store
     pub(crate) store: PathBuf,
-    /// Delete the log before this GLSN or time
+    /// Delete the log before this GLSN or time; all of it with `newest`
     #[arg(long, value_name = "GLSN|TIME", value_parser = parse_at)]
     pub(crate) until: At,
 }
@@ -116,7 +117,8 @@ pub(crate) struct Trim {
 #[command(after_help = "\
 Merges the runs of the index into as few as possible, and drops versions that are no longer retained. An open store does this in the \
 background; this command does it at once. A merge needs at most as much free space as the index takes: one that writes history \
-frees its inputs at its end, any other part by part.
+frees its inputs at its end, any other part by part. What no keyspace keeps of the log is freed, too: with `keyspace retention STORE NAME \
+latest` before it, the space of what was deleted or written over.
 
 Examples:
   plimsoll compact demo.plimsoll")]

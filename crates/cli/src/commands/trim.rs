@@ -4,13 +4,18 @@ use plimsoll::{Db, Durability, Glsn};
 
 use crate::args::{Globals, Trim};
 use crate::exit::{Exit, Outcome};
+use crate::moment::At;
 use crate::output::{Fact, Output};
 use crate::stderr::say;
 use crate::{moment, store};
 
 pub(crate) fn run(globals: &Globals, args: &Trim, output: &mut Output) -> Outcome {
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
-    let until = Glsn(moment::glsn(&db, &args.until, "default")?);
+    let until = match &args.until {
+        // All that there is.
+        At::Newest => db.newest().next(),
+        until => Glsn(moment::glsn(&db, until, "default")?),
+    };
     let (bytes_before, first_before) = (db.stats().disk_bytes, db.log().bounds().first);
     let first = db.log().trim(until)?;
     let bytes_after = db.stats().disk_bytes;

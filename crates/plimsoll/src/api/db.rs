@@ -632,7 +632,8 @@ impl Db {
         self.store.file_log.seal_behind();
     }
 
-    /// Flushes, then merges all runs into as few as possible.
+    /// Flushes, then merges all runs into as few as possible, and frees what no keyspace keeps of the log, up to the newest commit if that
+    /// gives back a MiB or more.
     ///
     /// # Errors
     /// Disk errors, or the budget.

@@ -42,7 +42,7 @@ use crate::engine::retention::RetentionHorizon;
 use crate::engine::trim::LogSpace;
 use crate::engine::{Catalog, Engine, Maintenance, Opened};
 use crate::index::duty::Duty;
-use crate::index::manifest::Manifest;
+use crate::index::manifest::{self, Manifest};
 use crate::index::run::file::newest_in_folder;
 use crate::index::{Context, Index};
 use crate::read::moments::Snapshots;
@@ -359,6 +359,7 @@ fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
         None => not_a_store("there is no store here; check the path, or make one by writing to it"),
         Some(entry) if !entry.is_dir => Err(Error::is_a_file(path)),
         Some(_) => {
+            refuse_index_without_log(path, disk)?;
             if disk.entry(&path.join("log"))?.is_some_and(|entry| entry.is_dir) {
                 return Ok(());
             }
@@ -382,6 +383,27 @@ fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
                 not_a_store("this folder is empty; check the path, or make a store by writing to it")
             }
         }
+    }
+}
+
+/// Rejects a store whose log was removed: a new one would not be the log of its index.
+pub(crate) fn refuse_index_without_log(path: &Path, disk: &dyn Disk) -> Result<()> {
+    // A salvage that was cut short goes on.
+    if !is_folder(disk, path)? || disk.names(path)?.iter().any(|name| name == SALVAGED) {
+        return Ok(());
+    }
+    let log = path.join("log");
+    let is_empty = match disk.entry(&log)? {
+        None => true,
+        Some(entry) => entry.is_dir && disk.names(&log)?.iter().all(|name| name == "LOCK"),
+    };
+    match is_empty && manifest::newest_number(disk, &path.join("index"))?.is_some() {
+        false => Ok(()),
+        true => Err(Error::corrupt(format!(
+            "{}: its folder `log` is missing or empty, and an index is there: bring the log back; `plimsoll verify` says what helps",
+            path.display()
+        ))
+        .in_file(|| "log".to_owned())),
     }
 }
 

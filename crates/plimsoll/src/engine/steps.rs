@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_BYTES;
 
-use crate::engine::trim::{self, LogSpace};
+use crate::engine::trim::{self, Active, LogSpace};
 use crate::index::{FreeLog, Horizon};
 use crate::txn::committer::Committer;
 use crate::types::error::Result;
@@ -15,6 +15,9 @@ use crate::types::retention::Retention;
 
 /// Segments that values may hold back before they are moved, beside as many bytes as the index has.
 const HELD_SEGMENTS: u64 = 8;
+
+/// What a compaction ends the active segment for: with less of it, the log of a small store stays, from which its index can be rebuilt.
+const WORTH_FREEING_BYTES: u64 = 1 << 20;
 
 /// Segments that were held back for long, from which on memtables are closed once they may be freed.
 const LET_GO_SEGMENTS: u64 = 4;
@@ -31,16 +34,16 @@ pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
         Some(until) if want_values_moved(space, until) => space.reader.index.relocate(),
         _ => Ok(()),
     };
-    free_log(space)?;
+    free(space, true, Active::EndsFrom(WORTH_FREEING_BYTES))?;
     moved
 }
 
 /// Trims the log, unless a keyspace keeps everything or a user's stream prevents it. A keyspace that was never written to has nothing to keep.
 pub(crate) fn free_log(space: &LogSpace) -> Result<()> {
-    free(space, true)
+    free(space, true, Active::Stays)
 }
 
-fn free(space: &LogSpace, may_flush: bool) -> Result<()> {
+fn free(space: &LogSpace, may_flush: bool, active: Active) -> Result<()> {
     if !space.keeps() {
         return Ok(());
     }
@@ -54,7 +57,7 @@ fn free(space: &LogSpace, may_flush: bool) -> Result<()> {
         flush_for_blobs(space, until);
     }
     ask_to_close(space, until);
-    trim::free_if_idle(space, until)
+    trim::free_if_idle(space, until, active)
 }
 
 /// Has the memtable flushed if the blob files that the active segment names take much space and only the memtable's contents keep them: large
@@ -98,7 +101,9 @@ pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
             return Ok(None);
         }
     }
-    Ok(Some(oldest.min(newest).min(space.catalog.cursors.oldest())))
+    // Where nothing older than the newest commit can be read, its entry is not needed either.
+    let until = if oldest >= newest { newest.next() } else { oldest };
+    Ok(Some(until.min(space.catalog.cursors.oldest())))
 }
 
 /// If values that runs point to hold much of the log back, compaction is to move them into blob files (decision 48): true if it is from now
@@ -130,6 +135,6 @@ fn was_written_to(space: &LogSpace, keyspace: u32) -> Result<bool> {
 impl FreeLog for LogSpace {
     fn free_log(&self, may_flush: bool) {
         // A segment that could not be freed now is freed later; the commit itself is done.
-        let _ = free(self, may_flush);
+        let _ = free(self, may_flush, Active::Stays);
     }
 }

@@ -40,7 +40,17 @@ pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Resu
     let _turn = space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // It may have been closed meanwhile, and be another process's.
     committer.check_writable()?;
-    free(space, until)
+    free(space, until, Active::EndsFrom(0))
+}
+
+/// What becomes of the segment that commits go to. Only whole segments are freed, and this one may take many commits more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Active {
+    /// It goes on.
+    Stays,
+    /// If nothing in it is needed, and it takes so many bytes with its blob files, another one follows it at once, and it is freed: somebody
+    /// asked for the space.
+    EndsFrom(u64),
 }
 
 /// What it takes to free the old end of the log.
@@ -73,21 +83,21 @@ impl LogSpace {
 }
 
 /// Frees unneeded segments below `until`. While a backup or a verification is running, they are left for later.
-pub(crate) fn free_if_idle(space: &LogSpace, until: Glsn) -> Result<()> {
+pub(crate) fn free_if_idle(space: &LogSpace, until: Glsn, active: Active) -> Result<()> {
     match space.trim_lock.try_lock() {
-        Ok(_turn) => free(space, until).map(|_| ()),
+        Ok(_turn) => free(space, until, active).map(|_| ()),
         Err(_) => Ok(()),
     }
 }
 
-fn free(space: &LogSpace, until: Glsn) -> Result<Glsn> {
+fn free(space: &LogSpace, until: Glsn, active: Active) -> Result<Glsn> {
     let free = |removal: Option<&Removal<'_>>| {
         // A member that creates a cursor holds the files until that is committed.
         if let Some(follower) = &space.follower {
             follower.fresh_and_durable()?;
         }
         // Under the lock of trims, no cursor is created here.
-        free_up_to(space, until.min(space.catalog.cursors.oldest()), removal)
+        free_up_to(space, until.min(space.catalog.cursors.oldest()), active, removal)
     };
     let freed = match space.members() {
         Some(members) => members.unless_held(|removal| free(Some(removal))),
@@ -97,7 +107,7 @@ fn free(space: &LogSpace, until: Glsn) -> Result<Glsn> {
     freed.unwrap_or_else(|| Ok(space.reader.log.bounds().first))
 }
 
-fn free_up_to(space: &LogSpace, until: Glsn, removal: Option<&Removal<'_>>) -> Result<Glsn> {
+fn free_up_to(space: &LogSpace, until: Glsn, active: Active, removal: Option<&Removal<'_>>) -> Result<Glsn> {
     // This first: a flush in between may add runs that point behind it, never before it.
     let flushed = space.reader.index.log_needed_from().next();
     let needed = space.reader.index.min_pointer().unwrap_or(Glsn::MAX);
@@ -109,6 +119,9 @@ fn free_up_to(space: &LogSpace, until: Glsn, removal: Option<&Removal<'_>>) -> R
         return Ok(log.bounds().first);
     }
     let (start, before) = (clock.monotonic_nanos(), log.bounds().first);
+    if let Active::EndsFrom(bytes) = active {
+        space.file_log.end_segment_below(until, bytes).lift()?;
+    }
     let first = match log.trim(until, &|blob| space.reader.index.must_keep_blob(blob)) {
         // Another process has freed what this one was about to.
         Err(LogError::Trimmed { first, .. }) if space.members().is_some() => first,

@@ -187,7 +187,9 @@ impl Options {
     }
 
     /// Opens the store without changing anything on disk; works beside a process that writes. Shows the state that was durable at opening;
-    /// with [`Options::shared`] the newest state at each read.
+    /// with [`Options::shared`] the newest state at each read. What a writer has not flushed yet is read from the log and held in memory: its
+    /// memtables, an eighth of its budget, up to 64 MiB each. With a budget too small for that, opening fails with
+    /// [`crate::Error::OutOfBudget`].
     /// Reads of data that the writer drops later (by a keyspace's retention or a trim) fail with [`crate::Error::Trimmed`]: reopen the
     /// store to see its current state.
     pub fn read_only(mut self, yes: bool) -> Self {

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use plimsoll::{Db, Error, Glsn, Keyspace, Options, Retention};
+use plimsoll::{Db, Error, Glsn, Keyspace, Moment, Options, Retention};
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
@@ -244,4 +244,70 @@ fn large_values_that_were_overwritten_leave_the_disk_though_their_records_are_sm
     for key in 0..keys {
         assert_eq!(db.get(&space, key.to_be_bytes()).unwrap().unwrap(), vec![39; bytes as usize]);
     }
+}
+
+#[test]
+fn a_compaction_gives_back_what_deleted_large_values_took_though_no_commit_follows() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options = || Options::new().memory_bytes(16 << 20).retention(Retention::Latest);
+    let db = Db::open(&path, options()).unwrap();
+    let space = db.keyspace("default").unwrap();
+    db.put(&space, "stays", "here").unwrap();
+    for number in 0..3 {
+        db.put(&space, format!("large {number}"), vec![number; 8 << 20]).unwrap();
+    }
+    for number in 0..3 {
+        db.delete(&space, format!("large {number}")).unwrap();
+    }
+    let newest = db.newest();
+    // As one command after the other does it.
+    db.close().unwrap();
+    let db = Db::open(&path, options()).unwrap();
+    db.compact().unwrap();
+    assert!(db.stats().disk_bytes < 1 << 20, "{} bytes on disk", db.stats().disk_bytes);
+    for is_reopened in [false, true] {
+        let db = if is_reopened { Db::open(&path, options()).unwrap() } else { db.clone() };
+        let space = db.keyspace("default").unwrap();
+        assert_eq!((db.newest(), first(&db)), (newest, newest.next()));
+        // The moment of the newest commit is known, though its entry is gone.
+        for now in [Moment::Newest, Moment::Time(SystemTime::now()), Moment::Glsn(newest)] {
+            let snapshot = db.snapshot_at(now).unwrap();
+            assert_eq!((snapshot.at(), snapshot.len(&space).unwrap()), (newest, 1));
+            assert_eq!(snapshot.get(&space, "stays").unwrap().unwrap(), b"here");
+        }
+        let long_ago = SystemTime::now() - Duration::from_secs(86400);
+        assert!(matches!(db.snapshot_at(Moment::Time(long_ago)), Err(Error::Trimmed { .. })));
+        assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+        db.close().unwrap();
+    }
+    let db = Db::open(&path, options()).unwrap();
+    let space = db.keyspace("default").unwrap();
+    assert_eq!(db.put(&space, "later", "too").unwrap(), newest.next());
+    assert_eq!(db.get(&space, "stays").unwrap().unwrap(), b"here");
+}
+
+#[test]
+fn rows_that_were_loaded_again_and_again_take_their_space_once_after_a_compaction() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::new().memory_bytes(16 << 20).retention(Retention::Latest);
+    let db = Db::open(dir.path().join("store"), options).unwrap();
+    let space = db.keyspace("default").unwrap();
+    let rows = || (0..40_000u32).map(|key| (key.to_be_bytes(), [7; 100]));
+    for _ in 0..5 {
+        db.bulk_load(&space, rows()).unwrap();
+    }
+    db.compact().unwrap();
+    assert!(db.stats().disk_bytes < 8 << 20, "{} bytes on disk for 4,160,000", db.stats().disk_bytes);
+    assert_eq!(db.snapshot().len(&space).unwrap(), 40_000);
+}
+
+#[test]
+fn the_log_of_a_small_store_stays_after_a_compaction() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::new().memory_bytes(16 << 20).retention(Retention::Latest);
+    let db = Db::open(dir.path().join("store"), options).unwrap();
+    db.put(&db.keyspace("default").unwrap(), "key", "value").unwrap();
+    db.compact().unwrap();
+    assert_eq!(first(&db), Glsn(1));
 }

@@ -29,6 +29,7 @@ mod held_walks;
 mod in_memory;
 mod io;
 mod large;
+mod lost_log;
 mod lost_manifest;
 mod lost_records;
 mod many_transactions;

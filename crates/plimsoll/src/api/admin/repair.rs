@@ -22,7 +22,9 @@ use plimsoll_memory::pool::Pool;
 
 use crate::api::admin::aside::free_name;
 use crate::api::admin::diagnose::first_of_log;
-use crate::engine::open::{INDEX_OLD, POOL_FLOOR_SHARE, Way, open_by, remove_folder, take_lock};
+use crate::engine::open::{
+    INDEX_OLD, POOL_FLOOR_SHARE, Way, open_by, refuse_index_without_log, remove_folder, take_lock,
+};
 use crate::index::manifest::{Manifest, newest_number, next_number};
 use crate::index::run::file::{newest_in_folder, run_id_of};
 use crate::types::error::{Error, Lift, Result};
@@ -338,6 +340,7 @@ pub(crate) fn check_is_store(path: &Path, options: &Options) -> Result<()> {
     if options.disk.entry(path)?.is_some_and(|entry| !entry.is_dir) {
         return Err(Error::is_a_file(path));
     }
+    refuse_index_without_log(path, &*options.disk)?;
     match options.disk.entry(&path.join("log"))? {
         Some(entry) if entry.is_dir => Ok(()),
         _ => Err(Error::NotAStore { path: path.to_owned(), what: "there is no store here; check the path".to_owned() }),

@@ -73,6 +73,12 @@ pub struct VerifyReport {
 /// What `salvage --from-index` does without a manifest.
 const FROM_FOLDER: &str = " (it takes an older manifest, or else the runs in the folder)";
 
+/// What `salvage --from-index` does without a log.
+const WHAT_THE_INDEX_HAS: &str = " (it keeps what the index has)";
+
+/// The end of an error of an opening.
+const SEE_VERIFY: &str = "; `plimsoll verify` says what helps";
+
 /// Maximum number of problems listed; a longer list would not tell more.
 const MAX_PROBLEMS: usize = 1000;
 
@@ -278,10 +284,19 @@ fn verify_closed(
     error: &Error,
     progress: &mut dyn FnMut(VerifyProgress),
 ) -> Result<VerifyReport> {
-    check_is_store(path, options)?;
+    let mut report = VerifyReport::default();
+    match check_is_store(path, options) {
+        // There is no log to be read.
+        Err(error) if is_damage(&error) => {
+            let mut found = Damage::new("log", 0, without_advice(&error, path));
+            found.advise(command("salvage", path, "--from-index"), WHAT_THE_INDEX_HAS);
+            fill(&mut report, vec![found], Vec::new());
+            return Ok(report);
+        }
+        looked => looked?,
+    }
     let (log_options, budget) = look_at(&path.join("log"), options)?;
     let disk = &*options.disk;
-    let mut report = VerifyReport::default();
     let closed = look(disk, path, &log_options.pool, &budget, &mut |done_bytes, total_bytes| {
         report.bytes = done_bytes;
         progress(VerifyProgress { done_bytes, total_bytes });
@@ -297,7 +312,8 @@ fn verify_closed(
         let has_dropped = closed.findings.iter().any(|finding| finding.cure == Cure::Dropped);
         let newest = newest_number(disk, &path.join("index"))?.unwrap_or(0);
         let manifest = format!("index/{}", manifest_name(newest));
-        let mut found = between_runs(&scene, &manifest, error.to_string(), damage.is_empty() && !has_dropped);
+        let what = without_advice(error, &path.join(&manifest));
+        let mut found = between_runs(&scene, &manifest, what, damage.is_empty() && !has_dropped);
         if found.command.is_none() {
             found.advise(command("salvage", path, "--from-index"), FROM_FOLDER);
         }
@@ -309,8 +325,15 @@ fn verify_closed(
         damage.insert(0, found);
     }
     if damage.is_empty() {
-        let mut unknown = Damage::new("", 0, error.to_string());
-        unknown.hint = "see there".to_owned();
+        let file = match error {
+            Error::Corrupt { file: Some(file), .. } => file.as_str(),
+            _ => "log",
+        };
+        let mut unknown = Damage::new(file, 0, error.to_string());
+        match known {
+            Some(_) => unknown.advise(command("salvage", path, "--from-index"), WHAT_THE_INDEX_HAS),
+            None => unknown.hint = "restore a backup".to_owned(),
+        }
         damage.push(unknown);
     }
     let mut notes = notes;
@@ -319,6 +342,13 @@ fn verify_closed(
     report.bytes += closed.parts.iter().map(|part| part.bytes()).sum::<u64>();
     fill(&mut report, damage, notes);
     Ok(report)
+}
+
+/// The text of an error, in a list that names the file and the command.
+fn without_advice(error: &Error, file: &Path) -> String {
+    let text = error.to_string();
+    let text = text.strip_suffix(SEE_VERIFY).unwrap_or(&text);
+    text.strip_prefix(&format!("{}: ", file.display())).unwrap_or(text).to_owned()
 }
 
 fn fill(report: &mut VerifyReport, mut damage: Vec<Damage>, mut notes: Vec<String>) {

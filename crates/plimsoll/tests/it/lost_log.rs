@@ -1,0 +1,90 @@
+//! A store whose log is gone: all of its folder, what is in that, or the segments alone. The index has what was flushed, and a command takes it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use plimsoll::{Db, Error, rebuild, salvage_from_index, verify};
+use plimsoll_disk::vfs::Disk;
+
+use crate::repair::{Model, STORE, content, files, fill, mem_disk, options};
+
+const LOG: &str = "/store/log";
+
+/// A store with large values, all of it in the index; its content.
+fn flushed(disk: &Arc<dyn Disk>) -> Model {
+    let db = Db::open(STORE, options(disk)).unwrap();
+    let keyspace = db.keyspace("default").unwrap();
+    fill(&db, 50, 300);
+    db.put(&keyspace, "large", vec![1; 200 << 10]).unwrap();
+    db.delete(&keyspace, "large").unwrap();
+    db.flush().unwrap();
+    let content = content(&db);
+    db.close().unwrap();
+    content
+}
+
+fn remove(disk: &dyn Disk, is_lost: impl Fn(&Path) -> bool) {
+    for (path, _) in files(disk, Path::new(LOG)) {
+        if is_lost(&path) {
+            disk.remove(&path).unwrap();
+        }
+    }
+}
+
+/// Nothing opens it or makes another log beside its index, and what helps is told, and helps.
+fn is_mended(disk: &Arc<dyn Disk>, file: &str, expected: &Model) {
+    let before = files(&**disk, Path::new(STORE));
+    for options in [options(disk), options(disk).read_only(true), options(disk).shared(true)] {
+        let error = Db::open(STORE, options).unwrap_err();
+        assert!(matches!(&error, Error::Corrupt { file: Some(found), .. } if found.starts_with(file)), "{error:?}");
+    }
+    assert!(rebuild(STORE, options(disk), &mut |_, _| {}).is_err());
+    assert!(files(&**disk, Path::new(STORE)) == before, "what was refused changed something");
+    let report = verify(STORE, options(disk), &mut |_| {}).unwrap();
+    let found = &report.damage[0].file;
+    assert!(found.starts_with(file) && !found.is_empty(), "{report:?}");
+    assert_eq!(report.damage[0].command.as_deref(), Some("plimsoll salvage /store --from-index"), "{report:?}");
+    assert!(!report.problems[0].contains("says what helps"), "{report:?}");
+    salvage_from_index(STORE, options(disk)).unwrap();
+    let db = Db::open(STORE, options(disk)).unwrap();
+    assert_eq!(content(&db), *expected);
+    assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+}
+
+#[test]
+fn a_log_whose_files_are_all_gone_is_told_apart_from_an_empty_folder() {
+    let disk = mem_disk();
+    let content = flushed(&disk);
+    remove(&*disk, |_| true);
+    is_mended(&disk, "log", &content);
+}
+
+#[test]
+fn a_log_whose_segments_are_gone_names_a_file_that_is_left() {
+    let disk = mem_disk();
+    let content = flushed(&disk);
+    remove(&*disk, |path| path.extension().is_some_and(|ending| ending == "seg"));
+    is_mended(&disk, "", &content);
+}
+
+#[test]
+fn a_store_without_its_folder_of_the_log_gets_no_new_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options = || plimsoll::Options::new().memory_bytes(16 << 20);
+    let db = Db::open(&path, options()).unwrap();
+    db.put(&db.keyspace("default").unwrap(), "key", "value").unwrap();
+    db.flush().unwrap();
+    db.close().unwrap();
+    std::fs::remove_dir_all(path.join("log")).unwrap();
+    for is_read_only in [false, true] {
+        let error = Db::open(&path, options().read_only(is_read_only)).unwrap_err();
+        assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
+        assert!(!path.join("log").exists());
+    }
+    let report = verify(&path, options(), &mut |_| {}).unwrap();
+    assert!(report.damage[0].command.as_deref().is_some_and(|command| command.ends_with("--from-index")), "{report:?}");
+    salvage_from_index(&path, options()).unwrap();
+    let db = Db::open(&path, options()).unwrap();
+    assert_eq!(db.get(&db.keyspace("default").unwrap(), "key").unwrap().unwrap(), b"value");
+}
