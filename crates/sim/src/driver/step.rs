@@ -541,7 +541,11 @@ impl Driver {
     }
 
     fn trim(&mut self, back: u64) -> Outcome<String> {
-        let until = self.back(back);
+        let until = match back {
+            // All of the log.
+            0 => self.db().newest().next().0,
+            _ => self.back(back),
+        };
         // Whatever its result: it was requested.
         self.trim_asked = self.trim_asked.max(until);
         let trimmed = self.db().log().trim(Glsn(until));
