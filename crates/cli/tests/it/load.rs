@@ -1,13 +1,8 @@
 //! Loading CSV, TSV and JSON lines, and what is said of rows that are malformed.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Stdio};
-use std::time::{Duration, Instant};
-
-use rustix::io::ioctl_fionread;
 use serde_json::{Value, json};
 
-use crate::run::{Folder, Ran, plimsoll, run, run_with_input};
+use crate::run::{Folder, run, run_with_input};
 
 fn scanned(store: &str) -> String {
     run(&["scan", store]).ok().text()
@@ -164,78 +159,6 @@ fn a_wrong_column_or_file_is_refused_and_leaves_no_store() {
         run(&[&["load", store.as_str()], arguments].concat()).fails(2, parts);
         assert!(!std::fs::exists(&store).unwrap());
     }
-}
-
-/// Waits until a load has taken all rows that were written to its stdin, and waits for more: nothing outside of the process shows rows of a batch
-/// that is not committed.
-fn wait_until_rows_are_put(load: &Child, stdin: &ChildStdin) {
-    let threads = PathBuf::from(format!("/proc/{}/task", load.id()));
-    let begun = Instant::now();
-    let wait_until = |is_so: &dyn Fn() -> bool| {
-        while !is_so() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "the rows are not taken");
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    };
-    let read = |thread: &Path, file: &str| std::fs::read_to_string(thread.join(file)).unwrap_or_default();
-    // The thread that reads rows has read them, and sleeps until there are more.
-    wait_until(&|| {
-        let mut threads = std::fs::read_dir(&threads).unwrap().map(|thread| thread.unwrap().path());
-        let is_asleep = |thread: &Path| read(thread, "stat").rsplit(')').next().unwrap().starts_with(" S");
-        let reader = threads.find(|thread| read(thread, "comm").trim() == "read-rows");
-        reader.is_some_and(|reader| ioctl_fionread(stdin).unwrap() == 0 && is_asleep(&reader))
-    });
-    // The main thread takes what there is several times a second, and sleeps in between.
-    let main = threads.join(load.id().to_string());
-    let sleeps = || {
-        let status = read(&main, "status");
-        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        line.map_or(0, |count| count.trim().parse::<u64>().unwrap())
-    };
-    let before = sleeps();
-    wait_until(&|| sleeps() >= before + 10);
-}
-
-#[test]
-fn ctrl_c_keeps_the_rows_that_were_read() {
-    use rustix::process::{Pid, Signal, kill_process};
-    use std::io::Write;
-
-    let folder = Folder::new();
-    let store = folder.at("store");
-    let mut command = plimsoll();
-    command.args(["load", &store, "-", "--format", "csv", "--no-header", "--value", "2", "--batch", "100"]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(b"1,a\n2,b\n").unwrap();
-    wait_until_rows_are_put(&child, &stdin);
-    // It is noticed though no further row comes.
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let ran = Ran::of(child.wait_with_output().unwrap()).fails(130, &["interrupted", "go on with --skip"]);
-    let rows = scanned(&store).lines().count();
-    drop(stdin);
-    assert_eq!(rows, 2, "{}", ran.err);
-    assert!(ran.err.contains(&format!("--skip {rows}")), "{}", ran.err);
-}
-
-#[test]
-fn ctrl_c_without_batches_loads_nothing_and_says_so() {
-    use rustix::process::{Pid, Signal, kill_process};
-    use std::io::Write;
-
-    let folder = Folder::new();
-    let store = folder.at("store");
-    let mut command = plimsoll();
-    command.args(["load", &store, "-", "--format", "csv", "--no-header", "--value", "2"]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(b"1,a\n2,b\n").unwrap();
-    while !std::fs::exists(format!("{store}/log")).unwrap() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    Ran::of(child.wait_with_output().unwrap()).fails(130, &["plimsoll: interrupted. Nothing was loaded; "]);
-    drop(stdin);
 }
 
 #[test]

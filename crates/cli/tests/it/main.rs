@@ -23,6 +23,7 @@ mod import_stops;
 mod imported_moments;
 mod keyspaces;
 mod load;
+mod load_stops;
 mod locks;
 mod moments;
 mod reads_and_writes;
