@@ -6,9 +6,12 @@ pub(crate) mod ahead;
 pub(crate) mod delimited;
 pub(crate) mod input;
 pub(crate) mod json_lines;
+pub(crate) mod layout;
 mod records;
 
 use clap::ValueEnum;
+
+use crate::exit::Failure;
 
 /// The format of a file of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -43,6 +46,16 @@ impl Problem {
     fn too_long(line: u64, max_bytes: usize, hint: &str) -> Self {
         let max = crate::size::show_size(max_bytes as u64);
         Self::new(line, format!("a row of more than {max}{hint}; --max-row takes longer ones"))
+    }
+}
+
+impl Problem {
+    /// As the user is told it.
+    pub(crate) fn in_file(&self, name: &str) -> Failure {
+        match self.line {
+            0 => Failure::usage(format!("{name}: {}", self.message)),
+            line => Failure::usage(format!("{name}, line {line}: {}", self.message)),
+        }
     }
 }
 

@@ -7,15 +7,15 @@ use std::sync::atomic::Ordering;
 use plimsoll::Durability;
 
 use crate::args::{Globals, Load};
-use crate::commands::load::loader::{Loader, of_problem};
+use crate::commands::load::loader::Loader;
 use crate::effort::Effort;
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::load::Format;
 use crate::load::ahead::Ahead;
-use crate::load::delimited::{Delimited, Layout};
+use crate::load::delimited::Lines;
 use crate::load::input::{self, Input};
-use crate::load::json_lines::JsonLines;
-use crate::load::{Format, Problem, Rows};
+use crate::load::layout::Layout;
 use crate::output::{Fact, Output};
 use crate::progress::Progress;
 use crate::size::count_of;
@@ -25,15 +25,21 @@ use crate::store;
 pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcome {
     let interrupt = Interrupt::listen()?;
     let effort = Effort::start();
+    let input = Input::find(&args.file)?;
     let format = args.format.map_or_else(|| input::format_of(&args.file), Ok)?;
-    // Before the store: a file that cannot be read leaves no empty store behind.
-    let input = input::open(&args.file)?;
     let (name, bytes_read) = (input.name.clone(), input.bytes_read.clone());
     let progress = Progress::of_bytes(input.total_bytes);
-    let rows = rows(input, format, args).map_err(|problem| of_problem(&name, &problem))?;
+    let layout = layout(format, args)?;
+    let rows = Ahead::of(move || layout.open(input))?;
+    // Before the store: a file that cannot be read leaves no empty store behind.
+    if !rows.wait_until_open(|| interrupt.came())? {
+        drop(progress);
+        say("interrupted. Nothing was loaded.");
+        return Ok(Exit::Interrupted);
+    }
     let db = store::open_to_write(globals, &args.store, true, Durability::Sync)?;
     let mut loader = Loader::new(&db, args);
-    let ended = loader.load(&Ahead::of(rows)?, &interrupt, &mut || {
+    let ended = loader.load(&rows, &interrupt, &mut || {
         progress.set(bytes_read.load(Ordering::Relaxed));
     });
     drop(progress);
@@ -55,21 +61,23 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
     Ok(Exit::Done)
 }
 
-fn rows(input: Input, format: Format, args: &Load) -> Result<Box<dyn Rows + Send>, Problem> {
-    let (key, value) = (args.key.as_deref(), args.value.as_deref());
-    let header = !args.no_header;
+/// How the rows of the file are laid out.
+fn layout(format: Format, args: &Load) -> Result<Layout, Failure> {
+    let (key, value) = (args.key.clone(), args.value.clone());
     // A row is in memory whole.
     let row_bytes_max = usize::try_from(args.max_row).unwrap_or(usize::MAX);
-    let delimited = |delimiter, quotes| Layout { delimiter, quotes, header, row_bytes_max };
+    let delimited = |delimiter, quotes| {
+        let lines = Lines { delimiter, quotes, header: !args.no_header, row_bytes_max };
+        Layout::Delimited { lines, key: key.clone(), value: value.clone() }
+    };
     Ok(match format {
-        Format::Csv => Box::new(Delimited::open(input.reader, delimited(b',', true), key, value)?),
-        Format::Tsv => Box::new(Delimited::open(input.reader, delimited(b'\t', false), key, value)?),
-        Format::Jsonl => {
-            let key = key.ok_or_else(|| Problem {
-                line: 0,
-                message: "JSON lines have no first column; say which field is the key with --key".to_owned(),
-            })?;
-            Box::new(JsonLines::new(input.reader, key, value, row_bytes_max))
-        }
+        Format::Csv => delimited(b',', true),
+        Format::Tsv => delimited(b'\t', false),
+        Format::Jsonl => match key {
+            Some(key) => Layout::JsonLines { key, value, row_bytes_max },
+            None => {
+                return Err(Failure::usage("JSON lines have no first column; say which field is the key with --key"));
+            }
+        },
     })
 }

@@ -1,6 +1,8 @@
 //! Reads rows on a thread of its own, ahead of their use: parsing and storing take a processor each.
 //!
-//! Law: the reader waits once [`BLOCK_BYTES`] are there, so a block is longer than that by one row at most.
+//! Laws:
+//! 1. The reader waits once [`BLOCK_BYTES`] are there, so a block is longer than that by one row at most.
+//! 2. Whatever may wait for input is done by the reader, opening the file included: its user looks for signals meanwhile.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -73,6 +75,9 @@ impl Block {
     }
 }
 
+/// Rows that can be read now, or why they cannot.
+pub(crate) type Opened = Result<Box<dyn Rows + Send>, Failure>;
+
 /// Rows as they are read.
 pub(crate) struct Ahead {
     shared: Arc<Shared>,
@@ -87,6 +92,8 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
+    /// Whether the rows could be opened, once that is known; it is taken once.
+    opened: Option<Result<(), Failure>>,
     block: Block,
     /// Nobody will take any more.
     is_abandoned: bool,
@@ -111,13 +118,29 @@ impl Shared {
 }
 
 impl Ahead {
-    /// Begins to read.
-    pub(crate) fn of(rows: Box<dyn Rows + Send>) -> Result<Self, Failure> {
+    /// Begins to open rows, and then to read them.
+    pub(crate) fn of(open: impl FnOnce() -> Opened + Send + 'static) -> Result<Self, Failure> {
         let shared = Arc::new(Shared::default());
         let reader = Arc::clone(&shared);
-        thread::spawn("read-rows", move || read(rows, &reader))
+        thread::spawn("read-rows", move || read(open, &reader))
             .map_err(|error| Failure::system(format!("cannot start a thread that reads rows: {error}")))?;
         Ok(Self { shared })
+    }
+
+    /// Waits until the rows are open; `false` if they are not and are `given_up`. It is called once, before any row is taken.
+    pub(crate) fn wait_until_open(&self, given_up: impl Fn() -> bool) -> Result<bool, Failure> {
+        loop {
+            let pending = |state: &mut State| state.opened.is_none() && state.block.end.is_none();
+            let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), PATIENCE, pending);
+            let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            match state.opened.take() {
+                Some(opened) => return opened.map(|()| true),
+                // It has panicked, which is told with the rows.
+                None if state.block.end.is_some() => return Ok(true),
+                None if given_up() => return Ok(false),
+                None => {}
+            }
+        }
     }
 
     /// The rows that are there. Waits a moment if they are few; there may be none.
@@ -151,8 +174,18 @@ impl Drop for Ending<'_> {
     }
 }
 
-fn read(mut rows: Box<dyn Rows + Send>, to: &Shared) {
+fn read(open: impl FnOnce() -> Opened, to: &Shared) {
     let mut ending = Ending { to, end: End::Panic };
+    let (opened, rows) = match open() {
+        Ok(rows) => (Ok(()), Some(rows)),
+        Err(failure) => (Err(failure), None),
+    };
+    to.lock().opened = Some(opened);
+    to.changed.notify_one();
+    let Some(mut rows) = rows else {
+        ending.end = End::OfFile;
+        return;
+    };
     let (mut key, mut value) = (Vec::new(), Vec::new());
     ending.end = loop {
         match rows.next(&mut key, &mut value) {
@@ -189,7 +222,7 @@ mod tests {
 
     #[test]
     fn every_row_before_a_fault_comes_in_order_and_then_the_fault() {
-        let ahead = Ahead::of(Box::new(Numbers { next: 1, fault_at: 5000 })).ok().unwrap();
+        let ahead = Ahead::of(|| Ok(Box::new(Numbers { next: 1, fault_at: 5000 }))).ok().unwrap();
         let mut number = 1;
         let problem = loop {
             let block = ahead.take();
@@ -216,7 +249,7 @@ mod tests {
             }
         }
 
-        let ahead = Ahead::of(Box::new(Broken)).ok().unwrap();
+        let ahead = Ahead::of(|| Ok(Box::new(Broken))).ok().unwrap();
         let end = std::iter::repeat_with(|| ahead.take()).find_map(|block| block.end).unwrap();
         assert!(matches!(end, End::Panic));
     }
@@ -234,7 +267,7 @@ mod tests {
         }
 
         let (sender, rows) = std::sync::mpsc::channel();
-        let ahead = Ahead::of(Box::new(Slow(rows))).ok().unwrap();
+        let ahead = Ahead::of(|| Ok(Box::new(Slow(rows)))).ok().unwrap();
         for line in [3, 7] {
             sender.send(line).unwrap();
             let seen = std::iter::repeat_with(|| ahead.take()).find(|block| block.rows().count() > 0).unwrap();

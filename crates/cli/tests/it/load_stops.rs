@@ -33,6 +33,11 @@ fn wait_until_rows_are_put(load: &Child, stdin: &ChildStdin) {
         let reader = threads.find(|thread| read(thread, "comm").trim() == "read-rows");
         reader.is_some_and(|reader| ioctl_fionread(stdin).unwrap() == 0 && is_asleep(&reader))
     });
+    // The store is open, or nearly: this thread is the last one that it starts.
+    wait_until(&|| {
+        let mut threads = std::fs::read_dir(&threads).unwrap().map(|thread| thread.unwrap().path());
+        threads.any(|thread| read(&thread, "comm").trim() == "plimsoll-member")
+    });
     // The main thread takes what there is several times a second, and sleeps in between.
     let main = threads.join(load.id().to_string());
     let sleeps = || {
@@ -116,8 +121,7 @@ fn a_load_whose_input_says_nothing_yet_is_stopped_by_the_first_signal_and_makes_
     let (store, fifo) = (folder.at("store"), folder.at("rows.csv"));
     let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
     assert!(made.success());
-    for (file, format, signal) in [("-", "csv", Signal::INT), ("-", "jsonl", Signal::TERM), (&fifo, "tsv", Signal::INT)]
-    {
+    for (file, format, signal) in [("-", "csv", Signal::INT), ("-", "tsv", Signal::TERM), (&fifo, "tsv", Signal::INT)] {
         let mut command = plimsoll();
         command.args(["load", &store, file, "--format", format, "--key", "k"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

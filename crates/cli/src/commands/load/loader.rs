@@ -168,7 +168,7 @@ impl<'a> Loader<'a> {
         match (stop, committed) {
             (Stop::End, Ok(())) => Ok(self.counts),
             (Stop::Interrupted, Ok(())) => Ok(Counts { interrupted: true, how_to_go_on, ..self.counts }),
-            (Stop::Row(problem), Ok(())) => Err(of_problem(name, &problem).advise(&how_to_go_on)),
+            (Stop::Row(problem), Ok(())) => Err(problem.in_file(name).advise(&how_to_go_on)),
             (Stop::Store(failure), _) | (_, Err(failure)) => Err(failure.advise(&how_to_go_on)),
         }
     }
@@ -202,14 +202,6 @@ impl<'a> Loader<'a> {
             0 if rows == 0 => "Nothing was loaded.".to_owned(),
             loaded => format!("{} loaded; go on with --skip {rows}.", count_of(loaded, "row was", "rows were")),
         }
-    }
-}
-
-/// A fault of a row, or of the whole file, as the user is told.
-pub(super) fn of_problem(name: &str, problem: &Problem) -> Failure {
-    match problem.line {
-        0 => Failure::usage(format!("{name}: {}", problem.message)),
-        line => Failure::usage(format!("{name}, line {line}: {}", problem.message)),
     }
 }
 
