@@ -140,6 +140,7 @@ fn code(error: &Error) -> Exit {
         Error::NotAStore { .. } | Error::ReadOnly | Error::Format { .. } => Exit::Store,
         Error::Corrupt { .. } | Error::Forked { .. } | Error::Dropped { .. } => Exit::Corrupt,
         Error::OutOfBudget(_) => Exit::Memory,
+        Error::Cancelled => Exit::Interrupted,
         _ => Exit::System,
     }
 }
@@ -220,6 +221,7 @@ mod tests {
             (Error::Corrupt { file: None, glsn: None, message: String::new() }, Exit::Corrupt),
             (Error::Conflict { key: vec![], at: Glsn(1), by: Glsn(2) }, Exit::Conflict),
             (Error::Io { kind: io::ErrorKind::StorageFull, message: String::new(), source: None }, Exit::System),
+            (Error::Cancelled, Exit::Interrupted),
             (Error::Poisoned { cause: String::new() }, Exit::System),
         ];
         for (error, exit) in cases {

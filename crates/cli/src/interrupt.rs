@@ -32,6 +32,11 @@ impl Interrupt {
         Ok(Self { came })
     }
 
+    /// The flag itself, for a request of the store that may be cancelled: it is set once one came.
+    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.came)
+    }
+
     /// Whether one came.
     pub(crate) fn came(&self) -> bool {
         // Relaxed: nothing but the flag itself passes from the handler.

@@ -38,8 +38,8 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
         return Ok(Exit::Interrupted);
     }
     let db = store::open_to_write(globals, &args.store, true, Durability::Sync)?;
-    let mut loader = Loader::new(&db, args);
-    let ended = loader.load(&rows, &interrupt, &mut || {
+    let mut loader = Loader::new(&db, args, &interrupt);
+    let ended = loader.load(&rows, &mut || {
         progress.set(bytes_read.load(Ordering::Relaxed));
     });
     drop(progress);

@@ -148,3 +148,38 @@ fn a_pipe_with_a_name_that_has_a_writer_and_no_rows_can_be_given_up() {
     stopped(child, Signal::INT).fails(130, &["interrupted. Nothing was loaded."]);
     drop(writer);
 }
+
+fn blob_files(store: &str) -> usize {
+    let files = std::fs::read_dir(format!("{store}/log")).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|it| it == "blob")).count()
+}
+
+#[test]
+fn ctrl_c_while_the_rows_are_merged_loads_nothing_and_leaves_no_files() {
+    if std::thread::available_parallelism().unwrap().get() == 1 {
+        // There is no thread then by which a merge can be seen from outside.
+        return;
+    }
+    let folder = Folder::new();
+    let store = folder.at("store");
+    // In no order, so that runs overlap; several MiB more than the rows in memory.
+    let rows = |number: u64| format!("{:016x},{number:0100}\n", number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let file = folder.file("rows.csv", (0..400_000).map(rows).collect::<String>());
+    let mut command = plimsoll();
+    command.args(["load", &store, &file, "--no-header", "--value", "2"]).env("PLIMSOLL_MEMORY", "16MiB");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let threads = format!("/proc/{}/task", child.id());
+    let merges = || {
+        let names = std::fs::read_dir(&threads)
+            .into_iter()
+            .flatten()
+            .map(|thread| std::fs::read_to_string(thread.unwrap().path().join("comm")).unwrap_or_default());
+        names.into_iter().any(|name| name.trim() == "plimsoll-merge")
+    };
+    while !merges() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before a merge was seen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    stopped(child, Signal::INT).fails(130, &["plimsoll: interrupted. Nothing was loaded; "]);
+    assert_eq!((scanned(&store).as_str(), blob_files(&store)), ("", 0));
+}

@@ -41,6 +41,7 @@ pub(super) struct Loader<'a> {
     counts: Counts,
     open: Option<Open>,
     in_doubt: Option<InDoubt>,
+    interrupt: &'a Interrupt,
 }
 
 /// A commit that failed, and that may be there all the same when the store is opened again.
@@ -64,14 +65,14 @@ enum Writes {
 }
 
 impl<'a> Loader<'a> {
-    pub(super) fn new(db: &'a Db, args: &'a Load) -> Self {
-        Self { db, keyspace: None, args, counts: Counts::default(), open: None, in_doubt: None }
+    pub(super) fn new(db: &'a Db, args: &'a Load, interrupt: &'a Interrupt) -> Self {
+        Self { db, keyspace: None, args, counts: Counts::default(), open: None, in_doubt: None, interrupt }
     }
 
-    pub(super) fn load(&mut self, rows: &Ahead, interrupt: &Interrupt, tell: &mut dyn FnMut()) -> Stop {
+    pub(super) fn load(&mut self, rows: &Ahead, tell: &mut dyn FnMut()) -> Stop {
         let mut skip = self.args.skip;
         loop {
-            if interrupt.came() {
+            if self.interrupt.came() {
                 return Stop::Interrupted;
             }
             let block = rows.take();
@@ -81,7 +82,7 @@ impl<'a> Loader<'a> {
                     skip -= 1;
                     continue;
                 }
-                if interrupt.came() {
+                if self.interrupt.came() {
                     return Stop::Interrupted;
                 }
                 if key.len() > MAX_KEY_BYTES {
@@ -116,7 +117,11 @@ impl<'a> Loader<'a> {
         if self.open.is_none() {
             let writes = match self.args.batch {
                 Some(_) => Writes::Batch(Box::new(self.db.begin())),
-                None => Writes::All(Box::new(self.db.begin_bulk_load(keyspace)?)),
+                None => {
+                    let mut load = Box::new(self.db.begin_bulk_load(keyspace)?);
+                    load.cancel_on(self.interrupt.flag());
+                    Writes::All(load)
+                }
             };
             self.open = Some(Open { rows: 0, bytes: 0, writes });
         }
@@ -133,7 +138,7 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    fn commit(&mut self) -> Result<(), Failure> {
+    fn commit(&mut self) -> plimsoll::Result<()> {
         if let Some(open) = self.open.take() {
             let glsn = self.db.newest().next();
             let committed = match open.writes {
@@ -167,9 +172,12 @@ impl<'a> Loader<'a> {
         let how_to_go_on = self.how_to_go_on();
         match (stop, committed) {
             (Stop::End, Ok(())) => Ok(self.counts),
-            (Stop::Interrupted, Ok(())) => Ok(Counts { interrupted: true, how_to_go_on, ..self.counts }),
+            (Stop::Interrupted, Ok(())) | (Stop::End, Err(Error::Cancelled)) => {
+                Ok(Counts { interrupted: true, how_to_go_on, ..self.counts })
+            }
             (Stop::Row(problem), Ok(())) => Err(problem.in_file(name).advise(&how_to_go_on)),
-            (Stop::Store(failure), _) | (_, Err(failure)) => Err(failure.advise(&how_to_go_on)),
+            (Stop::Store(failure), _) => Err(failure.advise(&how_to_go_on)),
+            (_, Err(error)) => Err(Failure::from(error).advise(&how_to_go_on)),
         }
     }
 
@@ -232,7 +240,8 @@ mod tests {
     fn told(batch: Option<u64>, error: Error) -> String {
         let db = Db::in_memory(Options::new().memory_bytes(16 << 20)).unwrap();
         let args = args(batch);
-        let mut loader = Loader::new(&db, &args);
+        let interrupt = Interrupt::listen().unwrap();
+        let mut loader = Loader::new(&db, &args, &interrupt);
         (0..5_u8).filter(|_| batch.is_some()).for_each(|row| loader.put(&[row], b"value").unwrap());
         assert!(loader.open.is_none());
         loader.note_doubt(&error, InDoubt { rows: 2, glsn: Glsn(8) });
