@@ -6,6 +6,7 @@
     reason = "tests prepare files and repositories of their own, outside of the store"
 )]
 
+mod backup_stops;
 mod bad_input;
 mod batch;
 mod beside;
@@ -32,6 +33,7 @@ mod replay;
 mod repository;
 mod run;
 mod shell;
+mod signals;
 mod terminal;
 mod together;
 mod upkeep;
