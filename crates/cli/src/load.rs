@@ -32,11 +32,18 @@ pub(crate) struct Problem {
     pub(crate) line: u64,
     /// A description of the fault.
     pub(crate) message: String,
+    /// Whether it concerns one row alone, and the rows after that one can be read.
+    pub(crate) is_of_one_row: bool,
 }
 
 impl Problem {
     fn new(line: u64, message: impl Into<String>) -> Self {
-        Self { line, message: message.into() }
+        Self { line, message: message.into(), is_of_one_row: false }
+    }
+
+    /// A fault of one row.
+    pub(crate) fn of_row(line: u64, message: impl Into<String>) -> Self {
+        Self { is_of_one_row: true, ..Self::new(line, message) }
     }
 
     fn unreadable(error: &std::io::Error) -> Self {
@@ -62,6 +69,6 @@ impl Problem {
 /// A source of rows.
 pub(crate) trait Rows {
     /// Puts the next row's key and value into the buffers, in place of what they held, and returns the line that it begins on; `None`
-    /// at the end. After a problem there is no next row.
+    /// at the end. After a problem of one row the next call reads the row after it; after any other there is no next row.
     fn next(&mut self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<Option<u64>, Problem>;
 }

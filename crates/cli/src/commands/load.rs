@@ -1,5 +1,6 @@
 //! `plimsoll load`: rows of a file, all at once or in batches.
 
+mod left_out;
 mod loader;
 
 use std::sync::atomic::Ordering;
@@ -51,6 +52,9 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
         Fact::count("transactions", counts.transactions),
         Fact::bytes("bytes in", counts.bytes),
     ];
+    if args.ignore_errors {
+        facts.insert(1, Fact::count("rows left out", counts.left_out));
+    }
     facts.extend(effort.facts(limit_bytes, ""));
     let loaded = count_of(counts.rows, "row is", "rows are");
     output.report(&format!("{loaded} committed; the newest GLSN is {newest}."), |output| output.facts(&facts))?;

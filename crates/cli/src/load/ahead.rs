@@ -35,27 +35,35 @@ struct Row {
     line: u64,
     key_end: usize,
     value_end: usize,
+    /// It has a fault, whose description stands in the key's place.
+    is_bad: bool,
 }
+
+/// A row's key and value, or the fault that it has.
+pub(crate) type KeyAndValue<'a> = Result<(&'a [u8], &'a [u8]), &'a str>;
 
 /// Why there are no more rows.
 #[derive(Debug)]
 pub(crate) enum End {
     /// The file has ended.
     OfFile,
-    /// The next row has a fault.
+    /// The next row has a fault after which no row can be read.
     Problem(Problem),
     /// The thread that reads has panicked.
     Panic,
 }
 
 impl Block {
-    /// The rows: line, key, value.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = (u64, &[u8], &[u8])> {
+    /// The rows, each with its line.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (u64, KeyAndValue<'_>)> {
         let mut start = 0;
         self.rows.iter().map(move |row| {
             let (key, value) = (&self.bytes[start..row.key_end], &self.bytes[row.key_end..row.value_end]);
             start = row.value_end;
-            (row.line, key, value)
+            match row.is_bad {
+                false => (row.line, Ok((key, value))),
+                true => (row.line, Err(std::str::from_utf8(key).expect("a description is text"))),
+            }
         })
     }
 
@@ -63,7 +71,13 @@ impl Block {
         self.bytes.extend_from_slice(key);
         let key_end = self.bytes.len();
         self.bytes.extend_from_slice(value);
-        self.rows.push(Row { line, key_end, value_end: self.bytes.len() });
+        self.rows.push(Row { line, key_end, value_end: self.bytes.len(), is_bad: false });
+    }
+
+    fn push_bad(&mut self, line: u64, message: &str) {
+        self.bytes.extend_from_slice(message.as_bytes());
+        let end = self.bytes.len();
+        self.rows.push(Row { line, key_end: end, value_end: end, is_bad: true });
     }
 
     fn held_bytes(&self) -> usize {
@@ -190,6 +204,8 @@ fn read(open: impl FnOnce() -> Opened, to: &Shared) {
     ending.end = loop {
         match rows.next(&mut key, &mut value) {
             Ok(Some(line)) if to.add(|block| block.push(line, &key, &value)) => {}
+            Err(problem) if problem.is_of_one_row && to.add(|block| block.push_bad(problem.line, &problem.message)) => {
+            }
             Ok(_) => break End::OfFile,
             Err(problem) => break End::Problem(problem),
         }
@@ -226,7 +242,8 @@ mod tests {
         let mut number = 1;
         let problem = loop {
             let block = ahead.take();
-            for (line, key, value) in block.rows() {
+            for (line, row) in block.rows() {
+                let (key, value) = row.unwrap();
                 assert_eq!((line, key), (number, number.to_string().as_bytes()));
                 assert_eq!(value.len(), number as usize % 300);
                 number += 1;
@@ -237,6 +254,33 @@ mod tests {
         };
         assert!(matches!(problem, End::Problem(Problem { line: 5000, .. })));
         assert_eq!(number, 5000);
+    }
+
+    #[test]
+    fn a_fault_of_one_row_has_its_place_among_the_rows_and_reading_goes_on() {
+        struct Three {
+            next: u64,
+        }
+
+        impl Rows for Three {
+            fn next(&mut self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<Option<u64>, Problem> {
+                self.next += 1;
+                key.clear();
+                value.clear();
+                match self.next {
+                    2 => Err(Problem::of_row(2, "a fault")),
+                    1 | 3 => Ok(Some(self.next)),
+                    _ => Ok(None),
+                }
+            }
+        }
+
+        let ahead = Ahead::of(|| Ok(Box::new(Three { next: 0 }))).ok().unwrap();
+        let mut rows = Vec::new();
+        while rows.len() < 3 {
+            rows.extend(ahead.take().rows().map(|(line, row)| (line, row.err().map(str::to_owned))));
+        }
+        assert_eq!(rows, [(1, None), (2, Some("a fault".to_owned())), (3, None)]);
     }
 
     #[test]
@@ -271,7 +315,7 @@ mod tests {
         for line in [3, 7] {
             sender.send(line).unwrap();
             let seen = std::iter::repeat_with(|| ahead.take()).find(|block| block.rows().count() > 0).unwrap();
-            assert_eq!(seen.rows().map(|(line, ..)| line).collect::<Vec<_>>(), [line]);
+            assert_eq!(seen.rows().map(|(line, _)| line).collect::<Vec<_>>(), [line]);
         }
         drop(ahead);
         while sender.send(9).is_ok() {

@@ -65,7 +65,7 @@ impl<R: BufRead> Delimited<R> {
             let field = self.records.field(place);
             let text = std::str::from_utf8(field).map_err(|_| {
                 let shown = show_bytes(&field[..field.len().min(40)]);
-                Problem::new(line, format!("column `{name}` is not UTF-8 ({shown}), so the row cannot become JSON; choose the value's column with --value"))
+                Problem::of_row(line, format!("column `{name}` is not UTF-8 ({shown}), so the row cannot become JSON; choose the value's column with --value"))
             })?;
             push_json(value, name);
             value.push(b':');
@@ -91,7 +91,7 @@ impl<R: BufRead> Rows for Delimited<R> {
         let (fields, columns) = (self.records.len(), self.names.len());
         if fields != columns {
             let ending = if fields == 1 { "" } else { "s" };
-            return Err(Problem::new(
+            return Err(Problem::of_row(
                 line,
                 format!("the row has {fields} field{ending}, the first line has {columns}"),
             ));

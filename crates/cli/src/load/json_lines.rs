@@ -16,17 +16,22 @@ pub(crate) struct JsonLines<R> {
     value: Option<String>,
     row_bytes_max: usize,
     line: u64,
+    /// The rest of the line is passed over by the next call: it may be long in coming.
+    is_within_line: bool,
     buffer: Vec<u8>,
 }
 
 impl<R: BufRead> JsonLines<R> {
     pub(crate) fn new(input: R, key: &str, value: Option<&str>, row_bytes_max: usize) -> Self {
         let (key, value) = (key.to_owned(), value.map(str::to_owned));
-        Self { input, key, value, row_bytes_max, line: 0, buffer: Vec::new() }
+        Self { input, key, value, row_bytes_max, line: 0, is_within_line: false, buffer: Vec::new() }
     }
 
     /// Reads the next line that is not blank; false at the end.
     fn read_line(&mut self) -> Result<bool, Problem> {
+        if std::mem::take(&mut self.is_within_line) {
+            self.input.skip_until(b'\n').map_err(|error| Problem::unreadable(&error))?;
+        }
         loop {
             self.buffer.clear();
             self.buffer.shrink_to(64 * 1024);
@@ -37,7 +42,8 @@ impl<R: BufRead> JsonLines<R> {
             }
             self.line += 1;
             if self.buffer.len() > self.row_bytes_max {
-                return Err(Problem::too_long(self.line, self.row_bytes_max, ""));
+                self.is_within_line = !self.buffer.ends_with(b"\n");
+                return Err(Problem { is_of_one_row: true, ..Problem::too_long(self.line, self.row_bytes_max, "") });
             }
             if !self.buffer.trim_ascii().is_empty() {
                 return Ok(true);
@@ -77,7 +83,7 @@ impl<R: BufRead> Rows for JsonLines<R> {
         }
         key.clear();
         value.clear();
-        self.parse(key, value).map_err(|message| Problem::new(self.line, message))?;
+        self.parse(key, value).map_err(|message| Problem::of_row(self.line, message))?;
         Ok(Some(self.line))
     }
 }

@@ -24,6 +24,7 @@ mod import_stops;
 mod imported_moments;
 mod keyspaces;
 mod load;
+mod load_bad_rows;
 mod load_stops;
 mod locks;
 mod moments;

@@ -1,17 +1,19 @@
 //! Puts the rows of a file into a store: into one bulk load, or into a transaction for each batch.
 //!
 //! Laws:
-//! 1. Batches are committed in the file's order and without gaps, so the count of committed rows is all that is needed to go on.
+//! 1. Batches are committed in the file's order and without gaps but for bad rows that may be left out, so a count of rows is all that is needed to go on.
 //! 2. A commit whose sync failed is never told as "not there": it may be, and its GLSN tells.
 
 use plimsoll::{BulkLoad, Db, Error, Glsn, Keyspace, MAX_KEY_BYTES, Transaction};
 
 use crate::args::Load;
+use crate::commands::load::left_out::LeftOut;
 use crate::exit::Failure;
 use crate::interrupt::Interrupt;
 use crate::load::Problem;
-use crate::load::ahead::{Ahead, End};
+use crate::load::ahead::{Ahead, End, KeyAndValue};
 use crate::size::{count_of, show_count};
+use crate::stderr::say;
 
 /// What was loaded.
 #[derive(Debug, Default)]
@@ -19,6 +21,7 @@ pub(super) struct Counts {
     pub(super) rows: u64,
     pub(super) transactions: u64,
     pub(super) bytes: u64,
+    pub(super) left_out: u64,
     pub(super) interrupted: bool,
     pub(super) how_to_go_on: String,
 }
@@ -39,6 +42,12 @@ pub(super) struct Loader<'a> {
     args: &'a Load,
     /// Rows and bytes that are committed.
     counts: Counts,
+    /// Bad rows.
+    left_out: LeftOut,
+    /// Rows of the file up to here: skipped, put or left out.
+    passed: u64,
+    /// As many as this were passed at the last commit.
+    passed_at_commit: u64,
     open: Option<Open>,
     in_doubt: Option<InDoubt>,
     interrupt: &'a Interrupt,
@@ -66,35 +75,47 @@ enum Writes {
 
 impl<'a> Loader<'a> {
     pub(super) fn new(db: &'a Db, args: &'a Load, interrupt: &'a Interrupt) -> Self {
-        Self { db, keyspace: None, args, counts: Counts::default(), open: None, in_doubt: None, interrupt }
+        Self {
+            db,
+            keyspace: None,
+            args,
+            counts: Counts::default(),
+            left_out: LeftOut::default(),
+            passed: 0,
+            passed_at_commit: args.skip,
+            open: None,
+            in_doubt: None,
+            interrupt,
+        }
     }
 
     pub(super) fn load(&mut self, rows: &Ahead, tell: &mut dyn FnMut()) -> Stop {
-        let mut skip = self.args.skip;
         loop {
             if self.interrupt.came() {
                 return Stop::Interrupted;
             }
             let block = rows.take();
             tell();
-            for (line, key, value) in block.rows() {
-                if skip > 0 {
-                    skip -= 1;
+            for (line, row) in block.rows() {
+                if self.passed < self.args.skip {
+                    self.passed += 1;
                     continue;
                 }
                 if self.interrupt.came() {
                     return Stop::Interrupted;
                 }
-                if key.len() > MAX_KEY_BYTES {
-                    let message = format!(
-                        "a key of {} bytes; at most {} are possible",
-                        show_count(key.len() as u64),
-                        show_count(MAX_KEY_BYTES as u64)
-                    );
-                    return Stop::Row(Problem { line, message });
-                }
-                if let Err(failure) = self.put(key, value) {
-                    return Stop::Store(failure);
+                match checked(row) {
+                    Err(message) if self.args.ignore_errors => {
+                        self.passed += 1;
+                        self.left_out.add(line, message);
+                    }
+                    Err(message) => return Stop::Row(Problem::of_row(line, message)),
+                    Ok((key, value)) => {
+                        self.passed += 1;
+                        if let Err(failure) = self.put(key, value) {
+                            return Stop::Store(failure);
+                        }
+                    }
                 }
             }
             match block.end {
@@ -149,6 +170,7 @@ impl<'a> Loader<'a> {
             self.counts.transactions += 1;
             self.counts.rows += open.rows;
             self.counts.bytes += open.bytes;
+            self.passed_at_commit = self.passed;
         }
         Ok(())
     }
@@ -169,7 +191,13 @@ impl<'a> Loader<'a> {
             Stop::Store(_) => false,
         };
         let committed = if keep { self.commit() } else { Ok(()) };
-        let how_to_go_on = self.how_to_go_on();
+        self.left_out.tell(name);
+        self.counts.left_out = self.left_out.count();
+        if matches!(stop, Stop::End) && self.passed < self.args.skip {
+            let rows = count_of(self.passed, "row", "rows");
+            say(format_args!("{name} has {rows}, and --skip {} passes over all of them", self.args.skip));
+        }
+        let how_to_go_on = self.how_to_go_on(&stop);
         match (stop, committed) {
             (Stop::End, Ok(())) => Ok(self.counts),
             (Stop::Interrupted, Ok(())) | (Stop::End, Err(Error::Cancelled)) => {
@@ -181,8 +209,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn how_to_go_on(&self) -> String {
-        let rows = self.counts.rows + self.args.skip;
+    fn how_to_go_on(&self, stop: &Stop) -> String {
+        let rows = self.passed_at_commit;
         if let Some(in_doubt) = &self.in_doubt {
             let loaded = match self.counts.rows {
                 0 => String::new(),
@@ -192,7 +220,7 @@ impl<'a> Loader<'a> {
             let again =
                 if rows == 0 { "run the command again".to_owned() } else { format!("go on with --skip {rows}") };
             let next = match self.args.batch {
-                Some(_) => format!("go on with --skip {}", rows + in_doubt.rows),
+                Some(_) => format!("go on with --skip {}", self.passed),
                 None => "all is loaded".to_owned(),
             };
             return format!(
@@ -203,13 +231,46 @@ impl<'a> Loader<'a> {
                 glsn = in_doubt.glsn
             );
         }
-        match self.counts.rows {
-            _ if self.args.batch.is_none() => {
-                "Nothing was loaded; with --batch ROWS the rows before it stay.".to_owned()
+        let bad = match stop {
+            Stop::Row(problem) if problem.line > 0 => Some(problem),
+            _ => None,
+        };
+        if self.args.batch.is_none() {
+            return match bad {
+                Some(Problem { is_of_one_row: true, .. }) => {
+                    "Nothing was loaded; with --batch ROWS the rows before it stay, and --ignore-errors leaves out bad rows."
+                }
+                Some(_) => "Nothing was loaded; with --batch ROWS the rows before it stay.",
+                None => "Nothing was loaded; with --batch ROWS the rows that were read before stay.",
             }
-            0 if rows == 0 => "Nothing was loaded.".to_owned(),
-            loaded => format!("{} loaded; go on with --skip {rows}.", count_of(loaded, "row was", "rows were")),
+            .to_owned();
         }
+        let again = if rows == 0 { "run the command again".to_owned() } else { format!("go on with --skip {rows}") };
+        let next = match bad {
+            Some(&Problem { line, is_of_one_row: true, .. }) => format!(
+                "; correct line {line} and {again}, or leave that row out by --skip {}, or all bad rows by --ignore-errors",
+                rows + 1
+            ),
+            Some(problem) => format!("; correct line {} and {again}", problem.line),
+            None if rows == 0 => String::new(),
+            None => format!("; {again}"),
+        };
+        match self.counts.rows {
+            0 => format!("Nothing was loaded{next}."),
+            loaded => format!("{} loaded{next}.", count_of(loaded, "row was", "rows were")),
+        }
+    }
+}
+
+/// A row that the store takes, or the fault that it has.
+fn checked(row: KeyAndValue<'_>) -> Result<(&[u8], &[u8]), String> {
+    match row {
+        Ok((key, _)) if key.len() > MAX_KEY_BYTES => Err(format!(
+            "a key of {} bytes; at most {} are possible",
+            show_count(key.len() as u64),
+            show_count(MAX_KEY_BYTES as u64)
+        )),
+        row => row.map_err(str::to_owned),
     }
 }
 
@@ -231,6 +292,7 @@ mod tests {
             batch,
             atomic: false,
             skip: 0,
+            ignore_errors: false,
             max_row: 4 << 20,
             keyspace: InKeyspace { keyspace: "default".to_owned() },
         }
@@ -242,8 +304,12 @@ mod tests {
         let args = args(batch);
         let interrupt = Interrupt::listen().unwrap();
         let mut loader = Loader::new(&db, &args, &interrupt);
-        (0..5_u8).filter(|_| batch.is_some()).for_each(|row| loader.put(&[row], b"value").unwrap());
+        for row in (0..5_u8).filter(|_| batch.is_some()) {
+            loader.passed += 1;
+            loader.put(&[row], b"value").unwrap();
+        }
         assert!(loader.open.is_none());
+        loader.passed += 2;
         loader.note_doubt(&error, InDoubt { rows: 2, glsn: Glsn(8) });
         let failure = loader.finish("rows.csv", Stop::Store(error.into())).unwrap_err();
         let Failure::Said { message, .. } = failure else { panic!("{failure:?}") };
