@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::InKeyspace;
 use crate::load::Format;
+use crate::load::delimited::parse_delimiter;
 use crate::number::{parse_count, parse_positive};
 use crate::size::parse_size;
 
@@ -71,6 +72,7 @@ A stream that never ends needs --batch.
 Examples:
   plimsoll load demo.plimsoll people.csv --key email
   plimsoll load demo.plimsoll prices.tsv --key sku --value price --keyspace prices
+  plimsoll load demo.plimsoll export.csv --delimiter ';' --ignore-errors
   zcat events.jsonl.gz | plimsoll load demo.plimsoll - --format jsonl --key id --batch 10000")]
 pub(crate) struct Load {
     /// Store; it is made if there is none
@@ -101,6 +103,9 @@ pub(crate) struct Load {
     /// Leave out bad rows; the result counts them, and the first ones are named on stderr
     #[arg(long)]
     pub(crate) ignore_errors: bool,
+    /// Character between the fields of CSV: one of ASCII, or \t for a tab [default: a comma]
+    #[arg(long, value_name = "CHAR", value_parser = parse_delimiter)]
+    pub(crate) delimiter: Option<u8>,
     /// The longest row; one takes several times its length of memory beside the limit
     #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = parse_size)]
     pub(crate) max_row: u64,

@@ -70,12 +70,18 @@ fn layout(format: Format, args: &Load) -> Result<Layout, Failure> {
     let (key, value) = (args.key.clone(), args.value.clone());
     // A row is in memory whole.
     let row_bytes_max = usize::try_from(args.max_row).unwrap_or(usize::MAX);
+    if args.delimiter.is_some() && format != Format::Csv {
+        return Err(Failure::usage(
+            "--delimiter is for CSV; fields of TSV are separated by tabs, and JSON lines have none",
+        ));
+    }
     let delimited = |delimiter, quotes| {
-        let lines = Lines { delimiter, quotes, header: !args.no_header, row_bytes_max };
+        let doubts_delimiter = quotes && args.delimiter.is_none();
+        let lines = Lines { delimiter, quotes, doubts_delimiter, header: !args.no_header, row_bytes_max };
         Layout::Delimited { lines, key: key.clone(), value: value.clone() }
     };
     Ok(match format {
-        Format::Csv => delimited(b',', true),
+        Format::Csv => delimited(args.delimiter.unwrap_or(b','), true),
         Format::Tsv => delimited(b'\t', false),
         Format::Jsonl => match key {
             Some(key) => Layout::JsonLines { key, value, row_bytes_max },

@@ -15,10 +15,21 @@ pub(crate) struct Lines {
     pub(crate) delimiter: u8,
     /// Whether fields may be quoted.
     pub(crate) quotes: bool,
+    /// Whether a first record is refused that is one field and that another delimiter would divide.
+    pub(crate) doubts_delimiter: bool,
     /// Whether the first record names the columns.
     pub(crate) header: bool,
     /// The longest row, in bytes.
     pub(crate) row_bytes_max: usize,
+}
+
+/// The delimiter that a user means.
+pub(crate) fn parse_delimiter(text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        b"\\t" => Ok(b'\t'),
+        &[byte] if byte.is_ascii() && !matches!(byte, b'"' | b'\r' | b'\n') => Ok(byte),
+        _ => Err("a delimiter is one ASCII character, and neither a quote nor a line break; \\t is a tab".to_owned()),
+    }
 }
 
 /// Rows with named columns.
@@ -39,6 +50,9 @@ impl<R: BufRead> Delimited<R> {
         let mut records = Records::new(input, lines.delimiter, lines.quotes, lines.row_bytes_max);
         let first = records.next()?;
         let line = first.unwrap_or(1);
+        if lines.doubts_delimiter && first.is_some() {
+            check_delimiter(&records, line)?;
+        }
         let names = match lines.header {
             true => header(&records, line, lines.quotes)?,
             false => (1..=records.len()).map(|number| number.to_string()).collect(),
@@ -131,6 +145,25 @@ fn header<R: BufRead>(records: &Records<R>, line: u64, quotes: bool) -> Result<V
     Ok(names)
 }
 
+/// Refuses a record that would be loaded as one column though other delimiters are in it.
+fn check_delimiter<R: BufRead>(records: &Records<R>, line: u64) -> Result<(), Problem> {
+    // What is quoted is meant.
+    if records.len() != 1 || records.is_quoted() {
+        return Ok(());
+    }
+    let field = records.field(0);
+    let others = [(b';', ";"), (b'\t', "\\t"), (b'|', "|")];
+    match others.iter().find(|(other, _)| field.contains(other)) {
+        Some((_, shown)) => Err(Problem::new(
+            line,
+            format!(
+                "the line has no comma, and `{shown}` seems to separate its fields; say --delimiter '{shown}', or --delimiter , if there is one column"
+            ),
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Appends text as a JSON string.
 fn push_json(into: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(into, text).expect("text is always JSON, and memory takes it");
@@ -140,7 +173,8 @@ fn push_json(into: &mut Vec<u8>, text: &str) {
 mod tests {
     use super::*;
 
-    const CSV: Lines = Lines { delimiter: b',', quotes: true, header: true, row_bytes_max: 4 << 20 };
+    const CSV: Lines =
+        Lines { delimiter: b',', quotes: true, doubts_delimiter: true, header: true, row_bytes_max: 4 << 20 };
 
     type Read = Result<Vec<(u64, String, String)>, Problem>;
 

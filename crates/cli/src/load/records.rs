@@ -81,6 +81,11 @@ impl<R: BufRead> Records<R> {
         }
     }
 
+    /// Whether a field of the record is quoted.
+    pub(super) fn is_quoted(&self) -> bool {
+        self.is_quoted
+    }
+
     /// How many fields the record has.
     pub(super) fn len(&self) -> usize {
         self.ends.len()

@@ -36,6 +36,37 @@ fn key_and_value_can_be_chosen_in_every_format() {
 }
 
 #[test]
+fn a_csv_file_with_another_delimiter_is_refused_until_that_is_told() {
+    let folder = Folder::new();
+    let cases = [("a;b\n1;2\n", ";"), ("a\tb\n1\t2\n", "\\t"), ("a|b\n1|2\n", "|")];
+    for (number, (text, delimiter)) in cases.into_iter().enumerate() {
+        let (store, file) = (folder.at(&number.to_string()), folder.file("a.csv", text));
+        for header in [&["--no-header"][..], &[]] {
+            let ran = run(&[&["load", &store, &file], header].concat());
+            ran.fails(
+                2,
+                &["line 1", &format!("`{delimiter}` seems to separate"), &format!("--delimiter '{delimiter}'")],
+            );
+        }
+        assert!(!std::fs::exists(&store).unwrap());
+        run(&["load", &store, &file, "--delimiter", delimiter]).ok();
+        assert_eq!(scanned(&store), "1\t{\"b\":\"2\"}\n");
+        run(&["load", &store, &file, "--delimiter", ","]).ok();
+        assert_eq!(run(&["count", &store]).ok().text(), "2\n");
+    }
+    let store = folder.at("store");
+    // Quoted, or one of several: it is text.
+    for text in ["\"a;b\"\n1\n", "a;b,c\n1,2\n"] {
+        run_with_input(&["load", &store, "-", "--format", "csv"], text.as_bytes()).ok();
+    }
+    for (delimiter, format, part) in
+        [("ab", "csv", "one ASCII character"), ("\"", "csv", "a quote"), (";", "tsv", "is for CSV")]
+    {
+        run(&["load", &store, "-", "--format", format, "--delimiter", delimiter]).fails(2, &[part]);
+    }
+}
+
+#[test]
 fn stdin_is_read_once_its_format_is_told() {
     let folder = Folder::new();
     let store = folder.at("store");

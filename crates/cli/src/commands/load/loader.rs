@@ -293,6 +293,7 @@ mod tests {
             atomic: false,
             skip: 0,
             ignore_errors: false,
+            delimiter: None,
             max_row: 4 << 20,
             keyspace: InKeyspace { keyspace: "default".to_owned() },
         }
