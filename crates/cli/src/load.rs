@@ -3,6 +3,7 @@
 //! Law: no row is longer than the user allows, so that a quote that is never closed is an error and does not fill the memory.
 
 pub(crate) mod ahead;
+mod compressed;
 pub(crate) mod delimited;
 pub(crate) mod input;
 pub(crate) mod json_lines;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::exit::Failure;
 
-use super::Format;
+use super::{Format, compressed};
 
 /// The bytes of a file.
 pub(crate) type Reader = BufReader<Box<dyn Read + Send>>;
@@ -79,10 +79,10 @@ pub(crate) fn format_of(path: &Path) -> Result<Format, Failure> {
         Some("csv") => Ok(Format::Csv),
         Some("tsv" | "tab") => Ok(Format::Tsv),
         Some("jsonl" | "ndjson") => Ok(Format::Jsonl),
-        _ => Err(Failure::usage(format!(
+        _ => compressed::refuse_by_name(path).and(Err(Failure::usage(format!(
             "{}: the name does not tell the format; say --format csv, --format tsv or --format jsonl",
             path.display()
-        ))),
+        )))),
     }
 }
 

@@ -54,7 +54,7 @@ impl<R: BufRead> JsonLines<R> {
     fn parse(&self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<(), String> {
         let line = std::str::from_utf8(&self.buffer).map_err(|_| "the line is not UTF-8".to_owned())?;
         let line = line.strip_prefix('\u{feff}').unwrap_or(line).trim_end();
-        let Fields(fields) = serde_json::from_str(line).map_err(|error| not_an_object(&error))?;
+        let Fields(fields) = serde_json::from_str(line).map_err(|error| not_an_object(line, &error))?;
         let find = |wanted: &str| {
             let mut found = fields.iter().filter(|(name, _)| name == wanted);
             match (found.next(), found.next()) {
@@ -144,7 +144,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// Says what is wrong in one line of many, of which the parser thinks as line 1.
-fn not_an_object(error: &serde_json::Error) -> String {
+fn not_an_object(line: &str, error: &serde_json::Error) -> String {
+    if line.trim_start().starts_with('[') {
+        return "not a JSON object: an array begins here; JSON lines have one object a line".to_owned();
+    }
+    if error.is_data() {
+        return "not a JSON object, but another value; JSON lines have one object a line".to_owned();
+    }
     let message = error.to_string();
     format!("not a JSON object: {}", message.replacen("at line 1 column", "at column", 1))
 }
@@ -193,7 +199,9 @@ mod tests {
     fn problems_name_their_line() {
         let cases = [
             ("{\"id\":1}\n{\"id\":2\n", 2, "not a JSON object: EOF while parsing an object at column"),
-            ("[1]\n", 1, "not a JSON object"),
+            ("[1]\n", 1, "not a JSON object: an array begins here"),
+            ("[\n", 1, "not a JSON object: an array begins here"),
+            ("{\"id\":1}\n7\n", 2, "not a JSON object, but another value; JSON"),
             ("{\"x\":1}\n", 1, "no field `id`"),
             ("{\"id\":null}\n", 1, "is not a key"),
             ("{\"id\":{}}\n", 1, "is not a key"),

@@ -92,7 +92,8 @@ fn a_store_with_long_values_is_taken_over_once_the_longest_row_is_told() {
     // Where there are quotes, a row without an end has another cause more often.
     let csv = format!("k,v\n1,\"{value}\"\n");
     let load = ["load", &new, "-", "--format", "csv", "--value", "v"];
-    run_with_input(&load, csv.as_bytes()).fails(2, &["line 2", "is a closing quote missing?", "--max-row"]);
+    run_with_input(&load, csv.as_bytes())
+        .fails(2, &["line 2", "a row of more than 4.0 MiB (is a closing quote missing?); --max-row takes longer ones"]);
     run_with_input(&[&load[..], &["--max-row", "6MiB"]].concat(), csv.as_bytes()).ok();
     assert_eq!(run(&["get", &new, "1"]).ok().text(), value);
 }
@@ -180,11 +181,21 @@ fn a_wrong_column_or_file_is_refused_and_leaves_no_store() {
     let store = folder.at("store");
     let csv = folder.file("a.csv", "k,v\n1,2\n");
     let jsonl = folder.file("a.jsonl", "{}\n");
-    let cases: [(&[&str], &[&str]); 4] = [
+    let gzip = folder.file("a.csv.gz", b"\x1f\x8b\x08\x00 and so on");
+    let zstd = folder.file("a.csv.zst", zstd::encode_all(&b"k,v\n"[..], 1).unwrap());
+    let cases: [(&[&str], &[&str]); 9] = [
         (&[&csv, "--key", "x"], &["no column `x`; there are: k, v"]),
         (&[&jsonl], &["say which field is the key with --key"]),
         (&[&folder.at("none.csv")], &["there is no such file"]),
         (&[folder.path().to_str().unwrap(), "--format", "csv"], &["a folder; give a file"]),
+        (&[folder.path().to_str().unwrap()], &["a folder; give a file"]),
+        (
+            &[&gzip, "--format", "jsonl", "--key", "k"],
+            &["this looks like gzip", "`zcat FILE | plimsoll load STORE - --format"],
+        ),
+        (&[&gzip, "--format", "csv"], &["this looks like gzip"]),
+        (&[&gzip], &["this looks like gzip"]),
+        (&[&zstd], &["this looks like zstd", "`zstdcat FILE | plimsoll load"]),
     ];
     for (arguments, parts) in cases {
         run(&[&["load", store.as_str()], arguments].concat()).fails(2, parts);
