@@ -140,6 +140,7 @@ fn code(error: &Error) -> Exit {
         Error::NotAStore { .. } | Error::ReadOnly | Error::Format { .. } => Exit::Store,
         Error::Corrupt { .. } | Error::Forked { .. } | Error::Dropped { .. } => Exit::Corrupt,
         Error::OutOfBudget(_) => Exit::Memory,
+        Error::Cancelled => Exit::Interrupted,
         _ => Exit::System,
     }
 }
@@ -195,7 +196,7 @@ fn advice(error: &Error) -> Option<&'static str> {
         Error::OutOfBudget(_) => Some("Give it more with --memory, e.g. --memory 256MiB."),
         Error::Corrupt { .. } => Some("`plimsoll verify STORE` lists all that is damaged, and what helps."),
         Error::Io { kind: io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, .. } => {
-            Some("Nothing of this transaction was kept; free some space and run the command again.")
+            Some("What was committed before is kept; free some space and run the command again.")
         }
         Error::Io { kind: io::ErrorKind::ReadOnlyFilesystem, .. } => {
             Some("Commands that only read work there; to write, copy the store to a file system that can be written.")
@@ -224,6 +225,7 @@ mod tests {
             (Error::Corrupt { file: None, glsn: None, message: String::new() }, Exit::Corrupt),
             (Error::Conflict { key: vec![], at: Glsn(1), by: Glsn(2) }, Exit::Conflict),
             (Error::Io { kind: io::ErrorKind::StorageFull, message: String::new(), source: None }, Exit::System),
+            (Error::Cancelled, Exit::Interrupted),
             (Error::Poisoned { cause: String::new() }, Exit::System),
         ];
         for (error, exit) in cases {

@@ -32,6 +32,17 @@ impl Interrupt {
         Ok(Self { came })
     }
 
+    /// From now on the first signal ends the command, as the second one does otherwise.
+    pub(crate) fn end_at_once(self) {
+        // Relaxed: as in `came`.
+        self.came.store(true, Ordering::Relaxed);
+    }
+
+    /// The flag itself, for a request of the store that may be cancelled: it is set once one came.
+    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.came)
+    }
+
     /// Whether one came.
     pub(crate) fn came(&self) -> bool {
         // Relaxed: nothing but the flag itself passes from the handler.

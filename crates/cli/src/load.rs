@@ -3,12 +3,16 @@
 //! Law: no row is longer than the user allows, so that a quote that is never closed is an error and does not fill the memory.
 
 pub(crate) mod ahead;
+mod compressed;
 pub(crate) mod delimited;
 pub(crate) mod input;
 pub(crate) mod json_lines;
+pub(crate) mod layout;
 mod records;
 
 use clap::ValueEnum;
+
+use crate::exit::Failure;
 
 /// The format of a file of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -29,11 +33,18 @@ pub(crate) struct Problem {
     pub(crate) line: u64,
     /// A description of the fault.
     pub(crate) message: String,
+    /// Whether it concerns one row alone, and the rows after that one can be read.
+    pub(crate) is_of_one_row: bool,
 }
 
 impl Problem {
     fn new(line: u64, message: impl Into<String>) -> Self {
-        Self { line, message: message.into() }
+        Self { line, message: message.into(), is_of_one_row: false }
+    }
+
+    /// A fault of one row.
+    pub(crate) fn of_row(line: u64, message: impl Into<String>) -> Self {
+        Self { is_of_one_row: true, ..Self::new(line, message) }
     }
 
     fn unreadable(error: &std::io::Error) -> Self {
@@ -46,9 +57,19 @@ impl Problem {
     }
 }
 
+impl Problem {
+    /// As the user is told it.
+    pub(crate) fn in_file(&self, name: &str) -> Failure {
+        match self.line {
+            0 => Failure::usage(format!("{name}: {}", self.message)),
+            line => Failure::usage(format!("{name}, line {line}: {}", self.message)),
+        }
+    }
+}
+
 /// A source of rows.
 pub(crate) trait Rows {
     /// Puts the next row's key and value into the buffers, in place of what they held, and returns the line that it begins on; `None`
-    /// at the end. After a problem there is no next row.
+    /// at the end. After a problem of one row the next call reads the row after it; after any other there is no next row.
     fn next(&mut self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<Option<u64>, Problem>;
 }

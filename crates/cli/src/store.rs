@@ -15,6 +15,10 @@ use crate::wait;
 /// What is said where the system forbids to open a store to write.
 const FORBIDDEN: &str = "This user may not write to the store; \"Users, containers, builds\" in docs/processes.md says how several users share one.";
 
+/// What is said where the system forbids to make one.
+const FORBIDDEN_TO_MAKE: &str =
+    "This user may not make a store there; give a path in a folder that this user may write to.";
+
 /// The options that the command line asks for.
 pub(crate) fn options(globals: &Globals) -> Options {
     let io = match globals.io {
@@ -97,7 +101,7 @@ pub(crate) fn open_to_write(
     };
     match wait::to_share(globals, open) {
         Ok(db) => Ok(tell_warnings(db)),
-        Err(failure) if is_forbidden => Err(failure.advise(FORBIDDEN)),
+        Err(failure) if is_forbidden => Err(failure.advise(if path.exists() { FORBIDDEN } else { FORBIDDEN_TO_MAKE })),
         Err(failure) => Err(failure),
     }
 }

@@ -41,8 +41,12 @@ fn wait<T>(globals: &Globals, remedy: &str, mut open: impl FnMut() -> plimsoll::
     }
 }
 
-/// The library advises to open the store read-only, which no command that waits can do.
+/// The library advises to open the store read-only, which no command that waits can do, or shared, which one that needs it for itself cannot do.
 fn advise(who: &str, remedy: &str) -> String {
+    let who = match remedy.is_empty() {
+        true => who.strip_suffix(", or open it shared, too").unwrap_or(who),
+        false => who,
+    };
     who.strip_suffix(", or open read-only").map_or_else(|| who.to_owned(), |who| format!("{who}{remedy}"))
 }
 

@@ -16,6 +16,7 @@ pub(crate) mod requests;
 pub(crate) mod retention;
 pub(crate) mod steps;
 pub(crate) mod trim;
+pub(crate) mod unfinished_backup;
 #[cfg_attr(
     not(any(test, feature = "testing")),
     allow(dead_code, reason = "only stores without threads take steps: those of tests")

@@ -36,6 +36,7 @@ pub use plimsoll_log::glsn::Glsn;
 pub use plimsoll_memory::budget::{Kind as MemoryKind, OutOfBudget, Usage as MemoryUsage};
 
 pub use api::admin::backup::BackupReport;
+pub use api::admin::backup_options::BackupOptions;
 pub use api::admin::members::{MemberInfo, members};
 pub use api::admin::repair::{RebuildReport, SalvageReport, rebuild, salvage};
 pub use api::admin::salvage_drop::{DropSalvageReport, DropTarget, salvage_drop};

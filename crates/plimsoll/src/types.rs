@@ -1,5 +1,6 @@
 //! What every folder above uses, and users see: options, errors, statistics, values, versions. It imports nothing of the engine.
 
+pub(crate) mod cancel;
 pub(crate) mod damage;
 pub(crate) mod error;
 pub(crate) mod events;

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::InKeyspace;
 use crate::load::Format;
+use crate::load::delimited::parse_delimiter;
 use crate::number::{parse_count, parse_positive};
 use crate::size::parse_size;
 
@@ -63,13 +64,15 @@ pub(crate) struct ImportGit {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The first line of CSV and TSV names the columns. CSV fields may be quoted (RFC 4180); TSV fields stand as they are. A row is at \
-most 4 MiB, with 8 bytes more for each field, unless --max-row says otherwise. Without --value, the value is the rest of the row as a JSON object. All rows become one commit: \
+most 4 MiB, with 8 bytes more for each field, unless --max-row says otherwise. Without --value, the value is the rest of the row as a JSON object. Of rows with the same key, the last one wins. All rows become one commit: \
 if a row is malformed or the command is stopped, nothing is loaded. With --batch the rows before it stay, and the message says how to go on. \
+With --ignore-errors malformed rows are left out; a quote that is never closed still ends the load. \
 A stream that never ends needs --batch.
 
 Examples:
   plimsoll load demo.plimsoll people.csv --key email
   plimsoll load demo.plimsoll prices.tsv --key sku --value price --keyspace prices
+  plimsoll load demo.plimsoll export.csv --delimiter ';' --ignore-errors
   zcat events.jsonl.gz | plimsoll load demo.plimsoll - --format jsonl --key id --batch 10000")]
 pub(crate) struct Load {
     /// Store; it is made if there is none
@@ -94,9 +97,15 @@ pub(crate) struct Load {
     /// All rows in one commit, or none; so it is without --batch
     #[arg(long, conflicts_with = "batch")]
     pub(crate) atomic: bool,
-    /// Leave out that many rows at the start
+    /// Pass over that many rows at the start, whatever is in them
     #[arg(long, value_name = "ROWS", default_value = "0", value_parser = parse_count)]
     pub(crate) skip: u64,
+    /// Leave out bad rows; the result counts them, and the first ones are named on stderr
+    #[arg(long)]
+    pub(crate) ignore_errors: bool,
+    /// Character between the fields of CSV: one of ASCII, or \t for a tab [default: a comma]
+    #[arg(long, value_name = "CHAR", value_parser = parse_delimiter)]
+    pub(crate) delimiter: Option<u8>,
     /// The longest row; one takes several times its length of memory beside the limit
     #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = parse_size)]
     pub(crate) max_row: u64,

@@ -1,16 +1,21 @@
 //! `plimsoll backup`: a consistent copy, also of a store in use.
 
+use plimsoll::{BackupOptions, Error};
+
 use crate::args::{Backup, Globals};
 use crate::commands::verify;
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::interrupt::Interrupt;
 use crate::output::{Fact, Output};
 use crate::store;
 
 pub(crate) fn run(globals: &Globals, args: &Backup, output: &mut Output) -> Outcome {
+    let interrupt = Interrupt::listen()?;
     let made = store::read_newest(globals, &args.store, output, |db, output| {
-        let report = match args.copy {
-            true => db.backup_copy(&args.destination)?,
-            false => db.backup(&args.destination)?,
+        let options = BackupOptions::new().copy(args.copy).cancel_on(interrupt.flag());
+        let report = match db.backup_with(&args.destination, options) {
+            Err(Error::Cancelled) => return Err(Failure::new(Exit::Interrupted, "interrupted. No backup was made.")),
+            made => made?,
         };
         let facts = [
             Fact::new("newest GLSN", report.glsn.to_string(), report.glsn.0),
@@ -24,6 +29,11 @@ pub(crate) fn run(globals: &Globals, args: &Backup, output: &mut Output) -> Outc
     if !args.verify {
         return Ok(made);
     }
+    if interrupt.came() {
+        return Err(Failure::new(Exit::Interrupted, "interrupted. The backup is made, and was not checked."));
+    }
+    // What is only read can be left at any moment.
+    interrupt.end_at_once();
     let found = plimsoll::verify(&args.destination, store::options(globals), &mut |_| {})?;
     output.report("The backup is made, and was checked.", |output| verify::print(&found, output))?;
     Ok(if found.damage.is_empty() { Exit::Done } else { Exit::No })

@@ -9,7 +9,7 @@ use plimsoll::Durability;
 use crate::args::{Batch, Globals};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
-use crate::load::input;
+use crate::load::input::Input;
 use crate::output::{Fact, Output, Reader};
 use crate::script::session::{Done, Mode, Session};
 use crate::script::statement::parse;
@@ -22,13 +22,13 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 pub(crate) fn run(globals: &Globals, args: &Batch, output: &mut Output) -> Outcome {
     let interrupt = Interrupt::listen()?;
     // Before the store: a file that cannot be read leaves no empty store behind.
-    let mut input = input::open(&args.file)?;
+    let mut input = Input::find(&args.file)?.open()?;
     // What is committed does not depend on who reads how much of the output.
     output.outlive_reader();
     let db = store::open_to_write(globals, &args.store, true, Durability::Sync)?;
     let mode = if args.each_line { Mode::EachLine } else { Mode::Whole };
     let mut session = Session::new(&db, mode, args.keyspace.keyspace.clone());
-    let mut lines = Lines { reader: &mut input.reader, line: Vec::new(), number: 0 };
+    let mut lines = Lines { reader: &mut input, line: Vec::new(), number: 0 };
     let ended = run_lines(&mut session, &mut lines, &interrupt, output);
     let lines_read = lines.number;
     let finished = finish(session, mode, ended, lines_read);

@@ -1,6 +1,8 @@
 //! Reads rows on a thread of its own, ahead of their use: parsing and storing take a processor each.
 //!
-//! Law: the reader waits once [`BLOCK_BYTES`] are there, so a block is longer than that by one row at most.
+//! Laws:
+//! 1. The reader waits once [`BLOCK_BYTES`] are there, so a block is longer than that by one row at most.
+//! 2. Whatever may wait for input is done by the reader, opening the file included: its user looks for signals meanwhile.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -33,27 +35,35 @@ struct Row {
     line: u64,
     key_end: usize,
     value_end: usize,
+    /// It has a fault, whose description stands in the key's place.
+    is_bad: bool,
 }
+
+/// A row's key and value, or the fault that it has.
+pub(crate) type KeyAndValue<'a> = Result<(&'a [u8], &'a [u8]), &'a str>;
 
 /// Why there are no more rows.
 #[derive(Debug)]
 pub(crate) enum End {
     /// The file has ended.
     OfFile,
-    /// The next row has a fault.
+    /// The next row has a fault after which no row can be read.
     Problem(Problem),
     /// The thread that reads has panicked.
     Panic,
 }
 
 impl Block {
-    /// The rows: line, key, value.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = (u64, &[u8], &[u8])> {
+    /// The rows, each with its line.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (u64, KeyAndValue<'_>)> {
         let mut start = 0;
         self.rows.iter().map(move |row| {
             let (key, value) = (&self.bytes[start..row.key_end], &self.bytes[row.key_end..row.value_end]);
             start = row.value_end;
-            (row.line, key, value)
+            match row.is_bad {
+                false => (row.line, Ok((key, value))),
+                true => (row.line, Err(std::str::from_utf8(key).expect("a description is text"))),
+            }
         })
     }
 
@@ -61,7 +71,13 @@ impl Block {
         self.bytes.extend_from_slice(key);
         let key_end = self.bytes.len();
         self.bytes.extend_from_slice(value);
-        self.rows.push(Row { line, key_end, value_end: self.bytes.len() });
+        self.rows.push(Row { line, key_end, value_end: self.bytes.len(), is_bad: false });
+    }
+
+    fn push_bad(&mut self, line: u64, message: &str) {
+        self.bytes.extend_from_slice(message.as_bytes());
+        let end = self.bytes.len();
+        self.rows.push(Row { line, key_end: end, value_end: end, is_bad: true });
     }
 
     fn held_bytes(&self) -> usize {
@@ -72,6 +88,9 @@ impl Block {
         self.held_bytes() >= WAKING_BYTES || self.end.is_some()
     }
 }
+
+/// Rows that can be read now, or why they cannot.
+pub(crate) type Opened = Result<Box<dyn Rows + Send>, Failure>;
 
 /// Rows as they are read.
 pub(crate) struct Ahead {
@@ -87,6 +106,8 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
+    /// Whether the rows could be opened, once that is known; it is taken once.
+    opened: Option<Result<(), Failure>>,
     block: Block,
     /// Nobody will take any more.
     is_abandoned: bool,
@@ -111,13 +132,29 @@ impl Shared {
 }
 
 impl Ahead {
-    /// Begins to read.
-    pub(crate) fn of(rows: Box<dyn Rows + Send>) -> Result<Self, Failure> {
+    /// Begins to open rows, and then to read them.
+    pub(crate) fn of(open: impl FnOnce() -> Opened + Send + 'static) -> Result<Self, Failure> {
         let shared = Arc::new(Shared::default());
         let reader = Arc::clone(&shared);
-        thread::spawn("read-rows", move || read(rows, &reader))
+        thread::spawn("read-rows", move || read(open, &reader))
             .map_err(|error| Failure::system(format!("cannot start a thread that reads rows: {error}")))?;
         Ok(Self { shared })
+    }
+
+    /// Waits until the rows are open; `false` if they are not and are `given_up`. It is called once, before any row is taken.
+    pub(crate) fn wait_until_open(&self, given_up: impl Fn() -> bool) -> Result<bool, Failure> {
+        loop {
+            let pending = |state: &mut State| state.opened.is_none() && state.block.end.is_none();
+            let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), PATIENCE, pending);
+            let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            match state.opened.take() {
+                Some(opened) => return opened.map(|()| true),
+                // It has panicked, which is told with the rows.
+                None if state.block.end.is_some() => return Ok(true),
+                None if given_up() => return Ok(false),
+                None => {}
+            }
+        }
     }
 
     /// The rows that are there. Waits a moment if they are few; there may be none.
@@ -151,12 +188,24 @@ impl Drop for Ending<'_> {
     }
 }
 
-fn read(mut rows: Box<dyn Rows + Send>, to: &Shared) {
+fn read(open: impl FnOnce() -> Opened, to: &Shared) {
     let mut ending = Ending { to, end: End::Panic };
+    let (opened, rows) = match open() {
+        Ok(rows) => (Ok(()), Some(rows)),
+        Err(failure) => (Err(failure), None),
+    };
+    to.lock().opened = Some(opened);
+    to.changed.notify_one();
+    let Some(mut rows) = rows else {
+        ending.end = End::OfFile;
+        return;
+    };
     let (mut key, mut value) = (Vec::new(), Vec::new());
     ending.end = loop {
         match rows.next(&mut key, &mut value) {
             Ok(Some(line)) if to.add(|block| block.push(line, &key, &value)) => {}
+            Err(problem) if problem.is_of_one_row && to.add(|block| block.push_bad(problem.line, &problem.message)) => {
+            }
             Ok(_) => break End::OfFile,
             Err(problem) => break End::Problem(problem),
         }
@@ -189,11 +238,12 @@ mod tests {
 
     #[test]
     fn every_row_before_a_fault_comes_in_order_and_then_the_fault() {
-        let ahead = Ahead::of(Box::new(Numbers { next: 1, fault_at: 5000 })).ok().unwrap();
+        let ahead = Ahead::of(|| Ok(Box::new(Numbers { next: 1, fault_at: 5000 }))).ok().unwrap();
         let mut number = 1;
         let problem = loop {
             let block = ahead.take();
-            for (line, key, value) in block.rows() {
+            for (line, row) in block.rows() {
+                let (key, value) = row.unwrap();
                 assert_eq!((line, key), (number, number.to_string().as_bytes()));
                 assert_eq!(value.len(), number as usize % 300);
                 number += 1;
@@ -207,6 +257,33 @@ mod tests {
     }
 
     #[test]
+    fn a_fault_of_one_row_has_its_place_among_the_rows_and_reading_goes_on() {
+        struct Three {
+            next: u64,
+        }
+
+        impl Rows for Three {
+            fn next(&mut self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<Option<u64>, Problem> {
+                self.next += 1;
+                key.clear();
+                value.clear();
+                match self.next {
+                    2 => Err(Problem::of_row(2, "a fault")),
+                    1 | 3 => Ok(Some(self.next)),
+                    _ => Ok(None),
+                }
+            }
+        }
+
+        let ahead = Ahead::of(|| Ok(Box::new(Three { next: 0 }))).ok().unwrap();
+        let mut rows = Vec::new();
+        while rows.len() < 3 {
+            rows.extend(ahead.take().rows().map(|(line, row)| (line, row.err().map(str::to_owned))));
+        }
+        assert_eq!(rows, [(1, None), (2, Some("a fault".to_owned())), (3, None)]);
+    }
+
+    #[test]
     fn the_end_comes_where_the_reader_panics() {
         struct Broken;
 
@@ -216,7 +293,7 @@ mod tests {
             }
         }
 
-        let ahead = Ahead::of(Box::new(Broken)).ok().unwrap();
+        let ahead = Ahead::of(|| Ok(Box::new(Broken))).ok().unwrap();
         let end = std::iter::repeat_with(|| ahead.take()).find_map(|block| block.end).unwrap();
         assert!(matches!(end, End::Panic));
     }
@@ -234,11 +311,11 @@ mod tests {
         }
 
         let (sender, rows) = std::sync::mpsc::channel();
-        let ahead = Ahead::of(Box::new(Slow(rows))).ok().unwrap();
+        let ahead = Ahead::of(|| Ok(Box::new(Slow(rows)))).ok().unwrap();
         for line in [3, 7] {
             sender.send(line).unwrap();
             let seen = std::iter::repeat_with(|| ahead.take()).find(|block| block.rows().count() > 0).unwrap();
-            assert_eq!(seen.rows().map(|(line, ..)| line).collect::<Vec<_>>(), [line]);
+            assert_eq!(seen.rows().map(|(line, _)| line).collect::<Vec<_>>(), [line]);
         }
         drop(ahead);
         while sender.send(9).is_ok() {

@@ -8,17 +8,28 @@ use crate::bytes::show_bytes;
 use super::records::Records;
 use super::{Problem, Rows};
 
-/// How a file is laid out.
+/// How records and fields are marked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct Lines {
     /// The byte between two fields.
     pub(crate) delimiter: u8,
     /// Whether fields may be quoted.
     pub(crate) quotes: bool,
+    /// Whether a first record is refused that is one field and that another delimiter would divide.
+    pub(crate) doubts_delimiter: bool,
     /// Whether the first record names the columns.
     pub(crate) header: bool,
     /// The longest row, in bytes.
     pub(crate) row_bytes_max: usize,
+}
+
+/// The delimiter that a user means.
+pub(crate) fn parse_delimiter(text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        b"\\t" => Ok(b'\t'),
+        &[byte] if byte.is_ascii() && !matches!(byte, b'"' | b'\r' | b'\n') => Ok(byte),
+        _ => Err("a delimiter is one ASCII character, and neither a quote nor a line break; \\t is a tab".to_owned()),
+    }
 }
 
 /// Rows with named columns.
@@ -35,12 +46,15 @@ pub(crate) struct Delimited<R> {
 
 impl<R: BufRead> Delimited<R> {
     /// Reads the header; `key` is the first column unless named.
-    pub(crate) fn open(input: R, layout: Layout, key: Option<&str>, value: Option<&str>) -> Result<Self, Problem> {
-        let mut records = Records::new(input, layout.delimiter, layout.quotes, layout.row_bytes_max);
+    pub(crate) fn open(input: R, lines: Lines, key: Option<&str>, value: Option<&str>) -> Result<Self, Problem> {
+        let mut records = Records::new(input, lines.delimiter, lines.quotes, lines.row_bytes_max);
         let first = records.next()?;
         let line = first.unwrap_or(1);
-        let names = match layout.header {
-            true => header(&records, line, layout.quotes)?,
+        if lines.doubts_delimiter && first.is_some() {
+            check_delimiter(&records, line)?;
+        }
+        let names = match lines.header {
+            true => header(&records, line, lines.quotes)?,
             false => (1..=records.len()).map(|number| number.to_string()).collect(),
         };
         let empty = first.is_none();
@@ -52,7 +66,7 @@ impl<R: BufRead> Delimited<R> {
         };
         let key = key.map_or(Ok(0), find)?;
         let value = value.map(find).transpose()?;
-        let held = if layout.header { None } else { first };
+        let held = if lines.header { None } else { first };
         Ok(Self { key, value, held, empty, records, names })
     }
 
@@ -65,7 +79,7 @@ impl<R: BufRead> Delimited<R> {
             let field = self.records.field(place);
             let text = std::str::from_utf8(field).map_err(|_| {
                 let shown = show_bytes(&field[..field.len().min(40)]);
-                Problem::new(line, format!("column `{name}` is not UTF-8 ({shown}), so the row cannot become JSON; choose the value's column with --value"))
+                Problem::of_row(line, format!("column `{name}` is not UTF-8 ({shown}), so the row cannot become JSON; choose the value's column with --value"))
             })?;
             push_json(value, name);
             value.push(b':');
@@ -91,7 +105,7 @@ impl<R: BufRead> Rows for Delimited<R> {
         let (fields, columns) = (self.records.len(), self.names.len());
         if fields != columns {
             let ending = if fields == 1 { "" } else { "s" };
-            return Err(Problem::new(
+            return Err(Problem::of_row(
                 line,
                 format!("the row has {fields} field{ending}, the first line has {columns}"),
             ));
@@ -131,6 +145,25 @@ fn header<R: BufRead>(records: &Records<R>, line: u64, quotes: bool) -> Result<V
     Ok(names)
 }
 
+/// Refuses a record that would be loaded as one column though other delimiters are in it.
+fn check_delimiter<R: BufRead>(records: &Records<R>, line: u64) -> Result<(), Problem> {
+    // What is quoted is meant.
+    if records.len() != 1 || records.is_quoted() {
+        return Ok(());
+    }
+    let field = records.field(0);
+    let others = [(b';', ";"), (b'\t', "\\t"), (b'|', "|")];
+    match others.iter().find(|(other, _)| field.contains(other)) {
+        Some((_, shown)) => Err(Problem::new(
+            line,
+            format!(
+                "the line has no comma, and `{shown}` seems to separate its fields; say --delimiter '{shown}', or --delimiter , if there is one column"
+            ),
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Appends text as a JSON string.
 fn push_json(into: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(into, text).expect("text is always JSON, and memory takes it");
@@ -140,12 +173,13 @@ fn push_json(into: &mut Vec<u8>, text: &str) {
 mod tests {
     use super::*;
 
-    const CSV: Layout = Layout { delimiter: b',', quotes: true, header: true, row_bytes_max: 4 << 20 };
+    const CSV: Lines =
+        Lines { delimiter: b',', quotes: true, doubts_delimiter: true, header: true, row_bytes_max: 4 << 20 };
 
     type Read = Result<Vec<(u64, String, String)>, Problem>;
 
-    fn read(text: &[u8], layout: Layout, key: Option<&str>, value: Option<&str>) -> Read {
-        let mut rows = Delimited::open(text, layout, key, value)?;
+    fn read(text: &[u8], lines: Lines, key: Option<&str>, value: Option<&str>) -> Read {
+        let mut rows = Delimited::open(text, lines, key, value)?;
         let (mut key, mut value, mut all) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(line) = rows.next(&mut key, &mut value)? {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -174,15 +208,15 @@ mod tests {
 
     #[test]
     fn without_a_header_columns_are_numbered_and_the_first_line_is_a_row() {
-        let layout = Layout { header: false, ..CSV };
-        let rows = read(b"1,2\n3,4\n", layout, Some("2"), None).unwrap();
+        let lines = Lines { header: false, ..CSV };
+        let rows = read(b"1,2\n3,4\n", lines, Some("2"), None).unwrap();
         assert_eq!(rows, [row(1, "2", r#"{"1":"1"}"#), row(2, "4", r#"{"1":"3"}"#)]);
     }
 
     #[test]
     fn an_empty_file_has_no_rows() {
         for header in [true, false] {
-            assert_eq!(read(b"", Layout { header, ..CSV }, Some("id"), None).unwrap(), []);
+            assert_eq!(read(b"", Lines { header, ..CSV }, Some("id"), None).unwrap(), []);
         }
     }
 
@@ -204,9 +238,9 @@ mod tests {
 
     #[test]
     fn lines_of_tsv_that_end_with_carriage_returns_alone_are_no_header() {
-        let layout = Layout { delimiter: b'\t', quotes: false, ..CSV };
-        assert!(read(b"a\tb\r1\t2\r", layout, None, None).unwrap_err().message.contains("carriage return"));
-        assert_eq!(read(b"a\tb\n1\t2\r3\n", layout, None, Some("b")).unwrap(), [row(2, "1", "2\r3")]);
+        let lines = Lines { delimiter: b'\t', quotes: false, ..CSV };
+        assert!(read(b"a\tb\r1\t2\r", lines, None, None).unwrap_err().message.contains("carriage return"));
+        assert_eq!(read(b"a\tb\n1\t2\r3\n", lines, None, Some("b")).unwrap(), [row(2, "1", "2\r3")]);
     }
 
     #[test]

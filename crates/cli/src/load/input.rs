@@ -1,20 +1,24 @@
 //! The file that rows come from, or stdin, with a count of what was read.
+//!
+//! Law: finding it never waits. Opening may: a named pipe opens once it has a writer.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::exit::Failure;
 
-use super::Format;
+use super::{Format, compressed};
+
+/// The bytes of a file.
+pub(crate) type Reader = BufReader<Box<dyn Read + Send>>;
 
 /// Where rows come from.
 pub(crate) struct Input {
-    /// The bytes.
-    pub(crate) reader: BufReader<Box<dyn Read + Send>>,
-    /// How many were read.
+    path: PathBuf,
+    /// How many bytes were read.
     pub(crate) bytes_read: Arc<AtomicU64>,
     /// How many there are, where that is known.
     pub(crate) total_bytes: Option<u64>,
@@ -22,31 +26,50 @@ pub(crate) struct Input {
     pub(crate) name: String,
 }
 
-/// Opens a file, or stdin for `-`.
-pub(crate) fn open(path: &Path) -> Result<Input, Failure> {
-    let bytes_read = Arc::new(AtomicU64::new(0));
-    let (source, total_bytes, name): (Box<dyn Read + Send>, _, _) = if path == Path::new("-") {
-        (Box::new(io::stdin()), None, "stdin".to_owned())
-    } else {
-        let (file, bytes) = open_file(path)?;
-        (Box::new(file), bytes, path.display().to_string())
-    };
-    let counted: Box<dyn Read + Send> = Box::new(Counted { source, bytes_read: Arc::clone(&bytes_read) });
-    Ok(Input { reader: BufReader::with_capacity(64 * 1024, counted), bytes_read, total_bytes, name })
+impl Input {
+    /// Finds a file, or stdin for `-`.
+    pub(crate) fn find(path: &Path) -> Result<Self, Failure> {
+        let (total_bytes, name) = match is_stdin(path) {
+            true => (None, "stdin".to_owned()),
+            false => (file_bytes(path)?, path.display().to_string()),
+        };
+        Ok(Self { path: path.to_owned(), bytes_read: Arc::default(), total_bytes, name })
+    }
+
+    /// Opens it.
+    pub(crate) fn open(self) -> Result<Reader, Failure> {
+        let source: Box<dyn Read + Send> = match is_stdin(&self.path) {
+            true => Box::new(io::stdin()),
+            false => Box::new(open_file(&self.path)?),
+        };
+        let counted: Box<dyn Read + Send> = Box::new(Counted { source, bytes_read: self.bytes_read });
+        Ok(BufReader::with_capacity(64 * 1024, counted))
+    }
 }
 
-#[allow(clippy::disallowed_methods, reason = "the user's own file, not the store's")]
-fn open_file(path: &Path) -> Result<(File, Option<u64>), Failure> {
-    let refused = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => Failure::usage(format!("{}: there is no such file", path.display())),
-        _ => Failure::system(format!("{}: {error}", path.display())),
-    };
-    let file = File::open(path).map_err(refused)?;
-    let metadata = file.metadata().map_err(refused)?;
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// The length of a file; `None` if it is a pipe or a device.
+fn file_bytes(path: &Path) -> Result<Option<u64>, Failure> {
+    let metadata = path.metadata().map_err(|error| refused(path, &error))?;
     if metadata.is_dir() {
         return Err(Failure::usage(format!("{}: a folder; give a file", path.display())));
     }
-    Ok((file, metadata.is_file().then_some(metadata.len())))
+    Ok(metadata.is_file().then_some(metadata.len()))
+}
+
+#[allow(clippy::disallowed_methods, reason = "the user's own file, not the store's")]
+fn open_file(path: &Path) -> Result<File, Failure> {
+    File::open(path).map_err(|error| refused(path, &error))
+}
+
+fn refused(path: &Path, error: &io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::NotFound => Failure::usage(format!("{}: there is no such file", path.display())),
+        _ => Failure::system(format!("{}: {error}", path.display())),
+    }
 }
 
 /// The format that a file's name tells.
@@ -56,10 +79,10 @@ pub(crate) fn format_of(path: &Path) -> Result<Format, Failure> {
         Some("csv") => Ok(Format::Csv),
         Some("tsv" | "tab") => Ok(Format::Tsv),
         Some("jsonl" | "ndjson") => Ok(Format::Jsonl),
-        _ => Err(Failure::usage(format!(
+        _ => compressed::refuse_by_name(path).and(Err(Failure::usage(format!(
             "{}: the name does not tell the format; say --format csv, --format tsv or --format jsonl",
             path.display()
-        ))),
+        )))),
     }
 }
 

@@ -16,17 +16,22 @@ pub(crate) struct JsonLines<R> {
     value: Option<String>,
     row_bytes_max: usize,
     line: u64,
+    /// The rest of the line is passed over by the next call: it may be long in coming.
+    is_within_line: bool,
     buffer: Vec<u8>,
 }
 
 impl<R: BufRead> JsonLines<R> {
     pub(crate) fn new(input: R, key: &str, value: Option<&str>, row_bytes_max: usize) -> Self {
         let (key, value) = (key.to_owned(), value.map(str::to_owned));
-        Self { input, key, value, row_bytes_max, line: 0, buffer: Vec::new() }
+        Self { input, key, value, row_bytes_max, line: 0, is_within_line: false, buffer: Vec::new() }
     }
 
     /// Reads the next line that is not blank; false at the end.
     fn read_line(&mut self) -> Result<bool, Problem> {
+        if std::mem::take(&mut self.is_within_line) {
+            self.input.skip_until(b'\n').map_err(|error| Problem::unreadable(&error))?;
+        }
         loop {
             self.buffer.clear();
             self.buffer.shrink_to(64 * 1024);
@@ -37,7 +42,8 @@ impl<R: BufRead> JsonLines<R> {
             }
             self.line += 1;
             if self.buffer.len() > self.row_bytes_max {
-                return Err(Problem::too_long(self.line, self.row_bytes_max, ""));
+                self.is_within_line = !self.buffer.ends_with(b"\n");
+                return Err(Problem { is_of_one_row: true, ..Problem::too_long(self.line, self.row_bytes_max, "") });
             }
             if !self.buffer.trim_ascii().is_empty() {
                 return Ok(true);
@@ -48,7 +54,7 @@ impl<R: BufRead> JsonLines<R> {
     fn parse(&self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<(), String> {
         let line = std::str::from_utf8(&self.buffer).map_err(|_| "the line is not UTF-8".to_owned())?;
         let line = line.strip_prefix('\u{feff}').unwrap_or(line).trim_end();
-        let Fields(fields) = serde_json::from_str(line).map_err(|error| not_an_object(&error))?;
+        let Fields(fields) = serde_json::from_str(line).map_err(|error| not_an_object(line, &error))?;
         let find = |wanted: &str| {
             let mut found = fields.iter().filter(|(name, _)| name == wanted);
             match (found.next(), found.next()) {
@@ -77,7 +83,7 @@ impl<R: BufRead> Rows for JsonLines<R> {
         }
         key.clear();
         value.clear();
-        self.parse(key, value).map_err(|message| Problem::new(self.line, message))?;
+        self.parse(key, value).map_err(|message| Problem::of_row(self.line, message))?;
         Ok(Some(self.line))
     }
 }
@@ -138,7 +144,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// Says what is wrong in one line of many, of which the parser thinks as line 1.
-fn not_an_object(error: &serde_json::Error) -> String {
+fn not_an_object(line: &str, error: &serde_json::Error) -> String {
+    if line.trim_start().starts_with('[') {
+        return "not a JSON object: an array begins here; JSON lines have one object a line".to_owned();
+    }
+    if error.is_data() {
+        return "not a JSON object, but another value; JSON lines have one object a line".to_owned();
+    }
     let message = error.to_string();
     format!("not a JSON object: {}", message.replacen("at line 1 column", "at column", 1))
 }
@@ -187,7 +199,9 @@ mod tests {
     fn problems_name_their_line() {
         let cases = [
             ("{\"id\":1}\n{\"id\":2\n", 2, "not a JSON object: EOF while parsing an object at column"),
-            ("[1]\n", 1, "not a JSON object"),
+            ("[1]\n", 1, "not a JSON object: an array begins here"),
+            ("[\n", 1, "not a JSON object: an array begins here"),
+            ("{\"id\":1}\n7\n", 2, "not a JSON object, but another value; JSON"),
             ("{\"x\":1}\n", 1, "no field `id`"),
             ("{\"id\":null}\n", 1, "is not a key"),
             ("{\"id\":{}}\n", 1, "is not a key"),

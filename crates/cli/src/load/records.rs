@@ -22,6 +22,8 @@ pub(super) struct Records<R> {
     ends: Vec<usize>,
     /// Whether a field of the record is quoted: such a record is not blank.
     is_quoted: bool,
+    /// The rest of the line belongs to a bad record. The next call passes over it: it may be long in coming.
+    is_within_line: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,13 +41,28 @@ enum State {
 
 impl<R: BufRead> Records<R> {
     pub(super) fn new(input: R, delimiter: u8, quotes: bool, row_bytes_max: usize) -> Self {
-        Self { input, delimiter, quotes, row_bytes_max, line: 1, bytes: Vec::new(), ends: Vec::new(), is_quoted: false }
+        Self {
+            input,
+            delimiter,
+            quotes,
+            row_bytes_max,
+            line: 1,
+            bytes: Vec::new(),
+            ends: Vec::new(),
+            is_quoted: false,
+            is_within_line: false,
+        }
     }
 
-    /// Reads the next record; returns the line that it begins on, `None` at the end.
+    /// Reads the next record; returns the line that it begins on, `None` at the end. After a fault of one record, the next one begins on the next
+    /// line.
     pub(super) fn next(&mut self) -> Result<Option<u64>, Problem> {
-        if self.line == 1 {
+        if self.line == 1 && !self.is_within_line {
             self.pass_byte_order_mark()?;
+        }
+        if std::mem::take(&mut self.is_within_line) {
+            self.input.skip_until(b'\n').map_err(|error| Problem::unreadable(&error))?;
+            self.line += 1;
         }
         loop {
             let first_line = self.line;
@@ -62,6 +79,11 @@ impl<R: BufRead> Records<R> {
                 return Ok(Some(first_line));
             }
         }
+    }
+
+    /// Whether a field of the record is quoted.
+    pub(super) fn is_quoted(&self) -> bool {
+        self.is_quoted
     }
 
     /// How many fields the record has.
@@ -105,7 +127,9 @@ impl<R: BufRead> Records<R> {
                         state
                     }
                     (State::Returned, _) if self.quotes => {
-                        return Err(Problem::new(
+                        self.input.consume(used);
+                        self.is_within_line = true;
+                        return Err(Problem::of_row(
                             self.line,
                             "a carriage return without a line feed; lines end with LF or CRLF, and a field that holds one is quoted",
                         ));
@@ -122,7 +146,9 @@ impl<R: BufRead> Records<R> {
                     }
                     (_, b'\r') => State::Returned,
                     (State::MaybeClosed(_), _) => {
-                        return Err(Problem::new(
+                        self.input.consume(used);
+                        self.is_within_line = true;
+                        return Err(Problem::of_row(
                             self.line,
                             "there is text after a closing quote; a quote inside a field is written twice",
                         ));
@@ -149,11 +175,13 @@ impl<R: BufRead> Records<R> {
             }
             // Fields take memory, too, also empty ones.
             if self.bytes.len() + self.ends.len() * size_of::<usize>() > self.row_bytes_max {
-                return Err(Problem::too_long(
-                    first_line,
-                    self.row_bytes_max,
-                    if self.quotes { "; is a closing quote missing?" } else { "" },
-                ));
+                let hint = if self.quotes { " (is a closing quote missing?)" } else { "" };
+                // With a quote, nothing tells where the next row begins.
+                self.is_within_line = !self.is_quoted;
+                return Err(Problem {
+                    is_of_one_row: !self.is_quoted,
+                    ..Problem::too_long(first_line, self.row_bytes_max, hint)
+                });
             }
         }
     }

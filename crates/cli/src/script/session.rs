@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use plimsoll::{CommitTicket, Db, Keyspace, Transaction};
 
 use crate::exit::Failure;
-use crate::load::input;
+use crate::load::input::Input;
 use crate::moment::{self, At};
 use crate::output::Output;
 use crate::script::answers;
@@ -145,8 +145,8 @@ impl<'a> Session<'a> {
         self.write(output, |transaction, keyspace| match value {
             NewValue::Bytes(value) => Ok(transaction.put(keyspace, key, &value)?),
             NewValue::File(path) => {
-                let mut input = input::open(&path)?;
-                transaction.put_reader(keyspace, key, &mut input.reader)?;
+                let mut input = Input::find(&path)?.open()?;
+                transaction.put_reader(keyspace, key, &mut input)?;
                 Ok(())
             }
         })

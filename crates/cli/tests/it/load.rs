@@ -1,13 +1,8 @@
 //! Loading CSV, TSV and JSON lines, and what is said of rows that are malformed.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Stdio};
-use std::time::{Duration, Instant};
-
-use rustix::io::ioctl_fionread;
 use serde_json::{Value, json};
 
-use crate::run::{Folder, Ran, plimsoll, run, run_with_input};
+use crate::run::{Folder, run, run_with_input};
 
 fn scanned(store: &str) -> String {
     run(&["scan", store]).ok().text()
@@ -41,6 +36,37 @@ fn key_and_value_can_be_chosen_in_every_format() {
 }
 
 #[test]
+fn a_csv_file_with_another_delimiter_is_refused_until_that_is_told() {
+    let folder = Folder::new();
+    let cases = [("a;b\n1;2\n", ";"), ("a\tb\n1\t2\n", "\\t"), ("a|b\n1|2\n", "|")];
+    for (number, (text, delimiter)) in cases.into_iter().enumerate() {
+        let (store, file) = (folder.at(&number.to_string()), folder.file("a.csv", text));
+        for header in [&["--no-header"][..], &[]] {
+            let ran = run(&[&["load", &store, &file], header].concat());
+            ran.fails(
+                2,
+                &["line 1", &format!("`{delimiter}` seems to separate"), &format!("--delimiter '{delimiter}'")],
+            );
+        }
+        assert!(!std::fs::exists(&store).unwrap());
+        run(&["load", &store, &file, "--delimiter", delimiter]).ok();
+        assert_eq!(scanned(&store), "1\t{\"b\":\"2\"}\n");
+        run(&["load", &store, &file, "--delimiter", ","]).ok();
+        assert_eq!(run(&["count", &store]).ok().text(), "2\n");
+    }
+    let store = folder.at("store");
+    // Quoted, or one of several: it is text.
+    for text in ["\"a;b\"\n1\n", "a;b,c\n1,2\n"] {
+        run_with_input(&["load", &store, "-", "--format", "csv"], text.as_bytes()).ok();
+    }
+    for (delimiter, format, part) in
+        [("ab", "csv", "one ASCII character"), ("\"", "csv", "a quote"), (";", "tsv", "is for CSV")]
+    {
+        run(&["load", &store, "-", "--format", format, "--delimiter", delimiter]).fails(2, &[part]);
+    }
+}
+
+#[test]
 fn stdin_is_read_once_its_format_is_told() {
     let folder = Folder::new();
     let store = folder.at("store");
@@ -66,7 +92,8 @@ fn a_store_with_long_values_is_taken_over_once_the_longest_row_is_told() {
     // Where there are quotes, a row without an end has another cause more often.
     let csv = format!("k,v\n1,\"{value}\"\n");
     let load = ["load", &new, "-", "--format", "csv", "--value", "v"];
-    run_with_input(&load, csv.as_bytes()).fails(2, &["line 2", "is a closing quote missing?", "--max-row"]);
+    run_with_input(&load, csv.as_bytes())
+        .fails(2, &["line 2", "a row of more than 4.0 MiB (is a closing quote missing?); --max-row takes longer ones"]);
     run_with_input(&[&load[..], &["--max-row", "6MiB"]].concat(), csv.as_bytes()).ok();
     assert_eq!(run(&["get", &new, "1"]).ok().text(), value);
 }
@@ -154,88 +181,26 @@ fn a_wrong_column_or_file_is_refused_and_leaves_no_store() {
     let store = folder.at("store");
     let csv = folder.file("a.csv", "k,v\n1,2\n");
     let jsonl = folder.file("a.jsonl", "{}\n");
-    let cases: [(&[&str], &[&str]); 4] = [
+    let gzip = folder.file("a.csv.gz", b"\x1f\x8b\x08\x00 and so on");
+    let zstd = folder.file("a.csv.zst", zstd::encode_all(&b"k,v\n"[..], 1).unwrap());
+    let cases: [(&[&str], &[&str]); 9] = [
         (&[&csv, "--key", "x"], &["no column `x`; there are: k, v"]),
         (&[&jsonl], &["say which field is the key with --key"]),
         (&[&folder.at("none.csv")], &["there is no such file"]),
         (&[folder.path().to_str().unwrap(), "--format", "csv"], &["a folder; give a file"]),
+        (&[folder.path().to_str().unwrap()], &["a folder; give a file"]),
+        (
+            &[&gzip, "--format", "jsonl", "--key", "k"],
+            &["this looks like gzip", "`zcat FILE | plimsoll load STORE - --format"],
+        ),
+        (&[&gzip, "--format", "csv"], &["this looks like gzip"]),
+        (&[&gzip], &["this looks like gzip"]),
+        (&[&zstd], &["this looks like zstd", "`zstdcat FILE | plimsoll load"]),
     ];
     for (arguments, parts) in cases {
         run(&[&["load", store.as_str()], arguments].concat()).fails(2, parts);
         assert!(!std::fs::exists(&store).unwrap());
     }
-}
-
-/// Waits until a load has taken all rows that were written to its stdin, and waits for more: nothing outside of the process shows rows of a batch
-/// that is not committed.
-fn wait_until_rows_are_put(load: &Child, stdin: &ChildStdin) {
-    let threads = PathBuf::from(format!("/proc/{}/task", load.id()));
-    let begun = Instant::now();
-    let wait_until = |is_so: &dyn Fn() -> bool| {
-        while !is_so() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "the rows are not taken");
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    };
-    let read = |thread: &Path, file: &str| std::fs::read_to_string(thread.join(file)).unwrap_or_default();
-    // The thread that reads rows has read them, and sleeps until there are more.
-    wait_until(&|| {
-        let mut threads = std::fs::read_dir(&threads).unwrap().map(|thread| thread.unwrap().path());
-        let is_asleep = |thread: &Path| read(thread, "stat").rsplit(')').next().unwrap().starts_with(" S");
-        let reader = threads.find(|thread| read(thread, "comm").trim() == "read-rows");
-        reader.is_some_and(|reader| ioctl_fionread(stdin).unwrap() == 0 && is_asleep(&reader))
-    });
-    // The main thread takes what there is several times a second, and sleeps in between.
-    let main = threads.join(load.id().to_string());
-    let sleeps = || {
-        let status = read(&main, "status");
-        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        line.map_or(0, |count| count.trim().parse::<u64>().unwrap())
-    };
-    let before = sleeps();
-    wait_until(&|| sleeps() >= before + 10);
-}
-
-#[test]
-fn ctrl_c_keeps_the_rows_that_were_read() {
-    use rustix::process::{Pid, Signal, kill_process};
-    use std::io::Write;
-
-    let folder = Folder::new();
-    let store = folder.at("store");
-    let mut command = plimsoll();
-    command.args(["load", &store, "-", "--format", "csv", "--no-header", "--value", "2", "--batch", "100"]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(b"1,a\n2,b\n").unwrap();
-    wait_until_rows_are_put(&child, &stdin);
-    // It is noticed though no further row comes.
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let ran = Ran::of(child.wait_with_output().unwrap()).fails(130, &["interrupted", "go on with --skip"]);
-    let rows = scanned(&store).lines().count();
-    drop(stdin);
-    assert_eq!(rows, 2, "{}", ran.err);
-    assert!(ran.err.contains(&format!("--skip {rows}")), "{}", ran.err);
-}
-
-#[test]
-fn ctrl_c_without_batches_loads_nothing_and_says_so() {
-    use rustix::process::{Pid, Signal, kill_process};
-    use std::io::Write;
-
-    let folder = Folder::new();
-    let store = folder.at("store");
-    let mut command = plimsoll();
-    command.args(["load", &store, "-", "--format", "csv", "--no-header", "--value", "2"]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(b"1,a\n2,b\n").unwrap();
-    while !std::fs::exists(format!("{store}/log")).unwrap() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    Ran::of(child.wait_with_output().unwrap()).fails(130, &["plimsoll: interrupted. Nothing was loaded; "]);
-    drop(stdin);
 }
 
 #[test]

@@ -43,6 +43,18 @@ fn a_locked_store_and_one_that_is_not_there_have_exit_codes_of_their_own() {
 }
 
 #[test]
+fn what_needs_the_store_for_itself_is_not_advised_to_share_it() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let sharing = Db::open(&store, Options::new().memory_bytes(16 << 20).shared(true)).unwrap();
+    for command in [["rebuild", &store].as_slice(), &["salvage", &store, "--cut-at", "1"]] {
+        let ran = run(command).fails(8, &["open for writing", "; close it there\n", "--wait 10s"]);
+        assert!(!ran.err.contains("shared, too"), "{}", ran.err);
+    }
+    sharing.close().unwrap();
+}
+
+#[test]
 fn a_store_that_as_many_processes_share_as_can_is_locked_for_one_more() {
     let folder = Folder::new();
     let store = folder.at("store");

@@ -6,6 +6,7 @@
     reason = "tests prepare files and repositories of their own, outside of the store"
 )]
 
+mod backup_stops;
 mod bad_input;
 mod batch;
 mod beside;
@@ -23,6 +24,8 @@ mod import_stops;
 mod imported_moments;
 mod keyspaces;
 mod load;
+mod load_bad_rows;
+mod load_stops;
 mod locks;
 mod moments;
 mod reads_and_writes;
@@ -31,6 +34,7 @@ mod replay;
 mod repository;
 mod run;
 mod shell;
+mod signals;
 mod terminal;
 mod together;
 mod upkeep;

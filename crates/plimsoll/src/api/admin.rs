@@ -2,6 +2,7 @@
 
 pub(crate) mod aside;
 pub(crate) mod backup;
+pub(crate) mod backup_options;
 pub(crate) mod diagnose;
 pub(crate) mod lost_manifest;
 pub(crate) mod lost_names;

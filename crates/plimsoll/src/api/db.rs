@@ -10,7 +10,8 @@ use std::sync::Arc;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_log::glsn::Glsn;
 
-use crate::api::admin::backup::{self, BackupReport, Sharing};
+use crate::api::admin::backup::{self, BackupReport};
+use crate::api::admin::backup_options::BackupOptions;
 use crate::api::admin::members::MemberInfo;
 use crate::api::admin::verify::{self, VerifyProgress, VerifyReport};
 use crate::api::commits::Commits;
@@ -570,7 +571,7 @@ impl Db {
     /// [`crate::Error::Trimmed`] if this store is open read-only and another process has since merged or trimmed away files that it was
     /// opened with: open it again.
     pub fn backup(&self, dest: impl AsRef<Path>) -> Result<BackupReport> {
-        backup::backup(&self.store, dest.as_ref(), Sharing::Link)
+        self.backup_with(dest, BackupOptions::new())
     }
 
     /// As [`Db::backup`], but copies every file: the copy shares no bytes with the store, so damage to one does not affect the other.
@@ -578,7 +579,15 @@ impl Db {
     /// # Errors
     /// As for [`Db::backup`].
     pub fn backup_copy(&self, dest: impl AsRef<Path>) -> Result<BackupReport> {
-        backup::backup(&self.store, dest.as_ref(), Sharing::Copy)
+        self.backup_with(dest, BackupOptions::new().copy(true))
+    }
+
+    /// As [`Db::backup`], made as the options say.
+    ///
+    /// # Errors
+    /// As for [`Db::backup`]; or it was cancelled.
+    pub fn backup_with(&self, dest: impl AsRef<Path>, options: BackupOptions) -> Result<BackupReport> {
+        backup::backup(&self.store, dest.as_ref(), &options)
     }
 
     /// Makes durable what was committed before, with [`Durability::Buffered`](crate::Durability::Buffered) too, by one sync of the log;

@@ -40,6 +40,7 @@ use crate::engine::open_beside::open_beside_a_writer;
 use crate::engine::replay::replay;
 use crate::engine::retention::RetentionHorizon;
 use crate::engine::trim::LogSpace;
+use crate::engine::unfinished_backup::is_unfinished;
 use crate::engine::{Catalog, Engine, Maintenance, Opened};
 use crate::index::duty::Duty;
 use crate::index::manifest::{self, Manifest};
@@ -366,6 +367,11 @@ fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
             let names = disk.names(path)?;
             if names.iter().any(|name| name == SALVAGED) {
                 return not_a_store("a salvage was cut short here; run `plimsoll salvage --from-index` again");
+            }
+            if is_unfinished(&names) {
+                return not_a_store(
+                    "this folder holds an unfinished backup; unless it is being made now, delete it and make another",
+                );
             }
             // Folders get their names when they have their rights.
             let known = |name: &str| {

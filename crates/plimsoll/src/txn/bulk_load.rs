@@ -12,6 +12,7 @@ mod run_writer;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use plimsoll_disk::processors;
 use plimsoll_log::glsn::Glsn;
@@ -27,6 +28,7 @@ use crate::txn::read_set::ReadSet;
 use crate::txn::spill::{MergeMeans, Spill};
 use crate::txn::transaction::check_value_bytes;
 use crate::txn::write_set::WriteSet;
+use crate::types::cancel::Cancel;
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::Keyspace;
@@ -82,6 +84,7 @@ pub struct BulkLoad {
     encoded: Vec<u8>,
     /// Set when a put failed half-way.
     spoiled: bool,
+    cancel: Cancel,
 }
 
 impl BulkLoad {
@@ -106,6 +109,7 @@ impl BulkLoad {
             len: 0,
             encoded: Vec::new(),
             spoiled: false,
+            cancel: Cancel::default(),
             committer: Arc::clone(committer),
         })
     }
@@ -162,6 +166,32 @@ impl BulkLoad {
         Ok(())
     }
 
+    /// Lets another thread or a signal handler give up the commit, which sorts and merges what was put and may take as long as the puts: once `flag` is
+    /// set, [`BulkLoad::commit`] soon fails with [`Error::Cancelled`] and leaves nothing. It comes too late once the commit has its place in the log.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    ///
+    /// let keyspace = db.keyspace("default")?;
+    /// let given_up = Arc::new(AtomicBool::new(false));
+    /// let mut load = db.begin_bulk_load(&keyspace)?;
+    /// load.cancel_on(Arc::clone(&given_up));
+    /// load.put("key", "value")?;
+    /// given_up.store(true, Ordering::Relaxed);
+    /// assert_eq!(load.commit(), Err(plimsoll::Error::Cancelled));
+    /// assert_eq!(db.get(&keyspace, "key")?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cancel_on(&mut self, flag: Arc<AtomicBool>) {
+        self.cancel = Cancel::on(flag);
+        self.runs.cancel_by(self.cancel.clone());
+    }
+
     /// How many rows were put, those included that a later one with the same key replaces.
     pub fn len(&self) -> u64 {
         self.len
@@ -190,11 +220,12 @@ impl BulkLoad {
     ///
     /// # Errors
     /// Nothing was committed, except with [`Error::Poisoned`], after which that is unknown until the store is reopened, and [`Error::Stalled`]: it may
-    /// have been ordered. The keyspace was dropped, the disk, or the budget.
+    /// have been ordered. The keyspace was dropped, the disk, or the budget; or the load was cancelled.
     pub fn commit(mut self) -> Result<Glsn> {
         if self.spoiled {
             return Err(InvalidInput::TransactionFailed.into());
         }
+        self.cancel.check()?;
         if self.is_empty() {
             return Ok(self.committer.open_newest().at());
         }
@@ -205,10 +236,12 @@ impl BulkLoad {
         } else {
             self.write_rows()?;
             self.release_rows()?;
+            self.cancel.check()?;
             self.runs.end()?;
             self.merge_runs()?;
             self.runs.exchange(self.writes.spilled_mut());
         }
+        self.cancel.check()?;
         let Self { committer, writes, rows, runs, keyspace, .. } = self;
         drop((rows, runs));
         // Opened only now: a moment that is held keeps old versions.

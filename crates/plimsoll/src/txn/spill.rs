@@ -30,6 +30,7 @@ use crate::index::run::table::{Found, Table, TableId, TableInfo};
 use crate::txn::spill::merged_runs::MergedRuns;
 use crate::txn::spill::parts::PartedMerge;
 use crate::txn::spill::run_builder::{Site, SpillBuilder, SpilledRun};
+use crate::types::cancel::Cancel;
 use crate::types::error::{Lift, Result};
 
 /// Runs of one tier that are merged into one of the next.
@@ -61,6 +62,8 @@ pub(crate) struct Spill {
     site: Site,
     table_bytes: u64,
     runs: Vec<SpilledRun>,
+    /// Ends a merge.
+    cancel: Cancel,
     kept: AtomicBool,
 }
 
@@ -71,8 +74,14 @@ impl Spill {
             site: Site { origin: Origin::here(), budget: budget.clone(), log: Arc::clone(log) },
             table_bytes,
             runs: Vec::new(),
+            cancel: Cancel::default(),
             kept: AtomicBool::new(false),
         }
+    }
+
+    /// Merges fail from now on once they are cancelled.
+    pub(crate) fn cancel_by(&mut self, cancel: Cancel) {
+        self.cancel = cancel;
     }
 
     /// Whether nothing was spilled.
@@ -183,7 +192,7 @@ impl Spill {
         let bytes: u64 = inputs.iter().map(SpilledRun::bytes).sum();
         let tables = inputs.iter().map(|run| Arc::clone(&run.tables)).collect();
         let table_bytes = self.table_bytes.max(bytes / PARTITION_PART);
-        let merge = PartedMerge::new(self.site.clone(), tables, table_bytes, tier);
+        let merge = PartedMerge::new(self.site.clone(), tables, table_bytes, tier).cancelled_by(self.cancel.clone());
         let merged = string_together(merge.write(parts.min((bytes / PART_BYTES_MIN).max(1) as usize))?, tier);
         let merged: Vec<_> = self.runs.splice(range, [merged]).collect();
         merged.into_iter().for_each(|run| run.discard(&self.site));

@@ -98,6 +98,9 @@ pub enum Error {
         /// The process id of the one that opened it.
         pid: u32,
     },
+    /// The request was given up by the flag that its caller set: nothing of it was kept.
+    #[error("cancelled; nothing of it was kept")]
+    Cancelled,
     /// The store was opened read-only.
     #[error("the store is open read-only")]
     ReadOnly,

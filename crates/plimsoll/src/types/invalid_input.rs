@@ -35,9 +35,9 @@ pub enum InvalidInput {
         limit_bytes: u64,
     },
     /// The value is too long.
-    #[error("a value has at most {limit_bytes} bytes ({} GiB), this one has {bytes}", limit_bytes >> 30)]
+    #[error("a value has at most {limit_bytes} bytes ({} GiB), this one has at least {bytes}", limit_bytes >> 30)]
     ValueTooLong {
-        /// Its bytes.
+        /// Its bytes; of one that comes from a reader, those that were read by then.
         bytes: u64,
         /// The limit.
         limit_bytes: u64,
@@ -188,6 +188,12 @@ pub enum InvalidInput {
     /// The destination of a backup already exists.
     #[error("{}: this path is in use already; give a backup a new or empty folder", path.display())]
     DestinationExists {
+        /// The destination.
+        path: PathBuf,
+    },
+    /// The destination of a backup holds another one, which is still being made or was cut short.
+    #[error("{}: this folder holds an unfinished backup; unless one is being made there now, delete the folder and try again", path.display())]
+    DestinationUnfinished {
         /// The destination.
         path: PathBuf,
     },

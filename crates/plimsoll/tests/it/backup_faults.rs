@@ -3,10 +3,10 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use plimsoll::{Db, Error, Glsn, InvalidInput, Options, salvage};
+use plimsoll::{BackupOptions, Db, Error, Glsn, InvalidInput, Options, salvage};
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
@@ -147,12 +147,12 @@ fn a_backup_of_which_any_folder_could_not_be_synced_is_an_error_and_does_not_ope
             let opened = Db::open("/copy", options);
             assert!(matches!(&opened, Err(Error::NotAStore { .. })), "{folder}: {opened:?}");
         }
-        let left = disk.names(Path::new("/copy")).unwrap();
+        let left = disk.names(Path::new("/copy")).unwrap_or_default();
         if folder == "/copy" {
             // Whole, and not durable.
             assert_eq!(left, ["index", "log.partial"]);
             let again = db.backup("/copy");
-            assert!(matches!(again, Err(Error::InvalidInput(InvalidInput::DestinationExists { .. }))), "{again:?}");
+            assert!(matches!(again, Err(Error::InvalidInput(InvalidInput::DestinationUnfinished { .. }))), "{again:?}");
         } else {
             // It can be made again: what was copied is removed.
             assert_eq!(left, Vec::<String>::new(), "{folder}");
@@ -162,6 +162,23 @@ fn a_backup_of_which_any_folder_could_not_be_synced_is_an_error_and_does_not_ope
         fill(&db, 20..21);
         check(&db, 0..21);
     }
+}
+
+#[test]
+fn a_backup_that_is_cancelled_leaves_nothing_of_its_own() {
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let db = Db::open("/store", options(&disk)).unwrap();
+    fill(&db, 0..20);
+    disk.create_dir(Path::new("/given")).unwrap();
+    for copy in [false, true] {
+        let cancelled = || BackupOptions::new().copy(copy).cancel_on(Arc::new(AtomicBool::new(true)));
+        assert_eq!(db.backup_with("/given", cancelled()), Err(Error::Cancelled));
+        assert_eq!(disk.names(Path::new("/given")).unwrap(), Vec::<String>::new());
+        assert_eq!(db.backup_with("/new", cancelled()), Err(Error::Cancelled));
+        assert_eq!(disk.entry(Path::new("/new")).unwrap(), None);
+    }
+    db.backup_with("/new", BackupOptions::new().cancel_on(Arc::new(AtomicBool::new(false)))).unwrap();
+    check(&Db::open("/new", options(&disk).create(false)).unwrap(), 0..20);
 }
 
 #[test]

@@ -20,8 +20,10 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::page::PAGE_BYTES;
 
+use crate::api::admin::backup_options::{BackupOptions, Sharing};
 use crate::engine::Engine;
 use crate::engine::open::remove_folder;
+use crate::engine::unfinished_backup::{PARTIAL_LOG, is_unfinished};
 use crate::index::manifest::Manifest;
 use crate::index::run::file::check_piece;
 use crate::index::run::table::TableId;
@@ -59,34 +61,29 @@ pub struct BackupReport {
     pub bytes_linked: u64,
 }
 
-/// Whether a backup may share files with the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sharing {
-    /// Immutable files are hard-linked if the file system supports it.
-    Link,
-    /// Every file is copied.
-    Copy,
-}
-
 /// Copies the store to `dest`.
-pub(crate) fn backup(store: &Engine, dest: &Path, sharing: Sharing) -> Result<BackupReport> {
+pub(crate) fn backup(store: &Engine, dest: &Path, how: &BackupOptions) -> Result<BackupReport> {
     let disk = &*store.options.disk;
     let _no_trim = store.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     store.check_open()?;
     let _held = store.hold_files()?;
     refuse_inside(disk, &store.path, dest)?;
-    prepare(disk, dest)?;
-    let (index, log) = (dest.join("index"), dest.join("log.partial"));
+    let is_made = prepare(disk, dest)?;
+    let (index, log) = (dest.join("index"), dest.join(PARTIAL_LOG));
     // If another backup is made here at the same time, one of the two fails at one of these, and removes only what it made.
     disk.create_dir(&log)?;
     disk.create_dir(&index).inspect_err(|_| _ = disk.remove_dir(&log))?;
     let before = Sources::of(store);
-    let report = match copy_files(store, &index, &log, sharing) {
+    let report = match copy_files(store, &index, &log, how) {
         Ok(report) => report,
         Err(error) => {
             // Allow a retry at the same destination.
             for partial in [&index, &log] {
                 let _ = remove_folder(disk, partial);
+            }
+            if is_made {
+                // Unless something else is in it by now.
+                let _ = disk.remove_dir(dest);
             }
             return Err(before.left_behind(store).unwrap_or(error));
         }
@@ -126,7 +123,7 @@ impl Sources {
 }
 
 /// Copies all files that belong to the store at one moment. Both folders are there.
-fn copy_files(store: &Engine, index: &Path, log: &Path, sharing: Sharing) -> Result<BackupReport> {
+fn copy_files(store: &Engine, index: &Path, log: &Path, how: &BackupOptions) -> Result<BackupReport> {
     let disk = &*store.options.disk;
     let (manifest, index_files, _pinned) = store.reader.index.files();
     // The keeper may have installed it since this process looked at the log.
@@ -137,7 +134,7 @@ fn copy_files(store: &Engine, index: &Path, log: &Path, sharing: Sharing) -> Res
         return Err(Error::Trimmed { asked: readable, first: manifest.durable.glsn });
     }
     let report = BackupReport { glsn: Glsn(0), files: 1, bytes_copied: 0, bytes_linked: 0 };
-    let mut copier = Copier { store, sharing, report };
+    let mut copier = Copier { store, how, report };
     for file in &index_files {
         copier.link(file, index)?;
     }
@@ -211,17 +208,26 @@ fn refuse_inside(disk: &dyn Disk, store: &Path, dest: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Creates the backup's folder and makes its name durable.
-fn prepare(disk: &dyn Disk, dest: &Path) -> Result<()> {
-    match disk.entry(dest)? {
+/// Creates the backup's folder, unless there is an empty one, and makes its name durable. Returns whether it was created.
+fn prepare(disk: &dyn Disk, dest: &Path) -> Result<bool> {
+    let entry = disk.entry(dest)?;
+    match &entry {
         None => disk.create_dir(dest)?,
-        Some(entry) if entry.is_dir && disk.names(dest)?.is_empty() => {}
-        Some(_) => {
-            return Err(InvalidInput::DestinationExists { path: dest.to_owned() }.into());
+        Some(entry) => {
+            let names = if entry.is_dir { Some(disk.names(dest)?) } else { None };
+            let path = || dest.to_owned();
+            match names {
+                Some(names) if names.is_empty() => {}
+                Some(names) if is_unfinished(&names) => {
+                    return Err(InvalidInput::DestinationUnfinished { path: path() }.into());
+                }
+                _ => return Err(InvalidInput::DestinationExists { path: path() }.into()),
+            }
         }
     }
     // Sync even if the folder existed: its creator may not have synced it.
-    Ok(disk.sync_dir(parent_of(&disk.resolve(dest)?))?)
+    disk.sync_dir(parent_of(&disk.resolve(dest)?))?;
+    Ok(entry.is_none())
 }
 
 /// The parent folder of a path.
@@ -239,16 +245,17 @@ fn name_of(path: &Path) -> &std::ffi::OsStr {
 
 struct Copier<'a> {
     store: &'a Engine,
-    sharing: Sharing,
+    how: &'a BackupOptions,
     report: BackupReport,
 }
 
 impl Copier<'_> {
     /// Hard-links an immutable file into `dir`, or copies it if linking is impossible or not wanted.
     fn link(&mut self, from: &Path, dir: &Path) -> Result<()> {
+        self.how.cancel.check()?;
         let disk = &*self.store.options.disk;
         let bytes = disk.entry(from)?.map_or(0, |entry| entry.len);
-        if self.sharing == Sharing::Copy || disk.hard_link(from, &dir.join(name_of(from))).is_err() {
+        if self.how.sharing == Sharing::Copy || disk.hard_link(from, &dir.join(name_of(from))).is_err() {
             return self.copy(from, dir, bytes, true);
         }
         self.report.files += 1;
@@ -271,6 +278,7 @@ impl Copier<'_> {
         let target = disk.open(&dir.join(name_of(from)), Open::CreateNew, Caching::Buffered)?;
         let mut at = 0;
         while at < bytes {
+            self.how.cancel.check()?;
             let piece = (bytes - at).min(chunk.len() as u64) as usize;
             source.read_exact_at(&mut chunk[..piece], at)?;
             let whole = piece.next_multiple_of(PAGE_BYTES);
@@ -312,7 +320,7 @@ mod tests {
             prepare(&*member.options.disk, &dest).unwrap();
             let (index, log) = (dest.join("index"), dest.join("log"));
             [&index, &log].into_iter().for_each(|folder| member.options.disk.create_dir(folder).unwrap());
-            copy_files(&member, &index, &log, Sharing::Link).unwrap();
+            copy_files(&member, &index, &log, &BackupOptions::new()).unwrap();
             let copy = open(&dest, options()).unwrap();
             assert_eq!(copy.visible(), keeper.visible());
         }

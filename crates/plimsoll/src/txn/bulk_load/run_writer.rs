@@ -16,6 +16,7 @@ use plimsoll_memory::sort_buffer::SortBuffer;
 use crate::borders::{Border, hit};
 use crate::txn::spill::run_builder::SpillBuilder;
 use crate::txn::spill::{MergeMeans, Spill};
+use crate::types::cancel::Cancel;
 use crate::types::error::Result;
 use crate::types::version::Stored;
 
@@ -104,6 +105,11 @@ impl RunWriter {
         self.wait()?;
         let Runs { spill, open, .. } = &mut *self.lock();
         end_run(open, spill)
+    }
+
+    /// Merges fail from now on once they are cancelled.
+    pub(super) fn cancel_by(&mut self, cancel: Cancel) {
+        self.lock().spill.cancel_by(cancel);
     }
 
     /// Merges all runs into one.

@@ -155,6 +155,31 @@ fn leaves_nothing(options: &dyn Fn() -> Options) {
 }
 
 #[test]
+fn a_load_that_is_cancelled_leaves_nothing_and_others_go_on() {
+    use std::sync::atomic::Ordering;
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let db = Db::open(&path, options()).unwrap();
+    let keyspace = keyspace_of(&db);
+    // Few rows, which need no file; rows whose runs would be merged; and no row at all.
+    for (count, files) in [(10_u32, false), (20_000, true), (0, false)] {
+        let flag = Arc::new(AtomicBool::new(false));
+        let mut load = db.begin_bulk_load(&keyspace).unwrap();
+        load.cancel_on(Arc::clone(&flag));
+        for number in (0..count).rev() {
+            load.put(number.to_be_bytes(), [1; 40]).unwrap();
+        }
+        assert_eq!(blob_files(&path) > 0, files);
+        flag.store(true, Ordering::Relaxed);
+        assert_eq!(load.commit(), Err(Error::Cancelled));
+        assert_eq!((blob_files(&path), rows_of(&db).len()), (0, 0));
+    }
+    db.bulk_load(&keyspace, [("a", "1")]).unwrap();
+    assert_eq!(rows_of(&db).len(), 1);
+}
+
+#[test]
 fn a_row_that_is_refused_as_too_long_does_not_end_the_load() {
     let db = Db::in_memory(options()).unwrap();
     let keyspace = keyspace_of(&db);

@@ -13,6 +13,7 @@ use crate::index::run::cursor::Feed;
 use crate::index::run::table::Table;
 use crate::txn::spill::merged_runs::MergedRuns;
 use crate::txn::spill::run_builder::{Site, SpillBuilder, SpilledRun};
+use crate::types::cancel::Cancel;
 use crate::types::error::Result;
 
 /// Keys of a table that are looked at, for each part.
@@ -25,6 +26,7 @@ pub(super) struct PartedMerge {
     inputs: Vec<Arc<[Table]>>,
     table_bytes: u64,
     tier: u32,
+    cancel: Cancel,
     /// A part has failed: the others need not go on.
     failed: AtomicBool,
 }
@@ -35,7 +37,12 @@ type Part = (Option<Vec<u8>>, Option<Vec<u8>>);
 impl PartedMerge {
     /// A merge of `inputs`, newest first, into tables of `table_bytes`.
     pub(super) fn new(site: Site, inputs: Vec<Arc<[Table]>>, table_bytes: u64, tier: u32) -> Self {
-        Self { site, inputs, table_bytes, tier, failed: AtomicBool::new(false) }
+        Self { site, inputs, table_bytes, tier, cancel: Cancel::default(), failed: AtomicBool::new(false) }
+    }
+
+    /// The same merge, which fails once it is cancelled.
+    pub(super) fn cancelled_by(self, cancel: Cancel) -> Self {
+        Self { cancel, ..self }
     }
 
     /// Merges in at most `count` parts at once; returns what was written, in the order of keys. A failure leaves nothing.
@@ -103,6 +110,7 @@ impl PartedMerge {
             if self.failed.load(Ordering::Relaxed) {
                 return Ok(None);
             }
+            self.cancel.check()?;
             builder.add(version.key, version.stored)?;
         }
         builder.finish(self.tier)

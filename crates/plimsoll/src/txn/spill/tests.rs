@@ -112,3 +112,20 @@ fn a_merge_that_the_budget_refuses_changes_nothing_and_leaves_no_files() {
     spill.merge_all(MergeMeans { buffers: 64, threads: 3 }).unwrap();
     assert_eq!(writes(&spill), expected);
 }
+
+#[test]
+fn a_merge_that_is_cancelled_fails_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(&dir);
+    for threads in [1, 3] {
+        let (mut spill, expected) = spilled(&store, 5);
+        let blobs = spill.layout();
+        let flag = Arc::new(AtomicBool::new(true));
+        spill.cancel_by(Cancel::on(Arc::clone(&flag)));
+        assert_eq!(spill.merge_all(MergeMeans { buffers: 64, threads }), Err(Error::Cancelled));
+        assert_eq!(spill.layout(), blobs);
+        flag.store(false, Ordering::Relaxed);
+        spill.merge_all(MergeMeans { buffers: 64, threads }).unwrap();
+        assert_eq!(writes(&spill), expected);
+    }
+}

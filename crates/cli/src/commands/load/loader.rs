@@ -1,0 +1,340 @@
+//! Puts the rows of a file into a store: into one bulk load, or into a transaction for each batch.
+//!
+//! Laws:
+//! 1. Batches are committed in the file's order and without gaps but for bad rows that may be left out, so a count of rows is all that is needed to go on.
+//! 2. A commit whose sync failed is never told as "not there": it may be, and its GLSN tells.
+
+use plimsoll::{BulkLoad, Db, Error, Glsn, Keyspace, MAX_KEY_BYTES, Transaction};
+
+use crate::args::Load;
+use crate::commands::load::left_out::LeftOut;
+use crate::exit::Failure;
+use crate::interrupt::Interrupt;
+use crate::load::Problem;
+use crate::load::ahead::{Ahead, End, KeyAndValue};
+use crate::size::{count_of, show_count};
+use crate::stderr::say;
+
+/// What was loaded.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) rows: u64,
+    pub(super) transactions: u64,
+    pub(super) bytes: u64,
+    pub(super) left_out: u64,
+    pub(super) interrupted: bool,
+    pub(super) how_to_go_on: String,
+}
+
+/// Why loading stopped.
+pub(super) enum Stop {
+    End,
+    Interrupted,
+    Row(Problem),
+    Store(Failure),
+}
+
+/// Puts rows into a bulk load, or into transactions.
+pub(super) struct Loader<'a> {
+    db: &'a Db,
+    /// Made if it is not there, by the first row.
+    keyspace: Option<Keyspace>,
+    args: &'a Load,
+    /// Rows and bytes that are committed.
+    counts: Counts,
+    /// Bad rows.
+    left_out: LeftOut,
+    /// Rows of the file up to here: skipped, put or left out.
+    passed: u64,
+    /// As many as this were passed at the last commit.
+    passed_at_commit: u64,
+    open: Option<Open>,
+    in_doubt: Option<InDoubt>,
+    interrupt: &'a Interrupt,
+}
+
+/// A commit that failed, and that may be there all the same when the store is opened again.
+struct InDoubt {
+    rows: u64,
+    /// Its GLSN if it is there, unless another process that shares the store has committed first.
+    glsn: Glsn,
+}
+
+/// A commit that is being filled.
+struct Open {
+    rows: u64,
+    bytes: u64,
+    writes: Writes,
+}
+
+/// What it is filled by.
+enum Writes {
+    All(Box<BulkLoad>),
+    Batch(Box<Transaction>),
+}
+
+impl<'a> Loader<'a> {
+    pub(super) fn new(db: &'a Db, args: &'a Load, interrupt: &'a Interrupt) -> Self {
+        Self {
+            db,
+            keyspace: None,
+            args,
+            counts: Counts::default(),
+            left_out: LeftOut::default(),
+            passed: 0,
+            passed_at_commit: args.skip,
+            open: None,
+            in_doubt: None,
+            interrupt,
+        }
+    }
+
+    pub(super) fn load(&mut self, rows: &Ahead, tell: &mut dyn FnMut()) -> Stop {
+        loop {
+            if self.interrupt.came() {
+                return Stop::Interrupted;
+            }
+            let block = rows.take();
+            tell();
+            for (line, row) in block.rows() {
+                if self.passed < self.args.skip {
+                    self.passed += 1;
+                    continue;
+                }
+                if self.interrupt.came() {
+                    return Stop::Interrupted;
+                }
+                match checked(row) {
+                    Err(message) if self.args.ignore_errors => {
+                        self.passed += 1;
+                        self.left_out.add(line, message);
+                    }
+                    Err(message) => return Stop::Row(Problem::of_row(line, message)),
+                    Ok((key, value)) => {
+                        self.passed += 1;
+                        if let Err(failure) = self.put(key, value) {
+                            return Stop::Store(failure);
+                        }
+                    }
+                }
+            }
+            match block.end {
+                Some(End::OfFile) => return Stop::End,
+                Some(End::Problem(problem)) => return Stop::Row(problem),
+                Some(End::Panic) => {
+                    let message = "reading rows ended by a fault of Plimsoll, told above; please report it";
+                    return Stop::Store(Failure::system(message));
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+        let keyspace = match &self.keyspace {
+            Some(keyspace) => keyspace,
+            None => self.keyspace.insert(self.db.keyspace(&self.args.keyspace.keyspace)?),
+        };
+        if self.open.is_none() {
+            let writes = match self.args.batch {
+                Some(_) => Writes::Batch(Box::new(self.db.begin())),
+                None => {
+                    let mut load = Box::new(self.db.begin_bulk_load(keyspace)?);
+                    load.cancel_on(self.interrupt.flag());
+                    Writes::All(load)
+                }
+            };
+            self.open = Some(Open { rows: 0, bytes: 0, writes });
+        }
+        let open = self.open.as_mut().expect("opened above");
+        match &mut open.writes {
+            Writes::All(load) => load.put(key, value)?,
+            Writes::Batch(transaction) => transaction.put(keyspace, key, value)?,
+        }
+        open.rows += 1;
+        open.bytes += (key.len() + value.len()) as u64;
+        if self.args.batch == Some(open.rows) {
+            self.commit()?;
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) -> plimsoll::Result<()> {
+        if let Some(open) = self.open.take() {
+            let glsn = self.db.newest().next();
+            let committed = match open.writes {
+                Writes::All(load) => load.commit(),
+                Writes::Batch(transaction) => transaction.commit(),
+            };
+            committed.inspect_err(|error| self.note_doubt(error, InDoubt { rows: open.rows, glsn }))?;
+            self.counts.transactions += 1;
+            self.counts.rows += open.rows;
+            self.counts.bytes += open.bytes;
+            self.passed_at_commit = self.passed;
+        }
+        Ok(())
+    }
+
+    /// After any other error of a commit, nothing of it is there.
+    fn note_doubt(&mut self, error: &Error, commit: InDoubt) {
+        if matches!(error, Error::Poisoned { .. } | Error::Stalled { .. }) {
+            self.in_doubt = Some(commit);
+        }
+    }
+
+    /// Commits what may be committed, and says how to go on where not everything was.
+    pub(super) fn finish(mut self, name: &str, stop: Stop) -> Result<Counts, Failure> {
+        let keep = match &stop {
+            Stop::End => true,
+            Stop::Interrupted | Stop::Row(_) => self.args.batch.is_some(),
+            // The transaction at hand lacks a row.
+            Stop::Store(_) => false,
+        };
+        let committed = if keep { self.commit() } else { Ok(()) };
+        self.left_out.tell(name);
+        self.counts.left_out = self.left_out.count();
+        if matches!(stop, Stop::End) && self.passed < self.args.skip {
+            let rows = count_of(self.passed, "row", "rows");
+            say(format_args!("{name} has {rows}, and --skip {} passes over all of them", self.args.skip));
+        }
+        let how_to_go_on = self.how_to_go_on(&stop);
+        match (stop, committed) {
+            (Stop::End, Ok(())) => Ok(self.counts),
+            (Stop::Interrupted, Ok(())) | (Stop::End, Err(Error::Cancelled)) => {
+                Ok(Counts { interrupted: true, how_to_go_on, ..self.counts })
+            }
+            (Stop::Row(problem), Ok(())) => Err(problem.in_file(name).advise(&how_to_go_on)),
+            (Stop::Store(failure), _) => Err(failure.advise(&how_to_go_on)),
+            (_, Err(error)) => Err(Failure::from(error).advise(&how_to_go_on)),
+        }
+    }
+
+    fn how_to_go_on(&self, stop: &Stop) -> String {
+        let rows = self.passed_at_commit;
+        if let Some(in_doubt) = &self.in_doubt {
+            let loaded = match self.counts.rows {
+                0 => String::new(),
+                loaded => format!("{} loaded. ", count_of(loaded, "row was", "rows were")),
+            };
+            let store = self.args.store.display();
+            let again =
+                if rows == 0 { "run the command again".to_owned() } else { format!("go on with --skip {rows}") };
+            let next = match self.args.batch {
+                Some(_) => format!("go on with --skip {}", self.passed),
+                None => "all is loaded".to_owned(),
+            };
+            return format!(
+                "{loaded}The last commit ({}) may or may not be there. Before anything else is written, `plimsoll log {store} --limit 1` \
+                 tells: if the newest GLSN is {glsn}, it is there: {next}; if it is less, it is not: {again}. If other processes write to the store, \
+                 see whether it is among the commits from GLSN {glsn} on.",
+                count_of(in_doubt.rows, "row", "rows"),
+                glsn = in_doubt.glsn
+            );
+        }
+        let bad = match stop {
+            Stop::Row(problem) if problem.line > 0 => Some(problem),
+            _ => None,
+        };
+        if self.args.batch.is_none() {
+            return match bad {
+                Some(Problem { is_of_one_row: true, .. }) => {
+                    "Nothing was loaded; with --batch ROWS the rows before it stay, and --ignore-errors leaves out bad rows."
+                }
+                Some(_) => "Nothing was loaded; with --batch ROWS the rows before it stay.",
+                None => "Nothing was loaded; with --batch ROWS the rows that were read before stay.",
+            }
+            .to_owned();
+        }
+        let again = if rows == 0 { "run the command again".to_owned() } else { format!("go on with --skip {rows}") };
+        let next = match bad {
+            Some(&Problem { line, is_of_one_row: true, .. }) => format!(
+                "; correct line {line} and {again}, or leave that row out by --skip {}, or all bad rows by --ignore-errors",
+                rows + 1
+            ),
+            Some(problem) => format!("; correct line {} and {again}", problem.line),
+            None if rows == 0 => String::new(),
+            None => format!("; {again}"),
+        };
+        match self.counts.rows {
+            0 => format!("Nothing was loaded{next}."),
+            loaded => format!("{} loaded{next}.", count_of(loaded, "row was", "rows were")),
+        }
+    }
+}
+
+/// A row that the store takes, or the fault that it has.
+fn checked(row: KeyAndValue<'_>) -> Result<(&[u8], &[u8]), String> {
+    match row {
+        Ok((key, _)) if key.len() > MAX_KEY_BYTES => Err(format!(
+            "a key of {} bytes; at most {} are possible",
+            show_count(key.len() as u64),
+            show_count(MAX_KEY_BYTES as u64)
+        )),
+        row => row.map_err(str::to_owned),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll::Options;
+
+    use super::*;
+    use crate::args::InKeyspace;
+
+    fn args(batch: Option<u64>) -> Load {
+        Load {
+            store: "/store".into(),
+            file: "rows.csv".into(),
+            format: None,
+            key: None,
+            value: None,
+            no_header: false,
+            batch,
+            atomic: false,
+            skip: 0,
+            ignore_errors: false,
+            delimiter: None,
+            max_row: 4 << 20,
+            keyspace: InKeyspace { keyspace: "default".to_owned() },
+        }
+    }
+
+    /// What is said where the last commit, of two rows, failed; five rows were put before it.
+    fn told(batch: Option<u64>, error: Error) -> String {
+        let db = Db::in_memory(Options::new().memory_bytes(16 << 20)).unwrap();
+        let args = args(batch);
+        let interrupt = Interrupt::listen().unwrap();
+        let mut loader = Loader::new(&db, &args, &interrupt);
+        for row in (0..5_u8).filter(|_| batch.is_some()) {
+            loader.passed += 1;
+            loader.put(&[row], b"value").unwrap();
+        }
+        assert!(loader.open.is_none());
+        loader.passed += 2;
+        loader.note_doubt(&error, InDoubt { rows: 2, glsn: Glsn(8) });
+        let failure = loader.finish("rows.csv", Stop::Store(error.into())).unwrap_err();
+        let Failure::Said { message, .. } = failure else { panic!("{failure:?}") };
+        message
+    }
+
+    #[test]
+    fn a_commit_whose_sync_failed_is_told_to_be_in_doubt_and_its_glsn_tells() {
+        let poisoned = || Error::Poisoned { cause: "a sync failed".to_owned() };
+        let all = told(None, poisoned());
+        for words in ["may or may not be there", "GLSN is 8", "there: all is loaded", "not: run the command again"] {
+            assert!(all.contains(words), "{words:?}: {all}");
+        }
+        assert!(
+            all.ends_with("If other processes write to the store, see whether it is among the commits from GLSN 8 on."),
+            "{all}"
+        );
+        assert!(told(None, Error::Stalled { pid: None }).contains("may or may not be there"));
+        assert!(!all.contains("Nothing was loaded"), "{all}");
+        let batch = told(Some(5), poisoned());
+        for words in ["5 rows were loaded.", "GLSN is 8", "there: go on with --skip 7", "not: go on with --skip 5"] {
+            assert!(batch.contains(words), "{words:?}: {batch}");
+        }
+        let full = Error::Io { kind: std::io::ErrorKind::StorageFull, message: "full".to_owned(), source: None };
+        assert!(told(None, full).contains("Nothing was loaded"));
+    }
+}

@@ -1,0 +1,42 @@
+//! Compressed files: they are not read, and named as what they are.
+
+use std::path::Path;
+
+use crate::exit::Failure;
+
+/// A kind of compression.
+struct Compression {
+    name: &'static str,
+    /// What files of it begin with.
+    magic: &'static [u8],
+    /// The extension of their names.
+    extension: &'static str,
+    /// The program that writes out what is in them.
+    program: &'static str,
+}
+
+const KNOWN: [Compression; 3] = [
+    Compression { name: "gzip", magic: b"\x1f\x8b", extension: "gz", program: "zcat" },
+    Compression { name: "zstd", magic: b"\x28\xb5\x2f\xfd", extension: "zst", program: "zstdcat" },
+    Compression { name: "xz", magic: b"\xfd7zXZ\0", extension: "xz", program: "xzcat" },
+];
+
+/// Refuses what begins as compressed files do.
+pub(super) fn refuse(file: &str, beginning: &[u8]) -> Result<(), Failure> {
+    refuse_where(file, |known| beginning.starts_with(known.magic))
+}
+
+/// Refuses what is named as compressed files are.
+pub(super) fn refuse_by_name(path: &Path) -> Result<(), Failure> {
+    let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+    refuse_where(&path.display().to_string(), |known| extension.as_deref() == Some(known.extension))
+}
+
+fn refuse_where(file: &str, is_it: impl Fn(&Compression) -> bool) -> Result<(), Failure> {
+    match KNOWN.iter().find(|known| is_it(known)) {
+        Some(Compression { name, program, .. }) => Err(Failure::usage(format!(
+            "{file}: this looks like {name}; give the rows on stdin: `{program} FILE | plimsoll load STORE - --format FORMAT`"
+        ))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,51 @@
+//! The layout of a file of rows, by which it is opened.
+
+use std::io::BufRead;
+
+use super::ahead::Opened;
+use super::delimited::{Delimited, Lines};
+use super::input::Input;
+use super::json_lines::JsonLines;
+use super::{Rows, compressed};
+
+/// How rows are written in a file, and which of their columns or fields are key and value.
+pub(crate) enum Layout {
+    /// Records of fields; without a name the key is the first column, and the value is the rest of the row.
+    Delimited {
+        /// How records and fields are marked.
+        lines: Lines,
+        /// The key's column.
+        key: Option<String>,
+        /// The value's column.
+        value: Option<String>,
+    },
+    /// A JSON object a line.
+    JsonLines {
+        /// The key's field.
+        key: String,
+        /// The value's field; otherwise it is the rest of the object.
+        value: Option<String>,
+        /// The longest row, in bytes.
+        row_bytes_max: usize,
+    },
+}
+
+impl Layout {
+    /// Opens a file, and reads its header if it has one.
+    pub(crate) fn open(self, input: Input) -> Opened {
+        let name = input.name.clone();
+        let mut reader = input.open()?;
+        // An error comes again when rows are read, and is told with them.
+        compressed::refuse(&name, reader.fill_buf().unwrap_or_default())?;
+        let rows: Box<dyn Rows + Send> = match self {
+            Self::Delimited { lines, key, value } => {
+                let rows = Delimited::open(reader, lines, key.as_deref(), value.as_deref());
+                Box::new(rows.map_err(|problem| problem.in_file(&name))?)
+            }
+            Self::JsonLines { key, value, row_bytes_max } => {
+                Box::new(JsonLines::new(reader, &key, value.as_deref(), row_bytes_max))
+            }
+        };
+        Ok(rows)
+    }
+}
