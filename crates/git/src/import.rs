@@ -41,8 +41,7 @@ impl<'a> Import<'a> {
         let feed = Feed::open(repository, after)?;
         let keyspace = db.keyspace(keyspace)?;
         let notes = db.keyspace(moments::KEYSPACE)?;
-        let root = bookmark.map(|bookmark| bookmark.root);
-        let applier = Applier::new(db, keyspace, notes, repository.branch(), root)?;
+        let applier = Applier::new(db, keyspace, notes, repository.branch(), bookmark)?;
         Ok(Some(Self { repository, after, feed, applier, counts: Counts::default() }))
     }
 
@@ -57,6 +56,10 @@ impl<'a> Import<'a> {
     }
 
     /// Imports the next commit; `false` at the end of the history.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AnotherImport`](crate::Error::AnotherImport) if another import has continued the history in this keyspace.
     pub fn next_commit(&mut self) -> Result<bool> {
         self.applier.next(&mut self.feed, &mut self.counts)
     }

@@ -30,7 +30,8 @@ A time or a commit id reads the history as it was then: --at 2012-01-01 is the l
 --at commit:ID is that commit. Only commits of the first-parent line are imported.
 
 Run it again to continue: each transaction also records its commit (keyspace plimsoll.import). The import fails if the last \
-imported commit is no longer an ancestor of the branch because the history was rewritten.
+imported commit is no longer an ancestor of the branch because the history was rewritten. Of two imports into one keyspace at once, one \
+continues; the other ends with exit code 7, and continues after it when it is run again.
 
 Objects that the repository does not hold (partial clones and snapshots) are reported and skipped. A file without its content is \
 absent at that commit. A commit without its folders is left out, and its changes arrive with the next one.
