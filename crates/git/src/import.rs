@@ -5,6 +5,7 @@ use plimsoll::Db;
 use crate::apply::Applier;
 use crate::bookmark;
 use crate::counts::Counts;
+use crate::cut::Cut;
 use crate::error::Result;
 use crate::feed::Feed;
 use crate::moments;
@@ -45,8 +46,8 @@ impl<'a> Import<'a> {
         Ok(Some(Self { repository, after, feed, applier, counts: Counts::default() }))
     }
 
-    /// The commit with which the history begins because its parent is missing from the repository.
-    pub fn cut(&self) -> Option<&ObjectId> {
+    /// The beginning of the history, if the repository does not hold earlier commits.
+    pub fn cut(&self) -> Option<Cut> {
         self.feed.cut()
     }
 

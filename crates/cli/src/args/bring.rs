@@ -36,6 +36,9 @@ continues; the other ends with exit code 7, and continues after it when it is ru
 Objects that the repository does not hold (partial clones and snapshots) are reported and skipped. A file without its content is \
 absent at that commit. A commit without its folders is left out, and its changes arrive with the next one.
 
+The history of a shallow clone is imported from where the clone begins, and the import says so. The earlier commits cannot be added \
+later: for the whole history, run `git fetch --unshallow` first, or import into a new store afterwards.
+
 Without --sync the import does not wait for the disk before its end. After a power loss the store holds a prefix of the history, \
 and the next run continues from there.";
 

@@ -3,7 +3,7 @@
 mod report;
 
 use plimsoll::{Db, Durability};
-use plimsoll_git::{Counts, Import, Repository};
+use plimsoll_git::{Counts, Cut, Import, Repository};
 
 use crate::args::{Globals, ImportGit};
 use crate::effort::Effort;
@@ -27,7 +27,7 @@ pub(crate) fn run(globals: &Globals, args: &ImportGit, output: &mut Output) -> O
         report::print_up_to_date(&repository, output)?;
         return Ok(Exit::Done);
     };
-    let ended = apply(&mut import, &interrupt);
+    let ended = apply(&mut import, args, &interrupt);
     let counts = import.into_counts();
     let ended = close(db, ended);
     report::tell_left_out(&counts);
@@ -62,9 +62,9 @@ enum Ended {
 }
 
 /// Imports until the end of the history or an interrupt.
-fn apply(import: &mut Import<'_>, interrupt: &Interrupt) -> Result<Ended, Failure> {
+fn apply(import: &mut Import<'_>, args: &ImportGit, interrupt: &Interrupt) -> Result<Ended, Failure> {
     if let Some(cut) = import.cut() {
-        say(format_args!("a parent of commit {cut} is missing, so the history begins with that commit"));
+        tell_cut(cut, args);
     }
     let progress = progress(import)?;
     while import.next_commit()? {
@@ -78,6 +78,19 @@ fn apply(import: &mut Import<'_>, interrupt: &Interrupt) -> Result<Ended, Failur
         }
     }
     Ok(Ended::Complete)
+}
+
+fn tell_cut(cut: Cut, args: &ImportGit) {
+    match cut {
+        Cut::Missing { first } => {
+            say(format_args!("a parent of commit {first} is missing, so the history begins with that commit"));
+        }
+        Cut::Shallow { first } => say(format_args!(
+            "{}: a shallow clone; the parents of commit {first} are not in it, so the history begins with that commit\n\
+             For the whole history, run `git fetch --unshallow` there and import it into a new store.",
+            args.repository.display()
+        )),
+    }
 }
 
 /// A bar on a terminal, with a total. Elsewhere the commits are not counted, because git takes a while for it.

@@ -116,3 +116,18 @@ fn a_history_that_is_cut_is_reported() {
     let ran = run(&["import", "git", repository.path(), &folder.at("store")]).ok();
     assert!(ran.err.contains(&format!("a parent of commit {} is missing", commits[1])), "{}", ran.err);
 }
+
+#[test]
+fn a_shallow_clone_is_reported() {
+    let folder = Folder::new();
+    let repository = Repository::init(&folder.path().join("repository"));
+    let commits: Vec<String> = (1..=3_u8).map(|number| repository.commit("c", &[("top", &[number])])).collect();
+    let (shallow, store) = (folder.at("shallow"), folder.at("store"));
+    repository.git(&["clone", "--quiet", "--depth=2", &format!("file://{}", repository.path()), &shallow]);
+    let ran = run(&["import", "git", &shallow, &store]).ok();
+    for part in ["a shallow clone", "begins with that commit", &commits[1], "git fetch --unshallow"] {
+        assert!(ran.err.contains(part), "{part}: {}", ran.err);
+    }
+    // Of a repository that is whole, nothing is said.
+    assert_eq!(run(&["import", "git", repository.path(), &folder.at("whole")]).ok().err, "");
+}
