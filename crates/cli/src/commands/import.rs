@@ -21,7 +21,7 @@ pub(crate) fn run(globals: &Globals, args: &ImportGit, output: &mut Output) -> O
     // Before the store: a path without a repository leaves no empty store behind.
     let repository = Repository::open(&args.repository, &args.branch)?;
     let durability = if args.sync { Durability::Sync } else { Durability::Buffered };
-    let db = store::open_to_write(globals, &args.store, true, durability)?;
+    let db = store::open_to_write_unless(Some(&interrupt), globals, &args.store, true, durability)?;
     let Some(mut import) = Import::open(&db, &repository, &args.keyspace.keyspace)? else {
         db.close()?;
         report::print_up_to_date(&repository, output)?;

@@ -32,7 +32,7 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
     let (name, bytes_read) = (input.name.clone(), input.bytes_read.clone());
     let progress = Progress::of_bytes(input.total_bytes);
     let rows = rows(input, format, args).map_err(|problem| of_problem(&name, &problem))?;
-    let db = store::open_to_write(globals, &args.store, true, Durability::Sync)?;
+    let db = store::open_to_write_unless(Some(&interrupt), globals, &args.store, true, Durability::Sync)?;
     let mut loader = Loader::new(&db, args);
     let ended = loader.load(&Ahead::of(rows)?, &interrupt, &mut || {
         progress.set(bytes_read.load(Ordering::Relaxed));

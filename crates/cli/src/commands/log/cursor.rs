@@ -12,6 +12,7 @@ use plimsoll::{Db, Durability, Error, Glsn, InvalidInput};
 
 use crate::args::Globals;
 use crate::exit::{Failure, Outcome};
+use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::stderr::say;
 use crate::{store, wait};
@@ -72,12 +73,13 @@ impl Cursor {
         path: &Path,
         name: String,
         from: Option<u64>,
+        interrupt: &Interrupt,
     ) -> Result<Self, Failure> {
         let found = place_of(&store::open_to_read(globals, path)?, &name);
         let place = match found {
             Some(place) => place,
             None => {
-                let db = store::open_to_write(globals, path, false, Durability::Sync)?;
+                let db = store::open_to_write_unless(Some(interrupt), globals, path, false, Durability::Sync)?;
                 let place = db.log().cursor(&name, Glsn(from.unwrap_or(db.newest().0 + 1)))?;
                 store::close_after_commits(db);
                 place.0
@@ -128,7 +130,8 @@ impl Cursor {
         if !self.is_behind() {
             return Ok(());
         }
-        let db = wait::to_share(globals, || self.open(globals)).map_err(|failure| {
+        // Also after an interrupt: a second one ends the process.
+        let db = wait::to_share(globals, None, || self.open(globals)).map_err(|failure| {
             failure.advise(&format!(
                 "Cursor {} stays at GLSN {}: what was printed from there on is printed again the next time.",
                 self.name, self.place

@@ -23,7 +23,7 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
     let interrupt = Interrupt::listen()?;
     let path = walk.args.store.clone();
     let mut cursor = match walk.args.cursor.clone() {
-        Some(name) => Some(Cursor::find_or_make(globals, &path, name, walk.args.from)?),
+        Some(name) => Some(Cursor::find_or_make(globals, &path, name, walk.args.from, &interrupt)?),
         None => None,
     };
     let mut from = cursor.as_ref().map(Cursor::next).or(walk.args.from);
