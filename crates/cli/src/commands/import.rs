@@ -9,6 +9,7 @@ use crate::args::{Globals, ImportGit};
 use crate::effort::Effort;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::keyspaces;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::size::count_of;
@@ -18,6 +19,7 @@ use crate::store;
 pub(crate) fn run(globals: &Globals, args: &ImportGit, output: &mut Output) -> Outcome {
     let interrupt = Interrupt::listen()?;
     let effort = Effort::start();
+    keyspaces::check_writable(&args.keyspace.keyspace)?;
     // Before the store: a path without a repository leaves no empty store behind.
     let repository = Repository::open(&args.repository, &args.branch)?;
     let durability = if args.sync { Durability::Sync } else { Durability::Buffered };

@@ -12,6 +12,7 @@ use crate::args::{Globals, Load};
 use crate::effort::Effort;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::keyspaces;
 use crate::load::ahead::{Ahead, End};
 use crate::load::delimited::{Delimited, Layout};
 use crate::load::input::{self, Input};
@@ -26,6 +27,7 @@ use crate::store;
 pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcome {
     let interrupt = Interrupt::listen()?;
     let effort = Effort::start();
+    keyspaces::check_writable(&args.keyspace.keyspace)?;
     let format = args.format.map_or_else(|| input::format_of(&args.file), Ok)?;
     // Before the store: a file that cannot be read leaves no empty store behind.
     let input = input::open(&args.file)?;
