@@ -427,7 +427,8 @@ pub(crate) struct Log {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Shows the contents of the store, then its internals. The first 200,000 keys are counted; if there are more, the numbers of keys and bytes \
+Shows the contents of the store, the processes that have it open to write, and its files. Then come opening, io, memory, pressure, evictor, pool, row cache and \
+the work on the index: these are of this command's own process, which opens the store to read; a program has its own in Db::stats(). The first 200,000 keys are counted; if there are more, the numbers of keys and bytes \
 are estimates, marked with `about` (JSON: \"exact\": false), and a key that was overwritten recently may count more than once.
 
 Examples:

@@ -41,7 +41,10 @@ fn a_locked_store_and_one_that_is_not_there_have_exit_codes_of_their_own() {
     }
     run(&["put", &store, "a", "1", "--wait", "50ms"]).fails(8, &["open for writing", "\nWaited 50 ms (--wait)."]);
     run(&["count", &store]).ok();
+    let processes = || run(&["stat", &store, "--json"]).ok().json()["processes"].clone();
+    assert_eq!(processes(), serde_json::json!({ std::process::id().to_string(): { "role": "alone" } }));
     writer.close().unwrap();
+    assert_eq!(processes(), serde_json::json!({}));
     run(&["put", &store, "a", "1"]).ok();
     run(&["put", &store, "a", "1", "--wait", "soon"]).fails(2, &["5s"]);
 }

@@ -166,3 +166,17 @@ fn a_pipe_sees_no_progress_and_no_colour() {
     assert_eq!(ran.err, "");
     assert!(!ran.text().contains('\x1b'));
 }
+
+#[test]
+fn stat_tells_the_store_from_its_own_process_and_leaves_out_what_is_empty() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let text = shown_of(&["stat", &store, "--color", "never"]);
+    let place = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part:?} is not in {text}"));
+    let own = place("\nThis command's own process");
+    assert!(place("\nlog\n") < own && place("  tables ") < own && place("\nwarm\n") < own, "{text}");
+    for part in ["\nopening\n", "  flushes ", "\npressure\n", "\nevictor\n", "\npool\n", "\nrow cache\n"] {
+        assert!(place(part) > own, "{part:?}: {text}");
+    }
+    assert!(!text.contains("processes\n") && !text.contains("cursors\n"), "{text}");
+}
