@@ -25,8 +25,10 @@ pub(crate) fn run(globals: &Globals, args: &ImportGit, output: &mut Output) -> O
     let durability = if args.sync { Durability::Sync } else { Durability::Buffered };
     let db = store::open_to_write_unless(Some(&interrupt), globals, &args.store, true, durability)?;
     let Some(mut import) = Import::open(&db, &repository, &args.keyspace.keyspace)? else {
+        let limit_bytes = db.stats().memory.limit_bytes;
         db.close()?;
-        report::print_up_to_date(&repository, output)?;
+        let facts = report::facts(&Counts::default(), &effort, limit_bytes, &args.store, output.reader());
+        report::print_up_to_date(&repository, facts, output)?;
         return Ok(Exit::Done);
     };
     let ended = apply(&mut import, args, &interrupt);
@@ -36,7 +38,7 @@ pub(crate) fn run(globals: &Globals, args: &ImportGit, output: &mut Output) -> O
     match ended {
         Ok((ended, limit_bytes)) => {
             output.report(&format!("All the same, {}.", imported(&counts)), |output| {
-                report::print(&counts, &effort, limit_bytes, &args.store, output)
+                output.facts(&report::facts(&counts, &effort, limit_bytes, &args.store, output.reader()))
             })?;
             if matches!(ended, Ended::Complete) {
                 return Ok(Exit::Done);

@@ -71,7 +71,11 @@ fn running_it_again_brings_what_is_new_and_only_that() {
     assert_eq!(up_to("main")["transactions"], 50);
     let again = up_to("main");
     assert_eq!((&again["up_to_date"], &again["transactions"]), (&true.into(), &0.into()));
-    assert!(run(&["import", "git", repository.path(), &store]).ok().text().starts_with("up to date"));
+    assert_eq!((&again["versions"], &again["commits_left_out"]), (&0.into(), &0.into()));
+    assert!(again["bytes_on_disk"].as_u64().unwrap() > 2 << 20);
+    let piped = run(&["import", "git", repository.path(), &store]).ok().text();
+    assert!(piped.starts_with("transactions\t0\nversions\t0\n"), "{piped}");
+    assert!(piped.ends_with(&format!("up to date\ttrue\ncommit\t{}\n", commits[79])), "{piped}");
     assert_equal(&repository, "main", &store, "default", 50);
 }
 

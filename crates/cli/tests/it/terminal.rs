@@ -140,6 +140,8 @@ fn an_import_shows_a_progress_bar_and_then_a_table_with_the_budget() {
     ] {
         assert!(table.contains(part), "{part:?} is not in {table}");
     }
+    let again = shown_of(&["import", "git", repository.path(), &folder.at("store")]);
+    assert!(again.starts_with("up to date: commit ") && again.lines().count() == 1, "{again}");
 }
 
 #[test]
