@@ -6,6 +6,7 @@
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 
 use clap::ValueEnum;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -159,6 +160,15 @@ impl Output {
     /// Whether anything was printed so far.
     pub(crate) fn has_printed(&self) -> bool {
         self.printed
+    }
+
+    /// Whether the reader has closed its end of a pipe. For a command that waits and writes nothing that would tell.
+    pub(crate) fn reader_has_left(&self) -> bool {
+        let stdout = io::stdout();
+        let mut stdout = [PollFd::new(&stdout, PollFlags::empty())];
+        // Where it cannot be asked, the next write tells.
+        let _ = poll(&mut stdout, Some(&Timespec::default()));
+        stdout[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
     }
 
     /// From now on the command goes on if its reader leaves: what is printed after that is dropped.

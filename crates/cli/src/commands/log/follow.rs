@@ -9,7 +9,7 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 
 use crate::args::Globals;
 use crate::changes::{Changes, Waited, sync_newest_segment};
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::store;
@@ -53,11 +53,12 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
         }
         let ended = clock.monotonic_nanos();
         let is_behind = cursor.as_ref().is_some_and(Cursor::is_behind);
-        if changes.wait(&interrupt, is_behind) == Waited::Interrupted {
+        let waited = changes.wait(&interrupt, output, is_behind);
+        if waited != Waited::Changed {
             if let Some(mut cursor) = cursor {
                 cursor.settle(globals)?;
             }
-            return Ok(Exit::Interrupted);
+            return if waited == Waited::ReaderLeft { Err(Failure::ReaderLeft) } else { Ok(Exit::Interrupted) };
         }
         // Beside a writer that never rests, half of the time is left to it.
         let idle = clock.monotonic_nanos().saturating_sub(ended);
