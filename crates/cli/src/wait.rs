@@ -50,7 +50,7 @@ fn wait<T>(
             return Err(Failure::from(locked).advise(&advice(patience)));
         }
         if interrupt.is_some_and(Interrupt::came) {
-            return Err(Failure::new(Exit::Interrupted, "interrupted while it waited for the store; nothing was done"));
+            return Err(Failure::new(Exit::Interrupted, "interrupted while it waited for the store"));
         }
         clock.sleep(LOOK_EVERY.min(left));
     }

@@ -125,13 +125,13 @@ impl Cursor {
         }
     }
 
-    /// Moves it; waits for the lock as long as `--wait` says.
-    pub(super) fn settle(&mut self, globals: &Globals) -> Result<(), Failure> {
+    /// Moves it; waits for the lock as long as `--wait` says. `interrupt` ends the wait; `None` after one that came before: a second one
+    /// ends the process.
+    pub(super) fn settle(&mut self, globals: &Globals, interrupt: Option<&Interrupt>) -> Result<(), Failure> {
         if !self.is_behind() {
             return Ok(());
         }
-        // Also after an interrupt: a second one ends the process.
-        let db = wait::to_share(globals, None, || self.open(globals)).map_err(|failure| {
+        let db = wait::to_share(globals, interrupt, || self.open(globals)).map_err(|failure| {
             failure.advise(&format!(
                 "Cursor {} stays at GLSN {}: what was printed from there on is printed again the next time.",
                 self.name, self.place

@@ -46,7 +46,7 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
         let is_last = walk.left == 0;
         if let Some(cursor) = &mut cursor {
             // The last time it is worth waiting for the lock.
-            if is_last { cursor.settle(globals)? } else { cursor.settle_if_free(globals)? }
+            if is_last { cursor.settle(globals, Some(&interrupt))? } else { cursor.settle_if_free(globals)? }
         }
         if is_last {
             return Ok(Exit::Done);
@@ -56,7 +56,7 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
         let waited = changes.wait(&interrupt, output, is_behind);
         if waited != Waited::Changed {
             if let Some(mut cursor) = cursor {
-                cursor.settle(globals)?;
+                cursor.settle(globals, (waited == Waited::ReaderLeft).then_some(&interrupt))?;
             }
             return if waited == Waited::ReaderLeft { Err(Failure::ReaderLeft) } else { Ok(Exit::Interrupted) };
         }
