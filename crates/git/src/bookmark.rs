@@ -73,6 +73,15 @@ pub(crate) fn write(
     Ok(transaction.put(bookmarks, &bookmark_key(keyspace), value.to_string().as_bytes())?)
 }
 
+/// Removes the bookmark of a keyspace that was dropped: its history is gone, and is imported from its beginning.
+pub(crate) fn remove(db: &Db, keyspace: &str, expected: Bookmark) -> Result<()> {
+    let bookmarks = db.keyspace(KEYSPACE)?;
+    let mut transaction = db.begin();
+    confirm(&transaction, &bookmarks, keyspace, Some(expected))?;
+    transaction.delete(&bookmarks, bookmark_key(keyspace))?;
+    transaction.commit().map(drop).map_err(|error| of_commit(error, keyspace))
+}
+
 /// Rejects a repository whose branch does not continue the imported history, so that a keyspace never mixes two.
 pub(crate) fn check(bookmark: &Bookmark, repository: &Repository) -> Result<()> {
     let (path, commit) = (repository.path().to_owned(), bookmark.commit);

@@ -24,14 +24,23 @@ pub struct Import<'a> {
 
 impl<'a> Import<'a> {
     /// Prepares to import the repository's branch into a keyspace, which is created if there is none. Continues after the last commit
-    /// that an earlier import brought; `None` if that is the tip of the branch, so that there is nothing to do.
+    /// that an earlier import brought, unless the keyspace was dropped since; `None` if that is the tip of the branch, so that there is nothing to
+    /// do.
     ///
     /// # Errors
     ///
     /// [`Error::OtherRepository`](crate::Error::OtherRepository) and [`Error::Rewritten`](crate::Error::Rewritten) if the branch does not
     /// continue the history that the keyspace holds.
     pub fn open(db: &'a Db, repository: &'a Repository, keyspace: &str) -> Result<Option<Self>> {
-        let bookmark = bookmark::read(db, keyspace)?;
+        let is_there = || db.keyspaces().iter().any(|known| known.name == keyspace);
+        let bookmark = match bookmark::read(db, keyspace)? {
+            Some(old) if !is_there() => {
+                // Before the keyspace is created again: the import after one that ends here would continue in an empty one.
+                bookmark::remove(db, keyspace, old)?;
+                None
+            }
+            bookmark => bookmark,
+        };
         if let Some(bookmark) = bookmark {
             bookmark::check(&bookmark, repository)?;
             if bookmark.commit == *repository.tip() {

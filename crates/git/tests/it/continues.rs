@@ -101,3 +101,21 @@ fn of_two_imports_at_once_one_stops_and_continues_when_it_is_run_again() {
     }
     assert_equal(&repository, "main", &store, "default", 60);
 }
+
+#[test]
+fn the_history_of_a_keyspace_that_was_dropped_is_imported_anew() {
+    let folder = Folder::new();
+    let repository = folder.repository("repository");
+    for number in 0..3_u8 {
+        repository.commit("c", &[("a", &[number])]);
+    }
+    let store = folder.at("store");
+    import_into(repository.path(), "HEAD", &store, "history").unwrap().unwrap();
+    let db = Db::open(&store, Options::new().memory_bytes(32 << 20)).unwrap();
+    db.drop_keyspace(&db.keyspace("history").unwrap()).unwrap();
+    db.close().unwrap();
+    let counts = import_into(repository.path(), "HEAD", &store, "history").unwrap();
+    assert_eq!(counts.map(|counts| counts.transactions), Some(3));
+    assert_equal(&repository, "main", &store, "history", 3);
+    assert!(import_into(repository.path(), "HEAD", &store, "history").unwrap().is_none());
+}
