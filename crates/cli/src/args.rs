@@ -43,7 +43,7 @@ Exit codes:
   6    the system refused (no space left, no permission, git not installed), or another process does not answer
   7    conflict with another transaction: run the command again
   8    the store is locked: another process has it for itself, or 64 processes share it (see --wait)
-  130  stopped by Ctrl-C; committed changes are kept
+  130  stopped by Ctrl-C or SIGTERM: import, load, batch, replay, watch, log --follow (commits are kept); the signal kills other commands
 
 Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, warm, keyspace list, cursor list, shell --read-only) work \
 while another process writes. Those that write share the store with each other, and with programs that open it shared; rebuild and salvage need it \
@@ -427,7 +427,8 @@ pub(crate) struct Log {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Shows the contents of the store, then its internals. The first 200,000 keys are counted; if there are more, the numbers of keys and bytes \
+Shows the contents of the store, the processes that have it open to write, and its files. Then come opening, io, memory, pressure, evictor, pool, row cache and \
+the work on the index: these are of this command's own process, which opens the store to read; a program has its own in Db::stats(). The first 200,000 keys are counted; if there are more, the numbers of keys and bytes \
 are estimates, marked with `about` (JSON: \"exact\": false), and a key that was overwritten recently may count more than once.
 
 Examples:

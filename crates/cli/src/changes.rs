@@ -18,6 +18,7 @@ use plimsoll_disk::watch::Watch;
 
 use crate::exit::Failure;
 use crate::interrupt::Interrupt;
+use crate::output::Output;
 
 use self::fingerprint::Fingerprint;
 
@@ -25,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(1000);
 /// Where these come of a sync there is nothing to be synced: the segment is gone, or the file system cannot be written.
 const TRIMMED_OR_READ_ONLY: [io::ErrorKind; 3] =
     [io::ErrorKind::NotFound, io::ErrorKind::InvalidInput, io::ErrorKind::ReadOnlyFilesystem];
-/// How long a Ctrl-C waits at most.
+/// How long a Ctrl-C, and the end of the reader of the output, waits at most.
 const NAP: Duration = Duration::from_millis(50);
 
 /// Makes durable what was read of a store's log. Only its newest segment can hold what is not: the others were synced when it was made.
@@ -47,6 +48,7 @@ pub(crate) fn sync_newest_segment(store: &Path) -> Result<(), Failure> {
 pub(crate) enum Waited {
     Changed,
     Interrupted,
+    ReaderLeft,
 }
 
 /// Tells when the files of a store have changed since a moment.
@@ -64,11 +66,14 @@ impl<'a> Changes<'a> {
     }
 
     /// Waits for a change; a second at most if `briefly`.
-    pub(crate) fn wait(&self, interrupt: &Interrupt, briefly: bool) -> Waited {
+    pub(crate) fn wait(&self, interrupt: &Interrupt, output: &Output, briefly: bool) -> Waited {
         loop {
             for _ in 0..LOOK_EVERY.as_millis() / NAP.as_millis() {
                 if interrupt.came() {
                     return Waited::Interrupted;
+                }
+                if output.reader_has_left() {
+                    return Waited::ReaderLeft;
                 }
                 if self.changed_within(NAP) {
                     return Waited::Changed;

@@ -156,6 +156,7 @@ impl From<plimsoll_git::Error> for Failure {
                 (Exit::Usage, Some("`--keyspace NAME` imports into another keyspace."))
             }
             Git::NoCommit { .. } => (Exit::No, Some("`plimsoll log STORE` lists the imported commits.")),
+            Git::AnotherImport { .. } => (Exit::Conflict, None),
             Git::Bookmark { .. } => (Exit::Corrupt, None),
             Git::Unreadable { .. } => (
                 Exit::System,

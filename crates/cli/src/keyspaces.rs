@@ -1,4 +1,4 @@
-//! Keyspaces by name: finds and lists them.
+//! Keyspaces by name: finds and lists them, and tells which ones are kept by commands.
 
 use plimsoll::{Db, Keyspace, Retention, Snapshot};
 use serde_json::json;
@@ -23,6 +23,19 @@ pub(crate) fn known_keyspace(db: &Db, name: &str) -> Result<Keyspace, Failure> {
         return Err(Failure::usage(format!("there is no keyspace `{name}` in this store; there are: {known}")));
     }
     Ok(db.keyspace(name)?)
+}
+
+/// The names of keyspaces that hold the bookkeeping of commands begin like this.
+const OWN: &str = "plimsoll.";
+
+/// Rejects the name of a keyspace that only the commands that keep it may write to: an import would continue wrongly.
+pub(crate) fn check_writable(name: &str) -> Result<(), Failure> {
+    match name.starts_with(OWN) {
+        true => Err(Failure::usage(format!(
+            "keyspace `{name}` cannot be written to: names that begin with `{OWN}` are for the bookkeeping of commands such as import"
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// Lists all keyspaces with their retention.

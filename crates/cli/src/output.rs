@@ -6,6 +6,7 @@
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 
 use clap::ValueEnum;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -91,12 +92,18 @@ impl Fact {
 pub(crate) struct Section {
     name: &'static str,
     facts: Vec<Fact>,
+    lead: Option<&'static str>,
 }
 
 impl Section {
-    /// Facts under a heading.
+    /// Facts under a heading. JSON gets `name` with underscores. Sections of one name are one object there.
     pub(crate) fn new(name: &'static str, facts: Vec<Fact>) -> Self {
-        Self { name, facts }
+        Self { name, facts, lead: None }
+    }
+
+    /// People get a line before the heading: it is about this section and all that follow.
+    pub(crate) fn led_by(self, lead: &'static str) -> Self {
+        Self { lead: Some(lead), ..self }
     }
 }
 
@@ -153,6 +160,15 @@ impl Output {
     /// Whether anything was printed so far.
     pub(crate) fn has_printed(&self) -> bool {
         self.printed
+    }
+
+    /// Whether the reader has closed its end of a pipe. For a command that waits and writes nothing that would tell.
+    pub(crate) fn reader_has_left(&self) -> bool {
+        let stdout = io::stdout();
+        let mut stdout = [PollFd::new(&stdout, PollFlags::empty())];
+        // Where it cannot be asked, the next write tells.
+        let _ = poll(&mut stdout, Some(&Timespec::default()));
+        stdout[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
     }
 
     /// From now on the command goes on if its reader leaves: what is printed after that is dropped.
@@ -219,19 +235,21 @@ impl Output {
         }
     }
 
-    /// Several summaries: under headings for people, `heading<TAB>name<TAB>value` for a pipe, an object of objects for a program.
+    /// Several summaries: for people under headings, without those that are empty, `heading<TAB>name<TAB>value` for a pipe, an object of objects for a program.
     pub(crate) fn sections(&mut self, sections: &[Section]) -> Result<(), Failure> {
         match self.reader {
-            Reader::Json => {
-                let pairs = sections.iter().map(|section| (section.name.to_owned(), object_of(&section.facts).into()));
-                self.json(&pairs.collect::<Map<String, Value>>())
-            }
+            Reader::Json => self.json(&objects_of(sections)),
             Reader::Pipe => sections.iter().try_for_each(|section| {
                 section.facts.iter().try_for_each(|fact| {
                     self.fields(&[section.name.as_bytes(), fact.name.as_bytes(), plain(fact).as_bytes()])
                 })
             }),
-            Reader::People => sections.iter().try_for_each(|section| {
+            Reader::People => sections.iter().filter(|section| !section.facts.is_empty()).try_for_each(|section| {
+                if let Some(lead) = section.lead {
+                    self.line("")?;
+                    self.line(lead)?;
+                    self.line("")?;
+                }
                 let heading = self.paint(Style::Strong, section.name);
                 self.line(&heading)?;
                 self.aligned(&section.facts)
@@ -269,6 +287,15 @@ impl Output {
 
 fn object_of(facts: &[Fact]) -> Map<String, Value> {
     facts.iter().map(|fact| (fact.json_name(), fact.value.clone())).collect()
+}
+
+fn objects_of(sections: &[Section]) -> Map<String, Value> {
+    let mut objects: Map<String, Value> = Map::new();
+    for section in sections {
+        let object = objects.entry(section.name.replace(' ', "_")).or_insert_with(|| Map::new().into());
+        object.as_object_mut().expect("only objects are inserted").extend(object_of(&section.facts));
+    }
+    objects
 }
 
 /// A value as a pipe reads it: text without quotation marks.

@@ -7,6 +7,7 @@ use plimsoll::{Db, Durability, Error, InvalidInput, Io, Options};
 
 use crate::args::{Globals, HowToRead};
 use crate::exit::{Failure, Outcome};
+use crate::interrupt::Interrupt;
 use crate::moment::At;
 use crate::output::Output;
 use crate::stderr::say;
@@ -93,13 +94,24 @@ pub(crate) fn open_to_write(
     create: bool,
     durability: Durability,
 ) -> Result<Db, Failure> {
+    open_to_write_unless(None, globals, path, create, durability)
+}
+
+/// As [`open_to_write`], for a command that listens for Ctrl-C: an interrupt ends the wait for the store.
+pub(crate) fn open_to_write_unless(
+    interrupt: Option<&Interrupt>,
+    globals: &Globals,
+    path: &Path,
+    create: bool,
+    durability: Durability,
+) -> Result<Db, Failure> {
     let mut is_forbidden = false;
     let open = || {
         open_shared(path, options(globals).create(create).durability(durability)).inspect_err(|error| {
             is_forbidden = matches!(error, Error::Io { kind: ErrorKind::PermissionDenied, .. });
         })
     };
-    match wait::to_share(globals, open) {
+    match wait::to_share(globals, interrupt, open) {
         Ok(db) => Ok(tell_warnings(db)),
         Err(failure) if is_forbidden => Err(failure.advise(if path.exists() { FORBIDDEN } else { FORBIDDEN_TO_MAKE })),
         Err(failure) => Err(failure),

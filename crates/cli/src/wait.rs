@@ -1,4 +1,6 @@
 //! Waits for the store's lock where another process has the store open for writing.
+//!
+//! Law: Ctrl-C ends the wait. A command that listens for it hands its [`Interrupt`] on; for any other, the signal ends the process.
 
 use std::time::Duration;
 
@@ -6,7 +8,8 @@ use plimsoll::Error;
 use plimsoll_disk::clock::{Clock, SystemClock};
 
 use crate::args::Globals;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
+use crate::interrupt::Interrupt;
 use crate::time::show_duration;
 
 /// How often the lock is asked for.
@@ -14,16 +17,25 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Does `open`, which needs the store for itself, and again as long as another process has the lock and `--wait` is not over.
 pub(crate) fn for_lock<T>(globals: &Globals, open: impl FnMut() -> plimsoll::Result<T>) -> Result<T, Failure> {
-    wait(globals, "", open)
+    wait(globals, None, "", open)
 }
 
 /// As [`for_lock`], for an `open` that shares the store.
-pub(crate) fn to_share<T>(globals: &Globals, open: impl FnMut() -> plimsoll::Result<T>) -> Result<T, Failure> {
-    wait(globals, ", or have that process open it shared", open)
+pub(crate) fn to_share<T>(
+    globals: &Globals,
+    interrupt: Option<&Interrupt>,
+    open: impl FnMut() -> plimsoll::Result<T>,
+) -> Result<T, Failure> {
+    wait(globals, interrupt, ", or have that process open it shared", open)
 }
 
 /// `remedy` is advised beside closing the store in the process that has it.
-fn wait<T>(globals: &Globals, remedy: &str, mut open: impl FnMut() -> plimsoll::Result<T>) -> Result<T, Failure> {
+fn wait<T>(
+    globals: &Globals,
+    interrupt: Option<&Interrupt>,
+    remedy: &str,
+    mut open: impl FnMut() -> plimsoll::Result<T>,
+) -> Result<T, Failure> {
     let patience = globals.wait.unwrap_or_default();
     let clock = SystemClock::new();
     let begun = clock.monotonic_nanos();
@@ -36,6 +48,9 @@ fn wait<T>(globals: &Globals, remedy: &str, mut open: impl FnMut() -> plimsoll::
         let left = patience.saturating_sub(waited);
         if left.is_zero() {
             return Err(Failure::from(locked).advise(&advice(patience)));
+        }
+        if interrupt.is_some_and(Interrupt::came) {
+            return Err(Failure::new(Exit::Interrupted, "interrupted while it waited for the store"));
         }
         clock.sleep(LOOK_EVERY.min(left));
     }

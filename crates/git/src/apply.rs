@@ -24,21 +24,22 @@ pub(crate) struct Applier<'a> {
     bookmarks: Keyspace,
     notes: Notes<'a>,
     branch: &'a str,
-    root: Option<ObjectId>,
+    /// Of the last imported commit, if there is one.
+    bookmark: Option<Bookmark>,
     piece: Vec<u8>,
 }
 
 impl<'a> Applier<'a> {
-    /// `root` is the first imported commit, if there is one.
+    /// `bookmark` is that of the last imported commit, if there is one.
     pub(crate) fn new(
         db: &'a Db,
         keyspace: Keyspace,
         bookmarks: Keyspace,
         branch: &'a str,
-        root: Option<ObjectId>,
+        bookmark: Option<Bookmark>,
     ) -> Result<Self> {
         let notes = Notes::open(db, bookmarks.clone(), keyspace.name())?;
-        Ok(Self { db, keyspace, bookmarks, notes, branch, root, piece: Vec::new() })
+        Ok(Self { db, keyspace, bookmarks, notes, branch, bookmark, piece: Vec::new() })
     }
 
     /// Applies the next commit; `false` at the end of the history.
@@ -61,6 +62,7 @@ impl<'a> Applier<'a> {
         counts: &mut Counts,
     ) -> Result<()> {
         let mut transaction = self.db.begin();
+        bookmark::confirm(&transaction, &self.bookmarks, self.keyspace.name(), self.bookmark)?;
         transaction.set_metadata(metadata)?;
         loop {
             match feed.next()? {
@@ -79,11 +81,12 @@ impl<'a> Applier<'a> {
                 other => unreachable!("{other:?} inside of a commit: the feed begins and ends each commit"),
             }
         }
-        let root = *self.root.get_or_insert(id);
+        let root = self.bookmark.map_or(id, |bookmark| bookmark.root);
         let bookmark = Bookmark { commit: id, root };
         bookmark::write(&mut transaction, &self.bookmarks, self.keyspace.name(), self.branch, bookmark)?;
         self.notes.add(&mut transaction, id.as_str(), time)?;
-        transaction.commit()?;
+        transaction.commit().map_err(|error| bookmark::of_commit(error, self.keyspace.name()))?;
+        self.bookmark = Some(bookmark);
         counts.transactions += 1;
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The commits to import, oldest first: `git rev-list` writes their ids straight into `git cat-file`.
 //!
-//! If a commit is missing, the history is cut there: the import begins with the oldest commit after it.
+//! If a commit is missing, the history is cut there: the import begins with the oldest commit after it. The history of a shallow clone is
+//! cut, too.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -8,6 +9,7 @@ use std::process::ChildStdout;
 
 use crate::blobs::{Header, read_header, skip};
 use crate::commit::{self, Commit};
+use crate::cut::{self, Cut};
 use crate::error::{Error, Result};
 use crate::object_id::ObjectId;
 use crate::process::{Input, Process};
@@ -34,7 +36,7 @@ pub(crate) struct CommitStream<'r> {
     /// Arguments of the `rev-list` calls that are still to be made; their outputs in this order are the stream.
     lists: VecDeque<Vec<String>>,
     open: Option<Open>,
-    cut: Option<ObjectId>,
+    cut: Option<Cut>,
 }
 
 #[derive(Debug)]
@@ -50,21 +52,24 @@ impl<'r> CommitStream<'r> {
     pub(crate) fn open(repository: &'r Repository, after: Option<&ObjectId>) -> Result<Self> {
         let range = range(after, repository.tip());
         let mut stream = Self { repository, lists: VecDeque::new(), open: None, cut: None };
-        match broken_walk(repository, &range)? {
-            None => stream.lists.push_back(list(&["--reverse"], &range)),
-            Some(walk) => {
-                stream.cut = Some(walk.oldest);
-                stream.lists.push_back(vec!["--no-walk".to_owned(), walk.oldest.to_string()]);
-                let count = format!("--max-count={}", walk.whole);
+        match walk(repository, &range)? {
+            Walk::Complete { last } => {
+                stream.cut = last.map_or(Ok(None), |last| cut::shallow(repository, last))?;
+                stream.lists.push_back(list(&["--reverse"], &range));
+            }
+            Walk::Broken { whole, oldest } => {
+                stream.cut = Some(Cut::Missing { first: oldest });
+                stream.lists.push_back(vec!["--no-walk".to_owned(), oldest.to_string()]);
+                let count = format!("--max-count={whole}");
                 stream.lists.push_back(list(&["--reverse", &count], &range));
             }
         }
         Ok(stream)
     }
 
-    /// The first commit, if its parent is missing.
-    pub(crate) fn cut(&self) -> Option<&ObjectId> {
-        self.cut.as_ref()
+    /// The beginning of the history, if earlier commits are missing.
+    pub(crate) fn cut(&self) -> Option<Cut> {
+        self.cut
     }
 
     /// The next commit.
@@ -90,16 +95,17 @@ fn list(options: &[&str], range: &[String]) -> Vec<String> {
     options.chain(range.iter().cloned()).collect()
 }
 
-/// A walk that ends at a commit whose parent is missing.
-struct BrokenWalk {
-    /// How many commits, counted from the tip, have all their parents.
-    whole: u64,
-    /// The parent of the last of them.
-    oldest: ObjectId,
+/// A walk from the tip to the oldest commit that git can find.
+enum Walk {
+    /// Git found no commit missing. `last` is the oldest commit.
+    Complete { last: Option<ObjectId> },
+    /// It ends at a commit whose parent is missing. `whole` commits, counted from the tip, have all their parents; `oldest` is the parent of the last of
+    /// them.
+    Broken { whole: u64, oldest: ObjectId },
 }
 
 /// Lists the history once without reading the commits, to learn whether it is whole.
-fn broken_walk(repository: &Repository, range: &[String]) -> Result<Option<BrokenWalk>> {
+fn walk(repository: &Repository, range: &[String]) -> Result<Walk> {
     let arguments = list(&[], range);
     let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     arguments.insert(0, "rev-list");
@@ -110,7 +116,7 @@ fn broken_walk(repository: &Repository, range: &[String]) -> Result<Option<Broke
         last = ObjectId::parse(&line);
         whole += 1;
     }
-    let Err(failure) = process.finish() else { return Ok(None) };
+    let Err(failure) = process.finish() else { return Ok(Walk::Complete { last }) };
     let oldest = match last {
         None => *repository.tip(),
         Some(last) => {
@@ -118,7 +124,7 @@ fn broken_walk(repository: &Repository, range: &[String]) -> Result<Option<Broke
             ObjectId::parse(parent.out.as_bytes()).ok_or(failure)?
         }
     };
-    Ok(Some(BrokenWalk { whole, oldest }))
+    Ok(Walk::Broken { whole, oldest })
 }
 
 impl Open {

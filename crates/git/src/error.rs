@@ -66,6 +66,14 @@ pub enum Error {
         /// The branch.
         branch: String,
     },
+    /// Another import has continued the history since this one began: open a new import, which continues after it.
+    #[error(
+        "another import has continued the history in keyspace `{keyspace}`; run this one again to continue after it"
+    )]
+    AnotherImport {
+        /// The keyspace of the history.
+        keyspace: String,
+    },
     /// The record of the last imported commit is damaged.
     #[error("the bookmark in keyspace {keyspace} was not written by an import")]
     Bookmark {

@@ -11,6 +11,7 @@ use crate::blobs::{self, Blob, Blobs, Content};
 use crate::changes::{self, Change, Changes, Compared, Piece};
 use crate::commit::Commit;
 use crate::commit_stream::{CommitStream, Next};
+use crate::cut::Cut;
 use crate::error::Result;
 use crate::object_id::ObjectId;
 use crate::repository::Repository;
@@ -76,8 +77,8 @@ impl<'r> Feed<'r> {
         })
     }
 
-    /// The first commit, if its parent is missing.
-    pub(crate) fn cut(&self) -> Option<&ObjectId> {
+    /// The beginning of the history, if earlier commits are missing.
+    pub(crate) fn cut(&self) -> Option<Cut> {
         self.commits.cut()
     }
 

@@ -5,6 +5,7 @@ use plimsoll::Db;
 use crate::apply::Applier;
 use crate::bookmark;
 use crate::counts::Counts;
+use crate::cut::Cut;
 use crate::error::Result;
 use crate::feed::Feed;
 use crate::moments;
@@ -23,14 +24,23 @@ pub struct Import<'a> {
 
 impl<'a> Import<'a> {
     /// Prepares to import the repository's branch into a keyspace, which is created if there is none. Continues after the last commit
-    /// that an earlier import brought; `None` if that is the tip of the branch, so that there is nothing to do.
+    /// that an earlier import brought, unless the keyspace was dropped since; `None` if that is the tip of the branch, so that there is nothing to
+    /// do.
     ///
     /// # Errors
     ///
     /// [`Error::OtherRepository`](crate::Error::OtherRepository) and [`Error::Rewritten`](crate::Error::Rewritten) if the branch does not
     /// continue the history that the keyspace holds.
     pub fn open(db: &'a Db, repository: &'a Repository, keyspace: &str) -> Result<Option<Self>> {
-        let bookmark = bookmark::read(db, keyspace)?;
+        let is_there = || db.keyspaces().iter().any(|known| known.name == keyspace);
+        let bookmark = match bookmark::read(db, keyspace)? {
+            Some(old) if !is_there() => {
+                // Before the keyspace is created again: the import after one that ends here would continue in an empty one.
+                bookmark::remove(db, keyspace, old)?;
+                None
+            }
+            bookmark => bookmark,
+        };
         if let Some(bookmark) = bookmark {
             bookmark::check(&bookmark, repository)?;
             if bookmark.commit == *repository.tip() {
@@ -41,13 +51,12 @@ impl<'a> Import<'a> {
         let feed = Feed::open(repository, after)?;
         let keyspace = db.keyspace(keyspace)?;
         let notes = db.keyspace(moments::KEYSPACE)?;
-        let root = bookmark.map(|bookmark| bookmark.root);
-        let applier = Applier::new(db, keyspace, notes, repository.branch(), root)?;
+        let applier = Applier::new(db, keyspace, notes, repository.branch(), bookmark)?;
         Ok(Some(Self { repository, after, feed, applier, counts: Counts::default() }))
     }
 
-    /// The commit with which the history begins because its parent is missing from the repository.
-    pub fn cut(&self) -> Option<&ObjectId> {
+    /// The beginning of the history, if the repository does not hold earlier commits.
+    pub fn cut(&self) -> Option<Cut> {
         self.feed.cut()
     }
 
@@ -57,6 +66,10 @@ impl<'a> Import<'a> {
     }
 
     /// Imports the next commit; `false` at the end of the history.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AnotherImport`](crate::Error::AnotherImport) if another import has continued the history in this keyspace.
     pub fn next_commit(&mut self) -> Result<bool> {
         self.applier.next(&mut self.feed, &mut self.counts)
     }

@@ -32,6 +32,7 @@ mod changes;
 mod commit;
 mod commit_stream;
 mod counts;
+mod cut;
 mod error;
 mod feed;
 mod import;
@@ -41,6 +42,7 @@ mod process;
 mod repository;
 
 pub use counts::{Counts, FileReason, LeftOut, LeftOutCommit, LeftOutFile};
+pub use cut::Cut;
 pub use error::{Error, Result};
 pub use import::Import;
 pub use object_id::ObjectId;

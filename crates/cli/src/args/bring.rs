@@ -30,11 +30,15 @@ Each transaction's metadata is JSON: {\"commit\", \"author\", \"email\", \"date\
 A time or a commit id reads the history as it was then: --at 2012-01-01 is the last commit whose committer's time is not later, \
 --at commit:ID is that commit. Only commits of the first-parent line are imported.
 
-Run it again to continue: each transaction also records its commit (keyspace plimsoll.import). The import fails if the last \
-imported commit is no longer an ancestor of the branch because the history was rewritten.
+Run it again to continue: each transaction also records its commit (keyspace plimsoll.import, which no command but import writes to). The import fails if the last \
+imported commit is no longer an ancestor of the branch because the history was rewritten. Of two imports into one keyspace at once, one \
+continues; the other ends with exit code 7, and continues after it when it is run again.
 
 Objects that the repository does not hold (partial clones and snapshots) are reported and skipped. A file without its content is \
 absent at that commit. A commit without its folders is left out, and its changes arrive with the next one.
+
+The history of a shallow clone is imported from where the clone begins, and the import says so. The earlier commits cannot be added \
+later: for the whole history, run `git fetch --unshallow` first, or import into a new store afterwards.
 
 Without --sync the import does not wait for the disk before its end. After a power loss the store holds a prefix of the history, \
 and the next run continues from there.";

@@ -25,7 +25,7 @@ pub(crate) fn run(globals: &Globals, args: &Batch, output: &mut Output) -> Outco
     let mut input = Input::find(&args.file)?.open()?;
     // What is committed does not depend on who reads how much of the output.
     output.outlive_reader();
-    let db = store::open_to_write(globals, &args.store, true, Durability::Sync)?;
+    let db = store::open_to_write_unless(Some(&interrupt), globals, &args.store, true, Durability::Sync)?;
     let mode = if args.each_line { Mode::EachLine } else { Mode::Whole };
     let mut session = Session::new(&db, mode, args.keyspace.keyspace.clone());
     let mut lines = Lines { reader: &mut input, line: Vec::new(), number: 0 };

@@ -17,6 +17,7 @@ pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outco
     let hex = args.keys.hex;
     let keys: Result<Vec<Vec<u8>>, String> = args.key.into_iter().map(|key| key_bytes(key, hex)).collect();
     let keys = keys.map_err(Failure::usage)?;
+    keyspaces::check_writable(&args.keyspace.keyspace)?;
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
     let keyspace = keyspaces::known_keyspace(&db, &args.keyspace.keyspace)?;
     let mut transaction = db.begin();

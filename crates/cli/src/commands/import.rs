@@ -3,12 +3,13 @@
 mod report;
 
 use plimsoll::{Db, Durability};
-use plimsoll_git::{Counts, Import, Repository};
+use plimsoll_git::{Counts, Cut, Import, Repository};
 
 use crate::args::{Globals, ImportGit};
 use crate::effort::Effort;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::keyspaces;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::size::count_of;
@@ -18,23 +19,26 @@ use crate::store;
 pub(crate) fn run(globals: &Globals, args: &ImportGit, output: &mut Output) -> Outcome {
     let interrupt = Interrupt::listen()?;
     let effort = Effort::start();
+    keyspaces::check_writable(&args.keyspace.keyspace)?;
     // Before the store: a path without a repository leaves no empty store behind.
     let repository = Repository::open(&args.repository, &args.branch)?;
     let durability = if args.sync { Durability::Sync } else { Durability::Buffered };
-    let db = store::open_to_write(globals, &args.store, true, durability)?;
+    let db = store::open_to_write_unless(Some(&interrupt), globals, &args.store, true, durability)?;
     let Some(mut import) = Import::open(&db, &repository, &args.keyspace.keyspace)? else {
+        let limit_bytes = db.stats().memory.limit_bytes;
         db.close()?;
-        report::print_up_to_date(&repository, output)?;
+        let facts = report::facts(&Counts::default(), &effort, limit_bytes, &args.store, output.reader());
+        report::print_up_to_date(&repository, facts, output)?;
         return Ok(Exit::Done);
     };
-    let ended = apply(&mut import, &interrupt);
+    let ended = apply(&mut import, args, &interrupt);
     let counts = import.into_counts();
     let ended = close(db, ended);
     report::tell_left_out(&counts);
     match ended {
         Ok((ended, limit_bytes)) => {
             output.report(&format!("All the same, {}.", imported(&counts)), |output| {
-                report::print(&counts, &effort, limit_bytes, &args.store, output)
+                output.facts(&report::facts(&counts, &effort, limit_bytes, &args.store, output.reader()))
             })?;
             if matches!(ended, Ended::Complete) {
                 return Ok(Exit::Done);
@@ -62,9 +66,9 @@ enum Ended {
 }
 
 /// Imports until the end of the history or an interrupt.
-fn apply(import: &mut Import<'_>, interrupt: &Interrupt) -> Result<Ended, Failure> {
+fn apply(import: &mut Import<'_>, args: &ImportGit, interrupt: &Interrupt) -> Result<Ended, Failure> {
     if let Some(cut) = import.cut() {
-        say(format_args!("a parent of commit {cut} is missing, so the history begins with that commit"));
+        tell_cut(cut, args);
     }
     let progress = progress(import)?;
     while import.next_commit()? {
@@ -78,6 +82,19 @@ fn apply(import: &mut Import<'_>, interrupt: &Interrupt) -> Result<Ended, Failur
         }
     }
     Ok(Ended::Complete)
+}
+
+fn tell_cut(cut: Cut, args: &ImportGit) {
+    match cut {
+        Cut::Missing { first } => {
+            say(format_args!("a parent of commit {first} is missing, so the history begins with that commit"));
+        }
+        Cut::Shallow { first } => say(format_args!(
+            "{}: a shallow clone; the parents of commit {first} are not in it, so the history begins with that commit\n\
+             For the whole history, run `git fetch --unshallow` there and import it into a new store.",
+            args.repository.display()
+        )),
+    }
 }
 
 /// A bar on a terminal, with a total. Elsewhere the commits are not counted, because git takes a while for it.

@@ -22,6 +22,7 @@ pub(crate) fn run(globals: &Globals, command: &Keyspace, output: &mut Output) ->
 }
 
 fn create(globals: &Globals, args: &KeyspaceCreate, output: &mut Output) -> Result<(), Failure> {
+    keyspaces::check_writable(&args.name)?;
     let db = store::open_to_write(globals, &args.store, true, Durability::Sync)?;
     db.create_keyspace(&args.name, args.retention).map_err(|error| refused(error, args))?;
     store::close_after_commits(db);

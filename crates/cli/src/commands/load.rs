@@ -12,6 +12,7 @@ use crate::commands::load::loader::Loader;
 use crate::effort::Effort;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::keyspaces;
 use crate::load::Format;
 use crate::load::ahead::Ahead;
 use crate::load::delimited::Lines;
@@ -26,6 +27,7 @@ use crate::store;
 pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcome {
     let interrupt = Interrupt::listen()?;
     let effort = Effort::start();
+    keyspaces::check_writable(&args.keyspace.keyspace)?;
     let input = Input::find(&args.file)?;
     let format = args.format.map_or_else(|| input::format_of(&args.file), Ok)?;
     let (name, bytes_read) = (input.name.clone(), input.bytes_read.clone());
@@ -38,7 +40,7 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
         say("interrupted. Nothing was loaded.");
         return Ok(Exit::Interrupted);
     }
-    let db = store::open_to_write(globals, &args.store, true, Durability::Sync)?;
+    let db = store::open_to_write_unless(Some(&interrupt), globals, &args.store, true, Durability::Sync)?;
     let mut loader = Loader::new(&db, args, &interrupt);
     let ended = loader.load(&rows, &mut || {
         progress.set(bytes_read.load(Ordering::Relaxed));

@@ -9,12 +9,14 @@ use plimsoll::Durability;
 use crate::args::{Globals, Put};
 use crate::bytes::key_bytes;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::keyspaces;
 use crate::output::{Fact, Output, Reader};
 use crate::size::show_size;
 use crate::store;
 
 pub(crate) fn run(globals: &Globals, args: Put, output: &mut Output) -> Outcome {
     let key = key_bytes(args.key, args.keys.hex).map_err(Failure::usage)?;
+    keyspaces::check_writable(&args.keyspace.keyspace)?;
     let db = store::open_to_write(globals, &args.store, true, Durability::Sync)?;
     let keyspace = db.keyspace(&args.keyspace.keyspace)?;
     let mut transaction = db.begin();

@@ -2,6 +2,8 @@
 
 use jiff::Timestamp;
 use plimsoll::{CursorInfo, Db, Glsn, KeyspaceInfo, KeyspaceSize, MemberInfo, Moment, Stats};
+use plimsoll_disk::os::OsDisk;
+use plimsoll_disk::vfs::Disk;
 use serde_json::json;
 
 use crate::args::{Globals, Stat};
@@ -17,6 +19,10 @@ use crate::time::{show_duration, show_time};
 
 /// Keys that are read to be counted, unless all are to be.
 const COUNTED_MAX: u64 = 200_000;
+
+/// Heads the sections that describe this process, and not those that use the store.
+const OWN_PROCESS: &str =
+    "This command's own process, which opened the store to read (Db::stats has the counters of a program):";
 
 pub(crate) fn run(globals: &Globals, args: &Stat, output: &mut Output) -> Outcome {
     store::read_newest(globals, &args.store, output, |db, output| show(globals, args, db, output))
@@ -34,10 +40,11 @@ fn show(globals: &Globals, args: &Stat, db: &Db, output: &mut Output) -> Outcome
         ),
         Section::new("cursors", db.log().cursors().iter().map(|cursor| of_cursor(db, cursor)).collect()),
         Section::new("processes", of_processes(globals, args)?),
-        Section::new("opening", of_opening(&stats)),
         Section::new("log", of_log(&stats)),
         Section::new("index", of_index(&stats)),
         Section::new("warm", warm::facts_of(globals, &args.store, db)),
+        Section::new("opening", of_opening(&stats)).led_by(OWN_PROCESS),
+        Section::new("index", of_index_work(&stats)),
         Section::new("io", of_io(&stats)),
         Section::new("memory", of_memory(&stats)),
         Section::new("pressure", of_pressure(&stats)),
@@ -82,7 +89,8 @@ fn of_store(db: &Db, stats: &Stats, sizes: &[KeyspaceSize]) -> Result<Vec<Fact>,
     });
     facts.extend(time(db, "first readable time", stats.oldest.max(stats.log.first).0)?);
     facts.push(Fact::new("id", id.clone(), id));
-    facts.push(Fact::count("open snapshots", stats.open_snapshots));
+    let snapshots = stats.open_snapshots;
+    facts.push(Fact::new("open snapshots", format!("{} of this command", show_count(snapshots)), snapshots));
     Ok(facts)
 }
 
@@ -133,10 +141,17 @@ fn of_cursor(db: &Db, cursor: &CursorInfo) -> Fact {
     Fact::new(cursor.name.clone(), place(db, cursor.next.0), value).verbatim()
 }
 
-/// The processes that share the store.
+/// The processes that share the store, or the one that has it for itself.
 fn of_processes(globals: &Globals, args: &Stat) -> Result<Vec<Fact>, Failure> {
     let members = plimsoll::members(&args.store, &store::options(globals))?;
-    Ok(members.iter().map(of_process).collect())
+    if !members.is_empty() {
+        return Ok(members.iter().map(of_process).collect());
+    }
+    // If this process may not look, none is listed.
+    let alone = OsDisk::new().locked_by(&args.store).ok().flatten();
+    let name = |pid: Option<u32>| pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
+    let fact = |(pid, _)| Fact::new(name(pid), "has the store for itself", json!({ "role": "alone" })).verbatim();
+    Ok(alone.map(fact).into_iter().collect())
 }
 
 fn of_process(member: &MemberInfo) -> Fact {
@@ -180,11 +195,18 @@ fn of_log(stats: &Stats) -> Vec<Fact> {
 
 fn of_index(stats: &Stats) -> Vec<Fact> {
     let index = &stats.index;
-    let mut facts = vec![
+    vec![
         runs("runs", &index.runs),
         runs("history runs", &index.history_runs),
         Fact::count("tables", index.tables),
         Fact::count("versions in runs", index.versions),
+    ]
+}
+
+/// What this process has done to the index.
+fn of_index_work(stats: &Stats) -> Vec<Fact> {
+    let index = &stats.index;
+    let mut facts = vec![
         Fact::count("memtables", index.memtables),
         Fact::bytes("memtable bytes", index.memtable_bytes),
         Fact::bytes("bytes in", index.bytes_in),

@@ -40,8 +40,13 @@ pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcom
             return Ok(Exit::Done);
         }
         let ended = clock.monotonic_nanos();
-        if interrupt.came() || changes.wait(&interrupt, false) == Waited::Interrupted {
+        if interrupt.came() {
             return Ok(Exit::Interrupted);
+        }
+        match changes.wait(&interrupt, output, false) {
+            Waited::Changed => {}
+            Waited::Interrupted => return Ok(Exit::Interrupted),
+            Waited::ReaderLeft => return Err(Failure::ReaderLeft),
         }
         // Beside a writer that never rests, half of the time is left to it.
         let idle = clock.monotonic_nanos().saturating_sub(ended);

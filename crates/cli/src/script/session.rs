@@ -127,6 +127,7 @@ impl<'a> Session<'a> {
         output: &mut Output,
         write: impl FnOnce(&mut Transaction, &Keyspace) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
+        keyspaces::check_writable(&self.keyspace)?;
         let keyspace = self.db.keyspace(&self.keyspace)?;
         if let Some(transaction) = &mut self.transaction {
             return write(transaction, &keyspace);

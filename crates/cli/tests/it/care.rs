@@ -21,6 +21,9 @@ fn stat_tells_a_program_and_a_pipe_the_same() {
     assert_eq!(stats["store"]["newest_glsn"], 5);
     assert_eq!(stats["log"]["next_glsn"], 6);
     assert_eq!(stats["memory"]["budget"], 32 << 20);
+    assert_eq!((&stats["row_cache"]["hits"], &stats["row cache"]), (&0.into(), &serde_json::Value::Null));
+    // One object, though it is shown in two parts.
+    assert_eq!((&stats["index"]["tables"], &stats["index"]["flushes"]), (&0.into(), &0.into()));
     assert_eq!(stats["keyspaces"]["default"]["retention"], "forever");
     let lines = run(&["stat", &store]).ok().text();
     assert!(lines.contains("store\tnewest GLSN\t5\n"), "{lines}");

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use plimsoll::{Db, Durability, Options};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::run::{Folder, Ran, plimsoll, run};
 
@@ -179,6 +180,13 @@ fn beside_a_writer_entries_are_printed_and_the_cursor_moves_when_it_closes_the_s
     let mut lines = BufReader::new(waiting.stdout.take().unwrap()).lines();
     assert!(lines.next().unwrap().unwrap().starts_with("3\t"));
     assert!(lines.next().unwrap().unwrap().starts_with("5\t"));
+    let mut stopped = follow(&["--wait", "10m"]);
+    // All is printed: from now on it waits only for the lock.
+    let mut printed = BufReader::new(stopped.stdout.take().unwrap()).lines();
+    assert!(printed.by_ref().take(2).all(|line| line.is_ok()));
+    kill_process(Pid::from_child(&stopped), Signal::INT).unwrap();
+    let stopped = Ran::of(stopped.wait_with_output().unwrap());
+    stopped.fails(130, &["interrupted while it waited for the store", "Cursor mailer stays at GLSN 3"]);
     holder.close().unwrap();
     assert!(waiting.wait().unwrap().success());
     assert_eq!(list(&store), "mailer\t6\n");

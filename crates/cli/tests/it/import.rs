@@ -71,7 +71,11 @@ fn running_it_again_brings_what_is_new_and_only_that() {
     assert_eq!(up_to("main")["transactions"], 50);
     let again = up_to("main");
     assert_eq!((&again["up_to_date"], &again["transactions"]), (&true.into(), &0.into()));
-    assert!(run(&["import", "git", repository.path(), &store]).ok().text().starts_with("up to date"));
+    assert_eq!((&again["versions"], &again["commits_left_out"]), (&0.into(), &0.into()));
+    assert!(again["bytes_on_disk"].as_u64().unwrap() > 2 << 20);
+    let piped = run(&["import", "git", repository.path(), &store]).ok().text();
+    assert!(piped.starts_with("transactions\t0\nversions\t0\n"), "{piped}");
+    assert!(piped.ends_with(&format!("up to date\ttrue\ncommit\t{}\n", commits[79])), "{piped}");
     assert_equal(&repository, "main", &store, "default", 50);
 }
 
@@ -115,4 +119,19 @@ fn a_history_that_is_cut_is_reported() {
     repository.lose(&commits[0]);
     let ran = run(&["import", "git", repository.path(), &folder.at("store")]).ok();
     assert!(ran.err.contains(&format!("a parent of commit {} is missing", commits[1])), "{}", ran.err);
+}
+
+#[test]
+fn a_shallow_clone_is_reported() {
+    let folder = Folder::new();
+    let repository = Repository::init(&folder.path().join("repository"));
+    let commits: Vec<String> = (1..=3_u8).map(|number| repository.commit("c", &[("top", &[number])])).collect();
+    let (shallow, store) = (folder.at("shallow"), folder.at("store"));
+    repository.git(&["clone", "--quiet", "--depth=2", &format!("file://{}", repository.path()), &shallow]);
+    let ran = run(&["import", "git", &shallow, &store]).ok();
+    for part in ["a shallow clone", "begins with that commit", &commits[1], "git fetch --unshallow"] {
+        assert!(ran.err.contains(part), "{part}: {}", ran.err);
+    }
+    // Of a repository that is whole, nothing is said.
+    assert_eq!(run(&["import", "git", repository.path(), &folder.at("whole")]).ok().err, "");
 }

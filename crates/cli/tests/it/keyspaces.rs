@@ -1,6 +1,7 @@
 //! `plimsoll keyspace`: list, create, retention, drop.
 
-use crate::run::{Folder, run};
+use crate::repository::Repository;
+use crate::run::{Folder, run, run_with_input};
 
 fn list(store: &str) -> String {
     run(&["keyspace", "list", store]).ok().text()
@@ -73,4 +74,36 @@ fn what_is_to_be_forgotten_is_freed() {
     run(&["keyspace", "drop", &store, "forgotten", "--forget"]).ok();
     let left = versions();
     assert!(left < kept + 10, "{left} versions, {kept} before");
+}
+
+#[test]
+fn the_bookkeeping_of_an_import_is_read_and_not_written_by_other_commands() {
+    let folder = Folder::new();
+    let repository = Repository::init(&folder.path().join("repository"));
+    repository.commit("c", &[("a", b"1")]);
+    let store = folder.at("store");
+    run(&["import", "git", repository.path(), &store]).ok();
+    let own = ["--keyspace", "plimsoll.import"];
+    let read = || run(&[&["scan", &store][..], &own].concat()).ok().text();
+    let (before, rows) = (read(), folder.file("rows.csv", "key,value\na,1\n"));
+    assert!(before.contains("git:default\t"), "{before}");
+    let refused = "keyspace `plimsoll.import` cannot be written to";
+    for command in [
+        &["put", &store, "git:default", "{}"][..],
+        &["delete", &store, "git:default"],
+        &["load", &store, &rows],
+        &["import", "git", repository.path(), &store],
+    ] {
+        run(&[command, &own].concat()).fails(2, &[refused]);
+    }
+    for command in ["batch", "shell"] {
+        run_with_input(&[command, &store], b"use plimsoll.import\nput git:default x\n").fails(2, &["line 2", refused]);
+        run_with_input(&[&[command, &store][..], &own].concat(), b"get git:default\n").ok();
+    }
+    run(&["keyspace", "create", &store, "plimsoll.mine"]).fails(2, &["keyspace `plimsoll.mine` cannot be written to"]);
+    assert_eq!(read(), before);
+    // Nothing is left behind where there was no store.
+    let nowhere = folder.at("nowhere");
+    run(&[&["put", &nowhere, "a", "1"][..], &own].concat()).fails(2, &[refused]);
+    assert!(!std::fs::exists(&nowhere).unwrap());
 }

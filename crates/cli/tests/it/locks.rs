@@ -1,11 +1,15 @@
 //! Two who write: who is refused, with which exit code, and who waits.
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
+use std::time::Duration;
 
 use plimsoll::{Db, Options};
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::Disk;
+use rustix::process::{Pid, Signal, kill_process};
 
+use crate::repository::Repository;
 use crate::run::{Folder, Ran, plimsoll, run};
 
 #[test]
@@ -37,7 +41,10 @@ fn a_locked_store_and_one_that_is_not_there_have_exit_codes_of_their_own() {
     }
     run(&["put", &store, "a", "1", "--wait", "50ms"]).fails(8, &["open for writing", "\nWaited 50 ms (--wait)."]);
     run(&["count", &store]).ok();
+    let processes = || run(&["stat", &store, "--json"]).ok().json()["processes"].clone();
+    assert_eq!(processes(), serde_json::json!({ std::process::id().to_string(): { "role": "alone" } }));
     writer.close().unwrap();
+    assert_eq!(processes(), serde_json::json!({}));
     run(&["put", &store, "a", "1"]).ok();
     run(&["put", &store, "a", "1", "--wait", "soon"]).fails(2, &["5s"]);
 }
@@ -83,4 +90,50 @@ fn one_who_waits_writes_when_the_other_has_closed() {
     writer.close().unwrap();
     Ran::of(child.wait_with_output().unwrap()).ok();
     assert_eq!(run(&["scan", &store]).ok().text(), "a\t1\nb\t2\n");
+}
+
+#[test]
+fn ctrl_c_ends_the_wait_for_a_store() {
+    let folder = Folder::new();
+    let repository = Repository::init(&folder.path().join("repository"));
+    repository.commit("c", &[("a", b"1")]);
+    let (store, rows) = (folder.at("store"), folder.file("rows.csv", "key,value\na,1\n"));
+    let writer = Db::open(&store, Options::new().memory_bytes(16 << 20)).unwrap();
+    for arguments in [
+        vec!["import", "git", repository.path(), &store],
+        vec!["load", &store, &rows],
+        vec!["batch", &store, &rows],
+        vec!["log", &store, "--follow", "--cursor", "mailer"],
+        vec!["put", &store, "a", "1"],
+    ] {
+        let mut command = plimsoll();
+        command.args(&arguments).args(["--wait", "10m"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        if arguments[0] != "put" {
+            wait_until_it_listens(child.id());
+        }
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let output = child.wait_with_output().unwrap();
+        if arguments[0] == "put" {
+            assert_eq!(output.status.signal(), Some(Signal::INT.as_raw()));
+        } else {
+            Ran::of(output).fails(130, &["interrupted while it waited for the store"]);
+        }
+    }
+    writer.close().unwrap();
+    assert_eq!(run(&["count", &store]).ok().text(), "0\n");
+}
+
+/// Waits until a process catches the last of the signals that it listens for.
+fn wait_until_it_listens(pid: u32) {
+    let hangup = 1_u64 << (Signal::HUP.as_raw() - 1);
+    for _ in 0..3000 {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t")).unwrap();
+        if u64::from_str_radix(caught, 16).unwrap() & hangup != 0 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("process {pid} does not listen after 30 s");
 }

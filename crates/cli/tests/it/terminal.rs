@@ -140,6 +140,8 @@ fn an_import_shows_a_progress_bar_and_then_a_table_with_the_budget() {
     ] {
         assert!(table.contains(part), "{part:?} is not in {table}");
     }
+    let again = shown_of(&["import", "git", repository.path(), &folder.at("store")]);
+    assert!(again.starts_with("up to date: commit ") && again.lines().count() == 1, "{again}");
 }
 
 #[test]
@@ -165,4 +167,18 @@ fn a_pipe_sees_no_progress_and_no_colour() {
     let ran = run(&["load", &folder.at("store"), &file]).ok();
     assert_eq!(ran.err, "");
     assert!(!ran.text().contains('\x1b'));
+}
+
+#[test]
+fn stat_tells_the_store_from_its_own_process_and_leaves_out_what_is_empty() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let text = shown_of(&["stat", &store, "--color", "never"]);
+    let place = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part:?} is not in {text}"));
+    let own = place("\nThis command's own process");
+    assert!(place("\nlog\n") < own && place("  tables ") < own && place("\nwarm\n") < own, "{text}");
+    for part in ["\nopening\n", "  flushes ", "\npressure\n", "\nevictor\n", "\npool\n", "\nrow cache\n"] {
+        assert!(place(part) > own, "{part:?}: {text}");
+    }
+    assert!(!text.contains("processes\n") && !text.contains("cursors\n"), "{text}");
 }

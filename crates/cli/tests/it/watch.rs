@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -102,4 +103,24 @@ fn a_watch_that_cannot_begin_says_why() {
     run(&["watch", &store, "--keyspace", "none", "--limit", "1"]).fails(2, &["no keyspace `none`"]);
     run(&["watch", &folder.at("nowhere")]).fails(3, &[]);
     run(&["watch", &store, "--hex", "zz"]).fails(2, &["hexadecimal"]);
+}
+
+#[test]
+fn a_follower_ends_when_its_reader_leaves_even_if_nothing_is_committed() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    for follow in [&["watch", &store, "--from", "1"][..], &["log", &store, "--follow", "--from", "1"]] {
+        let mut child = plimsoll().args(follow).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.next().unwrap().unwrap().starts_with("1\t"));
+        drop(lines);
+        let ended = (0..3000).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            child.try_wait().unwrap()
+        });
+        if ended.is_none() {
+            child.kill().unwrap();
+        }
+        assert_eq!(ended.and_then(|status| status.code()), Some(0), "{follow:?}");
+    }
 }

@@ -1,6 +1,9 @@
 //! An import continues where the last one ended, and rejects what does not continue it.
 
-use plimsoll_git::Error;
+use std::path::Path;
+
+use plimsoll::{Db, Options};
+use plimsoll_git::{Error, Import, Repository};
 
 use crate::comparison::assert_equal;
 use crate::repository::{Script, put};
@@ -65,4 +68,54 @@ fn a_rewritten_history_is_refused() {
     repository.git(&["commit", "--quiet", "--amend", "-m", "two, but better"]);
     let refused = import_into(repository.path(), "HEAD", &store, "default").unwrap_err();
     assert!(matches!(refused, Error::Rewritten { .. }), "{refused}");
+}
+
+#[test]
+fn of_two_imports_at_once_one_stops_and_continues_when_it_is_run_again() {
+    let folder = Folder::new();
+    let repository = folder.repository("repository");
+    let mut script = Script::new(10);
+    script.awkward_history(60);
+    repository.fast_import(&script.into_stream());
+    let (store, commits) = (folder.at("store"), repository.commits("main"));
+    // The first time the keyspace is empty, the second time both continue.
+    for (branch, alone) in [(&commits[29][..], 10), ("main", 5)] {
+        let opened = Repository::open(Path::new(repository.path()), branch).unwrap();
+        let db = Db::open(&store, Options::new().memory_bytes(32 << 20)).unwrap();
+        let [mut first, mut second] = [(); 2].map(|()| Import::open(&db, &opened, "default").unwrap().unwrap());
+        for _ in 0..alone {
+            assert!(first.next_commit().unwrap());
+        }
+        let refused = second.next_commit().unwrap_err();
+        assert!(matches!(refused, Error::AnotherImport { .. }), "{refused}");
+        assert_eq!(second.counts().transactions, 0);
+        // It has not stopped the first one, which may stop in turn.
+        let mut third = Import::open(&db, &opened, "default").unwrap().unwrap();
+        assert!(first.next_commit().unwrap());
+        assert!(matches!(third.next_commit().unwrap_err(), Error::AnotherImport { .. }));
+        let mut fourth = Import::open(&db, &opened, "default").unwrap().unwrap();
+        while fourth.next_commit().unwrap() {}
+        assert!(matches!(first.next_commit().unwrap_err(), Error::AnotherImport { .. }));
+        drop((first, second, third, fourth));
+        db.close().unwrap();
+    }
+    assert_equal(&repository, "main", &store, "default", 60);
+}
+
+#[test]
+fn the_history_of_a_keyspace_that_was_dropped_is_imported_anew() {
+    let folder = Folder::new();
+    let repository = folder.repository("repository");
+    for number in 0..3_u8 {
+        repository.commit("c", &[("a", &[number])]);
+    }
+    let store = folder.at("store");
+    import_into(repository.path(), "HEAD", &store, "history").unwrap().unwrap();
+    let db = Db::open(&store, Options::new().memory_bytes(32 << 20)).unwrap();
+    db.drop_keyspace(&db.keyspace("history").unwrap()).unwrap();
+    db.close().unwrap();
+    let counts = import_into(repository.path(), "HEAD", &store, "history").unwrap();
+    assert_eq!(counts.map(|counts| counts.transactions), Some(3));
+    assert_equal(&repository, "main", &store, "history", 3);
+    assert!(import_into(repository.path(), "HEAD", &store, "history").unwrap().is_none());
 }

@@ -1,5 +1,8 @@
 //! An import holds what git shows, at the tip and all along the way.
 
+use plimsoll::{Db, Options};
+use plimsoll_git::{Cut, Import, Repository as Opened};
+
 use crate::comparison::{assert_equal, glsns};
 use crate::repository::{Repository, Script};
 use crate::run::{Folder, import};
@@ -75,6 +78,27 @@ fn a_shallow_clone_is_imported_from_where_it_begins() {
     let url = format!("file://{}", repository.path());
     repository.git(&["clone", "--quiet", "--depth=3", &url, &shallow]);
     let store = folder.at("store");
+    assert_eq!(cut(&shallow, &folder.at("first")), Some(repository.ask(&["rev-parse", "main~2"])));
     assert_eq!(import(&shallow, "HEAD", &store).transactions, 3);
     assert_equal(&repository, "main~3..main", &store, "default", 3);
+    // What continues an import is not cut.
+    let shallow = folder.repository("shallow");
+    shallow.commit("c", &[("a", b"new")]);
+    assert_eq!(cut(shallow.path(), &store), None);
+    // Nor is a history of which the clone holds every commit.
+    shallow.git(&["checkout", "--quiet", "--orphan", "whole"]);
+    shallow.commit("c", &[("c", b"1")]);
+    assert_eq!(shallow.ask(&["rev-parse", "--is-shallow-repository"]), "true");
+    assert_eq!(cut(shallow.path(), &folder.at("second")), None);
+}
+
+/// The commit with which an import of a shallow clone says that it begins.
+fn cut(repository: &str, store: &str) -> Option<String> {
+    let repository = Opened::open(repository.as_ref(), "HEAD").unwrap();
+    let db = Db::open(store, Options::new().memory_bytes(32 << 20)).unwrap();
+    let cut = Import::open(&db, &repository, "default").unwrap().unwrap().cut();
+    cut.map(|cut| match cut {
+        Cut::Shallow { first } => first.to_string(),
+        Cut::Missing { .. } => panic!("{cut:?}"),
+    })
 }

@@ -5,7 +5,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use plimsoll_git::{Counts, FileReason, LeftOut, LeftOutFile, Repository};
-use serde_json::json;
 
 use crate::bytes::show_bytes;
 use crate::effort::Effort;
@@ -55,14 +54,8 @@ fn show_file(file: &LeftOutFile) -> String {
     format!("{path} at commit {} ({why})", file.commit.short())
 }
 
-/// The table.
-pub(super) fn print(
-    counts: &Counts,
-    effort: &Effort,
-    limit_bytes: u64,
-    store: &Path,
-    output: &mut Output,
-) -> Result<(), Failure> {
+/// The table. `limit_bytes` is the budget of the store.
+pub(super) fn facts(counts: &Counts, effort: &Effort, limit_bytes: u64, store: &Path, reader: Reader) -> Vec<Fact> {
     let mut facts = vec![
         Fact::count("transactions", counts.transactions),
         Fact::count("versions", counts.versions),
@@ -75,22 +68,25 @@ pub(super) fn print(
         ("files left out", counts.missing.count + counts.unfit.count),
         ("commits left out", counts.commits.count),
     ];
-    let shown = left_out.iter().filter(|(_, count)| *count > 0 || output.reader() != Reader::People);
+    let shown = left_out.iter().filter(|(_, count)| *count > 0 || reader != Reader::People);
     facts.extend(shown.map(|&(name, count)| Fact::count(name, count)));
-    output.facts(&facts)
+    facts
 }
 
-/// Says that there was nothing to import.
-pub(super) fn print_up_to_date(repository: &Repository, output: &mut Output) -> Result<(), Failure> {
+/// Says that there was nothing to import; a pipe and a program also get the table.
+pub(super) fn print_up_to_date(
+    repository: &Repository,
+    mut facts: Vec<Fact>,
+    output: &mut Output,
+) -> Result<(), Failure> {
     let commit = repository.tip();
-    match output.reader() {
-        Reader::Json => output.json(&json!({ "up_to_date": true, "commit": commit.as_str(), "transactions": 0 })),
-        _ => output.line(&format!(
-            "up to date: commit {} of {} is the last one",
-            commit.short(),
-            repository.path().display()
-        )),
+    if output.reader() == Reader::People {
+        let path = repository.path().display();
+        return output.line(&format!("up to date: commit {} of {path} is the last one", commit.short()));
     }
+    facts.push(Fact::new("up to date", "", true));
+    facts.push(Fact::new("commit", "", commit.as_str()));
+    output.facts(&facts)
 }
 
 /// The bytes that the store's files occupy on disk.

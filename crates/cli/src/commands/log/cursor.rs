@@ -12,6 +12,7 @@ use plimsoll::{Db, Durability, Error, Glsn, InvalidInput};
 
 use crate::args::Globals;
 use crate::exit::{Failure, Outcome};
+use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::stderr::say;
 use crate::{store, wait};
@@ -72,12 +73,13 @@ impl Cursor {
         path: &Path,
         name: String,
         from: Option<u64>,
+        interrupt: &Interrupt,
     ) -> Result<Self, Failure> {
         let found = place_of(&store::open_to_read(globals, path)?, &name);
         let place = match found {
             Some(place) => place,
             None => {
-                let db = store::open_to_write(globals, path, false, Durability::Sync)?;
+                let db = store::open_to_write_unless(Some(interrupt), globals, path, false, Durability::Sync)?;
                 let place = db.log().cursor(&name, Glsn(from.unwrap_or(db.newest().0 + 1)))?;
                 store::close_after_commits(db);
                 place.0
@@ -123,12 +125,13 @@ impl Cursor {
         }
     }
 
-    /// Moves it; waits for the lock as long as `--wait` says.
-    pub(super) fn settle(&mut self, globals: &Globals) -> Result<(), Failure> {
+    /// Moves it; waits for the lock as long as `--wait` says. `interrupt` ends the wait; `None` after one that came before: a second one
+    /// ends the process.
+    pub(super) fn settle(&mut self, globals: &Globals, interrupt: Option<&Interrupt>) -> Result<(), Failure> {
         if !self.is_behind() {
             return Ok(());
         }
-        let db = wait::to_share(globals, || self.open(globals)).map_err(|failure| {
+        let db = wait::to_share(globals, interrupt, || self.open(globals)).map_err(|failure| {
             failure.advise(&format!(
                 "Cursor {} stays at GLSN {}: what was printed from there on is printed again the next time.",
                 self.name, self.place

@@ -9,7 +9,7 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 
 use crate::args::Globals;
 use crate::changes::{Changes, Waited, sync_newest_segment};
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::store;
@@ -23,7 +23,7 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
     let interrupt = Interrupt::listen()?;
     let path = walk.args.store.clone();
     let mut cursor = match walk.args.cursor.clone() {
-        Some(name) => Some(Cursor::find_or_make(globals, &path, name, walk.args.from)?),
+        Some(name) => Some(Cursor::find_or_make(globals, &path, name, walk.args.from, &interrupt)?),
         None => None,
     };
     let mut from = cursor.as_ref().map(Cursor::next).or(walk.args.from);
@@ -46,18 +46,19 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
         let is_last = walk.left == 0;
         if let Some(cursor) = &mut cursor {
             // The last time it is worth waiting for the lock.
-            if is_last { cursor.settle(globals)? } else { cursor.settle_if_free(globals)? }
+            if is_last { cursor.settle(globals, Some(&interrupt))? } else { cursor.settle_if_free(globals)? }
         }
         if is_last {
             return Ok(Exit::Done);
         }
         let ended = clock.monotonic_nanos();
         let is_behind = cursor.as_ref().is_some_and(Cursor::is_behind);
-        if changes.wait(&interrupt, is_behind) == Waited::Interrupted {
+        let waited = changes.wait(&interrupt, output, is_behind);
+        if waited != Waited::Changed {
             if let Some(mut cursor) = cursor {
-                cursor.settle(globals)?;
+                cursor.settle(globals, (waited == Waited::ReaderLeft).then_some(&interrupt))?;
             }
-            return Ok(Exit::Interrupted);
+            return if waited == Waited::ReaderLeft { Err(Failure::ReaderLeft) } else { Ok(Exit::Interrupted) };
         }
         // Beside a writer that never rests, half of the time is left to it.
         let idle = clock.monotonic_nanos().saturating_sub(ended);

@@ -1,0 +1,34 @@
+//! The beginning of a history whose earlier commits the repository does not hold.
+
+use crate::error::Result;
+use crate::object_id::ObjectId;
+use crate::repository::Repository;
+
+/// Why the imported history begins with a commit that has a parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// A parent of the first commit is missing.
+    Missing {
+        /// The first commit.
+        first: ObjectId,
+    },
+    /// The repository is a shallow clone that begins with this commit.
+    Shallow {
+        /// The first commit.
+        first: ObjectId,
+    },
+}
+
+/// Whether a shallow clone begins with `last`, the oldest commit of a walk. Git hides the parents of such a commit, so that the walk ends
+/// as if it were complete; only the commit object names them.
+pub(crate) fn shallow(repository: &Repository, last: ObjectId) -> Result<Option<Cut>> {
+    let git = repository.git();
+    if git.ask(&["rev-parse", "--is-shallow-repository"])?.out != "true"
+        || git.ask(&["rev-parse", "--verify", "--quiet", &format!("{last}^1")])?.succeeded()
+    {
+        return Ok(None);
+    }
+    let object = git.ask(&["cat-file", "commit", last.as_str()])?.out;
+    let has_parent = object.lines().take_while(|line| !line.is_empty()).any(|line| line.starts_with("parent "));
+    Ok(has_parent.then_some(Cut::Shallow { first: last }))
+}
