@@ -43,7 +43,7 @@ Exit codes:
   6    the system refused (no space left, no permission, git not installed), or another process does not answer
   7    conflict with another transaction: run the command again
   8    the store is locked: another process has it for itself, or 64 processes share it (see --wait)
-  130  stopped by Ctrl-C or SIGTERM: import, load, batch, replay, watch, log --follow (commits are kept); the signal kills other commands
+  130  stopped by Ctrl-C or SIGTERM: import, load, batch, backup, replay, watch, log --follow (what was committed is kept); the signal kills other commands
 
 Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, warm, keyspace list, cursor list, shell --read-only) work \
 while another process writes. Those that write share the store with each other, and with programs that open it shared; rebuild and salvage need it \

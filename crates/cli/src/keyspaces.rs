@@ -1,4 +1,4 @@
-//! Keyspaces by name: finds and lists them, and tells which ones are kept by commands.
+//! Keyspaces by name: finds and lists them, and rejects writes to reserved ones.
 
 use plimsoll::{Db, Keyspace, Retention, Snapshot};
 use serde_json::json;

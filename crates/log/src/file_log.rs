@@ -34,6 +34,7 @@ use std::time::Duration;
 
 use plimsoll_disk::worker::{Next, Worker};
 use plimsoll_memory::budget::Kind;
+use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::blob::{Blob, BlobId, BlobRef, BlobWriter};
 use crate::draft::{Draft, Ticket};
@@ -139,16 +140,23 @@ impl FileLog {
         Ok(())
     }
 
-    /// Ends the active segment if all its entries are below `until`, so that a trim can free them, and if it takes at least `bytes` with the
-    /// blob files that it names. Without room on the disk, or in the budget, it stays as it is.
+    /// Ends the active segment if all its entries are below `until`, so that a trim can free them, and if that gives back at least `bytes`, with
+    /// the blob files that it names and for which `keep` returns false. Without room on the disk, or in the budget, it stays as it is.
     ///
     /// # Errors
     /// `Poisoned`, `ReadOnly`.
-    pub fn end_segment_below(&self, until: Glsn, bytes: u64) -> Result<(), LogError> {
+    pub fn end_segment_below(&self, until: Glsn, bytes: u64, keep: &dyn Fn(BlobId) -> bool) -> Result<(), LogError> {
         self.log.env.check_writable()?;
         with_order(&self.log, |order| {
-            let held = u64::from(order.end.offset) + self.log.tail.read().blobs.bytes();
-            if order.end.next <= until && held >= bytes {
+            if order.end.next > until {
+                return Ok(());
+            }
+            let freed = {
+                let tail = self.log.tail.read();
+                let blobs = tail.blobs.list().iter().filter(|named| !keep(named.blob.id));
+                blobs.map(|named| u64::from(named.blob.pages)).sum::<u64>() * PAGE_BYTES as u64
+            };
+            if freed + u64::from(order.end.offset) >= bytes {
                 append::end_segment_from(&self.log, order, 0)?;
             }
             Ok(())

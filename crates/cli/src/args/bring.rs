@@ -30,7 +30,7 @@ Each transaction's metadata is JSON: {\"commit\", \"author\", \"email\", \"date\
 A time or a commit id reads the history as it was then: --at 2012-01-01 is the last commit whose committer's time is not later, \
 --at commit:ID is that commit. Only commits of the first-parent line are imported.
 
-Run it again to continue: each transaction also records its commit (keyspace plimsoll.import, which no command but import writes to). The import fails if the last \
+Run it again to continue: each transaction also records its commit (keyspace plimsoll.import, into which no other command puts anything; without it, the next import begins anew). The import fails if the last \
 imported commit is no longer an ancestor of the branch because the history was rewritten. Of two imports into one keyspace at once, one \
 continues; the other ends with exit code 7, and continues after it when it is run again.
 

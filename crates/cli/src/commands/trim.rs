@@ -46,5 +46,8 @@ fn why_nothing(db: &Db, first: Glsn, until: Glsn) -> String {
     if let Some(other) = others.filter(|member| member.floor < until).min_by_key(|member| member.floor) {
         return format!("process {} reads from GLSN {} on", other.pid, other.floor);
     }
+    if until > db.newest() {
+        return "there was no room for the next segment of the log, or another process has committed meanwhile; try again".to_owned();
+    }
     format!("only whole segments are, and the oldest one also holds entries from GLSN {until} on")
 }

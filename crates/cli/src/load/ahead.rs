@@ -2,7 +2,7 @@
 //!
 //! Laws:
 //! 1. The reader waits once [`BLOCK_BYTES`] are there, so a block is longer than that by one row at most.
-//! 2. Whatever may wait for input is done by the reader, opening the file included: its user looks for signals meanwhile.
+//! 2. The reader thread does everything that can block on input, opening the file included; the caller polls for signals meanwhile.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -109,7 +109,7 @@ struct State {
     /// Whether the rows could be opened, once that is known; it is taken once.
     opened: Option<Result<(), Failure>>,
     block: Block,
-    /// Nobody will take any more.
+    /// The caller no longer takes rows.
     is_abandoned: bool,
 }
 

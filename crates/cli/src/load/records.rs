@@ -22,11 +22,11 @@ pub(super) struct Records<R> {
     ends: Vec<usize>,
     /// Whether a field of the record is quoted: such a record is not blank.
     is_quoted: bool,
-    /// The rest of the line belongs to a bad record. The next call passes over it: it may be long in coming.
-    is_within_line: bool,
+    /// Within a bad record, whose rest the next call passes over: it may be long in coming.
+    bad: Option<State>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// At the beginning of a field.
     FieldStart,
@@ -50,19 +50,17 @@ impl<R: BufRead> Records<R> {
             bytes: Vec::new(),
             ends: Vec::new(),
             is_quoted: false,
-            is_within_line: false,
+            bad: None,
         }
     }
 
-    /// Reads the next record; returns the line that it begins on, `None` at the end. After a fault of one record, the next one begins on the next
-    /// line.
+    /// Reads the next record; returns the line that it begins on, `None` at the end. After a fault of one record, the next one begins where that one
+    /// ends: quoted fields that follow the fault are passed over whole.
     pub(super) fn next(&mut self) -> Result<Option<u64>, Problem> {
-        if self.line == 1 && !self.is_within_line {
-            self.pass_byte_order_mark()?;
-        }
-        if std::mem::take(&mut self.is_within_line) {
-            self.input.skip_until(b'\n').map_err(|error| Problem::unreadable(&error))?;
-            self.line += 1;
+        match self.bad.take() {
+            Some(state) => self.pass_rest(state)?,
+            None if self.line == 1 => self.pass_byte_order_mark()?,
+            None => {}
         }
         loop {
             let first_line = self.line;
@@ -127,8 +125,8 @@ impl<R: BufRead> Records<R> {
                         state
                     }
                     (State::Returned, _) if self.quotes => {
+                        self.bad = Some(self.behind(State::Plain, byte));
                         self.input.consume(used);
-                        self.is_within_line = true;
                         return Err(Problem::of_row(
                             self.line,
                             "a carriage return without a line feed; lines end with LF or CRLF, and a field that holds one is quoted",
@@ -146,8 +144,8 @@ impl<R: BufRead> Records<R> {
                     }
                     (_, b'\r') => State::Returned,
                     (State::MaybeClosed(_), _) => {
+                        self.bad = Some(State::Plain);
                         self.input.consume(used);
-                        self.is_within_line = true;
                         return Err(Problem::of_row(
                             self.line,
                             "there is text after a closing quote; a quote inside a field is written twice",
@@ -177,7 +175,7 @@ impl<R: BufRead> Records<R> {
             if self.bytes.len() + self.ends.len() * size_of::<usize>() > self.row_bytes_max {
                 let hint = if self.quotes { " (is a closing quote missing?)" } else { "" };
                 // With a quote, nothing tells where the next row begins.
-                self.is_within_line = !self.is_quoted;
+                self.bad = (!self.is_quoted).then_some(state);
                 return Err(Problem {
                     is_of_one_row: !self.is_quoted,
                     ..Problem::too_long(first_line, self.row_bytes_max, hint)
@@ -186,9 +184,45 @@ impl<R: BufRead> Records<R> {
         }
     }
 
+    /// Passes over the rest of a bad record.
+    fn pass_rest(&mut self, mut state: State) -> Result<(), Problem> {
+        loop {
+            let buffer = self.input.fill_buf().map_err(|error| Problem::unreadable(&error))?;
+            if buffer.is_empty() {
+                return match state {
+                    State::Quoted(opened) => Err(never_closed(opened)),
+                    _ => Ok(()),
+                };
+            }
+            let (bytes, mut used, mut complete) = (buffer.to_vec(), 0, false);
+            while used < bytes.len() && !complete {
+                let byte = bytes[used];
+                used += 1;
+                complete = byte == b'\n' && !matches!(state, State::Quoted(_));
+                state = self.behind(state, byte);
+                self.line += u64::from(byte == b'\n');
+            }
+            self.input.consume(used);
+            if complete {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The state behind a byte of a bad record, in which nothing is a fault any more.
+    fn behind(&self, state: State, byte: u8) -> State {
+        match (state, byte) {
+            (State::Quoted(opened), b'"') => State::MaybeClosed(opened),
+            (State::Quoted(opened), _) | (State::MaybeClosed(opened), b'"') => State::Quoted(opened),
+            (_, _) if byte == self.delimiter => State::FieldStart,
+            (State::FieldStart, b'"') if self.quotes => State::Quoted(self.line),
+            (_, _) => State::Plain,
+        }
+    }
+
     fn end_of_input(&mut self, state: State) -> Result<bool, Problem> {
         match state {
-            State::Quoted(opened) => Err(Problem::new(opened, "the quote that opens on this line is never closed")),
+            State::Quoted(opened) => Err(never_closed(opened)),
             State::FieldStart if self.ends.is_empty() => Ok(false),
             _ => {
                 self.ends.push(self.bytes.len());
@@ -204,6 +238,10 @@ impl<R: BufRead> Records<R> {
         }
         Ok(())
     }
+}
+
+fn never_closed(opened: u64) -> Problem {
+    Problem::new(opened, "the quote that opens on this line is never closed")
 }
 
 #[cfg(test)]
@@ -291,6 +329,27 @@ mod tests {
         let problem = csv("a,b\n\"1\"x,2\n").unwrap_err();
         assert_eq!(problem.line, 2);
         assert!(problem.message.contains("closing quote"));
+    }
+
+    #[test]
+    fn a_bad_row_ends_where_its_quoted_fields_end() {
+        // The row and the one behind it, over line breaks in quotes, also in the smallest buffer.
+        for bad in
+            ["\"1\"x,\"first\nsecond,third\"\n", "\"1\"x,\"a \"\"quote\"\"\n\"\n", "1\r2,\"first\n\"\n", "1\r,\"\n\"\n"]
+        {
+            let text = format!("{bad}4,d\n");
+            for capacity in [3, 4096] {
+                let mut rows = Records::new(BufReader::with_capacity(capacity, text.as_bytes()), b',', true, MAX);
+                assert!(rows.next().unwrap_err().is_of_one_row, "{bad:?}");
+                assert_eq!(rows.next().unwrap(), Some(3), "{bad:?}");
+                assert_eq!((rows.field(0), rows.field(1)), (&b"4"[..], &b"d"[..]));
+                assert_eq!(rows.next().unwrap(), None);
+            }
+        }
+        let mut rows = Records::new(&b"\"1\"x,\"open\n4,d\n"[..], b',', true, MAX);
+        assert!(rows.next().unwrap_err().is_of_one_row);
+        let problem = rows.next().unwrap_err();
+        assert!((problem.line, problem.is_of_one_row) == (1, false) && problem.message.contains("never closed"));
     }
 
     #[test]

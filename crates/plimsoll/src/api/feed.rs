@@ -198,7 +198,8 @@ impl<'db> Log<'db> {
 
     /// Frees whole segments of the log below `until`. Returns the first remaining GLSN, which may be lower: a cursor or an unflushed commit
     /// retains all entries from its GLSN on. Values that are still current or retained are moved out of the log first. Commits below the
-    /// returned GLSN can no longer be scanned; keys and their retained versions stay readable.
+    /// returned GLSN can no longer be scanned; keys and their retained versions stay readable. With the GLSN behind the newest one, the
+    /// segment that commits go to is ended and freed as well.
     ///
     /// # Errors
     /// The store is read-only, disk errors, or the budget.

@@ -394,8 +394,9 @@ fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
 
 /// Rejects a store whose log was removed: a new one would not be the log of its index.
 pub(crate) fn refuse_index_without_log(path: &Path, disk: &dyn Disk) -> Result<()> {
-    // A salvage that was cut short goes on.
-    if !is_folder(disk, path)? || disk.names(path)?.iter().any(|name| name == SALVAGED) {
+    let names = if is_folder(disk, path)? { disk.names(path)? } else { return Ok(()) };
+    // A salvage that was cut short goes on; a backup that was is none.
+    if names.iter().any(|name| name == SALVAGED) || is_unfinished(&names) {
         return Ok(());
     }
     let log = path.join("log");

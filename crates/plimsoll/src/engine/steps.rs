@@ -16,7 +16,8 @@ use crate::types::retention::Retention;
 /// Segments that values may hold back before they are moved, beside as many bytes as the index has.
 const HELD_SEGMENTS: u64 = 8;
 
-/// What a compaction ends the active segment for: with less of it, the log of a small store stays, from which its index can be rebuilt.
+/// Minimum that ending the active segment must free during a compaction. Below it a small store keeps its log, from which its index can be
+/// rebuilt.
 const WORTH_FREEING_BYTES: u64 = 1 << 20;
 
 /// Segments that were held back for long, from which on memtables are closed once they may be freed.
@@ -101,7 +102,7 @@ pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
             return Ok(None);
         }
     }
-    // Where nothing older than the newest commit can be read, its entry is not needed either.
+    // Where nothing older than the newest commit can be read, its entry is not needed either: its time is known without it.
     let until = if oldest >= newest { newest.next() } else { oldest };
     Ok(Some(until.min(space.catalog.cursors.oldest())))
 }

@@ -48,8 +48,8 @@ pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Resu
 pub(crate) enum Active {
     /// It goes on.
     Stays,
-    /// If nothing in it is needed, and it takes so many bytes with its blob files, another one follows it at once, and it is freed: somebody
-    /// asked for the space.
+    /// If nothing in it is needed, and it gives back so many bytes with its blob files, another one follows it at once, and it is freed: the
+    /// caller asked for the space.
     EndsFrom(u64),
 }
 
@@ -120,7 +120,7 @@ fn free_up_to(space: &LogSpace, until: Glsn, active: Active, removal: Option<&Re
     }
     let (start, before) = (clock.monotonic_nanos(), log.bounds().first);
     if let Active::EndsFrom(bytes) = active {
-        space.file_log.end_segment_below(until, bytes).lift()?;
+        space.file_log.end_segment_below(until, bytes, &|blob| space.reader.index.must_keep_blob(blob)).lift()?;
     }
     let first = match log.trim(until, &|blob| space.reader.index.must_keep_blob(blob)) {
         // Another process has freed what this one was about to.

@@ -1,4 +1,4 @@
-//! What a backup consists of that is not whole: one that is being made, or whose process was killed.
+//! Recognizes the folder of an unfinished backup: one in progress, or one whose process was killed.
 
 /// The name of the log's folder until the backup is whole.
 pub(crate) const PARTIAL_LOG: &str = "log.partial";

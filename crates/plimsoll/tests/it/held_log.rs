@@ -303,6 +303,38 @@ fn rows_that_were_loaded_again_and_again_take_their_space_once_after_a_compactio
 }
 
 #[test]
+fn a_moment_between_the_commit_that_a_compaction_freed_and_the_next_is_read_by_its_time() {
+    let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
+    let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(1_780_000_000);
+    let options = Options::new().memory_bytes(16 << 20).retention(Retention::Time(Duration::from_secs(3600)));
+    let options = options.background(false).world(Arc::new(MemDisk::new()), Arc::clone(&clock) as _);
+    let db = Db::open("/store", options).unwrap();
+    let space = db.keyspace("default").unwrap();
+    db.put(&space, "key", vec![1; 2 << 20]).unwrap();
+    let old = db.put(&space, "key", "old").unwrap();
+    clock.advance(Duration::from_secs(7200));
+    db.compact().unwrap();
+    assert_eq!(first(&db), old.next());
+    clock.advance(Duration::from_secs(120));
+    let between = begin + Duration::from_secs(7260);
+    db.put(&space, "key", "new").unwrap();
+    let snapshot = db.snapshot_at(Moment::Time(between)).unwrap();
+    assert_eq!((snapshot.at(), snapshot.get(&space, "key").unwrap().unwrap().to_vec()), (old, b"old".to_vec()));
+    assert!(matches!(db.snapshot_at(Moment::Time(begin - Duration::from_secs(1))), Err(Error::Trimmed { .. })));
+}
+
+#[test]
+fn the_log_of_a_store_stays_after_a_compaction_that_would_free_only_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::new().memory_bytes(16 << 20).retention(Retention::Latest);
+    let db = Db::open(dir.path().join("store"), options).unwrap();
+    let space = db.keyspace("default").unwrap();
+    db.put(&space, "large and current", vec![1; 5 << 20]).unwrap();
+    db.compact().unwrap();
+    assert_eq!(first(&db), Glsn(1));
+}
+
+#[test]
 fn the_log_of_a_small_store_stays_after_a_compaction() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options::new().memory_bytes(16 << 20).retention(Retention::Latest);

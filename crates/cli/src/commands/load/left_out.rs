@@ -3,7 +3,7 @@
 use crate::size::count_of;
 use crate::stderr::say;
 
-/// As many are named.
+/// Maximum number of bad rows that are named.
 const NAMED_MAX: usize = 5;
 
 /// Bad rows.

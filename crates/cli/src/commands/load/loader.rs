@@ -46,7 +46,7 @@ pub(super) struct Loader<'a> {
     left_out: LeftOut,
     /// Rows of the file up to here: skipped, put or left out.
     passed: u64,
-    /// As many as this were passed at the last commit.
+    /// Value of `passed` at the last commit.
     passed_at_commit: u64,
     open: Option<Open>,
     in_doubt: Option<InDoubt>,

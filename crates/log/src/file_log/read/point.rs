@@ -264,8 +264,8 @@ impl OpenLog {
             let meta = self.read_meta(Glsn(middle))?;
             if meta.timestamp_micros <= micros { low = middle } else { high = middle - 1 }
         }
-        // The last of all is known, though trimmed: nothing is younger.
-        if low > 0 && Glsn(low) < first && Glsn(low) != readable {
+        // The time of the last one that was trimmed is known: a segment's header has it.
+        if low > 0 && Glsn(low).next() < first {
             return Err(LogError::Trimmed { asked: Glsn(low), first });
         }
         Ok(Glsn(low))

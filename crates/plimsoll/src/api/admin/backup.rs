@@ -85,7 +85,10 @@ pub(crate) fn backup(store: &Engine, dest: &Path, how: &BackupOptions) -> Result
                 // Unless something else is in it by now.
                 let _ = disk.remove_dir(dest);
             }
-            return Err(before.left_behind(store).unwrap_or(error));
+            return Err(match error {
+                Error::Cancelled => error,
+                error => before.left_behind(store).unwrap_or(error),
+            });
         }
     };
     disk.rename(&log, &dest.join("log"))?;
