@@ -116,7 +116,8 @@ fn backups_beside_a_process_that_trims_are_whole() {
             let backup = folder.at(&format!("backup-{turn}"));
             let how: &[&str] = if turn % 2 == 0 { &["backup"] } else { &["backup", "--copy"] };
             run(&[how, &[&store, &backup]].concat()).ok();
-            run(&["verify", &backup]).ok();
+            let verified = run(&["verify", &backup]);
+            assert_eq!(verified.code, 0, "{} {}", verified.text(), verified.err);
             check_rows(&run(&["scan", &backup]).ok());
         }
     });

@@ -107,10 +107,14 @@ impl OpenLog {
         name: FileName,
         each: &mut dyn FnMut(&BackupFile) -> Result<(), LogError>,
     ) -> Result<(), LogError> {
-        match self.env.options.disk.entry(&self.env.files.path(name))? {
-            Some(entry) => each(&BackupFile { name: name.name(), immutable: true, bytes: entry.len }),
+        match (self.env.options.disk.entry(&self.env.files.path(name))?, name) {
+            (Some(entry), _) => each(&BackupFile { name: name.name(), immutable: true, bytes: entry.len }),
+            // Another process has trimmed what the index of the copy may need. A segment goes before the blob files that it names.
+            (None, FileName::Segment(first)) if self.env.is_read_only() => {
+                Err(LogError::Trimmed { asked: first, first: first.next() })
+            }
             // A table is rebuilt; any other missing file is found when the copy is verified.
-            None => Ok(()),
+            (None, _) => Ok(()),
         }
     }
 }
