@@ -301,27 +301,3 @@ fn a_backup_by_a_reader_whose_files_another_process_has_dropped_is_refused_and_l
         }
     }
 }
-
-#[test]
-fn a_backup_by_a_reader_is_refused_if_segments_are_gone_though_its_runs_and_its_newest_segment_are_there() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("store");
-    let db = Db::open(&path, options()).unwrap();
-    let keyspace = db.keyspace("default").unwrap();
-    db.set_retention(&keyspace, Retention::Latest).unwrap();
-    write(&db, &keyspace, 0);
-    db.flush().unwrap();
-    let flushed = db.newest();
-    for round in 1..4 {
-        write(&db, &keyspace, round);
-    }
-    let reader = open_reader(&path);
-    db.flush().unwrap();
-    assert!(db.log().trim(db.newest()).unwrap() > flushed.next());
-    for copy in [false, true] {
-        let dest = dir.path().join(format!("copy-{copy}"));
-        let made = if copy { reader.backup_copy(&dest) } else { reader.backup(&dest) };
-        assert!(matches!(made, Err(Error::Trimmed { .. })), "{made:?}");
-        assert!(!dest.exists());
-    }
-}

@@ -144,6 +144,11 @@ fn copy_files(store: &Engine, index: &Path, log: &Path, how: &BackupOptions) -> 
     manifest.write(disk, index)?;
     let mut blobs = manifest_blobs(&manifest);
     copier.report.glsn = copy_log(&mut copier, log, &mut blobs)?;
+    let (needed, first) = (manifest.checkpoint.glsn.next(), store.reader.log.bounds().first);
+    if store.options.read_only && first > needed {
+        // Another process has trimmed what the manifest needs, and this one has noticed: the copy may be without it.
+        return Err(Error::Trimmed { asked: needed, first });
+    }
     // Blob files needed only by the index: the records that named them are trimmed.
     for blob in blobs {
         copier.link(&store.path.join("log").join(blob), log)?;
