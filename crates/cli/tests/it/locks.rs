@@ -109,13 +109,15 @@ fn ctrl_c_ends_the_wait_for_a_store() {
         let mut command = plimsoll();
         command.args(&arguments).args(["--wait", "10m"]).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
+        // Where this was started with Ctrl-C ignored, as in the background of a script, a command that does not listen ignores it as well.
+        let signal = if arguments[0] == "put" { Signal::TERM } else { Signal::INT };
         if arguments[0] != "put" {
             wait_until_it_listens(child.id());
         }
-        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        kill_process(Pid::from_child(&child), signal).unwrap();
         let output = child.wait_with_output().unwrap();
         if arguments[0] == "put" {
-            assert_eq!(output.status.signal(), Some(Signal::INT.as_raw()));
+            assert_eq!(output.status.signal(), Some(Signal::TERM.as_raw()));
         } else {
             Ran::of(output).fails(130, &["interrupted while it waited for the store"]);
         }
