@@ -23,7 +23,8 @@ impl Interrupt {
     /// Listens from now on.
     pub(crate) fn listen() -> Result<Self, Failure> {
         let came = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+        for signal in hangup.into_iter().chain([SIGINT, SIGTERM]) {
             // In this order: the first signal finds the flag down and raises it, the second finds it up and ends the process.
             flag::register_conditional_shutdown(signal, Exit::Interrupted as i32, Arc::clone(&came))
                 .and_then(|_| flag::register(signal, Arc::clone(&came)))
@@ -48,6 +49,13 @@ impl Interrupt {
         // Relaxed: nothing but the flag itself passes from the handler.
         self.came.load(Ordering::Relaxed)
     }
+}
+
+/// Whether this process was started with a signal ignored, as `nohup` does, to go on when its terminal is closed.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or_default();
+    u64::from_str_radix(ignored.trim(), 16).is_ok_and(|ignored| ignored & 1 << (signal - 1) != 0)
 }
 
 fn no_signals(error: std::io::Error) -> Failure {

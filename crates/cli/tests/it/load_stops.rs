@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::io::ioctl_fionread;
@@ -153,4 +153,18 @@ fn ctrl_c_while_the_rows_are_merged_loads_nothing_and_leaves_no_files() {
     }
     stopped(child, Signal::INT).fails(130, &["plimsoll: interrupted. Nothing was loaded; "]);
     assert_eq!((scanned(&store).as_str(), blob_files(&store)), ("", 0));
+}
+
+#[test]
+fn a_load_under_nohup_outlives_its_terminal() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let mut command = Command::new("nohup");
+    command.arg(env!("CARGO_BIN_EXE_plimsoll")).args(["load", &store, "-", "--format", "csv"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until_signals_are_heard(&child);
+    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+    child.stdin.take().unwrap().write_all(b"key,value\na,1\n").unwrap();
+    Ran::of(child.wait_with_output().unwrap()).ok();
+    assert_eq!(run(&["count", &store]).ok().text(), "1\n");
 }

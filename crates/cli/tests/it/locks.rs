@@ -2,7 +2,6 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
-use std::time::Duration;
 
 use plimsoll::{Db, Options};
 use plimsoll_disk::os::OsDisk;
@@ -11,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::repository::Repository;
 use crate::run::{Folder, Ran, plimsoll, run};
+use crate::signals::wait_until_signals_are_heard;
 
 #[test]
 fn a_locked_store_and_one_that_is_not_there_have_exit_codes_of_their_own() {
@@ -112,7 +112,7 @@ fn ctrl_c_ends_the_wait_for_a_store() {
         // Where this was started with Ctrl-C ignored, as in the background of a script, a command that does not listen ignores it as well.
         let signal = if arguments[0] == "put" { Signal::TERM } else { Signal::INT };
         if arguments[0] != "put" {
-            wait_until_it_listens(child.id());
+            wait_until_signals_are_heard(&child);
         }
         kill_process(Pid::from_child(&child), signal).unwrap();
         let output = child.wait_with_output().unwrap();
@@ -124,18 +124,4 @@ fn ctrl_c_ends_the_wait_for_a_store() {
     }
     writer.close().unwrap();
     assert_eq!(run(&["count", &store]).ok().text(), "0\n");
-}
-
-/// Waits until a process catches the last of the signals that it listens for.
-fn wait_until_it_listens(pid: u32) {
-    let hangup = 1_u64 << (Signal::HUP.as_raw() - 1);
-    for _ in 0..3000 {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t")).unwrap();
-        if u64::from_str_radix(caught, 16).unwrap() & hangup != 0 {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("process {pid} does not listen after 30 s");
 }

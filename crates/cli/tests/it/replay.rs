@@ -1,8 +1,11 @@
 //! `plimsoll replay`: traces of every format, made here, and what is wrong with them.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
+
+use rustix::process::Signal;
 
 use crate::run::{Folder, run, run_with_input};
+use crate::signals::{stopped, wait_until_signals_are_heard};
 
 /// An oracleGeneral trace: rounds over a few objects, among others that are asked for once.
 fn trace() -> Vec<u8> {
@@ -191,17 +194,9 @@ fn a_replay_that_is_stopped_says_what_it_did_and_draws_nothing() {
     let mut command = crate::run::plimsoll();
     command.args(["replay", &path, "--memory", "1MiB", "--policy", "s3-fifo,lru", "--curve", &svg, "--json"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let pid = child.id().to_string();
-    // It listens before it reads, to SIGHUP last of all; who comes earlier ends it without a word.
-    let listens = |status: &str| {
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("Linux says what is caught");
-        u64::from_str_radix(caught.trim(), 16).unwrap() & 1 > 0
-    };
-    while !listens(&std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap()) {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-    let ran = crate::run::Ran::of(child.wait_with_output().unwrap());
+    // It listens before it reads; a signal that comes earlier ends it without a word.
+    wait_until_signals_are_heard(&child);
+    let ran = stopped(child, Signal::INT);
     assert_eq!(ran.code, 130, "{}", ran.err);
     assert!(ran.err.contains("misses.svg is not drawn"), "{}", ran.err);
     assert!(ran.json().get("lru").is_none(), "it was not asked");
