@@ -35,7 +35,7 @@ struct Row {
     line: u64,
     key_end: usize,
     value_end: usize,
-    /// It has a fault, whose description stands in the key's place.
+    /// Whether the row is bad. Then the text of its key is the description of the fault.
     is_bad: bool,
 }
 

@@ -46,10 +46,10 @@ pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Resu
 /// What becomes of the segment that commits go to. Only whole segments are freed, and this one may take many commits more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Active {
-    /// It goes on.
+    /// It stays open for further commits.
     Stays,
-    /// If nothing in it is needed, and it gives back so many bytes with its blob files, another one follows it at once, and it is freed: the
-    /// caller asked for the space.
+    /// It ends and is freed if none of its entries is needed and that frees at least this many bytes, blob files included. For callers that
+    /// were asked for the space.
     EndsFrom(u64),
 }
 
