@@ -105,6 +105,8 @@ struct State {
     pages_max: Option<u64>,
     slow: Option<(Arc<ManualClock>, Duration)>,
     injected: Injected,
+    /// Bytes announced by [`File::will_read`].
+    announced_bytes: u64,
     /// The file system cannot make room ([`File::allocate`]).
     refuses_room: bool,
     /// Chooses what survives. Separate from `read_random`, so that the number of reads does not change it.
@@ -230,6 +232,11 @@ impl LyingDisk {
         self.state().injected
     }
 
+    /// How many bytes were announced by [`File::will_read`].
+    pub fn announced_bytes(&self) -> u64 {
+        self.state().announced_bytes
+    }
+
     /// An independent copy of the disk (with unsynced contents and settings), without handles and locks.
     pub fn snapshot(&self) -> LyingDisk {
         let mut state = self.state().clone();
@@ -321,6 +328,7 @@ impl State {
             pages_max: None,
             slow: None,
             injected: Injected::default(),
+            announced_bytes: 0,
             refuses_room: false,
             crash_random: Random::new(0),
             read_random: Random::new(0),
@@ -647,6 +655,10 @@ impl File for LyingFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.writable()?.set_len(self.id, &self.path, len)
+    }
+
+    fn will_read(&self, _: u64, bytes: u64) {
+        self.disk.state().announced_bytes += bytes;
     }
 
     /// As a write of zeros behind the end: of a power cut, each part of it may be left.

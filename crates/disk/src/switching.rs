@@ -182,6 +182,7 @@ impl File for SwitchingFile {
     }
 
     fn will_read(&self, offset: u64, bytes: u64) {
+        self.turn();
         self.file.will_read(offset, bytes);
     }
 }

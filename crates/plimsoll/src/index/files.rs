@@ -25,7 +25,7 @@ use plimsoll_memory::pool::{Pool, PoolFile};
 use crate::index::Context;
 use crate::index::duty::Duty;
 use crate::index::manifest::names::is_leftover;
-use crate::index::run::file::{RunFileSink, open_run, run_id_of};
+use crate::index::run::file::{Readers, RunFileSink, open_run, run_id_of};
 use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::lock;
@@ -175,7 +175,15 @@ impl Files {
     pub(crate) fn create(self: &Arc<Self>, budget: &Budget) -> Result<(Arc<FileGuard>, RunFileSink)> {
         let id = self.next_run.fetch_add(1, Ordering::Relaxed);
         let sink = RunFileSink::create(&self.disk, &self.dir, id, self.log.id(), budget)?;
-        Ok((self.guard(TableId::Run(id), true), sink.warm(&self.pool)))
+        Ok((self.guard(TableId::Run(id), true), sink.warm(&self.pool, self.readers())))
+    }
+
+    /// Who will read what is written now.
+    fn readers(&self) -> Readers {
+        let others = self.duty.members().map(|members| members.others());
+        // If they cannot be listed, they read what they need page by page.
+        let has_others = others.is_some_and(|others| others.is_ok_and(|others| !others.is_empty()));
+        if has_others { Readers::Elsewhere } else { Readers::Here }
     }
 
     fn guard(self: &Arc<Self>, id: TableId, obsolete: bool) -> Arc<FileGuard> {

@@ -289,6 +289,8 @@ impl Core {
 mod tests {
     use std::sync::atomic::AtomicBool;
 
+    use plimsoll_disk::lying::LyingDisk;
+
     use crate::api::snapshot::Snapshot;
     use crate::engine::open::open;
     use crate::engine::{Engine, steps};
@@ -392,6 +394,36 @@ mod tests {
             let view = other.reader.index.view();
             let ids: BTreeSet<_> = view.infos().map(|info| info.id).collect();
             assert_eq!(ids.len(), view.infos().count());
+        }
+    }
+
+    /// What another member had in its pool is of runs that are gone after a merge: it finds the new ones in the page cache.
+    #[test]
+    fn what_is_written_is_fetched_into_the_page_cache_for_other_members_only() {
+        for has_other in [false, true] {
+            let disk = LyingDisk::new(1);
+            let options = || {
+                let shared = Options::new().memory_bytes(16 << 20).background(false).shared(true);
+                Options { disk: Arc::new(disk.clone()), ..shared }
+            };
+            let path = std::path::Path::new("/store");
+            let keeper = open(path, options()).unwrap();
+            let _other = has_other.then(|| open(path, options()).unwrap());
+            for key in 0..300 {
+                put_value(&keeper, key, &[1; 1000]);
+            }
+            let before = disk.announced_bytes();
+            keeper.flush().unwrap();
+            let flushed = disk.announced_bytes() - before;
+            put_value(&keeper, 0, b"new");
+            keeper.flush().unwrap();
+            let before = disk.announced_bytes();
+            keeper.reader.index.compact_all().unwrap();
+            let merged = disk.announced_bytes() - before;
+            for bytes in [flushed, merged] {
+                assert_eq!(bytes >= 300_000, has_other, "{flushed} and {merged} bytes announced");
+                assert_eq!(bytes > 0, has_other, "{flushed} and {merged} bytes announced");
+            }
         }
     }
 

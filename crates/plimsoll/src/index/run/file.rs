@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -78,7 +79,26 @@ struct Warmer {
     pool: Arc<Pool>,
     scale: Scale,
     /// Open from the first warm page on.
-    file: Option<PoolFile>,
+    file: Option<WarmFile>,
+    readers: Readers,
+}
+
+/// The file of warm pages, to read it.
+struct WarmFile {
+    pooled: PoolFile,
+    file: Arc<dyn File>,
+    /// The bytes not yet written within which pages entered the pool.
+    waiting: Range<u64>,
+}
+
+/// Who reads a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readers {
+    /// This process, whose pool has the warm pages.
+    Here,
+    /// Other processes as well. What they had read of the runs before is of no use to them any more, so the warm pages are fetched into the page
+    /// cache, which all share, if reads go through it.
+    Elsewhere,
 }
 
 impl RunFileSink {
@@ -103,8 +123,8 @@ impl RunFileSink {
     }
 
     /// Inserts warm pages into `pool` while they are written.
-    pub(crate) fn warm(mut self, pool: &Arc<Pool>) -> Self {
-        let warmer = Warmer { pool: Arc::clone(pool), scale: Scale::default(), file: None };
+    pub(crate) fn warm(mut self, pool: &Arc<Pool>, readers: Readers) -> Self {
+        let warmer = Warmer { pool: Arc::clone(pool), scale: Scale::default(), file: None, readers };
         self.warmer = Some(warmer);
         self
     }
@@ -122,7 +142,7 @@ impl RunFileSink {
         self.write_waiting()?;
         self.file.sync()?;
         self.finished = true;
-        Ok(self.warmer.take().and_then(|warmer| warmer.file))
+        Ok(self.warmer.take().and_then(|warmer| warmer.file).map(|warm| warm.pooled))
     }
 
     /// Inserts the next page into the pool if it is warm.
@@ -135,14 +155,27 @@ impl RunFileSink {
         if warmer.file.is_none() {
             // If it cannot be opened now, its pages are loaded when they are read, like all others.
             let Some(directory) = self.path.parent() else { return };
-            let Ok(file) = RunFile::open(&*self.disk, directory, self.id, self.log_id) else { return };
-            warmer.file = Some(warmer.pool.attach(Arc::new(file)));
+            let Ok(run) = RunFile::open(&*self.disk, directory, self.id, self.log_id) else { return };
+            let file = Arc::clone(&run.file);
+            warmer.file = Some(WarmFile { pooled: warmer.pool.attach(Arc::new(run)), file, waiting: 0..0 });
         }
-        let number = (self.written_bytes + self.waiting_bytes as u64) / PAGE_BYTES as u64;
-        if let (Some(file), Ok(number)) = (&warmer.file, u32::try_from(number)) {
+        let at = self.written_bytes + self.waiting_bytes as u64;
+        if let (Some(warm), Ok(number)) = (&mut warmer.file, u32::try_from(at / PAGE_BYTES as u64)) {
             match warmth {
-                Warmth::Unread => file.put_if_free(number, page),
-                Warmth::Read | Warmth::Hot => file.put(number, page, warmth == Warmth::Hot),
+                Warmth::Unread => warm.pooled.put_if_free(number, page),
+                Warmth::Read | Warmth::Hot => warm.pooled.put(number, page, warmth == Warmth::Hot),
+            }
+            let from = if warm.waiting.is_empty() { at } else { warm.waiting.start };
+            warm.waiting = from..at + PAGE_BYTES as u64;
+        }
+    }
+
+    /// Pages that entered the pool are written now: others will read them as well.
+    fn tell_readers(&mut self) {
+        if let Some(Warmer { file: Some(warm), readers, .. }) = &mut self.warmer {
+            let written = std::mem::take(&mut warm.waiting);
+            if *readers == Readers::Elsewhere && !written.is_empty() {
+                warm.file.will_read(written.start, written.end - written.start);
             }
         }
     }
@@ -161,6 +194,7 @@ impl RunFileSink {
         self.file.write_parts_at(&parts, self.written_bytes)?;
         self.written_bytes += self.waiting_bytes as u64;
         self.waiting_bytes = 0;
+        self.tell_readers();
         Ok(())
     }
 }
