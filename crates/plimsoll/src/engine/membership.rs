@@ -174,6 +174,8 @@ pub(crate) struct Membership {
     pub(crate) members: Arc<Members>,
     is_ending: Arc<AtomicBool>,
     worker: Mutex<Option<Worker>>,
+    /// Applies what this process has left in the log while it is the keeper.
+    applier: Mutex<Option<Worker>>,
     /// Does what others ask the keeper for.
     server: Mutex<Option<Worker>>,
     /// Answers the others while this one does other things, but not once a thread has panicked that they need: then another one keeps the index.
@@ -190,6 +192,7 @@ impl Membership {
             members: Arc::clone(members),
             is_ending: Arc::default(),
             worker: Mutex::default(),
+            applier: Mutex::default(),
             server: Mutex::default(),
             pulse: Mutex::default(),
             has_lost_thread: Arc::default(),
@@ -208,6 +211,8 @@ impl Membership {
             let server = requests::serve(&self.members, &self.is_ending, alarm(), space, committer)?;
             *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
             *self.pulse.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.answer(space)?);
+            let applier = committer.start_to_apply(alarm())?;
+            *self.applier.lock().unwrap_or_else(PoisonError::into_inner) = applier;
         }
         let (pool, space, committer) = (Arc::clone(pool), Arc::clone(space), Arc::clone(committer));
         let (members, is_ending) = (Arc::clone(&self.members), Arc::clone(&self.is_ending));
@@ -280,6 +285,10 @@ impl Membership {
         if let Some(worker) = worker {
             self.members.tell();
             worker.stop();
+        }
+        let applier = self.applier.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(applier) = applier {
+            applier.stop();
         }
         let pulse = self.pulse.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(pulse) = pulse {

@@ -239,6 +239,8 @@ pub(crate) fn open_by(
             to_learn: Mutex::default(),
             is_to_learn,
             blindness: Blindness::new(options.sizes.blind_after),
+            applier: Arc::default(),
+            is_called: AtomicBool::new(false),
         })
     });
     let committer = Committer::new(Arc::clone(&reader), sequencer, patience, options.clone(), follower.clone());

@@ -27,6 +27,9 @@ const LEFT_MEMTABLES: u64 = 2;
 /// applying each by itself.
 const LEFT_ENTRIES_OF_KEEPER: u64 = 256;
 
+/// So many that are left wake the thread that applies them, while commits wait for their syncs.
+const APPLIED_BEHIND: u64 = 64;
+
 /// Entries that a thread of the keeper applies before it posts, while other threads wait for their posts. It takes some 50 us, less than a sync.
 const APPLIED_BESIDE: u64 = 32;
 
@@ -52,7 +55,35 @@ impl Follower {
         let mut turn = self.file_log.turn().lift()?.expect("a member's log has turns");
         turn.begin().lift()?;
         turn.begin_to_post();
-        Ok(Some(turn).filter(|_| self.is_known() && self.may_leave()))
+        let turn = Some(turn).filter(|_| self.is_known() && self.may_leave());
+        if turn.is_some() {
+            self.call_to_apply();
+        }
+        Ok(turn)
+    }
+
+    /// The entries that are read and not applied.
+    fn left(&self) -> u64 {
+        // In this order: what is applied is read.
+        let applied = self.sequencer.applied();
+        self.log.bounds().next.0 - applied.next().0
+    }
+
+    /// Wakes the thread that applies what the keeper has left in the log, if it is time.
+    fn call_to_apply(&self) {
+        let is_time = || self.left() >= APPLIED_BEHIND && self.members.is_keeper();
+        if !self.is_called.load(Ordering::Relaxed) && is_time() && !self.is_called.swap(true, Ordering::Relaxed) {
+            self.applier.ring();
+        }
+    }
+
+    /// What that thread does: applies what is left, if it is much.
+    pub(crate) fn apply_left(&self) -> Result<()> {
+        self.is_called.store(false, Ordering::Relaxed);
+        if self.left() < APPLIED_BEHIND || !self.members.is_keeper() {
+            return Ok(());
+        }
+        self.apply_rest(&self.sequencer.lock()?)
     }
 
     /// The GLSN up to which this process has applied and learned all changes, if its next commit may be posted.
@@ -66,14 +97,13 @@ impl Follower {
         }
         // If it fails, the commit that has to apply everything learns why.
         let _ = self.apply_beside();
+        self.call_to_apply();
         Ok(Some(known).filter(|_| self.may_leave()))
     }
 
     /// The keeper, which has to apply everything, applies what is left while other threads of its process commit: they do not wait for it.
     fn apply_beside(&self) -> Result<()> {
-        let applied = self.sequencer.applied();
-        let left = self.log.bounds().next.0 - applied.next().0;
-        if left < APPLIED_BESIDE || !self.members.is_keeper() || !self.members.has_posts() {
+        if self.left() < APPLIED_BESIDE || !self.members.is_keeper() || !self.members.has_posts() {
             return Ok(());
         }
         match self.sequencer.try_lock()? {
@@ -91,8 +121,7 @@ impl Follower {
 
     /// Whether little enough of what this process has read of the log is unapplied.
     fn may_leave(&self) -> bool {
-        let applied = self.sequencer.applied();
-        let entries = self.log.bounds().next.0 - applied.next().0;
+        let (applied, entries) = (self.sequencer.applied(), self.left());
         let bytes_max = LEFT_BYTES_MAX.min(LEFT_MEMTABLES * self.index.memtable_limit_bytes());
         (entries <= LEFT_ENTRIES_OF_KEEPER || !self.members.is_keeper())
             && self.file_log.bytes_behind(applied).is_some_and(|left| left <= bytes_max)
@@ -127,6 +156,7 @@ impl Follower {
 mod tests {
     use std::path::Path;
     use std::sync::Arc;
+    use std::time::Duration;
 
     use super::*;
     use crate::api::snapshot::Snapshot;
@@ -346,6 +376,46 @@ mod tests {
         assert!((1..=LEFT_ENTRIES_OF_KEEPER).contains(&left), "{left}");
         keeper.flush().unwrap();
         assert_eq!(keeper.reader.index.checkpoint().glsn, keeper.visible());
+    }
+
+    #[test]
+    fn what_the_keeper_leaves_is_applied_behind_its_commits() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = join(&dir.path().join("store"));
+        let follower = keeper.committer.follower.as_ref().unwrap();
+        let mut key = 0;
+        let mut leave = |entries| {
+            while follower.left() < entries {
+                key += 1;
+                put(&keeper, key);
+            }
+        };
+        leave(APPLIED_BEHIND - 1);
+        follower.apply_left().unwrap();
+        assert_eq!((follower.left(), follower.is_called.load(Ordering::Relaxed)), (APPLIED_BEHIND - 1, false));
+        leave(APPLIED_BEHIND + 1);
+        assert!(follower.is_called.load(Ordering::Relaxed));
+        follower.apply_left().unwrap();
+        assert_eq!((follower.left(), follower.is_called.load(Ordering::Relaxed)), (0, false));
+    }
+
+    #[test]
+    fn a_thread_applies_what_the_keeper_leaves() {
+        let dir = tempfile::tempdir().unwrap();
+        let sizes = Sizes { blind_after: 0, ..Sizes::USUAL };
+        let options = Options::new().memory_bytes(16 << 20).sizes(sizes).shared(true);
+        let keeper = open(&dir.path().join("store"), options).unwrap();
+        let follower = keeper.committer.follower.as_ref().unwrap();
+        (0..=APPLIED_BEHIND as u32).for_each(|key| {
+            put(&keeper, key);
+        });
+        // Nothing but that thread takes the call back.
+        let clock = &keeper.options.clock;
+        let begun = clock.monotonic_nanos();
+        while follower.is_called.load(Ordering::Relaxed) || follower.left() >= APPLIED_BEHIND {
+            assert!(clock.monotonic_nanos() - begun < 20_000_000_000, "{} entries are left", follower.left());
+            clock.sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]

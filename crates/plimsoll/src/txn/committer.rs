@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use plimsoll_disk::worker::{Next, Worker};
 use plimsoll_log::glsn::Glsn;
 
 use crate::read::moments::OpenMoment;
@@ -168,6 +169,21 @@ impl Committer {
     /// As for [`Committer::fresh`].
     pub(crate) fn keep_up(&self, now_nanos: u64) -> Result<()> {
         self.taken_in(|follower| follower.keep_up(now_nanos))
+    }
+
+    /// Starts the thread that applies what this process has left in the log while it is the keeper. `alarm` is called if it panics.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub(crate) fn start_to_apply(self: &Arc<Self>, alarm: impl Fn() + Send + 'static) -> Result<Option<Worker>> {
+        let Some(follower) = &self.follower else { return Ok(None) };
+        let committer = Arc::clone(self);
+        let step = move |_| {
+            // What fails is tried again by the commit that has to wait for it, which learns why.
+            let _ = committer.taken_in(Follower::apply_left);
+            Next::Rung
+        };
+        Ok(Some(Worker::start("plimsoll-apply", &follower.applier, alarm, step)?))
     }
 
     /// Whether this process reads nothing, and leaves its commits in the log.

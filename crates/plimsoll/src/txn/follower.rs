@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use plimsoll_disk::worker::Bell;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::shared::turn::Turn;
@@ -58,6 +59,10 @@ pub(crate) struct Follower {
     pub(crate) to_learn: Mutex<Touched>,
     pub(crate) is_to_learn: Arc<AtomicBool>,
     pub(crate) blindness: Blindness,
+    /// Wakes the thread that applies what the keeper has left in the log.
+    pub(crate) applier: Arc<Bell>,
+    /// Whether that thread was woken and has not begun.
+    pub(crate) is_called: AtomicBool,
 }
 
 impl Follower {
