@@ -22,7 +22,7 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 pub(crate) fn run(globals: &Globals, args: &Batch, output: &mut Output) -> Outcome {
     let interrupt = Interrupt::listen()?;
     // Before the store: a file that cannot be read leaves no empty store behind.
-    let mut input = Input::find(&args.file)?.open()?;
+    let mut input = Input::find(&args.file)?.open_until(&interrupt)?;
     // What is committed does not depend on who reads how much of the output.
     output.outlive_reader();
     let db = store::open_to_write_unless(Some(&interrupt), globals, &args.store, true, Durability::Sync)?;
@@ -58,8 +58,13 @@ pub(crate) fn run(globals: &Globals, args: &Batch, output: &mut Output) -> Outco
 
 /// How the lines ended.
 enum Ended {
-    AtEnd { missing: bool },
-    Interrupted,
+    AtEnd {
+        missing: bool,
+    },
+    /// By a signal, before the line with this number was run.
+    Interrupted {
+        before: u64,
+    },
 }
 
 fn run_lines(
@@ -71,7 +76,7 @@ fn run_lines(
     let mut missing = false;
     while lines.next()? {
         if interrupt.came() {
-            return Ok(Ended::Interrupted);
+            return Ok(Ended::Interrupted { before: lines.number });
         }
         let Some(statement) = parse(&lines.line).map_err(Failure::usage)? else { continue };
         match session.run(statement, output)? {
@@ -80,7 +85,10 @@ fn run_lines(
             Done::Quit => break,
         }
     }
-    if interrupt.came() { Ok(Ended::Interrupted) } else { Ok(Ended::AtEnd { missing }) }
+    match interrupt.came() {
+        true => Ok(Ended::Interrupted { before: lines.number + 1 }),
+        false => Ok(Ended::AtEnd { missing }),
+    }
 }
 
 /// Commits what is to be committed, and says what was not.
@@ -102,10 +110,12 @@ fn finish(
             let glsn = session.settle()?;
             Ok((if missing { Exit::No } else { Exit::Done }, session.transactions(), glsn))
         }
-        Ok(Ended::Interrupted) if whole => Err(Failure::new(Exit::Interrupted, "interrupted; nothing was committed")),
-        Ok(Ended::Interrupted) => {
+        Ok(Ended::Interrupted { .. }) if whole => {
+            Err(Failure::new(Exit::Interrupted, "interrupted; nothing was committed"))
+        }
+        Ok(Ended::Interrupted { before }) => {
             let glsn = session.settle()?;
-            Err(Failure::new(Exit::Interrupted, format!("interrupted before line {line}{}", committed_so_far(glsn))))
+            Err(Failure::new(Exit::Interrupted, format!("interrupted before line {before}{}", committed_so_far(glsn))))
         }
         Err(Failure::ReaderLeft) => Err(Failure::ReaderLeft),
         Err(Failure::Said { exit, message, .. }) if whole => {

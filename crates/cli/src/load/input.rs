@@ -4,13 +4,21 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use crate::exit::Failure;
+use crate::interrupt::Interrupt;
 
 use super::{Format, compressed};
+
+/// The longest time between two looks whether a signal came.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// The bytes of a file.
 pub(crate) type Reader = BufReader<Box<dyn Read + Send>>;
@@ -42,8 +50,25 @@ impl Input {
             true => Box::new(io::stdin()),
             false => Box::new(open_file(&self.path)?),
         };
+        Ok(self.count(source))
+    }
+
+    /// Opens it; once a signal came, it seems to end where nothing more is there to be read.
+    pub(crate) fn open_until(self, interrupt: &Interrupt) -> Result<Reader, Failure> {
+        let file = match is_stdin(&self.path) {
+            // Not what the standard library buffers: what waits in a buffer does not wait in the file.
+            true => {
+                io::stdin().as_fd().try_clone_to_owned().map(File::from).map_err(|error| refused(&self.path, &error))?
+            }
+            false => open_file(&self.path)?,
+        };
+        let source = Box::new(UntilInterrupted { file, came: interrupt.flag() });
+        Ok(self.count(source))
+    }
+
+    fn count(self, source: Box<dyn Read + Send>) -> Reader {
         let counted: Box<dyn Read + Send> = Box::new(Counted { source, bytes_read: self.bytes_read });
-        Ok(BufReader::with_capacity(64 * 1024, counted))
+        BufReader::with_capacity(64 * 1024, counted)
     }
 }
 
@@ -83,6 +108,29 @@ pub(crate) fn format_of(path: &Path) -> Result<Format, Failure> {
             "{}: the name does not tell the format; say --format csv, --format tsv or --format jsonl",
             path.display()
         )))),
+    }
+}
+
+/// A file that may be a terminal or a pipe, whose next bytes may be long in coming.
+struct UntilInterrupted {
+    file: File,
+    came: Arc<AtomicBool>,
+}
+
+impl Read for UntilInterrupted {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            // Relaxed: as in `Interrupt`.
+            if self.came.load(Ordering::Relaxed) {
+                return Ok(0);
+            }
+            // A signal ends the wait, unless it came just before it began.
+            match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&LOOK)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return self.file.read(into),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
     }
 }
 

@@ -1,6 +1,13 @@
 //! `plimsoll batch`: one language, one transaction or one for each line, and failures that name their line.
 
-use crate::run::{Folder, Ran, run, run_with_input, run_without_reader};
+use std::io::Write as _;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::run::{Folder, Ran, plimsoll, run, run_with_input, run_without_reader};
+use crate::signals::stopped;
 
 fn batch(store: &str, options: &[&str], lines: &str) -> Ran {
     run_with_input(&[&["batch", store], options].concat(), lines.as_bytes())
@@ -126,4 +133,32 @@ fn a_script_that_cannot_be_read_leaves_no_store() {
     let script = folder.file("script", "put a 1\n");
     run(&["batch", &store, &script]).ok();
     assert_eq!(run(&["get", &store, "a"]).ok().out, b"1");
+}
+
+#[test]
+fn a_signal_is_heard_while_no_line_comes() {
+    for (mode, committed, said) in [
+        (&["--each-line"][..], "1", "interrupted before line 3\nThe transactions before it are committed"),
+        (&[], "", "interrupted; nothing was committed"),
+    ] {
+        let folder = Folder::new();
+        let store = folder.at("store");
+        let mut command = plimsoll();
+        command.args(["batch", &store]).args(mode);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = child.stdin.take().unwrap();
+        lines.write_all(b"put a 1\nput b 2\nput c").unwrap();
+        let begun = Instant::now();
+        // With one transaction for all there is nothing to be seen from outside: it then reads, or is about to.
+        let is_there = || committed.is_empty() || run(&["get", &store, "b"]).out == b"2";
+        while !std::path::Path::new(&store).join("log").exists() || !is_there() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "no line was run");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let ran = stopped(child, Signal::INT).fails(130, &[said]);
+        assert!(!ran.err.contains("panicked"), "{}", ran.err);
+        assert_eq!(run(&["get", &store, "a"]).out, committed.as_bytes());
+        run(&["get", &store, "c"]).fails(1, &[]);
+        drop(lines);
+    }
 }
