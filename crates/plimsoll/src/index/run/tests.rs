@@ -21,7 +21,7 @@ use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_memory::budget::{Backing, Budget};
+use plimsoll_memory::budget::{Backing, Budget, Kind};
 use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload, seal_page};
 use plimsoll_memory::pool::{LoadError, PageSource, Pool, Touch};
 
@@ -29,11 +29,12 @@ use crate::index::run::builder::{PageSink, TableBuilder};
 use crate::index::run::check::check_table;
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::ends::{check_blobs, check_footer, check_header};
-use crate::index::run::file::{RunFileSink, open_run, read_info, run_id_of};
+use crate::index::run::file::{Readers, RunFileSink, open_run, read_info, run_id_of};
 use crate::index::run::guide::{GUIDE_PAGE, check_guide};
 use crate::index::run::inner::{Inner, check_inner};
 use crate::index::run::leaf::{LEAF_PAGE, Leaf, check_leaf};
 use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
+use crate::index::run::warmth::Warmth;
 use crate::types::error::{Error, Result};
 use crate::types::version::{INLINE_BYTES, MAX_INDEX_KEY_BYTES, Stored, Version};
 

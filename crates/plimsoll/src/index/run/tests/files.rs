@@ -137,6 +137,40 @@ fn a_run_file_is_read_as_it_was_written_and_its_errors_name_file_and_page() {
 }
 
 #[test]
+fn the_warm_pages_of_a_run_are_announced_for_readers_elsewhere_and_little_more() {
+    for readers in [Readers::Here, Readers::Elsewhere] {
+        let budget = budget();
+        let pool = pool(&budget);
+        // So that pages enter the pool only where they were read.
+        let _taken = budget.lease(Kind::Staging, budget.free_bytes() - budget.limit_bytes() / 8).unwrap();
+        let lying = LyingDisk::new(1);
+        let disk: Arc<dyn Disk> = Arc::new(lying.clone());
+        let dir = Path::new("index");
+        disk.create_dir(dir).unwrap();
+        let sink = RunFileSink::create(&disk, dir, 3, LOG, &budget).unwrap().warm(&pool, readers);
+        let mut builder = TableBuilder::new(sink, &budget, false).unwrap();
+        for number in 0..100_000_u64 {
+            let stored = Stored::Inline(&[7; 100]);
+            builder.add(&Version { key: &number.to_be_bytes(), glsn: Glsn(1), stored }).unwrap();
+            // The rows of a leaf or two in each twenty-seven.
+            let warmth = if number % 4000 < 320 { Warmth::Hot } else { Warmth::Unread };
+            builder.sink_mut().weigh(108, warmth);
+        }
+        let (sink, info) = builder.finish().unwrap();
+        let _pages = sink.finish().unwrap();
+        let (resident, announced) = (pool.stats().resident, lying.announced_bytes() / PAGE_BYTES as u64);
+        assert!((25..100).contains(&resident) && info.pages > 500, "{resident} of {} pages are warm", info.pages);
+        match readers {
+            Readers::Here => assert_eq!(announced, 0),
+            // A group of leaves ends with its guide, and what lies between two warm pages may be as long as the gap that is closed.
+            Readers::Elsewhere => {
+                assert!((resident..2 * resident).contains(&announced), "{announced} of {resident} pages")
+            }
+        }
+    }
+}
+
+#[test]
 fn a_run_of_another_log_or_under_another_name_is_refused() {
     let budget = budget();
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
