@@ -5,11 +5,13 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::exit::Failure;
@@ -53,14 +55,12 @@ impl Input {
         Ok(self.count(source))
     }
 
-    /// Opens it; once a signal came, it seems to end where nothing more is there to be read.
+    /// Opens it, without waiting for the writer of a named pipe. After a signal, reads report the end of the file.
     pub(crate) fn open_until(self, interrupt: &Interrupt) -> Result<Reader, Failure> {
         let file = match is_stdin(&self.path) {
-            // Not what the standard library buffers: what waits in a buffer does not wait in the file.
-            true => {
-                io::stdin().as_fd().try_clone_to_owned().map(File::from).map_err(|error| refused(&self.path, &error))?
-            }
-            false => open_file(&self.path)?,
+            // Not `io::stdin()`: `poll` cannot see bytes in its buffer.
+            true => io::stdin().as_fd().try_clone_to_owned().map(File::from).map_err(|error| no_stdin(&error))?,
+            false => open_at_once(&self.path)?,
         };
         let source = Box::new(UntilInterrupted { file, came: interrupt.flag() });
         Ok(self.count(source))
@@ -88,6 +88,17 @@ fn file_bytes(path: &Path) -> Result<Option<u64>, Failure> {
 #[allow(clippy::disallowed_methods, reason = "the user's own file, not the store's")]
 fn open_file(path: &Path) -> Result<File, Failure> {
     File::open(path).map_err(|error| refused(path, &error))
+}
+
+/// Opens a file; a named pipe also if it has no writer yet.
+#[allow(clippy::disallowed_methods, reason = "the user's own file, not the store's")]
+fn open_at_once(path: &Path) -> Result<File, Failure> {
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    File::options().read(true).custom_flags(flags).open(path).map_err(|error| refused(path, &error))
+}
+
+fn no_stdin(error: &io::Error) -> Failure {
+    Failure::system(format!("stdin: {error}"))
 }
 
 fn refused(path: &Path, error: &io::Error) -> Failure {
@@ -126,9 +137,13 @@ impl Read for UntilInterrupted {
             }
             // A signal ends the wait, unless it came just before it began.
             match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&LOOK)) {
-                Ok(0) | Err(Errno::INTR) => {}
-                Ok(_) => return self.file.read(into),
+                Ok(0) | Err(Errno::INTR) => continue,
+                Ok(_) => {}
                 Err(errno) => return Err(errno.into()),
+            }
+            match self.file.read(into) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
             }
         }
     }

@@ -50,6 +50,16 @@ impl Members {
         Ok(members)
     }
 
+    /// Whether there are other members, by the shared words alone: those that were killed count until [`Members::list`] has found that they ended, and
+    /// readers without the right to write to the folder do not count.
+    pub fn has_others(&self) -> bool {
+        self.others_in_words().next().is_some()
+    }
+
+    fn others_in_words(&self) -> impl Iterator<Item = usize> {
+        (0..SLOTS).filter(|slot| *slot != self.slot && self.slot_word(*slot, SlotWord::Pid).load(Ordering::SeqCst) > 0)
+    }
+
     /// The oldest moment that any of the other members may read; [`Glsn::MAX`] if there is none. Of members that were killed, too, until
     /// [`Members::list`] has found that they ended.
     pub fn oldest_floor(&self) -> Glsn {
@@ -64,9 +74,10 @@ impl Members {
     }
 
     fn oldest(&self, word: SlotWord) -> Glsn {
-        let others = (0..SLOTS)
-            .filter(|slot| *slot != self.slot && self.slot_word(*slot, SlotWord::Pid).load(Ordering::SeqCst) > 0);
-        others.map(|slot| Glsn(self.slot_word(slot, word).load(Ordering::SeqCst))).min().unwrap_or(Glsn::MAX)
+        self.others_in_words()
+            .map(|slot| Glsn(self.slot_word(slot, word).load(Ordering::SeqCst)))
+            .min()
+            .unwrap_or(Glsn::MAX)
     }
 
     /// The living members beside this one; slots of those that have ended are cleared.
@@ -75,10 +86,7 @@ impl Members {
     /// The system.
     pub fn others(&self) -> Result<Vec<Member>, LogError> {
         let mut others = Vec::new();
-        for slot in (0..SLOTS).filter(|slot| *slot != self.slot) {
-            if self.slot_word(slot, SlotWord::Pid).load(Ordering::SeqCst) == 0 {
-                continue;
-            }
+        for slot in self.others_in_words() {
             let lock = self.lock_of(slot)?;
             if lock.try_lock()? {
                 // Its process has ended.

@@ -272,13 +272,14 @@ impl Membership {
     pub(crate) fn step(&self, pool: &Pool, space: &LogSpace, committer: &Committer) -> Result<()> {
         let nudges = self.members.answer_nudges(self.nudges.load(Ordering::Relaxed));
         self.nudges.store(nudges, Ordering::Relaxed);
+        committer.apply_left()?;
         look(space, committer, &self.members)?;
         memory::fit_share(pool, space, &self.members)?;
         requests::serve_those_asked(&self.members, &self.is_ending, space, committer);
         Ok(())
     }
 
-    /// Ends the thread.
+    /// Ends the threads that look after others, apply, and answer.
     pub(crate) fn stop(&self) {
         self.is_ending.store(true, Ordering::Release);
         let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();

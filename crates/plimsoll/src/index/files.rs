@@ -180,10 +180,10 @@ impl Files {
 
     /// Who will read what is written now.
     fn readers(&self) -> Readers {
-        let others = self.duty.members().map(|members| members.others());
-        // If they cannot be listed, they read what they need page by page.
-        let has_others = others.is_some_and(|others| others.is_ok_and(|others| !others.is_empty()));
-        if has_others { Readers::Elsewhere } else { Readers::Here }
+        match self.duty.members() {
+            Some(members) if members.has_others() => Readers::Elsewhere,
+            _ => Readers::Here,
+        }
     }
 
     fn guard(self: &Arc<Self>, id: TableId, obsolete: bool) -> Arc<FileGuard> {

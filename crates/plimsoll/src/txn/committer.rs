@@ -171,7 +171,15 @@ impl Committer {
         self.taken_in(|follower| follower.keep_up(now_nanos))
     }
 
-    /// Starts the thread that applies what this process has left in the log while it is the keeper. `alarm` is called if it panics.
+    /// What the apply thread does, once: for a store that has no threads.
+    ///
+    /// # Errors
+    /// As for [`Committer::fresh`].
+    pub(crate) fn apply_left(&self) -> Result<()> {
+        self.taken_in(Follower::apply_left)
+    }
+
+    /// Starts the apply thread: it applies what this process has left in the log while it is the keeper. `alarm` is called if it panics.
     ///
     /// # Errors
     /// The system gives no thread.
@@ -179,8 +187,8 @@ impl Committer {
         let Some(follower) = &self.follower else { return Ok(None) };
         let committer = Arc::clone(self);
         let step = move |_| {
-            // What fails is tried again by the commit that has to wait for it, which learns why.
-            let _ = committer.taken_in(Follower::apply_left);
+            // If it fails, the commit that has to apply everything tries again, and learns why.
+            let _ = committer.apply_left();
             Next::Rung
         };
         Ok(Some(Worker::start("plimsoll-apply", &follower.applier, alarm, step)?))

@@ -59,9 +59,9 @@ pub(crate) struct Follower {
     pub(crate) to_learn: Mutex<Touched>,
     pub(crate) is_to_learn: Arc<AtomicBool>,
     pub(crate) blindness: Blindness,
-    /// Wakes the thread that applies what the keeper has left in the log.
+    /// Wakes the keeper's apply thread ([`crate::txn::blind`]).
     pub(crate) applier: Arc<Bell>,
-    /// Whether that thread was woken and has not begun.
+    /// Whether the apply thread was woken and has not applied anything since.
     pub(crate) is_called: AtomicBool,
 }
 

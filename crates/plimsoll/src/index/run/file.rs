@@ -1,7 +1,7 @@
 //! Tables on disk: files of the index's folder, and blob files of the log.
 //!
-//! A run file is named by its id, twenty digits and `.run`. It is a sequence of pages and nothing else, written and read past the system's
-//! cache. An unfinished file is removed when its sink is dropped, or swept at the next open.
+//! A run file is named by its id, twenty digits and `.run`. It is a sequence of pages and nothing else, written past the system's page
+//! cache. Reads go past it or through it ([`plimsoll_disk::switching`]), but never before the file is complete. An unfinished file is removed when its sink is dropped, or swept at the next open.
 
 use std::fmt;
 use std::io;
@@ -81,27 +81,30 @@ pub(crate) struct RunFileSink {
 struct Warmer {
     pool: Arc<Pool>,
     scale: Scale,
-    /// Open from the first warm page on.
-    file: Option<WarmFile>,
-    readers: Readers,
+    /// Open from the first warm page on: as the pool knows it, and to read it.
+    file: Option<(PoolFile, Arc<dyn File>)>,
+    /// Where the pages are that were put into the pool; `None` if nobody else reads them. Some 13 KiB at most for a table of 64 MiB.
+    told: Option<Vec<Range<u64>>>,
 }
 
-/// The file of warm pages, to read it.
-struct WarmFile {
-    pooled: PoolFile,
-    file: Arc<dyn File>,
-    /// The bytes not yet written whose pages entered the pool.
-    waiting: Vec<Range<u64>>,
-}
-
-impl WarmFile {
-    /// The page at `at`, which is not written yet, entered the pool.
-    fn wait(&mut self, at: u64) {
+impl Warmer {
+    /// The page at `at` was put into the pool.
+    fn note(&mut self, at: u64) {
+        let Some(told) = &mut self.told else { return };
         let end = at + PAGE_BYTES as u64;
-        match self.waiting.last_mut() {
+        match told.last_mut() {
             Some(last) if at <= last.end + GAP_BYTES => last.end = end,
-            _ => self.waiting.push(at..end),
+            _ => told.push(at..end),
         }
+    }
+
+    /// The file is complete.
+    fn finish(self) -> Option<PoolFile> {
+        let (pooled, file) = self.file?;
+        for part in self.told.unwrap_or_default() {
+            file.will_read(part.start, part.end - part.start);
+        }
+        Some(pooled)
     }
 }
 
@@ -110,8 +113,8 @@ impl WarmFile {
 pub(crate) enum Readers {
     /// This process, whose pool has the warm pages.
     Here,
-    /// Other processes as well. What they had read of the runs before is of no use to them any more, so the warm pages are fetched into the page
-    /// cache, which all share, if reads go through it.
+    /// Other processes as well. The pages that they have are of the runs before. So the warm pages are fetched into the page cache, which all share,
+    /// if reads go through it.
     Elsewhere,
 }
 
@@ -138,7 +141,8 @@ impl RunFileSink {
 
     /// Inserts warm pages into `pool` while they are written.
     pub(crate) fn warm(mut self, pool: &Arc<Pool>, readers: Readers) -> Self {
-        let warmer = Warmer { pool: Arc::clone(pool), scale: Scale::default(), file: None, readers };
+        let told = (readers == Readers::Elsewhere).then(Vec::new);
+        let warmer = Warmer { pool: Arc::clone(pool), scale: Scale::default(), file: None, told };
         self.warmer = Some(warmer);
         self
     }
@@ -156,7 +160,7 @@ impl RunFileSink {
         self.write_waiting()?;
         self.file.sync()?;
         self.finished = true;
-        Ok(self.warmer.take().and_then(|warmer| warmer.file).map(|warm| warm.pooled))
+        Ok(self.warmer.take().and_then(Warmer::finish))
     }
 
     /// Inserts the next page into the pool if it is warm.
@@ -171,24 +175,15 @@ impl RunFileSink {
             let Some(directory) = self.path.parent() else { return };
             let Ok(run) = RunFile::open(&*self.disk, directory, self.id, self.log_id) else { return };
             let file = Arc::clone(&run.file);
-            warmer.file = Some(WarmFile { pooled: warmer.pool.attach(Arc::new(run)), file, waiting: Vec::new() });
+            warmer.file = Some((warmer.pool.attach(Arc::new(run)), file));
         }
         let at = self.written_bytes + self.waiting_bytes as u64;
-        if let (Some(warm), Ok(number)) = (&mut warmer.file, u32::try_from(at / PAGE_BYTES as u64)) {
+        if let (Some((pooled, _)), Ok(number)) = (&warmer.file, u32::try_from(at / PAGE_BYTES as u64)) {
             match warmth {
-                Warmth::Unread => warm.pooled.put_if_free(number, page),
-                Warmth::Read | Warmth::Hot => warm.pooled.put(number, page, warmth == Warmth::Hot),
+                Warmth::Unread => pooled.put_if_free(number, page),
+                Warmth::Read | Warmth::Hot => pooled.put(number, page, warmth == Warmth::Hot),
             }
-            warm.wait(at);
-        }
-    }
-
-    /// Pages that entered the pool are written now: others will read them as well.
-    fn tell_readers(&mut self) {
-        if let Some(Warmer { file: Some(warm), readers, .. }) = &mut self.warmer {
-            for written in warm.waiting.drain(..).filter(|_| *readers == Readers::Elsewhere) {
-                warm.file.will_read(written.start, written.end - written.start);
-            }
+            warmer.note(at);
         }
     }
 
@@ -206,7 +201,6 @@ impl RunFileSink {
         self.file.write_parts_at(&parts, self.written_bytes)?;
         self.written_bytes += self.waiting_bytes as u64;
         self.waiting_bytes = 0;
-        self.tell_readers();
         Ok(())
     }
 }
