@@ -70,7 +70,10 @@ class Behind(Error):
 
 
 class Stalled(Error):
-    """Another process that shares the store was stopped, or hangs, while all waited for it. Reads go on meanwhile."""
+    """Another process that shares the store was stopped, or hangs, while all waited for it. Reads go on meanwhile.
+
+    Continue or end that process. A write that failed with this may be there after that: look before you try it again.
+    """
 
     pid: int | None
     """The process, if it is known."""

@@ -151,10 +151,12 @@ pub enum Error {
         /// Why not.
         cause: String,
     },
-    /// Another process that has the store open does not give back what all need in turn: continue or end it, then try again. Reads go on
-    /// meanwhile. A commit that failed with this may have been ordered all the same.
+    /// Another process that has the store open does not give back what all need in turn: continue or end it. Reads go on
+    /// meanwhile. A commit that failed with this may have been ordered all the same, and be there once that process goes on or ends: look before
+    /// trying it again.
     #[error(
-        "{} has kept this one waiting: it is stopped, or hangs; continue or end it, then try again",
+        "{} has kept this one waiting: it is stopped, or hangs; continue or end it. What was being committed may be there after that: look before you try \
+         again",
         pid.map_or_else(|| "another process that has the store open".to_owned(), |pid| format!("process {pid}"))
     )]
     Stalled {
