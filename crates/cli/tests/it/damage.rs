@@ -643,3 +643,23 @@ fn what_was_dropped_says_so_at_its_old_moment_and_what_is_sound_is_not_dropped()
     run(&["get", &store, "side-a", "--at", "90"]).fails(4, &["GLSN 81", "dropped"]);
     run(&["verify", &store]).ok();
 }
+
+#[test]
+fn a_run_that_is_missing_is_damage_for_commands_that_read_too() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    for key in ["a", "b"] {
+        run(&["put", &store, key, "value"]).ok();
+    }
+    run(&["compact", &store]).ok();
+    for entry in fs::read_dir(Path::new(&store).join("index")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|ending| ending == "run") {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    let copy = folder.at("copy");
+    for arguments in [&["get", &store, "a"][..], &["scan", &store], &["stat", &store], &["backup", &store, &copy]] {
+        run(arguments).fails(4, &["is missing", "`plimsoll verify` says what helps"]);
+    }
+}

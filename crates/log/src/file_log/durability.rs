@@ -11,6 +11,7 @@ pub(crate) mod syncing;
 pub(crate) mod unsynced_blobs;
 pub(crate) mod writer;
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -199,7 +200,7 @@ impl DurabilityState {
             // The newest record is being published by another thread.
             end = End { offset: published.offset, next: published.next, chain: published.chain, ..end };
         }
-        sync(members, &self.env, &Wanted { next: end.next, ..wanted }, &|| self.check_locks())?;
+        sync(members, &self.env, &Wanted { next: end.next, ..wanted }, &|| self.check_beside())?;
         Ok(end)
     }
 
@@ -270,6 +271,18 @@ impl DurabilityState {
             Some(outer) => Ok(outer.check()?),
             None => Ok(()),
         }
+    }
+
+    /// As [`DurabilityState::check_locks`], of a log that has no lock of its own because several processes write it.
+    fn check_beside(&self) -> Result<(), LogError> {
+        self.check_locks()?;
+        let options = &self.env.options;
+        if options.disk.entry(&options.dir)?.is_some() {
+            return Ok(());
+        }
+        let what =
+            "the log was removed or moved while it was open for writing; close the store and see what else was changed";
+        Err(io::Error::new(io::ErrorKind::NotFound, format!("{}: {what}", options.dir.display())).into())
     }
 
     /// Unlocks the folder for other writers.

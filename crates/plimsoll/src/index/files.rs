@@ -259,8 +259,11 @@ impl Files {
 
     fn missing(&self, id: u64, error: Error) -> Error {
         match error {
-            // Beside a writing process the manifest that was read may be out of date: reading it again helps.
-            Error::Io { kind: io::ErrorKind::NotFound, message, .. } if self.duty.may_write() => {
+            // Another process may have taken this one's place as the keeper ([`Core::of_job`]). One that only reads has read the manifest again by the
+            // time that anybody sees this.
+            Error::Io { kind: io::ErrorKind::NotFound, message, .. }
+                if self.duty.may_write() || self.duty.only_reads() =>
+            {
                 Error::corrupt(format!(
                     "{message}: the manifest names {}, which is missing; `plimsoll verify` says what helps",
                     self.path_of(id).display()

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll::{Db, Error, rebuild, salvage_from_index, verify};
+use plimsoll::{Db, Error, Options, rebuild, salvage_from_index, verify};
 use plimsoll_disk::vfs::Disk;
 
 use crate::repair::{Model, STORE, content, files, fill, mem_disk, options};
@@ -87,4 +87,21 @@ fn a_store_without_its_folder_of_the_log_gets_no_new_one() {
     salvage_from_index(&path, options()).unwrap();
     let db = Db::open(&path, options()).unwrap();
     assert_eq!(db.get(&db.keyspace("default").unwrap(), "key").unwrap().unwrap(), b"value");
+}
+
+#[test]
+fn a_commit_is_not_acknowledged_once_the_log_was_removed_or_moved() {
+    for (is_shared, is_moved) in [(true, false), (true, true), (false, false), (false, true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("store");
+        let db = Db::open(&store, Options::new().memory_bytes(16 << 20).shared(is_shared)).unwrap();
+        let keyspace = db.keyspace("default").unwrap();
+        db.put(&keyspace, "a", "1").unwrap();
+        match is_moved {
+            true => std::fs::rename(store.join("log"), store.join("elsewhere")).unwrap(),
+            false => std::fs::remove_dir_all(store.join("log")).unwrap(),
+        }
+        let error = db.put(&keyspace, "b", "2").unwrap_err();
+        assert!(error.to_string().contains("removed"), "shared: {is_shared}, moved: {is_moved}: {error}");
+    }
 }

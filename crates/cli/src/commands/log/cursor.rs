@@ -110,7 +110,7 @@ impl Cursor {
             return Ok(());
         }
         match self.open(globals) {
-            Ok(db) => self.advance(db),
+            Ok(db) => self.advance(db).map(drop),
             Err(Error::Locked { .. }) => {
                 if !self.told {
                     self.told = true;
@@ -137,30 +137,71 @@ impl Cursor {
                 self.name, self.place
             ))
         })?;
-        self.advance(db)
+        if self.advance(db)? {
+            return Ok(());
+        }
+        let advice = format!(
+            "Cursor {} stays at GLSN {}: what was printed from there on is printed again the next time.",
+            self.name, self.place
+        );
+        Err(Failure::from(Error::Stalled { pid: None }).advise(&advice))
     }
 
     fn open(&self, globals: &Globals) -> plimsoll::Result<Db> {
         store::open_shared(&self.store, store::options(globals).warm(false))
     }
 
-    fn advance(&mut self, db: Db) -> Result<(), Failure> {
-        advance(&db, &self.name, self.next)?;
+    /// False if a process that was stopped has not published yet what was read, and printed, from its segment.
+    fn advance(&mut self, db: Db) -> Result<bool, Failure> {
+        let is_published = advance(&db, &self.name, self.next)?;
         store::close_after_commits(db);
-        self.place = self.next;
-        self.told = false;
-        Ok(())
+        if is_published {
+            self.place = self.next;
+            self.told = false;
+        }
+        Ok(is_published)
     }
 }
 
-/// Moves a cursor, unless another one who uses it has moved it further.
-fn advance(db: &Db, name: &str, next: u64) -> Result<(), Failure> {
+/// Moves a cursor, unless another one who uses it has moved it further. False if what is before `next` is not published yet.
+fn advance(db: &Db, name: &str, next: u64) -> Result<bool, Failure> {
     match db.log().advance_cursor(name, Glsn(next)) {
-        Ok(()) | Err(Error::InvalidInput(InvalidInput::CursorGoesBack { .. })) => Ok(()),
+        Ok(()) | Err(Error::InvalidInput(InvalidInput::CursorGoesBack { .. })) => Ok(true),
+        Err(Error::Future { .. }) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
 fn place_of(db: &Db, name: &str) -> Option<u64> {
     db.log().cursors().into_iter().find(|cursor| cursor.name == name).map(|cursor| cursor.next.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_waits_for_what_a_stopped_process_has_not_published() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("store");
+        let open = || store::open_shared(&store, plimsoll::Options::new().memory_bytes(16 << 20)).unwrap();
+        let db = open();
+        let next = db.put(&keyspace_of(&db), b"a", b"1").unwrap().0 + 1;
+        db.log().cursor("c", Glsn(next)).unwrap();
+        drop(db);
+        // Behind what is published, as after an entry that was printed from a segment of another process.
+        let mut cursor =
+            Cursor { store: store.clone(), name: "c".to_owned(), place: next, next: next + 9, told: false };
+        assert!(!cursor.advance(open()).ok().unwrap() && cursor.is_behind());
+        let db = open();
+        for key in 0..9_u8 {
+            db.put(&keyspace_of(&db), [key], b"2").unwrap();
+        }
+        assert!(cursor.advance(db).ok().unwrap() && !cursor.is_behind());
+        assert_eq!(place_of(&open(), "c"), Some(next + 9));
+    }
+
+    fn keyspace_of(db: &Db) -> plimsoll::Keyspace {
+        db.keyspace("default").unwrap()
+    }
 }
