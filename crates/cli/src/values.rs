@@ -12,7 +12,8 @@ use crate::bytes::{push_field, show_bytes};
 use crate::exit::Failure;
 use crate::output::Output;
 
-const PIECE_BYTES: usize = 64 * 1024;
+/// A value that is longer is written in pieces, also where it is in memory: its escaped form would take as much again, outside of the budget.
+pub(crate) const PIECE_BYTES: usize = 64 * 1024;
 
 /// Opens the same value each time it is called.
 pub(crate) type OpenValue<'a> = &'a dyn Fn() -> Result<ValueReader, Failure>;
@@ -23,7 +24,7 @@ pub(crate) fn write_raw(value: ValueReader, output: &mut Output) -> Result<(), F
 }
 
 /// The value as a field of a tab-separated line.
-pub(crate) fn write_field(value: ValueReader, output: &mut Output) -> Result<(), Failure> {
+pub(crate) fn write_field(value: impl Read, output: &mut Output) -> Result<(), Failure> {
     let mut field = Vec::new();
     each_piece(value, |piece| {
         field.clear();
@@ -33,7 +34,10 @@ pub(crate) fn write_field(value: ValueReader, output: &mut Output) -> Result<(),
 }
 
 /// The value as a member of a JSON object: `"value":"…"`, or `"value_hex":"…"` if it is no text.
-pub(crate) fn write_json_member(open: OpenValue<'_>, output: &mut Output) -> Result<(), Failure> {
+pub(crate) fn write_json_member<R: Read>(
+    open: &dyn Fn() -> Result<R, Failure>,
+    output: &mut Output,
+) -> Result<(), Failure> {
     if every_text(open()?, |_| true)? {
         output.raw(b"\"value\":\"")?;
         each_piece(open()?, |piece| {

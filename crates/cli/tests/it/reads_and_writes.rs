@@ -268,3 +268,27 @@ fn readers_work_beside_a_writer_and_a_second_writer_is_told_who_holds_the_store(
     writer.close().unwrap();
     run(&["put", &store, "c", "3"]).ok();
 }
+
+#[test]
+fn a_long_value_that_is_written_in_pieces_is_written_as_a_short_one() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let text = "tab\t line\n \\ é€😀".repeat(20_000);
+    run_with_input(&["put", &store, "text"], text.as_bytes()).ok();
+    let bytes = [text.as_bytes(), b"\xff"].concat();
+    run_with_input(&["put", &store, "bytes"], &bytes).ok();
+    let field = |value: &[u8]| {
+        let escaped = |byte: &u8| match byte {
+            b'\t' => b"\\t".to_vec(),
+            b'\n' => b"\\n".to_vec(),
+            b'\\' => b"\\\\".to_vec(),
+            other => vec![*other],
+        };
+        value.iter().flat_map(escaped).collect::<Vec<u8>>()
+    };
+    let lines = [b"bytes\t", &field(&bytes)[..], b"\ntext\t", &field(text.as_bytes()), b"\n"].concat();
+    assert!(run(&["scan", &store]).ok().out == lines);
+    let json = run(&["scan", &store, "--json"]).ok().json_lines();
+    assert!(json[0]["value_hex"].as_str().is_some_and(|hex| hex::decode(hex).unwrap() == bytes));
+    assert!(json[1]["value"].as_str() == Some(&text));
+}

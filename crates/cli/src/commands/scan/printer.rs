@@ -1,5 +1,7 @@
 //! A key and its value, as each kind of reader wants them.
 
+use std::io::Read;
+
 use plimsoll::ValueReader;
 use serde_json::{Map, Value};
 
@@ -7,7 +9,7 @@ use crate::args::Scan;
 use crate::bytes::{preview, push_field, put_json, show_bytes};
 use crate::exit::Failure;
 use crate::output::{Output, Reader, Style};
-use crate::values::{OpenValue, beginning, write_field, write_json_member};
+use crate::values::{PIECE_BYTES, beginning, write_field, write_json_member};
 
 /// Prints pairs; keeps one line's buffer.
 #[derive(Default)]
@@ -30,6 +32,9 @@ impl Printer {
             output.raw(key)?;
             return output.raw(b"\0");
         }
+        if value.len() > PIECE_BYTES && !self.keys_only && output.reader() != Reader::People {
+            return self.print_large(key, &|| Ok(value), output);
+        }
         match output.reader() {
             Reader::People => output.line(&self.shown(key)),
             Reader::Json => {
@@ -51,7 +56,12 @@ impl Printer {
     }
 
     /// A pair whose value is read in pieces.
-    pub(super) fn print_large(&mut self, key: &[u8], open: OpenValue<'_>, output: &mut Output) -> Result<(), Failure> {
+    pub(super) fn print_large<R: Read>(
+        &mut self,
+        key: &[u8],
+        open: &dyn Fn() -> Result<R, Failure>,
+        output: &mut Output,
+    ) -> Result<(), Failure> {
         if output.reader() == Reader::Json {
             output.open_object(&self.object(key))?;
             write_json_member(open, output)?;
@@ -89,8 +99,6 @@ impl Printer {
 
     fn begin_line(&mut self, key: &[u8]) {
         self.line.clear();
-        // What a large value took is not kept for the small ones that follow.
-        self.line.shrink_to(1 << 20);
         match self.hex {
             true => self.line.extend_from_slice(hex::encode(key).as_bytes()),
             false => push_field(&mut self.line, key),
