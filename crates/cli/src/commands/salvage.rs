@@ -28,7 +28,11 @@ pub(crate) fn run(globals: &Globals, args: &Salvage, output: &mut Output) -> Out
 fn cut(globals: &Globals, args: &Salvage, cut_at: u64, output: &mut Output) -> Outcome {
     let report = wait::for_lock(globals, || plimsoll::salvage(&args.store, store::options(globals), Glsn(cut_at)))?;
     output.report(&done(report.glsn), |output| match output.reader() {
-        Reader::Json => output.json(&json!({ "newest_glsn": report.glsn.0, "moved": report.moved })),
+        Reader::Json => output.json(&json!({
+            "newest_glsn": report.glsn.0,
+            "lost_to": report.lost_to.map(|lost_to| lost_to.0),
+            "moved": report.moved,
+        })),
         // A pipe gets the paths alone.
         Reader::Pipe if report.moved.is_empty() => {
             say(format_args!("there was nothing to cut; the newest GLSN is {}", report.glsn));
@@ -41,6 +45,9 @@ fn cut(globals: &Globals, args: &Salvage, cut_at: u64, output: &mut Output) -> O
             tell_moved(&report.moved, output)
         }
     })?;
+    if let Some(lost_to) = report.lost_to {
+        say(format_args!("what was committed as GLSN {} to {lost_to} is given up", report.glsn.next()));
+    }
     Ok(Exit::Done)
 }
 

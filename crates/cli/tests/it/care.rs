@@ -197,3 +197,24 @@ fn the_warm_image_is_shown_and_deleted() {
     assert_eq!(run(&["warm", &store, "--json"]).ok().json()["segments"], 0);
     run(&["warm", &folder.at("nothing")]).fails(3, &["no store"]);
 }
+
+#[test]
+fn a_cut_says_which_durable_commits_it_gives_up() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["put", &store, "a", "1"]).ok();
+    let log = std::path::Path::new(&store).join("log/00000000000000000001.seg");
+    let before = std::fs::read(&log).unwrap();
+    for key in ["b", "c", "d"] {
+        run(&["put", &store, key, "1"]).ok();
+    }
+    std::fs::write(&log, before).unwrap();
+    let advice =
+        format!("(GLSN 2 to 4): the log ends before what is durable; run `plimsoll salvage {store} --cut-at 2`");
+    let found = run(&["verify", &store]);
+    assert!(found.code == 4 && found.text().contains(&advice), "{}", found.text());
+    let ran = run(&["salvage", &store, "--cut-at", "2"]).ok();
+    assert!(ran.err.contains("what was committed as GLSN 2 to 4 is given up"), "{}", ran.err);
+    assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "a\n");
+    run(&["verify", &store]).ok();
+}

@@ -47,6 +47,8 @@ pub struct RebuildReport {
 pub struct SalvageReport {
     /// The newest remaining GLSN.
     pub glsn: Glsn,
+    /// The newest commit that the index knew to be durable, if the log now ends before it: those up to it are given up.
+    pub lost_to: Option<Glsn>,
     /// Files and folders that were moved aside, with their new names. Nothing was deleted.
     pub moved: Vec<String>,
 }
@@ -290,6 +292,7 @@ pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: Glsn) -> Result
             Err(error) => return Err(error.clone()),
         }
     }
+    let durable = manifest.as_ref().ok().and_then(|found| found.as_ref().map(|manifest| manifest.durable.glsn));
     let cut = salvage::salvage(&log_options(path, &options)?.0, cut_at).lift()?;
     let aside = |name: &String| path.join("log").join(name).display().to_string();
     let mut moved: Vec<String> = cut.aside.iter().map(aside).collect();
@@ -315,7 +318,8 @@ pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: Glsn) -> Result
             moved.push(move_aside(disk, path, "index")?.display().to_string());
         }
     }
-    Ok(SalvageReport { glsn: cut.kept.glsn, moved })
+    let lost_to = durable.filter(|durable| *durable > cut.kept.glsn);
+    Ok(SalvageReport { glsn: cut.kept.glsn, lost_to, moved })
 }
 
 /// Fails if an index that cannot be rebuilt holds commits behind `kept`, where the log ends.
