@@ -61,6 +61,15 @@ pub(crate) fn raised(error: &Error) -> PyErr {
     Python::attach(|py| convert(py, error).map_or_else(|failed| failed, PyErr::from_value))
 }
 
+/// An error of `std::io::Read` as an exception: that of the engine's error in it.
+#[cold]
+pub(crate) fn raised_by_read(error: std::io::Error) -> PyErr {
+    match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        Some(inner) => raised(inner),
+        None => error.into(),
+    }
+}
+
 fn convert<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
     let message = error.to_string();
     let make = |class| exception(py, class, &message);

@@ -43,6 +43,14 @@ def test_a_closed_store_says_so(path: str) -> None:
             use()
 
 
+def test_a_reader_of_a_value_of_a_closed_store_says_so(path: str) -> None:
+    with plimsoll.open(path, memory="16MiB") as db:
+        db[b"large"] = bytes(3 << 20)
+        file = db.open_value(b"large")
+    with pytest.raises(plimsoll.Closed):
+        file.read(1)
+
+
 def test_what_was_buffered_is_durable_after_a_sync(path: str) -> None:
     with plimsoll.open(path, memory="16MiB", durability="buffered") as db:
         with db.transaction() as tx:
