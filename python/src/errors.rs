@@ -202,5 +202,14 @@ pub(crate) fn no_keyspace(name: &str) -> PyErr {
 
 /// Whether it says that a transaction has ended.
 pub(crate) fn is_ended(py: Python<'_>, error: &PyErr) -> bool {
-    error.get_type(py).name().is_ok_and(|name| name == "TransactionEnded")
+    is_a(py, error, "TransactionEnded")
+}
+
+/// Whether it says that the store is closed.
+pub(crate) fn is_closed(py: Python<'_>, error: &PyErr) -> bool {
+    is_a(py, error, "Closed")
+}
+
+fn is_a(py: Python<'_>, error: &PyErr, class: &str) -> bool {
+    error.get_type(py).name().is_ok_and(|name| name == class)
 }

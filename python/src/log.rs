@@ -15,7 +15,7 @@ use crate::errors::{self, OrRaise};
 use crate::feed::Feed;
 use crate::moments::to_datetime;
 use crate::options::timeout as timeout_of;
-use crate::store::Store;
+use crate::store::{Store, ended_by_exit};
 use crate::ticket::Ticket;
 
 /// The log of a store: its commits and streams of your own, in one total order, each entry with a GLSN.
@@ -318,7 +318,7 @@ impl LogFollow {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<LogEntry>> {
-        self.next(py, None)
+        ended_by_exit(py, self.next(py, None))
     }
 
     /// The next entry, waited for up to `timeout` seconds (`None`: without end); `None` if none came.

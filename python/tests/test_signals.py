@@ -10,6 +10,7 @@ import inspect
 import itertools
 import operator
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -145,6 +146,26 @@ def test_a_signal_ends_a_walk_over_a_history(path: str) -> None:
         with interrupted_soon():
             collections.deque(history, maxlen=0)
         assert next(history, None) is not None
+
+
+@pytest.mark.parametrize("feed", ["watch()", "log.follow(stream=7)"])
+def test_a_thread_that_waits_for_news_ends_quietly_with_the_interpreter(path: str, feed: str) -> None:
+    program = f"""
+import sys, threading, time, plimsoll
+db = plimsoll.open(sys.argv[1], memory="16MiB")
+waits = threading.Event()
+def follow():
+    feed = db.{feed}
+    waits.set()
+    for _ in feed:
+        pass
+threading.Thread(target=follow, daemon=True).start()
+waits.wait()
+time.sleep(0.1)
+"""
+    for _ in range(5):
+        done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("shared", [True, False])
