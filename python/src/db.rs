@@ -311,7 +311,7 @@ impl Db {
         interruptible(this.py(), move || db.flush())?.or_raise()
     }
 
-    /// Merges the index's files into as few as possible.
+    /// Merges the index's files into as few as possible, and frees what it then can of the log. `db.log.trim(db.newest + 1)` frees the rest.
     fn compact(this: PyRef<'_, Self>) -> PyResult<()> {
         let db = store(&this).db()?.clone();
         interruptible(this.py(), move || db.compact())?.or_raise()

@@ -31,6 +31,16 @@ def test_an_example_does_not_open_the_folder_of_another_or_of_the_documentation(
     assert len(folders) > 3 and len({folder for folder, _ in folders}) == len(folders), folders
 
 
+def test_the_examples_of_the_readme_run_one_after_the_other(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```$", (FOLDER.parent / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 4
+    command = [sys.executable, "-c", "\n".join(blocks)]
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        assert "b'user/ada' b'Ada Lovelace'" in done.stdout
+
+
 def test_the_notebook_runs_and_draws_what_it_says(tmp_path: Path) -> None:
     cells = json.loads((FOLDER / "memory.ipynb").read_text())["cells"]
     program = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
