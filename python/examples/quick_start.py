@@ -4,7 +4,7 @@ import sys
 
 import plimsoll
 
-with plimsoll.open(sys.argv[1] if len(sys.argv) > 1 else "users.plimsoll", memory="64MB") as db:
+with plimsoll.open(sys.argv[1] if len(sys.argv) > 1 else "quick_start.plimsoll", memory="64MB") as db:
     with db.transaction(metadata=b"first names") as tx:
         tx[b"ada"] = b"Ada"
         tx[b"alan"] = b"Alan"

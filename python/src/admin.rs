@@ -1,13 +1,11 @@
 //! Looking after the bytes: verification and backups.
 
-use std::path::PathBuf;
-
 use plimsoll::{Db, Options, VerifyProgress};
 use pyo3::prelude::*;
 
 use crate::calls::interruptible_with;
 use crate::errors::OrRaise;
-use crate::options::Size;
+use crate::options::{Folder, Size};
 
 /// Bytes between two reports of progress.
 const STEP_BYTES: u64 = 1 << 20;
@@ -55,12 +53,12 @@ pub(crate) fn verify_open(py: Python<'_>, db: &Db, progress: Option<Bound<'_, Py
 #[pyo3(signature = (path, *, memory = None, progress = None))]
 pub(crate) fn verify(
     py: Python<'_>,
-    path: PathBuf,
+    path: Folder,
     memory: Option<Size>,
     progress: Option<Bound<'_, PyAny>>,
 ) -> PyResult<VerifyReport> {
     let options = memory.map_or_else(Options::new, |Size(bytes)| Options::new().memory_bytes(bytes));
-    verified(py, progress, move |report| plimsoll::verify(path, options, report))
+    verified(py, progress, move |report| plimsoll::verify(path.0, options, report))
 }
 
 /// The result of a verification.

@@ -1,6 +1,5 @@
 //! The store: the keyspace "default", and the way to everything else.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use plimsoll::Moment;
@@ -17,7 +16,7 @@ use crate::live_mapping::{self, LiveMapping, init};
 use crate::log::Log;
 use crate::members::MemberInfo;
 use crate::moments::When;
-use crate::options::{Keeps, Size, retention_to_python};
+use crate::options::{Folder, Keeps, Size, retention_to_python};
 use crate::place::Place;
 use crate::snapshot::Snapshot;
 use crate::stats;
@@ -214,7 +213,7 @@ impl Db {
     }
 
     /// The store as it was at an earlier moment: right after the commit with a GLSN, or at a time (a `datetime`; one without a time zone is local
-    /// time).
+    /// time). A time in the future is the newest state; a GLSN that no commit has yet raises `NotYet`.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> first = db.put(b"tea", b"3.10")
@@ -286,10 +285,16 @@ impl Db {
     }
 
     /// Copies the store, as it is at one moment, into a new folder while it is in use. Files that do not change any more are hard-linked where
-    /// possible; with `copy` all of them are copied.
+    /// possible; with `copy` all of them are copied. A store in memory has no backup.
     #[pyo3(signature = (dest, *, copy = false))]
-    fn backup(this: PyRef<'_, Self>, dest: PathBuf, copy: bool) -> PyResult<BackupReport> {
+    fn backup(this: PyRef<'_, Self>, dest: Folder, copy: bool) -> PyResult<BackupReport> {
+        if store(&this).path.is_empty() {
+            return Err(errors::invalid(
+                "a store in memory has no files to copy: put its rows into a store in a folder, by put_many",
+            ));
+        }
         let db = store(&this).db()?.clone();
+        let dest = dest.0;
         let report = interruptible(this.py(), move || if copy { db.backup_copy(dest) } else { db.backup(dest) })?;
         Ok(BackupReport::new(&report.or_raise()?))
     }
@@ -306,7 +311,7 @@ impl Db {
         interruptible(this.py(), move || db.flush())?.or_raise()
     }
 
-    /// Merges the index's files into as few as possible.
+    /// Merges the index's files into as few as possible, and frees what it then can of the log. `db.log.trim(db.newest + 1)` frees the rest.
     fn compact(this: PyRef<'_, Self>) -> PyResult<()> {
         let db = store(&this).db()?.clone();
         interruptible(this.py(), move || db.compact())?.or_raise()

@@ -33,6 +33,7 @@ impl Diff {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Difference>> {
+        py.check_signals()?;
         let mut diff = self.diff.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
         let diff = diff.get_mut()?;
         let next = py.detach(|| diff.next()).transpose().or_raise()?;

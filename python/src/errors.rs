@@ -61,6 +61,15 @@ pub(crate) fn raised(error: &Error) -> PyErr {
     Python::attach(|py| convert(py, error).map_or_else(|failed| failed, PyErr::from_value))
 }
 
+/// An error of `std::io::Read` as an exception: that of the engine's error in it.
+#[cold]
+pub(crate) fn raised_by_read(error: std::io::Error) -> PyErr {
+    match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        Some(inner) => raised(inner),
+        None => error.into(),
+    }
+}
+
 fn convert<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
     let message = error.to_string();
     let make = |class| exception(py, class, &message);
@@ -193,5 +202,14 @@ pub(crate) fn no_keyspace(name: &str) -> PyErr {
 
 /// Whether it says that a transaction has ended.
 pub(crate) fn is_ended(py: Python<'_>, error: &PyErr) -> bool {
-    error.get_type(py).name().is_ok_and(|name| name == "TransactionEnded")
+    is_a(py, error, "TransactionEnded")
+}
+
+/// Whether it says that the store is closed.
+pub(crate) fn is_closed(py: Python<'_>, error: &PyErr) -> bool {
+    is_a(py, error, "Closed")
+}
+
+fn is_a(py: Python<'_>, error: &PyErr, class: &str) -> bool {
+    error.get_type(py).name().is_ok_and(|name| name == class)
 }

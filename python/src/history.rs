@@ -54,6 +54,7 @@ impl History {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Version>> {
+        py.check_signals()?;
         let mut walk = self.walk.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
         let walk = walk.get_mut()?;
         let next = py.detach(|| walk.next()).or_raise()?;

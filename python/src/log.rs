@@ -15,7 +15,7 @@ use crate::errors::{self, OrRaise};
 use crate::feed::Feed;
 use crate::moments::to_datetime;
 use crate::options::timeout as timeout_of;
-use crate::store::Store;
+use crate::store::{Store, ended_by_exit};
 use crate::ticket::Ticket;
 
 /// The log of a store: its commits and streams of your own, in one total order, each entry with a GLSN.
@@ -164,7 +164,15 @@ impl Log {
         Ok(all)
     }
 
-    /// Frees whole segments of the log below `until`; returns the first remaining GLSN. Keys and their kept versions stay readable.
+    /// Frees whole segments of the log below `until`; returns the first remaining GLSN. Keys and their kept versions stay readable; commits and
+    /// entries below it are not, and raise `Trimmed`. Up to `db.newest + 1` it can free all of the log, the segment of the newest commit, too.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> glsn = db.put(b"a", b"1")
+    /// >>> db.log.trim(db.newest + 1) == glsn + 1
+    /// True
+    /// >>> db[b"a"]
+    /// b'1'
     fn trim(&self, py: Python<'_>, until: u64) -> PyResult<u64> {
         let db = self.store.db()?.clone();
         Ok(interruptible(py, move || db.log().trim(Glsn(until)))?.or_raise()?.0)
@@ -318,7 +326,7 @@ impl LogFollow {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<LogEntry>> {
-        self.next(py, None)
+        ended_by_exit(py, self.next(py, None))
     }
 
     /// The next entry, waited for up to `timeout` seconds (`None`: without end); `None` if none came.

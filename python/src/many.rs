@@ -26,6 +26,9 @@ pub(crate) fn get_many<'py>(
     let values = PyList::empty(py);
     let mut missing: Vec<(usize, BytesLike<'_>)> = Vec::new();
     for key in keys.try_iter()? {
+        if values.len() % ROWS == 0 {
+            py.check_signals()?;
+        }
         let key: BytesLike<'_> = key?.extract()?;
         match place.look(py, key.get(), |value| PyBytes::new(py, value))? {
             Resident::Value(value) => values.append(value)?,

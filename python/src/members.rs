@@ -1,13 +1,12 @@
 //! The processes that share a store.
 
-use std::path::PathBuf;
-
 use plimsoll::Options;
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
 
 use crate::errors::OrRaise;
 use crate::moments::to_datetime;
+use crate::options::Folder;
 
 /// A process that has the store open with `shared=True`.
 #[pyclass(module = "plimsoll", frozen)]
@@ -73,7 +72,7 @@ impl MemberInfo {
 
 /// The processes that have the store in a folder open with `shared=True`, the oldest first. Opens nothing.
 #[pyfunction]
-pub(crate) fn members(py: Python<'_>, path: PathBuf) -> PyResult<Vec<MemberInfo>> {
-    let found = py.detach(|| plimsoll::members(path, &Options::new())).or_raise()?;
+pub(crate) fn members(py: Python<'_>, path: Folder) -> PyResult<Vec<MemberInfo>> {
+    let found = py.detach(|| plimsoll::members(path.0, &Options::new())).or_raise()?;
     Ok(found.into_iter().map(MemberInfo::new).collect())
 }

@@ -6,7 +6,9 @@ use plimsoll::{Glsn, Moment};
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDateTime, PyDelta, PyTzInfo};
+use pyo3::types::{PyBool, PyDateTime, PyDelta, PyInt, PyTzInfo};
+
+use crate::errors::invalid;
 
 /// A GLSN, or a `datetime`.
 pub(crate) struct When(pub(crate) Moment);
@@ -20,6 +22,9 @@ impl<'py> FromPyObject<'_, 'py> for When {
         }
         match object.extract::<u64>() {
             Ok(glsn) if !object.is_instance_of::<PyBool>() => Ok(Self(Moment::Glsn(Glsn(glsn)))),
+            Err(_) if object.is_instance_of::<PyInt>() => {
+                Err(invalid(format!("a GLSN is a number from 0 to 2**64 - 1, not {}", object.repr()?)))
+            }
             _ => Err(PyTypeError::new_err("a moment is a GLSN (an int, as commits return it) or a datetime")),
         }
     }

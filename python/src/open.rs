@@ -1,14 +1,12 @@
 //! Opening a store.
 
-use std::path::PathBuf;
-
 use plimsoll::{Db as Engine, Options};
 use pyo3::prelude::*;
 
 use crate::calls::interruptible;
 use crate::db::Db;
-use crate::errors::OrRaise;
-use crate::options::{Keeps, Size, durability as durability_of, io as io_of};
+use crate::errors::{OrRaise, invalid};
+use crate::options::{Folder, Keeps, Size, durability as durability_of, io as io_of};
 use crate::store::Store;
 
 /// Opens the store in a folder, or makes one there.
@@ -24,7 +22,7 @@ use crate::store::Store;
 /// - `io`: "auto", "direct" (past the page cache) or "cached".
 /// - `shared`: whether other processes may have the store open at the same time, to read and to write, each with `shared=True`. What one commits
 ///   the others read at once.
-/// - `memory_total`: the budget of all processes together that share the store; each gets an equal part, but no more than its own `memory` if that
+/// - `memory_total`: with `shared`, the budget of all processes together that share the store; each gets an equal part, but no more than its own `memory` if that
 ///   is given, too.
 ///
 /// >>> with plimsoll.open(path, memory="64MB") as db:
@@ -37,7 +35,7 @@ use crate::store::Store;
 #[allow(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub(crate) fn open(
     py: Python<'_>,
-    path: PathBuf,
+    path: Folder,
     memory: Option<Size>,
     durability: &str,
     retention: Option<Keeps>,
@@ -52,8 +50,14 @@ pub(crate) fn open(
         options(memory, durability, retention)?.read_only(read_only).create(create).warm(warm).io(io_of(io)?);
     options = options.shared(shared);
     if let Some(Size(bytes)) = memory_total {
+        if !shared {
+            return Err(invalid(
+                "memory_total is the budget of all processes that share the store: give shared=True, too, or memory alone",
+            ));
+        }
         options = options.memory_total(bytes);
     }
+    let path = path.0;
     let shown = path.display().to_string();
     let engine = interruptible(py, move || Engine::open(path, options))?.or_raise()?;
     Db::new(py, Store::new(engine, shown, read_only)?)

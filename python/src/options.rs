@@ -1,5 +1,6 @@
-//! Options as people write them: sizes, durability, retention, ways to read.
+//! Options as people write them: folders, sizes, durability, retention, ways to read.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll::{Durability, Io, Retention};
@@ -8,6 +9,17 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDelta};
 
 use crate::errors::invalid;
+
+/// A folder: text, bytes, or an object with `__fspath__`.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl<'py> FromPyObject<'_, 'py> for Folder {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        object.py().import("os")?.call_method1("fsdecode", (object,))?.extract().map(Self)
+    }
+}
 
 /// Bytes: a number, or text such as "256MB" or "1GiB".
 pub(crate) struct Size(pub(crate) u64);

@@ -1,16 +1,20 @@
 //! An open store, shared by everything that was made from it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use plimsoll::{Db, Keyspace};
 use pyo3::prelude::*;
 
 use crate::calls::interruptible;
-use crate::errors::OrRaise;
+use crate::errors::{self, OrRaise};
 use crate::fork::ForkSafe;
 
 /// Stores that are open in this process.
 static OPEN: Mutex<Vec<Weak<Store>>> = Mutex::new(Vec::new());
+
+/// Whether all of them are being closed because the interpreter exits. Set before the first one is.
+static IS_EXITING: AtomicBool = AtomicBool::new(false);
 
 /// An open store.
 pub(crate) struct Store {
@@ -62,9 +66,19 @@ impl Drop for Store {
     }
 }
 
+/// What an iterator that waits for news returns. It ends if the store was closed because the interpreter exits: the thread that waits cannot know of
+/// that, and an exception would be printed.
+pub(crate) fn ended_by_exit<T>(py: Python<'_>, next: PyResult<Option<T>>) -> PyResult<Option<T>> {
+    match next {
+        Err(error) if IS_EXITING.load(Ordering::SeqCst) && errors::is_closed(py, &error) => Ok(None),
+        next => next,
+    }
+}
+
 /// Closes every store that is still open: registered with `atexit`, so that memtables are flushed and the warm image is saved.
 #[pyfunction]
 pub(crate) fn _close_all(py: Python<'_>) {
+    IS_EXITING.store(true, Ordering::SeqCst);
     let open = std::mem::take(&mut *OPEN.lock().unwrap_or_else(PoisonError::into_inner));
     for store in open.iter().filter_map(Weak::upgrade) {
         if let Ok(db) = store.db() {

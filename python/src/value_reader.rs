@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::PyBytes;
 
+use crate::errors::raised_by_read;
 use crate::fork::ForkSafe;
 
 /// The engine's side of a value's file object.
@@ -36,7 +37,7 @@ impl RawValueReader {
             let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
             let reader = reader.get_mut()?;
             let mut bytes = vec![0; size.min(PIECE)];
-            let read = reader.read(&mut bytes)?;
+            let read = reader.read(&mut bytes).map_err(raised_by_read)?;
             bytes.truncate(read);
             Ok(bytes)
         })?;

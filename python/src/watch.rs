@@ -12,7 +12,7 @@ use crate::commits::Change;
 use crate::errors::closed;
 use crate::feed::{Feed, Follow};
 use crate::options::timeout as timeout_of;
-use crate::store::Store;
+use crate::store::{Store, ended_by_exit};
 
 /// The changes of keys with a prefix, as they are committed: an iterator that waits, from `LiveMapping.watch`.
 ///
@@ -81,7 +81,7 @@ impl Watch {
         if self.changes.is_closed() {
             return Ok(None);
         }
-        self.next(py, None)
+        ended_by_exit(py, self.next(py, None))
     }
 
     /// The next change, waited for up to `timeout` seconds (`None`: without end); `None` if none came.

@@ -7,8 +7,10 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +43,36 @@ def test_a_closed_store_says_so(path: str) -> None:
     for use in uses:
         with pytest.raises(plimsoll.Closed):
             use()
+
+
+def test_a_reader_of_a_value_of_a_closed_store_says_so(path: str) -> None:
+    with plimsoll.open(path, memory="16MiB") as db:
+        db[b"large"] = bytes(3 << 20)
+        file = db.open_value(b"large")
+    with pytest.raises(plimsoll.Closed):
+        file.read(1)
+
+
+@pytest.mark.parametrize("given", [str, os.fsencode, Path])
+def test_a_folder_is_text_bytes_or_a_path(path: str, tmp_path: Path, given: Callable[[str], Any]) -> None:
+    with plimsoll.open(given(path), memory="16MiB") as db:
+        db[b"a"] = b"1"
+        assert db.path == path
+        db.backup(given(str(tmp_path / "backup")))
+    assert plimsoll.members(given(path)) == []
+    assert plimsoll.verify(given(path), memory="16MiB").ok
+    assert dict(plimsoll.open(given(str(tmp_path / "backup")), memory="16MiB")) == {b"a": b"1"}
+
+
+def test_what_is_no_folder_is_refused() -> None:
+    with pytest.raises(TypeError, match="expected str, bytes or os.PathLike object, not int"):
+        plimsoll.open(7)  # type: ignore[arg-type]
+
+
+def test_a_total_for_one_process_is_refused(path: str) -> None:
+    with pytest.raises(plimsoll.InvalidInput, match="shared=True"):
+        plimsoll.open(path, memory_total="64MiB")
+    assert not os.path.exists(path)
 
 
 def test_what_was_buffered_is_durable_after_a_sync(path: str) -> None:
@@ -121,6 +153,16 @@ def test_a_backup_is_a_store(db: plimsoll.Db, tmp_path: Path) -> None:
     with plimsoll.open(tmp_path / "copy", memory="16MiB") as copy:
         assert copy[b"a"] == b"1"
     assert db.backup(str(tmp_path / "whole"), copy=True).bytes_linked == 0
+
+
+def test_a_store_in_memory_has_no_backup_and_says_what_to_do(tmp_path: Path) -> None:
+    db = plimsoll.in_memory()
+    db[b"a"] = b"1"
+    with pytest.raises(plimsoll.InvalidInput, match="put_many"):
+        db.backup(tmp_path / "backup")
+    with plimsoll.open(tmp_path / "backup", memory="16MiB") as saved:
+        saved.put_many(db)
+        assert dict(saved) == {b"a": b"1"}
 
 
 def test_damage_is_reported(path: str) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dis
 import gc
 import inspect
+import itertools
+import operator
+import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -99,6 +104,68 @@ def done_by_another_thread(work: Callable[[], object]) -> bool:
     thread.start()
     thread.join(60)
     return not thread.is_alive()
+
+
+@contextlib.contextmanager
+def interrupted_soon() -> Iterator[None]:
+    """The block is to be ended by a signal that comes after 20 ms."""
+
+    def handler(_number: int, _frame: object) -> None:
+        raise Interrupted
+
+    previous = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    try:
+        with pytest.raises(Interrupted):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def test_a_signal_ends_a_read_of_many_keys(db: plimsoll.Db) -> None:
+    keys = itertools.repeat(b"a", 3_000_000)
+    with interrupted_soon():
+        db.get_many(keys)
+    assert operator.length_hint(keys) > 0
+
+
+def test_a_signal_ends_a_walk_over_differences(db: plimsoll.Db) -> None:
+    db.put_many((b"%d" % number, b"1") for number in range(100_000))
+    differences = db.diff(0, db.newest)
+    with interrupted_soon():
+        collections.deque(differences, maxlen=0)
+    assert next(differences, None) is not None
+
+
+def test_a_signal_ends_a_walk_over_a_history(path: str) -> None:
+    with plimsoll.open(path, memory="16MiB", durability="buffered") as db:
+        for number in range(60_000):
+            db[b"a"] = b"%d" % number
+        history = db.history(b"a")
+        with interrupted_soon():
+            collections.deque(history, maxlen=0)
+        assert next(history, None) is not None
+
+
+@pytest.mark.parametrize("feed", ["watch()", "log.follow(stream=7)"])
+def test_a_thread_that_waits_for_news_ends_quietly_with_the_interpreter(path: str, feed: str) -> None:
+    program = f"""
+import sys, threading, time, plimsoll
+db = plimsoll.open(sys.argv[1], memory="16MiB")
+waits = threading.Event()
+def follow():
+    feed = db.{feed}
+    waits.set()
+    for _ in feed:
+        pass
+threading.Thread(target=follow, daemon=True).start()
+waits.wait()
+time.sleep(0.1)
+"""
+    for _ in range(5):
+        done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -40,6 +40,11 @@ def test_moments_that_do_not_exist_say_so(db: plimsoll.Db) -> None:
     for wrong in ("yesterday", 1.5, True, None):
         with pytest.raises(TypeError, match="moment"):
             db.at(wrong)  # type: ignore[arg-type]
+    for wrong in (-1, 2**64):
+        with pytest.raises(plimsoll.InvalidInput, match=rf"from 0 to 2\*\*64 - 1, not {wrong}"):
+            db.at(wrong)
+    tomorrow = datetime.now(timezone.utc) + timedelta(days=1)
+    assert db.at(tomorrow).glsn == newest
 
 
 def test_history_and_differences_name_their_commits(db: plimsoll.Db) -> None:

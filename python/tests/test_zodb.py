@@ -149,6 +149,50 @@ def test_a_connection_reads_one_moment_and_then_the_next(tmp_path: Path) -> None
     db.close()
 
 
+def disk_bytes(folder: Path) -> int:
+    """Bytes of all files in a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("keep_history", [True, False])
+def test_a_pack_gives_back_the_disk(tmp_path: Path, keep_history: bool, shared: bool) -> None:
+    db = ZODB.DB(PlimsollStorage(tmp_path / "data", keep_history=keep_history, shared=shared, memory="32MiB"))
+    with db.transaction() as connection:
+        for key in range(500):
+            connection.root()[key] = PersistentMapping()
+    for _ in range(20):
+        with db.transaction() as connection:
+            for key in range(500):
+                connection.root()[key]["data"] = os.urandom(1500)
+    before = disk_bytes(tmp_path / "data")
+    db.pack()
+    after = disk_bytes(tmp_path / "data")
+    # The current revisions are 0.8 MB, and a log that is empty has a segment.
+    assert before > 14_000_000 and after < 4_000_000, (before, after)
+    with db.transaction() as connection:
+        assert all(len(connection.root()[key]["data"]) == 1500 for key in range(500))
+    db.close()
+
+
+def test_a_pack_whose_space_cannot_be_given_back_is_done(tmp_path: Path, around: Any) -> None:
+    storage = PlimsollStorage(tmp_path / "data")
+    db = ZODB.DB(storage)
+    fill(db)
+    shared = storage._shared
+    real, asked = shared.db, []
+
+    def compact() -> None:
+        asked.append("compact")
+        raise plimsoll.NotKeeper("the keeper is being closed")
+
+    shared.db = around(real, compact=compact)
+    db.pack()
+    shared.db = real
+    assert asked == ["compact"] and len(storage.history(b"\0" * 8, size=100)) == 1 and numbers(db) == list(range(20))
+    db.close()
+
+
 def test_a_connection_that_slept_through_a_pack_drops_its_cache(tmp_path: Path) -> None:
     storage = PlimsollStorage(tmp_path / "data")
     db = ZODB.DB(storage)

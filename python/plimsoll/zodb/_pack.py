@@ -3,6 +3,7 @@
 1. Mark, in a snapshot, beside writers: which objects can be reached from the root, as of the moment and in every revision since.
 2. Sweep, in the turn of those who commit: first mark from what was committed meanwhile, then remove rows in batches. Each batch is a commit of its own that
    leaves a complete database: revisions go before the transactions that list them.
+3. Compact, beside writers: until the removals are merged, the index refers to the removed rows, and the log cannot give them back.
 
 The files of blobs go last: each one that was there before the sweep and belongs to no revision, so also what a crash left behind.
 """
@@ -10,10 +11,12 @@ The files of blobs go last: each one that was there before the sweep and belongs
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ZODB.TimeStamp import TimeStamp  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
+from .._errors import Error
 from . import _rows
 
 if TYPE_CHECKING:
@@ -59,6 +62,11 @@ def pack(
             for oid, tid in files:
                 if not _has_revision(store, oid, tid):
                     remove_blob(oid, tid)
+        # The removals are committed, whether or not this process, or the one that compacts for all, gives back the space now.
+        with suppress(Error):
+            store.db.compact()
+            # The newest commit, too: the segment that it is in can only then be given back.
+            store.db.log.trim(store.db.newest + 1)
 
 
 def pack_tid(t: float) -> bytes:
@@ -139,7 +147,6 @@ class _Sweep:
                 self._flush()
         self._flush()
         self._transactions()
-        self.store.db.log.trim(self.store.db.newest)
 
     def _object(self, oid: bytes, row: bytes, revisions: list[tuple[bytes, bytes]]) -> None:
         current, deleted = row[:8], len(row) == 8
