@@ -300,13 +300,12 @@ class Table:
         rows.put_many([(b"r" + key, new.dump())] + [(index, key) for index in after if index not in before])
         self._next_expiry = min(self._next_expiry, new.expires)
 
-    def delete(self, rows: WriteMapping, key: bytes, row: Row, *, keep_file: bool = False) -> None:
+    def delete(self, rows: WriteMapping, key: bytes, row: Row) -> None:
         """Removes a row with its indexes and pieces, and at the commit its file."""
         rows.delete_many([b"r" + key, *self._indexes(row), *_pieces(row), b"o" + _ID.pack(row.id)])
         self.count -= 1
         self.size -= row.size
-        if not keep_file:
-            self._drop_file(row)
+        self._drop_file(row)
 
     def clear(self, rows: WriteMapping) -> int:
         """Removes all rows; returns how many there were."""

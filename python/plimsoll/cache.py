@@ -256,12 +256,13 @@ class Cache(Queues):
             if row is None or row.expires <= now():
                 return with_details(default, None, None, expire_time, tag)
             data = table.value(rows, row)
-            table.delete(rows, short, row, keep_file=True)
-        try:
-            value = self._taken(table, row, data)
-        except OSError:
-            return with_details(default, None, None, expire_time, tag)
-        return self._detailed(value, row, expire_time, tag)
+            # Decoded first: a value that is refused, such as a pickle, stays.
+            try:
+                found = self._detailed(self._fetch(data), row, expire_time, tag)
+            except OSError:
+                found = with_details(default, None, None, expire_time, tag)
+            table.delete(rows, short, row)
+        return found
 
     def delete(self, key: Any, retry: bool = False) -> bool:
         """Removes a key; returns whether there was one."""
@@ -587,14 +588,6 @@ class Cache(Queues):
         if type(disk) is not StoreDisk or data[0] == DISK:
             return disk.fetch(*load_disk_value(data), read)
         return io.BytesIO(data[1:]) if read and data[0] == RAW else self._serializer.load(data)
-
-    def _taken(self, table: Table, row: Row, data: bytes | None) -> Any:
-        """The value of a row that was removed; its file goes, too."""
-        try:
-            return self._fetch(data)
-        finally:
-            if row.file is not None:
-                table.store.drop_file(self._disk, row.file[0])
 
     def _give_up(self, short: bytes, row: Row, error: OSError, tries: int) -> None:
         """Removes a row whose file is gone for good, after some tries. Raises any other error of reading it."""

@@ -173,6 +173,26 @@ def test_a_pickled_value_is_read_only_by_who_asked_for_pickle(tmp_path: Path) ->
             list(cache)
 
 
+@pytest.mark.parametrize("disk", [plimsoll.Disk, plimsoll.StoreDisk])
+def test_a_pickled_value_that_is_refused_is_not_removed(tmp_path: Path, disk: type[plimsoll.Disk]) -> None:
+    stored = [ValueError, "x" * 100_000]
+    with Cache(tmp_path, disk=disk, serializer="pickle", eviction_policy="none", memory="16MiB") as cache:
+        assert cache.push(stored) is not None
+    with Cache(tmp_path, disk=disk, memory="16MiB") as cache:
+        (key,) = cache
+        deque, index = Deque.fromcache(cache), Index.fromcache(cache)
+        takes = [lambda: cache.pop(key), cache.pull, cache.peek, cache.peekitem, deque.pop, deque.popleft]
+        for take in [*takes, lambda: index.pop(key), index.popitem, index.pull, lambda: cache.incr(key)]:
+            with pytest.raises(ValueError, match="pickle"):
+                take()
+            with cache.transact(), pytest.raises(ValueError, match="pickle"):
+                take()
+        assert list(cache) == [key] and cache.check() == []
+    with Cache(tmp_path, disk=disk, serializer="pickle", memory="16MiB") as cache:
+        assert cache.pull() == (key, stored)
+        assert len(cache) == 0
+
+
 def test_what_json_does_not_have_is_refused_with_a_reason(cache: Cache) -> None:
     with pytest.raises(TypeError, match='serializer="pickle"'):
         cache["key"] = object()
