@@ -13,8 +13,9 @@ import os
 import pickle
 import struct
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
+from enum import Enum
 from hashlib import blake2b
 from typing import Any
 from uuid import UUID
@@ -240,10 +241,25 @@ def _to_json(value: Any) -> Any:
         return {_TAG: kind.__name__, "v": value.isoformat()}
     if kind in (Decimal, UUID):
         return {_TAG: kind.__name__, "v": str(value)}
+    if kind is timedelta:
+        return {_TAG: "timedelta", "v": [value.days, value.seconds, value.microseconds]}
     raise TypeError(
-        f"an object of type {kind.__qualname__} cannot be stored as JSON: store a dictionary or bytes, or open the cache with "
+        f"an object of type {kind.__qualname__} cannot be stored as JSON: {_advice(kind)}, or open the cache with "
         'serializer="pickle" if only programs that you trust can write to its folder'
     )
+
+
+_PLAIN_KINDS = (str, int, float, bytes, dict, list, tuple, set, frozenset, datetime, date, timedelta, Decimal, UUID)
+
+
+def _advice(kind: type) -> str:
+    """How to store an object of a class that JSON and its tags do not have."""
+    if issubclass(kind, Enum):
+        return "store its value or its name"
+    for plain in _PLAIN_KINDS:
+        if issubclass(kind, plain):
+            return f"it would come back as {plain.__name__}, so store {plain.__name__}(value)"
+    return "store a dictionary or bytes"
 
 
 def _is(first: object, second: object) -> bool:
@@ -258,6 +274,7 @@ _FROM_TAG: dict[str, Callable[[Any], Any]] = {
     "bytes": base64.b64decode,
     "datetime": datetime.fromisoformat,
     "date": date.fromisoformat,
+    "timedelta": lambda parts: timedelta(*parts),
     "Decimal": Decimal,
     "UUID": UUID,
 }
@@ -268,7 +285,10 @@ def _from_json(plain: Any) -> Any:
         return [_from_json(item) for item in plain]
     if type(plain) is dict:
         if _TAG in plain:
-            return _FROM_TAG[plain[_TAG]](plain["v"])
+            tag = plain[_TAG]
+            if tag not in _FROM_TAG:
+                raise ValueError(f"values with the tag {tag!r} are not known; a newer version may have written this one")
+            return _FROM_TAG[tag](plain["v"])
         return {key: _from_json(item) for key, item in plain.items()}
     return plain
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timezone
+from collections import OrderedDict, namedtuple
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
+from enum import Enum, IntEnum
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +17,7 @@ from plimsoll._cache_codec import Serializer
 
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.decimals(allow_nan=False)
-) | st.dates() | st.uuids()
+) | st.dates() | st.timedeltas() | st.uuids()
 HASHABLE = st.recursive(SCALARS, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=6)
 VALUES = st.recursive(
     HASHABLE | st.sets(HASHABLE, max_size=3),
@@ -65,6 +67,38 @@ def test_kinds_that_json_lacks_are_kept() -> None:
         "plain": float("inf"),
     }
     assert serializer.load(serializer.dump(value)) == value
+
+
+class Text(str):
+    """Text of a class of its own."""
+
+
+Point = namedtuple("Point", "x y")
+Level = IntEnum("Level", "LOW HIGH")
+Colour = Enum("Colour", "RED")
+
+
+@pytest.mark.parametrize("name", ["json", "msgpack"])
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (Text("a"), r"come back as str, so store str\(value\)"),
+        (Point(1, 2), r"come back as tuple, so store tuple\(value\)"),
+        (OrderedDict(a=1), r"come back as dict, so store dict\(value\)"),
+        (Level.LOW, "store its value or its name"),
+        (Colour.RED, "store its value or its name"),
+        (object(), "store a dictionary or bytes"),
+    ],
+)
+def test_a_value_that_would_come_back_as_another_type_is_refused_with_advice(name: str, value: Any, advice: str) -> None:
+    for refused in (value, [value], {"key": value}):
+        with pytest.raises(TypeError, match=advice):
+            Serializer(name).dump(refused)
+
+
+def test_a_tag_that_is_not_known_is_not_a_missing_key() -> None:
+    with pytest.raises(ValueError, match="newer version"):
+        Serializer().load(b'\x05{"\\u0000":"colour","v":"red"}')
 
 
 PAIR = "\ud83d\ude00"
