@@ -117,6 +117,8 @@ class Serializer:
             first, body = b"w", key
         elif kind is float:
             first, body = b"n", _sortable(key).to_bytes(8, "big")
+        elif (plain := _converted(key)) is not key:
+            return self.dump_key(plain)
         else:
             first, body = b"x", self.dump(key)
         return first + body
@@ -134,6 +136,28 @@ class Serializer:
             return _from_sortable(int.from_bytes(data[1:], "big"))
         near, rest = _NUMBER.unpack_from(data, 1)
         return int(_from_sortable(near)) + rest - _SIGN
+
+
+_texts: set[type[str]] = set()
+_conversions: list[tuple[type, Callable[[Any], Any]]] = []
+
+
+def add_text(kind: type[str]) -> None:
+    """From now on, text of this class comes back as such. It is stored with the name of the class."""
+    _texts.add(kind)
+    _FROM_TAG[kind.__name__] = kind
+
+
+def add_conversion(kind: type, convert: Callable[[Any], Any]) -> None:
+    """From now on, an object of this class is stored as what `convert` makes of it, and comes back as that."""
+    _conversions.append((kind, convert))
+
+
+def _converted(value: Any) -> Any:
+    for kind, convert in _conversions:
+        if isinstance(value, kind):
+            return convert(value)
+    return value
 
 
 def short_key(key: bytes) -> bytes:
@@ -243,6 +267,10 @@ def _to_json(value: Any) -> Any:
         return {_TAG: kind.__name__, "v": str(value)}
     if kind is timedelta:
         return {_TAG: "timedelta", "v": [value.days, value.seconds, value.microseconds]}
+    if kind in _texts:
+        return {_TAG: kind.__name__, "v": str.__str__(value)}
+    if (plain := _converted(value)) is not value:
+        return _to_json(plain)
     raise TypeError(
         f"an object of type {kind.__qualname__} cannot be stored as JSON: {_advice(kind)}, or open the cache with "
         'serializer="pickle" if only programs that you trust can write to its folder'
@@ -287,7 +315,7 @@ def _from_json(plain: Any) -> Any:
         if _TAG in plain:
             tag = plain[_TAG]
             if tag not in _FROM_TAG:
-                raise ValueError(f"values with the tag {tag!r} are not known; a newer version may have written this one")
+                raise ValueError(f"values with the tag {tag!r} are not known here: a newer version may have written this one, or a process that has imported plimsoll.django")
             return _FROM_TAG[tag](plain["v"])
         return {key: _from_json(item) for key, item in plain.items()}
     return plain
