@@ -13,12 +13,13 @@ import os
 import pickle
 import struct
 from collections.abc import Callable
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from hashlib import blake2b
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 RAW, TEXT, INTEGER, FLOAT, JSON, TAGGED, MSGPACK, PICKLE, DISK = range(9)
 """How a value is encoded: the first byte of what is stored. `DISK` is what a `Disk` made of it, perhaps with the name of a file."""
@@ -261,8 +262,10 @@ def _to_json(value: Any) -> Any:
         return {_TAG: kind.__name__, "v": sorted((_to_json(item) for item in value), key=_JSON)}
     if kind is bytes:
         return {_TAG: "bytes", "v": base64.b64encode(value).decode("ascii")}
-    if kind in (datetime, date):
-        return {_TAG: kind.__name__, "v": value.isoformat()}
+    if kind is datetime:
+        return {_TAG: "datetime", "v": _dump_datetime(value)}
+    if kind is date:
+        return {_TAG: "date", "v": value.isoformat()}
     if kind in (Decimal, UUID):
         return {_TAG: kind.__name__, "v": str(value)}
     if kind is timedelta:
@@ -271,9 +274,13 @@ def _to_json(value: Any) -> Any:
         return {_TAG: kind.__name__, "v": str.__str__(value)}
     if (plain := _converted(value)) is not value:
         return _to_json(plain)
-    raise TypeError(
-        f"an object of type {kind.__qualname__} cannot be stored as JSON: {_advice(kind)}, or open the cache with "
-        'serializer="pickle" if only programs that you trust can write to its folder'
+    raise _refusal(f"an object of type {kind.__qualname__}", _advice(kind))
+
+
+def _refusal(what: str, advice: str) -> TypeError:
+    return TypeError(
+        f'{what} cannot be stored as JSON: {advice}, or open the cache with serializer="pickle" '
+        "if only programs that you trust can write to its folder"
     )
 
 
@@ -290,6 +297,35 @@ def _advice(kind: type) -> str:
     return "store a dictionary or bytes"
 
 
+def _dump_datetime(value: datetime) -> str | dict[str, Any]:
+    """ISO 8601 where that says it all, as older versions wrote every datetime. Otherwise with its fold and its zone, or the name of its offset."""
+    zone = value.tzinfo
+    if type(zone) is ZoneInfo and zone.key:
+        return {"at": value.replace(tzinfo=None).isoformat(), "fold": value.fold, "zone": zone.key}
+    if zone is not None and type(zone) is not timezone:
+        raise _refusal(
+            f"a datetime with a tzinfo of type {type(zone).__qualname__}", "use a zoneinfo.ZoneInfo with a key, or a datetime.timezone"
+        )
+    if zone is not None and zone.tzname(None) != timezone(zone.utcoffset(None)).tzname(None):
+        return {"at": value.isoformat(), "fold": value.fold, "name": zone.tzname(None)}
+    return {"at": value.isoformat(), "fold": value.fold} if value.fold else value.isoformat()
+
+
+def _load_datetime(plain: str | dict[str, Any]) -> datetime:
+    if isinstance(plain, str):
+        return datetime.fromisoformat(plain)
+    value = datetime.fromisoformat(plain["at"]).replace(fold=plain["fold"])
+    if "zone" in plain:
+        try:
+            return value.replace(tzinfo=ZoneInfo(plain["zone"]))
+        except (KeyError, OSError):
+            # Either would be taken for a missing key.
+            raise ValueError(f"the time zone {plain['zone']!r} is not known on this machine") from None
+    if "name" in plain:
+        return value.replace(tzinfo=timezone(value.utcoffset() or timedelta(), plain["name"]))
+    return value
+
+
 def _is(first: object, second: object) -> bool:
     return first is second
 
@@ -300,7 +336,7 @@ _FROM_TAG: dict[str, Callable[[Any], Any]] = {
     "set": lambda items: set(map(_from_json, items)),
     "frozenset": lambda items: frozenset(map(_from_json, items)),
     "bytes": base64.b64decode,
-    "datetime": datetime.fromisoformat,
+    "datetime": _load_datetime,
     "date": date.fromisoformat,
     "timedelta": lambda parts: timedelta(*parts),
     "Decimal": Decimal,
