@@ -6,6 +6,7 @@ process that shares the store, as in diskcache. Who has the turn first reads the
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -14,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._block import block
-from ._errors import Closed, Error, NotKeeper, Stalled
+from ._errors import Closed, Error, NotKeeper, Poisoned, Stalled
 from ._turn import Turn
 
 if TYPE_CHECKING:
     from ._cache_rows import Table
     from ._native import Db, Transaction
     from .disk import Disk
+
+_log = logging.getLogger("plimsoll.cache")
 
 UPKEEP_BYTES = 32 << 20
 """Bytes that all processes write between two rounds of `CacheStore._upkeep`."""
@@ -178,7 +181,7 @@ class CacheStore:
         if not self._upkeep_lock.acquire(blocking=False):
             return
         self._written = 0
-        # What was written is committed; a later round makes up for it.
+        # What was written is committed, and the caller is told so; a later round makes up for it.
         try:
             with suppress(Closed, NotKeeper, Stalled):
                 self._upkeep_bytes = UPKEEP_BYTES // max(1, len(self.db.members()))
@@ -190,6 +193,9 @@ class CacheStore:
                     self.db.compact()
                     self.db.log.trim(self.db.newest)
                     self._compacted_bytes = self.db.stats()["disk_bytes"]
+        except (OSError, Poisoned) as error:
+            # A write that the disk has no room for fails by itself, and a poisoned store refuses the next one. Anything else shows only here.
+            _log.warning("disk space of the cache in %s could not be given back: %s", self.path, error)
         finally:
             self._upkeep_lock.release()
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from plimsoll import Cache, _cache_rows, _cache_store
+from plimsoll import Cache, Corrupt, IoError, Poisoned, _cache_rows, _cache_store
 
 POLICIES = ["least-recently-stored", "least-recently-used", "least-frequently-used"]
 
@@ -146,3 +148,44 @@ def test_upkeep_compacts_beside_other_writers_and_only_what_is_worth_it(
         store.db = db
         # Of 50 rounds of upkeep, in a cache that only grows, beyond its limit.
         assert 2 <= len(compacted) <= 25
+
+
+@pytest.mark.parametrize("error", [IoError(errno.ENOSPC, "no space left on device"), OSError(errno.EROFS, "read-only"), Poisoned("a sync failed")])
+def test_a_write_that_is_committed_does_not_fail_for_want_of_upkeep(
+    tmp_path: Path, around: Any, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    rounds: list[int] = []
+
+    def fail(glsn: int) -> None:
+        raise error
+
+    with Cache(tmp_path, memory="16MiB") as cache:
+        store = cache._held[0]  # type: ignore[index]
+        db = store.db
+
+        def trim_with(trim: Callable[[int], Any]) -> None:
+            store.db = around(db, log=around(db.log, trim=trim))
+            store._upkeep_bytes = 0
+
+        trim_with(fail)
+        assert cache.set("key", 1)
+        assert str(error) in caplog.text and str(tmp_path) in caplog.text
+        trim_with(rounds.append)
+        assert cache.set("other", 2)
+        assert len(rounds) == 1, "a later round makes up for it"
+        store.db = db
+        assert (cache["key"], cache["other"]) == (1, 2)
+
+
+def test_damage_that_upkeep_finds_is_not_passed_over(tmp_path: Path, around: Any) -> None:
+    def fail(glsn: int) -> None:
+        raise Corrupt("a page is not what was written")
+
+    with Cache(tmp_path, memory="16MiB") as cache:
+        store = cache._held[0]  # type: ignore[index]
+        db, store.db = store.db, around(store.db, log=around(store.db.log, trim=fail))
+        store._upkeep_bytes = 0
+        with pytest.raises(Corrupt):
+            cache["key"] = 1
+        store.db = db
+        assert cache["key"] == 1
