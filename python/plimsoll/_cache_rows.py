@@ -301,7 +301,7 @@ class Table:
         self._next_expiry = min(self._next_expiry, new.expires)
 
     def delete(self, rows: WriteMapping, key: bytes, row: Row) -> None:
-        """Removes a row with its indexes and pieces, and at the commit its file."""
+        """Removes a row with its indexes and pieces, and its file: at the commit, or now if the row has expired."""
         rows.delete_many([b"r" + key, *self._indexes(row), *_pieces(row), b"o" + _ID.pack(row.id)])
         self.count -= 1
         self.size -= row.size
@@ -449,7 +449,7 @@ class Table:
         """What of the value of a row is not there; empty if it is whole."""
         if self.value(rows, row) is None:
             return "a piece of its value"
-        if row.file is not None:
+        if row.file is not None and row.expires > now():
             name, size = row.file
             with suppress(OSError):
                 if os.path.getsize(os.path.join(self.folder, name)) == size:
@@ -497,7 +497,12 @@ class Table:
         return bool(self.settings["cull_limit"]) and self.settings["eviction_policy"] != "none"
 
     def _drop_file(self, row: Row) -> None:
-        if row.value and row.value[0] == DISK and row.file is not None and self.disk is not None:
+        if not row.value or row.value[0] != DISK or row.file is None or self.disk is None:
+            return
+        if row.expires <= now():
+            # Nothing reads it again, even if the transaction is aborted; and its name may be wanted for what is stored next.
+            self.disk.remove(row.file[0])
+        else:
             self.store.drop_file(self.disk, row.file[0])
 
     def _take_id(self) -> int:

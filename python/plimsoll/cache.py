@@ -270,10 +270,12 @@ class Cache(Queues):
         short = short_key(self._key(key))
         with self._transact(retry) as (table, rows):
             row = table.get(rows, short)
-            if row is None or row.expires <= now():
+            if row is None:
                 return False
+            is_live = row.expires > now()
+            # An expired one goes, too, with its file.
             table.delete(rows, short, row)
-            return True
+            return is_live
 
     def __delitem__(self, key: Any) -> None:
         if not self.delete(key, retry=True):
@@ -610,7 +612,19 @@ class Cache(Queues):
 
     def _store_row(self, full: bytes, new: NewRow) -> bool:
         short = short_key(full)
-        dumped, filename = self._dump(new.key, new.value, new.read)
+        try:
+            dumped, filename = self._dump(new.key, new.value, new.read)
+        except FileExistsError:
+            # The disk makes names of keys: the file may be that of a row that has expired.
+            with self._transact(new.retry) as (table, rows):
+                row = table.get(rows, short)
+                if row is not None and row.expires > now():
+                    if new.only_new:
+                        return False
+                    raise
+                if row is not None:
+                    table.delete(rows, short, row)
+            dumped, filename = self._dump(new.key, new.value, new.read)
         stored = None
         try:
             with self._transact(new.retry) as (table, rows):
