@@ -309,6 +309,7 @@ class Table:
 
     def clear(self, rows: WriteMapping) -> int:
         """Removes all rows; returns how many there were."""
+        self.store.cleared(self.size)
         count, self.count, self.size = self.count, 0, 0
         for name in self.files(rows):
             if self.disk is not None:

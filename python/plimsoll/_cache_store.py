@@ -28,7 +28,8 @@ _log = logging.getLogger("plimsoll.cache")
 UPKEEP_BYTES = 32 << 20
 """Bytes that all processes write between two rounds of `CacheStore._upkeep`."""
 GARBAGE_BYTES = 64 << 20
-"""A store is compacted once its files are larger by this, or by a quarter if that is more, than they were after the last time."""
+"""A store is compacted once its files are larger by this, or by a quarter if that is more, than they were after the last time, and when half of it
+was cleared."""
 
 
 Options = dict[str, Any]
@@ -59,6 +60,8 @@ class CacheStore:
         self._transaction: Transaction | None = None
         self._owner = 0
         self._written = 0
+        self._cleared = 0
+        """Bytes of rows that were cleared since the last compaction."""
         self._upkeep_bytes = UPKEEP_BYTES
         self._upkeep_lock = threading.Lock()
         self._compacted_bytes = 0
@@ -176,6 +179,11 @@ class CacheStore:
         """Counts bytes that are written, towards the next upkeep."""
         self._written += size
 
+    def cleared(self, size: int) -> None:
+        """Counts bytes of rows that are removed at once, so that the next upkeep gives their space back."""
+        self._written += size
+        self._cleared += size
+
     def _upkeep(self) -> None:
         """Gives back the disk space of what was overwritten and evicted, while others write."""
         if not self._upkeep_lock.acquire(blocking=False):
@@ -189,8 +197,10 @@ class CacheStore:
                 self.db.log.trim(self.db.newest)
                 size: int = self.db.stats()["disk_bytes"]
                 before = self._compacted_bytes = min(size, self._compacted_bytes)
-                if size > max(limit, before + max(GARBAGE_BYTES, before // 4)):
+                # Where half of it was cleared, a compaction rewrites less than it gives back.
+                if self._cleared > size // 2 or size > max(limit, before + max(GARBAGE_BYTES, before // 4)):
                     self.db.compact()
+                    self._cleared = 0
                     self.db.log.trim(self.db.newest)
                     self._compacted_bytes = self.db.stats()["disk_bytes"]
         except (OSError, Poisoned) as error:

@@ -189,3 +189,16 @@ def test_damage_that_upkeep_finds_is_not_passed_over(tmp_path: Path, around: Any
             cache["key"] = 1
         store.db = db
         assert cache["key"] == 1
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("size", [2_000, 100_000])
+def test_a_clear_gives_the_disk_space_back_at_once(tmp_path: Path, shared: bool, size: int) -> None:
+    with Cache(tmp_path, memory="16MiB", shared=shared) as cache:
+        with cache.transact():
+            for number in range(50_000_000 // size):
+                cache[number] = bytes([number % 256]) * size
+        before = cache.disk_bytes()
+        assert cache.clear() == 50_000_000 // size
+        assert cache.disk_bytes() < before // 2
+        assert cache.check() == []
