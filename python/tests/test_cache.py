@@ -687,3 +687,22 @@ def test_a_cache_that_another_process_changes_while_it_is_opened_gives_no_id_twi
         assert list(inside) == ["other", "mine"] and len(inside) == 2
         assert inside.check() == []
         inside.close()
+
+
+def test_what_the_list_of_differences_says_is_true(cache: Cache) -> None:
+    """`docs/cache.md`, "What differs from diskcache"."""
+    cache["short"], cache["text"] = b"short", "text"
+    assert isinstance(cache.get("short", read=True), io.BytesIO) and cache.get("text", read=True) == "text"
+    cache.set("tagged", 1, tag=1)
+    assert (cache.evict(1.0), cache.evict(True), cache.evict(1)) == (0, 0, 1)
+    cache["number"], cache["truth"], cache["nan"] = 2**63 - 1, True, float("nan")
+    assert (cache.incr("number"), cache.incr("truth")) == (2**63, 2)
+    assert cache["nan"] != cache["nan"]
+    function = cache.memoize(name="f")(lambda a, b: a)
+    assert function.__cache_key__(1, b=2) == ("f", (1,), (("b", 2),))  # type: ignore[attr-defined]
+    with pytest.raises(KeyError):
+        cache.reset("colour", 1)
+    with pytest.raises(AttributeError):
+        cache.colour
+    with Cache(cache.directory, memory="32MiB", shared=False, durability="sync") as second:
+        assert second._held == cache._held
