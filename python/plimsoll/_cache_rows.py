@@ -31,7 +31,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._cache_codec import DISK, dump_json, file_of
-from ._cache_store import Timeout
+from ._cache_store import DISK_ERRORS, Timeout
 
 if TYPE_CHECKING:
     from ._cache_store import CacheStore
@@ -406,9 +406,9 @@ class Table:
         touched = self.touched
         touched[key] = now, touched.get(key, (now, 0))[1] + 1
         if len(touched) > TOUCHED_MAX or (self.store.shared and time.monotonic() - self._flushed > TOUCHED_SECONDS):
-            # A get waits for no writer: while one is busy, uses are remembered, up to a bound.
+            # A get waits for no writer: while one is busy, uses are remembered, up to a bound. Nor does it fail on a full disk.
             self._flushed = time.monotonic()
-            with suppress(Timeout), self.store.write(0) as transaction:
+            with suppress(Timeout, *DISK_ERRORS), self.store.write(0) as transaction:
                 if transaction is not None:
                     self.flush_touched()
             if len(touched) > 2 * TOUCHED_MAX and touched is self.touched:

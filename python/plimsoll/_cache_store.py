@@ -30,6 +30,8 @@ UPKEEP_BYTES = 32 << 20
 GARBAGE_BYTES = 64 << 20
 """A store is compacted once its files are larger by this, or by a quarter if that is more, than they were after the last time, and when half of it
 was cleared."""
+DISK_ERRORS = (OSError, Poisoned)
+"""How a write fails because the disk is full or failing. What can do without the write passes over it: the next write of a row fails by itself."""
 
 
 Options = dict[str, Any]
@@ -203,7 +205,7 @@ class CacheStore:
                     self._cleared = 0
                     self.db.log.trim(self.db.newest)
                     self._compacted_bytes = self.db.stats()["disk_bytes"]
-        except (OSError, Poisoned) as error:
+        except DISK_ERRORS as error:
             # A write that the disk has no room for fails by itself, and a poisoned store refuses the next one. Anything else shows only here.
             _log.warning("disk space of the cache in %s could not be given back: %s", self.path, error)
         finally:
@@ -315,7 +317,7 @@ def _close_unused(store: CacheStore) -> None:
         try:
             if any(table.has_news for table in store.tables.values()):
                 # Uses and hits are hints: another process that writes now is not waited for.
-                with suppress(Closed, Timeout), store.write_last():
+                with suppress(Closed, Timeout, *DISK_ERRORS), store.write_last():
                     for table in list(store.tables.values()):
                         table.flush_touched()
         finally:

@@ -273,7 +273,7 @@ class Cache(Queues):
             if row is None:
                 return False
             is_live = row.expires > now()
-            # An expired one goes, too, with its file.
+            # Removes an expired row as well, with its file.
             table.delete(rows, short, row)
             return is_live
 

@@ -202,3 +202,24 @@ def test_a_clear_gives_the_disk_space_back_at_once(tmp_path: Path, shared: bool,
         assert cache.clear() == 50_000_000 // size
         assert cache.disk_bytes() < before // 2
         assert cache.check() == []
+
+
+def test_a_get_and_a_close_do_without_the_uses_that_a_full_disk_does_not_take(
+    tmp_path: Path, around: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**options: Any) -> Any:
+        raise IoError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(_cache_rows, "TOUCHED_MAX", 0)
+    with Cache(tmp_path, memory="16MiB", eviction_policy="least-recently-used") as cache:
+        cache["key"] = 1
+        store = cache._held[0]  # type: ignore[index]
+        store.db = around(store.db, transaction=fail)
+        assert cache["key"] == 1
+        with pytest.raises(IoError):
+            cache["key"] = 2
+        monkeypatch.undo()
+        assert cache["key"] == 1
+        assert store.tables[""].has_news, "the close has a use to write"
+    with Cache(tmp_path, memory="16MiB") as cache:
+        assert cache["key"] == 1 and cache.check() == []
