@@ -201,15 +201,22 @@ class CacheStore:
                 before = self._compacted_bytes = min(size, self._compacted_bytes)
                 # Where half of it was cleared, a compaction rewrites less than it gives back.
                 if self._cleared > size // 2 or size > max(limit, before + max(GARBAGE_BYTES, before // 4)):
-                    self.db.compact()
-                    self._cleared = 0
-                    self.db.log.trim(self.db.newest)
-                    self._compacted_bytes = self.db.stats()["disk_bytes"]
+                    self._compact(size)
         except DISK_ERRORS as error:
             # A write that the disk has no room for fails by itself, and a poisoned store refuses the next one. Anything else shows only here.
             _log.warning("disk space of the cache in %s could not be given back: %s", self.path, error)
         finally:
             self._upkeep_lock.release()
+
+    def _compact(self, size: int) -> None:
+        """Compacts files of `size` bytes; again if that gave back little of what was cleared, since the first time may leave values of rows that are gone."""
+        for _ in range(2 if self._cleared else 1):
+            self.db.compact()
+            self.db.log.trim(self.db.newest)
+            self._compacted_bytes = self.db.stats()["disk_bytes"]
+            if size - self._compacted_bytes >= self._cleared // 2:
+                break
+        self._cleared = 0
 
     def close(self) -> None:
         """Closes the store."""
