@@ -13,11 +13,13 @@ import os
 import pickle
 import struct
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
+from enum import Enum
 from hashlib import blake2b
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 RAW, TEXT, INTEGER, FLOAT, JSON, TAGGED, MSGPACK, PICKLE, DISK = range(9)
 """How a value is encoded: the first byte of what is stored. `DISK` is what a `Disk` made of it, perhaps with the name of a file."""
@@ -116,6 +118,8 @@ class Serializer:
             first, body = b"w", key
         elif kind is float:
             first, body = b"n", _sortable(key).to_bytes(8, "big")
+        elif (plain := _converted(key)) is not key:
+            return self.dump_key(plain)
         else:
             first, body = b"x", self.dump(key)
         return first + body
@@ -133,6 +137,28 @@ class Serializer:
             return _from_sortable(int.from_bytes(data[1:], "big"))
         near, rest = _NUMBER.unpack_from(data, 1)
         return int(_from_sortable(near)) + rest - _SIGN
+
+
+_texts: set[type[str]] = set()
+_conversions: list[tuple[type, Callable[[Any], Any]]] = []
+
+
+def add_text(kind: type[str]) -> None:
+    """From now on, text of this class comes back as such. It is stored with the name of the class."""
+    _texts.add(kind)
+    _FROM_TAG[kind.__name__] = kind
+
+
+def add_conversion(kind: type, convert: Callable[[Any], Any]) -> None:
+    """From now on, an object of this class is stored as what `convert` makes of it, and comes back as that."""
+    _conversions.append((kind, convert))
+
+
+def _converted(value: Any) -> Any:
+    for kind, convert in _conversions:
+        if isinstance(value, kind):
+            return convert(value)
+    return value
 
 
 def short_key(key: bytes) -> bytes:
@@ -236,14 +262,68 @@ def _to_json(value: Any) -> Any:
         return {_TAG: kind.__name__, "v": sorted((_to_json(item) for item in value), key=_JSON)}
     if kind is bytes:
         return {_TAG: "bytes", "v": base64.b64encode(value).decode("ascii")}
-    if kind in (datetime, date):
-        return {_TAG: kind.__name__, "v": value.isoformat()}
+    if kind is datetime:
+        return {_TAG: "datetime", "v": _dump_datetime(value)}
+    if kind is date:
+        return {_TAG: "date", "v": value.isoformat()}
     if kind in (Decimal, UUID):
         return {_TAG: kind.__name__, "v": str(value)}
-    raise TypeError(
-        f"an object of type {kind.__qualname__} cannot be stored as JSON: store a dictionary or bytes, or open the cache with "
-        'serializer="pickle" if only programs that you trust can write to its folder'
+    if kind is timedelta:
+        return {_TAG: "timedelta", "v": [value.days, value.seconds, value.microseconds]}
+    if kind in _texts:
+        return {_TAG: kind.__name__, "v": str.__str__(value)}
+    if (plain := _converted(value)) is not value:
+        return _to_json(plain)
+    raise _refusal(f"an object of type {kind.__qualname__}", _advice(kind))
+
+
+def _refusal(what: str, advice: str) -> TypeError:
+    return TypeError(
+        f'{what} cannot be stored as JSON: {advice}, or open the cache with serializer="pickle" '
+        "if only programs that you trust can write to its folder"
     )
+
+
+_PLAIN_KINDS = (str, int, float, bytes, dict, list, tuple, set, frozenset, datetime, date, timedelta, Decimal, UUID)
+
+
+def _advice(kind: type) -> str:
+    """How to store an object of a class that JSON and its tags do not have."""
+    if issubclass(kind, Enum):
+        return "store its value or its name"
+    for plain in _PLAIN_KINDS:
+        if issubclass(kind, plain):
+            return f"it would come back as {plain.__name__}, so store {plain.__name__}(value)"
+    return "store a dictionary or bytes"
+
+
+def _dump_datetime(value: datetime) -> str | dict[str, Any]:
+    """ISO 8601 where that says it all, as older versions wrote every datetime. Otherwise with its fold and its zone, or the name of its offset."""
+    zone = value.tzinfo
+    if type(zone) is ZoneInfo and zone.key:
+        return {"at": value.replace(tzinfo=None).isoformat(), "fold": value.fold, "zone": zone.key}
+    if zone is not None and type(zone) is not timezone:
+        raise _refusal(
+            f"a datetime with a tzinfo of type {type(zone).__qualname__}", "use a zoneinfo.ZoneInfo with a key, or a datetime.timezone"
+        )
+    if zone is not None and zone.tzname(None) != timezone(zone.utcoffset(None)).tzname(None):
+        return {"at": value.isoformat(), "fold": value.fold, "name": zone.tzname(None)}
+    return {"at": value.isoformat(), "fold": value.fold} if value.fold else value.isoformat()
+
+
+def _load_datetime(plain: str | dict[str, Any]) -> datetime:
+    if isinstance(plain, str):
+        return datetime.fromisoformat(plain)
+    value = datetime.fromisoformat(plain["at"]).replace(fold=plain["fold"])
+    if "zone" in plain:
+        try:
+            return value.replace(tzinfo=ZoneInfo(plain["zone"]))
+        except (KeyError, OSError):
+            # Either would be taken for a missing key.
+            raise ValueError(f"the time zone {plain['zone']!r} is not known on this machine") from None
+    if "name" in plain:
+        return value.replace(tzinfo=timezone(value.utcoffset() or timedelta(), plain["name"]))
+    return value
 
 
 def _is(first: object, second: object) -> bool:
@@ -256,8 +336,9 @@ _FROM_TAG: dict[str, Callable[[Any], Any]] = {
     "set": lambda items: set(map(_from_json, items)),
     "frozenset": lambda items: frozenset(map(_from_json, items)),
     "bytes": base64.b64decode,
-    "datetime": datetime.fromisoformat,
+    "datetime": _load_datetime,
     "date": date.fromisoformat,
+    "timedelta": lambda parts: timedelta(*parts),
     "Decimal": Decimal,
     "UUID": UUID,
 }
@@ -268,7 +349,10 @@ def _from_json(plain: Any) -> Any:
         return [_from_json(item) for item in plain]
     if type(plain) is dict:
         if _TAG in plain:
-            return _FROM_TAG[plain[_TAG]](plain["v"])
+            tag = plain[_TAG]
+            if tag not in _FROM_TAG:
+                raise ValueError(f"values with the tag {tag!r} are not known here: a newer version may have written this one, or a process that has imported plimsoll.django")
+            return _FROM_TAG[tag](plain["v"])
         return {key: _from_json(item) for key, item in plain.items()}
     return plain
 

@@ -29,7 +29,6 @@ class Queues:
     _transact: Any
     _store: Any
     _fetch: Any
-    _taken: Any
     _give_up: Any
     _detailed: Any
 
@@ -127,14 +126,19 @@ class Queues:
                     continue
                 data = table.value(rows, row)
                 if remove:
-                    table.delete(rows, short, row, keep_file=True)
+                    # Decoded first: a value that is refused, such as a pickle, stays.
+                    try:
+                        found = self._detailed((key, self._fetch(data)), row, expire_time, tag)
+                    except OSError:
+                        table.delete(rows, short, row)
+                        continue
+                    table.delete(rows, short, row)
+                    return found
             try:
-                value = self._taken(table, row, data) if remove else self._fetch(data)
-                return self._detailed((key, value), row, expire_time, tag)
+                return self._detailed((key, self._fetch(data)), row, expire_time, tag)
             except OSError as error:
                 tries += 1
-                if not remove:
-                    self._give_up(short, row, error, tries)
+                self._give_up(short, row, error, tries)
 
 
 def _key(prefix: str | None, number: int) -> int | str:

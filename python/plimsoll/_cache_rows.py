@@ -31,7 +31,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._cache_codec import DISK, dump_json, file_of
-from ._cache_store import Timeout
+from ._cache_store import DISK_ERRORS, Timeout
 
 if TYPE_CHECKING:
     from ._cache_store import CacheStore
@@ -300,16 +300,16 @@ class Table:
         rows.put_many([(b"r" + key, new.dump())] + [(index, key) for index in after if index not in before])
         self._next_expiry = min(self._next_expiry, new.expires)
 
-    def delete(self, rows: WriteMapping, key: bytes, row: Row, *, keep_file: bool = False) -> None:
-        """Removes a row with its indexes and pieces, and at the commit its file."""
+    def delete(self, rows: WriteMapping, key: bytes, row: Row) -> None:
+        """Removes a row with its indexes and pieces, and its file: at the commit, or now if the row has expired."""
         rows.delete_many([b"r" + key, *self._indexes(row), *_pieces(row), b"o" + _ID.pack(row.id)])
         self.count -= 1
         self.size -= row.size
-        if not keep_file:
-            self._drop_file(row)
+        self._drop_file(row)
 
     def clear(self, rows: WriteMapping) -> int:
         """Removes all rows; returns how many there were."""
+        self.store.cleared(self.size)
         count, self.count, self.size = self.count, 0, 0
         for name in self.files(rows):
             if self.disk is not None:
@@ -406,9 +406,9 @@ class Table:
         touched = self.touched
         touched[key] = now, touched.get(key, (now, 0))[1] + 1
         if len(touched) > TOUCHED_MAX or (self.store.shared and time.monotonic() - self._flushed > TOUCHED_SECONDS):
-            # A get waits for no writer: while one is busy, uses are remembered, up to a bound.
+            # A get waits for no writer: while one is busy, uses are remembered, up to a bound. Nor does it fail on a full disk.
             self._flushed = time.monotonic()
-            with suppress(Timeout), self.store.write(0) as transaction:
+            with suppress(Timeout, *DISK_ERRORS), self.store.write(0) as transaction:
                 if transaction is not None:
                     self.flush_touched()
             if len(touched) > 2 * TOUCHED_MAX and touched is self.touched:
@@ -450,7 +450,7 @@ class Table:
         """What of the value of a row is not there; empty if it is whole."""
         if self.value(rows, row) is None:
             return "a piece of its value"
-        if row.file is not None:
+        if row.file is not None and row.expires > now():
             name, size = row.file
             with suppress(OSError):
                 if os.path.getsize(os.path.join(self.folder, name)) == size:
@@ -498,7 +498,12 @@ class Table:
         return bool(self.settings["cull_limit"]) and self.settings["eviction_policy"] != "none"
 
     def _drop_file(self, row: Row) -> None:
-        if row.value and row.value[0] == DISK and row.file is not None and self.disk is not None:
+        if not row.value or row.value[0] != DISK or row.file is None or self.disk is None:
+            return
+        if row.expires <= now():
+            # Nothing reads it again, even if the transaction is aborted; and its name may be wanted for what is stored next.
+            self.disk.remove(row.file[0])
+        else:
             self.store.drop_file(self.disk, row.file[0])
 
     def _take_id(self) -> int:

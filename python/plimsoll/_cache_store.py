@@ -6,6 +6,7 @@ process that shares the store, as in diskcache. Who has the turn first reads the
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._block import block
-from ._errors import Closed, Error, NotKeeper, Stalled
+from ._errors import Closed, Error, NotKeeper, Poisoned, Stalled
 from ._turn import Turn
 
 if TYPE_CHECKING:
@@ -22,10 +23,15 @@ if TYPE_CHECKING:
     from ._native import Db, Transaction
     from .disk import Disk
 
+_log = logging.getLogger("plimsoll.cache")
+
 UPKEEP_BYTES = 32 << 20
 """Bytes that all processes write between two rounds of `CacheStore._upkeep`."""
 GARBAGE_BYTES = 64 << 20
-"""A store is compacted once its files are larger by this, or by a quarter if that is more, than they were after the last time."""
+"""A store is compacted once its files are larger by this, or by a quarter if that is more, than they were after the last time, and when half of it
+was cleared."""
+DISK_ERRORS = (OSError, Poisoned)
+"""How a write fails because the disk is full or failing. What can do without the write passes over it: the next write of a row fails by itself."""
 
 
 Options = dict[str, Any]
@@ -56,6 +62,8 @@ class CacheStore:
         self._transaction: Transaction | None = None
         self._owner = 0
         self._written = 0
+        self._cleared = 0
+        """Bytes of rows that were cleared since the last compaction."""
         self._upkeep_bytes = UPKEEP_BYTES
         self._upkeep_lock = threading.Lock()
         self._compacted_bytes = 0
@@ -173,12 +181,17 @@ class CacheStore:
         """Counts bytes that are written, towards the next upkeep."""
         self._written += size
 
+    def cleared(self, size: int) -> None:
+        """Counts bytes of rows that are removed at once, so that the next upkeep gives their space back."""
+        self._written += size
+        self._cleared += size
+
     def _upkeep(self) -> None:
         """Gives back the disk space of what was overwritten and evicted, while others write."""
         if not self._upkeep_lock.acquire(blocking=False):
             return
         self._written = 0
-        # What was written is committed; a later round makes up for it.
+        # What was written is committed, and the caller is told so; a later round makes up for it.
         try:
             with suppress(Closed, NotKeeper, Stalled):
                 self._upkeep_bytes = UPKEEP_BYTES // max(1, len(self.db.members()))
@@ -186,12 +199,24 @@ class CacheStore:
                 self.db.log.trim(self.db.newest)
                 size: int = self.db.stats()["disk_bytes"]
                 before = self._compacted_bytes = min(size, self._compacted_bytes)
-                if size > max(limit, before + max(GARBAGE_BYTES, before // 4)):
-                    self.db.compact()
-                    self.db.log.trim(self.db.newest)
-                    self._compacted_bytes = self.db.stats()["disk_bytes"]
+                # Where half of it was cleared, a compaction rewrites less than it gives back.
+                if self._cleared > size // 2 or size > max(limit, before + max(GARBAGE_BYTES, before // 4)):
+                    self._compact(size)
+        except DISK_ERRORS as error:
+            # A write that the disk has no room for fails by itself, and a poisoned store refuses the next one. Anything else shows only here.
+            _log.warning("disk space of the cache in %s could not be given back: %s", self.path, error)
         finally:
             self._upkeep_lock.release()
+
+    def _compact(self, size: int) -> None:
+        """Compacts files of `size` bytes; again if that gave back little of what was cleared, since the first time may leave values of rows that are gone."""
+        for _ in range(2 if self._cleared else 1):
+            self.db.compact()
+            self.db.log.trim(self.db.newest)
+            self._compacted_bytes = self.db.stats()["disk_bytes"]
+            if size - self._compacted_bytes >= self._cleared // 2:
+                break
+        self._cleared = 0
 
     def close(self) -> None:
         """Closes the store."""
@@ -299,7 +324,7 @@ def _close_unused(store: CacheStore) -> None:
         try:
             if any(table.has_news for table in store.tables.values()):
                 # Uses and hits are hints: another process that writes now is not waited for.
-                with suppress(Closed, Timeout), store.write_last():
+                with suppress(Closed, Timeout, *DISK_ERRORS), store.write_last():
                     for table in list(store.tables.values()):
                         table.flush_touched()
         finally:

@@ -256,12 +256,13 @@ class Cache(Queues):
             if row is None or row.expires <= now():
                 return with_details(default, None, None, expire_time, tag)
             data = table.value(rows, row)
-            table.delete(rows, short, row, keep_file=True)
-        try:
-            value = self._taken(table, row, data)
-        except OSError:
-            return with_details(default, None, None, expire_time, tag)
-        return self._detailed(value, row, expire_time, tag)
+            # Decoded first: a value that is refused, such as a pickle, stays.
+            try:
+                found = self._detailed(self._fetch(data), row, expire_time, tag)
+            except OSError:
+                found = with_details(default, None, None, expire_time, tag)
+            table.delete(rows, short, row)
+        return found
 
     def delete(self, key: Any, retry: bool = False) -> bool:
         """Removes a key; returns whether there was one."""
@@ -269,10 +270,12 @@ class Cache(Queues):
         short = short_key(self._key(key))
         with self._transact(retry) as (table, rows):
             row = table.get(rows, short)
-            if row is None or row.expires <= now():
+            if row is None:
                 return False
+            is_live = row.expires > now()
+            # Removes an expired row as well, with its file.
             table.delete(rows, short, row)
-            return True
+            return is_live
 
     def __delitem__(self, key: Any) -> None:
         if not self.delete(key, retry=True):
@@ -588,14 +591,6 @@ class Cache(Queues):
             return disk.fetch(*load_disk_value(data), read)
         return io.BytesIO(data[1:]) if read and data[0] == RAW else self._serializer.load(data)
 
-    def _taken(self, table: Table, row: Row, data: bytes | None) -> Any:
-        """The value of a row that was removed; its file goes, too."""
-        try:
-            return self._fetch(data)
-        finally:
-            if row.file is not None:
-                table.store.drop_file(self._disk, row.file[0])
-
     def _give_up(self, short: bytes, row: Row, error: OSError, tries: int) -> None:
         """Removes a row whose file is gone for good, after some tries. Raises any other error of reading it."""
         if tries < _TRIES:
@@ -617,7 +612,19 @@ class Cache(Queues):
 
     def _store_row(self, full: bytes, new: NewRow) -> bool:
         short = short_key(full)
-        dumped, filename = self._dump(new.key, new.value, new.read)
+        try:
+            dumped, filename = self._dump(new.key, new.value, new.read)
+        except FileExistsError:
+            # The disk makes names of keys: the file may be that of a row that has expired.
+            with self._transact(new.retry) as (table, rows):
+                row = table.get(rows, short)
+                if row is not None and row.expires > now():
+                    if new.only_new:
+                        return False
+                    raise
+                if row is not None:
+                    table.delete(rows, short, row)
+            dumped, filename = self._dump(new.key, new.value, new.read)
         stored = None
         try:
             with self._transact(new.retry) as (table, rows):

@@ -10,8 +10,8 @@ and programs derive their own from them:
 A setting of the cache that begins with `disk_` is an argument of the class and an attribute of the object: `disk_compress_level` is
 `compress_level`. Settings are kept in the store, and `Cache.reset` changes them.
 
-Law: a file is written before the commit that names it, and removed after the commit that no longer does. So a row has its file, whatever
-process is killed; a file without a row may be left, and `Cache.check` finds it.
+Law: a file is written before the commit that names it, and removed after the commit that no longer does, or once its row has expired. So a row
+that has not expired has its file, whatever process is killed; a file without a row may be left, and `Cache.check` finds it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@
     }
 
 OPTIONS are those of `plimsoll.Cache`. Django's cache of whole pages and of sessions stores objects: `"serializer": "pickle"` allows it, for
-a folder that only programs that you trust can write to. Worker processes share the folder.
+a folder that only programs that you trust can write to. Without it, safe text (`mark_safe`, `{% cache %}`) comes back as safe text, and a lazy
+translation as the text that it is in the language of the moment. Worker processes share the folder.
 
 A worker opens the store at its first use of the cache and keeps it open, with what it has in memory, until it ends.
 """
@@ -22,11 +23,17 @@ from collections.abc import Callable, Iterable
 from typing import IO, Any
 
 from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from django.utils.functional import Promise  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from django.utils.safestring import SafeString  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
+from ._cache_codec import add_conversion, add_text
 from ._memoize import memoize as _memoize
 from .cache import Cache
 from .fanout import FanoutCache
 from .persistent import Deque, Index
+
+add_text(SafeString)
+add_conversion(Promise, str)
 
 
 class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]

@@ -173,6 +173,26 @@ def test_a_pickled_value_is_read_only_by_who_asked_for_pickle(tmp_path: Path) ->
             list(cache)
 
 
+@pytest.mark.parametrize("disk", [plimsoll.Disk, plimsoll.StoreDisk])
+def test_a_pickled_value_that_is_refused_is_not_removed(tmp_path: Path, disk: type[plimsoll.Disk]) -> None:
+    stored = [ValueError, "x" * 100_000]
+    with Cache(tmp_path, disk=disk, serializer="pickle", eviction_policy="none", memory="16MiB") as cache:
+        assert cache.push(stored) is not None
+    with Cache(tmp_path, disk=disk, memory="16MiB") as cache:
+        (key,) = cache
+        deque, index = Deque.fromcache(cache), Index.fromcache(cache)
+        takes = [lambda: cache.pop(key), cache.pull, cache.peek, cache.peekitem, deque.pop, deque.popleft]
+        for take in [*takes, lambda: index.pop(key), index.popitem, index.pull, lambda: cache.incr(key)]:
+            with pytest.raises(ValueError, match="pickle"):
+                take()
+            with cache.transact(), pytest.raises(ValueError, match="pickle"):
+                take()
+        assert list(cache) == [key] and cache.check() == []
+    with Cache(tmp_path, disk=disk, serializer="pickle", memory="16MiB") as cache:
+        assert cache.pull() == (key, stored)
+        assert len(cache) == 0
+
+
 def test_what_json_does_not_have_is_refused_with_a_reason(cache: Cache) -> None:
     with pytest.raises(TypeError, match='serializer="pickle"'):
         cache["key"] = object()
@@ -667,3 +687,22 @@ def test_a_cache_that_another_process_changes_while_it_is_opened_gives_no_id_twi
         assert list(inside) == ["other", "mine"] and len(inside) == 2
         assert inside.check() == []
         inside.close()
+
+
+def test_what_the_list_of_differences_says_is_true(cache: Cache) -> None:
+    """`docs/cache.md`, "What differs from diskcache"."""
+    cache["short"], cache["text"] = b"short", "text"
+    assert isinstance(cache.get("short", read=True), io.BytesIO) and cache.get("text", read=True) == "text"
+    cache.set("tagged", 1, tag=1)
+    assert (cache.evict(1.0), cache.evict(True), cache.evict(1)) == (0, 0, 1)
+    cache["number"], cache["truth"], cache["nan"] = 2**63 - 1, True, float("nan")
+    assert (cache.incr("number"), cache.incr("truth")) == (2**63, 2)
+    assert cache["nan"] != cache["nan"]
+    function = cache.memoize(name="f")(lambda a, b: a)
+    assert function.__cache_key__(1, b=2) == ("f", (1,), (("b", 2),))  # type: ignore[attr-defined]
+    with pytest.raises(KeyError):
+        cache.reset("colour", 1)
+    with pytest.raises(AttributeError):
+        cache.colour
+    with Cache(cache.directory, memory="32MiB", shared=False, durability="sync") as second:
+        assert second._held == cache._held

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timezone
+import io
+import struct
+from collections import OrderedDict, namedtuple
+from datetime import date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
+from enum import Enum, IntEnum
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -15,7 +20,7 @@ from plimsoll._cache_codec import Serializer
 
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.decimals(allow_nan=False)
-) | st.dates() | st.uuids()
+) | st.dates() | st.timedeltas() | st.uuids()
 HASHABLE = st.recursive(SCALARS, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=6)
 VALUES = st.recursive(
     HASHABLE | st.sets(HASHABLE, max_size=3),
@@ -65,6 +70,92 @@ def test_kinds_that_json_lacks_are_kept() -> None:
         "plain": float("inf"),
     }
     assert serializer.load(serializer.dump(value)) == value
+
+
+NOON = datetime(2026, 3, 28, 12, 0, 0, 7)
+BERLIN = ZoneInfo("Europe/Berlin")
+MOMENTS = [
+    NOON,
+    NOON.replace(fold=1),
+    NOON.replace(tzinfo=timezone.utc),
+    NOON.replace(tzinfo=timezone(timedelta(hours=-3, minutes=-30, seconds=-7)), fold=1),
+    NOON.replace(tzinfo=timezone(timedelta(hours=1), "CET")),
+    NOON.replace(tzinfo=timezone(timedelta(0), "Z")),
+    NOON.replace(tzinfo=BERLIN),
+    NOON.replace(tzinfo=ZoneInfo("UTC")),
+    datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN),
+    datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN, fold=1),
+]
+
+
+@pytest.mark.parametrize("name", ["json", "msgpack"])
+@pytest.mark.parametrize("moment", MOMENTS, ids=str)
+def test_a_datetime_comes_back_with_its_zone_and_fold(name: str, moment: datetime) -> None:
+    serializer = Serializer(name)
+    for read in (serializer.load(serializer.dump(moment)), serializer.load_key(serializer.dump_key(moment))):
+        assert (read.replace(tzinfo=None), read.fold, type(read.tzinfo)) == (moment.replace(tzinfo=None), moment.fold, type(moment.tzinfo))
+        assert (read.tzinfo, read.tzname(), read.utcoffset()) == (moment.tzinfo, moment.tzname(), moment.utcoffset())
+
+
+def test_a_datetime_that_an_older_version_wrote_is_read() -> None:
+    def load(text: str) -> Any:
+        return Serializer().load(b'\x05{"\\u0000":"datetime","v":"%s"}' % text.encode())
+
+    assert load("2026-03-28T12:00:00.000007") == NOON
+    assert load("2026-03-28T12:00:00.000007+01:00") == NOON.replace(tzinfo=timezone(timedelta(hours=1)))
+
+
+class Nameless(tzinfo):
+    """A zone that only this program knows."""
+
+    def utcoffset(self, moment: datetime | None) -> timedelta:
+        return timedelta(hours=1)
+
+
+def test_a_datetime_of_a_zone_that_has_no_name_is_refused() -> None:
+    file = b"TZif" + bytes(16) + struct.pack(">6l", 0, 0, 0, 0, 1, 4) + struct.pack(">lbb", 3600, 0, 0) + b"CET\0"
+    for zone in (Nameless(), ZoneInfo.from_file(io.BytesIO(file))):
+        with pytest.raises(TypeError, match=r"a datetime with a tzinfo of type .* use a zoneinfo\.ZoneInfo"):
+            Serializer().dump(NOON.replace(tzinfo=zone))
+
+
+@pytest.mark.parametrize("zone", ["Nowhere/At all", "Europe", "../zone"])
+def test_a_zone_that_this_machine_does_not_know_is_not_a_missing_key(zone: str) -> None:
+    text = f'{{"\\u0000":"datetime","v":{{"at":"2026-03-28T12:00:00","fold":0,"zone":"{zone}"}}}}'
+    with pytest.raises(ValueError, match=r"not known on this machine|relative|TZPATH"):
+        Serializer().load(b"\x05" + text.encode())
+
+
+class Text(str):
+    """Text of a class of its own."""
+
+
+Point = namedtuple("Point", "x y")
+Level = IntEnum("Level", "LOW HIGH")
+Colour = Enum("Colour", "RED")
+
+
+@pytest.mark.parametrize("name", ["json", "msgpack"])
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (Text("a"), r"come back as str, so store str\(value\)"),
+        (Point(1, 2), r"come back as tuple, so store tuple\(value\)"),
+        (OrderedDict(a=1), r"come back as dict, so store dict\(value\)"),
+        (Level.LOW, "store its value or its name"),
+        (Colour.RED, "store its value or its name"),
+        (object(), "store a dictionary or bytes"),
+    ],
+)
+def test_a_value_that_would_come_back_as_another_type_is_refused_with_advice(name: str, value: Any, advice: str) -> None:
+    for refused in (value, [value], {"key": value}):
+        with pytest.raises(TypeError, match=advice):
+            Serializer(name).dump(refused)
+
+
+def test_a_tag_that_is_not_known_is_not_a_missing_key() -> None:
+    with pytest.raises(ValueError, match="newer version"):
+        Serializer().load(b'\x05{"\\u0000":"colour","v":"red"}')
 
 
 PAIR = "\ud83d\ude00"

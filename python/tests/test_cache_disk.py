@@ -6,6 +6,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,56 @@ def test_keys_of_a_disk_are_distinct_by_type_and_rawness(tmp_path: Path) -> None
         assert cache.peekitem() == (("raw", b"('bytes', 0)"), "from a memoryview")
         with pytest.raises(TypeError, match="put of a Disk returns"):
             cache["raw", []] = 1
+
+
+def expired(folder: Path, key: str) -> plimsoll.Cache:
+    """A cache with a row that has expired, whose file is named after its key."""
+    cache = plimsoll.Cache(folder, disk=Hashed, disk_min_file_size=0, cull_limit=0, memory="16MiB")
+    cache.set(key, b"old", expire=0.01)
+    time.sleep(0.02)
+    assert len(files(folder)) == 1
+    return cache
+
+
+@pytest.mark.parametrize("method", ["set", "add"])
+@pytest.mark.parametrize("is_deleted", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_expired_row_makes_room_for_a_file_of_the_same_name(tmp_path: Path, method: str, is_deleted: bool, inside: bool) -> None:
+    with expired(tmp_path, "key") as cache, cache.transact() if inside else nullcontext():
+        if is_deleted:
+            assert not cache.delete("key")
+            assert files(tmp_path) == []
+        assert getattr(cache, method)("key", b"new")
+        assert cache["key"] == b"new"
+    (path,) = files(tmp_path)
+    assert path.read_bytes() == b"new"
+    assert cache.check() == [] and len(cache) == 1
+    cache.close()
+
+
+def test_an_expired_row_that_lost_its_file_in_a_transaction_that_was_aborted_is_only_expired(tmp_path: Path) -> None:
+    with expired(tmp_path, "key") as cache:
+        with pytest.raises(RuntimeError), cache.transact():
+            cache["key"] = b"new"
+            raise RuntimeError
+        assert files(tmp_path) == [] and cache.check() == []
+        assert cache.get("key") is None
+        assert cache.expire() == 1
+
+
+def test_a_live_value_keeps_its_file_of_the_same_name(tmp_path: Path) -> None:
+    with plimsoll.Cache(tmp_path, disk=Hashed, disk_min_file_size=0, memory="16MiB") as cache:
+        cache["key"] = b"old"
+        assert not cache.add("key", b"new")
+        with pytest.raises(FileExistsError):
+            cache["key"] = b"new"
+        with pytest.raises(FileExistsError), cache.transact():
+            cache.delete("key")
+            cache["key"] = b"new"
+        assert cache["key"] == b"old" and cache.check() == []
+        assert cache.delete("key")
+        cache["key"] = b"new"
+        assert cache["key"] == b"new"
 
 
 def test_a_class_names_the_files_of_each_part_of_a_fanout(tmp_path: Path) -> None:

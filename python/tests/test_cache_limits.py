@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from plimsoll import Cache, _cache_rows, _cache_store
+from plimsoll import Cache, Corrupt, IoError, Poisoned, _cache_rows, _cache_store
 
 POLICIES = ["least-recently-stored", "least-recently-used", "least-frequently-used"]
 
@@ -146,3 +148,78 @@ def test_upkeep_compacts_beside_other_writers_and_only_what_is_worth_it(
         store.db = db
         # Of 50 rounds of upkeep, in a cache that only grows, beyond its limit.
         assert 2 <= len(compacted) <= 25
+
+
+@pytest.mark.parametrize("error", [IoError(errno.ENOSPC, "no space left on device"), OSError(errno.EROFS, "read-only"), Poisoned("a sync failed")])
+def test_a_write_that_is_committed_does_not_fail_for_want_of_upkeep(
+    tmp_path: Path, around: Any, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    rounds: list[int] = []
+
+    def fail(glsn: int) -> None:
+        raise error
+
+    with Cache(tmp_path, memory="16MiB") as cache:
+        store = cache._held[0]  # type: ignore[index]
+        db = store.db
+
+        def trim_with(trim: Callable[[int], Any]) -> None:
+            store.db = around(db, log=around(db.log, trim=trim))
+            store._upkeep_bytes = 0
+
+        trim_with(fail)
+        assert cache.set("key", 1)
+        assert str(error) in caplog.text and str(tmp_path) in caplog.text
+        trim_with(rounds.append)
+        assert cache.set("other", 2)
+        assert len(rounds) == 1, "a later round makes up for it"
+        store.db = db
+        assert (cache["key"], cache["other"]) == (1, 2)
+
+
+def test_damage_that_upkeep_finds_is_not_passed_over(tmp_path: Path, around: Any) -> None:
+    def fail(glsn: int) -> None:
+        raise Corrupt("a page is not what was written")
+
+    with Cache(tmp_path, memory="16MiB") as cache:
+        store = cache._held[0]  # type: ignore[index]
+        db, store.db = store.db, around(store.db, log=around(store.db.log, trim=fail))
+        store._upkeep_bytes = 0
+        with pytest.raises(Corrupt):
+            cache["key"] = 1
+        store.db = db
+        assert cache["key"] == 1
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("size", [2_000, 100_000])
+def test_a_clear_gives_the_disk_space_back_at_once(tmp_path: Path, shared: bool, size: int) -> None:
+    with Cache(tmp_path, memory="16MiB", shared=shared) as cache:
+        with cache.transact():
+            for number in range(50_000_000 // size):
+                cache[number] = bytes([number % 256]) * size
+        before = cache.disk_bytes()
+        assert cache.clear() == 50_000_000 // size
+        assert cache.disk_bytes() < before // 2
+        assert cache.check() == []
+
+
+def test_a_get_and_a_close_do_without_the_uses_that_a_full_disk_does_not_take(
+    tmp_path: Path, around: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**options: Any) -> Any:
+        raise IoError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(_cache_rows, "TOUCHED_MAX", 0)
+    with Cache(tmp_path, memory="16MiB", eviction_policy="least-recently-used") as cache:
+        cache["key"] = 1
+        store = cache._held[0]  # type: ignore[index]
+        store.db = around(store.db, transaction=fail)
+        assert cache["key"] == 1
+        with pytest.raises(IoError):
+            cache["key"] = 2
+        monkeypatch.undo()
+        assert cache["key"] == 1
+        assert store.tables[""].has_news, "the close has a use to write"
+    with Cache(tmp_path, memory="16MiB") as cache:
+        assert cache["key"] == 1 and cache.check() == []

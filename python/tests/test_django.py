@@ -18,7 +18,16 @@ from django.conf import settings  # noqa: E402
 if not settings.configured:
     settings.configure(CACHES={})
 
+import django  # noqa: E402
+from django.core.cache import caches  # noqa: E402
+from django.template import Context, Engine  # noqa: E402
+from django.test import override_settings  # noqa: E402
+from django.utils.safestring import SafeString, mark_safe  # noqa: E402
+from django.utils.translation import gettext_lazy, override  # noqa: E402
+
 from plimsoll.django import PlimsollCache  # noqa: E402
+
+django.setup()
 
 
 @pytest.fixture
@@ -73,6 +82,39 @@ def test_diskcaches_methods_work(backend: Any) -> None:
     assert (double(2), double(2), calls) == (4, 4, [2])
     backend.deque("jobs").append(1)
     assert list(backend.deque("jobs")) == [1]
+
+
+def test_a_fragment_of_a_template_is_cached_by_default_and_stays_safe(tmp_path: Path) -> None:
+    backend = {"BACKEND": "plimsoll.django.PlimsollCache", "LOCATION": str(tmp_path), "OPTIONS": {"memory": "16MiB"}}
+    engine = Engine(libraries={"cache": "django.templatetags.cache"})
+    template = engine.from_string("{% load cache %}{% cache 50 side %}<b>{{ name }}</b>{% endcache %}")
+    with override_settings(CACHES={"default": backend}):
+        assert template.render(Context({"name": "<first>"})) == "<b>&lt;first&gt;</b>"
+        assert template.render(Context({"name": "second"})) == "<b>&lt;first&gt;</b>"
+        caches["default"]._cache.close()
+
+
+@pytest.mark.parametrize("serializer", ["json", "msgpack"])
+def test_safe_text_stays_safe_and_a_lazy_translation_becomes_text(tmp_path: Path, serializer: str) -> None:
+    backend = PlimsollCache(str(tmp_path), {"OPTIONS": {"memory": "16MiB", "serializer": serializer}})
+    with override("de"):
+        day = gettext_lazy("Monday")
+        backend.set("key", {"safe": [mark_safe("<b>")], "plain": "<b>", "lazy": (day,)})
+        backend.set("lazy", day)
+        index = backend.index("by day")
+        index[day] = 1
+    value = backend.get("key")
+    assert value == {"safe": ["<b>"], "plain": "<b>", "lazy": ("Montag",)}
+    assert [type(text) for text in (value["safe"][0], value["plain"], value["lazy"][0])] == [SafeString, str, str]
+    assert backend.get("lazy") == "Montag" and type(backend.get("lazy")) is str
+    assert index["Montag"] == 1 and list(index) == ["Montag"]
+
+    class Other(SafeString):
+        pass
+
+    with pytest.raises(TypeError, match=r"store str\(value\)"):
+        backend.set("key", Other("a"))
+    backend._cache.close()
 
 
 def test_the_backends_of_two_threads_share_the_store(backend: Any) -> None:
