@@ -16,8 +16,8 @@ use crate::types::retention::Retention;
 /// Segments that values may hold back before they are moved, beside as many bytes as the index has.
 const HELD_SEGMENTS: u64 = 8;
 
-/// Minimum that ending the active segment must free during a compaction. Below it a small store keeps its log, from which its index can be
-/// rebuilt.
+/// Minimum that a compaction must free by ending the active segment, or by moving values. Below it a small store keeps its log, from which its
+/// index can be rebuilt.
 const WORTH_FREEING_BYTES: u64 = 1 << 20;
 
 /// Segments that were held back for long, from which on memtables are closed once they may be freed.
@@ -32,7 +32,9 @@ pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
     space.catalog.horizon.move_wanted.store(0, Ordering::Release);
     space.reader.index.compact_all()?;
     let moved = match may_be_freed(space)? {
-        Some(until) if want_values_moved(space, until) => space.reader.index.relocate(),
+        Some(until) if want_values_moved(space, until, Active::EndsFrom(WORTH_FREEING_BYTES)) => {
+            space.reader.index.relocate()
+        }
         _ => Ok(()),
     };
     free(space, true, Active::EndsFrom(WORTH_FREEING_BYTES))?;
@@ -53,12 +55,12 @@ fn free(space: &LogSpace, may_flush: bool, active: Active) -> Result<()> {
         return Ok(());
     };
     space.file_log.end_segments_at(space.reader.index.segment_bytes());
-    let _ = want_values_moved(space, until);
+    let _ = want_values_moved(space, until, active);
     if may_flush {
         flush_for_blobs(space, until);
     }
     ask_to_close(space, until);
-    trim::free_if_idle(space, until, active)
+    trim::free_soon(space, until, active)
 }
 
 /// Has the memtable flushed if the blob files that the active segment names take much space and only the memtable's contents keep them: large
@@ -110,7 +112,9 @@ pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
 /// If values that runs point to hold much of the log back, compaction is to move them into blob files (decision 48): true if it is from now
 /// on. A value is moved once, and each time the index is rewritten once at most: so at least as many bytes of the log must become free,
 /// beside those that are copied.
-fn want_values_moved(space: &LogSpace, until: Glsn) -> bool {
+///
+/// If the active segment is to be ended, what it names is held back, too, and less is worth the work: somebody asked for the space.
+fn want_values_moved(space: &LogSpace, until: Glsn, active: Active) -> bool {
     let (index, horizon) = (&space.reader.index, &space.catalog.horizon);
     let until = until.min(index.checkpoint().glsn.next());
     let view = index.view();
@@ -118,9 +122,13 @@ fn want_values_moved(space: &LogSpace, until: Glsn) -> bool {
     let oldest = view.min_pointer().filter(|oldest| (horizon.relocate_below()..until).contains(oldest));
     let (Some(oldest), Some(live_bytes)) = (oldest, view.log_bytes()) else { return false };
     let index_bytes: u64 = view.infos().map(|info| u64::from(info.pages) * PAGE_BYTES as u64).sum();
-    let least_bytes = HELD_SEGMENTS * space.segment_bytes + index_bytes;
-    let least_bytes = least_bytes.saturating_add(live_bytes.saturating_mul(2));
-    let is_worth_it = space.file_log.segment_bytes_between(oldest, until) >= least_bytes;
+    let (named_bytes, worth_bytes) = match active {
+        Active::Stays => (0, u64::MAX),
+        Active::EndsFrom(bytes) => (space.file_log.active_blob_bytes(), bytes),
+    };
+    let worth_bytes = worth_bytes.min(HELD_SEGMENTS * space.segment_bytes);
+    let least_bytes = (worth_bytes + index_bytes).saturating_add(live_bytes.saturating_mul(2));
+    let is_worth_it = space.file_log.segment_bytes_between(oldest, until) + named_bytes >= least_bytes;
     if is_worth_it {
         horizon.move_wanted.fetch_max(until.0, Ordering::AcqRel);
     }

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
 use plimsoll_log::error::LogError;
@@ -22,6 +23,10 @@ use crate::txn::follower::Follower;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
+
+/// How long a compaction waits for another thread that frees the log: longer than that takes, and shorter than a backup of a large store.
+const FREEING_TRIES: u32 = 200;
+const FREEING_PAUSE: Duration = Duration::from_millis(10);
 
 /// Frees whole segments below `until`; returns the first remaining GLSN. Law: this process writes the index.
 pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Result<Glsn> {
@@ -82,12 +87,18 @@ impl LogSpace {
     }
 }
 
-/// Frees unneeded segments below `until`. While a backup or a verification is running, they are left for later.
-pub(crate) fn free_if_idle(space: &LogSpace, until: Glsn, active: Active) -> Result<()> {
-    match space.trim_lock.try_lock() {
-        Ok(_turn) => free(space, until, active).map(|_| ()),
-        Err(_) => Ok(()),
+/// Frees unneeded segments below `until`. While a backup or a verification is running, they are left for later. Who was asked for the space waits
+/// for another thread that frees the log.
+pub(crate) fn free_soon(space: &LogSpace, until: Glsn, active: Active) -> Result<()> {
+    let tries = if active == Active::Stays { 1 } else { FREEING_TRIES };
+    for _ in 0..tries {
+        match space.trim_lock.try_lock() {
+            Ok(_turn) => return free(space, until, active).map(|_| ()),
+            Err(_) if tries > 1 => space.clock.sleep(FREEING_PAUSE),
+            Err(_) => {}
+        }
     }
+    Ok(())
 }
 
 fn free(space: &LogSpace, until: Glsn, active: Active) -> Result<Glsn> {
@@ -150,5 +161,40 @@ fn sweep_blobs(space: &LogSpace) {
     };
     if swept.is_err() {
         index.put_back_blobs(left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::open::open;
+    use crate::engine::steps;
+    use crate::txn::transaction::Transaction;
+    use crate::types::options::Options;
+    use crate::types::retention::Retention;
+
+    use super::*;
+
+    #[test]
+    fn a_compaction_waits_for_another_thread_that_frees_the_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::new().memory_bytes(16 << 20).retention(Retention::Latest).background(false);
+        let store = open(&dir.path().join("store"), options).unwrap();
+        for _ in 0..3 {
+            let mut tx = Transaction::new(&store.committer);
+            tx.put(&store.reader.keyspaces.find("default").unwrap().0, "large", vec![1; 1 << 20]).unwrap();
+            tx.commit().unwrap();
+        }
+        let (held, is_held) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let space = &store.space;
+            scope.spawn(move || {
+                let _freeing = space.trim_lock.lock();
+                held.send(()).unwrap();
+                space.clock.sleep(Duration::from_millis(100));
+            });
+            is_held.recv().unwrap();
+            steps::compact(space, &store.committer).unwrap();
+        });
+        assert!(store.reader.log.bounds().first > Glsn::FIRST, "nothing was freed");
     }
 }

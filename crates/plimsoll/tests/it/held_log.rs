@@ -8,6 +8,7 @@ use plimsoll::{Db, Error, Glsn, Keyspace, Moment, Options, Retention};
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
+use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::blob::BlobId;
 
@@ -342,4 +343,51 @@ fn the_log_of_a_small_store_stays_after_a_compaction() {
     db.put(&db.keyspace("default").unwrap(), "key", "value").unwrap();
     db.compact().unwrap();
     assert_eq!(first(&db), Glsn(1));
+}
+
+#[test]
+fn a_compaction_moves_a_value_that_holds_back_less_than_is_moved_unasked() {
+    let disk = MemDisk::new();
+    let db = Db::open("/store", options(&disk).segment_bytes(1 << 20)).unwrap();
+    let keys = db.create_keyspace("keys", Retention::Latest).unwrap();
+    put(&db, &keys, "old", b'o');
+    for _ in 0..4 {
+        write_much(&db, &keys);
+    }
+    let bytes_of = |folder| disk.list(Path::new(folder)).unwrap().iter().map(|entry| entry.len).sum::<u64>();
+    let before = bytes_of("/store/log");
+    db.compact().unwrap();
+    let after = bytes_of("/store/log");
+    assert!(before > 3 << 20 && after < 2 << 20, "{before} bytes before, {after} after");
+    assert_eq!(db.get(&keys, "old").unwrap().unwrap(), [b'o'; VALUE_BYTES]);
+}
+
+#[test]
+fn a_compaction_frees_the_blob_files_of_large_commits_that_were_written_over() {
+    for is_shared in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store");
+        let options = Options::new().memory_bytes(64 << 20).retention(Retention::Latest).shared(is_shared);
+        let db = Db::open(&path, options).unwrap();
+        let keyspace = db.keyspace("default").unwrap();
+        let mut random = Random::new(1);
+        for _ in 0..60 {
+            let mut tx = db.begin();
+            for key in 0..2000_u32 {
+                let value = Vec::from_iter((0..1500).map(|_| random.below(256) as u8));
+                tx.put(&keyspace, key.to_be_bytes(), value).unwrap();
+            }
+            tx.commit().unwrap();
+        }
+        let before = db.get(&keyspace, 7_u32.to_be_bytes()).unwrap();
+        db.compact().unwrap();
+        let bytes: u64 = ["log", "index"].iter().map(|part| bytes_in(&path.join(part))).sum();
+        assert!(bytes < 3 * 3_000_000, "shared: {is_shared}: {bytes} bytes for 3 MB");
+        assert_eq!(db.get(&keyspace, 7_u32.to_be_bytes()).unwrap(), before);
+        assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+    }
+}
+
+fn bytes_in(folder: &Path) -> u64 {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
 }
