@@ -49,13 +49,15 @@ class Serializer:
             raise ValueError(f'serializer is "json", "msgpack" or "pickle", not {name!r}')
         self.name = name
         self.pickle_protocol = pickle.HIGHEST_PROTOCOL
-        self._pack: Callable[[Any], bytes] | None = None
+        self._pack: Callable[[Any, bool], bytes] | None = None
         self._unpack: Callable[[bytes], Any] | None = None
         if name == "msgpack":
             self._pack, self._unpack = _msgpack()
 
-    def dump(self, value: Any) -> bytes:
-        """A value as bytes. Raises `TypeError` for what the format does not have."""
+    def dump(self, value: Any, is_key: bool = False) -> bytes:
+        """A value as bytes. Raises `TypeError` for what the format does not have. Of a key or a tag, datetimes and text lose what makes equal ones
+        different: a key is found by one that is equal, and by one that an older version wrote.
+        """
         kind = type(value)
         body: bytes
         if kind is bytes:
@@ -69,9 +71,9 @@ class Serializer:
         elif self.name == "pickle":
             mode, body = PICKLE, pickle.dumps(value, self.pickle_protocol)
         elif self._pack is not None:
-            mode, body = MSGPACK, self._pack(value)
+            mode, body = MSGPACK, self._pack(value, is_key)
         else:
-            plain = _to_json(value)
+            plain = _to_json(value, is_key)
             mode = JSON if plain is value else TAGGED
             body = dump_json(plain)
         return _MODES[mode] + body
@@ -118,10 +120,12 @@ class Serializer:
             first, body = b"w", key
         elif kind is float:
             first, body = b"n", _sortable(key).to_bytes(8, "big")
+        elif kind in _texts:
+            return self.dump_key(str.__str__(key))
         elif (plain := _converted(key)) is not key:
             return self.dump_key(plain)
         else:
-            first, body = b"x", self.dump(key)
+            first, body = b"x", self.dump(key, is_key=True)
         return first + body
 
     def load_key(self, data: bytes) -> Any:
@@ -242,28 +246,28 @@ def _from_sortable(bits: int) -> float:
     return number
 
 
-def _to_json(value: Any) -> Any:
+def _to_json(value: Any, is_key: bool = False) -> Any:
     """A value in JSON's types: the value itself if it has no others, a copy with tags otherwise."""
     kind = type(value)
     if value is None or kind in (str, bool, int, float):
         return value
     if kind is list:
-        items = [_to_json(item) for item in value]
+        items = [_to_json(item, is_key) for item in value]
         return value if all(map(_is, items, value)) else items
     if kind is dict:
-        pairs = [(key, _to_json(item)) for key, item in value.items()]
+        pairs = [(key, _to_json(item, is_key)) for key, item in value.items()]
         if all(type(key) is str for key, _ in pairs) and _TAG not in value:
             return value if all(item is value[key] for key, item in pairs) else dict(pairs)
-        return {_TAG: "dict", "v": [[_to_json(key), item] for key, item in pairs]}
+        return {_TAG: "dict", "v": [[_to_json(key, is_key), item] for key, item in pairs]}
     if kind is tuple:
-        return {_TAG: "tuple", "v": [_to_json(item) for item in value]}
+        return {_TAG: "tuple", "v": [_to_json(item, is_key) for item in value]}
     if kind in (set, frozenset):
         # Sorted: equal sets are the same key, whatever order they have in this process.
-        return {_TAG: kind.__name__, "v": sorted((_to_json(item) for item in value), key=_JSON)}
+        return {_TAG: kind.__name__, "v": sorted((_to_json(item, is_key) for item in value), key=_JSON)}
     if kind is bytes:
         return {_TAG: "bytes", "v": base64.b64encode(value).decode("ascii")}
     if kind is datetime:
-        return {_TAG: "datetime", "v": _dump_datetime(value)}
+        return {_TAG: "datetime", "v": value.isoformat() if is_key else _dump_datetime(value)}
     if kind is date:
         return {_TAG: "date", "v": value.isoformat()}
     if kind in (Decimal, UUID):
@@ -271,9 +275,9 @@ def _to_json(value: Any) -> Any:
     if kind is timedelta:
         return {_TAG: "timedelta", "v": [value.days, value.seconds, value.microseconds]}
     if kind in _texts:
-        return {_TAG: kind.__name__, "v": str.__str__(value)}
+        return str.__str__(value) if is_key else {_TAG: kind.__name__, "v": str.__str__(value)}
     if (plain := _converted(value)) is not value:
-        return _to_json(plain)
+        return _to_json(plain, is_key)
     raise _refusal(f"an object of type {kind.__qualname__}", _advice(kind))
 
 
@@ -293,7 +297,8 @@ def _advice(kind: type) -> str:
         return "store its value or its name"
     for plain in _PLAIN_KINDS:
         if issubclass(kind, plain):
-            return f"it would come back as {plain.__name__}, so store {plain.__name__}(value)"
+            what = f"a plain {plain.__name__}" if plain in (datetime, date, timedelta, UUID) else f"{plain.__name__}(value)"
+            return f"it would come back as {plain.__name__}, so store {what}"
     return "store a dictionary or bytes"
 
 
@@ -351,13 +356,16 @@ def _from_json(plain: Any) -> Any:
         if _TAG in plain:
             tag = plain[_TAG]
             if tag not in _FROM_TAG:
-                raise ValueError(f"values with the tag {tag!r} are not known here: a newer version may have written this one, or a process that has imported plimsoll.django")
+                raise ValueError(
+                    f"values with the tag {tag!r} are not known here: a newer version may have written this one, "
+                    "or a process that has imported plimsoll.django"
+                )
             return _FROM_TAG[tag](plain["v"])
         return {key: _from_json(item) for key, item in plain.items()}
     return plain
 
 
-def _msgpack() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+def _msgpack() -> tuple[Callable[[Any, bool], bytes], Callable[[bytes], Any]]:
     """MessagePack's two functions. What it does not have (tuples, sets, large integers) travels as tagged JSON inside."""
     try:
         import msgpack  # type: ignore[import-untyped, import-not-found, unused-ignore]
@@ -367,13 +375,17 @@ def _msgpack() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
     def foreign(value: Any) -> Any:
         return msgpack.ExtType(1, dump_json(_to_json(value)))
 
+    def foreign_in_key(value: Any) -> Any:
+        return msgpack.ExtType(1, dump_json(_to_json(value, is_key=True)))
+
     def load_foreign(code: int, data: bytes) -> Any:
         if code != 1:
             raise ValueError(f"MessagePack extension {code} is not known")
         return _from_json(json.loads(data))
 
-    def pack(value: Any) -> bytes:
-        packed: bytes = msgpack.packb(value, default=foreign, strict_types=True, unicode_errors="surrogatepass")
+    def pack(value: Any, is_key: bool = False) -> bytes:
+        default = foreign_in_key if is_key else foreign
+        packed: bytes = msgpack.packb(value, default=default, strict_types=True, unicode_errors="surrogatepass")
         return packed
 
     def unpack(data: bytes) -> Any:

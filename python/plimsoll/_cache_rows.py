@@ -284,7 +284,7 @@ class Table:
             pairs += [(index, key) for index in after if index not in before]
             self.size -= old.size
             if file is None or old.file is None or file[0] != old.file[0]:
-                self._drop_file(old)
+                self._drop_file(key, old)
         if file and rows.get(_FILES_KEY) is None:
             pairs.append((_FILES_KEY, b""))
         rows.put_many(pairs)
@@ -305,7 +305,7 @@ class Table:
         rows.delete_many([b"r" + key, *self._indexes(row), *_pieces(row), b"o" + _ID.pack(row.id)])
         self.count -= 1
         self.size -= row.size
-        self._drop_file(row)
+        self._drop_file(key, row)
 
     def clear(self, rows: WriteMapping) -> int:
         """Removes all rows; returns how many there were."""
@@ -486,7 +486,7 @@ class Table:
         for key, row in kept:
             if self._lacks(rows, row):
                 rows.delete_many([b"r" + key, *_pieces(row)])
-                self._drop_file(row)
+                self._drop_file(key, row)
                 continue
             rows.put_many([(b"o" + _ID.pack(row.id), row.long_key or key), *((index, key) for index in self._indexes(row))])
             self.count += 1
@@ -497,14 +497,22 @@ class Table:
     def _is_hard(self) -> bool:
         return bool(self.settings["cull_limit"]) and self.settings["eviction_policy"] != "none"
 
-    def _drop_file(self, row: Row) -> None:
+    def _drop_file(self, key: bytes, row: Row) -> None:
         if not row.value or row.value[0] != DISK or row.file is None or self.disk is None:
             return
-        if row.expires <= now():
-            # Nothing reads it again, even if the transaction is aborted; and its name may be wanted for what is stored next.
+        if row.expires <= now() and self._has_expired(key, row):
+            # Its name may be wanted for what is stored next.
             self.disk.remove(row.file[0])
         else:
             self.store.drop_file(self.disk, row.file[0])
+
+    def _has_expired(self, key: bytes, row: Row) -> bool:
+        """Whether the row that is committed has expired, too: then nothing reads its file again, even if the transaction is aborted."""
+        data = self.committed.get(b"r" + key)
+        if data is None:
+            return False
+        committed = Row.load(data)
+        return committed.file == row.file and committed.expires <= now()
 
     def _take_id(self) -> int:
         self._next_id += 1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._block import block
-from ._errors import Closed, Error, NotKeeper, Poisoned, Stalled
+from ._errors import Behind, Closed, Error, NotKeeper, OutOfBudget, Poisoned, Stalled
 from ._turn import Turn
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class CacheStore:
         self._written = 0
         # What was written is committed, and the caller is told so; a later round makes up for it.
         try:
-            with suppress(Closed, NotKeeper, Stalled):
+            with suppress(Behind, Closed, NotKeeper, Stalled):
                 self._upkeep_bytes = UPKEEP_BYTES // max(1, len(self.db.members()))
                 limit: int = sum(table.settings["size_limit"] for table in list(self.tables.values()))
                 self.db.log.trim(self.db.newest)
@@ -202,21 +202,22 @@ class CacheStore:
                 # Where half of it was cleared, a compaction rewrites less than it gives back.
                 if self._cleared > size // 2 or size > max(limit, before + max(GARBAGE_BYTES, before // 4)):
                     self._compact(size)
-        except DISK_ERRORS as error:
+        except (*DISK_ERRORS, OutOfBudget) as error:
             # A write that the disk has no room for fails by itself, and a poisoned store refuses the next one. Anything else shows only here.
             _log.warning("disk space of the cache in %s could not be given back: %s", self.path, error)
         finally:
             self._upkeep_lock.release()
 
     def _compact(self, size: int) -> None:
-        """Compacts files of `size` bytes; again if that gave back little of what was cleared, since the first time may leave values of rows that are gone."""
-        for _ in range(2 if self._cleared else 1):
+        """Compacts files of `size` bytes; again if that gave back little of what was cleared, since files that are being read then stay."""
+        cleared = self._cleared
+        for _ in range(2 if cleared else 1):
             self.db.compact()
             self.db.log.trim(self.db.newest)
             self._compacted_bytes = self.db.stats()["disk_bytes"]
-            if size - self._compacted_bytes >= self._cleared // 2:
+            if size - self._compacted_bytes >= cleared // 2:
                 break
-        self._cleared = 0
+        self._cleared -= cleared
 
     def close(self) -> None:
         """Closes the store."""

@@ -377,7 +377,7 @@ class Cache(Queues):
 
     def evict(self, tag: Any, retry: bool = False) -> int:
         """Removes all rows with a tag; returns how many."""
-        dumped = _TAGS.dump(tag)
+        dumped = _TAGS.dump(tag, is_key=True)
         return self._remove(lambda table, rows: table.remove_tagged(rows, dumped, _BATCH), retry)
 
     def cull(self, retry: bool = False) -> int:
@@ -612,9 +612,13 @@ class Cache(Queues):
 
     def _store_row(self, full: bytes, new: NewRow) -> bool:
         short = short_key(full)
+        start = new.value.tell() if new.read and new.value.seekable() else None
         try:
             dumped, filename = self._dump(new.key, new.value, new.read)
         except FileExistsError:
+            if new.read and start is None:
+                # The disk may have read some of it.
+                raise
             # The disk makes names of keys: the file may be that of a row that has expired.
             with self._transact(new.retry) as (table, rows):
                 row = table.get(rows, short)
@@ -624,6 +628,8 @@ class Cache(Queues):
                     raise
                 if row is not None:
                     table.delete(rows, short, row)
+            if start is not None:
+                new.value.seek(start)
             dumped, filename = self._dump(new.key, new.value, new.read)
         stored = None
         try:
@@ -634,7 +640,7 @@ class Cache(Queues):
                 row = table.get(rows, short)
                 if new.only_new and row is not None and row.expires > moment:
                     return False
-                tag = b"" if new.tag is None else _TAGS.dump(new.tag)
+                tag = b"" if new.tag is None else _TAGS.dump(new.tag, is_key=True)
                 stored = table.put(rows, short, _long(full, short), dumped, _expiry(new.expire), tag, moment, row)
                 if stored is not None:
                     table.make_room(rows, moment, stored.id)

@@ -288,12 +288,12 @@ impl Db {
     /// possible; with `copy` all of them are copied. A store in memory has no backup.
     #[pyo3(signature = (dest, *, copy = false))]
     fn backup(this: PyRef<'_, Self>, dest: Folder, copy: bool) -> PyResult<BackupReport> {
+        let db = store(&this).db()?.clone();
         if store(&this).path.is_empty() {
             return Err(errors::invalid(
                 "a store in memory has no files to copy: put its rows into a store in a folder, by put_many",
             ));
         }
-        let db = store(&this).db()?.clone();
         let dest = dest.0;
         let report = interruptible(this.py(), move || if copy { db.backup_copy(dest) } else { db.backup(dest) })?;
         Ok(BackupReport::new(&report.or_raise()?))

@@ -92,9 +92,11 @@ MOMENTS = [
 @pytest.mark.parametrize("moment", MOMENTS, ids=str)
 def test_a_datetime_comes_back_with_its_zone_and_fold(name: str, moment: datetime) -> None:
     serializer = Serializer(name)
-    for read in (serializer.load(serializer.dump(moment)), serializer.load_key(serializer.dump_key(moment))):
-        assert (read.replace(tzinfo=None), read.fold, type(read.tzinfo)) == (moment.replace(tzinfo=None), moment.fold, type(moment.tzinfo))
-        assert (read.tzinfo, read.tzname(), read.utcoffset()) == (moment.tzinfo, moment.tzname(), moment.utcoffset())
+    read = serializer.load(serializer.dump(moment))
+    assert (read.replace(tzinfo=None), read.fold, type(read.tzinfo)) == (moment.replace(tzinfo=None), moment.fold, type(moment.tzinfo))
+    assert (read.tzinfo, read.tzname(), read.utcoffset()) == (moment.tzinfo, moment.tzname(), moment.utcoffset())
+    # A key has its offset alone: equal ones are one key.
+    assert serializer.load_key(serializer.dump_key(moment)).isoformat() == moment.isoformat()
 
 
 def test_a_datetime_that_an_older_version_wrote_is_read() -> None:

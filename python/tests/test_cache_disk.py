@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import time
@@ -369,3 +370,26 @@ def test_a_check_leaves_caches_of_their_own_in_folders_below_it(tmp_path: Path) 
         assert above.check(fix=True) == []
         assert below["key"] == LONG and below.check() == []
         below.close()
+
+
+def test_a_row_that_was_touched_in_a_transaction_that_was_aborted_keeps_its_file(tmp_path: Path) -> None:
+    with plimsoll.Cache(tmp_path, disk=Hashed, disk_min_file_size=0, memory="16MiB") as cache:
+        cache["key"] = b"value"
+        for remove in (lambda: cache.delete("key"), cache.expire):
+            with pytest.raises(RuntimeError), cache.transact():
+                cache.touch("key", expire=-5)
+                remove()
+                raise RuntimeError
+            assert cache["key"] == b"value" and cache.check() == []
+
+
+def test_a_stream_is_stored_whole_where_an_expired_row_has_the_name_of_its_file(tmp_path: Path) -> None:
+    class Reads(Hashed):
+        def store(self, value: Any, read: bool, key: Any = None) -> Any:
+            return super().store(io.BytesIO(value.read()) if read else value, read, key)
+
+    with plimsoll.Cache(tmp_path, disk=Reads, disk_min_file_size=0, memory="16MiB") as cache:
+        cache.set("key", io.BytesIO(b"old"), read=True, expire=0.01)
+        time.sleep(0.05)
+        cache.set("key", io.BytesIO(b"new"), read=True)
+        assert cache["key"] == b"new"

@@ -192,8 +192,8 @@ pub(crate) struct Index {
 impl Index {
     /// Opens the index that the manifest describes. The caller replays the log beyond the manifest's checkpoint.
     ///
-    /// With `read_only`, a writing process may remove files after the manifest was read and before this call opens them. An `Io` error of
-    /// kind `NotFound` then means: read the manifest again.
+    /// With `read_only`, a writing process may remove files after the manifest was read and before this call opens them: the caller reads the manifest
+    /// again after an error.
     pub(crate) fn open(context: Context, manifest: Manifest, horizon: Arc<dyn Horizon>) -> Result<Arc<Index>> {
         let background = context.background && !context.duty.is_read_only();
         let core = Arc::new(Core::open(context, manifest, horizon)?);

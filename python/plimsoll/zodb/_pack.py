@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ZODB.TimeStamp import TimeStamp  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
-from .._errors import Error
+from .._errors import Behind, Closed, NotKeeper, OutOfBudget, Poisoned, Stalled
 from . import _rows
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 BATCH = 5_000
 """Rows that one commit removes."""
+
+_TRIED_LATER = (Behind, Closed, NotKeeper, OSError, OutOfBudget, Poisoned, Stalled)
+"""How giving back the space may fail without harm to the pack. Damage is told."""
 
 References = Callable[..., Any]
 
@@ -63,7 +66,7 @@ def pack(
                 if not _has_revision(store, oid, tid):
                     remove_blob(oid, tid)
         # The removals are committed, whether or not this process, or the one that compacts for all, gives back the space now.
-        with suppress(Error):
+        with suppress(*_TRIED_LATER):
             store.db.compact()
             # The newest commit, too: the segment that it is in can only then be given back.
             store.db.log.trim(store.db.newest + 1)

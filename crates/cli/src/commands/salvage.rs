@@ -46,7 +46,7 @@ fn cut(globals: &Globals, args: &Salvage, cut_at: u64, output: &mut Output) -> O
         }
     })?;
     if let Some(lost_to) = report.lost_to {
-        say(format_args!("what was committed as GLSN {} to {lost_to} is given up", report.glsn.next()));
+        say(format_args!("GLSN {} to {lost_to}, which were durable, are given up", report.glsn.next()));
     }
     Ok(Exit::Done)
 }

@@ -214,7 +214,7 @@ fn a_cut_says_which_durable_commits_it_gives_up() {
     let found = run(&["verify", &store]);
     assert!(found.code == 4 && found.text().contains(&advice), "{}", found.text());
     let ran = run(&["salvage", &store, "--cut-at", "2"]).ok();
-    assert!(ran.err.contains("what was committed as GLSN 2 to 4 is given up"), "{}", ran.err);
+    assert!(ran.err.contains("GLSN 2 to 4, which were durable, are given up"), "{}", ran.err);
     assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "a\n");
     run(&["verify", &store]).ok();
 }

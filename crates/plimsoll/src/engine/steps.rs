@@ -68,7 +68,8 @@ fn free(space: &LogSpace, may_flush: bool, active: Active) -> Result<()> {
 fn flush_for_blobs(space: &LogSpace, until: Glsn) {
     let index = &space.reader.index;
     let is_held = index.checkpoint().glsn.next() < until;
-    if is_held && space.file_log.active_blob_bytes() >= 2 * space.segment_bytes {
+    let much_bytes = 2 * space.segment_bytes.min(index.segment_bytes());
+    if is_held && space.file_log.active_blob_bytes() >= much_bytes {
         space.sequencer.try_at_applied(|applied| index.close_if_none_waits(applied));
     }
 }
@@ -113,7 +114,7 @@ pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
 /// on. A value is moved once, and each time the index is rewritten once at most: so at least as many bytes of the log must become free,
 /// beside those that are copied.
 ///
-/// If the active segment is to be ended, what it names is held back, too, and less is worth the work: somebody asked for the space.
+/// A compaction ends the active segment, so blob files that are named there count, too, and less is worth the work: the caller asked for the space.
 fn want_values_moved(space: &LogSpace, until: Glsn, active: Active) -> bool {
     let (index, horizon) = (&space.reader.index, &space.catalog.horizon);
     let until = until.min(index.checkpoint().glsn.next());

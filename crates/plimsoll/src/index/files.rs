@@ -259,8 +259,8 @@ impl Files {
 
     fn missing(&self, id: u64, error: Error) -> Error {
         match error {
-            // Another process may have taken this one's place as the keeper ([`Core::of_job`]). One that only reads has read the manifest again by the
-            // time that anybody sees this.
+            // Not if another process has taken this one's place as the keeper (`Core::of_job`). One that only reads tries again with the next manifest
+            // before it returns this (`open_beside_a_writer`, `Core::refresh`).
             Error::Io { kind: io::ErrorKind::NotFound, message, .. }
                 if self.duty.may_write() || self.duty.only_reads() =>
             {

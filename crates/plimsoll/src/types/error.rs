@@ -155,8 +155,7 @@ pub enum Error {
     /// meanwhile. A commit that failed with this may have been ordered all the same, and be there once that process goes on or ends: look before
     /// trying it again.
     #[error(
-        "{} has kept this one waiting: it is stopped, or hangs; continue or end it. What was being committed may be there after that: look before you try \
-         again",
+        "{} has kept this one waiting: it is stopped, or hangs; continue or end it (a commit that waited for it may be there afterwards)",
         pid.map_or_else(|| "another process that has the store open".to_owned(), |pid| format!("process {pid}"))
     )]
     Stalled {

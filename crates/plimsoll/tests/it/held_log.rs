@@ -371,10 +371,10 @@ fn a_compaction_frees_the_blob_files_of_large_commits_that_were_written_over() {
         let db = Db::open(&path, options).unwrap();
         let keyspace = db.keyspace("default").unwrap();
         let mut random = Random::new(1);
-        for _ in 0..60 {
+        for _ in 0..20 {
             let mut tx = db.begin();
             for key in 0..2000_u32 {
-                let value = Vec::from_iter((0..1500).map(|_| random.below(256) as u8));
+                let value = Vec::from_iter((0..188).flat_map(|_| random.below(u64::MAX).to_le_bytes()));
                 tx.put(&keyspace, key.to_be_bytes(), value).unwrap();
             }
             tx.commit().unwrap();

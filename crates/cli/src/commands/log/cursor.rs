@@ -110,18 +110,23 @@ impl Cursor {
             return Ok(());
         }
         match self.open(globals) {
-            Ok(db) => self.advance(db).map(drop),
-            Err(Error::Locked { .. }) => {
-                if !self.told {
-                    self.told = true;
-                    say(format_args!(
-                        "cursor {} stays at GLSN {} while another process has the store for itself",
-                        self.name, self.place
-                    ));
+            Ok(db) => {
+                if !self.advance(db)? {
+                    self.tell_once("until another process, which may be stopped, has published what was printed last");
                 }
                 Ok(())
             }
+            Err(Error::Locked { .. }) => {
+                self.tell_once("while another process has the store for itself");
+                Ok(())
+            }
             Err(error) => Err(error.into()),
+        }
+    }
+
+    fn tell_once(&mut self, why: &str) {
+        if !std::mem::replace(&mut self.told, true) {
+            say(format_args!("cursor {} stays at GLSN {} {why}", self.name, self.place));
         }
     }
 
@@ -140,11 +145,11 @@ impl Cursor {
         if self.advance(db)? {
             return Ok(());
         }
-        let advice = format!(
-            "Cursor {} stays at GLSN {}: what was printed from there on is printed again the next time.",
+        Err(Failure::system(format!(
+            "cursor {} stays at GLSN {}: the process that wrote what was printed last has not published it yet, and may be stopped; what was printed \
+             from there on is printed again the next time",
             self.name, self.place
-        );
-        Err(Failure::from(Error::Stalled { pid: None }).advise(&advice))
+        )))
     }
 
     fn open(&self, globals: &Globals) -> plimsoll::Result<Db> {

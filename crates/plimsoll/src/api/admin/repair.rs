@@ -47,7 +47,8 @@ pub struct RebuildReport {
 pub struct SalvageReport {
     /// The newest remaining GLSN.
     pub glsn: Glsn,
-    /// The newest commit that the index knew to be durable, if the log now ends before it: those up to it are given up.
+    /// The newest GLSN that the index's manifest knew to be durable, if the log now ends before it: what was written up to it is given up. `None` also if
+    /// the manifest cannot be read.
     pub lost_to: Option<Glsn>,
     /// Files and folders that were moved aside, with their new names. Nothing was deleted.
     pub moved: Vec<String>,
