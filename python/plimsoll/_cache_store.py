@@ -209,7 +209,7 @@ class CacheStore:
             self._upkeep_lock.release()
 
     def _compact(self, size: int) -> None:
-        """Compacts files of `size` bytes; again if that gave back little of what was cleared, since files that are being read then stay."""
+        """Compacts files of `size` bytes; a second time if the first gave back little of what was cleared."""
         cleared = self._cleared
         for _ in range(2 if cleared else 1):
             self.db.compact()

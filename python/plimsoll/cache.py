@@ -612,7 +612,8 @@ class Cache(Queues):
 
     def _store_row(self, full: bytes, new: NewRow) -> bool:
         short = short_key(full)
-        start = new.value.tell() if new.read and new.value.seekable() else None
+        can_seek = new.read and hasattr(new.value, "seekable") and new.value.seekable()
+        start = new.value.tell() if can_seek else None
         try:
             dumped, filename = self._dump(new.key, new.value, new.read)
         except FileExistsError:

@@ -12,11 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -708,17 +706,3 @@ def test_what_the_list_of_differences_says_is_true(cache: Cache) -> None:
         cache.colour
     with Cache(cache.directory, memory="32MiB", shared=False, durability="sync") as second:
         assert second._held == cache._held
-
-
-@pytest.mark.parametrize("serializer", ["json", "msgpack"])
-def test_equal_datetimes_are_one_key_and_what_an_older_version_wrote_is_found(tmp_path: Path, serializer: str) -> None:
-    summer = datetime(2026, 3, 28, 12, tzinfo=ZoneInfo("Europe/Berlin"))
-    with plimsoll.Cache(tmp_path, serializer=serializer, memory="16MiB") as cache:
-        codec = cache._serializer
-        for key in (summer, (1, summer), datetime(2026, 10, 25, 2, 30, fold=1), datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=1), "X"))):
-            plain = datetime.fromisoformat(key.isoformat()) if isinstance(key, datetime) else (1, datetime.fromisoformat(summer.isoformat()))
-            assert codec.dump_key(key) == codec.dump_key(plain)
-            cache[key] = 1
-            assert cache[plain] == 1
-        cache.set("a", 1, tag=summer)
-        assert cache.evict(datetime.fromisoformat(summer.isoformat())) == 1

@@ -8,6 +8,7 @@ from collections import OrderedDict, namedtuple
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, IntEnum
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import plimsoll
 from plimsoll._cache_codec import Serializer
 
 SCALARS = (
@@ -184,3 +186,17 @@ def test_keys_that_are_not_equal_are_two_keys() -> None:
 
 def test_json_that_was_written_with_escapes_is_read() -> None:
     assert Serializer().load(b'\x04["\\u00e9","\\ud83d\\ude00"]') == ["\xe9", "\U0001f600"]
+
+
+@pytest.mark.parametrize("serializer", ["json", "msgpack"])
+def test_equal_datetimes_are_one_key_and_what_an_older_version_wrote_is_found(tmp_path: Path, serializer: str) -> None:
+    summer = datetime(2026, 3, 28, 12, tzinfo=ZoneInfo("Europe/Berlin"))
+    with plimsoll.Cache(tmp_path, serializer=serializer, memory="16MiB") as cache:
+        codec = cache._serializer
+        for key in (summer, (1, summer), datetime(2026, 10, 25, 2, 30, fold=1), datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=1), "X"))):
+            plain = datetime.fromisoformat(key.isoformat()) if isinstance(key, datetime) else (1, datetime.fromisoformat(summer.isoformat()))
+            assert codec.dump_key(key) == codec.dump_key(plain)
+            cache[key] = 1
+            assert cache[plain] == 1
+        cache.set("a", 1, tag=summer)
+        assert cache.evict(datetime.fromisoformat(summer.isoformat())) == 1

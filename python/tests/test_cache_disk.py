@@ -393,3 +393,17 @@ def test_a_stream_is_stored_whole_where_an_expired_row_has_the_name_of_its_file(
         time.sleep(0.05)
         cache.set("key", io.BytesIO(b"new"), read=True)
         assert cache["key"] == b"new"
+
+
+def test_what_is_stored_from_needs_no_more_than_read(tmp_path: Path) -> None:
+    class Source:
+        def __init__(self) -> None:
+            self.left = [b"va", b"lue", b""]
+
+        def read(self, size: int = -1) -> bytes:
+            return self.left.pop(0)
+
+    for disk in (plimsoll.StoreDisk, Hashed):
+        with plimsoll.Cache(tmp_path / disk.__name__, disk=disk, memory="16MiB") as cache:
+            cache.set("key", Source(), read=True)
+            assert cache["key"] == b"value"

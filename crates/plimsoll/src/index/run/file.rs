@@ -1,7 +1,8 @@
 //! Tables on disk: files of the index's folder, and blob files of the log.
 //!
 //! A run file is named by its id, twenty digits and `.run`. It is a sequence of pages and nothing else, written past the system's page
-//! cache. Reads go past it or through it ([`plimsoll_disk::switching`]), but never before the file is complete. An unfinished file is removed when its sink is dropped, or swept at the next open.
+//! cache. Reads go past it or through it ([`plimsoll_disk::switching`]), but never before the file is complete. An unfinished file is
+//! removed when its sink is dropped, or swept at the next open.
 
 use std::fmt;
 use std::io;
@@ -83,7 +84,7 @@ struct Warmer {
     scale: Scale,
     /// Open from the first warm page on: as the pool knows it, and to read it.
     file: Option<(PoolFile, Arc<dyn File>)>,
-    /// Where the pages are that were put into the pool; `None` if nobody else reads them. Some 13 KiB at most for a table of 64 MiB.
+    /// The parts of the file whose pages were put into the pool; `None` if no other process reads them. For a table of 64 MiB at most 16 KiB.
     told: Option<Vec<Range<u64>>>,
 }
 
