@@ -567,11 +567,13 @@ impl PoolFile {
         pool.frames.hold(self.key(number), touch).map(|(frame, pin)| pool.found(frame, pin))
     }
 
-    /// Asks the processor for the first `len` bytes of page `number`, if it is found without a lock. No access to the page: it is read
-    /// soon, or never.
+    /// Asks the processor for the first `len` bytes of page `number`, if it is found without a lock, and for what finds the page behind it. No
+    /// access to either: they are read soon, or never.
     #[inline]
     pub fn fetch(&self, number: u32, len: usize) {
-        self.file.pool.frames.prefetch(self.key(number), len);
+        let frames = &self.file.pool.frames;
+        frames.prefetch(self.key(number), len);
+        frames.prefetch_slot(self.key(number.wrapping_add(1)));
     }
 
     #[cold]

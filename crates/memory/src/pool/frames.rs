@@ -13,7 +13,7 @@ use super::table::{Fingerprint, SLOTS_PER_FRAME, Slots, Table};
 use crate::budget::Backing;
 use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 use crate::page::PAGE_BYTES;
-use crate::prefetch::prefetch_from;
+use crate::prefetch::{prefetch_address, prefetch_from};
 use crate::reserved::Reserved;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -142,12 +142,20 @@ impl Frames {
         self.chunks[slot as usize].store(address, Ordering::Relaxed);
     }
 
-    /// Prefetches the first bytes of the page, if it is found. Holds nothing: whatever is there meanwhile is not read.
+    /// Prefetches the first bytes of the page, if it is found, and its frame's descriptor. Holds nothing: whatever is there meanwhile is not
+    /// read. The descriptor would have to be waited for, so it is not asked whether the frame has that page: nearly always it does.
     #[inline]
     pub(super) fn prefetch(&self, key: PageKey, len: usize) {
-        if let Some(frame) = self.find(key, |frame| frame.key() == key) {
+        if let Some(frame) = self.table.find(Fingerprint::of(key), |_| true) {
+            prefetch_address(self.get(frame));
             self.prefetch_bytes(frame, len);
         }
+    }
+
+    /// Prefetches the slot of the page table at which the search for the page begins.
+    #[inline]
+    pub(super) fn prefetch_slot(&self, key: PageKey) {
+        self.table.prefetch(Fingerprint::of(key));
     }
 
     /// Prefetches the first bytes of whatever page a frame has.

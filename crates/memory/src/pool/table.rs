@@ -10,6 +10,7 @@
 use std::ops::ControlFlow;
 
 use super::frame::PageKey;
+use crate::prefetch::prefetch_address;
 #[cfg(not(any(loom, all(test, shuttle))))]
 use crate::reserved::Reserved;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
@@ -121,6 +122,12 @@ impl Table {
             ControlFlow::Continue(())
         });
         found
+    }
+
+    /// Prefetches the slot at which a search for this fingerprint begins.
+    #[inline]
+    pub(super) fn prefetch(&self, fingerprint: Fingerprint) {
+        prefetch_address(&self.slots[home(fingerprint, self.len())]);
     }
 
     /// Adds a frame. Under the pool's lock.

@@ -33,8 +33,8 @@ const FITS_PART: u64 = 2;
 
 /// Writers are slowed down from this share of superseded bytes and memtables beside what is live, in percent, up to the pace of the merges
 /// at the second one.
-const SLOW_FROM: u64 = 30;
-const SLOW_TO: u64 = 65;
+const SLOW_FROM: u64 = 25;
+const SLOW_TO: u64 = 60;
 
 /// What it takes to free a byte before any merge has shown it, in 1/1024 nanoseconds.
 const FREE_COST_FIRST: u64 = 3 * 1024;
@@ -163,8 +163,8 @@ mod tests {
     fn writers_come_down_to_the_rate_at_which_merges_free_what_is_superseded() {
         let cost =
             |superseded, unflushed| space(100 + superseded, superseded, true).nanos_per_byte(unflushed * MIB, 1 << 30);
-        assert_eq!((cost(0, 0), cost(25, 5), cost(50, 30), cost(300, 0)), (0, 0, 10, 10));
-        assert!((4..=6).contains(&cost(32, 15)));
+        assert_eq!((cost(0, 0), cost(20, 5), cost(50, 30), cost(300, 0)), (0, 0, 10, 10));
+        assert!((4..=6).contains(&cost(32, 10)));
         assert_eq!(space(200, 100, true).nanos_per_byte(0, 399 * MIB), 0, "the runs do not fit in memory");
         assert_eq!(space(200, 100, false).nanos_per_byte(0, 1 << 30), 0, "nothing is written over");
     }

@@ -21,7 +21,7 @@ use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 
 /// How many commits of others pass the thread that waits longest for the commit lock before it is handed the lock: measured in decision 77.
-const PASSED_MAX: u32 = 128;
+const PASSED_MAX: u32 = 64;
 
 /// Orders the commits of one open store.
 pub(crate) struct CommitSequencer {

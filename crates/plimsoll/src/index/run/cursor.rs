@@ -131,6 +131,7 @@ impl RunCursor {
                     table.file.fetch(at + 1, FETCHED_BYTES);
                 }
                 table.read(at, leaf.found_key(&spot, key, &mut self.key))?;
+                fetch_first_bodies(&leaf, &spot.entry);
                 let shape = leaf.shape();
                 if (&self.key[..], Reverse(spot.entry.glsn)) < (key, Reverse(glsn)) {
                     return Err(table.corrupt(at, OUT_OF_ORDER));
@@ -481,6 +482,9 @@ impl Pages {
         let shape = leaf.shape();
         let entry = if way == Way::Back { leaf.entries() - 1 } else { 0 };
         let spot = table.read(at, leaf.spot(entry, key))?;
+        if way == Way::On {
+            fetch_first_bodies(&leaf, &spot.entry);
+        }
         self.leaves_walked = self.leaves_walked.saturating_add(1);
         if way == Way::On && matches!(self.feed, Feed::Pool(_)) {
             table.file.fetch(at + 1, FETCHED_BYTES);
@@ -489,12 +493,22 @@ impl Pages {
     }
 }
 
-/// Asks the processor for a body further on, which the walk comes to soon.
+/// Asks the processor for a body further on, which the walk comes to soon. Where that is follows from the length of this one.
 #[inline]
 fn fetch_body(leaf: &Leaf<'_>, entry: &Entry) {
     let body_bytes = entry.end - entry.body;
     if body_bytes >= FAR_BODY_BYTES {
         leaf.fetch(entry.end + (BODIES_AHEAD - 1) * body_bytes);
+    }
+}
+
+/// Asks the processor for the bodies from which on [`fetch_body`] has asked for none: those of the entry that a walk begins with in a leaf, and
+/// of the next.
+#[inline]
+fn fetch_first_bodies(leaf: &Leaf<'_>, entry: &Entry) {
+    let body_bytes = entry.end - entry.body;
+    if body_bytes >= FAR_BODY_BYTES {
+        (0..BODIES_AHEAD).for_each(|number| leaf.fetch(entry.body + number * body_bytes));
     }
 }
 
