@@ -567,8 +567,8 @@ impl PoolFile {
         pool.frames.hold(self.key(number), touch).map(|(frame, pin)| pool.found(frame, pin))
     }
 
-    /// Asks the processor for the first `len` bytes of page `number`, if it is found without a lock, and for what finds the page behind it. No
-    /// access to either: they are read soon, or never.
+    /// Prefetches the first `len` bytes of page `number` into the processor's caches, if it is found without a lock, and the slot of the page
+    /// table for the next page. Not an access: they are read soon, or never.
     #[inline]
     pub fn fetch(&self, number: u32, len: usize) {
         let frames = &self.file.pool.frames;

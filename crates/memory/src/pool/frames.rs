@@ -142,8 +142,8 @@ impl Frames {
         self.chunks[slot as usize].store(address, Ordering::Relaxed);
     }
 
-    /// Prefetches the first bytes of the page, if it is found, and its frame's descriptor. Holds nothing: whatever is there meanwhile is not
-    /// read. The descriptor would have to be waited for, so it is not asked whether the frame has that page: nearly always it does.
+    /// Prefetches the descriptor of the frame that has the page, if it is found, and the first bytes there. Does not check the frame's key: that
+    /// would wait for the descriptor, and the fingerprint is nearly always right. Holds nothing: whatever is there meanwhile is not read.
     #[inline]
     pub(super) fn prefetch(&self, key: PageKey, len: usize) {
         if let Some(frame) = self.table.find(Fingerprint::of(key), |_| true) {

@@ -3,7 +3,7 @@
 //! Laws:
 //! 1. The table changes only under the pool's lock. A look-up under the lock finds every entry.
 //! 2. A look-up without the lock may miss an entry that is being moved, and may find one that is gone. The frame itself
-//!    says which page it holds, and a reader that missed looks again under the lock.
+//!    says which page it holds, and a reader that missed looks again under the lock. A prefetch asks neither.
 //! 3. The table grows and shrinks in place, under the lock: the address space for its largest size is reserved from the
 //!    start.
 

@@ -32,7 +32,7 @@ const SUPERSEDED_MAX: (u64, u64) = (33, 100);
 const FITS_PART: u64 = 2;
 
 /// Writers are slowed down from this share of superseded bytes and memtables beside what is live, in percent, up to the pace of the merges
-/// at the second one.
+/// at the second one. The first is below [`SUPERSEDED_MAX`], so they pay a little before a merge is due: memtables count here.
 const SLOW_FROM: u64 = 25;
 const SLOW_TO: u64 = 60;
 

@@ -29,13 +29,14 @@ const WINDOW_PAGES: u32 = (CHUNK_BYTES / PAGE_BYTES) as u32;
 /// Read-ahead of a long walk, in pages: several reads at the same time.
 const AHEAD_PAGES: u32 = 4 * WINDOW_PAGES;
 
-/// Bytes at the beginning of the next leaf that a walk asks the processor for: its head, its first keys.
+/// Bytes at the beginning of the next leaf that a walk prefetches: its head, its first keys.
 const FETCHED_BYTES: usize = 256;
 
 /// A walk that begins in a leaf with no more entries from there on expects to leave it.
 const FEW_ENTRIES: usize = 16;
 
-/// Bodies of this many bytes are far enough from each other that the processor does not fetch them by itself; and how many ahead one is fetched.
+/// Bodies of this many bytes are far enough from each other that the processor does not fetch them by itself; and how many ahead one is
+/// prefetched.
 const FAR_BODY_BYTES: usize = 256;
 const BODIES_AHEAD: usize = 3;
 
@@ -113,6 +114,11 @@ impl RunCursor {
     /// Moves to the first version at or after (`key`, `glsn`) in the order key ascending, GLSN descending; `Glsn::MAX` finds the newest
     /// version of the key.
     pub(crate) fn seek(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
+        self.place(key, glsn, Way::On)
+    }
+
+    /// As [`RunCursor::seek`]; a walk goes on from there in this direction.
+    fn place(&mut self, key: &[u8], glsn: Glsn, way: Way) -> Result<()> {
         self.lift();
         let number = self.tables.partition_point(|table| &table.info.last_key[..] < key);
         let Some(table) = self.tables.get(number) else {
@@ -127,11 +133,13 @@ impl RunCursor {
         let leaf = table.leaf(at, page)?;
         match table.read(at, leaf.seek(key, glsn))? {
             Sought::At(spot, _) => {
-                if leaf.entries() - spot.number <= FEW_ENTRIES {
-                    table.file.fetch(at + 1, FETCHED_BYTES);
+                if way == Way::On {
+                    fetch_first_bodies(&leaf, &spot.entry);
+                    if leaf.entries() - spot.number <= FEW_ENTRIES {
+                        table.file.fetch(at + 1, FETCHED_BYTES);
+                    }
                 }
                 table.read(at, leaf.found_key(&spot, key, &mut self.key))?;
-                fetch_first_bodies(&leaf, &spot.entry);
                 let shape = leaf.shape();
                 if (&self.key[..], Reverse(spot.entry.glsn)) < (key, Reverse(glsn)) {
                     return Err(table.corrupt(at, OUT_OF_ORDER));
@@ -144,7 +152,7 @@ impl RunCursor {
 
     /// Moves to the last version before (`key`, `glsn`).
     pub(crate) fn seek_before(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
-        self.seek(key, glsn)?;
+        self.place(key, glsn, Way::Back)?;
         self.prev()
     }
 
@@ -493,22 +501,21 @@ impl Pages {
     }
 }
 
-/// Asks the processor for a body further on, which the walk comes to soon. Where that is follows from the length of this one.
+/// Prefetches a body further on, after a step. Its offset is estimated from this body's length.
 #[inline]
 fn fetch_body(leaf: &Leaf<'_>, entry: &Entry) {
     let body_bytes = entry.end - entry.body;
     if body_bytes >= FAR_BODY_BYTES {
-        leaf.fetch(entry.end + (BODIES_AHEAD - 1) * body_bytes);
+        leaf.fetch(entry.body + BODIES_AHEAD * body_bytes);
     }
 }
 
-/// Asks the processor for the bodies from which on [`fetch_body`] has asked for none: those of the entry that a walk begins with in a leaf, and
-/// of the next.
+/// Prefetches the bodies that [`fetch_body`] does not reach: those of the first entries of a walk in a leaf.
 #[inline]
 fn fetch_first_bodies(leaf: &Leaf<'_>, entry: &Entry) {
     let body_bytes = entry.end - entry.body;
     if body_bytes >= FAR_BODY_BYTES {
-        (0..BODIES_AHEAD).for_each(|number| leaf.fetch(entry.body + number * body_bytes));
+        (0..=BODIES_AHEAD).for_each(|number| leaf.fetch(entry.body + number * body_bytes));
     }
 }
 
