@@ -30,10 +30,11 @@ from ._cache_codec import (
     load_disk_value,
     short_key,
 )
-from ._cache_files import file_pieces, read_first, stray_files, sync_file
+from ._cache_files import file_pieces, read_first, sync_file
 from ._cache_queues import Queues
 from ._cache_rows import DEFAULT_SETTINGS, EVICTION_POLICIES, PIECE_BYTES, NewRow, PieceReader, Row, Table, now, with_details
 from ._cache_store import CacheStore, Timeout
+from ._cache_upkeep import TAGS, Upkeep
 from ._errors import Closed
 from ._memoize import memoize
 from .disk import ENOVAL, Disk, StoreDisk
@@ -46,12 +47,11 @@ if TYPE_CHECKING:
     from ._native import WriteMapping
 
 _BATCH = 100
-_TAGS = Serializer("json")
 _TRIES = 3
 """How often a value is fetched whose file cannot be read, before it counts as lost."""
 
 
-class Cache(Queues):
+class Cache(Queues, Upkeep):
     """A mapping on disk whose rows may expire and are evicted to keep to a limit.
 
     `size_limit` bounds the bytes of its rows: a row that would exceed it evicts others in the same commit, and one that is larger than the
@@ -370,37 +370,6 @@ class Cache(Queues):
         """How many rows there are, those included that have expired and were not yet removed."""
         return self._read(Table.totals)[0]
 
-    def expire(self, now: float | None = None, retry: bool = False) -> int:
-        """Removes what has expired; returns how many rows."""
-        moment = _now() if now is None else now
-        return self._remove(lambda table, rows: table.remove_expired(rows, moment, _BATCH), retry)
-
-    def evict(self, tag: Any, retry: bool = False) -> int:
-        """Removes all rows with a tag; returns how many."""
-        dumped = _TAGS.dump(tag, is_key=True)
-        return self._remove(lambda table, rows: table.remove_tagged(rows, dumped, _BATCH), retry)
-
-    def cull(self, retry: bool = False) -> int:
-        """Removes what has expired, and evicts until the cache is within its limit; returns how many rows."""
-        count = self.expire(_now())
-        try:
-            return count + self._remove(lambda table, rows: table.cull(rows, _BATCH), retry)
-        except Timeout as timeout:
-            raise Timeout(count + timeout.args[0]) from None
-
-    def clear(self, retry: bool = False) -> int:
-        """Removes all rows, in one commit; returns how many."""
-        with self._transact(retry) as (table, rows):
-            return table.clear(rows)
-
-    def create_tag_index(self) -> None:
-        """Tags are always indexed; for programs written for diskcache."""
-        self.reset("tag_index", 1)
-
-    def drop_tag_index(self) -> None:
-        """Tags are always indexed; for programs written for diskcache."""
-        self.reset("tag_index", 0)
-
     # The whole.
 
     @block
@@ -415,41 +384,6 @@ class Cache(Queues):
         """
         with self._transact(retry):
             yield
-
-    def stats(self, enable: bool = True, reset: bool = False) -> tuple[int, int]:
-        """Hits and misses while counting was enabled."""
-        with self._transact(True) as (table, _):
-            counted = table.hits, table.misses
-            if reset:
-                table.hits = table.misses = 0
-            self.reset("statistics", int(enable))
-        return counted
-
-    def volume(self) -> int:
-        """Bytes of the rows: keys, values, and what the indexes of a row are counted as. `size_limit` is about these."""
-        return self._read(Table.totals)[1]
-
-    def disk_bytes(self) -> int:
-        """Bytes of the store's files, with what was overwritten and not yet given back; for all caches in the folder."""
-        size: int = self._read(lambda table: table.store.db.stats()["disk_bytes"])
-        return size
-
-    def check(self, fix: bool = False, retry: bool = False) -> list[str]:
-        """Compares rows, indexes, counters and the files of a `Disk`, and verifies the store's files; returns what is wrong.
-
-        With `fix`, the indexes are made anew; rows without their file, and files without a row that are ten minutes old, are removed.
-        """
-        with self._transact(retry) as (table, rows):
-            found = table.problems()
-            if fix and found:
-                table.repair(rows)
-            strays = [] if isinstance(self._disk, StoreDisk) else stray_files(table, rows)
-        found += [f"the file {path} has no row" for path in strays]
-        if fix:
-            for path in strays:
-                with suppress(OSError):
-                    os.remove(path)
-        return found + self._read(lambda table: table.store.db.verify().problems)
 
     def close(self) -> None:
         """Closes the store unless other caches of this process use it, or a thread writes to it: then that one does so at the end of its transaction.
@@ -641,7 +575,7 @@ class Cache(Queues):
                 row = table.get(rows, short)
                 if new.only_new and row is not None and row.expires > moment:
                     return False
-                tag = b"" if new.tag is None else _TAGS.dump(new.tag, is_key=True)
+                tag = b"" if new.tag is None else TAGS.dump(new.tag, is_key=True)
                 stored = table.put(rows, short, _long(full, short), dumped, _expiry(new.expire), tag, moment, row)
                 if stored is not None:
                     table.make_room(rows, moment, stored.id)
@@ -668,7 +602,7 @@ class Cache(Queues):
 
     def _detailed(self, value: Any, row: Row, expire_time: bool, tag: bool) -> Any:
         expires = None if row.expires == math.inf else row.expires
-        return with_details(value, expires, _TAGS.load(row.tag) if row.tag and tag else None, expire_time, tag)
+        return with_details(value, expires, TAGS.load(row.tag) if row.tag and tag else None, expire_time, tag)
 
     def _iterate(self, *, reverse: bool) -> Iterator[Any]:
         return self._iterate_between(self._read(lambda table: table.next_id), reverse=reverse)
@@ -682,22 +616,6 @@ class Cache(Queues):
             if len(found) < _BATCH:
                 return
             first, stop = (first, found[-1][0]) if reverse else (found[-1][0] + 1, stop)
-
-    def _remove(self, batch: Callable[[Table, WriteMapping], int], retry: bool) -> int:
-        """Removes in several commits, so that others can write in between. A `Timeout` carries the count so far."""
-        total = 0
-        while True:
-            try:
-                with self._transact(retry) as (table, rows):
-                    count = batch(table, rows)
-            except Timeout:
-                raise Timeout(total) from None
-            total += count
-            if not count:
-                return total
-
-
-_now = now
 
 
 def _expiry(expire: float | None) -> float:
