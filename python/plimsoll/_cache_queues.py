@@ -45,6 +45,12 @@ class Queues:
         """Puts a value at the end of a queue, and returns its key: a number, or text that begins with `prefix`.
 
         Raises `ValueError` for a value larger than `size_limit`.
+
+        >>> cache = plimsoll.Cache()
+        >>> cache.push("wash"), cache.push("dry")
+        (500000000000000, 500000000000001)
+        >>> cache.push("iron", prefix="jobs")
+        'jobs-500000000000000'
         """
         if read:
             with read_first(value, self._open().store.path) as copy:
@@ -77,7 +83,15 @@ class Queues:
         tag: bool = False,
         retry: bool = False,
     ) -> Any:
-        """Takes the key and value at the front of a queue, or `default` from an empty one."""
+        """Takes the key and value at the front of a queue, or `default` from an empty one.
+
+        >>> cache = plimsoll.Cache()
+        >>> keys = cache.push("wash"), cache.push("dry")
+        >>> cache.pull(), cache.pull()
+        ((500000000000000, 'wash'), (500000000000001, 'dry'))
+        >>> cache.pull()
+        (None, None)
+        """
         return self._take(prefix, default, side, expire_time, tag, retry, remove=True)
 
     def peek(
@@ -89,7 +103,15 @@ class Queues:
         tag: bool = False,
         retry: bool = False,
     ) -> Any:
-        """The key and value at the front of a queue; they stay there."""
+        """The key and value at the front of a queue; they stay there.
+
+        >>> cache = plimsoll.Cache()
+        >>> keys = cache.push("wash"), cache.push("dry")
+        >>> cache.peek(), cache.peek(side="back")
+        ((500000000000000, 'wash'), (500000000000001, 'dry'))
+        >>> len(cache)
+        2
+        """
         return self._take(prefix, default, side, expire_time, tag, retry, remove=False)
 
     def _end(self, rows: WriteMapping, prefix: str | None, side: str) -> tuple[Any, bytes, Row | None]:

@@ -39,7 +39,21 @@ Options = dict[str, Any]
 
 
 class Timeout(Exception):
-    """Another thread, or another process, kept the cache locked for longer than `timeout` seconds."""
+    """Another thread, or another process, kept the cache locked for longer than `timeout` seconds.
+
+    >>> import threading
+    >>> cache = plimsoll.Cache(timeout=0.01)
+    >>> def write():
+    ...     try:
+    ...         cache.set("key", 1)
+    ...     except plimsoll.Timeout:
+    ...         print("another thread writes")
+    >>> with cache.transact():
+    ...     other = threading.Thread(target=write)
+    ...     other.start()
+    ...     other.join()
+    another thread writes
+    """
 
 
 class CacheStore:

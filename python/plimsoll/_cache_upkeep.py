@@ -33,17 +33,39 @@ class Upkeep:
     _transact: Any
 
     def expire(self, now: float | None = None, retry: bool = False) -> int:
-        """Removes what has expired; returns how many rows."""
+        """Removes what has expired; returns how many rows.
+
+        >>> import time
+        >>> cache = plimsoll.Cache()
+        >>> stored = cache.set("key", "value", expire=60)
+        >>> cache.expire(), cache.expire(now=time.time() + 61)
+        (0, 1)
+        """
         moment = _now() if now is None else now
         return self._remove(lambda table, rows: table.remove_expired(rows, moment, BATCH), retry)
 
     def evict(self, tag: Any, retry: bool = False) -> int:
-        """Removes all rows with a tag; returns how many."""
+        """Removes all rows with a tag; returns how many.
+
+        >>> cache = plimsoll.Cache()
+        >>> for page in ("home", "about"):
+        ...     stored = cache.set(page, "<p>", tag="pages")
+        >>> cache.evict("pages")
+        2
+        """
         dumped = TAGS.dump(tag, is_key=True)
         return self._remove(lambda table, rows: table.remove_tagged(rows, dumped, BATCH), retry)
 
     def cull(self, retry: bool = False) -> int:
-        """Removes what has expired, and evicts until the cache is within its limit; returns how many rows."""
+        """Removes what has expired, and evicts until the cache is within its limit; returns how many rows.
+
+        >>> cache = plimsoll.Cache()
+        >>> for number in range(100):
+        ...     cache[number] = b"x" * 1000
+        >>> limit = cache.reset("size_limit", 50_000)
+        >>> cache.cull() > 50, cache.volume() <= limit
+        (True, True)
+        """
         count = self.expire(_now())
         try:
             return count + self._remove(lambda table, rows: table.cull(rows, BATCH), retry)
@@ -51,21 +73,49 @@ class Upkeep:
             raise Timeout(count + timeout.args[0]) from None
 
     def clear(self, retry: bool = False) -> int:
-        """Removes all rows, in one commit; returns how many."""
+        """Removes all rows, in one commit; returns how many.
+
+        >>> cache = plimsoll.Cache()
+        >>> cache["a"] = 1
+        >>> cache["b"] = 2
+        >>> cache.clear()
+        2
+        """
         with self._transact(retry) as (table, rows):
             count: int = table.clear(rows)
             return count
 
     def create_tag_index(self) -> None:
-        """Tags are always indexed; for programs written for diskcache."""
+        """Tags are always indexed; for programs written for diskcache.
+
+        >>> cache = plimsoll.Cache()
+        >>> cache.create_tag_index()
+        >>> cache.tag_index
+        1
+        """
         self.reset("tag_index", 1)
 
     def drop_tag_index(self) -> None:
-        """Tags are always indexed; for programs written for diskcache."""
+        """Tags are always indexed; for programs written for diskcache.
+
+        >>> cache = plimsoll.Cache()
+        >>> cache.drop_tag_index()
+        >>> cache.tag_index
+        0
+        """
         self.reset("tag_index", 0)
 
     def stats(self, enable: bool = True, reset: bool = False) -> tuple[int, int]:
-        """Hits and misses while counting was enabled."""
+        """Hits and misses while counting was enabled.
+
+        >>> cache = plimsoll.Cache()
+        >>> counted = cache.stats(enable=True)
+        >>> cache["a"] = 1
+        >>> cache.get("a"), cache.get("b")
+        (1, None)
+        >>> cache.stats()
+        (1, 1)
+        """
         with self._transact(True) as (table, _):
             counted: tuple[int, int] = table.hits, table.misses
             if reset:
@@ -74,12 +124,25 @@ class Upkeep:
         return counted
 
     def volume(self) -> int:
-        """Bytes of the rows: keys, values, and what the indexes of a row are counted as. `size_limit` is about these."""
+        """Bytes of the rows: keys, values, and what the indexes of a row are counted as. `size_limit` is about these.
+
+        >>> cache = plimsoll.Cache()
+        >>> cache["film"] = b"x" * 1_000_000
+        >>> 1_000_000 < cache.volume() < 1_001_000
+        True
+        """
         size: int = self._read(Table.totals)[1]
         return size
 
     def disk_bytes(self) -> int:
-        """Bytes of the store's files, with what was overwritten and not yet given back; for all caches in the folder."""
+        """Bytes of the store's files, with what was overwritten and not yet given back; for all caches in the folder.
+
+        >>> cache = plimsoll.Cache()
+        >>> for version in range(2):
+        ...     cache["film"] = b"x" * 1_000_000
+        >>> cache.volume() < 1_001_000, cache.disk_bytes() > 2_000_000
+        (True, True)
+        """
         size: int = self._read(lambda table: table.store.db.stats()["disk_bytes"])
         return size
 
@@ -87,6 +150,11 @@ class Upkeep:
         """Compares rows, indexes, counters and the files of a `Disk`, and verifies the store's files; returns what is wrong.
 
         With `fix`, the indexes are made anew; rows without their file, and files without a row that are ten minutes old, are removed.
+
+        >>> cache = plimsoll.Cache()
+        >>> cache["key"] = 1
+        >>> cache.check()
+        []
         """
         with self._transact(retry) as (table, rows):
             found: list[str] = table.problems()

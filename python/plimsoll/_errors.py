@@ -6,11 +6,29 @@ import builtins
 
 
 class Error(Exception):
-    """The base of all exceptions of Plimsoll."""
+    """The base of all exceptions of Plimsoll.
+
+    >>> try:
+    ...     plimsoll.open(path, create=False)
+    ... except plimsoll.Error as error:
+    ...     print(type(error).__name__)
+    NotAStore
+    """
 
 
 class Conflict(Error):
-    """A transaction read what another one has changed since. Run it again; `Db.transact` does."""
+    """A transaction read what another one has changed since. Run it again; `Db.transact` does.
+
+    >>> db = plimsoll.in_memory()
+    >>> tx = db.transaction()
+    >>> tx[b"a"] = tx.get(b"a", b"") + b"1"
+    >>> glsn = db.put(b"a", b"2")
+    >>> try:
+    ...     tx.commit()
+    ... except plimsoll.Conflict as conflict:
+    ...     conflict.key[-1:], conflict.at < conflict.by == glsn
+    (b'a', True)
+    """
 
     key: bytes
     """The key, behind the number of its keyspace."""
@@ -21,7 +39,17 @@ class Conflict(Error):
 
 
 class Trimmed(Error):
-    """The moment, or the entry of the log, is no longer kept."""
+    """The moment, or the entry of the log, is no longer kept.
+
+    >>> db = plimsoll.in_memory()
+    >>> glsn = db.put(b"a", b"1")
+    >>> first = db.log.trim(db.newest + 1)
+    >>> try:
+    ...     db.log.commit(glsn)
+    ... except plimsoll.Trimmed as trimmed:
+    ...     trimmed.asked == glsn, trimmed.first == first
+    (True, True)
+    """
 
     asked: int
     """The GLSN that was asked for."""
@@ -30,7 +58,16 @@ class Trimmed(Error):
 
 
 class NotYet(Error):
-    """The moment lies in the future."""
+    """The moment lies in the future.
+
+    >>> db = plimsoll.in_memory()
+    >>> glsn = db.put(b"a", b"1")
+    >>> try:
+    ...     db.at(glsn + 5)
+    ... except plimsoll.NotYet as error:
+    ...     error.asked - error.newest
+    5
+    """
 
     asked: int
     """The GLSN that was asked for."""
@@ -39,24 +76,55 @@ class NotYet(Error):
 
 
 class InvalidInput(Error, ValueError):
-    """An argument is invalid. Where a limit was exceeded, `bytes` and `limit_bytes` say by how much."""
+    """An argument is invalid. Where a limit was exceeded, `bytes` and `limit_bytes` say by how much.
+
+    >>> db = plimsoll.in_memory()
+    >>> try:
+    ...     db[b"k" * 5000] = b""
+    ... except plimsoll.InvalidInput as error:
+    ...     error.bytes, error.limit_bytes
+    (5000, 4096)
+    """
 
     bytes: builtins.int
     limit_bytes: builtins.int
 
 
 class NoKeyspace(InvalidInput):
-    """There is no keyspace with this name, or it was dropped."""
+    """There is no keyspace with this name, or it was dropped.
+
+    >>> try:
+    ...     plimsoll.in_memory().snapshot().keyspace("cats")
+    ... except plimsoll.NoKeyspace as error:
+    ...     print(error)
+    there is no keyspace "cats"
+    """
 
 
 class NotAStore(Error):
-    """The folder holds no store, or something else."""
+    """The folder holds no store, or something else.
+
+    >>> try:
+    ...     plimsoll.open(path, create=False)
+    ... except plimsoll.NotAStore as error:
+    ...     error.path == path
+    True
+    """
 
     path: str
 
 
 class Locked(Error):
-    """Another process has the store open, and at most one of the two with `shared=True`."""
+    """The store is open already, in another process or in this one, and at most one of the two opened it with `shared=True`.
+
+    >>> import os
+    >>> db = plimsoll.open(path, memory="16MiB")
+    >>> try:
+    ...     plimsoll.open(path, memory="16MiB")
+    ... except plimsoll.Locked as locked:
+    ...     locked.path == path, locked.pid == os.getpid()
+    (True, True)
+    """
 
     path: str
     pid: int | None
@@ -87,15 +155,42 @@ class NotKeeper(Error):
 
 
 class Closed(Error):
-    """The store, or an object of it, was closed."""
+    """The store, or an object of it, was closed.
+
+    >>> db = plimsoll.in_memory()
+    >>> db.close()
+    >>> try:
+    ...     db[b"a"]
+    ... except plimsoll.Closed as error:
+    ...     print(error)
+    the store is closed; open it again
+    """
 
 
 class TransactionEnded(Error):
-    """The transaction was committed or aborted."""
+    """The transaction was committed or aborted.
+
+    >>> tx = plimsoll.in_memory().transaction()
+    >>> tx.abort()
+    >>> try:
+    ...     tx[b"a"]
+    ... except plimsoll.TransactionEnded as error:
+    ...     print(error)
+    the transaction was aborted; begin a new one with Db.transaction()
+    """
 
 
 class ReadOnly(Error):
-    """The store was opened read-only."""
+    """The store was opened read-only.
+
+    >>> plimsoll.open(path, memory="16MiB").close()
+    >>> db = plimsoll.open(path, memory="16MiB", read_only=True)
+    >>> try:
+    ...     db[b"a"] = b"1"
+    ... except plimsoll.ReadOnly as error:
+    ...     print(error)
+    the store is open read-only
+    """
 
 
 class UsedAfterFork(Error):
@@ -134,14 +229,31 @@ class Poisoned(Error):
 
 
 class OutOfBudget(Error, MemoryError):
-    """The operation needs more memory than the budget has."""
+    """The operation needs more memory than the budget has.
+
+    >>> db = plimsoll.in_memory(memory="16MiB")
+    >>> db[b"film"] = bytes(20_000_000)
+    >>> try:
+    ...     db[b"film"]
+    ... except plimsoll.OutOfBudget as error:
+    ...     error.needed_bytes > error.limit_bytes == 16 << 20
+    True
+    """
 
     needed_bytes: int
     limit_bytes: int
 
 
 class IoError(Error, OSError):
-    """An operation of the operating system failed; `errno` says how."""
+    """An operation of the operating system failed; `errno` says how.
+
+    >>> import errno
+    >>> try:
+    ...     plimsoll.open("/dev/null/store")
+    ... except plimsoll.IoError as error:
+    ...     errno.errorcode[error.errno]
+    'ENOTDIR'
+    """
 
 
 __all__ = [

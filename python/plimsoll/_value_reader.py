@@ -13,6 +13,12 @@ class ValueReader(io.RawIOBase):
     """Reads a value piece by piece, from `ReadMapping.open_value`.
 
     What it reads is the value as it was when the reader was made, whatever is written meanwhile.
+
+    >>> db = plimsoll.in_memory()
+    >>> db[b"film"] = b"frame " * 100_000
+    >>> with db.open_value(b"film") as film:
+    ...     film.size, film.read(6), film.read(6)
+    (600000, b'frame ', b'frame ')
     """
 
     def __init__(self, raw: RawValueReader) -> None:
@@ -29,7 +35,15 @@ class ValueReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fills a buffer with the next bytes; returns how many there were, 0 at the end."""
+        """Fills a buffer with the next bytes; returns how many there were, 0 at the end.
+
+        >>> db = plimsoll.in_memory()
+        >>> db[b"film"] = b"frame " * 100_000
+        >>> buffer = bytearray(12)
+        >>> with db.open_value(b"film") as film:
+        ...     film.readinto(buffer), bytes(buffer)
+        (12, b'frame frame ')
+        """
         if self.closed:
             raise ValueError("I/O operation on closed file")
         view = memoryview(buffer).cast("B")

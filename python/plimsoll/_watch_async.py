@@ -23,6 +23,14 @@ class AsyncWatch:
 
     One task at a time may wait for it; a second one gets a `RuntimeError`. Where that task is cancelled, no change is lost: the next one that waits gets it. While a task waits, a
     thread of the watch's own waits for the store; it ends with the watch, and with the last reference to it.
+
+    >>> import asyncio
+    >>> async def follow(db):
+    ...     async with db.watch_async(b"user/") as watch:
+    ...         db.update({b"user/ada": b"Ada", b"user/alan": b"Alan"})
+    ...         return [(await anext(watch)).key for _ in range(2)]
+    >>> asyncio.run(follow(plimsoll.in_memory()))
+    [b'user/ada', b'user/alan']
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -58,7 +66,16 @@ class AsyncWatch:
         return self._watch.position
 
     def close(self) -> None:
-        """Ends the watch, also while a task waits for it."""
+        """Ends the watch, also while a task waits for it.
+
+        >>> import asyncio
+        >>> async def changes(db):
+        ...     watch = db.watch_async()
+        ...     watch.close()
+        ...     return [change async for change in watch]
+        >>> asyncio.run(changes(plimsoll.in_memory()))
+        []
+        """
         self._end()
         self._news.tell()
 

@@ -141,7 +141,14 @@ class Cache(Queues, Upkeep):
         return f"{type(self).__name__}({self.directory!r})"
 
     def reset(self, key: str, value: Any = ENOVAL) -> Any:
-        """Changes a setting for all who use the cache, and returns it; without a value it only returns it."""
+        """Changes a setting for all who use the cache, and returns it; without a value it only returns it.
+
+        >>> cache = plimsoll.Cache()
+        >>> cache.reset("size_limit", 50_000_000)
+        50000000
+        >>> cache.size_limit
+        50000000
+        """
         if key in ("count", "size", "hits", "misses"):
             return getattr(self._open(), key)
         if key not in DEFAULT_SETTINGS and not key.startswith("disk_"):
@@ -168,6 +175,12 @@ class Cache(Queues, Upkeep):
         """Stores a value, for `expire` seconds if that is given. With `read`, the value is a binary file that is read to its end.
 
         Returns whether it was stored: a value larger than `size_limit` is not.
+
+        >>> cache = plimsoll.Cache()
+        >>> cache.set("page", "<p>Hello</p>", expire=60, tag="pages")
+        True
+        >>> cache["page"]
+        '<p>Hello</p>'
         """
         return self._store(NewRow(key, value, expire, read, tag, retry))
 
@@ -180,7 +193,14 @@ class Cache(Queues, Upkeep):
         tag: Any = None,
         retry: bool = False,
     ) -> bool:
-        """Stores a value unless there is one. Of several threads that add a key, one gets true."""
+        """Stores a value unless there is one. Of several threads that add a key, one gets true.
+
+        >>> cache = plimsoll.Cache()
+        >>> cache.add("leader", "ada"), cache.add("leader", "alan")
+        (True, False)
+        >>> cache["leader"]
+        'ada'
+        """
         return self._store(NewRow(key, value, expire, read, tag, retry, only_new=True))
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -198,6 +218,13 @@ class Cache(Queues, Upkeep):
         """The value of a key, or `default`. With `expire_time` or `tag` (or both), a tuple of the value and these.
 
         With `read`, a value that is bytes is returned as a file object.
+
+        >>> cache = plimsoll.Cache()
+        >>> stored = cache.set("page", "<p>", tag="pages")
+        >>> cache.get("page", expire_time=True, tag=True)
+        ('<p>', None, 'pages')
+        >>> cache.get("other", default="none")
+        'none'
         """
         while True:
             table = self._open()
@@ -233,7 +260,15 @@ class Cache(Queues, Upkeep):
         return value
 
     def read(self, key: Any, retry: bool = False) -> IO[bytes]:
-        """A value that is bytes, as a file object."""
+        """A value that is bytes, as a file object.
+
+        >>> import io
+        >>> cache = plimsoll.Cache()
+        >>> stored = cache.set("film", io.BytesIO(b"frame " * 1000), read=True)
+        >>> with cache.read("film") as film:
+        ...     film.read(12)
+        b'frame frame '
+        """
         file: Any = self.get(key, ENOVAL, read=True, retry=retry)
         if file is ENOVAL:
             raise KeyError(key)
@@ -248,7 +283,13 @@ class Cache(Queues, Upkeep):
     def pop(
         self, key: Any, default: Any = None, expire_time: bool = False, tag: bool = False, retry: bool = False
     ) -> Any:
-        """Removes a key and returns its value, or `default`."""
+        """Removes a key and returns its value, or `default`.
+
+        >>> cache = plimsoll.Cache()
+        >>> cache["token"] = "3f8a"
+        >>> cache.pop("token"), cache.pop("token", default="used")
+        ('3f8a', 'used')
+        """
         self._open()
         short = short_key(self._key(key))
         with self._transact(retry) as (table, rows):
@@ -265,7 +306,13 @@ class Cache(Queues, Upkeep):
         return found
 
     def delete(self, key: Any, retry: bool = False) -> bool:
-        """Removes a key; returns whether there was one."""
+        """Removes a key; returns whether there was one.
+
+        >>> cache = plimsoll.Cache()
+        >>> cache["key"] = 1
+        >>> cache.delete("key"), cache.delete("key")
+        (True, False)
+        """
         self._open()
         short = short_key(self._key(key))
         with self._transact(retry) as (table, rows):
@@ -282,7 +329,13 @@ class Cache(Queues, Upkeep):
             raise KeyError(key)
 
     def touch(self, key: Any, expire: float | None = None, retry: bool = False) -> bool:
-        """Gives a key another time to live; returns whether there is one."""
+        """Gives a key another time to live; returns whether there is one.
+
+        >>> cache = plimsoll.Cache()
+        >>> stored = cache.set("session", "ada", expire=60)
+        >>> cache.touch("session", expire=3600), cache.touch("other")
+        (True, False)
+        """
         self._open()
         short = short_key(self._key(key))
         with self._transact(retry) as (table, rows):
@@ -293,7 +346,14 @@ class Cache(Queues, Upkeep):
             return True
 
     def incr(self, key: Any, delta: float = 1, default: float | None = 0, retry: bool = False) -> Any:
-        """Adds `delta` to a number and returns the sum. A missing key counts as `default`, or raises `KeyError` if that is None."""
+        """Adds `delta` to a number and returns the sum. A missing key counts as `default`, or raises `KeyError` if that is None.
+
+        >>> cache = plimsoll.Cache()
+        >>> cache.incr("visits"), cache.incr("visits", 10)
+        (1, 11)
+        >>> cache.incr("price", 0.5, default=2)
+        2.5
+        """
         self._open()
         full = self._key(key)
         short = short_key(full)
@@ -323,11 +383,24 @@ class Cache(Queues, Upkeep):
             return total
 
     def decr(self, key: Any, delta: float = 1, default: float | None = 0, retry: bool = False) -> Any:
-        """Subtracts `delta` from a number, as `incr` adds it."""
+        """Subtracts `delta` from a number, as `incr` adds it.
+
+        >>> cache = plimsoll.Cache()
+        >>> cache["stock"] = 10
+        >>> cache.decr("stock", 3)
+        7
+        """
         return self.incr(key, -delta, default, retry)
 
     def peekitem(self, last: bool = True, expire_time: bool = False, tag: bool = False, retry: bool = False) -> Any:
-        """The key and value that were inserted last, or first."""
+        """The key and value that were inserted last, or first.
+
+        >>> cache = plimsoll.Cache()
+        >>> cache["a"] = 1
+        >>> cache["b"] = 2
+        >>> cache.peekitem(), cache.peekitem(last=False)
+        (('b', 2), ('a', 1))
+        """
         tries = 0
         while True:
             with self._transact(retry) as (table, rows):
@@ -356,7 +429,14 @@ class Cache(Queues, Upkeep):
         return self._iterate(reverse=True)
 
     def iterkeys(self, reverse: bool = False) -> Iterator[Any]:
-        """The keys in their own order: numbers, text, bytes, others."""
+        """The keys in their own order: numbers, text, bytes, others.
+
+        >>> cache = plimsoll.Cache()
+        >>> for key in ("b", 2, "a", 1):
+        ...     cache[key] = True
+        >>> list(cache.iterkeys()), list(cache)
+        ([1, 2, 'a', 'b'], ['b', 2, 'a', 1])
+        """
         start, stop = b"r", b"s"
         while True:
             found = self._read(lambda table: table.rows().scan(start, stop, reverse=reverse, limit=_BATCH))  # noqa: B023
@@ -387,7 +467,14 @@ class Cache(Queues, Upkeep):
 
     def close(self) -> None:
         """Closes the store unless other caches of this process use it, or a thread writes to it: then that one does so at the end of its transaction.
-        A closed cache opens it again when it is used, also by another thread that uses it right now."""
+        A closed cache opens it again when it is used, also by another thread that uses it right now.
+
+        >>> cache = plimsoll.Cache()
+        >>> cache["key"] = 1
+        >>> cache.close()
+        >>> cache["key"]
+        1
+        """
         with _cache_store.opening():
             self._held = None
             _cache_store.release(self._use)

@@ -103,22 +103,45 @@ class Disk:
         self.serializer.pickle_protocol = protocol
 
     def hash(self, key: Any) -> int:
-        """A number for a key, the same in every process."""
+        """A number for a key, the same in every process.
+
+        >>> plimsoll.Disk(path).hash("key")
+        72614333
+        """
         return zlib.adler32(short_key(dump_disk_key(*self.put(key))))
 
     def put(self, key: Any) -> tuple[Any, bool]:
-        """A key as bytes, text or a number, and whether that is the key itself."""
+        """A key as bytes, text or a number, and whether that is the key itself.
+
+        >>> disk = plimsoll.Disk(path)
+        >>> disk.put("key"), disk.put([1, 2])
+        (('key', True), (b'\\x04[1,2]', False))
+        """
         if type(key) in (bytes, str, float) or (type(key) is int and fits(key)):
             return key, True
         return self.serializer.dump(key), False
 
     def get(self, key: Any, raw: bool) -> Any:
-        """The key that `put` has turned into these two."""
+        """The key that `put` has turned into these two.
+
+        >>> disk = plimsoll.Disk(path)
+        >>> stored, raw = disk.put(("a", 1))
+        >>> disk.get(stored, raw)
+        ('a', 1)
+        """
         return key if raw else self.serializer.load(key)
 
     def store(self, value: Any, read: bool, key: Any = UNKNOWN) -> tuple[int, int, str | None, Any]:
         """Stores a value, or with `read` what a binary file still has: size of the file, mode, name of the file, and if it has none, the
-        value as bytes, text or a number."""
+        value as bytes, text or a number.
+
+        >>> disk = plimsoll.Disk(path, min_file_size=1000)
+        >>> disk.store("short", read=False)
+        (0, 1, None, 'short')
+        >>> size, mode, filename, value = disk.store("x" * 2000, read=False)
+        >>> size, filename is None, value
+        (2000, False, None)
+        """
         if read:
             return self._store_file(MODE_BINARY, iter(lambda: value.read(_CHUNK_BYTES), b""), key, value)
         kind = type(value)
@@ -139,6 +162,14 @@ class Disk:
         """The value that `store` has turned into these; with `read`, one that is a binary file is returned open.
 
         Raises `OSError` if its file cannot be read. The cache then takes it as missing.
+
+        >>> disk = plimsoll.Disk(path)
+        >>> size, mode, filename, value = disk.store(b"film", read=False)
+        >>> disk.fetch(mode, filename, value, read=False)
+        b'film'
+        >>> with disk.fetch(mode, filename, value, read=True) as file:
+        ...     file.read(2)
+        b'fi'
         """
         if mode == MODE_RAW:
             return value
@@ -156,13 +187,27 @@ class Disk:
         return self.serializer.load(data)
 
     def filename(self, key: Any = UNKNOWN, value: Any = UNKNOWN) -> tuple[str, str]:
-        """A name for a new file, relative to the folder, and its whole path. By default it is random, two folders deep."""
+        """A name for a new file, relative to the folder, and its whole path. By default it is random, two folders deep.
+
+        >>> disk = plimsoll.Disk("/var/cache/site")
+        >>> name, whole = disk.filename()
+        >>> len(name.split("/")), whole == "/var/cache/site/" + name
+        (3, True)
+        """
         name = codecs.encode(os.urandom(16), "hex").decode()
         filename = os.path.join(name[:2], name[2:4], name[4:] + ".val")
         return filename, os.path.join(self._directory, filename)
 
     def remove(self, file_path: str) -> None:
-        """Removes a file by its name, and the folders that become empty. One that is gone is no error."""
+        """Removes a file by its name, and the folders that become empty. One that is gone is no error.
+
+        >>> import os
+        >>> disk = plimsoll.Disk(path)
+        >>> size, mode, filename, value = disk.store(b"film", read=False)
+        >>> disk.remove(filename)
+        >>> os.path.exists(os.path.join(path, filename))
+        False
+        """
         with suppress(OSError):
             path = self._path(file_path)
             os.remove(path)
@@ -216,13 +261,22 @@ class StoreDisk(Disk):
     """
 
     def hash(self, key: Any) -> int:
-        """A number for a key, the same in every process."""
+        """A number for a key, the same in every process.
+
+        >>> plimsoll.StoreDisk(path).hash("key")
+        72614333
+        """
         if type(self) is StoreDisk:
             return zlib.adler32(short_key(self.serializer.dump_key(key)))
         return super().hash(key)
 
     def store(self, value: Any, read: bool, key: Any = UNKNOWN) -> tuple[int, int, str | None, Any]:
-        """A value as bytes, text or a number; there is no file."""
+        """A value as bytes, text or a number; there is no file.
+
+        >>> disk = plimsoll.StoreDisk(path)
+        >>> disk.store("text", read=False), disk.store([1, 2], read=False)
+        ((0, 1, None, 'text'), (0, 5, None, b'\\x04[1,2]'))
+        """
         if read:
             value = value.read()
         if type(value) in (bytes, str, float) or (type(value) is int and fits(value)):
@@ -230,7 +284,13 @@ class StoreDisk(Disk):
         return 0, MODE_SERIALIZED, None, self.serializer.dump(value)
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> Any:
-        """The value; with `read`, bytes as a file object."""
+        """The value; with `read`, bytes as a file object.
+
+        >>> disk = plimsoll.StoreDisk(path)
+        >>> size, mode, filename, value = disk.store([1, 2], read=False)
+        >>> disk.fetch(mode, filename, value, read=False)
+        [1, 2]
+        """
         value = super().fetch(mode, filename, value, read)
         return io.BytesIO(value) if read and type(value) is bytes else value
 
@@ -249,19 +309,44 @@ class JSONDisk(Disk):
         super().__init__(directory, **kwargs)
 
     def put(self, key: Any) -> tuple[Any, bool]:
-        """A key as compressed JSON."""
+        """A key as compressed JSON.
+
+        >>> import zlib
+        >>> stored, raw = plimsoll.JSONDisk(path).put({"id": 7})
+        >>> zlib.decompress(stored)
+        b'{"id": 7}'
+        """
         return super().put(self._dump(key))
 
     def get(self, key: Any, raw: bool) -> Any:
-        """The key."""
+        """The key.
+
+        >>> disk = plimsoll.JSONDisk(path)
+        >>> stored, raw = disk.put({"id": 7})
+        >>> disk.get(stored, raw)
+        {'id': 7}
+        """
         return self._load(super().get(key, raw))
 
     def store(self, value: Any, read: bool, key: Any = UNKNOWN) -> tuple[int, int, str | None, Any]:
-        """Stores a value as compressed JSON; with `read`, a file as it is."""
+        """Stores a value as compressed JSON; with `read`, a file as it is.
+
+        >>> import os
+        >>> disk = plimsoll.JSONDisk(path)
+        >>> size, mode, filename, value = disk.store(["x"] * 1000, read=False)
+        >>> os.path.getsize(os.path.join(path, filename)) == size < 100
+        True
+        """
         return super().store(value if read else self._dump(value), read, key=key)
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> Any:
-        """The value; with `read`, the file as it is."""
+        """The value; with `read`, the file as it is.
+
+        >>> disk = plimsoll.JSONDisk(path)
+        >>> size, mode, filename, value = disk.store([1, None], read=False)
+        >>> disk.fetch(mode, filename, value, read=False)
+        [1, None]
+        """
         data = super().fetch(mode, filename, value, read)
         return data if read else self._load(data)
 

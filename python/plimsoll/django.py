@@ -37,7 +37,17 @@ add_conversion(Promise, str)
 
 
 class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
-    """Django's cache in a folder, with the additional methods of `plimsoll.Cache`: tags, `pop`, `expire`, named deques and indexes."""
+    """Django's cache in a folder, with the additional methods of `plimsoll.Cache`: tags, `pop`, `expire`, named deques and indexes.
+
+    >>> from plimsoll.django import PlimsollCache
+    >>> cache = PlimsollCache(path, {"TIMEOUT": 600, "OPTIONS": {"size_limit": 10**9}})
+    >>> cache.set_many({"home": "<p>", "about": "<p>"})
+    []
+    >>> cache.set("news", "<p>", tag="pages")
+    True
+    >>> cache.evict("pages"), cache.get("news", "gone")
+    (1, 'gone')
+    """
 
     def __init__(self, directory: str, params: dict[str, Any]) -> None:
         super().__init__(params)
@@ -96,7 +106,14 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         return self._cache.get(self._key(key, version), default, read, expire_time, tag, retry)
 
     def read(self, key: Any, version: int | None = None) -> IO[bytes]:
-        """A value that is bytes, as a file object."""
+        """A value that is bytes, as a file object.
+
+        >>> cache = plimsoll.django.PlimsollCache(path, {})
+        >>> stored = cache.set("film", b"frame " * 1000)
+        >>> with cache.read("film") as film:
+        ...     film.read(6)
+        b'frame '
+        """
         return self._cache.read(self._key(key, version))
 
     def touch(self, key: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None, retry: bool = True) -> bool:
@@ -112,7 +129,13 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         tag: bool = False,
         retry: bool = True,
     ) -> Any:
-        """Removes a key and returns its value, or `default`."""
+        """Removes a key and returns its value, or `default`.
+
+        >>> cache = plimsoll.django.PlimsollCache(path, {})
+        >>> stored = cache.set("token", "3f8a")
+        >>> cache.pop("token"), cache.pop("token", default="used")
+        ('3f8a', 'used')
+        """
         return self._cache.pop(self._key(key, version), default, expire_time, tag, retry)
 
     def delete(self, key: Any, version: int | None = None, retry: bool = True) -> bool:
@@ -147,39 +170,82 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         what was in memory would be read again. The store is closed with the last backend of the process."""
 
     def expire(self) -> int:
-        """Removes what has expired."""
+        """Removes what has expired.
+
+        >>> import time
+        >>> cache = plimsoll.django.PlimsollCache(path, {})
+        >>> stored = cache.set("key", "value", timeout=0.001)
+        >>> time.sleep(0.01)
+        >>> cache.expire()
+        1
+        """
         return self._cache.expire()
 
     def evict(self, tag: Any) -> int:
-        """Removes all rows with a tag."""
+        """Removes all rows with a tag.
+
+        >>> cache = plimsoll.django.PlimsollCache(path, {})
+        >>> for page in ("home", "about"):
+        ...     stored = cache.set(page, "<p>", tag="pages")
+        >>> cache.evict("pages")
+        2
+        """
         return self._cache.evict(tag)
 
     def cull(self) -> int:
-        """Evicts until the cache is within its limit."""
+        """`Cache.cull`: evicts until the cache is within its limit."""
         return self._cache.cull()
 
     def stats(self, enable: bool = True, reset: bool = False) -> tuple[int, int]:
-        """Hits and misses."""
+        """Hits and misses.
+
+        >>> cache = plimsoll.django.PlimsollCache(path, {})
+        >>> counted = cache.stats(enable=True)
+        >>> stored = cache.set("a", 1)
+        >>> cache.get("a"), cache.get("b"), cache.stats()
+        (1, None, (1, 1))
+        """
         return self._cache.stats(enable, reset)
 
     def create_tag_index(self) -> None:
-        """Tags are always indexed; for programs written for diskcache."""
+        """`Cache.create_tag_index`: tags are always indexed."""
         self._cache.create_tag_index()
 
     def drop_tag_index(self) -> None:
-        """Tags are always indexed; for programs written for diskcache."""
+        """`Cache.drop_tag_index`: tags are always indexed."""
         self._cache.drop_tag_index()
 
     def cache(self, name: str) -> Cache:
-        """A cache with a name inside this one."""
+        """A cache with a name inside this one.
+
+        >>> cache = plimsoll.django.PlimsollCache(path, {})
+        >>> pages = cache.cache("pages")
+        >>> pages["home"] = "<p>"
+        >>> cache.has_key("home"), "home" in cache.cache("pages")
+        (False, True)
+        """
         return self._cache.cache(name)
 
     def deque(self, name: str, maxlen: int | None = None) -> Deque:
-        """A deque with a name inside this one."""
+        """A deque with a name inside this one.
+
+        >>> cache = plimsoll.django.PlimsollCache(path, {})
+        >>> jobs = cache.deque("jobs")
+        >>> jobs.extend(["wash", "dry"])
+        >>> cache.deque("jobs").popleft()
+        'wash'
+        """
         return self._cache.deque(name, maxlen)
 
     def index(self, name: str) -> Index:
-        """A mapping with a name inside this one."""
+        """A mapping with a name inside this one.
+
+        >>> cache = plimsoll.django.PlimsollCache(path, {})
+        >>> prices = cache.index("prices")
+        >>> prices["tea"] = 3.1
+        >>> dict(cache.index("prices"))
+        {'tea': 3.1}
+        """
         return self._cache.index(name)
 
     def get_backend_timeout(self, timeout: Any = DEFAULT_TIMEOUT) -> float | None:
@@ -197,7 +263,15 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         tag: Any = None,
         ignore: Iterable[int | str] = (),
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Keeps the results of a function."""
+        """Keeps the results of a function.
+
+        >>> cache = plimsoll.django.PlimsollCache(path, {})
+        >>> @cache.memoize(timeout=60)
+        ... def square(number):
+        ...     return number * number
+        >>> square(4)
+        16
+        """
         return _memoize(_Versioned(self, version), name, typed, self.get_backend_timeout(timeout), tag, ignore)
 
     def _key(self, key: Any, version: int | None) -> str:

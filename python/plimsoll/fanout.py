@@ -90,7 +90,15 @@ class FanoutCache:
 
     @block
     def transact(self, retry: bool = True) -> Iterator[None]:
-        """Makes what is done inside, in all parts, one commit."""
+        """Makes what is done inside, in all parts, one commit.
+
+        >>> cache = plimsoll.FanoutCache()
+        >>> with cache.transact():
+        ...     cache["a"] = 1
+        ...     cache["b"] = 2
+        >>> sorted(cache)
+        ['a', 'b']
+        """
         with ExitStack() as stack:
             for shard in self._shards:
                 stack.enter_context(shard.transact(retry=True))
@@ -235,15 +243,32 @@ class FanoutCache:
         return [problem for shard in self._shards for problem in shard.check(fix, retry)]
 
     def create_tag_index(self) -> None:
-        """Tags are always indexed; for programs written for diskcache."""
+        """Tags are always indexed; for programs written for diskcache.
+
+        >>> cache = plimsoll.FanoutCache()
+        >>> cache.create_tag_index()
+        >>> cache.tag_index
+        1
+        """
         self.reset("tag_index", 1)
 
     def drop_tag_index(self) -> None:
-        """Tags are always indexed; for programs written for diskcache."""
+        """Tags are always indexed; for programs written for diskcache.
+
+        >>> cache = plimsoll.FanoutCache()
+        >>> cache.drop_tag_index()
+        >>> cache.tag_index
+        0
+        """
         self.reset("tag_index", 0)
 
     def reset(self, key: str, value: Any = ENOVAL) -> Any:
-        """`Cache.reset` in all parts. `size_limit` is that of one part."""
+        """`Cache.reset` in all parts. `size_limit` is that of one part.
+
+        >>> cache = plimsoll.FanoutCache(shards=4, size_limit=100_000_000)
+        >>> cache.reset("size_limit")
+        25000000
+        """
         result = None
         for shard in self._shards:
             while True:
@@ -264,11 +289,24 @@ class FanoutCache:
         return sum(shard.volume() for shard in self._shards)
 
     def disk_bytes(self) -> int:
-        """`Cache.disk_bytes`: one store holds all parts."""
+        """`Cache.disk_bytes`: one store holds all parts.
+
+        >>> cache = plimsoll.FanoutCache()
+        >>> cache["film"] = b"x" * 1_000_000
+        >>> cache.disk_bytes() > 1_000_000
+        True
+        """
         return self._shards[0].disk_bytes()
 
     def close(self) -> None:
-        """Closes all parts, and the caches inside."""
+        """Closes all parts, and the caches inside.
+
+        >>> cache = plimsoll.FanoutCache()
+        >>> cache["key"] = 1
+        >>> cache.close()
+        >>> cache["key"]
+        1
+        """
         for shard in self._shards:
             shard.close()
         closed, self._inside = self._inside, {}
@@ -300,16 +338,37 @@ class FanoutCache:
         self.__init__(**state)  # type: ignore[misc]
 
     def cache(self, name: str, timeout: float = 60, disk: type[Disk] | None = None, **settings: Any) -> Cache:
-        """A cache with a name inside this one; it has a limit of its own, and unless another one is given, the same class of disk."""
+        """A cache with a name inside this one; it has a limit of its own, and unless another one is given, the same class of disk.
+
+        >>> cache = plimsoll.FanoutCache()
+        >>> pages = cache.cache("pages", size_limit=10_000_000)
+        >>> pages["home"] = "<p>"
+        >>> "home" in cache, "home" in cache.cache("pages")
+        (False, True)
+        """
         kept = {"disk": self._disk_class if disk is None else disk, **self._options, **settings}
         return self._named("cache", name, lambda path: Cache(self._directory, timeout, _name=path, **kept))
 
     def deque(self, name: str, maxlen: int | None = None) -> Deque:
-        """A deque with a name inside this one; nothing of it is evicted."""
+        """A deque with a name inside this one; nothing of it is evicted.
+
+        >>> cache = plimsoll.FanoutCache()
+        >>> jobs = cache.deque("jobs")
+        >>> jobs.extend(["wash", "dry"])
+        >>> cache.deque("jobs").popleft()
+        'wash'
+        """
         return self._named("deque", name, lambda path: Deque.fromcache(self._unlimited(path), maxlen=maxlen))
 
     def index(self, name: str) -> Index:
-        """A mapping with a name inside this one; nothing of it is evicted."""
+        """A mapping with a name inside this one; nothing of it is evicted.
+
+        >>> cache = plimsoll.FanoutCache()
+        >>> prices = cache.index("prices")
+        >>> prices["tea"] = 3.1
+        >>> dict(cache.index("prices"))
+        {'tea': 3.1}
+        """
         return self._named("index", name, lambda path: Index.fromcache(self._unlimited(path)))
 
     def _unlimited(self, path: str) -> Cache:
@@ -328,7 +387,15 @@ class FanoutCache:
         tag: Any = None,
         ignore: Iterable[int | str] = (),
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """`Cache.memoize`."""
+        """`Cache.memoize`.
+
+        >>> cache = plimsoll.FanoutCache()
+        >>> @cache.memoize(expire=60)
+        ... def square(number):
+        ...     return number * number
+        >>> square(4)
+        16
+        """
         return memoize(self, name, typed, expire, tag, ignore)
 
 

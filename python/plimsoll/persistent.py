@@ -37,7 +37,13 @@ class Deque(Sequence[Any]):
 
     @classmethod
     def fromcache(cls, cache: Cache, iterable: Iterable[Any] = (), maxlen: int | None = None) -> Self:
-        """A deque in a cache, whose eviction policy should be "none"."""
+        """A deque in a cache, whose eviction policy should be "none".
+
+        >>> cache = plimsoll.Cache(eviction_policy="none")
+        >>> deque = plimsoll.Deque.fromcache(cache, "abc")
+        >>> deque.cache is cache, list(deque)
+        (True, ['a', 'b', 'c'])
+        """
         self = cls.__new__(cls)
         self._cache = cache
         self._maxlen = float("inf") if maxlen is None else maxlen
@@ -150,43 +156,87 @@ class Deque(Sequence[Any]):
         self._cache, self._maxlen = state
 
     def append(self, value: Any) -> None:
-        """Puts a value at the back."""
+        """Puts a value at the back.
+
+        >>> deque = plimsoll.Deque("ab")
+        >>> deque.append("c")
+        >>> list(deque)
+        ['a', 'b', 'c']
+        """
         with self.transact():
             self._cache.push(value, retry=True)
             if len(self._cache) > self._maxlen:
                 self.popleft()
 
     def appendleft(self, value: Any) -> None:
-        """Puts a value at the front."""
+        """Puts a value at the front.
+
+        >>> deque = plimsoll.Deque("bc")
+        >>> deque.appendleft("a")
+        >>> list(deque)
+        ['a', 'b', 'c']
+        """
         with self.transact():
             self._cache.push(value, side="front", retry=True)
             if len(self._cache) > self._maxlen:
                 self.pop()
 
     def extend(self, iterable: Iterable[Any]) -> None:
-        """Puts values at the back, one after the other."""
+        """Puts values at the back, one after the other.
+
+        >>> deque = plimsoll.Deque("a")
+        >>> deque.extend("bc")
+        >>> list(deque)
+        ['a', 'b', 'c']
+        """
         for value in iterable:
             self.append(value)
 
     def extendleft(self, iterable: Iterable[Any]) -> None:
-        """Puts values at the front, one before the other."""
+        """Puts values at the front, one before the other.
+
+        >>> deque = plimsoll.Deque("a")
+        >>> deque.extendleft("bc")
+        >>> list(deque)
+        ['c', 'b', 'a']
+        """
         for value in iterable:
             self.appendleft(value)
 
     def peek(self) -> Any:
-        """The value at the back."""
+        """The value at the back.
+
+        >>> deque = plimsoll.Deque("abc")
+        >>> deque.peek(), len(deque)
+        ('c', 3)
+        """
         return self._found(self._cache.peek(default=(None, ENOVAL), side="back", retry=True))
 
     def peekleft(self) -> Any:
-        """The value at the front."""
+        """The value at the front.
+
+        >>> deque = plimsoll.Deque("abc")
+        >>> deque.peekleft(), len(deque)
+        ('a', 3)
+        """
         return self._found(self._cache.peek(default=(None, ENOVAL), retry=True))
 
     def pop(self) -> Any:
-        """Takes the value at the back."""
+        """Takes the value at the back.
+
+        >>> deque = plimsoll.Deque("abc")
+        >>> deque.pop(), list(deque)
+        ('c', ['a', 'b'])
+        """
         return self._found(self._cache.pull(default=(None, ENOVAL), side="back", retry=True))
 
     def popleft(self) -> Any:
-        """Takes the value at the front."""
+        """Takes the value at the front.
+
+        >>> deque = plimsoll.Deque("abc")
+        >>> deque.popleft(), list(deque)
+        ('a', ['b', 'c'])
+        """
         return self._found(self._cache.pull(default=(None, ENOVAL), retry=True))
 
     def _found(self, item: tuple[Any, Any]) -> Any:
@@ -195,19 +245,42 @@ class Deque(Sequence[Any]):
         return item[1]
 
     def clear(self) -> None:
-        """Removes all values."""
+        """Removes all values.
+
+        >>> deque = plimsoll.Deque("abc")
+        >>> deque.clear()
+        >>> len(deque)
+        0
+        """
         self._cache.clear(retry=True)
 
     def copy(self) -> Deque:
-        """The same deque again, as in diskcache: both look at one cache."""
+        """The same deque again, as in diskcache: both look at one cache.
+
+        >>> deque = plimsoll.Deque("ab")
+        >>> same = deque.copy()
+        >>> same.append("c")
+        >>> list(deque)
+        ['a', 'b', 'c']
+        """
         return type(self).fromcache(self._cache, maxlen=None if self._maxlen == float("inf") else int(self._maxlen))
 
     def count(self, value: Any) -> int:
-        """How often a value occurs."""
+        """How often a value occurs.
+
+        >>> plimsoll.Deque("banana").count("a")
+        3
+        """
         return sum(1 for item in self if item == value)
 
     def remove(self, value: Any) -> None:
-        """Removes the first of a value."""
+        """Removes the first of a value.
+
+        >>> deque = plimsoll.Deque("banana")
+        >>> deque.remove("a")
+        >>> "".join(deque)
+        'bnana'
+        """
         for key in self._cache.iterkeys():
             try:
                 if self._cache[key] == value:
@@ -218,14 +291,26 @@ class Deque(Sequence[Any]):
         raise ValueError(f"{value!r} is not in the deque")
 
     def reverse(self) -> None:
-        """Turns the order around, in one commit."""
+        """Turns the order around, in one commit.
+
+        >>> deque = plimsoll.Deque("abc")
+        >>> deque.reverse()
+        >>> list(deque)
+        ['c', 'b', 'a']
+        """
         with self.transact():
             values = list(reversed(self))
             self.clear()
             self.extend(values)
 
     def rotate(self, steps: int = 1) -> None:
-        """Moves values from the back to the front, or with negative `steps` the other way, in one commit."""
+        """Moves values from the back to the front, or with negative `steps` the other way, in one commit.
+
+        >>> deque = plimsoll.Deque("abcd")
+        >>> deque.rotate()
+        >>> list(deque)
+        ['d', 'a', 'b', 'c']
+        """
         if not isinstance(steps, int):
             raise TypeError(f"rotate takes an integer, not a {type(steps).__name__}")
         take, put = (self.pop, self.appendleft) if steps >= 0 else (self.popleft, self.append)
@@ -234,7 +319,14 @@ class Deque(Sequence[Any]):
                 put(take())
 
     def transact(self) -> AbstractContextManager[None]:
-        """Makes what is done inside one commit."""
+        """Makes what is done inside one commit.
+
+        >>> deque = plimsoll.Deque("ab")
+        >>> with deque.transact():
+        ...     deque.append(deque.popleft())
+        >>> list(deque)
+        ['b', 'a']
+        """
         return self._cache.transact(retry=True)
 
 
@@ -255,7 +347,13 @@ class Index(MutableMapping[Any, Any]):
 
     @classmethod
     def fromcache(cls, cache: Cache, *args: Any, **kwargs: Any) -> Self:
-        """A mapping in a cache, whose eviction policy should be "none"."""
+        """A mapping in a cache, whose eviction policy should be "none".
+
+        >>> cache = plimsoll.Cache(eviction_policy="none")
+        >>> index = plimsoll.Index.fromcache(cache, {"a": 1})
+        >>> index.cache is cache, dict(index)
+        (True, {'a': 1})
+        """
         self = cls.__new__(cls)
         self._cache = cache
         self.update(*args, **kwargs)
@@ -308,50 +406,103 @@ class Index(MutableMapping[Any, Any]):
         self._cache = state
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
-        """The value of a key, which is `default` if there was none."""
+        """The value of a key, which is `default` if there was none.
+
+        >>> index = plimsoll.Index({"a": 1})
+        >>> index.setdefault("a", 0), index.setdefault("b", 0)
+        (1, 0)
+        """
         with self.transact():
             self._cache.add(key, default, retry=True)
             return self._cache[key]
 
     def pop(self, key: Any, default: Any = ENOVAL) -> Any:
-        """Takes a value; without a `default`, a missing key is a `KeyError`."""
+        """Takes a value; without a `default`, a missing key is a `KeyError`.
+
+        >>> index = plimsoll.Index({"a": 1})
+        >>> index.pop("a"), index.pop("a", default=0)
+        (1, 0)
+        """
         value = self._cache.pop(key, default, retry=True)
         if value is ENOVAL:
             raise KeyError(key)
         return value
 
     def peekitem(self, last: bool = True) -> tuple[Any, Any]:
-        """The item that was inserted last, or first."""
+        """The item that was inserted last, or first.
+
+        >>> index = plimsoll.Index({"b": 1, "a": 2})
+        >>> index.peekitem(), index.peekitem(last=False)
+        (('a', 2), ('b', 1))
+        """
         item: tuple[Any, Any] = self._cache.peekitem(last, retry=True)
         return item
 
     def popitem(self, last: bool = True) -> tuple[Any, Any]:
-        """Takes the item that was inserted last, or first."""
+        """Takes the item that was inserted last, or first.
+
+        >>> index = plimsoll.Index({"b": 1, "a": 2})
+        >>> index.popitem(last=False), dict(index)
+        (('b', 1), {'a': 2})
+        """
         with self.transact():
             key, value = self.peekitem(last)
             del self._cache[key]
             return key, value
 
     def push(self, value: Any, prefix: str | None = None, side: str = "back") -> Any:
-        """`Cache.push`."""
+        """`Cache.push`.
+
+        >>> index = plimsoll.Index()
+        >>> index.push("wash"), index.push("dry", prefix="jobs")
+        (500000000000000, 'jobs-500000000000000')
+        """
         return self._cache.push(value, prefix, side, retry=True)
 
     def pull(self, prefix: str | None = None, default: Any = (None, None), side: str = "front") -> Any:
-        """`Cache.pull`."""
+        """`Cache.pull`.
+
+        >>> index = plimsoll.Index()
+        >>> key = index.push("wash")
+        >>> index.pull(), index.pull()
+        ((500000000000000, 'wash'), (None, None))
+        """
         return self._cache.pull(prefix, default, side, retry=True)
 
     def clear(self) -> None:
-        """Removes all items."""
+        """Removes all items.
+
+        >>> index = plimsoll.Index({"a": 1})
+        >>> index.clear()
+        >>> len(index)
+        0
+        """
         self._cache.clear(retry=True)
 
     def memoize(
         self, name: str | None = None, typed: bool = False, ignore: Iterable[int | str] = ()
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """`Cache.memoize`."""
+        """`Cache.memoize`.
+
+        >>> index = plimsoll.Index()
+        >>> @index.memoize()
+        ... def square(number):
+        ...     return number * number
+        >>> square(4), len(index)
+        (16, 1)
+        """
         return self._cache.memoize(name, typed, ignore=ignore)
 
     def transact(self) -> AbstractContextManager[None]:
-        """Makes what is done inside one commit."""
+        """Makes what is done inside one commit.
+
+        >>> index = plimsoll.Index({"from": 10, "to": 0})
+        >>> with index.transact():
+        ...     index["from"] -= 3
+        ...     index["to"] += 3
+        >>> dict(index)
+        {'from': 7, 'to': 3}
+        """
         return self._cache.transact(retry=True)
 
 

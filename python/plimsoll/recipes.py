@@ -87,28 +87,57 @@ class Averager:
         self._cache, self._key, self._expire, self._tag = cache, key, expire, tag
 
     def add(self, value: float) -> None:
-        """Counts a value in."""
+        """Counts a value in.
+
+        >>> average = plimsoll.recipes.Averager(plimsoll.Cache(), "latency")
+        >>> average.add(0.2)
+        >>> average.get()
+        0.2
+        """
         with self._cache.transact(retry=True):
             total, count = self._cache.get(self._key, (0.0, 0))
             self._cache.set(self._key, (total + value, count + 1), expire=self._expire, tag=self._tag)
 
     def get(self) -> float | None:
-        """The average; None without values."""
+        """The average; None without values.
+
+        >>> plimsoll.recipes.Averager(plimsoll.Cache(), "latency").get() is None
+        True
+        """
         return _average(self._cache.get(self._key, (0.0, 0), retry=True))
 
     def pop(self) -> float | None:
-        """The average, which starts anew."""
+        """The average, which starts anew.
+
+        >>> average = plimsoll.recipes.Averager(plimsoll.Cache(), "latency")
+        >>> average.add(4)
+        >>> average.pop(), average.pop()
+        (4.0, None)
+        """
         return _average(self._cache.pop(self._key, (0.0, 0), retry=True))
 
 
 class BoundedSemaphore:
-    """Lets `value` threads in at a time."""
+    """Lets `value` threads in at a time.
+
+    >>> cache = plimsoll.Cache(eviction_policy="none")
+    >>> with plimsoll.recipes.BoundedSemaphore(cache, "printers", value=2):
+    ...     cache["printers"]
+    1
+    """
 
     def __init__(self, cache: Any, key: Any, value: int = 1, expire: float | None = None, tag: Any = None) -> None:
         self._cache, self._key, self._value, self._expire, self._tag = cache, key, value, expire, tag
 
     def acquire(self) -> None:
-        """Waits for a place and takes it."""
+        """Waits for a place and takes it.
+
+        >>> cache = plimsoll.Cache(eviction_policy="none")
+        >>> printers = plimsoll.recipes.BoundedSemaphore(cache, "printers", value=2)
+        >>> printers.acquire()
+        >>> cache["printers"]
+        1
+        """
         while True:
             with self._cache.transact(retry=True):
                 free = self._cache.get(self._key, self._value)
@@ -118,7 +147,15 @@ class BoundedSemaphore:
             time.sleep(_PAUSE)
 
     def release(self) -> None:
-        """Gives the place back."""
+        """Gives the place back.
+
+        >>> cache = plimsoll.Cache(eviction_policy="none")
+        >>> printers = plimsoll.recipes.BoundedSemaphore(cache, "printers", value=2)
+        >>> printers.acquire()
+        >>> printers.release()
+        >>> cache["printers"]
+        2
+        """
         with self._cache.transact(retry=True):
             free = self._cache.get(self._key, self._value)
             assert free < self._value, "cannot release un-acquired semaphore"
@@ -132,22 +169,52 @@ class BoundedSemaphore:
 
 
 class Lock:
-    """A lock that the key of a cache stands for. With `expire`, it is free again after that time."""
+    """A lock that the key of a cache stands for. With `expire`, it is free again after that time.
+
+    >>> cache = plimsoll.Cache(eviction_policy="none")
+    >>> lock = plimsoll.recipes.Lock(cache, "report", expire=60)
+    >>> with lock:
+    ...     lock.locked()
+    True
+    """
 
     def __init__(self, cache: Any, key: Any, expire: float | None = None, tag: Any = None) -> None:
         self._cache, self._key, self._expire, self._tag = cache, key, expire, tag
 
     def acquire(self) -> None:
-        """Waits for the lock."""
+        """Waits for the lock.
+
+        >>> cache = plimsoll.Cache(eviction_policy="none")
+        >>> lock = plimsoll.recipes.Lock(cache, "report")
+        >>> lock.acquire()
+        >>> lock.locked()
+        True
+        """
         while not self._cache.add(self._key, None, expire=self._expire, tag=self._tag, retry=True):
             time.sleep(_PAUSE)
 
     def release(self) -> None:
-        """Frees the lock."""
+        """Frees the lock.
+
+        >>> cache = plimsoll.Cache(eviction_policy="none")
+        >>> lock = plimsoll.recipes.Lock(cache, "report")
+        >>> lock.acquire()
+        >>> lock.release()
+        >>> lock.locked()
+        False
+        """
         self._cache.delete(self._key, retry=True)
 
     def locked(self) -> bool:
-        """Whether it is taken."""
+        """Whether it is taken.
+
+        >>> cache = plimsoll.Cache(eviction_policy="none")
+        >>> lock = plimsoll.recipes.Lock(cache, "report")
+        >>> with lock:
+        ...     taken = lock.locked()
+        >>> taken, lock.locked()
+        (True, False)
+        """
         return self._key in self._cache
 
     def __enter__(self) -> None:
@@ -158,13 +225,28 @@ class Lock:
 
 
 class RLock:
-    """A lock that its thread may take several times."""
+    """A lock that its thread may take several times.
+
+    >>> cache = plimsoll.Cache(eviction_policy="none")
+    >>> lock = plimsoll.recipes.RLock(cache, "report")
+    >>> with lock, lock:
+    ...     cache["report"][1]
+    2
+    """
 
     def __init__(self, cache: Any, key: Any, expire: float | None = None, tag: Any = None) -> None:
         self._cache, self._key, self._expire, self._tag = cache, key, expire, tag
 
     def acquire(self) -> None:
-        """Waits for the lock, or takes it once more."""
+        """Waits for the lock, or takes it once more.
+
+        >>> cache = plimsoll.Cache(eviction_policy="none")
+        >>> lock = plimsoll.recipes.RLock(cache, "report")
+        >>> lock.acquire()
+        >>> lock.acquire()
+        >>> cache["report"][1]
+        2
+        """
         while True:
             with self._cache.transact(retry=True):
                 owner, count = self._cache.get(self._key, (None, 0))
@@ -174,7 +256,15 @@ class RLock:
             time.sleep(_PAUSE)
 
     def release(self) -> None:
-        """Gives it back once."""
+        """Gives it back once.
+
+        >>> cache = plimsoll.Cache(eviction_policy="none")
+        >>> lock = plimsoll.recipes.RLock(cache, "report")
+        >>> lock.acquire()
+        >>> lock.release()
+        >>> cache["report"][1]
+        0
+        """
         with self._cache.transact(retry=True):
             owner, count = self._cache.get(self._key, (None, 0))
             assert owner == _me() and count > 0, "cannot release un-acquired lock"

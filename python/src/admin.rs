@@ -62,6 +62,10 @@ pub(crate) fn verify(
 }
 
 /// The result of a verification.
+///
+/// >>> report = plimsoll.in_memory().verify()
+/// >>> report.ok, report.problems, report.opens
+/// (True, [], True)
 #[pyclass(module = "plimsoll", frozen, get_all)]
 pub struct VerifyReport {
     /// The problems, one line each, with file and place.
@@ -90,6 +94,12 @@ impl VerifyReport {
 }
 
 /// The result of a backup.
+///
+/// >>> db = plimsoll.open(path, memory="16MiB")
+/// >>> glsn = db.put(b"a", b"1")
+/// >>> report = db.backup(path + ".backup", copy=True)
+/// >>> report.glsn == glsn, report.bytes_copied > 0, report.bytes_linked
+/// (True, True, 0)
 #[pyclass(module = "plimsoll", frozen, get_all)]
 pub struct BackupReport {
     /// The newest GLSN in the backup.

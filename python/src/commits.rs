@@ -16,6 +16,15 @@ use crate::store::Store;
 /// The commits of the log from a GLSN on, in order: an iterator, from `Log.commits`.
 ///
 /// It ends at the newest commit; asked again later, it goes on with newer ones. `next` waits for them.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> first = db.put(b"a", b"1")
+/// >>> commits = db.log.commits(first)
+/// >>> len(list(commits))
+/// 1
+/// >>> second = db.put(b"b", b"2")
+/// >>> next(commits).glsn == second, commits.position == second + 1
+/// (True, True)
 #[pyclass(module = "plimsoll", frozen)]
 pub struct Commits {
     store: Arc<Store>,
@@ -39,6 +48,12 @@ impl Commits {
     }
 
     /// The next commit, waited for up to `timeout` seconds (`None`: without end); `None` if none came.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> glsn = db.put(b"a", b"1")
+    /// >>> commits = db.log.commits(glsn)
+    /// >>> commits.next().glsn == glsn, commits.next(timeout=0)
+    /// (True, None)
     #[pyo3(signature = (timeout = None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Commit>> {
         Ok(self.commits.next(py, timeout_of(timeout)?)?.map(|commit| Commit::new(&self.store, commit)))
@@ -111,6 +126,11 @@ impl Commit {
     }
 
     /// Its changes as a list, ordered by keyspace and key, one for each key.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> glsn = db.put_many({b"a": b"1", b"b": b"2"})
+    /// >>> [change.key for change in db.log.commit(glsn).changes()]
+    /// [b'a', b'b']
     fn changes(&self, py: Python<'_>) -> PyResult<Vec<Change>> {
         let changes = self.with(py, |commit| commit.changes()?.collect::<EngineResult<Vec<_>>>())?;
         Ok(changes.into_iter().map(|change| Change::new(&self.store, change)).collect())
@@ -127,6 +147,13 @@ impl Commit {
 }
 
 /// A change of a commit: a key with its new value, or its deletion.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> with db.transaction() as tx:
+/// ...     tx[b"a"] = b"1"
+/// ...     tx.delete(b"b")
+/// >>> [(change.keyspace, change.key, change.deleted) for change in db.log.commit(tx.glsn)]
+/// [('default', b'a', False), ('default', b'b', True)]
 #[pyclass(module = "plimsoll", frozen)]
 pub struct Change {
     _store: Arc<Store>,
@@ -178,6 +205,11 @@ impl Change {
     }
 
     /// The value; `None` if the key was deleted. One above 1 KiB is read only now.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> glsn = db.put(b"a", b"1")
+    /// >>> [change.value() for change in db.log.commit(glsn)]
+    /// [b'1']
     fn value<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let change = self.change.get()?;
         let value = py.detach(|| change.value()).or_raise()?;

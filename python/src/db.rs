@@ -53,6 +53,13 @@ fn store<'a>(this: &'a PyRef<'_, Db>) -> &'a Arc<Store> {
 #[pymethods]
 impl Db {
     /// Closes the store for everything that was made from it, and releases its folder.
+    ///
+    /// >>> db = plimsoll.open(path, memory="16MiB")
+    /// >>> db[b"a"] = b"1"
+    /// >>> db.close()
+    /// >>> with plimsoll.open(path, memory="16MiB") as db:
+    /// ...     db[b"a"]
+    /// b'1'
     fn close(this: PyRef<'_, Self>) -> PyResult<()> {
         store(&this).close(this.py())
     }
@@ -73,6 +80,10 @@ impl Db {
     }
 
     /// Whether it was opened read-only.
+    ///
+    /// >>> plimsoll.open(path, memory="16MiB").close()
+    /// >>> plimsoll.open(path, memory="16MiB", read_only=True).read_only
+    /// True
     #[getter]
     fn read_only(this: PyRef<'_, Self>) -> bool {
         store(&this).read_only
@@ -85,6 +96,11 @@ impl Db {
     }
 
     /// The GLSN of the newest commit.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> glsn = db.put(b"a", b"1")
+    /// >>> db.newest == glsn
+    /// True
     #[getter]
     fn newest(this: PyRef<'_, Self>) -> PyResult<u64> {
         Ok(store(&this).newest(this.py(), plimsoll::Db::newest)?.0)
@@ -126,6 +142,13 @@ impl Db {
 
     /// Deletes a keyspace with all its keys, in one commit; returns the commit's GLSN. Earlier moments stay readable as far back as its
     /// retention allows.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> cats = db.keyspace("cats")
+    /// >>> cats[b"tom"] = b"grey"
+    /// >>> glsn = db.drop_keyspace("cats")
+    /// >>> list(db.keyspaces()), db.at(glsn - 1).keyspace("cats")[b"tom"]
+    /// (['default'], b'grey')
     fn drop_keyspace(this: PyRef<'_, Self>, keyspace: &Bound<'_, PyAny>) -> PyResult<u64> {
         let (py, store) = (this.py(), store(&this));
         let keyspace = existing(py, store, keyspace)?;
@@ -134,6 +157,12 @@ impl Db {
     }
 
     /// Changes what a keyspace keeps of its past, by a commit.
+    ///
+    /// >>> from datetime import timedelta
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.set_retention("default", timedelta(days=30))
+    /// >>> db.keyspaces()
+    /// {'default': datetime.timedelta(days=30)}
     fn set_retention(this: PyRef<'_, Self>, keyspace: &Bound<'_, PyAny>, retention: Keeps) -> PyResult<()> {
         let (py, store) = (this.py(), store(&this));
         let keyspace = existing(py, store, keyspace)?;
@@ -229,6 +258,11 @@ impl Db {
     }
 
     /// The log: all commits in their order, and streams of your own.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> glsn = db.put(b"a", b"1")
+    /// >>> [change.key for change in db.log.commit(glsn)]
+    /// [b'a']
     #[getter]
     fn log(this: PyRef<'_, Self>) -> PyResult<Log> {
         let store = store(&this);
@@ -252,6 +286,10 @@ impl Db {
     }
 
     /// What the last open found, one line each: a clock that was set back, a torn tail that was cut, an ignored warm image.
+    ///
+    /// >>> with plimsoll.open(path, memory="16MiB") as db:
+    /// ...     db.warnings
+    /// []
     #[getter]
     fn warnings(this: PyRef<'_, Self>) -> PyResult<Vec<String>> {
         Ok(store(&this).db()?.warnings())
@@ -269,6 +307,11 @@ impl Db {
     }
 
     /// Changes the memory budget while the store is in use.
+    ///
+    /// >>> db = plimsoll.in_memory(memory="16MiB")
+    /// >>> db.set_memory("32MiB")
+    /// >>> db.stats()["memory"]["limit_bytes"]
+    /// 33554432
     fn set_memory(this: PyRef<'_, Self>, memory: Size) -> PyResult<()> {
         let db = store(&this).db()?;
         this.py().detach(|| db.set_memory(memory.0)).or_raise()
@@ -286,6 +329,13 @@ impl Db {
 
     /// Copies the store, as it is at one moment, into a new folder while it is in use. Files that do not change any more are hard-linked where
     /// possible; with `copy` all of them are copied. A store in memory has no backup.
+    ///
+    /// >>> with plimsoll.open(path, memory="16MiB") as db:
+    /// ...     db[b"a"] = b"1"
+    /// ...     report = db.backup(path + ".backup")
+    /// >>> with plimsoll.open(path + ".backup", memory="16MiB") as backup:
+    /// ...     backup[b"a"]
+    /// b'1'
     #[pyo3(signature = (dest, *, copy = false))]
     fn backup(this: PyRef<'_, Self>, dest: Folder, copy: bool) -> PyResult<BackupReport> {
         let db = store(&this).db()?.clone();
@@ -300,18 +350,37 @@ impl Db {
     }
 
     /// Makes durable what was committed before, where `durability` is "buffered"; returns the GLSN up to which everything is.
+    ///
+    /// >>> db = plimsoll.open(path, memory="16MiB", durability="buffered")
+    /// >>> glsn = db.put(b"a", b"1")
+    /// >>> db.sync() == glsn
+    /// True
     fn sync(this: PyRef<'_, Self>) -> PyResult<u64> {
         let db = store(&this).db()?.clone();
         Ok(interruptible(this.py(), move || db.sync())?.or_raise()?.0)
     }
 
     /// Writes what is only in memory and in the log into the index's files. Not needed for safety.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db[b"a"] = b"1"
+    /// >>> db.flush()
+    /// >>> db.stats()["index"]["memtable_bytes"]
+    /// 0
     fn flush(this: PyRef<'_, Self>) -> PyResult<()> {
         let db = store(&this).db()?.clone();
         interruptible(this.py(), move || db.flush())?.or_raise()
     }
 
     /// Merges the index's files into as few as possible, and frees what it then can of the log. `db.log.trim(db.newest + 1)` frees the rest.
+    ///
+    /// >>> db = plimsoll.in_memory(retention="latest")
+    /// >>> for value in (b"1", b"2"):
+    /// ...     db[b"a"] = value
+    /// ...     db.flush()
+    /// >>> db.compact()
+    /// >>> len(db.stats()["index"]["runs"])
+    /// 1
     fn compact(this: PyRef<'_, Self>) -> PyResult<()> {
         let db = store(&this).db()?.clone();
         interruptible(this.py(), move || db.compact())?.or_raise()

@@ -13,6 +13,12 @@ use crate::history::Version;
 use crate::place::Place;
 
 /// The keys whose values differ between two moments, in key order: an iterator, from `LiveMapping.diff`.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> before = db.put_many({b"coffee": b"4.50", b"tea": b"3.10"})
+/// >>> after = db.put_many({b"cocoa": b"5.00", b"tea": b"3.20"})
+/// >>> [difference.key for difference in db.diff(before, after)]
+/// [b'cocoa', b'tea']
 #[pyclass(module = "plimsoll", frozen)]
 pub struct Diff {
     place: Place,
@@ -45,6 +51,13 @@ impl Diff {
 }
 
 /// A key with different values at two moments.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> before = db.put(b"tea", b"3.10")
+/// >>> after = db.put_many({b"cocoa": b"5.00", b"tea": b"3.20"})
+/// >>> cocoa, tea = db.diff(before, after)
+/// >>> cocoa.before, tea.before.value(), tea.after.value(), tea.by == after
+/// (None, b'3.10', b'3.20', True)
 #[pyclass(module = "plimsoll", frozen)]
 pub struct Difference {
     place: Place,

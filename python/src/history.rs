@@ -14,6 +14,13 @@ use crate::moments::to_datetime;
 use crate::place::Place;
 
 /// The kept versions of a key, newest first: an iterator, from `LiveMapping.history`. While it is there, so is the moment at which it was made.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> db[b"tea"] = b"3.10"
+/// >>> del db[b"tea"]
+/// >>> history = db.history(b"tea")
+/// >>> next(history).deleted, next(history).value()
+/// (True, b'3.10')
 #[pyclass(module = "plimsoll", frozen)]
 pub struct History {
     place: Place,
@@ -63,6 +70,12 @@ impl History {
 }
 
 /// One version of a key.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> glsn = db.put(b"tea", b"3.10")
+/// >>> version = next(db.history(b"tea"))
+/// >>> version.glsn == glsn, version.key, version.size
+/// (True, b'tea', 4)
 #[pyclass(module = "plimsoll", frozen)]
 pub struct Version {
     place: Place,
@@ -115,6 +128,12 @@ impl Version {
 
     /// The value; `None` if the key was deleted. It is read only now, at a moment that the iterator or difference knew of. Raises `Trimmed` if the
     /// keyspace no longer keeps that moment.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db[b"tea"] = b"3.10"
+    /// >>> db[b"tea"] = b"3.20"
+    /// >>> [version.value() for version in db.history(b"tea")]
+    /// [b'3.20', b'3.10']
     fn value<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         if self.bytes.is_none() {
             return Ok(None);

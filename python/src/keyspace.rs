@@ -44,6 +44,12 @@ impl Keyspace {
     }
 
     /// What it keeps of its past: "forever", "latest", a `timedelta`, or a number of GLSNs. Can be set, by a commit.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> sessions = db.keyspace("sessions")
+    /// >>> sessions.retention = "latest"
+    /// >>> sessions.retention
+    /// 'latest'
     #[getter]
     fn retention<'py>(this: PyRef<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let place = place(&this);
@@ -77,6 +83,13 @@ impl Keyspace {
 }
 
 /// The size of a keyspace.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> cats = db.keyspace("cats")
+/// >>> cats[b"tom"] = b"grey"
+/// >>> size = cats.size()
+/// >>> size.keys, size.bytes, size.exact
+/// (1, 7, True)
 #[pyclass(module = "plimsoll", frozen, get_all)]
 pub struct KeyspaceSize {
     /// Number of keys.

@@ -16,6 +16,13 @@ use crate::watch::Watch;
 use crate::write_mapping::{self, WriteMapping};
 
 /// A keyspace of an open store, as it is now. Each change is a commit of its own.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> cats = db.keyspace("cats")
+/// >>> first = cats.put(b"tom", b"grey")
+/// >>> second = cats.put(b"tom", b"black")
+/// >>> second - first, [version.value() for version in cats.history(b"tom")]
+/// (1, [b'black', b'grey'])
 #[pyclass(module = "plimsoll", frozen, subclass, mapping, extends = WriteMapping)]
 pub struct LiveMapping;
 
@@ -92,6 +99,15 @@ impl LiveMapping {
     }
 
     /// As `watch`, for asyncio: `async for change in db.watch_async(b"user/")`.
+    ///
+    /// >>> import asyncio
+    /// >>> async def first_change(db):
+    /// ...     async with db.watch_async(b"user/") as watch:
+    /// ...         db[b"user/ada"] = b"Ada"
+    /// ...         async for change in watch:
+    /// ...             return change.key, change.value()
+    /// >>> asyncio.run(first_change(plimsoll.in_memory()))
+    /// (b'user/ada', b'Ada')
     #[pyo3(signature = (prefix = None, *, start = None))]
     fn watch_async<'py>(
         this: PyRef<'py, Self>,
@@ -122,6 +138,11 @@ impl LiveMapping {
 
     /// About the number of keys from `start` to `stop` that begin with `prefix`, at the cost of a few gets whatever the number is. Among many
     /// keys the error is about an eighth. `len` and `count` count.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> glsn = db.put_many((b"user/%05d" % n, b"x") for n in range(1000))
+    /// >>> 500 < db.approximate_len(prefix=b"user/") < 1500
+    /// True
     #[pyo3(signature = (start = None, stop = None, *, prefix = None))]
     fn approximate_len(
         this: PyRef<'_, Self>,

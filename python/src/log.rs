@@ -38,6 +38,11 @@ impl Log {
 #[pymethods]
 impl Log {
     /// The log's first entry, its next GLSN, and the last durable one.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> first, last = db.log.append(7, b"started", b"stopped")
+    /// >>> db.log.bounds.next == last + 1, db.log.bounds.durable == last
+    /// (True, True)
     #[getter]
     fn bounds(&self) -> PyResult<LogBounds> {
         let bounds = self.store.db()?.log().bounds();
@@ -46,6 +51,11 @@ impl Log {
 
     /// Appends entries to a stream (1 or higher), all of them or none; returns the GLSNs of the first and the last once they are durable. The
     /// payloads of one call add up to at most 1 MiB.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> first, last = db.log.append(7, b"started", b"stopped")
+    /// >>> last - first, db.log.read(last).payload
+    /// (1, b'stopped')
     #[pyo3(signature = (stream, *payloads))]
     fn append(&self, py: Python<'_>, stream: u32, payloads: Vec<BytesLike<'_>>) -> PyResult<(u64, u64)> {
         let db = self.store.db()?;
@@ -55,6 +65,12 @@ impl Log {
     }
 
     /// As `append`, but does not wait until the entries are durable.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> tickets = [db.log.append_submit(7, payload) for payload in (b"started", b"stopped")]
+    /// >>> glsns = [ticket.wait() for ticket in tickets]
+    /// >>> db.log.read(glsns[0]).payload
+    /// b'started'
     #[pyo3(signature = (stream, *payloads))]
     fn append_submit(&self, py: Python<'_>, stream: u32, payloads: Vec<BytesLike<'_>>) -> PyResult<Ticket> {
         let db = self.store.db()?;
@@ -63,6 +79,12 @@ impl Log {
     }
 
     /// Reads one entry.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> first, last = db.log.append(7, b"started", b"stopped")
+    /// >>> entry = db.log.read(first)
+    /// >>> entry.stream, entry.payload
+    /// (7, b'started')
     fn read(&self, py: Python<'_>, glsn: u64) -> PyResult<LogEntry> {
         let db = self.store.db()?;
         let entry = py.detach(|| db.log().read(Glsn(glsn))).or_raise()?;
@@ -70,6 +92,11 @@ impl Log {
     }
 
     /// The entries from `start` (inclusive) to `stop` (exclusive), of one stream or of all: an iterator up to the newest entry.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> first, last = db.log.append(7, b"started", b"stopped")
+    /// >>> [entry.payload for entry in db.log.scan(last, stream=7)]
+    /// [b'stopped']
     #[pyo3(signature = (start = None, stop = None, *, stream = None))]
     fn scan(&self, start: Option<u64>, stop: Option<u64>, stream: Option<u32>) -> PyResult<LogScan> {
         let first = self.store.db()?.log().bounds().first;
@@ -104,6 +131,14 @@ impl Log {
     }
 
     /// The commits from `start` on, in order. With `keyspace`: those that changed its keys that begin with `prefix`, reduced to these changes.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> first = db.put(b"user/ada", b"Ada")
+    /// >>> second = db.put(b"visits", b"1")
+    /// >>> [commit.glsn - first for commit in db.log.commits(first)]
+    /// [0, 1]
+    /// >>> [commit.glsn - first for commit in db.log.commits(first, keyspace="default", prefix=b"user/")]
+    /// [0]
     #[pyo3(signature = (start = None, *, keyspace = None, prefix = None))]
     fn commits(
         &self,
@@ -126,6 +161,11 @@ impl Log {
     }
 
     /// The commit with this GLSN; `None` if the entry belongs to a stream of your own.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> glsn = db.put(b"a", b"1")
+    /// >>> [(change.key, change.value()) for change in db.log.commit(glsn)]
+    /// [(b'a', b'1')]
     fn commit(&self, py: Python<'_>, glsn: u64) -> PyResult<Option<Commit>> {
         let db = self.store.db()?;
         let commit = py.detach(|| db.log().commit(Glsn(glsn))).or_raise()?;
@@ -133,6 +173,12 @@ impl Log {
     }
 
     /// The next GLSN to read of a follower's named cursor; it is made at `start` if there is none. What a cursor has not passed is never trimmed.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> glsn = db.put(b"a", b"1")
+    /// >>> start = db.log.cursor("mailer", glsn)
+    /// >>> next(db.log.commits(start)).glsn == glsn
+    /// True
     #[pyo3(signature = (name, start = None))]
     fn cursor(&self, py: Python<'_>, name: &str, start: Option<u64>) -> PyResult<u64> {
         let db = self.store.db()?;
@@ -144,18 +190,36 @@ impl Log {
     }
 
     /// Moves a cursor: everything below `next` has been processed. Costs a commit.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> glsn = db.put(b"a", b"1")
+    /// >>> for commit in db.log.commits(db.log.cursor("mailer", glsn), keyspace="default"):
+    /// ...     db.log.advance_cursor("mailer", commit.glsn + 1)
+    /// >>> db.log.cursor("mailer") == glsn + 1
+    /// True
     fn advance_cursor(&self, py: Python<'_>, name: &str, next: u64) -> PyResult<()> {
         let db = self.store.db()?;
         py.detach(|| db.log().advance_cursor(name, Glsn(next))).or_raise()
     }
 
     /// Removes a cursor.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> start = db.log.cursor("mailer")
+    /// >>> db.log.drop_cursor("mailer")
+    /// >>> db.log.cursors()
+    /// {}
     fn drop_cursor(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         let db = self.store.db()?;
         py.detach(|| db.log().drop_cursor(name)).or_raise()
     }
 
     /// All cursors and the next GLSN of each.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> start = db.log.cursor("mailer")
+    /// >>> db.log.cursors() == {"mailer": start}
+    /// True
     fn cursors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = PyDict::new(py);
         for cursor in self.store.db()?.log().cursors() {
@@ -180,6 +244,12 @@ impl Log {
 }
 
 /// The bounds of a log.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> glsn = db.put(b"a", b"1")
+/// >>> bounds = db.log.bounds
+/// >>> bounds.first <= glsn < bounds.next, bounds.durable == glsn
+/// (True, True)
 #[pyclass(module = "plimsoll", frozen, get_all)]
 pub struct LogBounds {
     /// The lowest GLSN that is not trimmed.
@@ -198,6 +268,12 @@ impl LogBounds {
 }
 
 /// An entry of the log.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> glsns = db.log.append(7, b"started")
+/// >>> entry = next(db.log.scan(stream=7))
+/// >>> entry.glsn in glsns, entry.stream, entry.payload
+/// (True, 7, b'started')
 #[pyclass(module = "plimsoll", frozen)]
 pub struct LogEntry {
     glsn: Glsn,
@@ -244,6 +320,13 @@ impl LogEntry {
 }
 
 /// Entries of the log, from `Log.scan`. Read ahead in batches. An entry that cannot be read is not passed over: each call reads it again.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> first, last = db.log.append(7, b"started", b"stopped")
+/// >>> for entry in db.log.scan(first):
+/// ...     print(entry.stream, entry.payload)
+/// 7 b'started'
+/// 7 b'stopped'
 #[pyclass(module = "plimsoll", frozen)]
 pub struct LogScan {
     store: Arc<Store>,
@@ -313,6 +396,14 @@ impl LogScan {
 }
 
 /// Follows the log, from `Log.follow`: an iterator that waits for the next entry.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> first, last = db.log.append(7, b"started", b"stopped")
+/// >>> follow = db.log.follow(first, stream=7)
+/// >>> next(follow).payload
+/// b'started'
+/// >>> next(db.log.follow(follow.position, stream=7)).payload
+/// b'stopped'
 #[pyclass(module = "plimsoll", frozen)]
 pub struct LogFollow {
     _store: Arc<Store>,
@@ -330,6 +421,12 @@ impl LogFollow {
     }
 
     /// The next entry, waited for up to `timeout` seconds (`None`: without end); `None` if none came.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> follow = db.log.follow(stream=7)
+    /// >>> glsns = db.log.append(7, b"started")
+    /// >>> follow.next().payload, follow.next(timeout=0)
+    /// (b'started', None)
     #[pyo3(signature = (timeout = None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<LogEntry>> {
         let next = self.follow.next(py, timeout_of(timeout)?)?;

@@ -9,6 +9,12 @@ use crate::moments::to_datetime;
 use crate::options::Folder;
 
 /// A process that has the store open with `shared=True`.
+///
+/// >>> import os
+/// >>> with plimsoll.open(path, memory="16MiB", shared=True) as db:
+/// ...     [member] = db.members()
+/// >>> member.pid == os.getpid(), member.is_here, member.memory_bytes
+/// (True, True, 16777216)
 #[pyclass(module = "plimsoll", frozen)]
 pub struct MemberInfo {
     info: plimsoll::MemberInfo,
@@ -71,6 +77,12 @@ impl MemberInfo {
 }
 
 /// The processes that have the store in a folder open with `shared=True`, the oldest first. Opens nothing.
+///
+/// >>> with plimsoll.open(path, memory="16MiB", shared=True):
+/// ...     [member.is_keeper for member in plimsoll.members(path)]
+/// [True]
+/// >>> plimsoll.members(path)
+/// []
 #[pyfunction]
 pub(crate) fn members(py: Python<'_>, path: Folder) -> PyResult<Vec<MemberInfo>> {
     let found = py.detach(|| plimsoll::members(path.0, &Options::new())).or_raise()?;

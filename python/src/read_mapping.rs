@@ -16,6 +16,12 @@ use crate::value_reader::RawValueReader;
 ///
 /// Keys and values are given as any object with a buffer (`bytes`, `bytearray`, `memoryview`, arrays) and returned as `bytes`. Keys have up to
 /// 4 KiB and are sorted as bytes; values have up to 1 GiB.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
+/// >>> with db.snapshot() as snapshot:
+/// ...     snapshot[b"a"], b"x" in snapshot, len(snapshot), list(snapshot)
+/// (b'1', False, 3, [b'a', b'b', b'c'])
 #[pyclass(module = "plimsoll", frozen, subclass, mapping)]
 pub struct ReadMapping {
     pub(crate) place: Place,
@@ -133,6 +139,11 @@ impl ReadMapping {
     }
 
     /// The values of these keys: see `keys`.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
+    /// >>> list(db.values(b"b")), list(db.values(reverse=True, limit=1))
+    /// ([b'2', b'3'], [b'3'])
     #[pyo3(signature = (start = None, stop = None, *, prefix = None, reverse = false, limit = None))]
     fn values(
         &self,
@@ -170,6 +181,11 @@ impl ReadMapping {
     }
 
     /// The pairs whose keys begin with `prefix`, as an iterator.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.update({b"user/ada": b"1", b"user/alan": b"2", b"visits": b"3"})
+    /// >>> list(db.prefix(b"user/", reverse=True))
+    /// [(b'user/alan', b'2'), (b'user/ada', b'1')]
     #[pyo3(signature = (prefix, *, reverse = false))]
     fn prefix(&self, py: Python<'_>, prefix: BytesLike<'_>, reverse: bool) -> PyResult<Rows> {
         let span = KeySpan::of_prefix(prefix.get());
@@ -177,6 +193,13 @@ impl ReadMapping {
     }
 
     /// As `items`, all at once as a list: the fastest way to read many rows that fit into memory.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
+    /// >>> db.scan(b"b")
+    /// [(b'b', b'2'), (b'c', b'3')]
+    /// >>> db.scan(reverse=True, limit=1)
+    /// [(b'c', b'3')]
     #[pyo3(signature = (start = None, stop = None, *, prefix = None, reverse = false, limit = None))]
     fn scan<'py>(
         &self,
@@ -219,16 +242,31 @@ impl ReadMapping {
     }
 
     /// The first key and its value; `None` if there is no key.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
+    /// >>> db.first(), db.keyspace("cats").first()
+    /// ((b'a', b'1'), None)
     fn first<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.end(py, false)
     }
 
     /// The last key and its value; `None` if there is no key.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
+    /// >>> db.last(), db.keyspace("cats").last()
+    /// ((b'c', b'3'), None)
     fn last<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.end(py, true)
     }
 
     /// The number of keys from `start` to `stop` that begin with `prefix`. Walks over them without reading their values.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.update({b"user/ada": b"1", b"user/alan": b"2", b"visits": b"3"})
+    /// >>> db.count(), db.count(prefix=b"user/")
+    /// (3, 2)
     #[pyo3(signature = (start = None, stop = None, *, prefix = None))]
     fn count(
         &self,

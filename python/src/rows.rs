@@ -224,6 +224,13 @@ pub(crate) fn part_of<'py>(py: Python<'py>, part: Part, (key, value): (&[u8], &[
 ///
 /// It reads the store as it was when the iterator was made (in a transaction: with what the transaction writes ahead of it). Rows are read
 /// ahead in batches of up to 1,024 rows or about 1 MiB.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
+/// >>> rows = db.items(b"b")
+/// >>> db[b"d"] = b"4"
+/// >>> next(rows), list(rows)
+/// ((b'b', b'2'), [(b'c', b'3')])
 #[pyclass(module = "plimsoll", frozen)]
 pub struct Rows {
     part: Part,

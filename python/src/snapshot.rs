@@ -66,6 +66,15 @@ impl Snapshot {
     }
 
     /// Gives up the moment: versions that only it can see may be dropped.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> snapshot = db.snapshot()
+    /// >>> snapshot.close()
+    /// >>> try:
+    /// ...     snapshot[b"a"]
+    /// ... except plimsoll.Closed as error:
+    /// ...     print(error)
+    /// this snapshot is closed
     fn close(&self, py: Python<'_>) {
         self.open.close(py);
     }

@@ -8,6 +8,13 @@ use crate::fork::ForkSafe;
 
 /// A commit that is ordered but may not be durable yet, from `Transaction.commit_submit` or `Log.append_submit`. Dropping it does not affect the
 /// commit.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> tx = db.transaction()
+/// >>> tx[b"a"] = b"1"
+/// >>> ticket = tx.commit_submit()
+/// >>> ticket.wait() == ticket.glsn, ticket.is_durable
+/// (True, True)
 #[pyclass(module = "plimsoll", frozen)]
 pub struct Ticket {
     glsn: Glsn,
@@ -35,6 +42,11 @@ impl Ticket {
     }
 
     /// Waits until the commit is durable, as the store's durability says; returns its GLSN. Called again, it waits again.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> tickets = [db.log.append_submit(7, b"%d" % n) for n in range(3)]
+    /// >>> [ticket.wait() - tickets[0].glsn for ticket in tickets]
+    /// [0, 1, 2]
     fn wait(&self, py: Python<'_>) -> PyResult<u64> {
         let ticket = self.ticket.get()?;
         Ok(py.detach(|| ticket.wait()).or_raise()?.0)

@@ -80,6 +80,13 @@ impl Transaction {
     }
 
     /// Bytes that travel with the commit, up to 64 KiB: who, why, from where.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> with db.transaction() as tx:
+    /// ...     tx[b"a"] = b"1"
+    /// ...     tx.set_metadata(b"by Ada")
+    /// >>> db.log.commit(tx.glsn).metadata
+    /// b'by Ada'
     fn set_metadata(&self, py: Python<'_>, metadata: BytesLike<'_>) -> PyResult<()> {
         let metadata = metadata.get();
         self.open.write(py, metadata.len(), |transaction| transaction.set_metadata(metadata))
@@ -88,6 +95,13 @@ impl Transaction {
     /// Commits; returns the commit's GLSN once it is durable and visible.
     ///
     /// Raises `Conflict` if another transaction has changed what this one read: run it again.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> tx = db.transaction()
+    /// >>> tx[b"a"] = b"1"
+    /// >>> glsn = tx.commit()
+    /// >>> db.at(glsn)[b"a"]
+    /// b'1'
     fn commit(&self, py: Python<'_>) -> PyResult<u64> {
         self.do_commit(py)
     }
@@ -110,6 +124,13 @@ impl Transaction {
     }
 
     /// Leaves no trace. Does nothing if it has ended already.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> tx = db.transaction()
+    /// >>> tx[b"a"] = b"1"
+    /// >>> tx.abort()
+    /// >>> b"a" in db
+    /// False
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         match self.open.end(py) {
             Ok(transaction) => {

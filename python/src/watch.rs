@@ -18,6 +18,13 @@ use crate::store::{Store, ended_by_exit};
 ///
 /// It ends when it is closed, by `close` (also from another thread) or at the end of a `with` block. Ctrl-C interrupts it. A commit that cannot be
 /// read is not passed over: each call reads it again.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> with db.watch(b"user/") as watch:
+/// ...     db.update({b"user/ada": b"Ada", b"visits": b"1"})
+/// ...     change = next(watch)
+/// >>> change.key, change.value()
+/// (b'user/ada', b'Ada')
 #[pyclass(module = "plimsoll", frozen)]
 pub struct Watch {
     store: Arc<Store>,
@@ -85,6 +92,12 @@ impl Watch {
     }
 
     /// The next change, waited for up to `timeout` seconds (`None`: without end); `None` if none came.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> with db.watch(b"user/") as watch:
+    /// ...     db[b"user/ada"] = b"Ada"
+    /// ...     watch.next(timeout=60).key, watch.next(timeout=0)
+    /// (b'user/ada', None)
     #[pyo3(signature = (timeout = None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Change>> {
         if self.changes.is_closed() {
@@ -110,6 +123,12 @@ impl Watch {
     }
 
     /// Ends the watch, also while another thread waits in it.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> watch = db.watch(b"user/")
+    /// >>> watch.close()
+    /// >>> list(watch)
+    /// []
     fn close(&self) -> PyResult<()> {
         self.changes.close()
     }

@@ -15,6 +15,14 @@ use crate::transact::change;
 
 /// A sorted mapping of `bytes` to `bytes` that can be changed: the keyspace of an open store, where each call is a commit of its own, or of a
 /// transaction, where all of them are one commit.
+///
+/// >>> db = plimsoll.in_memory()
+/// >>> db[b"a"] = b"1"
+/// >>> with db.transaction() as tx:
+/// ...     tx[b"b"] = b"2"
+/// ...     del tx[b"a"]
+/// >>> list(db.items())
+/// [(b'b', b'2')]
 #[pyclass(module = "plimsoll", frozen, subclass, mapping, extends = ReadMapping)]
 pub struct WriteMapping;
 
@@ -93,6 +101,12 @@ impl WriteMapping {
     }
 
     /// Takes a key's value away, if it has one. Returns the commit's GLSN; in a transaction: `None`.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
+    /// >>> glsn = db.delete(b"a")
+    /// >>> b"a" in db, b"a" in db.at(glsn - 1)
+    /// (False, True)
     fn delete(this: PyRef<'_, Self>, key: BytesLike<'_>) -> PyResult<Option<u64>> {
         delete(this.py(), place_of(&this), key.get())
     }
@@ -126,6 +140,12 @@ impl WriteMapping {
     }
 
     /// Deletes keys, all in one transaction; those without a value are left alone. Returns as `put_many`.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
+    /// >>> glsn = db.delete_many([b"a", b"c", b"x"])
+    /// >>> list(db)
+    /// [b'b']
     fn delete_many(this: PyRef<'_, Self>, keys: Bound<'_, PyAny>) -> PyResult<Option<u64>> {
         let py = this.py();
         Ok(change(py, place_of(&this), |place| many::delete_from(py, place, &keys))?.1)
@@ -150,11 +170,23 @@ impl WriteMapping {
     }
 
     /// Deletes every key of the keyspace, in one transaction.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
+    /// >>> db.clear()
+    /// >>> len(db)
+    /// 0
     fn clear(this: PyRef<'_, Self>) -> PyResult<()> {
         delete_range(this.py(), place_of(&this), &KeySpan::default()).map(drop)
     }
 
     /// As `dict.update` with one mapping or iterable of pairs: all in one transaction.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.update({b"a": b"1", b"b": b"2"})
+    /// >>> db.update([(b"b", b"3")])
+    /// >>> dict(db.items())
+    /// {b'a': b'1', b'b': b'3'}
     fn update(this: PyRef<'_, Self>, other: Bound<'_, PyAny>) -> PyResult<()> {
         let py = this.py();
         change(py, place_of(&this), |place| many::put_into(py, place, &other)).map(drop)
@@ -192,6 +224,11 @@ impl WriteMapping {
     }
 
     /// Removes the first key, and returns it and its value; raises `KeyError` if there is none.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.update({b"b": b"2", b"a": b"1"})
+    /// >>> db.popitem(), list(db)
+    /// ((b'a', b'1'), [b'b'])
     fn popitem<'py>(this: PyRef<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         take_end(this.py(), place_of(&this), false)?.ok_or_else(|| PyKeyError::new_err("there is no key"))
     }
@@ -208,11 +245,20 @@ impl WriteMapping {
     }
 
     /// As `pop_first`, for the last key.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.update({b"b": b"2", b"a": b"1"})
+    /// >>> db.pop_last(), list(db)
+    /// ((b'b', b'2'), [b'a'])
     fn pop_last<'py>(this: PyRef<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
         take_end(this.py(), place_of(&this), true)
     }
 
     /// The value of a key; if it has none, it gets `default` first.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.setdefault(b"a", b"1"), db.setdefault(b"a", b"2")
+    /// (b'1', b'1')
     fn setdefault<'py>(
         this: PyRef<'py, Self>,
         key: BytesLike<'py>,

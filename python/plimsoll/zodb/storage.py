@@ -45,6 +45,16 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
     memory, and each has an equal part. `memory` bounds what the store of this process holds in memory, `durability` says whether a finished transaction survives a power cut ("sync") or only the
     end of the process ("buffered"). `warm=False` leaves out that what was hot comes back
     after a restart: for processes that live for a few transactions. `pack_gc` is whether `pack` collects garbage.
+
+    >>> import ZODB
+    >>> from plimsoll.zodb import PlimsollStorage
+    >>> db = ZODB.DB(PlimsollStorage(path, memory="64MB"))
+    >>> with db.transaction() as connection:
+    ...     connection.root()["answer"] = 42
+    >>> with db.transaction() as connection:
+    ...     connection.root()["answer"]
+    42
+    >>> db.close()
     """
 
     def __init__(
@@ -148,7 +158,18 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
     # The whole database
 
     def pack(self, t: float, referencesf: Callable[..., Any], gc: bool | None = None) -> None:
-        """Gives up revisions that were replaced before `t`, and objects that nothing refers to."""
+        """Gives up revisions that were replaced before `t`, and objects that nothing refers to.
+
+        >>> import time, ZODB
+        >>> db = ZODB.DB(plimsoll.zodb.PlimsollStorage(path, memory="64MB"))
+        >>> for number in range(3):
+        ...     with db.transaction() as connection:
+        ...         connection.root()["answer"] = number
+        >>> db.pack(time.time() + 1)
+        >>> len(db.history(ZODB.utils.z64, size=10))
+        1
+        >>> db.close()
+        """
         self._check_writable()
         self._check_no_turn()
         collect = self._pack_gc if gc is None else gc
@@ -156,7 +177,19 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
         _pack.pack(self._shared, _pack.pack_tid(t), referencesf, collect, files, self._remove_blob)
 
     def copyTransactionsFrom(self, other: Any, verbose: bool = False) -> None:
-        """Copies all transactions, and the blobs, of another storage."""
+        """Copies all transactions, and the blobs, of another storage.
+
+        >>> import ZODB.FileStorage
+        >>> source = ZODB.FileStorage.FileStorage(path + ".fs")
+        >>> with ZODB.DB(source).transaction() as connection:
+        ...     connection.root()["answer"] = 42
+        >>> storage = plimsoll.zodb.PlimsollStorage(path, memory="64MB")
+        >>> storage.copyTransactionsFrom(source)
+        >>> storage.lastTransaction() == source.lastTransaction()
+        True
+        >>> source.close()
+        >>> storage.close()
+        """
         self._check_begun()
         try:
             if self._blob_dir is not None and hasattr(other, "loadBlob"):
@@ -172,7 +205,17 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
             raise
 
     def zap_all(self, **_options: object) -> None:
-        """Removes everything, at once and for ever."""
+        """Removes everything, at once and for ever.
+
+        >>> import ZODB
+        >>> storage = plimsoll.zodb.PlimsollStorage(path, memory="64MB")
+        >>> with ZODB.DB(storage).transaction() as connection:
+        ...     connection.root()["answer"] = 42
+        >>> storage.zap_all()
+        >>> list(storage.iterator())
+        []
+        >>> storage.close()
+        """
         self._check_writable()
         self._check_no_turn()
         with self._shared.pack_turn.hold(), self._shared.turn.hold():
