@@ -292,7 +292,8 @@ impl SortedMap {
     }
 
     /// Estimates a sum over the entries from (`key`, `order`) `from` up to `to` (`None`: to the end): calls `weigh` with a sample of them
-    /// and scales what it returns. Exact for up to a few hundred entries. Takes time in proportion to the logarithm of their number.
+    /// and scales what it returns. A sum over all entries that weigh the same is exact; among many entries of a part, the error is about an
+    /// eighth. Takes time in proportion to the logarithm of their number.
     pub fn estimate(
         &self,
         from: (&[u8], u64),
@@ -303,7 +304,7 @@ impl SortedMap {
         let mut sum = 0.0;
         let each =
             self.entries.sample(&Probe::new(from.0, from.1), to.as_ref(), SAMPLE_LEAST, |at| sum += weigh(self.at(at)));
-        sum * each as f64
+        sum * each
     }
 
     fn lock(&self) -> MutexGuard<'_, Writer> {

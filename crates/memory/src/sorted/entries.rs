@@ -152,6 +152,8 @@ pub(super) struct Entries {
     id: u64,
     head: [Link; MAX_HEIGHT],
     height: AtomicUsize,
+    /// How many towers have each height, from one on.
+    towers: [AtomicU64; MAX_HEIGHT],
     segments: [OnceLock<Box<[AtomicPtr<u8>]>>; SEGMENTS],
 }
 
@@ -162,6 +164,7 @@ impl Entries {
             id: IDS.fetch_add(1, atomic::Ordering::Relaxed),
             head: std::array::from_fn(|_| Link::none()),
             height: AtomicUsize::new(1),
+            towers: std::array::from_fn(|_| AtomicU64::new(0)),
             segments: std::array::from_fn(|_| OnceLock::new()),
         }
     }
@@ -262,14 +265,14 @@ impl Entries {
     }
 
     /// Calls `each` with entries from the probe `from` up to `to`, at most about four times `least` of them, drawn by the heights of
-    /// their towers. Returns how many entries each of them stands for, on average.
+    /// their towers. Returns how many entries of the list there are for each of that height: what one of them stands for.
     pub(super) fn sample(
         &self,
         from: &Probe<'_>,
         to: Option<&Probe<'_>>,
         least: usize,
         mut each: impl FnMut(Position),
-    ) -> u64 {
+    ) -> f64 {
         let mut first = [NONE; MAX_HEIGHT];
         self.search(from, |level, _, after| first[level] = after);
         let on = |level: usize| {
@@ -283,7 +286,10 @@ impl Entries {
         let levels = self.height.load(atomic::Ordering::Relaxed);
         let level = (1..levels).rev().find(|&level| on(level).take(least).count() == least).unwrap_or(0);
         on(level).filter_map(|at| self.position(at)).for_each(&mut each);
-        1 << (BITS_A_LEVEL * level)
+        // Relaxed: it is a ratio of numbers that change while they are read.
+        let towers =
+            |from: usize| self.towers[from..].iter().map(|count| count.load(atomic::Ordering::Relaxed)).sum::<u64>();
+        towers(0) as f64 / towers(level).max(1) as f64
     }
 
     fn position(&self, at: u32) -> Option<Position> {
@@ -509,6 +515,9 @@ impl Entries {
         );
         gap.before[..height].fill(at);
         self.height.fetch_max(height, atomic::Ordering::Relaxed);
+        // One writer at a time: nothing is added in between.
+        let count = &self.towers[height - 1];
+        count.store(count.load(atomic::Ordering::Relaxed) + 1, atomic::Ordering::Relaxed);
     }
 
     /// The bytes of an entry that is not linked yet.
