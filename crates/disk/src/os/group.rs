@@ -97,7 +97,10 @@ pub(super) fn make_folder(path: &Path) -> io::Result<()> {
     let mut new_name = name.to_owned();
     new_name.push(format!("{NEW_FOLDER_MARK}{}-{number}", std::process::id()));
     let new = path.with_file_name(new_name);
-    make_plain_folder(&new)?;
+    if make_plain_folder(&new).is_err() {
+        // It fails there, too, and the error names the folder that was asked for; but for a name that is too long only with the mark.
+        return make_plain_folder(path);
+    }
     let renamed = renameat_with(CWD, &new, CWD, path, RenameFlags::NOREPLACE);
     if renamed.is_ok() {
         return Ok(());
@@ -182,6 +185,20 @@ mod tests {
         let umask = status.lines().find_map(|line| line.strip_prefix("Umask:")).unwrap();
         let umask = u32::from_str_radix(umask.trim(), 8).unwrap();
         if made & 0o100 == 0 { 0o666 & !umask } else { 0o777 & !umask }
+    }
+
+    #[test]
+    fn an_error_names_the_folder_that_was_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, long) = (dir.path().join("file"), "n".repeat(250));
+        std::fs::File::create_new(&file).unwrap();
+        for path in [dir.path(), &file] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o770)).unwrap();
+        }
+        let error = make_folder(&file.join("store")).unwrap_err().to_string();
+        assert!(error.contains("/file/store:"), "{error}");
+        make_folder(&dir.path().join(&long)).unwrap();
+        assert!(dir.path().join(&long).is_dir());
     }
 
     #[test]

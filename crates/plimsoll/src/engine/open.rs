@@ -10,6 +10,7 @@
 //!
 //! A creation that was interrupted leaves a folder with some of these and no entry in the log: it opens as an empty store.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -359,12 +360,16 @@ fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
             Err(error) if error.kind() == ErrorKind::AlreadyExists && is_folder(disk, path)? => Ok(()),
             made => Ok(made?),
         },
-        None => not_a_store("there is no store here; check the path, or make one by writing to it"),
+        None => not_a_store(
+            "there is no store here; check the path, or make one: by a command that writes, or an opening that may create it",
+        ),
         Some(entry) if !entry.is_dir => Err(Error::is_a_file(path)),
         Some(_) => {
             refuse_index_without_log(path, disk)?;
-            if disk.entry(&path.join("log"))?.is_some_and(|entry| entry.is_dir) {
-                return Ok(());
+            match disk.entry(&path.join("log"))? {
+                Some(entry) if entry.is_dir => return Ok(()),
+                Some(_) => return not_a_store("`log` is a file here, and is to be a folder; give another path"),
+                None => {}
             }
             let names = disk.names(path)?;
             if names.iter().any(|name| name == SALVAGED) {
@@ -478,9 +483,10 @@ pub(crate) fn take_lock(path: &Path, options: &Options) -> Result<Option<Box<dyn
 /// The processes that share the store, of whom the lock's file tells nothing; `None` if there are none.
 fn sharers(path: &Path, options: &Options) -> Option<(Option<u32>, String)> {
     let members = members_of(&options.disk, path).ok().filter(|members| !members.is_empty())?;
-    let pids: Vec<String> = members.iter().map(|member| member.pid.to_string()).collect();
-    let (pids, of) =
-        (pids.join(", "), if members.len() == 1 { "a process that shares it" } else { "processes that share it" });
+    // A process may have opened it several times.
+    let pids: BTreeSet<u32> = members.iter().map(|member| member.pid).collect();
+    let of = if pids.len() == 1 { "a process that shares it" } else { "processes that share it" };
+    let pids = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     Some((Some(members[0].pid), format!("by {of} (pid {pids}); close it there, or open it shared, too")))
 }
 

@@ -110,6 +110,17 @@ fn a_store_whose_log_is_gone_is_not_opened_as_an_empty_one() {
 }
 
 #[test]
+fn a_folder_whose_log_is_a_file_is_not_called_empty() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("log"), "not ours").unwrap();
+    for options in [options(), options().read_only(true)] {
+        let error = Db::open(dir.path(), options).unwrap_err();
+        assert!(matches!(&error, Error::NotAStore { what, .. } if what.contains("`log` is a file")), "{error}");
+    }
+    assert_eq!(fs::read(dir.path().join("log")).unwrap(), b"not ours");
+}
+
+#[test]
 fn a_damaged_manifest_is_reported_and_mended_by_a_rebuild() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");

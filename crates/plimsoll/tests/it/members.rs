@@ -179,8 +179,10 @@ fn a_store_that_is_open_alone_is_not_shared_and_one_that_is_shared_is_not_open_a
     let alone = Db::open(&path, Options::new().memory_bytes(16 << 20)).unwrap();
     assert!(matches!(Db::open(&path, options()), Err(Error::Locked { .. })));
     drop(alone);
-    let shared = open(&path);
-    assert!(matches!(Db::open(&path, Options::new().memory_bytes(16 << 20)), Err(Error::Locked { .. })));
+    let shared = [open(&path), open(&path)];
+    let Err(Error::Locked { who, .. }) = Db::open(&path, Options::new().memory_bytes(16 << 20)) else { panic!() };
+    let process = format!("a process that shares it (pid {})", std::process::id());
+    assert!(who.contains(&process), "{who}");
     drop(shared);
     verify(&path);
 }
