@@ -26,12 +26,12 @@ class Conflict(Error):
     >>> try:
     ...     tx.commit()
     ... except plimsoll.Conflict as conflict:
-    ...     conflict.key[-1:], conflict.at < conflict.by == glsn
+    ...     conflict.key, conflict.at < conflict.by == glsn
     (b'a', True)
     """
 
     key: bytes
-    """The key, behind the number of its keyspace."""
+    """The key. If the transaction read a range: the first changed key in it."""
     at: int
     """The GLSN at which the transaction read."""
     by: int
