@@ -171,8 +171,9 @@ pub enum Error {
         /// Its process id, if known.
         pid: Option<u32>,
     },
-    /// The memory budget is exhausted: the message lists the holders. The transaction is aborted, the store keeps working.
-    #[error("{0}")]
+    /// The memory budget is exhausted: the message lists the holders. The transaction is aborted, the store keeps working. Raise the budget, or
+    /// hold less at a time: `get_reader` reads a long value in pieces.
+    #[error("{0}; raise the budget, or hold less at a time: long values can be read in pieces")]
     OutOfBudget(OutOfBudget),
     /// The operating system reported an error.
     #[error("{message}")]
