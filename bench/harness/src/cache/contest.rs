@@ -109,7 +109,7 @@ pub(super) fn speed(bench: &Cache, results: &mut Results) -> Result<()> {
 /// Hit ratios on traces, at equal memory.
 pub(super) fn traces(bench: &Cache, results: &mut Results) -> Result<()> {
     let Some(folder) = &bench.traces else {
-        verdict::not_measured("1", "no folder of traces was given (--traces ../../shared/traces)");
+        verdict::not_measured("1", "no folder of traces was given (--traces FOLDER)");
         return Ok(());
     };
     let traces = match traces_in(folder) {

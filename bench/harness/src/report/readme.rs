@@ -23,7 +23,7 @@ fn table(run: &Run) -> String {
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let mut out = format!(
         "Measured on {} at commit {} ({} run of {}): limit {} for the whole process, page cache included; operations a second,\n\
-         in brackets Plimsoll's rate over the peer's. `bench/README.md` says what each row is.\n\n",
+         in brackets Plimsoll's rate over the peer's; the mean leaves out `pairs`. `bench/README.md` says what each row is.\n\n",
         run.machine,
         run.commits(),
         run.any_setting("mode").unwrap_or("?"),
