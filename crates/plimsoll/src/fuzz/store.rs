@@ -534,6 +534,12 @@ mod tests {
         assert!(commits.any(|commit| commit.metadata().unwrap() == b"Who, and why"));
     }
 
+    /// A walk that failed behind such a key began again at it, and so on.
+    #[test]
+    fn a_walk_over_a_key_that_is_out_of_order_ends() {
+        store(&[0x9b, 0xea, 0xe1, 0xfa, 0x3c, 0x30, 0xc3, 0xa6, 0xe1, 0x3c]);
+    }
+
     #[test]
     fn whatever_is_changed_in_a_store_every_call_ends() {
         let mut random = Random::new(20_261_122);
