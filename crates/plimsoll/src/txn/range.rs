@@ -84,8 +84,8 @@ struct Walk<'t> {
     waiting: Option<Waiting>,
     /// The key after which the base failed last, where rows before that were still to be given.
     failed_after: Vec<u8>,
-    /// How it failed, if it is not to be tried again.
-    failed: Option<Error>,
+    /// How it failed, and in which sources, if it is tried again in others only.
+    failed: Option<(Error, Weak<View>)>,
     base_done: bool,
     own: Option<OwnWrites<'t>>,
     /// The keys since the last one that it gave.
@@ -382,8 +382,8 @@ impl<'t> Range<'t> {
 
     /// Reads as many rows of the base as this sitting is to read, in which `key` is left at the last; returns one that is not small.
     fn read_ahead(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<Option<Waiting>> {
-        if let Some(error) = walk.failed.take() {
-            return Err(error);
+        if let Some((error, view)) = walk.failed.take() {
+            drop(self.reader().newer_view(&view).ok_or(error)?);
         }
         let Self { committer, keys_only, rows, direction, .. } = self;
         let mut failed = None;
@@ -395,7 +395,7 @@ impl<'t> Range<'t> {
                     Ok(None) => break,
                     Err(error) if rows.current().is_none() => return Err(error),
                     Err(error) => {
-                        failed = Some(error);
+                        failed = Some((error, base.view()));
                         break;
                     }
                 };
@@ -413,14 +413,14 @@ impl<'t> Range<'t> {
             }
             Ok(None)
         })?;
-        if let Some(error) = failed {
+        if let Some(failed) = failed {
             // The next sitting begins where this one failed. Where keys are out of order, that may be in front of what was given already.
             let before = &walk.failed_after;
             let goes_on = match direction {
                 Direction::Forward => *key > *before,
                 Direction::Backward => before.is_empty() || *key < *before,
             };
-            walk.failed = Some(error).filter(|_| !goes_on);
+            walk.failed = Some(failed).filter(|_| !goes_on);
             walk.failed_after.clone_from(key);
         }
         Ok(waiting)

@@ -577,7 +577,8 @@ impl<'a> FileScan<'a> {
             let index = self.indexes[i];
             self.offsets[i] = log.segments.with_table(segment, |table| table.offset(index))?;
         }
-        let next = if beyond { below } else { self.indexes[found - 1] + 1 };
+        // None is found before its end only if they are not in order, as in a forged table.
+        let next = if beyond || found == 0 { below } else { self.indexes[found - 1] + 1 };
         self.next = Glsn(segment.first().0 + u64::from(next));
         if beyond {
             // Those that become readable later were passed.

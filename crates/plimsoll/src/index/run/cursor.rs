@@ -126,7 +126,8 @@ impl RunCursor {
             return Ok(());
         };
         if key < &table.info.first_key[..] {
-            return self.enter_forward(number, 1);
+            self.enter_forward(number, 1)?;
+            return self.check_place(key, glsn, Ordering::Greater);
         }
         let at = self.pages.leaf_of(number, table, key, glsn)?;
         let page = self.pages.get(number, table, at, Way::On)?;
@@ -146,14 +147,31 @@ impl RunCursor {
                 }
                 self.stand_on(Place { table: number, leaf: at, shape, spot })
             }
-            Sought::Behind => self.enter_forward(number, at + 1),
+            Sought::Behind => {
+                self.enter_forward(number, at + 1)?;
+                self.check_place(key, glsn, Ordering::Greater)
+            }
         }
     }
 
     /// Moves to the last version before (`key`, `glsn`).
     pub(crate) fn seek_before(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
         self.place(key, glsn, Way::Back)?;
-        self.prev()
+        self.prev()?;
+        self.check_place(key, glsn, Ordering::Less)
+    }
+
+    /// After a search for (`key`, `glsn`): checks that it stands before it (`Less`), or at or behind it. Who goes on where it was relies on it:
+    /// otherwise it would come to the same versions again and again.
+    fn check_place(&mut self, key: &[u8], glsn: Glsn, order: Ordering) -> Result<()> {
+        let Stand::On(place) = &self.stand else { return Ok(()) };
+        let is_before = (&self.key[..], Reverse(place.spot.entry.glsn)) < (key, Reverse(glsn));
+        if is_before == (order == Ordering::Less) {
+            return Ok(());
+        }
+        let error = self.tables[place.table].corrupt(place.leaf, OUT_OF_ORDER);
+        self.stand = Stand::Nowhere;
+        Err(error)
     }
 
     /// Moves to the first version.

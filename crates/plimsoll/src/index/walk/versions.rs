@@ -124,8 +124,8 @@ impl Versions {
         let sat = self.sat.as_mut().expect(SITS);
         match (sat.is_placed, self.place) {
             (true, _) => sat.merge.advance()?,
-            // Versions of one key come in descending order, and none has GLSN 0.
-            (false, Place::Past) => sat.merge.seek(key, Glsn(self.glsn.0 - 1))?,
+            // Versions of one key come in descending order, and none has GLSN 0 but a forged one.
+            (false, Place::Past) => sat.merge.seek(key, Glsn(self.glsn.0.saturating_sub(1)))?,
             (false, _) => seek_lower(&mut sat.merge, self.bounds.lower())?,
         }
         sat.is_placed = true;

@@ -94,6 +94,39 @@ fn pages_of_any_bytes_under_a_good_checksum_never_panic() {
     }
 }
 
+/// Who goes on where it was would otherwise come to the same versions again and again.
+#[test]
+fn a_search_in_pages_of_any_bytes_stands_on_the_side_that_was_asked_for_or_fails() {
+    let mut random = Random::new(60);
+    let budget = budget();
+    let (mut before, mut behind) = (0, 0);
+    for shape in SHAPES {
+        let model = random_model(&mut random, shape, 300);
+        let keys: Vec<_> = model.keys().cloned().collect();
+        let (pages, info) = build(&budget, versions(&model), false);
+        for _ in 0..100 {
+            let mut spoiled = pages.clone();
+            (0..1 + random.below(3)).for_each(|_| spoil_page(&mut random, &mut spoiled));
+            let table = open(&pool(&budget), spoiled, info.clone());
+            let mut cursor = RunCursor::new([table].into(), Feed::Private(budget.clone()));
+            for (key, glsn) in keys.iter().step_by(7) {
+                let sought = (&key[..], Reverse(Glsn(glsn.0)));
+                if cursor.seek(key, Glsn(glsn.0)).is_ok() {
+                    behind += 1;
+                    let at = cursor.current().map(|version| (version.key.to_vec(), Reverse(version.glsn)));
+                    assert!(at.is_none_or(|(key, glsn)| (&key[..], glsn) >= sought), "{shape:?}: before {key:?}");
+                }
+                if cursor.seek_before(key, Glsn(glsn.0)).is_ok() {
+                    before += 1;
+                    let at = cursor.current().map(|version| (version.key.to_vec(), Reverse(version.glsn)));
+                    assert!(at.is_none_or(|(key, glsn)| (&key[..], glsn) < sought), "{shape:?}: not before {key:?}");
+                }
+            }
+        }
+    }
+    assert!(before > 1000 && behind > 1000, "most searches find something: {before}, {behind}");
+}
+
 /// Changes a few bytes of one page and seals it again.
 fn spoil_page(random: &mut Random, pages: &mut [u8]) {
     let number = random.below((pages.len() / PAGE_BYTES) as u64) as usize;
