@@ -82,10 +82,6 @@ struct Walk<'t> {
     base_key: Vec<u8>,
     /// A base version that was found, and is given later: it lies behind the next own write, or behind rows that were read ahead.
     waiting: Option<Waiting>,
-    /// The key after which the base failed last, where rows before that were still to be given.
-    failed_after: Vec<u8>,
-    /// How it failed, and in which sources, if it is tried again in others only.
-    failed: Option<(Error, Weak<View>)>,
     base_done: bool,
     own: Option<OwnWrites<'t>>,
     /// The keys since the last one that it gave.
@@ -112,7 +108,7 @@ impl Walk<'_> {
         let waiting = self.waiting.as_ref().map_or(0, |waiting| waiting.encoded.capacity());
         let own = self.own.as_ref().map_or(0, OwnWrites::heap_bytes);
         let edge = self.passed.edge.as_ref().map_or(0, Vec::capacity);
-        size_of::<Self>() + self.base_key.capacity() + self.failed_after.capacity() + waiting + own + edge
+        size_of::<Self>() + self.base_key.capacity() + waiting + own + edge
     }
 }
 
@@ -312,8 +308,7 @@ impl<'t> Range<'t> {
         let charge = self.committer.patience.in_transaction(true, || Ok(seats.charge_for(&base)?))?;
         let base = Seat::new(seats, base, charge);
         let passed = Passed { dead: 0, skipped: skip.is_some(), edge: skip };
-        let (base_key, failed_after) = (Vec::new(), Vec::new());
-        Ok(Some(Walk { base, base_key, waiting: None, failed_after, failed: None, base_done: false, own, passed }))
+        Ok(Some(Walk { base, base_key: Vec::new(), waiting: None, base_done: false, own, passed }))
     }
 
     /// Where the walk goes on if it begins in a gap.
@@ -382,22 +377,15 @@ impl<'t> Range<'t> {
 
     /// Reads as many rows of the base as this sitting is to read, in which `key` is left at the last; returns one that is not small.
     fn read_ahead(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<Option<Waiting>> {
-        if let Some((error, view)) = walk.failed.take() {
-            drop(self.reader().newer_view(&view).ok_or(error)?);
-        }
-        let Self { committer, keys_only, rows, direction, .. } = self;
-        let mut failed = None;
-        let waiting = committer.reader.walk(&mut walk.base, key, |base, key| {
-            failed = None;
+        let Self { committer, keys_only, rows, .. } = self;
+        committer.reader.walk(&mut walk.base, key, |base, key| {
             while !rows.is_full() {
                 let version = match base.next(key) {
                     Ok(Some(version)) => version,
                     Ok(None) => break,
                     Err(error) if rows.current().is_none() => return Err(error),
-                    Err(error) => {
-                        failed = Some((error, base.view()));
-                        break;
-                    }
+                    // The next sitting begins where this one failed.
+                    Err(_) => break,
                 };
                 let (glsn, stored) = (version.glsn, version.stored);
                 let is_ahead = match stored {
@@ -412,18 +400,7 @@ impl<'t> Range<'t> {
                 }
             }
             Ok(None)
-        })?;
-        if let Some(failed) = failed {
-            // The next sitting begins where this one failed. Where keys are out of order, that may be in front of what was given already.
-            let before = &walk.failed_after;
-            let goes_on = match direction {
-                Direction::Forward => *key > *before,
-                Direction::Backward => before.is_empty() || *key < *before,
-            };
-            walk.failed = Some(failed).filter(|_| !goes_on);
-            walk.failed_after.clone_from(key);
-        }
-        Ok(waiting)
+        })
     }
 
     /// Reads the value of the base version at `key`, which was found in `view`.
