@@ -243,23 +243,11 @@ class FanoutCache:
         return [problem for shard in self._shards for problem in shard.check(fix, retry)]
 
     def create_tag_index(self) -> None:
-        """Tags are always indexed; for programs written for diskcache.
-
-        >>> cache = plimsoll.FanoutCache()
-        >>> cache.create_tag_index()
-        >>> cache.tag_index
-        1
-        """
+        """`Cache.create_tag_index` in all parts."""
         self.reset("tag_index", 1)
 
     def drop_tag_index(self) -> None:
-        """Tags are always indexed; for programs written for diskcache.
-
-        >>> cache = plimsoll.FanoutCache()
-        >>> cache.drop_tag_index()
-        >>> cache.tag_index
-        0
-        """
+        """`Cache.drop_tag_index` in all parts."""
         self.reset("tag_index", 0)
 
     def reset(self, key: str, value: Any = ENOVAL) -> Any:

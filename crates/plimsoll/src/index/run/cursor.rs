@@ -119,6 +119,12 @@ impl RunCursor {
 
     /// As [`RunCursor::seek`]; a walk goes on from there in this direction.
     fn place(&mut self, key: &[u8], glsn: Glsn, way: Way) -> Result<()> {
+        self.search(key, glsn, way)?;
+        self.check_place(key, glsn, Ordering::Greater)
+    }
+
+    /// Where keys are out of order, it may stand anywhere afterwards.
+    fn search(&mut self, key: &[u8], glsn: Glsn, way: Way) -> Result<()> {
         self.lift();
         let number = self.tables.partition_point(|table| &table.info.last_key[..] < key);
         let Some(table) = self.tables.get(number) else {
@@ -126,8 +132,7 @@ impl RunCursor {
             return Ok(());
         };
         if key < &table.info.first_key[..] {
-            self.enter_forward(number, 1)?;
-            return self.check_place(key, glsn, Ordering::Greater);
+            return self.enter_forward(number, 1);
         }
         let at = self.pages.leaf_of(number, table, key, glsn)?;
         let page = self.pages.get(number, table, at, Way::On)?;
@@ -142,15 +147,9 @@ impl RunCursor {
                 }
                 table.read(at, leaf.found_key(&spot, key, &mut self.key))?;
                 let shape = leaf.shape();
-                if (&self.key[..], Reverse(spot.entry.glsn)) < (key, Reverse(glsn)) {
-                    return Err(table.corrupt(at, OUT_OF_ORDER));
-                }
                 self.stand_on(Place { table: number, leaf: at, shape, spot })
             }
-            Sought::Behind => {
-                self.enter_forward(number, at + 1)?;
-                self.check_place(key, glsn, Ordering::Greater)
-            }
+            Sought::Behind => self.enter_forward(number, at + 1),
         }
     }
 
