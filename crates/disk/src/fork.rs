@@ -23,6 +23,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{DupFlags, dup3};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
+use crate::os::place::above_standard_streams;
+
 unsafe extern "C" {
     fn pthread_atfork(
         prepare: Option<unsafe extern "C" fn()>,
@@ -157,7 +159,7 @@ pub(crate) fn opened(open: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<(
     hear_of_forks();
     let mut withheld = withheld();
     if withheld.nothing.is_none() {
-        withheld.nothing = Some(eventfd(0, EventfdFlags::CLOEXEC)?);
+        withheld.nothing = Some(above_standard_streams(eventfd(0, EventfdFlags::CLOEXEC)?)?);
     }
     let descriptor = open()?;
     withheld.descriptors.push(descriptor.as_raw_fd());

@@ -5,12 +5,16 @@
 //! 2. `sync` is `fdatasync`, which makes a changed length durable too; `sync_dir` is `fsync` of the folder.
 //! 3. Every error names its path and keeps its kind (`StorageFull`, `ReadOnlyFilesystem`, ...).
 //! 4. A forked child changes nothing by what its parent opened.
-//! 5. Only regular files are opened: a FIFO or a device would block its reader for ever.
+//! 5. The files of an open store are reached through descriptors of its folder ([`root`]), and no descriptor is that of a standard stream
+//!    ([`place`]).
+//! 6. Only regular files are opened: a FIFO or a device would block its reader for ever.
 
 mod file_system;
 mod group;
 mod lock;
 mod lock_file;
+pub(crate) mod place;
+mod root;
 mod shared_words;
 mod sync_files;
 
@@ -22,13 +26,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, OFlags, fallocate, linkat, renameat, unlinkat};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::fork::Origin;
 use crate::image::end_of;
 use crate::os::lock::OsLock;
 use crate::os::lock_file::OsLockFile;
+use crate::os::place::Place;
+use crate::os::root::Root;
 use crate::os::shared_words::OsWords;
 use crate::os::sync_files::sync_files;
 use crate::path_error::{at_path, of_kind};
@@ -36,20 +42,57 @@ use crate::sharing::{LockFile, SharedWords};
 use crate::vfs::{Caching, DIRECT_ALIGN, DirEntry, DirLock, Disk, File, LockError, Open, check_direct};
 
 /// The file systems of this machine.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct OsDisk {
     /// The process that changes files by it; `None`: any.
     owner: Option<Origin>,
+    /// The folder of the store that it is for; `None`: it is for no particular one.
+    root: Option<Arc<Root>>,
 }
 
 impl OsDisk {
     /// The file systems of this machine.
     pub fn new() -> Self {
-        Self { owner: None }
+        Self { owner: None, root: None }
     }
 
     fn check_owner(&self, path: &Path) -> io::Result<()> {
         self.owner.map_or(Ok(()), |owner| check_owner(owner, path))
+    }
+
+    /// Where a file is, or the contents of a folder.
+    fn place<'a>(&self, path: &'a Path) -> Place<'a> {
+        self.root.as_ref().and_then(|root| root.place(path)).unwrap_or_else(|| Place::by_path(path))
+    }
+
+    /// Where a name is that is to be made, changed or removed.
+    fn name_place<'a>(&self, path: &'a Path) -> Place<'a> {
+        self.root.as_ref().and_then(|root| root.name_place(path)).unwrap_or_else(|| Place::by_path(path))
+    }
+
+    /// Fails if this process must not change a file or name: it is a forked child, or the store's folder is not its own any more.
+    fn check_change(&self, place: &Place<'_>) -> io::Result<()> {
+        self.check_owner(place.path)?;
+        if place.is_below() { self.check_own() } else { Ok(()) }
+    }
+
+    /// Tells the bookkeeping of the store's folders that a name means something else now.
+    fn renamed(&self, path: &Path) {
+        if let Some(root) = &self.root {
+            root.renamed(path);
+        }
+    }
+
+    fn lock_by(
+        &self,
+        dir: &Path,
+        take: impl FnOnce(&Place<'_>) -> Result<OsLock, LockError>,
+    ) -> Result<Box<dyn DirLock>, LockError> {
+        let lock = take(&self.place(dir))?;
+        if let Some(root) = self.root.as_ref().filter(|root| root.path() == dir) {
+            root.locked(lock.file_identity());
+        }
+        Ok(Box::new(lock))
     }
 }
 
@@ -67,8 +110,17 @@ impl Disk for OsDisk {
         true
     }
 
-    fn of_this_process(&self) -> Option<Arc<dyn Disk>> {
-        Some(Arc::new(Self { owner: Some(Origin::here()) }))
+    fn of_store(&self, folder: &Path, lasting: &'static [&'static str]) -> io::Result<Option<(Arc<dyn Disk>, PathBuf)>> {
+        let root = match &self.root {
+            Some(root) if root.path() == folder => Arc::clone(root),
+            _ => Arc::new(Root::open(folder, lasting)?),
+        };
+        let path = root.path().to_owned();
+        Ok(Some((Arc::new(Self { owner: Some(Origin::here()), root: Some(root) }), path)))
+    }
+
+    fn check_own(&self) -> io::Result<()> {
+        self.root.as_ref().map_or(Ok(()), |root| root.check())
     }
 
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
@@ -77,22 +129,30 @@ impl Disk for OsDisk {
             Open::ReadWrite => OFlags::RDWR,
             Open::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
         };
+        let place = self.place(path);
         if open != Open::Read {
-            self.check_owner(path)?;
+            self.check_change(&place)?;
         }
         // NONBLOCK: opening a FIFO returns, so that it can be refused. Regular files ignore the flag.
-        let fd = open_fd(path, flags | OFlags::NONBLOCK)?;
+        let fd = match place.open(flags | OFlags::NONBLOCK) {
+            // If the store was removed, that is the reason.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && place.is_below() => {
+                return self.check_own().and(Err(error));
+            }
+            opened => opened?,
+        };
         check_regular(&fd, path)?;
         if open == Open::CreateNew {
-            group::share_file(path, &fd)?;
+            group::share_file(&place, &fd)?;
         }
         let direct = caching == Caching::Direct && turn_direct(&fd).map_err(|e| at_path(path, e))?;
         Ok(Arc::new(OsFile::new(fd, direct, path)))
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.check_owner(path)?;
-        group::make_folder(path)
+        let place = self.name_place(path);
+        self.check_change(&place)?;
+        group::make_folder(&place)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
@@ -107,7 +167,7 @@ impl Disk for OsDisk {
 
     fn names(&self, dir: &Path) -> io::Result<Vec<String>> {
         // Not `std::fs::read_dir`, which panics if closing the folder fails.
-        let fd = open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let fd = self.place(dir).open(OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut names = Vec::new();
         for found in rustix::fs::Dir::new(fd).map_err(|e| at_path(dir, e))? {
             let found = found.map_err(|e| at_path(dir, e))?;
@@ -118,7 +178,7 @@ impl Disk for OsDisk {
     }
 
     fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>> {
-        let stat = match retry_on_intr(|| rustix::fs::stat(path)) {
+        let stat = match self.name_place(path).stat() {
             Ok(stat) => stat,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             Err(errno) => return Err(at_path(path, errno)),
@@ -130,27 +190,38 @@ impl Disk for OsDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.check_owner(from)?;
-        retry_on_intr(|| rustix::fs::rename(from, to)).map_err(|errno| at_paths(from, to, errno))
+        let (source, target) = (self.name_place(from), self.name_place(to));
+        self.check_change(&source)?;
+        self.check_change(&target)?;
+        retry_on_intr(|| renameat(source.folder(), source.name(), target.folder(), target.name()))
+            .map_err(|errno| at_paths(from, to, errno))?;
+        [from, to].into_iter().for_each(|path| self.renamed(path));
+        Ok(())
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.check_owner(path)?;
-        call(path, || rustix::fs::unlink(path))
+        let place = self.name_place(path);
+        self.check_change(&place)?;
+        call(path, || unlinkat(place.folder(), place.name(), AtFlags::empty()))
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.check_owner(path)?;
-        call(path, || rustix::fs::rmdir(path))
+        let place = self.name_place(path);
+        self.check_change(&place)?;
+        call(path, || unlinkat(place.folder(), place.name(), AtFlags::REMOVEDIR))?;
+        self.renamed(path);
+        Ok(())
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.check_owner(to)?;
-        retry_on_intr(|| rustix::fs::link(from, to)).map_err(|errno| at_paths(from, to, errno))
+        let (source, target) = (self.name_place(from), self.name_place(to));
+        self.check_change(&target)?;
+        let link = || linkat(source.folder(), source.name(), target.folder(), target.name(), AtFlags::empty());
+        retry_on_intr(link).map_err(|errno| at_paths(from, to, errno))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let fd = open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let fd = self.place(dir).open(OFlags::RDONLY | OFlags::DIRECTORY)?;
         call(dir, || rustix::fs::fsync(&fd))
     }
 
@@ -163,35 +234,39 @@ impl Disk for OsDisk {
     }
 
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
-        Ok(Box::new(OsLock::take(dir)?))
+        self.lock_by(dir, OsLock::take)
     }
 
     fn lock_shared(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
-        Ok(Box::new(OsLock::take_shared(dir)?))
+        self.lock_by(dir, OsLock::take_shared)
     }
 
     fn lock_file(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
-        Ok(Box::new(OsLockFile::open(path)?))
+        let place = self.place(path);
+        self.check_change(&place)?;
+        Ok(Box::new(OsLockFile::open(&place)?))
     }
 
     fn lock_file_to_read(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
-        Ok(Box::new(OsLockFile::open_to_read(path)?))
+        Ok(Box::new(OsLockFile::open_to_read(&self.place(path))?))
     }
 
     fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
-        lock::locked_by(dir)
+        lock::locked_by(&self.place(dir))
     }
 
     fn shared_words_to_read(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
-        Ok(Arc::new(OsWords::open_to_read(path, count)?))
+        Ok(Arc::new(OsWords::open_to_read(&self.place(path), count)?))
     }
 
     fn not_for_sharing(&self, path: &Path) -> io::Result<Option<&'static str>> {
-        file_system::not_for_sharing(path)
+        file_system::not_for_sharing(&self.place(path))
     }
 
     fn shared_words(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
-        Ok(Arc::new(OsWords::open(path, count)?))
+        let place = self.place(path);
+        self.check_change(&place)?;
+        Ok(Arc::new(OsWords::open(&place, count)?))
     }
 }
 
@@ -202,10 +277,6 @@ fn call<T>(path: &Path, mut body: impl FnMut() -> rustix::io::Result<T>) -> io::
 
 fn at_paths(from: &Path, to: &Path, errno: Errno) -> io::Error {
     at_path(Path::new(&format!("{} -> {}", from.display(), to.display())), errno)
-}
-
-fn open_fd(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    call(path, || rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o666)))
 }
 
 /// Rejects everything but a regular file: a folder, which opens for reading and then fails to read; a FIFO; a device.
@@ -402,7 +473,7 @@ mod tests {
     }
 
     fn os_file(path: &Path, caching: Caching) -> OsFile {
-        let fd = open_fd(path, OFlags::RDWR | OFlags::CREATE).unwrap();
+        let fd = Place::by_path(path).open(OFlags::RDWR | OFlags::CREATE).unwrap();
         let direct = caching == Caching::Direct && turn_direct(&fd).unwrap();
         OsFile::new(fd, direct, path)
     }
@@ -490,7 +561,7 @@ mod tests {
     fn what_is_no_regular_file_is_refused_without_waiting() {
         let dir = tempdir();
         let fifo = dir.path().join("fifo");
-        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600), 0).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
         for open in [Open::Read, Open::ReadWrite] {
             let error = OsDisk::new().open(&fifo, open, Caching::Direct).unwrap_err();
@@ -503,7 +574,7 @@ mod tests {
             OsDisk::new().open(&fifo, Open::CreateNew, Caching::Buffered).unwrap_err().kind(),
             io::ErrorKind::AlreadyExists
         );
-        rustix::fs::mknodat(rustix::fs::CWD, dir.path().join("LOCK"), FileType::Fifo, Mode::from_raw_mode(0o600), 0)
+        rustix::fs::mknodat(rustix::fs::CWD, dir.path().join("LOCK"), FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600), 0)
             .unwrap();
         let locked = OsDisk::new().lock(dir.path());
         assert!(matches!(&locked, Err(LockError::Io(error)) if error.to_string().contains("FIFO")), "{locked:?}");

@@ -37,6 +37,10 @@ impl Disk for SwitchingDisk {
         self.disk.process_id()
     }
 
+    fn check_own(&self) -> io::Result<()> {
+        self.disk.check_own()
+    }
+
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
         let file = self.disk.open(path, open, caching)?;
         if (open, caching) != (Open::Read, Caching::Direct) {

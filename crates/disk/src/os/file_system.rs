@@ -2,11 +2,11 @@
 //! have a second name.
 
 use std::io;
-use std::path::Path;
 
-use rustix::fs::statfs;
+use rustix::fs::{OFlags, fstatfs};
 
-use super::call;
+use crate::os::call;
+use crate::os::place::Place;
 
 /// The numbers by which the system tells them apart (`statfs(2)`), and their names.
 const REFUSED: [(u32, &str); 17] = [
@@ -31,9 +31,10 @@ const REFUSED: [(u32, &str); 17] = [
     (0x2011_bab0, "exFAT"),
 ];
 
-/// The name of the file system at `path`, if processes cannot share a store there.
-pub(super) fn not_for_sharing(path: &Path) -> io::Result<Option<&'static str>> {
-    let kind = call(path, || statfs(path))?.f_type;
+/// The name of the file system at a place, if processes cannot share a store there.
+pub(super) fn not_for_sharing(place: &Place<'_>) -> io::Result<Option<&'static str>> {
+    let fd = place.open(OFlags::PATH)?;
+    let kind = call(place.path, || fstatfs(&fd))?.f_type;
     // A number of 32 bits, which the system gives with a sign on some machines.
     Ok(name_of(kind as u32))
 }
@@ -52,7 +53,7 @@ mod tests {
         assert_eq!(name_of(0xff53_4d42_u32), Some("CIFS"));
         assert_eq!(name_of(0xef53), None, "ext4");
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(not_for_sharing(dir.path()).unwrap(), None);
-        assert!(not_for_sharing(&dir.path().join("missing")).is_err());
+        assert_eq!(not_for_sharing(&Place::by_path(dir.path())).unwrap(), None);
+        assert!(not_for_sharing(&Place::by_path(&dir.path().join("missing"))).is_err());
     }
 }

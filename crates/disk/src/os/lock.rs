@@ -10,9 +10,9 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::{Errno, retry_on_intr};
@@ -20,14 +20,13 @@ use rustix::process::{Pid, test_kill_process};
 
 use crate::fork::{self, Kept};
 use crate::os::group::open_or_make;
-use crate::os::{OsFile, call, check_regular, open_fd};
+use crate::os::place::Place;
+use crate::os::root::{Identity, compare, identity_of};
+use crate::os::{OsFile, call, check_regular};
 use crate::path_error::at_path;
 use crate::vfs::{DirLock, File, HERE_ALREADY, LockError};
 
-const LOCK_NAME: &str = "LOCK";
-
-/// Identity of a file or folder, independent of its name.
-type Identity = (u64, u64);
+pub(super) const LOCK_NAME: &str = "LOCK";
 
 /// Folders locked by this process, with the id of the process that locked them: a forked child finds its parent's.
 static LOCKED_HERE: Mutex<BTreeMap<Identity, u32>> = Mutex::new(BTreeMap::new());
@@ -43,7 +42,9 @@ fn locked_here<T>(look: impl FnOnce(&mut BTreeMap<Identity, u32>) -> T) -> T {
 pub(super) struct OsLock {
     /// A forked child has no copies of these descriptors, which would keep the lock of a dead parent.
     _kept: [Kept; 2],
-    folder: OwnedFd,
+    folder: Arc<OwnedFd>,
+    /// Its absolute path: it means the same after a change of the working folder.
+    path: PathBuf,
     folder_identity: Identity,
     file: OsFile,
     file_identity: Identity,
@@ -61,7 +62,7 @@ const LOST: u8 = 2;
 
 impl OsLock {
     /// Locks a folder, or returns the holder.
-    pub(super) fn take(dir: &Path) -> Result<Self, LockError> {
+    pub(super) fn take(dir: &Place<'_>) -> Result<Self, LockError> {
         let lock = Self::take_as(dir, FlockOperation::NonBlockingLockExclusive, ALONE)?;
         lock.file.name_holder(lock.pid);
         locked_here(|locked| locked.insert(lock.folder_identity, lock.pid));
@@ -69,32 +70,42 @@ impl OsLock {
     }
 
     /// Locks a folder beside others that share it, or returns who holds it alone.
-    pub(super) fn take_shared(dir: &Path) -> Result<Self, LockError> {
+    pub(super) fn take_shared(dir: &Place<'_>) -> Result<Self, LockError> {
         Self::take_as(dir, FlockOperation::NonBlockingLockShared, SHARED)
     }
 
-    fn take_as(dir: &Path, how: FlockOperation, held_as: u8) -> Result<Self, LockError> {
-        let folder = fork::opened(|| open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY));
+    fn take_as(dir: &Place<'_>, how: FlockOperation, held_as: u8) -> Result<Self, LockError> {
+        let folder = fork::opened(|| dir.open(OFlags::RDONLY | OFlags::DIRECTORY));
         let (folder_kept, folder) = folder.map_err(LockError::Io)?;
+        let (folder, dir) = (Arc::new(folder), dir.path);
+        let absolute = std::path::absolute(dir).map_err(|error| LockError::Io(at_path(dir, error)))?;
         let folder_identity = identity(dir, &folder).map_err(LockError::Io)?;
         let path = dir.join(LOCK_NAME);
+        let place = Place::below(&folder, Path::new(LOCK_NAME), &path);
         match lock(&folder, how) {
             // Not every file system can lock a folder. The file's lock is then the only one.
             Ok(()) | Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => {}
-            Err(Errno::WOULDBLOCK) => return Err(held(&path, folder_identity)),
+            Err(Errno::WOULDBLOCK) => return Err(held(&place, folder_identity)),
             Err(errno) => return Err(LockError::Io(at_path(dir, errno))),
         }
-        let (file_kept, fd) = fork::opened(|| open_or_make(&path)).map_err(LockError::Io)?;
+        let (file_kept, fd) = fork::opened(|| open_or_make(&place)).map_err(LockError::Io)?;
         check_regular(&fd, &path).map_err(LockError::Io)?;
         let file = OsFile::new(fd, false, &path);
         let file_identity = identity(&path, &file.fd).map_err(LockError::Io)?;
         match lock(&file.fd, how) {
             Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(held(&path, folder_identity)),
+            Err(Errno::WOULDBLOCK) => return Err(held(&place, folder_identity)),
             Err(errno) => return Err(LockError::Io(at_path(&path, errno))),
         }
+        drop(place);
+        let (_kept, path) = ([folder_kept, file_kept], absolute);
         let (pid, held) = (std::process::id(), AtomicU8::new(held_as));
-        Ok(Self { _kept: [folder_kept, file_kept], folder, folder_identity, file, file_identity, pid, held })
+        Ok(Self { _kept, folder, path, folder_identity, file, file_identity, pid, held })
+    }
+
+    /// The identity of the lock file.
+    pub(super) fn file_identity(&self) -> Identity {
+        self.file_identity
     }
 
     fn held(&self) -> u8 {
@@ -112,19 +123,20 @@ impl OsLock {
 }
 
 /// Who has a folder locked alone, or is about to.
-pub(super) fn locked_by(dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
-    let folder = open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
-    let path = dir.join(LOCK_NAME);
-    let file = match open_fd(&path, OFlags::RDONLY | OFlags::NONBLOCK) {
+pub(super) fn locked_by(dir: &Place<'_>) -> io::Result<Option<(Option<u32>, String)>> {
+    let folder = Arc::new(dir.open(OFlags::RDONLY | OFlags::DIRECTORY)?);
+    let path = dir.path.join(LOCK_NAME);
+    let place = Place::below(&folder, Path::new(LOCK_NAME), &path);
+    let file = match place.open(OFlags::RDONLY | OFlags::NONBLOCK) {
         Ok(fd) => Some(fd),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
-    for fd in [Some(&folder), file.as_ref()].into_iter().flatten() {
+    for fd in [Some(&*folder), file.as_ref()].into_iter().flatten() {
         // Unlocked at once. A process that tries to lock it alone in that moment is refused, and tries again.
         match lock(fd, FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) => {
-                let LockError::Held { pid, who } = held(&path, identity(dir, &folder)?) else { return Ok(None) };
+                let LockError::Held { pid, who } = held(&place, identity(dir.path, &folder)?) else { return Ok(None) };
                 return Ok(Some((pid, who)));
             }
             Ok(()) => drop(rustix::fs::flock(fd, FlockOperation::Unlock)),
@@ -139,14 +151,13 @@ fn lock(fd: &OwnedFd, how: FlockOperation) -> rustix::io::Result<()> {
 }
 
 fn identity(path: &Path, fd: &OwnedFd) -> io::Result<Identity> {
-    let stat = call(path, || rustix::fs::fstat(fd))?;
-    Ok((stat.st_dev, stat.st_ino))
+    Ok(identity_of(&call(path, || rustix::fs::fstat(fd))?))
 }
 
 /// Describes the holder of a locked folder.
-fn held(path: &Path, folder: Identity) -> LockError {
+fn held(file: &Place<'_>, folder: Identity) -> LockError {
     let here = locked_here(|locked| locked.get(&folder).copied());
-    let pid = holder(path);
+    let pid = holder(file);
     let who = match pid.or(here) {
         Some(pid) if here == Some(std::process::id()) && pid == std::process::id() => HERE_ALREADY.to_owned(),
         Some(pid) if here == Some(pid) => {
@@ -163,10 +174,10 @@ fn held(path: &Path, folder: Identity) -> LockError {
 }
 
 /// The process id in a lock file.
-fn holder(path: &Path) -> Option<u32> {
-    let fd = open_fd(path, OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
-    check_regular(&fd, path).ok()?;
-    let file = OsFile::new(fd, false, path);
+fn holder(file: &Place<'_>) -> Option<u32> {
+    let fd = file.open(OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
+    check_regular(&fd, file.path).ok()?;
+    let file = OsFile::new(fd, false, file.path);
     let mut text = [0; 16];
     let n = file.read_at(&mut text, 0).ok()?;
     std::str::from_utf8(&text[..n]).ok()?.lines().next()?.parse().ok()
@@ -201,36 +212,27 @@ impl DirLock for OsLock {
             );
             return Err(at_path(&self.file.path, io::Error::new(io::ErrorKind::PermissionDenied, what)));
         }
-        let now = match retry_on_intr(|| rustix::fs::stat(&self.file.path)) {
-            Ok(stat) => (stat.st_dev, stat.st_ino),
-            Err(Errno::NOENT | Errno::NOTDIR) => {
-                let what = "the lock file was removed, or its folder moved, while it was open for writing; close it and see \
-                            what else was changed";
-                return Err(at_path(&self.file.path, io::Error::new(io::ErrorKind::NotFound, what)));
-            }
-            Err(errno) => return Err(at_path(&self.file.path, errno)),
-        };
+        // By its path: it must be the one that others find there. The folder too: copies of a store may share its lock file by a hard link.
+        compare(&self.path, "this folder", self.folder_identity, || rustix::fs::stat(&self.path))?;
+        let file = self.path.join(LOCK_NAME);
+        compare(&file, "the lock file", self.file_identity, || rustix::fs::stat(&file))?;
         if self.held() == LOST {
             let what = "another process locked this while it was being opened; open it again";
             return Err(at_path(&self.file.path, io::Error::other(what)));
         }
-        if now == self.file_identity {
-            return Ok(());
-        }
-        let what = "the lock file was exchanged, or its folder was, while it was open for writing; close it and see what else was \
-                    changed";
-        Err(at_path(&self.file.path, io::Error::other(what)))
+        Ok(())
     }
 
     fn share(&self) -> Result<(), LockError> {
         self.unname();
         // The system gives the lock up before it takes the other kind of it: another process may come in between.
-        for fd in [&self.folder, &self.file.fd] {
+        for fd in [&*self.folder, &self.file.fd] {
             match lock(fd, FlockOperation::NonBlockingLockShared) {
                 Ok(()) | Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => {}
                 Err(Errno::WOULDBLOCK) => {
                     self.held.store(LOST, Ordering::Release);
-                    return Err(held(&self.file.path, self.folder_identity));
+                    let file = Place::below(&self.folder, Path::new(LOCK_NAME), &self.file.path);
+                    return Err(held(&file, self.folder_identity));
                 }
                 Err(errno) => {
                     self.held.store(LOST, Ordering::Release);
@@ -271,7 +273,7 @@ mod tests {
     }
 
     fn refusal(dir: &Path) -> (Option<u32>, String) {
-        match OsLock::take(dir) {
+        match OsLock::take(&Place::by_path(dir)) {
             Err(LockError::Held { pid, who }) => (pid, who),
             other => panic!("{other:?}"),
         }
@@ -280,7 +282,7 @@ mod tests {
     #[test]
     fn a_lock_file_names_this_process_and_is_empty_afterwards() {
         let dir = tempdir();
-        let lock = OsLock::take(dir.path()).unwrap();
+        let lock = OsLock::take(&Place::by_path(dir.path())).unwrap();
         assert_eq!(fs::read_to_string(dir.path().join("LOCK")).unwrap(), format!("{}\n", std::process::id()));
         let (pid, who) = refusal(dir.path());
         assert_eq!(pid, Some(std::process::id()));
@@ -293,7 +295,7 @@ mod tests {
     fn a_lock_left_by_a_process_that_ended_is_free_and_a_longer_name_in_it_is_replaced() {
         let dir = tempdir();
         fs::write(dir.path().join("LOCK"), "4294967295\n").unwrap();
-        let _lock = OsLock::take(dir.path()).unwrap();
+        let _lock = OsLock::take(&Place::by_path(dir.path())).unwrap();
         assert_eq!(fs::read_to_string(dir.path().join("LOCK")).unwrap(), format!("{}\n", std::process::id()));
     }
 
@@ -303,16 +305,16 @@ mod tests {
         let path = dir.path().join("LOCK");
         for text in [&b""[..], b"\n", b"nobody\n", b"\xff\xff", b"99999999999\n"] {
             fs::write(&path, text).unwrap();
-            assert_eq!(holder(&path), None);
+            assert_eq!(holder(&Place::by_path(&path)), None);
         }
-        assert_eq!(holder(&dir.path().join("nothing")), None);
+        assert_eq!(holder(&Place::by_path(&dir.path().join("nothing"))), None);
     }
 
     #[test]
     fn who_removes_or_exchanges_the_lock_file_lets_no_second_writer_in_and_is_noticed() {
         let dir = tempdir();
         let path = dir.path().join("LOCK");
-        let lock = OsLock::take(dir.path()).unwrap();
+        let lock = OsLock::take(&Place::by_path(dir.path())).unwrap();
         lock.check().unwrap();
         fs::remove_file(&path).unwrap();
         let error = lock.check().unwrap_err();
@@ -320,11 +322,11 @@ mod tests {
         assert!(refusal(dir.path()).1.contains("in this process already"));
         fs::write(&path, "1\n").unwrap();
         let error = lock.check().unwrap_err();
-        assert!(error.to_string().contains("LOCK: the lock file was exchanged"), "{error}");
+        assert!(error.to_string().contains("LOCK: the lock file was replaced"), "{error}");
         refusal(dir.path());
         drop(lock);
         assert_eq!(fs::read_to_string(&path).unwrap(), "1\n", "another's lock file was emptied");
-        OsLock::take(dir.path()).unwrap().check().unwrap();
+        OsLock::take(&Place::by_path(dir.path())).unwrap().check().unwrap();
     }
 
     #[test]
@@ -332,33 +334,34 @@ mod tests {
         let dir = tempdir();
         let (here, there) = (dir.path().join("here"), dir.path().join("there"));
         fs::create_dir(&here).unwrap();
-        let lock = OsLock::take(&here).unwrap();
+        let lock = OsLock::take(&Place::by_path(&here)).unwrap();
         fs::rename(&here, &there).unwrap();
-        assert!(lock.check().unwrap_err().to_string().contains("its folder moved"));
+        assert!(lock.check().unwrap_err().to_string().contains("this folder was removed or moved"));
         refusal(&there);
         fs::create_dir(&here).unwrap();
-        let _other = OsLock::take(&here).unwrap();
-        assert!(lock.check().unwrap_err().to_string().contains("its folder was"));
+        let _other = OsLock::take(&Place::by_path(&here)).unwrap();
+        assert!(lock.check().unwrap_err().to_string().contains("this folder was replaced"));
     }
 
     #[test]
     fn a_copy_of_the_descriptors_does_not_keep_a_lock_that_was_let_go() {
         let dir = tempdir();
-        let lock = OsLock::take(dir.path()).unwrap();
+        let lock = OsLock::take(&Place::by_path(dir.path())).unwrap();
         // The copies that a forked child has.
         let _copies = [rustix::io::dup(&lock.folder).unwrap(), rustix::io::dup(&lock.file.fd).unwrap()];
         drop(lock);
-        drop(OsLock::take(dir.path()).unwrap());
+        drop(OsLock::take(&Place::by_path(dir.path())).unwrap());
     }
 
     #[test]
     fn a_child_that_inherited_a_lock_neither_writes_nor_lets_go_of_it() {
         let dir = tempdir();
-        let lock = OsLock::take(dir.path()).unwrap();
+        let lock = OsLock::take(&Place::by_path(dir.path())).unwrap();
         // The state in a forked child: the same open files, and another process id.
         let child = OsLock {
             _kept: [Kept::Descriptor(-1), Kept::Descriptor(-1)],
-            folder: rustix::io::dup(&lock.folder).unwrap(),
+            folder: Arc::new(rustix::io::dup(&lock.folder).unwrap()),
+            path: lock.path.clone(),
             folder_identity: lock.folder_identity,
             file: OsFile::new(rustix::io::dup(&lock.file.fd).unwrap(), false, &lock.file.path),
             file_identity: lock.file_identity,
@@ -377,7 +380,7 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let dead = child.id();
         child.wait().unwrap();
-        let holder = open_fd(dir.path(), OFlags::RDONLY | OFlags::DIRECTORY).unwrap();
+        let holder = Place::by_path(dir.path()).open(OFlags::RDONLY | OFlags::DIRECTORY).unwrap();
         super::lock(&holder, FlockOperation::NonBlockingLockExclusive).unwrap();
         fs::write(dir.path().join("LOCK"), format!("{dead}\n")).unwrap();
         let (pid, who) = refusal(dir.path());

@@ -9,8 +9,9 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::fork::{self, Kept, Origin};
+use crate::os::check_regular;
 use crate::os::group::open_or_make;
-use crate::os::{check_regular, open_fd};
+use crate::os::place::Place;
 use crate::path_error::at_path;
 use crate::sharing::LockFile;
 
@@ -29,14 +30,14 @@ pub(super) struct OsLockFile {
 
 impl OsLockFile {
     /// Opens the file, and makes it if it is missing.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(super) fn open(place: &Place<'_>) -> io::Result<Self> {
         // For writing too: on an overlay, a file that is opened only for reading first becomes another one later.
-        Self::of(fork::opened(|| open_or_make(path))?, path)
+        Self::of(fork::opened(|| open_or_make(place))?, place.path)
     }
 
     /// Opens the file without the right to write to it: the system locks it all the same.
-    pub(super) fn open_to_read(path: &Path) -> io::Result<Self> {
-        Self::of(fork::opened(|| open_fd(path, OFlags::RDONLY | OFlags::NONBLOCK))?, path)
+    pub(super) fn open_to_read(place: &Place<'_>) -> io::Result<Self> {
+        Self::of(fork::opened(|| place.open(OFlags::RDONLY | OFlags::NONBLOCK))?, place.path)
     }
 
     fn of((kept, fd): (Kept, OwnedFd), path: &Path) -> io::Result<Self> {
@@ -90,7 +91,7 @@ mod tests {
     fn a_forked_child_neither_takes_nor_gives_back_the_lock_of_its_parent() {
         let dir = tempfile::tempdir().expect("the machine has a folder for temporary files");
         let path = dir.path().join("turn");
-        let lock = OsLockFile::open(&path).expect("a new file");
+        let lock = OsLockFile::open(&Place::by_path(&path)).expect("a new file");
         assert!(lock.try_lock().expect("a lock"));
         // The state in a forked child: the same open file.
         let child = OsLockFile {
@@ -103,7 +104,7 @@ mod tests {
         };
         assert!(child.try_lock().expect_err("it is not its own").to_string().contains("forked child"));
         drop(child);
-        let other = OsLockFile::open(&path).expect("the same file");
+        let other = OsLockFile::open(&Place::by_path(&path)).expect("the same file");
         assert!(!other.try_lock().expect("a lock"));
         lock.unlock();
         assert!(other.try_lock().expect("a lock"));

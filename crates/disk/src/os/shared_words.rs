@@ -19,7 +19,8 @@ use rustix::thread::futex;
 
 use crate::fork::{self, Kept};
 use crate::os::group::open_or_make;
-use crate::os::{OsFile, check_regular, open_fd};
+use crate::os::place::Place;
+use crate::os::{OsFile, check_regular};
 use crate::path_error::at_path;
 use crate::sharing::SharedWords;
 use crate::vfs::File;
@@ -42,10 +43,11 @@ unsafe impl Sync for OsWords {}
 
 impl OsWords {
     /// Maps the first `count` words of a file, which is made, and made longer by zeros, as far as it is missing.
-    pub(super) fn open(path: &Path, count: usize) -> io::Result<Self> {
+    pub(super) fn open(place: &Place<'_>, count: usize) -> io::Result<Self> {
+        let path = place.path;
         let count = NonZeroUsize::new(count).ok_or(io::ErrorKind::InvalidInput)?;
         let bytes = count.get() * WORD_BYTES;
-        let fd = open_or_make(path)?;
+        let fd = open_or_make(place)?;
         check_regular(&fd, path)?;
         let file = OsFile::new(fd, false, path);
         if file.len()? < bytes as u64 {
@@ -55,9 +57,10 @@ impl OsWords {
     }
 
     /// Maps the first `count` words of a file that has them all, to read only: the system kills a process that writes to one.
-    pub(super) fn open_to_read(path: &Path, count: usize) -> io::Result<Self> {
+    pub(super) fn open_to_read(place: &Place<'_>, count: usize) -> io::Result<Self> {
+        let path = place.path;
         let count = NonZeroUsize::new(count).ok_or(io::ErrorKind::InvalidInput)?;
-        let fd = open_fd(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+        let fd = place.open(OFlags::RDONLY | OFlags::NONBLOCK)?;
         check_regular(&fd, path)?;
         let file = OsFile::new(fd, false, path);
         if file.len()? < (count.get() * WORD_BYTES) as u64 {
@@ -146,11 +149,11 @@ mod tests {
             let barrier = Barrier::new(8);
             let add = || {
                 barrier.wait();
-                let words = OsWords::open(&path, 1088).unwrap();
+                let words = OsWords::open(&Place::by_path(&path), 1088).unwrap();
                 words.words()[0].fetch_add(1, Ordering::SeqCst);
             };
             std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(add))));
-            assert_eq!(OsWords::open(&path, 1088).unwrap().words()[0].load(Ordering::SeqCst), 8, "in round {round}");
+            assert_eq!(OsWords::open(&Place::by_path(&path), 1088).unwrap().words()[0].load(Ordering::SeqCst), 8, "in round {round}");
         }
     }
 }

@@ -1,0 +1,94 @@
+//! Where a path leads: a descriptor of a folder, and a name below it.
+//!
+//! 1. Every descriptor that the real disk keeps comes from [`Place::open`].
+//! 2. No descriptor is 0, 1 or 2: a process that has closed its standard streams opens others by these numbers later, or redirects them, and
+//!    would write to a file of the store.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, openat, statat};
+use rustix::io::{fcntl_dupfd_cloexec, retry_on_intr};
+
+use crate::os::call;
+use crate::path_error::at_path;
+
+/// The lowest number of a descriptor of a store.
+const FIRST_FD: i32 = 3;
+
+/// A path, and how the system is told of it.
+#[derive(Clone, Debug)]
+pub(super) struct Place<'a> {
+    /// `None`: the name is the whole path.
+    folder: Option<Arc<OwnedFd>>,
+    name: &'a Path,
+    /// The path, for messages.
+    pub(super) path: &'a Path,
+}
+
+impl<'a> Place<'a> {
+    /// By its path alone.
+    pub(super) fn by_path(path: &'a Path) -> Self {
+        Self { folder: None, name: path, path }
+    }
+
+    /// Below a folder that is open: no change of names above that folder changes what this leads to.
+    pub(super) fn below(folder: &Arc<OwnedFd>, name: &'a Path, path: &'a Path) -> Self {
+        let name = if name.as_os_str().is_empty() { Path::new(".") } else { name };
+        Self { folder: Some(Arc::clone(folder)), name, path }
+    }
+
+    /// Another name relative to the same folder.
+    pub(super) fn beside<'b>(&self, name: &'b Path, path: &'b Path) -> Place<'b> {
+        Place { folder: self.folder.clone(), name, path }
+    }
+
+    /// The descriptor that the name is relative to.
+    pub(super) fn folder(&self) -> BorrowedFd<'_> {
+        self.folder.as_ref().map_or(CWD, |folder| folder.as_fd())
+    }
+
+    /// The name below [`Place::folder`].
+    pub(super) fn name(&self) -> &'a Path {
+        self.name
+    }
+
+    /// Whether it is inside of a store that is open.
+    pub(super) fn is_below(&self) -> bool {
+        self.folder.is_some()
+    }
+
+    /// Opens it, closed in programs that replace this one. A file that is made has the rights that the `umask` leaves.
+    pub(super) fn open(&self, flags: OFlags) -> io::Result<OwnedFd> {
+        let mode = if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o666) } else { Mode::empty() };
+        let fd = call(self.path, || openat(self.folder(), self.name, flags | OFlags::CLOEXEC, mode))?;
+        above_standard_streams(fd).map_err(|errno| at_path(self.path, errno))
+    }
+
+    /// What is there.
+    pub(super) fn stat(&self) -> rustix::io::Result<Stat> {
+        retry_on_intr(|| statat(self.folder(), self.name, AtFlags::empty()))
+    }
+
+    /// The folder that its name is in.
+    pub(super) fn stat_parent(&self) -> io::Result<Stat> {
+        let parent = self.name.parent().unwrap_or(self.name);
+        // An empty parent is the folder that the name is relative to.
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let shown = self.path.parent().unwrap_or(self.path);
+        call(shown, || statat(self.folder(), parent, AtFlags::empty()))
+    }
+
+    /// The folder that holds the folder that its name is in.
+    pub(super) fn stat_grandparent(&self) -> io::Result<Stat> {
+        let parent = self.name.parent().unwrap_or(self.name);
+        call(self.path, || statat(self.folder(), parent.join(".."), AtFlags::empty()))
+    }
+}
+
+/// A descriptor of the same file with a number above those of the standard streams.
+pub(crate) fn above_standard_streams(fd: OwnedFd) -> rustix::io::Result<OwnedFd> {
+    if fd.as_raw_fd() >= FIRST_FD { Ok(fd) } else { fcntl_dupfd_cloexec(&fd, FIRST_FD) }
+}

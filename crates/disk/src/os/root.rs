@@ -1,0 +1,149 @@
+//! The folder of an open store: every file of the store is reached through descriptors of it, never by the path that it was opened by.
+//!
+//! 1. No operation reaches another folder, whatever becomes of the working folder, the path, or the names inside: a file is named relative to a
+//!    descriptor of the store's folder, or of one of its folders that stay the same while it is open.
+//! 2. No name is made, changed or removed once the store's folder, its lock file or one of those folders was moved, removed or replaced
+//!    ([`Root::check`]). The error's kind is none that means something else, such as `NotFound`.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{AtFlags, OFlags, Stat, fstat, stat, statat};
+use rustix::io::{Errno, retry_on_intr};
+
+use crate::os::call;
+use crate::os::lock::LOCK_NAME;
+use crate::os::place::Place;
+use crate::path_error::at_path;
+
+/// Identity of a file or folder, independent of its name.
+pub(super) type Identity = (u64, u64);
+
+pub(super) fn identity_of(stat: &Stat) -> Identity {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// The folder of an open store.
+#[derive(Debug)]
+pub(super) struct Root {
+    /// Absolute: it means the same after a change of the working folder.
+    path: PathBuf,
+    folder: Arc<OwnedFd>,
+    identity: Identity,
+    /// Names of the folders inside that stay the same while the store is open.
+    lasting: &'static [&'static str],
+    inside: Mutex<Vec<Inside>>,
+    /// The lock file, once this disk has locked the folder.
+    lock: Mutex<Option<Identity>>,
+}
+
+/// A lasting folder that was used.
+#[derive(Debug)]
+struct Inside {
+    name: &'static str,
+    folder: Arc<OwnedFd>,
+    identity: Identity,
+}
+
+impl Root {
+    /// Opens the folder.
+    pub(super) fn open(path: &Path, lasting: &'static [&'static str]) -> io::Result<Self> {
+        let path = std::path::absolute(path).map_err(|error| at_path(path, error))?;
+        let folder = Arc::new(Place::by_path(&path).open(OFlags::RDONLY | OFlags::DIRECTORY)?);
+        let identity = identity_of(&call(&path, || fstat(&folder))?);
+        Ok(Self { path, folder, identity, lasting, inside: Mutex::default(), lock: Mutex::default() })
+    }
+
+    /// The absolute path of the folder.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The place of a file or folder, or of what is in a folder; `None` if the path is not inside.
+    pub(super) fn place<'a>(&self, path: &'a Path) -> Option<Place<'a>> {
+        let below = path.strip_prefix(&self.path).ok()?;
+        if let Some(Component::Normal(first)) = below.components().next()
+            && let Some(name) = self.lasting.iter().find(|name| first == **name)
+            && let Some(folder) = self.folder_of(name)
+            && let Ok(rest) = below.strip_prefix(name)
+        {
+            return Some(Place::below(&folder, rest, path));
+        }
+        Some(Place::below(&self.folder, below, path))
+    }
+
+    /// The place of a name, which may be that of a lasting folder: to ask what has this name, or to make, change or remove it.
+    pub(super) fn name_place<'a>(&self, path: &'a Path) -> Option<Place<'a>> {
+        match self.lasting_name(path) {
+            Some(_) => Some(Place::below(&self.folder, path.strip_prefix(&self.path).ok()?, path)),
+            None => self.place(path),
+        }
+    }
+
+    /// A lasting folder; `None` if it is not there (yet).
+    fn folder_of(&self, name: &'static str) -> Option<Arc<OwnedFd>> {
+        let mut inside = lock(&self.inside);
+        if let Some(known) = inside.iter().find(|known| known.name == name) {
+            return Some(Arc::clone(&known.folder));
+        }
+        let place = Place::below(&self.folder, Path::new(name), Path::new(name));
+        let folder = Arc::new(place.open(OFlags::RDONLY | OFlags::DIRECTORY).ok()?);
+        let identity = identity_of(&fstat(&folder).ok()?);
+        inside.push(Inside { name, folder: Arc::clone(&folder), identity });
+        Some(folder)
+    }
+
+    fn lasting_name(&self, path: &Path) -> Option<&'static str> {
+        let below = path.strip_prefix(&self.path).ok()?;
+        self.lasting.iter().copied().find(|name| below == Path::new(name))
+    }
+
+    /// This disk has given a name to something else, or removed it.
+    pub(super) fn renamed(&self, path: &Path) {
+        if let Some(name) = self.lasting_name(path) {
+            lock(&self.inside).retain(|known| known.name != name);
+        }
+    }
+
+    /// This disk has locked the folder by this lock file.
+    pub(super) fn locked(&self, file: Identity) {
+        *lock(&self.lock) = Some(file);
+    }
+
+    /// Fails once the folder, its lock file or a lasting folder is not the one that the store was opened with.
+    pub(super) fn check(&self) -> io::Result<()> {
+        compare(&self.path, "this folder", self.identity, || stat(&self.path))?;
+        let named = |name: &str| statat(&self.folder, name, AtFlags::empty());
+        let locked = *lock(&self.lock);
+        if let Some(identity) = locked {
+            compare(&self.path.join(LOCK_NAME), "the lock file", identity, || named(LOCK_NAME))?;
+        }
+        for known in lock(&self.inside).iter() {
+            compare(&self.path.join(known.name), "this folder", known.identity, || named(known.name))?;
+        }
+        Ok(())
+    }
+}
+
+/// Fails if what has a name now is not what had it when the store was opened.
+pub(super) fn compare(
+    path: &Path,
+    what: &str,
+    opened: Identity,
+    mut now: impl FnMut() -> rustix::io::Result<Stat>,
+) -> io::Result<()> {
+    let happened = match retry_on_intr(&mut now) {
+        Ok(now) if identity_of(&now) == opened => return Ok(()),
+        Ok(_) => "replaced by another one",
+        Err(Errno::NOENT | Errno::NOTDIR) => "removed or moved",
+        Err(errno) => return Err(at_path(path, errno)),
+    };
+    let message = format!("{what} was {happened} while it was open for writing; close it and see what else was changed");
+    Err(at_path(path, io::Error::other(message)))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
