@@ -110,7 +110,11 @@ impl Disk for OsDisk {
         true
     }
 
-    fn of_store(&self, folder: &Path, lasting: &'static [&'static str]) -> io::Result<Option<(Arc<dyn Disk>, PathBuf)>> {
+    fn of_store(
+        &self,
+        folder: &Path,
+        lasting: &'static [&'static str],
+    ) -> io::Result<Option<(Arc<dyn Disk>, PathBuf)>> {
         let root = match &self.root {
             Some(root) if root.path() == folder => Arc::clone(root),
             _ => Arc::new(Root::open(folder, lasting)?),
@@ -574,8 +578,14 @@ mod tests {
             OsDisk::new().open(&fifo, Open::CreateNew, Caching::Buffered).unwrap_err().kind(),
             io::ErrorKind::AlreadyExists
         );
-        rustix::fs::mknodat(rustix::fs::CWD, dir.path().join("LOCK"), FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600), 0)
-            .unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            dir.path().join("LOCK"),
+            FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
         let locked = OsDisk::new().lock(dir.path());
         assert!(matches!(&locked, Err(LockError::Io(error)) if error.to_string().contains("FIFO")), "{locked:?}");
     }

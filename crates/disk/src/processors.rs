@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::num::NonZero;
 use std::os::unix::fs::FileExt;
 
+use crate::os::place::above_standard_streams;
+
 /// Processors that this process may use; one if the system does not tell.
 pub fn available() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
@@ -29,7 +31,7 @@ pub struct ThreadClock {
 impl ThreadClock {
     /// The clock of the calling thread.
     pub fn of_this_thread() -> Self {
-        Self { schedstat: File::open("/proc/thread-self/schedstat").ok() }
+        Self { schedstat: open("/proc/thread-self/schedstat") }
     }
 
     /// The time so far; `None` if the system does not tell.
@@ -59,7 +61,7 @@ impl Processors {
     /// Those of this machine.
     pub fn of_this_machine() -> Self {
         let online = fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|text| count(&text));
-        Self { loadavg: online.and_then(|_| File::open("/proc/loadavg").ok()), online: online.unwrap_or(0) }
+        Self { loadavg: online.and_then(|_| open("/proc/loadavg")), online: online.unwrap_or(0) }
     }
 
     /// How many threads have or want a processor beyond the number of processors, the caller included; `None` if the system does not tell.
@@ -81,6 +83,12 @@ fn count(ranges: &str) -> Option<u64> {
         Some(last.checked_sub(first)? + 1)
     };
     ranges.trim().split(',').map(of_range).sum()
+}
+
+/// Opens a file that is kept.
+fn open(path: &str) -> Option<File> {
+    let file = File::open(path).ok()?;
+    above_standard_streams(file.into()).ok().map(File::from)
 }
 
 /// Reads a short file of the kernel again.

@@ -188,7 +188,11 @@ pub trait Disk: Send + Sync + Debug {
     /// The same disk for one store that this process opens in a folder, and the path by which the store names its files from then on. No
     /// operation of it reaches another folder that comes to be at the path; a forked child changes nothing by it. The folders `lasting` inside
     /// stay the same while the store is open. `None`: this one is as good.
-    fn of_store(&self, folder: &Path, lasting: &'static [&'static str]) -> io::Result<Option<(Arc<dyn Disk>, PathBuf)>> {
+    fn of_store(
+        &self,
+        folder: &Path,
+        lasting: &'static [&'static str],
+    ) -> io::Result<Option<(Arc<dyn Disk>, PathBuf)>> {
         let _ = (folder, lasting);
         Ok(None)
     }

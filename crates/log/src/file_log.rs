@@ -44,12 +44,14 @@ use crate::file_log::blobs::blob_writer::{FileBlobWriter, Synced};
 use crate::file_log::durability::DurabilityState;
 use crate::file_log::durability::flusher::Flusher;
 use crate::file_log::env::{Env, lock};
+pub use crate::file_log::files::names::UNFINISHED;
 use crate::file_log::keep::backup::BackupFile;
 use crate::file_log::keep::complete::CompletePages;
 use crate::file_log::open_log::OpenLog;
 use crate::file_log::options::{FileLogOptions, Mode, OpenReport};
 use crate::file_log::read::scan::FileScan;
 use crate::file_log::repair::verify::{self, Finding, VerifyProgress, VerifyScope};
+pub use crate::file_log::segments::header_file::id_in;
 use crate::file_log::segments::list::Segments;
 use crate::file_log::shared::catch_up::catch_up;
 use crate::file_log::shared::leap::leap;
@@ -418,7 +420,7 @@ fn start_sealer(log: &OpenLog) -> Result<Worker, LogError> {
 /// Seals the segment that waits for it; without memory it is sealed when the next one is due. Another process may own
 /// the folder once the log is closed or its lock is lost: nothing is changed then.
 fn seal_step(segments: &Segments, durability: &DurabilityState, env: &Env) -> bool {
-    let may_seal = segments.is_sealing() && durability.group.check().is_ok() && durability.check_locks().is_ok();
+    let may_seal = segments.is_sealing() && durability.group.check().is_ok() && durability.check_own().is_ok();
     may_seal && env.options.budget.take(Kind::Staging).is_ok_and(|mut staging| segments.seal(&mut staging).is_some())
 }
 
@@ -453,6 +455,10 @@ impl Log for FileLog {
 
     fn chain_at(&self, glsn: Glsn) -> Result<Option<u64>, LogError> {
         self.log.chain_after(glsn)
+    }
+
+    fn check_own(&self) -> Result<(), LogError> {
+        self.log.durability.check_own()
     }
 
     fn submit(&self, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError> {

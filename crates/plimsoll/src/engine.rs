@@ -3,6 +3,7 @@
 pub(crate) mod collect_stats;
 pub(crate) mod cursor_commits;
 pub(crate) mod cursors;
+pub(crate) mod folder;
 pub(crate) mod held_back;
 pub(crate) mod io_choice;
 pub(crate) mod keyspace_commits;

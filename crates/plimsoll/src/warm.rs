@@ -52,6 +52,7 @@ use plimsoll_disk::clock::Clock;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_disk::worker::{Bell, Next, Woken, Worker};
 use plimsoll_log::file_log::FileLog;
+use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 
@@ -337,7 +338,11 @@ impl Core {
 
     fn may_save(&self, work: &mut Work, now: u64) -> bool {
         let term = self.context.index.term();
-        if term.is_none() || !may_replace(work.took_all, now - self.opened_nanos, self.context.interval) {
+        // Another store may be where this one was.
+        if term.is_none() || self.context.log.check_own().is_err() {
+            return false;
+        }
+        if !may_replace(work.took_all, now - self.opened_nanos, self.context.interval) {
             return false;
         }
         if term != work.term {

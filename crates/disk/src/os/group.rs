@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid, chmodat, chownat, fchmod, fchown, fstat, mkdirat, renameat_with,
-    unlinkat,
+    AtFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid, chmodat, chownat, fchmod, fchown, fstat, mkdirat,
+    renameat_with, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -161,7 +161,9 @@ fn patiently<T>(place: &Place<'_>, mut act: impl FnMut() -> io::Result<T>) -> io
     let mut waits = 0;
     loop {
         match act() {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && waits < WAITS && may_be_granted(place)? => {
+            Err(error)
+                if error.kind() == io::ErrorKind::PermissionDenied && waits < WAITS && may_be_granted(place)? =>
+            {
                 waits += 1;
                 SystemClock::new().sleep(Duration::from_millis(1));
             }
@@ -244,7 +246,9 @@ mod tests {
             drop(disk.lock(&at("log")).unwrap());
             drop(disk.lock(&path).unwrap());
             drop(disk.shared_words(&at("words"), 2).unwrap());
-            for (name, rights) in [("log", 0o7777), ("log/file", 0o666), ("log/LOCK", 0o666), ("LOCK", 0o666), ("words", 0o666)] {
+            for (name, rights) in
+                [("log", 0o7777), ("log/file", 0o666), ("log/LOCK", 0o666), ("LOCK", 0o666), ("words", 0o666)]
+            {
                 let made = std::fs::metadata(at(name)).unwrap();
                 // A folder takes over the set-group-id bit.
                 assert_eq!(made.permissions().mode() & 0o7777, (mode | 0o600) & rights, "{name} in {mode:o}");
@@ -308,7 +312,11 @@ mod tests {
         let path = dir.path().join("file");
         let made: Vec<u64> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8)
-                .map(|_| scope.spawn(|| std::fs::File::from(open_or_make(&Place::by_path(&path)).unwrap()).metadata().unwrap().ino()))
+                .map(|_| {
+                    scope.spawn(|| {
+                        std::fs::File::from(open_or_make(&Place::by_path(&path)).unwrap()).metadata().unwrap().ino()
+                    })
+                })
                 .collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });

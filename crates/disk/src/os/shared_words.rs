@@ -153,7 +153,11 @@ mod tests {
                 words.words()[0].fetch_add(1, Ordering::SeqCst);
             };
             std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(add))));
-            assert_eq!(OsWords::open(&Place::by_path(&path), 1088).unwrap().words()[0].load(Ordering::SeqCst), 8, "in round {round}");
+            assert_eq!(
+                OsWords::open(&Place::by_path(&path), 1088).unwrap().words()[0].load(Ordering::SeqCst),
+                8,
+                "in round {round}"
+            );
         }
     }
 }

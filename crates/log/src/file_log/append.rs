@@ -333,7 +333,7 @@ fn roll_to_new_segment(log: &OpenLog, order: &mut Order, seal: Seal) -> Result<(
     let ready = log.durability.ready().map_err(|error| log.durability.group.poison(&error))?;
     let mut writer = log.durability.writer()?;
     // Before any file is changed.
-    log.durability.check_locks().map_err(|error| log.durability.group.poison(&error))?;
+    log.durability.check_own()?;
     // One at a time: the one before has had a whole segment's time.
     if log.segments.is_sealing() {
         log.segments.seal(&mut writer.staging);

@@ -277,12 +277,24 @@ impl DurabilityState {
     fn check_beside(&self) -> Result<(), LogError> {
         self.check_locks()?;
         let options = &self.env.options;
+        options.disk.check_own()?;
         if options.disk.entry(&options.dir)?.is_some() {
             return Ok(());
         }
         let what =
             "the log was removed or moved while it was open for writing; close the store and see what else was changed";
-        Err(io::Error::new(io::ErrorKind::NotFound, format!("{}: {what}", options.dir.display())).into())
+        Err(io::Error::other(format!("{}: {what}", options.dir.display())).into())
+    }
+
+    /// As [`DurabilityState::check_locks`], of all that the store's disk watches, before a file is made, removed or renamed. A failure poisons
+    /// the log.
+    pub(crate) fn check_own(&self) -> Result<(), LogError> {
+        self.env.check_writable()?;
+        let checked = match self.env.members() {
+            Some(_) => self.check_beside(),
+            None => self.check_locks().and_then(|()| Ok(self.env.options.disk.check_own()?)),
+        };
+        checked.map_err(|error| self.group.poison(&error))
     }
 
     /// Unlocks the folder for other writers.

@@ -11,7 +11,6 @@
 //! A creation that was interrupted leaves a folder with some of these and no entry in the log: it opens as an empty store.
 
 use std::collections::BTreeSet;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -19,19 +18,20 @@ use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
 use plimsoll_disk::io_cause::IoCause;
-use plimsoll_disk::vfs::{DirLock, Disk, LockError, NEW_FOLDER_MARK};
+use plimsoll_disk::vfs::{DirLock, Disk, LockError};
 use plimsoll_log::error::LogError;
-use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode, Shared};
+use plimsoll_log::file_log::{FileLog, id_in};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::{self, Log};
+use plimsoll_log::members::members_of;
 use plimsoll_log::members::reading::tell_readers_of_one_alone;
-use plimsoll_log::members::{LOCKS_DIR, WORDS_FILE, members_of};
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
 use crate::engine::cursor_commits;
 use crate::engine::cursors::Cursors;
+use crate::engine::folder::{LASTING, check_folder, find_or_make_folder, make_folders, set_foreign_aside};
 use crate::engine::io_choice;
 use crate::engine::keyspace_commits;
 use crate::engine::maintenance::checkpoints::{self, Checkpoints};
@@ -41,10 +41,10 @@ use crate::engine::open_beside::open_beside_a_writer;
 use crate::engine::replay::replay;
 use crate::engine::retention::RetentionHorizon;
 use crate::engine::trim::LogSpace;
-use crate::engine::unfinished_backup::is_unfinished;
 use crate::engine::{Catalog, Engine, Maintenance, Opened};
 use crate::index::duty::Duty;
-use crate::index::manifest::{self, Manifest};
+use crate::index::manifest::Manifest;
+use crate::index::manifest::names::manifest_name;
 use crate::index::run::file::newest_in_folder;
 use crate::index::{Context, Index};
 use crate::read::moments::Snapshots;
@@ -66,9 +66,6 @@ use crate::warm::{self, WARM_DIR, Warm};
 /// The old index during a rebuild, until the new one is complete.
 pub(crate) const INDEX_OLD: &str = "index.old";
 
-/// The new store during a salvage from the index.
-pub(crate) const SALVAGED: &str = "salvaged";
-
 /// How often the lock of a store is tried, and the pause between two tries.
 const LOCK_TRIES: usize = 5;
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
@@ -86,7 +83,7 @@ pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<Engine>> {
 }
 
 fn read_manifest(path: &Path, options: &Options) -> Result<Option<Manifest>> {
-    Manifest::read(&*options.disk, &path.join("index"))
+    Manifest::read_of_store(&*options.disk, path)
 }
 
 /// How a repair opens a store.
@@ -110,13 +107,22 @@ pub(crate) fn open_by(
     progress: &mut dyn FnMut(Glsn, Glsn),
 ) -> Result<Arc<Engine>> {
     options.check()?;
-    if let Some(own) = options.disk.of_this_process() {
-        options.disk = own;
-    }
     [Some(options.memory_bytes), options.memory_total].into_iter().flatten().try_for_each(check_there_is)?;
     let watch = Stopwatch::start(&options);
     if way.log.is_none() {
         find_or_make_folder(path, &options)?;
+    }
+    // A process that only reads follows one that writes, which may make them anew.
+    let lasting: &[&str] = if options.read_only { &[] } else { &LASTING };
+    let path = &match options.disk.of_store(path, lasting)? {
+        Some((disk, path)) => {
+            options.disk = disk;
+            path
+        }
+        None => path.to_owned(),
+    };
+    if way.log.is_none() {
+        check_folder(path, &options)?;
     }
     let is_shared = options.shared && way.lock.is_none() && way.log.is_none();
     let joining = is_shared.then(|| Joining::begin(path, &options)).transpose()?;
@@ -140,7 +146,12 @@ pub(crate) fn open_by(
     let row_cache = if options.row_cache { RowCache::new(&budget, &pool)? } else { RowCache::none() };
     let upkeep = Upkeep::start(&pool, &options)?;
     make_folders(path, &options)?;
-    let manifest = Manifest::read(&*options.disk, &path.join("index"))?;
+    let manifest = Manifest::read_of_store(&*options.disk, path)?;
+    if way.log.is_none()
+        && let (Some(manifest), Some(log_id)) = (&manifest, id_in(&*options.disk, &path.join("log")))
+    {
+        check_log_id(path, manifest, log_id)?;
+    }
     let before_log = watch.nanos();
     let (file_log, report) = FileLog::open(FileLogOptions {
         outer_lock: lock.as_ref().map(Arc::downgrade),
@@ -155,7 +166,14 @@ pub(crate) fn open_by(
     let log: Arc<dyn Log> = Arc::clone(&file_log) as _;
     let manifest = match manifest {
         Some(manifest) if way.log.is_some() => manifest,
-        Some(manifest) => check_manifest(path, manifest, &*log)?,
+        Some(manifest) => {
+            let manifest = check_manifest(path, manifest, &*log)?;
+            // Other members may be writing manifests.
+            if lock.is_some() && joining.as_ref().is_none_or(|joining| joining.is_first) {
+                set_foreign_aside(&*options.disk, &path.join("index"), manifest.number)?;
+            }
+            manifest
+        }
         None => {
             let empty = Manifest::empty(log.id());
             refuse_to_forget(path, &options, &*log, &budget)?;
@@ -350,104 +368,6 @@ fn warm(
     Ok(Warm::start(context, options.background)?)
 }
 
-fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
-    let not_a_store = |what: &str| Err(Error::NotAStore { path: path.to_owned(), what: what.to_owned() });
-    let disk = &*options.disk;
-    let may_make = options.create && !options.read_only;
-    match disk.entry(path)? {
-        None if may_make => match make_folder(disk, path) {
-            // Another process created it first; the lock decides between the two.
-            Err(error) if error.kind() == ErrorKind::AlreadyExists && is_folder(disk, path)? => Ok(()),
-            made => Ok(made?),
-        },
-        None => not_a_store(
-            "there is no store here; check the path, or make one: by a command that writes, or an opening that may create it",
-        ),
-        Some(entry) if !entry.is_dir => Err(Error::is_a_file(path)),
-        Some(_) => {
-            refuse_index_without_log(path, disk)?;
-            match disk.entry(&path.join("log"))? {
-                Some(entry) if entry.is_dir => return Ok(()),
-                Some(_) => return not_a_store("`log` is a file here, and is to be a folder; give another path"),
-                None => {}
-            }
-            let names = disk.names(path)?;
-            if names.iter().any(|name| name == SALVAGED) {
-                return not_a_store("a salvage was cut short here; run `plimsoll salvage --from-index` again");
-            }
-            if is_unfinished(&names) {
-                return not_a_store(
-                    "this folder holds an unfinished backup; unless it is being made now, delete it and make another",
-                );
-            }
-            // Folders get their names when they have their rights.
-            let known = |name: &str| {
-                let name = name.split_once(NEW_FOLDER_MARK).map_or(name, |(name, _)| name);
-                ["LOCK", "log", "index", WARM_DIR, WORDS_FILE, LOCKS_DIR].contains(&name)
-            };
-            if !names.iter().all(|name| known(name)) {
-                return not_a_store(
-                    "this folder holds other things and no store; give another path or an empty folder",
-                );
-            }
-            if may_make {
-                Ok(())
-            } else {
-                not_a_store("this folder is empty; check the path, or make a store by writing to it")
-            }
-        }
-    }
-}
-
-/// Rejects a store whose log was removed: a new one would not be the log of its index.
-pub(crate) fn refuse_index_without_log(path: &Path, disk: &dyn Disk) -> Result<()> {
-    let names = if is_folder(disk, path)? { disk.names(path)? } else { return Ok(()) };
-    // A salvage that was cut short goes on; a backup that was is none.
-    if names.iter().any(|name| name == SALVAGED) || is_unfinished(&names) {
-        return Ok(());
-    }
-    let log = path.join("log");
-    let is_empty = match disk.entry(&log)? {
-        None => true,
-        Some(entry) => entry.is_dir && disk.names(&log)?.iter().all(|name| name == "LOCK"),
-    };
-    match is_empty && manifest::newest_number(disk, &path.join("index"))?.is_some() {
-        false => Ok(()),
-        true => Err(Error::corrupt(format!(
-            "{}: its folder `log` is missing or empty, and an index is there: bring the log back; `plimsoll verify` says what helps",
-            path.display()
-        ))
-        .in_file(|| "log".to_owned())),
-    }
-}
-
-fn is_folder(disk: &dyn Disk, path: &Path) -> std::io::Result<bool> {
-    Ok(disk.entry(path)?.is_some_and(|entry| entry.is_dir))
-}
-
-fn make_folder(disk: &dyn Disk, path: &Path) -> std::io::Result<()> {
-    disk.create_dir(path)?;
-    match path.parent() {
-        Some(parent) if parent.as_os_str().is_empty() => disk.sync_dir(Path::new(".")),
-        Some(parent) => disk.sync_dir(parent),
-        None => Ok(()),
-    }
-}
-
-fn make_folders(path: &Path, options: &Options) -> Result<()> {
-    if options.read_only {
-        return Ok(());
-    }
-    for dir in ["index", "log"] {
-        if options.disk.entry(&path.join(dir))?.is_none() {
-            options.disk.create_dir(&path.join(dir))?;
-        }
-    }
-    // Names that an earlier process left behind after a failed sync are made durable before anything depends on them.
-    options.disk.sync_dir(&path.join("index"))?;
-    Ok(options.disk.sync_dir(path)?)
-}
-
 /// Locks the store for writing.
 pub(crate) fn take_lock(path: &Path, options: &Options) -> Result<Option<Box<dyn DirLock>>> {
     if options.read_only {
@@ -600,19 +520,26 @@ fn refuse_to_forget(path: &Path, options: &Options, log: &dyn Log, budget: &Budg
     Ok(())
 }
 
+fn forked<T>(path: &Path, glsn: Option<Glsn>, what: &str) -> Result<T> {
+    Err(Error::Forked { glsn, message: format!("{}: {what}; {FORKED_ADVICE}", path.display()) })
+}
+
+fn check_log_id(path: &Path, manifest: &Manifest, log_id: u128) -> Result<()> {
+    if manifest.log_id == log_id {
+        return Ok(());
+    }
+    forked(path, None, &format!("index/{} was made from another log", manifest_name(manifest.number)))
+}
+
 /// Rejects a manifest that was not made from this log.
 fn check_manifest(path: &Path, manifest: Manifest, log: &dyn Log) -> Result<Manifest> {
-    let forked =
-        |glsn, what: &str| Err(Error::Forked { glsn, message: format!("{}: {what}; {FORKED_ADVICE}", path.display()) });
-    if manifest.log_id != log.id() {
-        return forked(None, "the index was made from another log");
-    }
+    check_log_id(path, &manifest, log.id())?;
     let checkpoint = manifest.checkpoint;
     if checkpoint.glsn > Glsn::NONE
         && checkpoint.glsn >= log.bounds().first
         && log.chain_at(checkpoint.glsn).lift()?.is_some_and(|chain| chain != checkpoint.chain)
     {
-        return forked(Some(checkpoint.glsn), "the index was made from a log that was forked or cut back since");
+        return forked(path, Some(checkpoint.glsn), "the index was made from a log that was forked or cut back since");
     }
     if log.bounds().first > checkpoint.glsn.next() {
         return Err(Error::corrupt(format!(

@@ -23,6 +23,7 @@ const SLEEP: Duration = Duration::from_secs(600);
 /// Merges everything: here, or where the index is written.
 pub(crate) fn compact(store: &Engine) -> Result<()> {
     store.check_writable()?;
+    store.reader.log.check_own().lift()?;
     match ask(store, Asked::Compact, Members::ask_to_compact)? {
         Answer::Done => Ok(()),
         Answer::DoItHere => steps::compact(&store.space, &store.committer),
@@ -32,6 +33,7 @@ pub(crate) fn compact(store: &Engine) -> Result<()> {
 /// Frees whole segments of the log below `until`: here, or where the index is written.
 pub(crate) fn trim(store: &Engine, until: Glsn) -> Result<Glsn> {
     store.check_writable()?;
+    store.reader.log.check_own().lift()?;
     let newest = store.newest()?;
     if until > newest.next() {
         return Err(Error::Future { asked: until, newest });

@@ -52,7 +52,8 @@ impl Core {
         if self.context.duty.may_write() {
             return Ok(true);
         }
-        let manifest = Manifest::read(self.files.disk(), self.files.dir())?;
+        let (disk, dir) = (self.files.disk(), self.files.dir());
+        let manifest = Manifest::read_beyond(disk, dir, Some(self.context.log.id()), None)?;
         Ok(manifest.is_none_or(|now| now.runs.iter().flat_map(|run| &run.tables).any(|info| info.id == id)))
     }
 }

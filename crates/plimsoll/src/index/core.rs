@@ -270,6 +270,7 @@ impl Core {
         if term.is_none() || self.context.duty.term() != term {
             return Err((Outcome::Old, self.not_keeper()));
         }
+        self.context.log.check_own().map_err(|error| (Outcome::Old, Error::of_log(error)))?;
         let change = plan(&self.view());
         let mut head = record.clone();
         head.number = number_after(head.number).map_err(|error| (Outcome::Old, error))?;
@@ -356,6 +357,7 @@ impl Core {
                 // Replaced before it had begun, because it was stopped: what it installs would stop the keeper.
                 return Err(self.not_keeper());
             }
+            self.context.log.check_own().lift()?;
             let mut record = lock(&self.record);
             let view = self.view();
             let mut head = record.clone();

@@ -173,6 +173,7 @@ impl Files {
 
     /// Creates a new file. It is removed when its guard is dropped, unless a manifest has come to name it.
     pub(crate) fn create(self: &Arc<Self>, budget: &Budget) -> Result<(Arc<FileGuard>, RunFileSink)> {
+        self.log.check_own().lift()?;
         let id = self.next_run.fetch_add(1, Ordering::Relaxed);
         let sink = RunFileSink::create(&self.disk, &self.dir, id, self.log.id(), budget)?;
         Ok((self.guard(TableId::Run(id), true), sink.warm(&self.pool, self.readers())))

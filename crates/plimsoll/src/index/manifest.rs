@@ -3,8 +3,8 @@
 //! Laws:
 //! 1. A manifest is written in full under another name, synced, and then given its name by a link, which fails where the name is taken:
 //!    no manifest is ever replaced or changed. Every open finds the one before or the new one.
-//! 2. The one with the highest number counts, and no other: if it is damaged, that is corruption. An older one may name files that are
-//!    gone, or leave out what is in the index.
+//! 2. Of those of the store's log, the one with the highest number counts, and no other: if it is damaged, that is corruption. An older one
+//!    may name files that are gone, or leave out what is in the index. One of another log counts only if there is no other, and is refused.
 //! 3. The last [`KEPT`] are kept. Older ones, and unfinished ones, are removed after a newer one has its name, and at the next open.
 //!
 //! [`format`] defines its bytes, [`blocks`] its checksums, [`names`] its name.
@@ -20,11 +20,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
+use plimsoll_log::file_log::id_in;
 use plimsoll_log::glsn::{Glsn, Position};
 
 use crate::index::limits::Limits;
 use crate::index::manifest::blocks::Failure;
-use crate::index::manifest::names::{KEPT, manifest_name, manifest_number, new_manifest_name};
+use crate::index::manifest::names::{FOREIGN, KEPT, manifest_name, manifest_number, new_manifest_name};
 use crate::index::run::table::TableInfo;
 use crate::types::error::{Error, Result};
 
@@ -124,17 +125,32 @@ impl Manifest {
         }
     }
 
-    /// Reads the newest manifest of a folder; `None` if there is none (the index is then rebuilt from the log).
+    /// Reads the newest manifest of a folder, of whatever log; `None` if there is none (the index is then rebuilt from the log).
+    #[cfg(any(test, feature = "testing", fuzzing))]
     pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Manifest>> {
-        Self::read_beyond(disk, dir, None)
+        Self::read_beyond(disk, dir, None, None)
     }
 
-    /// As `read`; `None` also if the newest manifest is not newer than `known`.
-    pub(crate) fn read_beyond(disk: &dyn Disk, dir: &Path, known: Option<u64>) -> Result<Option<Manifest>> {
+    /// Reads the newest manifest of the store at `path` that belongs to its log. If there is none but others, the newest of these; if the log
+    /// is missing or cannot be read, the newest one.
+    pub(crate) fn read_of_store(disk: &dyn Disk, path: &Path) -> Result<Option<Manifest>> {
+        let (index, log_id) = (path.join("index"), id_in(disk, &path.join("log")));
+        match Self::read_beyond(disk, &index, log_id, None)? {
+            None if log_id.is_some() => Self::read_beyond(disk, &index, None, None),
+            read => Ok(read),
+        }
+    }
+
+    /// Reads the newest manifest, of this log if one is given; `None` also if it is not newer than `known`.
+    pub(crate) fn read_beyond(
+        disk: &dyn Disk,
+        dir: &Path,
+        log_id: Option<u128>,
+        known: Option<u64>,
+    ) -> Result<Option<Manifest>> {
         let mut before = None;
         loop {
-            let newest = newest_number(disk, dir)?.filter(|newest| known.is_none_or(|known| *newest > known));
-            let Some(number) = newest else { return Ok(None) };
+            let Some(number) = newest_number_of(disk, dir, log_id, known)? else { return Ok(None) };
             let path = dir.join(manifest_name(number));
             match disk.open(&path, Open::Read, Caching::Buffered) {
                 Ok(file) => return read_file(&*file, &path, number).map(Some),
@@ -182,6 +198,45 @@ pub(crate) fn newest_number(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>> 
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The number of the newest manifest of a log above `known`. One whose log cannot be read counts: it is damage of this one.
+fn newest_number_of(disk: &dyn Disk, dir: &Path, log_id: Option<u128>, known: Option<u64>) -> Result<Option<u64>> {
+    let names = match disk.names(dir) {
+        Ok(names) => names,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let mut numbers: Vec<u64> = names.iter().filter_map(|name| manifest_number(name)).collect();
+    numbers.retain(|number| known.is_none_or(|known| *number > known));
+    numbers.sort_unstable_by(|a, b| b.cmp(a));
+    let is_own = |number: &u64| match log_id {
+        Some(log_id) => log_id_of(disk, dir, *number).is_none_or(|found| found == log_id),
+        None => true,
+    };
+    Ok(numbers.into_iter().find(is_own))
+}
+
+/// The log of a manifest, as far as its head can be read.
+fn log_id_of(disk: &dyn Disk, dir: &Path, number: u64) -> Option<u128> {
+    let file = disk.open(&dir.join(manifest_name(number)), Open::Read, Caching::Buffered).ok()?;
+    format::check_head(&*file).ok()
+}
+
+/// The names of the manifests of other logs that are in a folder.
+pub(crate) fn foreign_names(disk: &dyn Disk, dir: &Path, log_id: u128) -> Result<Vec<String>> {
+    let mut names = match disk.names(dir) {
+        Ok(names) => names,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error.into()),
+    };
+    let is_foreign = |name: &str| match manifest_number(name) {
+        Some(number) => log_id_of(disk, dir, number).is_some_and(|found| found != log_id),
+        None => name.strip_suffix(FOREIGN).is_some_and(|name| manifest_number(name).is_some()),
+    };
+    names.retain(|name| is_foreign(name));
+    names.sort_unstable();
+    Ok(names)
 }
 
 /// The number of the next manifest in a folder: above all that are there, whether or not they can be read.
@@ -240,7 +295,8 @@ where
     give_name(disk, &new, &path, writer)?;
     disk.sync_dir(dir).map_err(|error| (Outcome::Unknown, error.into()))?;
     // A member that was stopped finds the name free if others have installed so many since that theirs of this number is removed.
-    if writer > 0 && newest_number(disk, dir).map_err(|error| (Outcome::Unknown, error))? != Some(head.number) {
+    let newer = || newest_number_of(disk, dir, Some(head.log_id), Some(head.number));
+    if writer > 0 && newer().map_err(|error| (Outcome::Unknown, error))?.is_some() {
         let what = "another process has installed a later manifest meanwhile";
         return Err((Outcome::Overtaken, Error::corrupt(format!("{}: {what}", path.display()))));
     }

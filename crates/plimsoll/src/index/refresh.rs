@@ -29,8 +29,8 @@ impl Core {
         let view = self.view();
         let mut before = record.number;
         let (manifest, (runs, history)) = loop {
-            let found = Manifest::read_beyond(self.files.disk(), self.files.dir(), Some(record.number))?;
-            let Some(manifest) = found.filter(|found| found.log_id == record.log_id) else {
+            let (disk, dir, known) = (self.files.disk(), self.files.dir(), Some(record.number));
+            let Some(manifest) = Manifest::read_beyond(disk, dir, Some(record.log_id), known)? else {
                 return Ok(());
             };
             if manifest.checkpoint.glsn < record.checkpoint.glsn {

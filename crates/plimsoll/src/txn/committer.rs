@@ -13,7 +13,7 @@ use crate::txn::durable_wakers::DurableWakers;
 use crate::txn::follower::Follower;
 use crate::txn::patience::Patience;
 use crate::txn::sequencer::CommitSequencer;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::lock;
 use crate::types::options::Options;
 
@@ -56,6 +56,8 @@ impl Committer {
     /// Flushes the memtables into runs.
     pub(crate) fn flush(&self) -> Result<()> {
         self.check_writable()?;
+        // Also if there is nothing to flush.
+        self.reader.log.check_own().lift()?;
         // The runs then also hold the commits that this process left in the log. If they cannot be applied now, a flush may make room.
         let taken_in = self.fresh_and_ordered();
         self.sequencer.at_durable(|applied| self.reader.index.flush(applied))?;

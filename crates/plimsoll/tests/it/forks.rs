@@ -19,7 +19,7 @@ unsafe extern "C" {
 }
 
 /// Runs `body` in a forked child, which then ends without any more of the test.
-fn in_child(body: impl FnOnce() -> i32) -> Pid {
+pub(crate) fn in_child(body: impl FnOnce() -> i32) -> Pid {
     // SAFETY: the child runs `body` in its only thread, and ends.
     match unsafe { fork() } {
         // SAFETY: as above.
@@ -28,11 +28,19 @@ fn in_child(body: impl FnOnce() -> i32) -> Pid {
     }
 }
 
+/// Closes the standard input, output and error of a child that nobody reads from.
+pub(crate) fn close_standard_streams() {
+    for fd in 0..3 {
+        // SAFETY: nothing of the child uses them but for reports of panics, which are lost.
+        unsafe { rustix::io::close(fd) };
+    }
+}
+
 /// A child that has not ended after this time is stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The exit code of a child, if it ends in time; otherwise it is killed.
-fn wait_for(child: Pid) -> Option<i32> {
+pub(crate) fn wait_for(child: Pid) -> Option<i32> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
         if let Some((_, status)) = waitpid(Some(child), WaitOptions::NOHANG).unwrap() {

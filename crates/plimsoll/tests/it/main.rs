@@ -45,6 +45,7 @@ mod members_waiting;
 mod memory;
 mod module_graph;
 mod neighbours;
+mod own_folder;
 mod pressure;
 mod quiet_openings;
 mod repair;

@@ -84,9 +84,17 @@ impl Disk for MortalDisk {
         self.disk.process_id()
     }
 
-    fn of_this_process(&self) -> Option<Arc<dyn Disk>> {
-        let disk = self.disk.of_this_process()?;
-        Some(Arc::new(Self { disk, fate: Arc::clone(&self.fate) }))
+    fn of_store(
+        &self,
+        folder: &Path,
+        lasting: &'static [&'static str],
+    ) -> io::Result<Option<(Arc<dyn Disk>, PathBuf)>> {
+        let of_store = self.disk.of_store(folder, lasting)?;
+        Ok(of_store.map(|(disk, path)| (Arc::new(Self { disk, fate: Arc::clone(&self.fate) }) as Arc<dyn Disk>, path)))
+    }
+
+    fn check_own(&self) -> io::Result<()> {
+        self.disk.check_own()
     }
 
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {

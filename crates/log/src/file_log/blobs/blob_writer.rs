@@ -66,8 +66,8 @@ impl FileBlobWriter {
     /// Starts a blob file.
     pub(crate) fn create(blobs: &Arc<Blobs>, synced: Synced) -> Result<Self, LogError> {
         let env = &blobs.env;
-        env.check_writable()?;
         blobs.durability.group.check()?;
+        blobs.durability.check_own()?;
         let budget = &env.options.budget;
         let [large, middle, small] = WRITE_BYTES;
         let staging = AlignedBytes::new(large, budget)

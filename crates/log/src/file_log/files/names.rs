@@ -71,7 +71,7 @@ pub(crate) struct TablePlace {
 }
 
 /// Suffix of files that are not finished: they are removed at open.
-pub(crate) const UNFINISHED: &str = ".tmp";
+pub const UNFINISHED: &str = ".tmp";
 
 /// The path of a file until it is finished.
 pub(crate) fn unfinished(path: &Path) -> PathBuf {

@@ -20,8 +20,8 @@ use crate::glsn::Glsn;
 impl OpenLog {
     /// Frees whole segments below `until`.
     pub(crate) fn trim_below(&self, until: Glsn, keep: &dyn Fn(BlobId) -> bool) -> Result<Glsn, LogError> {
-        self.env.check_writable()?;
         let _trimming = lock(&self.segments.trimming);
+        self.durability.check_own()?;
         self.end_segment_for_blobs(until, keep)?;
         loop {
             let Some(segment) = self.segments.read().first().cloned() else { break };
@@ -41,6 +41,7 @@ impl OpenLog {
                     blobs.push(blob);
                 }
             }
+            self.durability.check_own()?;
             self.segments.seal_no_more(segment.first());
             self.segments.set_first(sealed.next);
             self.segments.pop_front();
@@ -80,8 +81,8 @@ impl OpenLog {
 
     /// Removes blob files that no record names, and offset tables without a segment.
     pub(crate) fn sweep(&self, keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError> {
-        self.env.check_writable()?;
         let _trimming = lock(&self.segments.trimming);
+        self.durability.check_own()?;
         let unpinned = self.unpinned()?;
         let mut candidates = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, 0)?;
         for name in self.env.options.disk.names(&self.env.options.dir)? {
@@ -102,8 +103,8 @@ impl OpenLog {
 
     /// Removes those of `blobs`, in ascending order, that no record names.
     pub(crate) fn sweep_these(&self, blobs: &[BlobId], keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError> {
-        self.env.check_writable()?;
         let _trimming = lock(&self.segments.trimming);
+        self.durability.check_own()?;
         let unpinned = self.unpinned()?;
         let mut candidates = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, blobs.len())?;
         blobs.iter().filter(|id| **id < unpinned && self.may_be_swept(**id, keep)).for_each(|id| candidates.push(*id));

@@ -1,8 +1,9 @@
 //! Reads the header of a segment's file.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll_disk::vfs::{Caching, File, Open};
+use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 
 use crate::error::LogError;
 use crate::file_log::files::names::FileName;
@@ -31,4 +32,19 @@ pub(crate) fn read_header(file: &dyn File, first: Glsn) -> Result<SegmentHeader,
         return Err(corrupt("the segment has the name of another one"));
     }
     Ok(header)
+}
+
+/// The id of the log in a folder, as the oldest of its segments says whose header can be read; `None` if there is no such segment.
+pub fn id_in(disk: &dyn Disk, dir: &Path) -> Option<u128> {
+    let names = disk.names(dir).ok()?;
+    let segment_of = |name: &String| match FileName::parse(name) {
+        Some(FileName::Segment(first)) => Some(first),
+        _ => None,
+    };
+    let mut segments: Vec<Glsn> = names.iter().filter_map(segment_of).collect();
+    segments.sort_unstable();
+    segments.into_iter().find_map(|first| {
+        let file = disk.open(&FileName::Segment(first).path(dir), Open::Read, Caching::Buffered).ok()?;
+        Some(read_header(&*file, first).ok()?.log_id)
+    })
 }

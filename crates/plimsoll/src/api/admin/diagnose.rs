@@ -306,8 +306,7 @@ pub(crate) fn look(
     budget: &Budget,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Closed> {
-    let index = path.join("index");
-    let manifest = Manifest::read(disk, &index);
+    let manifest = Manifest::read_of_store(disk, path);
     if let Err(error @ Error::Format { .. }) = manifest {
         return Err(error);
     }

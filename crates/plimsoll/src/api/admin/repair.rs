@@ -22,9 +22,8 @@ use plimsoll_memory::pool::Pool;
 
 use crate::api::admin::aside::free_name;
 use crate::api::admin::diagnose::first_of_log;
-use crate::engine::open::{
-    INDEX_OLD, POOL_FLOOR_SHARE, Way, open_by, refuse_index_without_log, remove_folder, take_lock,
-};
+use crate::engine::folder::refuse_index_without_log;
+use crate::engine::open::{INDEX_OLD, POOL_FLOOR_SHARE, Way, open_by, remove_folder, take_lock};
 use crate::index::manifest::{Manifest, newest_number, next_number};
 use crate::index::run::file::{newest_in_folder, run_id_of};
 use crate::types::error::{Error, Lift, Result};
@@ -122,7 +121,7 @@ pub fn rebuild(path: impl AsRef<Path>, options: Options, progress: &mut dyn FnMu
 
 /// An id that no run file of the index ever had: pages left on disk by the old index must not be mistaken for pages of the new one.
 fn first_free_run(disk: &dyn Disk, index: &Path) -> Result<u64> {
-    let named = match Manifest::read(disk, index) {
+    let named = match Manifest::read_beyond(disk, index, None, None) {
         Ok(manifest) => manifest.map_or(0, |manifest| manifest.next_run),
         Err(Error::Corrupt { .. }) => 0,
         Err(error) => return Err(error),
@@ -170,7 +169,7 @@ fn refuse_dropped(log: &FileLog, end: Glsn) -> Result<()> {
 /// Returns an error if the index knows of commits that the log does not have.
 fn refuse_to_lose(path: &Path, options: &Options, log: &FileLog, budget: &Budget) -> Result<()> {
     let index = path.join("index");
-    let known = match Manifest::read(&*options.disk, &index) {
+    let known = match Manifest::read_of_store(&*options.disk, path) {
         Ok(manifest) => manifest,
         // The manifest is damaged: look at the runs instead, as far as they can be read.
         Err(Error::Corrupt { .. }) => None,
@@ -276,7 +275,7 @@ pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: Glsn) -> Result
     let _lock = take_lock(path, &options)?;
     refuse_amid_rebuild(path, disk)?;
     let index = path.join("index");
-    let manifest = Manifest::read(disk, &index);
+    let manifest = Manifest::read_of_store(disk, path);
     if let Err(error @ Error::Format { .. }) = manifest {
         return Err(error);
     }

@@ -39,8 +39,9 @@ use crate::api::admin::lost_names;
 use crate::api::admin::repair::{has, look_at, move_aside, open_log, put_index_back};
 use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
+use crate::engine::folder::SALVAGED;
 use crate::engine::keyspace_commits::{STREAMS_MARK, system};
-use crate::engine::open::{INDEX_OLD, SALVAGED, Way, open_by, remove_folder, take_lock};
+use crate::engine::open::{INDEX_OLD, Way, open_by, remove_folder, take_lock};
 use crate::index::manifest::Manifest;
 use crate::index::manifest::names::manifest_number;
 use crate::index::run::file::run_id_of;
@@ -151,7 +152,7 @@ pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<In
     }
     remove_folder(disk, &salvaged)?;
     let index = path.join("index");
-    let read = Manifest::read(disk, &index);
+    let read = Manifest::read_of_store(disk, path);
     let first = first_of_log(disk, path)?;
     let (manifest, recovered) = if is_lost(disk, &index, &read, first)? {
         let recovered = recover_manifest(path, &options)?;

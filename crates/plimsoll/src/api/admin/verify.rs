@@ -6,6 +6,7 @@ use std::path::Path;
 
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::BlobId;
+use plimsoll_log::file_log::id_in;
 use plimsoll_log::file_log::repair::verify::{Cure, Finding};
 use plimsoll_log::glsn::Glsn;
 
@@ -18,7 +19,7 @@ use crate::api::admin::verify_values::{BadValue, Values};
 use crate::engine::Engine;
 use crate::engine::open::open;
 use crate::index::manifest::names::{manifest_name, manifest_number};
-use crate::index::manifest::{Manifest, newest_number};
+use crate::index::manifest::{Manifest, foreign_names, newest_number};
 use crate::index::view::Direction;
 use crate::read::span::Span;
 use crate::types::damage::{Damage, DamagedKey, command};
@@ -195,6 +196,7 @@ pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgres
     }));
     let mut notes = notes;
     notes.extend(older_manifests(&*store.options.disk, &store.path, store.reader.index.manifest_number())?);
+    notes.extend(foreign_manifests(&*store.options.disk, &store.path, store.reader.log.id())?);
     fill(&mut report, damage, notes);
     Ok(report)
 }
@@ -211,6 +213,18 @@ fn older_manifests(disk: &dyn Disk, path: &Path, newest: u64) -> Result<Vec<Stri
         }
     }
     Ok(notes)
+}
+
+/// The manifests of other logs: written by a process whose own folder was replaced by this store.
+fn foreign_manifests(disk: &dyn Disk, path: &Path, log_id: u128) -> Result<Vec<String>> {
+    let names = foreign_names(disk, &path.join("index"), log_id)?;
+    let note = |name| {
+        format!(
+            "index/{name} was made from another log: a process wrote it whose store was replaced by this one; this store does not use it, and \
+             it can be deleted"
+        )
+    };
+    Ok(names.into_iter().map(note).collect())
 }
 
 /// A result that needs a sound index: `None` if damage that was found already hinders it.
@@ -238,7 +252,7 @@ fn removed_elsewhere(store: &Engine, findings: &[Finding], bad: &[BadValue]) -> 
             gone.insert(blob);
         }
     }
-    match Manifest::read(&*store.options.disk, &store.path.join("index")) {
+    match Manifest::read_of_store(&*store.options.disk, &store.path) {
         Ok(Some(newest)) => {
             let needed = value_blobs(&newest);
             gone.retain(|blob| needed.binary_search(blob).is_err());
@@ -338,6 +352,9 @@ fn verify_closed(
     }
     let mut notes = notes;
     notes.extend(older_manifests(disk, path, newest_number(disk, &path.join("index"))?.unwrap_or(0))?);
+    if let Some(log_id) = id_in(disk, &path.join("log")) {
+        notes.extend(foreign_manifests(disk, path, log_id)?);
+    }
     report.files = (disk.names(&path.join("log"))?.len() + closed.parts.len()) as u64;
     report.bytes += closed.parts.iter().map(|part| part.bytes()).sum::<u64>();
     fill(&mut report, damage, notes);

@@ -143,7 +143,7 @@ pub(super) fn read(file: &dyn File) -> Result<Manifest, Failure> {
 }
 
 /// Checks the head that all formats share; returns the log's id.
-fn check_head(file: &dyn File) -> Result<u128, Failure> {
+pub(super) fn check_head(file: &dyn File) -> Result<u128, Failure> {
     let mut head = [0; HEAD_BYTES];
     file.read_exact_at(&mut head, 0)?;
     if head[..8] != MAGIC {

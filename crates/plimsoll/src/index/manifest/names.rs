@@ -6,6 +6,9 @@ pub(crate) const KEPT: u64 = 3;
 const PREFIX: &str = "MANIFEST.";
 const UNFINISHED: &str = ".new";
 
+/// Follows the name of a manifest of another log that was found in the folder.
+pub(crate) const FOREIGN: &str = ".of-another-log";
+
 /// The name of a manifest.
 pub(crate) fn manifest_name(number: u64) -> String {
     format!("{PREFIX}{number:020}")

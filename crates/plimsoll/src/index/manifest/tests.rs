@@ -56,8 +56,8 @@ fn a_manifest_comes_back_as_it_was_written() {
     for (number, manifest) in (3..).zip([Manifest::empty(7), sample(6), sample(5000), sample(8)]) {
         let manifest = Manifest { number, ..manifest };
         manifest.write(&disk, dir).unwrap();
-        assert_eq!(Manifest::read_beyond(&disk, dir, Some(number)).unwrap(), None);
-        assert_eq!(Manifest::read_beyond(&disk, dir, Some(number - 1)).unwrap(), Some(manifest.clone()));
+        assert_eq!(Manifest::read_beyond(&disk, dir, None, Some(number)).unwrap(), None);
+        assert_eq!(Manifest::read_beyond(&disk, dir, None, Some(number - 1)).unwrap(), Some(manifest.clone()));
         assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(manifest));
     }
     let mut names = disk.names(dir).unwrap();

@@ -1,0 +1,157 @@
+//! The folder of a store: found, made, and refused if it holds something else.
+//!
+//! Law: making a store removes no file. What is in its folders without a log may be all that is left of another.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use plimsoll_disk::vfs::{Disk, NEW_FOLDER_MARK};
+use plimsoll_log::file_log::UNFINISHED;
+use plimsoll_log::members::{LOCKS_DIR, WORDS_FILE};
+
+use crate::engine::unfinished_backup::is_unfinished;
+use crate::index::manifest::names::{FOREIGN, manifest_number};
+use crate::types::error::{Error, Result};
+use crate::types::options::Options;
+use crate::warm::WARM_DIR;
+
+/// Folders of a store that stay the same while it is open. The warm image's may be deleted at any time.
+pub(crate) const LASTING: [&str; 3] = ["log", "index", LOCKS_DIR];
+
+/// The new store during a salvage from the index.
+pub(crate) const SALVAGED: &str = "salvaged";
+
+/// Makes the folder if it is missing and may be made.
+pub(crate) fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
+    let disk = &*options.disk;
+    match disk.entry(path)? {
+        None if may_make(options) => match make_folder(disk, path) {
+            // Another process created it first; the lock decides between the two.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && is_folder(disk, path)? => Ok(()),
+            made => Ok(made?),
+        },
+        None => not_a_store(
+            path,
+            "there is no store here; check the path, or make one: by a command that writes, or an opening that may create it",
+        ),
+        Some(entry) if !entry.is_dir => Err(Error::is_a_file(path)),
+        Some(_) => Ok(()),
+    }
+}
+
+fn may_make(options: &Options) -> bool {
+    options.create && !options.read_only
+}
+
+fn not_a_store(path: &Path, what: &str) -> Result<()> {
+    Err(Error::NotAStore { path: path.to_owned(), what: what.to_owned() })
+}
+
+/// Rejects a folder that holds no store, unless one may be made there: nothing else may be in it then.
+pub(crate) fn check_folder(path: &Path, options: &Options) -> Result<()> {
+    let disk = &*options.disk;
+    refuse_index_without_log(path, disk)?;
+    match disk.entry(&path.join("log"))? {
+        Some(entry) if entry.is_dir => return Ok(()),
+        Some(_) => return not_a_store(path, "`log` is a file here, and is to be a folder; give another path"),
+        None => {}
+    }
+    let names = disk.names(path)?;
+    if names.iter().any(|name| name == SALVAGED) {
+        return not_a_store(path, "a salvage was cut short here; run `plimsoll salvage --from-index` again");
+    }
+    if is_unfinished(&names) {
+        let what = "this folder holds an unfinished backup; unless it is being made now, delete it and make another";
+        return not_a_store(path, what);
+    }
+    // Folders get their names when they have their rights.
+    let is_known = |name: &str| {
+        let name = name.split_once(NEW_FOLDER_MARK).map_or(name, |(name, _)| name);
+        ["LOCK", "log", "index", WARM_DIR, WORDS_FILE, LOCKS_DIR].contains(&name)
+    };
+    let others: Vec<&String> = names.iter().filter(|name| !is_known(name)).collect();
+    if let Some(name) = others.iter().min() {
+        let more = if others.len() > 1 { format!(" and {} more", others.len() - 1) } else { String::new() };
+        let what = format!(
+            "this folder holds `{name}`{more} and no store; give an empty folder, or another path, such as that of a new folder in it"
+        );
+        return not_a_store(path, &what);
+    }
+    if may_make(options) {
+        Ok(())
+    } else {
+        not_a_store(path, "this folder is empty; check the path, or make a store by writing to it")
+    }
+}
+
+/// Rejects a store whose log was removed: a new one would not be the log of its index, whose runs may be the only copy of what they hold. A
+/// creation that was interrupted has left nothing in these folders.
+pub(crate) fn refuse_index_without_log(path: &Path, disk: &dyn Disk) -> Result<()> {
+    let names = if is_folder(disk, path)? { disk.names(path)? } else { return Ok(()) };
+    // A salvage that was cut short goes on; a backup that was is none.
+    if names.iter().any(|name| name == SALVAGED) || is_unfinished(&names) {
+        return Ok(());
+    }
+    let names_in = |folder: &str| match is_folder(disk, &path.join(folder))? {
+        true => disk.names(&path.join(folder)),
+        false => Ok(Vec::new()),
+    };
+    let is_gone = match disk.entry(&path.join("log"))? {
+        Some(entry) if !entry.is_dir => false,
+        _ => names_in("log")?.iter().all(|name| name == "LOCK" || name.ends_with(UNFINISHED)),
+    };
+    if !is_gone {
+        return Ok(());
+    }
+    for (folder, what) in [("index", "an index"), (WARM_DIR, "an image of its memory")] {
+        if !names_in(folder)?.is_empty() {
+            let message = format!(
+                "{}: its folder `log` is missing or empty, and {what} is there, in `{folder}`: bring the log back, or give another path; \
+                 `plimsoll verify` says what helps",
+                path.display()
+            );
+            return Err(Error::corrupt(message).in_file(|| "log".to_owned()));
+        }
+    }
+    Ok(())
+}
+
+fn is_folder(disk: &dyn Disk, path: &Path) -> std::io::Result<bool> {
+    Ok(disk.entry(path)?.is_some_and(|entry| entry.is_dir))
+}
+
+fn make_folder(disk: &dyn Disk, path: &Path) -> std::io::Result<()> {
+    disk.create_dir(path)?;
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => disk.sync_dir(Path::new(".")),
+        Some(parent) => disk.sync_dir(parent),
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn make_folders(path: &Path, options: &Options) -> Result<()> {
+    if options.read_only {
+        return Ok(());
+    }
+    for dir in ["index", "log"] {
+        if options.disk.entry(&path.join(dir))?.is_none() {
+            options.disk.create_dir(&path.join(dir))?;
+        }
+    }
+    // Names that an earlier process left behind after a failed sync are made durable before anything depends on them.
+    options.disk.sync_dir(&path.join("index"))?;
+    Ok(options.disk.sync_dir(path)?)
+}
+
+/// Takes the manifests of other logs that are newer than the own one out of the way of the next: processes of an earlier version wrote them after
+/// their store's folder was replaced by this one. They are kept; nothing reads them.
+pub(crate) fn set_foreign_aside(disk: &dyn Disk, index: &Path, own: u64) -> Result<()> {
+    let mut is_changed = false;
+    for name in disk.names(index)? {
+        if manifest_number(&name).is_some_and(|number| number > own) {
+            disk.rename(&index.join(&name), &index.join(name + FOREIGN))?;
+            is_changed = true;
+        }
+    }
+    if is_changed { Ok(disk.sync_dir(index)?) } else { Ok(()) }
+}
