@@ -23,7 +23,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{DupFlags, dup3};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-use crate::os::place::above_standard_streams;
+use crate::descriptor::above_standard_streams;
 
 unsafe extern "C" {
     fn pthread_atfork(

@@ -9,6 +9,7 @@
 pub mod checksum;
 pub mod clock;
 pub mod codec;
+mod descriptor;
 pub mod fair_lock;
 pub mod fork;
 #[cfg_attr(

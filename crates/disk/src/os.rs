@@ -13,7 +13,7 @@ mod file_system;
 mod group;
 mod lock;
 mod lock_file;
-pub(crate) mod place;
+mod place;
 mod root;
 mod shared_words;
 mod sync_files;

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::num::NonZero;
 use std::os::unix::fs::FileExt;
 
-use crate::os::place::above_standard_streams;
+use crate::descriptor::above_standard_streams;
 
 /// Processors that this process may use; one if the system does not tell.
 pub fn available() -> usize {

@@ -21,12 +21,10 @@ use rustix::process::{Pid, test_kill_process};
 use crate::fork::{self, Kept};
 use crate::os::group::open_or_make;
 use crate::os::place::Place;
-use crate::os::root::{Identity, compare, identity_of};
+use crate::os::root::{Identity, LOCK_NAME, compare, identity_of};
 use crate::os::{OsFile, call, check_regular};
 use crate::path_error::at_path;
 use crate::vfs::{DirLock, File, HERE_ALREADY, LockError};
-
-pub(super) const LOCK_NAME: &str = "LOCK";
 
 /// Folders locked by this process, with the id of the process that locked them: a forked child finds its parent's.
 static LOCKED_HERE: Mutex<BTreeMap<Identity, u32>> = Mutex::new(BTreeMap::new());

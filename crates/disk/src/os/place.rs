@@ -1,22 +1,19 @@
 //! Where a path leads: a descriptor of a folder, and a name below it.
 //!
 //! 1. Every descriptor that the real disk keeps comes from [`Place::open`].
-//! 2. No descriptor is 0, 1 or 2: a process that has closed its standard streams opens others by these numbers later, or redirects them, and
-//!    would write to a file of the store.
+//! 2. None has the number of a standard stream ([`crate::descriptor`]).
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, openat, statat};
-use rustix::io::{fcntl_dupfd_cloexec, retry_on_intr};
+use rustix::io::retry_on_intr;
 
+use crate::descriptor::above_standard_streams;
 use crate::os::call;
 use crate::path_error::at_path;
-
-/// The lowest number of a descriptor of a store.
-const FIRST_FD: i32 = 3;
 
 /// A path, and how the system is told of it.
 #[derive(Clone, Debug)]
@@ -86,9 +83,4 @@ impl<'a> Place<'a> {
         let parent = self.name.parent().unwrap_or(self.name);
         call(self.path, || statat(self.folder(), parent.join(".."), AtFlags::empty()))
     }
-}
-
-/// A descriptor of the same file with a number above those of the standard streams.
-pub(crate) fn above_standard_streams(fd: OwnedFd) -> rustix::io::Result<OwnedFd> {
-    if fd.as_raw_fd() >= FIRST_FD { Ok(fd) } else { fcntl_dupfd_cloexec(&fd, FIRST_FD) }
 }

@@ -14,9 +14,11 @@ use rustix::fs::{AtFlags, OFlags, Stat, fstat, stat, statat};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::os::call;
-use crate::os::lock::LOCK_NAME;
 use crate::os::place::Place;
 use crate::path_error::at_path;
+
+/// The lock file in a folder.
+pub(super) const LOCK_NAME: &str = "LOCK";
 
 /// Identity of a file or folder, independent of its name.
 pub(super) type Identity = (u64, u64);

@@ -40,7 +40,7 @@ fn both_lock_files_can_be_removed_and_there_is_still_one_writer() {
             let second = Db::open(&path, options());
             assert!(matches!(&second, Err(Error::Locked { .. })), "{which:?}: {second:?}");
             let error = put(&db, b"a", b"not acknowledged").unwrap_err();
-            let said = if replaced { "exchanged" } else { "removed" };
+            let said = if replaced { "replaced" } else { "removed" };
             assert!(
                 matches!(&error, Error::Poisoned { cause } if cause.contains("LOCK") && cause.contains(said)),
                 "{error}"
