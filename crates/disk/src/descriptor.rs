@@ -1,7 +1,8 @@
 //! Numbers of descriptors.
 //!
-//! Law: no descriptor that is kept has the number 0, 1 or 2. A process that closed its standard streams
-//! (a daemon) opens or duplicates other files to these numbers later, and would write to the store.
+//! Law: no descriptor that is kept has the number 0, 1 or 2. A process that closed its standard
+//! streams (a daemon) opens or duplicates other files to these numbers later, and would write to
+//! the store.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 

@@ -5,8 +5,8 @@
 //! 2. `sync` is `fdatasync`, which makes a changed length durable too; `sync_dir` is `fsync` of the folder.
 //! 3. Every error names its path and keeps its kind (`StorageFull`, `ReadOnlyFilesystem`, ...).
 //! 4. A forked child changes nothing by what its parent opened.
-//! 5. The files of an open store are reached through descriptors of its folder ([`root`]), and no descriptor is that of a standard stream
-//!    ([`place`]).
+//! 5. The files of an open store are reached through descriptors of its folder ([`root`]), and no
+//!    descriptor is that of a standard stream ([`place`]).
 //! 6. Only regular files are opened: a FIFO or a device would block its reader for ever.
 
 mod file_system;
@@ -70,7 +70,8 @@ impl OsDisk {
         self.root.as_ref().and_then(|root| root.name_place(path)).unwrap_or_else(|| Place::by_path(path))
     }
 
-    /// Fails if this process must not change a file or name: it is a forked child, or the store's folder is not its own any more.
+    /// Fails if this process must not change a file or name: it is a forked child, or the store's
+    /// folder is not its own any more.
     fn check_change(&self, place: &Place<'_>) -> io::Result<()> {
         self.check_owner(place.path)?;
         if place.is_below() { self.check_own() } else { Ok(()) }

@@ -185,9 +185,10 @@ pub trait Disk: Send + Sync + Debug {
         std::process::id()
     }
 
-    /// The same disk for one store that this process opens in a folder, and the path by which the store names its files from then on. No
-    /// operation of it reaches another folder that comes to be at the path; a forked child changes nothing by it. The folders `lasting` inside
-    /// stay the same while the store is open. `None`: this one is as good.
+    /// The same disk for one store that this process opens in a folder, and the path by which the
+    /// store names its files from then on. No operation of it reaches another folder that comes to
+    /// be at the path; a forked child changes nothing by it. The folders `lasting` inside stay the
+    /// same while the store is open. `None`: this one is as good.
     fn of_store(
         &self,
         folder: &Path,
@@ -197,8 +198,8 @@ pub trait Disk: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// Of the disk of a store: fails once its folder, its lock file or a lasting folder was moved, removed or replaced. No name of the store
-    /// is changed then.
+    /// Of the disk of a store: fails once its folder, its lock file or a lasting folder was moved,
+    /// removed or replaced. No name of the store is changed then.
     fn check_own(&self) -> io::Result<()> {
         Ok(())
     }

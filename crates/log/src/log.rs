@@ -51,11 +51,10 @@ pub trait Log: Send + Sync + Debug {
     /// The disk, the budget, or corruption.
     fn chain_at(&self, glsn: Glsn) -> Result<Option<u64>, LogError>;
 
-    /// Fails once the folder of the log or of its store was moved, removed or replaced, or its lock is lost: no file of them must be changed
-    /// any more. The log is poisoned then.
+    /// Fails once the folder of the log or of its store was moved, removed or replaced, or its lock
+    /// is lost: no file of them must be changed any more. The log is poisoned then.
     ///
-    /// # Errors
-    /// `Poisoned`, with that reason; `ReadOnly`.
+    /// # Errors `Poisoned`, with that reason; `ReadOnly`.
     fn check_own(&self) -> Result<(), LogError>;
 
     /// Gives a record its place in the order; not durable yet. With `expected`, only if its first GLSN is that.

@@ -1,14 +1,18 @@
-//! Owner and rights of new files and folders: those of the folder that they are made in, whatever the `umask` is and whoever makes them. So
-//! processes of several users work on one folder, and the owner of a store can still write after the superuser has.
+//! Owner and rights of new files and folders: those of the folder that they are made in, whatever
+//! the `umask` is and whoever makes them. So processes of several users work on one folder, and the
+//! owner of a store can still write after the superuser has.
 //!
-//! 1. A new file permits what its folder permits, without the right to execute; a new folder inside a store, all that the store's permits.
-//!    The rights of the group are given only where the new file has the folder's group (as all have in a folder with the set-group-id bit).
-//!    Whoever gets more rights by this could have replaced the file in any case.
+//! 1. A new file permits what its folder permits, without the right to execute; a new folder inside
+//!    a store, all that the store's permits. The rights of the group are given only where the new
+//!    file has the folder's group (as all have in a folder with the set-group-id bit). Whoever gets
+//!    more rights by this could have replaced the file in any case.
 //! 2. What the superuser makes gets the owner and the group of its folder.
-//! 3. Nothing of this is done in a sticky folder (such as `/tmp`), where users cannot replace each other's files. A folder outside of every
-//!    store is its maker's, with the rights of the `umask`; a folder that its group may write to gives the group its rights.
+//! 3. Nothing of this is done in a sticky folder (such as `/tmp`), where users cannot replace each
+//!    other's files. A folder outside of every store is its maker's, with the rights of the
+//!    `umask`; a folder that its group may write to gives the group its rights.
 //! 4. Files that exist are left as they are.
-//! 5. A folder never has its name without its owner and rights. A process that is killed before it has renamed one leaves an empty folder
+//! 5. A folder never has its name without its owner and rights. A process that is killed before it
+//!    has renamed one leaves an empty folder
 //!    `NAME.new-PID-NUMBER` beside it, which is never looked at.
 
 use std::io;
@@ -28,7 +32,8 @@ use crate::os::call;
 use crate::os::place::Place;
 use crate::vfs::NEW_FOLDER_MARK;
 
-/// Waits for another process that has made a file or its folder and not yet given it its rights, each of a millisecond.
+/// Waits for another process that has made a file or its folder and not yet given it its rights,
+/// each of a millisecond.
 const WAITS: u32 = 200;
 
 /// Counts the folders that this process has made, for names that no other has.
@@ -73,7 +78,8 @@ pub(super) fn share_file(place: &Place<'_>, fd: &OwnedFd) -> io::Result<()> {
     let rights = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
     match mode_in(&folder, &made, rights) {
         mode if mode == mode_of(&made) => Ok(()),
-        // The superuser's right to do so may be missing, too: what the owner can do is the least that is needed.
+        // The superuser's right to do so may be missing, too: what the owner can do is the least
+        // that is needed.
         mode => call(place.path, || fchmod(fd, mode)).or_else(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => Ok(()),
             _ => Err(error),
@@ -119,8 +125,9 @@ pub(super) fn open_or_make(place: &Place<'_>) -> io::Result<OwnedFd> {
     }
 }
 
-/// Makes a folder. If it gets another owner or more rights, it is made beside its place and renamed once it has them: another process may
-/// make files in it as soon as it has its name, and these get the owner and rights of the folder.
+/// Makes a folder. If it gets another owner or more rights, it is made beside its place and renamed
+/// once it has them: another process may make files in it as soon as it has its name, and these get
+/// the owner and rights of the folder.
 pub(super) fn make_folder(place: &Place<'_>) -> io::Result<()> {
     // Most are there already.
     let is_there = place.stat().is_ok();
@@ -202,7 +209,8 @@ mod tests {
 
     #[test]
     fn new_files_permit_what_their_folder_permits() {
-        // Another folder than a store's has the rights of the `umask`, and those that its group gets.
+        // Another folder than a store's has the rights of the `umask`, and those that its group
+        // gets.
         let cases = [
             (0o770, 0o660, 0o070),
             (0o2770, 0o660, 0o070),

@@ -210,7 +210,8 @@ impl DirLock for OsLock {
             );
             return Err(at_path(&self.file.path, io::Error::new(io::ErrorKind::PermissionDenied, what)));
         }
-        // By its path: it must be the one that others find there. The folder too: copies of a store may share its lock file by a hard link.
+        // By its path: it must be the one that others find there. The folder too: copies of a store
+        // may share its lock file by a hard link.
         compare(&self.path, "this folder", self.folder_identity, || rustix::fs::stat(&self.path))?;
         let file = self.path.join(LOCK_NAME);
         compare(&file, "the lock file", self.file_identity, || rustix::fs::stat(&file))?;

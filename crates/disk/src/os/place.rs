@@ -31,7 +31,8 @@ impl<'a> Place<'a> {
         Self { folder: None, name: path, path }
     }
 
-    /// Below a folder that is open: no change of names above that folder changes what this leads to.
+    /// Below a folder that is open: no change of names above that folder changes what this leads
+    /// to.
     pub(super) fn below(folder: &Arc<OwnedFd>, name: &'a Path, path: &'a Path) -> Self {
         let name = if name.as_os_str().is_empty() { Path::new(".") } else { name };
         Self { folder: Some(Arc::clone(folder)), name, path }
@@ -57,7 +58,8 @@ impl<'a> Place<'a> {
         self.folder.is_some()
     }
 
-    /// Opens it, closed in programs that replace this one. A file that is made has the rights that the `umask` leaves.
+    /// Opens it, closed in programs that replace this one. A file that is made has the rights that
+    /// the `umask` leaves.
     pub(super) fn open(&self, flags: OFlags) -> io::Result<OwnedFd> {
         let mode = if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o666) } else { Mode::empty() };
         let fd = call(self.path, || openat(self.folder(), self.name, flags | OFlags::CLOEXEC, mode))?;

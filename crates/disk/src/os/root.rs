@@ -1,9 +1,12 @@
-//! The folder of an open store: every file of the store is reached through descriptors of it, never by the path that it was opened by.
+//! The folder of an open store: every file of the store is reached through descriptors of it, never
+//! by the path that it was opened by.
 //!
-//! 1. No operation reaches another folder, whatever becomes of the working folder, the path, or the names inside: a file is named relative to a
-//!    descriptor of the store's folder, or of one of its folders that stay the same while it is open.
-//! 2. No name is made, changed or removed once the store's folder, its lock file or one of those folders was moved, removed or replaced
-//!    ([`Root::check`]). The error's kind is none that means something else, such as `NotFound`.
+//! 1. No operation reaches another folder, whatever becomes of the working folder, the path, or the
+//!    names inside: a file is named relative to a descriptor of the store's folder, or of one of
+//!    its folders that stay the same while it is open.
+//! 2. No name is made, changed or removed once the store's folder, its lock file or one of those
+//!    folders was moved, removed or replaced ([`Root::check`]). The error's kind is none that means
+//!    something else, such as `NotFound`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -76,7 +79,8 @@ impl Root {
         Some(Place::below(&self.folder, below, path))
     }
 
-    /// The place of a name, which may be that of a lasting folder: to ask what has this name, or to make, change or remove it.
+    /// The place of a name, which may be that of a lasting folder: to ask what has this name, or to
+    /// make, change or remove it.
     pub(super) fn name_place<'a>(&self, path: &'a Path) -> Option<Place<'a>> {
         match self.lasting_name(path) {
             Some(_) => Some(Place::below(&self.folder, path.strip_prefix(&self.path).ok()?, path)),
@@ -114,7 +118,8 @@ impl Root {
         *lock(&self.lock) = Some(file);
     }
 
-    /// Fails once the folder, its lock file or a lasting folder is not the one that the store was opened with.
+    /// Fails once the folder, its lock file or a lasting folder is not the one that the store was
+    /// opened with.
     pub(super) fn check(&self) -> io::Result<()> {
         compare(&self.path, "this folder", self.identity, || stat(&self.path))?;
         let named = |name: &str| statat(&self.folder, name, AtFlags::empty());
@@ -149,4 +154,116 @@ pub(super) fn compare(
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::OsDisk;
+    use crate::vfs::{Caching, Disk, Open};
+
+    fn make(disk: &dyn Disk, path: &Path, text: &str) {
+        disk.open(path, Open::CreateNew, Caching::Buffered).unwrap().write_at(text.as_bytes(), 0).unwrap();
+    }
+
+    fn read(disk: &dyn Disk, path: &Path) -> String {
+        let file = disk.open(path, Open::Read, Caching::Buffered).unwrap();
+        let mut bytes = vec![0; file.len().unwrap() as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    /// A folder as a store has it, with files that hold `text`.
+    fn fill(disk: &dyn Disk, path: &Path, text: &str) {
+        disk.create_dir(path).unwrap();
+        for name in ["log", "warm"] {
+            disk.create_dir(&path.join(name)).unwrap();
+            make(disk, &path.join(name).join("file"), text);
+        }
+        make(disk, &path.join("file"), text);
+    }
+
+    /// What every call says that makes, changes or removes a name in the folder.
+    fn changes(disk: &dyn Disk, path: &Path) -> Vec<io::Result<()>> {
+        let mut results = Vec::new();
+        for folder in [path.to_owned(), path.join("log"), path.join("warm")] {
+            let (file, new) = (folder.join("file"), folder.join("new"));
+            results.extend([
+                disk.open(&new, Open::CreateNew, Caching::Buffered).map(drop),
+                disk.open(&file, Open::ReadWrite, Caching::Buffered).map(drop),
+                disk.create_dir(&new),
+                disk.rename(&file, &new),
+                disk.hard_link(&file, &new),
+                disk.remove(&file),
+                disk.remove_dir(&folder.join("nothing")),
+                disk.lock_file(&new).map(drop),
+                disk.shared_words(&new, 1).map(drop),
+            ]);
+        }
+        results
+    }
+
+    #[test]
+    fn nothing_is_changed_in_a_folder_that_is_not_the_one_that_was_opened() {
+        let plain = OsDisk::new();
+        for replaced in ["store", "store/log"] {
+            let dir = tempfile::tempdir().unwrap();
+            let (path, other) = (dir.path().join("store"), dir.path().join("other"));
+            fill(&plain, &path, "own");
+            fill(&plain, &other, "other");
+            let (disk, path) = plain.of_store(&path, &["log"]).unwrap().unwrap();
+            let _lock = disk.lock(&path).unwrap();
+            assert_eq!(read(&*disk, &path.join("log/file")), "own");
+            disk.check_own().unwrap();
+            plain.rename(&dir.path().join(replaced), &dir.path().join("away")).unwrap();
+            for round in 0..2 {
+                let text = disk.check_own().unwrap_err().to_string();
+                let what = ["was removed or moved", "was replaced by another one"][round];
+                assert!(text.contains(what) && text.contains(replaced), "{text}");
+                for refused in changes(&*disk, &path).into_iter().map(Result::unwrap_err) {
+                    assert_eq!(refused.kind(), io::ErrorKind::Other, "{refused}");
+                }
+                assert_eq!(read(&*disk, &path.join("log/file")), "own");
+                assert_eq!(disk.names(&path.join("log")).unwrap(), ["file"]);
+                if round == 0 {
+                    let from = if replaced == "store" { other.clone() } else { other.join("log") };
+                    plain.rename(&from, &dir.path().join(replaced)).unwrap();
+                }
+            }
+            for name in ["log", "warm"] {
+                assert_eq!(plain.names(&path.join(name)).unwrap(), ["file"], "{replaced}");
+            }
+            assert_eq!(read(&plain, &path.join("log/file")), "other");
+        }
+    }
+
+    #[test]
+    fn a_lasting_folder_that_this_disk_renames_is_found_by_its_new_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, path) = OsDisk::new().of_store(dir.path(), &["log"]).unwrap().unwrap();
+        disk.create_dir(&path.join("log")).unwrap();
+        make(&*disk, &path.join("log/file"), "old");
+        disk.rename(&path.join("log"), &path.join("log.old")).unwrap();
+        assert_eq!(read(&*disk, &path.join("log.old/file")), "old");
+        disk.create_dir(&path.join("log")).unwrap();
+        make(&*disk, &path.join("log/file"), "new");
+        assert_eq!(read(&*disk, &path.join("log/file")), "new");
+        disk.remove(&path.join("log/file")).unwrap();
+        disk.remove_dir(&path.join("log")).unwrap();
+        disk.check_own().unwrap();
+        assert_eq!(disk.entry(&path.join("log")).unwrap(), None);
+    }
+
+    #[test]
+    fn a_file_of_a_folder_that_was_removed_is_missing_for_that_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        fill(&OsDisk::new(), &path, "own");
+        let (disk, path) = OsDisk::new().of_store(&path, &["log"]).unwrap().unwrap();
+        let error = disk.open(&path.join("nothing"), Open::Read, Caching::Buffered).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        std::fs::remove_dir_all(&path).unwrap();
+        let error = disk.open(&path.join("file"), Open::Read, Caching::Buffered).unwrap_err();
+        assert!(error.to_string().contains("was removed or moved"), "{error}");
+    }
 }

@@ -286,8 +286,8 @@ impl DurabilityState {
         Err(io::Error::other(format!("{}: {what}", options.dir.display())).into())
     }
 
-    /// As [`DurabilityState::check_locks`], of all that the store's disk watches, before a file is made, removed or renamed. A failure poisons
-    /// the log.
+    /// As [`DurabilityState::check_locks`], of all that the store's disk watches, before a file is
+    /// made, removed or renamed. A failure poisons the log.
     pub(crate) fn check_own(&self) -> Result<(), LogError> {
         self.env.check_writable()?;
         let checked = match self.env.members() {

@@ -1,6 +1,7 @@
 //! The folder of a store: found, made, and refused if it holds something else.
 //!
-//! Law: making a store removes no file. What is in its folders without a log may be all that is left of another.
+//! Law: making a store removes no file. What is in its folders without a log may be all that is
+//! left of another.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -15,7 +16,8 @@ use crate::types::error::{Error, Result};
 use crate::types::options::Options;
 use crate::warm::WARM_DIR;
 
-/// Folders of a store that stay the same while it is open. The warm image's may be deleted at any time.
+/// Folders of a store that stay the same while it is open. The warm image's may be deleted at any
+/// time.
 pub(crate) const LASTING: [&str; 3] = ["log", "index", LOCKS_DIR];
 
 /// The new store during a salvage from the index.
@@ -47,7 +49,8 @@ fn not_a_store(path: &Path, what: &str) -> Result<()> {
     Err(Error::NotAStore { path: path.to_owned(), what: what.to_owned() })
 }
 
-/// Rejects a folder that holds no store, unless one may be made there: nothing else may be in it then.
+/// Rejects a folder that holds no store, unless one may be made there: nothing else may be in it
+/// then.
 pub(crate) fn check_folder(path: &Path, options: &Options) -> Result<()> {
     let disk = &*options.disk;
     refuse_index_without_log(path, disk)?;
@@ -84,8 +87,9 @@ pub(crate) fn check_folder(path: &Path, options: &Options) -> Result<()> {
     }
 }
 
-/// Rejects a store whose log was removed: a new one would not be the log of its index, whose runs may be the only copy of what they hold. A
-/// creation that was interrupted has left nothing in these folders.
+/// Rejects a store whose log was removed: a new one would not be the log of its index, whose runs
+/// may be the only copy of what they hold. A creation that was interrupted has left nothing in
+/// these folders.
 pub(crate) fn refuse_index_without_log(path: &Path, disk: &dyn Disk) -> Result<()> {
     let names = if is_folder(disk, path)? { disk.names(path)? } else { return Ok(()) };
     // A salvage that was cut short goes on; a backup that was is none.
@@ -138,13 +142,15 @@ pub(crate) fn make_folders(path: &Path, options: &Options) -> Result<()> {
             options.disk.create_dir(&path.join(dir))?;
         }
     }
-    // Names that an earlier process left behind after a failed sync are made durable before anything depends on them.
+    // Names that an earlier process left behind after a failed sync are made durable before
+    // anything depends on them.
     options.disk.sync_dir(&path.join("index"))?;
     Ok(options.disk.sync_dir(path)?)
 }
 
-/// Takes the manifests of other logs that are newer than the own one out of the way of the next: processes of an earlier version wrote them after
-/// their store's folder was replaced by this one. They are kept; nothing reads them.
+/// Takes the manifests of other logs that are newer than the own one out of the way of the next:
+/// processes of an earlier version wrote them after their store's folder was replaced by this one.
+/// They are kept; nothing reads them.
 pub(crate) fn set_foreign_aside(disk: &dyn Disk, index: &Path, own: u64) -> Result<()> {
     let mut is_changed = false;
     for name in disk.names(index)? {

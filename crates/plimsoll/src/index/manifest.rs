@@ -3,8 +3,9 @@
 //! Laws:
 //! 1. A manifest is written in full under another name, synced, and then given its name by a link, which fails where the name is taken:
 //!    no manifest is ever replaced or changed. Every open finds the one before or the new one.
-//! 2. Of those of the store's log, the one with the highest number counts, and no other: if it is damaged, that is corruption. An older one
-//!    may name files that are gone, or leave out what is in the index. One of another log counts only if there is no other, and is refused.
+//! 2. Of those of the store's log, the one with the highest number counts, and no other: if it is
+//!    damaged, that is corruption. An older one may name files that are gone, or leave out what is
+//!    in the index. One of another log counts only if there is no other, and is refused.
 //! 3. The last [`KEPT`] are kept. Older ones, and unfinished ones, are removed after a newer one has its name, and at the next open.
 //!
 //! [`format`] defines its bytes, [`blocks`] its checksums, [`names`] its name.
@@ -125,14 +126,15 @@ impl Manifest {
         }
     }
 
-    /// Reads the newest manifest of a folder, of whatever log; `None` if there is none (the index is then rebuilt from the log).
+    /// Reads the newest manifest of a folder, of whatever log; `None` if there is none (the index
+    /// is then rebuilt from the log).
     #[cfg(any(test, feature = "testing", fuzzing))]
     pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Manifest>> {
         Self::read_beyond(disk, dir, None, None)
     }
 
-    /// Reads the newest manifest of the store at `path` that belongs to its log. If there is none but others, the newest of these; if the log
-    /// is missing or cannot be read, the newest one.
+    /// Reads the newest manifest of the store at `path` that belongs to its log. If there is none
+    /// but others, the newest of these; if the log is missing or cannot be read, the newest one.
     pub(crate) fn read_of_store(disk: &dyn Disk, path: &Path) -> Result<Option<Manifest>> {
         let (index, log_id) = (path.join("index"), id_in(disk, &path.join("log")));
         match Self::read_beyond(disk, &index, log_id, None)? {
@@ -141,7 +143,8 @@ impl Manifest {
         }
     }
 
-    /// Reads the newest manifest, of this log if one is given; `None` also if it is not newer than `known`.
+    /// Reads the newest manifest, of this log if one is given; `None` also if it is not newer than
+    /// `known`.
     pub(crate) fn read_beyond(
         disk: &dyn Disk,
         dir: &Path,
@@ -200,7 +203,8 @@ pub(crate) fn newest_number(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>> 
     }
 }
 
-/// The number of the newest manifest of a log above `known`. One whose log cannot be read counts: it is damage of this one.
+/// The number of the newest manifest of a log above `known`. A manifest whose log cannot be read
+/// counts as one of this log: it is damaged.
 fn newest_number_of(disk: &dyn Disk, dir: &Path, log_id: Option<u128>, known: Option<u64>) -> Result<Option<u64>> {
     let names = match disk.names(dir) {
         Ok(names) => names,

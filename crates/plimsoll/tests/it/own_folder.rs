@@ -1,5 +1,6 @@
-//! A store whose folder is moved, removed or replaced while it is open, or that is opened by a relative path: no operation of it reaches another
-//! folder, and none that changes files succeeds once the folder is not its own.
+//! A store whose folder is moved, removed or replaced while it is open, or that is opened by a
+//! relative path: no operation of it reaches another folder, and none that changes files succeeds
+//! once the folder is not its own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -84,7 +85,8 @@ fn refusals(db: &Db, space: &Keyspace) -> Vec<(&'static str, Error)> {
     refused.collect()
 }
 
-/// Moves or removes the folder of an open store, puts another one there, and uses the first one further.
+/// Moves or removes the folder of an open store, puts another one there, and uses the first one
+/// further.
 fn replaced_by(is_shared: bool, replace: impl Fn(&Path, &Path)) {
     let dir = tempfile::tempdir().unwrap();
     let (path, away) = (dir.path().join("store"), dir.path().join("away"));

@@ -34,7 +34,8 @@ pub(crate) fn read_header(file: &dyn File, first: Glsn) -> Result<SegmentHeader,
     Ok(header)
 }
 
-/// The id of the log in a folder, as the oldest of its segments says whose header can be read; `None` if there is no such segment.
+/// The id of the log in a folder, as the oldest of its segments says whose header can be read;
+/// `None` if there is no such segment.
 pub fn id_in(disk: &dyn Disk, dir: &Path) -> Option<u128> {
     let names = disk.names(dir).ok()?;
     let segment_of = |name: &String| match FileName::parse(name) {
