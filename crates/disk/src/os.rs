@@ -7,10 +7,12 @@
 //! 4. A forked child changes nothing by what its parent opened.
 //! 5. Only regular files are opened: a FIFO or a device would block its reader for ever.
 
+mod bus_error;
 mod file_system;
 mod group;
 mod lock;
 mod lock_file;
+mod named_file;
 mod shared_words;
 mod sync_files;
 
@@ -180,6 +182,10 @@ impl Disk for OsDisk {
 
     fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
         lock::locked_by(dir)
+    }
+
+    fn is_in_use(&self, dir: &Path) -> io::Result<bool> {
+        lock::is_in_use(dir)
     }
 
     fn shared_words_to_read(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {

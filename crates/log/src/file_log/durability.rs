@@ -200,7 +200,7 @@ impl DurabilityState {
             // The newest record is being published by another thread.
             end = End { offset: published.offset, next: published.next, chain: published.chain, ..end };
         }
-        sync(members, &self.env, &Wanted { next: end.next, ..wanted }, &|| self.check_beside())?;
+        sync(members, &self.env, &Wanted { next: end.next, ..wanted }, &|| self.check_beside(members))?;
         Ok(end)
     }
 
@@ -274,7 +274,12 @@ impl DurabilityState {
     }
 
     /// As [`DurabilityState::check_locks`], of a log that has no lock of its own because several processes write it.
-    fn check_beside(&self) -> Result<(), LogError> {
+    fn check_beside(&self, members: &Members) -> Result<(), LogError> {
+        members.check_files()?;
+        self.check_folder().map_err(|error| members.note_lost(error))
+    }
+
+    fn check_folder(&self) -> Result<(), LogError> {
         self.check_locks()?;
         let options = &self.env.options;
         if options.disk.entry(&options.dir)?.is_some() {
@@ -283,6 +288,18 @@ impl DurabilityState {
         let what =
             "the log was removed or moved while it was open for writing; close the store and see what else was changed";
         Err(io::Error::new(io::ErrorKind::NotFound, format!("{}: {what}", options.dir.display())).into())
+    }
+
+    /// Fails, and poisons the log, if processes share it and this one must not go on.
+    pub(crate) fn check_shared(&self) -> Result<(), LogError> {
+        self.group.check()?;
+        match self.env.members().filter(|members| !members.is_reader()) {
+            Some(members) => {
+                let checked = members.check().and_then(|()| self.check_beside(members));
+                checked.map_err(|error| self.group.poison(&error))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Unlocks the folder for other writers.
