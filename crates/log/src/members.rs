@@ -198,7 +198,7 @@ impl Members {
         if is_first {
             self.make_anew()?;
             self.record_files();
-        } else if self.word(MAGIC) != LAYOUT {
+        } else if !self.are_words_known() {
             return Err(LogError::Format {
                 message: format!(
                     "{}: other processes have the store open, and this file was removed, or is of another version; close the store \
@@ -390,10 +390,10 @@ impl Members {
     /// The last entry of the log, whoever ordered it.
     ///
     /// # Errors
-    /// `Poisoned` if the words are lost.
+    /// `Format` if the words are lost.
     pub fn newest_ordered(&self) -> Result<Glsn, LogError> {
         let last = Glsn(self.next().0.saturating_sub(1));
-        if self.are_words_whole() { Ok(last) } else { Err(self.lost_to_reads()) }
+        if self.are_words_whole() { Ok(last) } else { Err(self.lost_words()) }
     }
 
     /// Publishes a new end. Law: only who has the turn does.

@@ -6,8 +6,8 @@
 //!
 //! Laws:
 //! 1. Every lock that is used is one of the file that is recorded. So a file that was removed or replaced lets no process in.
-//! 2. From the moment at which a process that writes has joined, until it leaves, the words have their layout in word 0. If they have not, they
-//!    are lost, and nothing that they say is used: they are read first, and word 0 afterwards.
+//! 2. From the moment at which a process that writes has joined, until it leaves, the first and the last word have the layout. If they have not, the
+//!    words are lost, and nothing that they say is used: they are read first, and these two afterwards.
 //! 3. Words that are lost stay so until all processes that write have left: only the first member makes them anew.
 
 use std::io;
@@ -20,7 +20,7 @@ use crate::error::LogError;
 use crate::glsn::Glsn;
 use crate::members::reading::Access;
 use crate::members::words::{
-    FILES_AT, JOIN_FILE, KEEPER_FILES, MAGIC, POISON, POSTING_FILE, SLOT_FILES, SLOTS, SYNC_FILE, SlotWord, TURN_FILE,
+    JOIN_FILE, KEEPER_FILES, LAST, MAGIC, POISON, POSTING_FILE, SLOT_FILES, SLOTS, SYNC_FILE, SlotWord, TURN_FILE,
     WORDS_FILE_AT,
 };
 use crate::members::{LAYOUT, Members, WORDS_FILE, slot_path};
@@ -46,6 +46,7 @@ impl Members {
         for (at, identity) in self.own_files() {
             words[at].store(identity, Ordering::SeqCst);
         }
+        words[LAST].store(LAYOUT, Ordering::SeqCst);
     }
 
     /// What this process has opened, and where it is recorded.
@@ -66,6 +67,10 @@ impl Members {
             if self.word(at) != identity {
                 return Err(replaced(&name.map_or_else(|| self.words_path(), |name| self.dir.join(name))));
             }
+        }
+        let (generation, path) = self.keeper_lock_path();
+        if self.may_write_words() && self.word(keeper_file(generation)) != 0 {
+            self.compare(keeper_file(generation), &*self.disk.lock_file(&path)?, &path)?;
         }
         match &self.slot_lock {
             Some(lock) => self.compare(SLOT_FILES + self.slot, &**lock, &slot_path(&self.dir, self.slot)),
@@ -93,7 +98,7 @@ impl Members {
 
     /// Records the file of a keeper's lock, or fails if another one is recorded. Law: the caller has that lock.
     pub(super) fn record_keeper(&self, generation: u64, lock: &dyn LockFile, path: &Path) -> Result<(), LogError> {
-        let at = KEEPER_FILES + (generation % SLOTS as u64) as usize;
+        let at = keeper_file(generation);
         let identity = lock.identity();
         match self.words.words()[at].compare_exchange(0, identity, Ordering::SeqCst, Ordering::SeqCst) {
             Err(recorded) if recorded != identity => Err(self.note_lost(replaced(path))),
@@ -121,16 +126,21 @@ impl Members {
         if self.are_words_whole() { Ok(()) } else { Err(self.lost_words()) }
     }
 
-    /// Whether the words are of this version, and were not cleared.
+    /// Whether the words are of this version, and were not cleared or cut.
     pub fn are_words_known(&self) -> bool {
-        self.word(MAGIC) == LAYOUT
+        self.word(LAST) == LAYOUT && self.word(MAGIC) == LAYOUT
     }
 
-    /// Whether the words say something. Two loads.
+    /// Whether the words say something.
     pub(crate) fn are_words_whole(&self) -> bool {
         // What the caller has read of the words was read before.
         fence(Ordering::Acquire);
-        !self.needs_words.load(Ordering::Relaxed) || self.words.words()[MAGIC].load(Ordering::Relaxed) == LAYOUT
+        if !self.needs_words.load(Ordering::Relaxed) {
+            return true;
+        }
+        let words = self.words.words();
+        // The last one first: if the file was cut, all are zero afterwards.
+        words[LAST].load(Ordering::Relaxed) == LAYOUT && words[MAGIC].load(Ordering::Relaxed) == LAYOUT
     }
 
     /// The error of one that finds the words lost.
@@ -140,11 +150,6 @@ impl Members {
             Ok(()) => "the file was overwritten while processes share it",
         };
         LogError::Format { message: format!("{}: {what}; {REMEDY}", self.words_path().display()) }
-    }
-
-    /// As [`Members::lost_words`], for a read.
-    pub(super) fn lost_to_reads(&self) -> LogError {
-        LogError::Poisoned { cause: self.lost_words().to_string() }
     }
 
     /// Fails if nothing more may be ordered or made durable: the words are lost, a shared file is, or a sync failed in some process.
@@ -185,7 +190,11 @@ impl Members {
         if !self.is_time_to_check(READER_CHECK_NANOS) {
             return Ok(());
         }
-        self.words.check().map_err(|error| LogError::Poisoned { cause: error.to_string() })
+        // Once they are lost, each read asks the system.
+        self.words.check().map_err(|error| {
+            self.next_check.store(0, Ordering::Relaxed);
+            error.into()
+        })
     }
 
     fn is_time_to_check(&self, interval: u64) -> bool {
@@ -225,10 +234,13 @@ impl Members {
     }
 }
 
+/// Where the file of a generation's lock is recorded.
+fn keeper_file(generation: u64) -> usize {
+    KEEPER_FILES + (generation % SLOTS as u64) as usize
+}
+
 /// The error of one that has opened another file than the processes that have the store open.
 fn replaced(path: &Path) -> LogError {
     let message = format!("{}: the file was removed or replaced while processes share it; {REMEDY}", path.display());
     LogError::Format { message }
 }
-
-const _: () = assert!(FILES_AT < KEEPER_FILES);

@@ -8,6 +8,7 @@
 //! One that prepares itself to be the keeper is shown in the keeper's word: it may be stopped, too, and is replaced then.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -92,7 +93,7 @@ impl Members {
             return Ok(false);
         }
         // Among as many as there are members, one is free.
-        let path = self.dir.join(format!("keeper-{:02}", generation % SLOTS as u64));
+        let path = self.path_of_keeper_lock(generation);
         let lock = self.disk.lock_file(&path)?;
         if !lock.try_lock()? {
             return Ok(false);
@@ -100,6 +101,16 @@ impl Members {
         self.record_keeper(generation, &*lock, &path)?;
         *held = Some(Held { generation, lock });
         Ok(true)
+    }
+
+    fn path_of_keeper_lock(&self, generation: u64) -> PathBuf {
+        self.dir.join(format!("keeper-{:02}", generation % SLOTS as u64))
+    }
+
+    /// The generation of keepers, and the file of its lock.
+    pub(super) fn keeper_lock_path(&self) -> (u64, PathBuf) {
+        let generation = self.word(GENERATION);
+        (generation, self.path_of_keeper_lock(generation))
     }
 
     /// Fails if this member holds a keeper's lock whose file has lost its name.

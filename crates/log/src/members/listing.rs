@@ -8,7 +8,7 @@ use plimsoll_disk::vfs::Disk;
 
 use crate::error::LogError;
 use crate::glsn::Glsn;
-use crate::members::words::{KEEPER, LEFTOVERS, MAGIC, SLOT_FILES, SLOTS, Slot, SlotWord, WORDS};
+use crate::members::words::{KEEPER, LAST, LEFTOVERS, MAGIC, SLOT_FILES, SLOTS, Slot, SlotWord, WORDS};
 use crate::members::{LAYOUT, LOCKS_DIR, Members, NO_BLOB, WORDS_FILE, slot_path};
 
 /// What is known of a member.
@@ -133,7 +133,7 @@ pub fn members_of(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Member>, LogE
     let words = disk.shared_words_to_read(&file, WORDS)?;
     let words = words.words();
     let mut members = Vec::new();
-    let is_whole = words[MAGIC].load(Ordering::SeqCst) == LAYOUT;
+    let is_whole = [MAGIC, LAST].iter().all(|at| words[*at].load(Ordering::SeqCst) == LAYOUT);
     for slot in (0..SLOTS).filter(|_| is_whole) {
         let member = member_in(words, slot);
         if member.pid == 0 {

@@ -20,8 +20,8 @@ use plimsoll_disk::vfs::Disk;
 use crate::error::LogError;
 use crate::glsn::Glsn;
 use crate::members::words::{
-    CELLS_AT, DURABLE, FILES_AT, FOLLOWERS, INSTANCE, KEEPER_FILES, MAGIC, MEMORY_TOTAL, NEWS, SLOT_FILES, SLOT_WORDS,
-    SLOTS, SLOTS_AT, SLOTS_END, STATE, Slot, SlotWord, WORDS,
+    CELLS_AT, DURABLE, FILES_AT, FOLLOWERS, INSTANCE, KEEPER_FILES, LAST, MAGIC, MEMORY_TOTAL, NEWS, SLOT_FILES,
+    SLOT_WORDS, SLOTS, SLOTS_AT, SLOTS_END, STATE, Slot, SlotWord, WORDS,
 };
 use crate::members::{LAYOUT, Member, Members, WORDS_FILE, slot_path};
 
@@ -98,7 +98,7 @@ impl Members {
             (true, true) => self.begin(false, pid, now_micros)?,
             // What is checked of the words holds for members: while there are none, they say nothing.
             (true, false) => self.enter(pid, now_micros),
-            (false, true) if self.word(MAGIC) != LAYOUT => return Err(self.other_words()),
+            (false, true) if !self.are_words_known() => return Err(self.other_words()),
             (false, true) => self.compare_files()?,
             (false, false) => {}
         }
@@ -122,17 +122,19 @@ impl Members {
     /// followed: the last one that these have committed, or those that came after them.
     ///
     /// # Errors
-    /// A process has had the store for itself, and no member has joined since: its commits are not told. `Poisoned` if the words are lost, or their
-    /// file was replaced.
+    /// A process has had the store for itself, and no member has joined since: its commits are not told. `Format` if the words are lost; the
+    /// system's error if their file was replaced.
     pub fn newest(&self) -> Result<Glsn, LogError> {
         if !self.is_reader() {
             let durable = self.durable_glsn();
-            return if self.are_words_whole() { Ok(durable) } else { Err(self.lost_to_reads()) };
+            return if self.are_words_whole() { Ok(durable) } else { Err(self.lost_words()) };
         }
         self.check_followed()?;
-        if self.follows.load(Ordering::SeqCst) && self.word(MAGIC) == 0 && self.durable().next == Glsn::NONE {
-            // No first member leaves that behind.
-            return Err(self.lost_to_reads());
+        // No first member leaves that behind: it keeps what is durable, and writes the last word before word 0.
+        let (last, first) = (self.word(LAST), self.word(MAGIC));
+        let are_lost = (first == LAYOUT && last != LAYOUT) || (first == 0 && self.durable().next == Glsn::NONE);
+        if are_lost && self.follows.load(Ordering::SeqCst) {
+            return Err(self.lost_words());
         }
         let (instance, followed) = (self.word(INSTANCE), self.instance.load(Ordering::SeqCst));
         if instance == followed {
@@ -140,7 +142,7 @@ impl Members {
         }
         match self.word(MAGIC) {
             LAYOUT => {
-                self.compare_files().map_err(|error| LogError::Poisoned { cause: error.to_string() })?;
+                self.compare_files()?;
                 self.come_back();
                 self.follows.store(true, Ordering::SeqCst);
                 // Last: another thread that finds it does not look further.
@@ -221,7 +223,7 @@ impl Members {
     /// processes read that until others may join.
     pub(super) fn make_anew(&self) -> Result<(), LogError> {
         let words = self.words.words();
-        let is_known = self.word(MAGIC) == LAYOUT;
+        let is_known = self.are_words_known();
         let (instance, total) = (self.word(INSTANCE), self.word(MEMORY_TOTAL));
         // Of words that were cleared, another one than readers of before may have followed.
         let instance = if instance == 0 { self.clock.wall_micros() & SEED_MASK } else { instance };
@@ -238,7 +240,7 @@ impl Members {
             .filter(|at| !is_kept(at))
             .chain(SLOTS_END..CELLS_AT)
             .chain(FILES_AT..SLOT_FILES)
-            .chain(KEEPER_FILES..WORDS);
+            .chain(KEEPER_FILES..LAST);
         shared_by_all.for_each(|at| words[at].store(0, Ordering::SeqCst));
         if !readers.is_empty() {
             words[MEMORY_TOTAL].store(total, Ordering::SeqCst);

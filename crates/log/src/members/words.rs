@@ -39,6 +39,7 @@
 //! | then 8 | the files of `join`, `turn`, `sync`, `posting` | the first member, under `join` |
 //! | then 64 | the files of the slots' locks | the slot's member, under `join` |
 //! | then 64 | the files of the keepers' locks | who has that lock, once |
+//! | the last | the layout | the first member, under `join` |
 //!
 //! The first member clears all words but 21, 24 to 32, 56, 57 and 60, and the slots of processes that have ended.
 
@@ -134,7 +135,9 @@ pub(super) const SYNC_FILE: usize = FILES_AT + 2;
 pub(super) const POSTING_FILE: usize = FILES_AT + 3;
 pub(super) const SLOT_FILES: usize = FILES_AT + 8;
 pub(super) const KEEPER_FILES: usize = SLOT_FILES + SLOTS;
-pub(super) const WORDS: usize = KEEPER_FILES + SLOTS;
+/// The layout again: a file that was cut, and made longer again, lacks it.
+pub(super) const LAST: usize = KEEPER_FILES + SLOTS;
+pub(super) const WORDS: usize = LAST + 1;
 /// The identity of the file of the words themselves.
 pub(super) const WORDS_FILE_AT: usize = 39;
 
