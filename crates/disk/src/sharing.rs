@@ -6,8 +6,10 @@
 //!    and one that cannot be taken proves nothing.
 //! 2. All [`SharedWords`] of a path are the same words. They outlive the processes and nothing else: what they say after a restart of the
 //!    machine means nothing.
-//! 3. Both laws hold for files of one [identity](LockFile::identity): who removes or replaces a file makes another one of the same path.
-//! 4. Words whose file was cut are read as zeros from the first access on that finds it, in this process: an access never ends the process.
+//! 3. Both laws hold for files of one [identity](LockFile::identity): a file that
+//!    was removed and made again is another one.
+//! 4. Words whose file was cut are read as zeros from the first access on that finds it, in this
+//!    process: an access never ends the process.
 
 use std::fmt::Debug;
 use std::io;
@@ -25,7 +27,8 @@ pub trait LockFile: Send + Sync + Debug {
     /// Unlocks it.
     fn unlock(&self);
 
-    /// The number of the file that is locked, which no other file has while this one is open. A lock with another number excludes nobody here.
+    /// The number of the file that is locked, which no other file has while this one is open. A
+    /// lock with another number excludes nobody here.
     fn identity(&self) -> u64;
 
     /// Fails if the path stands for another file by now, or for none.

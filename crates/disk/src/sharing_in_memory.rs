@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use crate::sharing::{LockFile, SharedWords};
 
-/// The identity of every file: locks and words in memory have a path each, and nothing else that could be removed.
+/// The identity of every file: locks and words in memory have a path each, and nothing else that
+/// could be removed.
 const ONLY_FILE: u64 = 1;
 
 /// The locks and words of one disk. Clones are the same.

@@ -267,7 +267,8 @@ pub trait Disk: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// Whether some process has the folder locked, alone or beside others. Makes no file. `true` where it is not known.
+    /// Whether some process has the folder locked, alone or beside others. Makes no file. `true`
+    /// where it is not known.
     fn is_in_use(&self, dir: &Path) -> io::Result<bool> {
         let _ = dir;
         Ok(true)

@@ -374,7 +374,8 @@ impl FileLog {
         }
     }
 
-    /// Fails, and poisons the log, if a file that processes share was removed, replaced or overwritten.
+    /// Fails, and poisons the log, if a file that processes share was removed, replaced or
+    /// overwritten.
     ///
     /// # Errors
     /// As said; the system.

@@ -98,7 +98,8 @@ pub struct Members {
     dir: PathBuf,
     /// Whether this one makes the words anew.
     is_first: AtomicBool,
-    /// Whether the words are to have their layout: from the end of joining until leaving, of a process that writes.
+    /// Whether the words are to have their layout: from the end of joining until leaving, of a
+    /// process that writes.
     needs_words: AtomicBool,
     /// When the names of the files are to be checked next, by the monotonic clock.
     next_check: AtomicU64,
@@ -192,7 +193,8 @@ impl Members {
     /// The first member makes the words anew; another one checks them.
     ///
     /// # Errors
-    /// `Format` if the words or the locks are not those of the living members, or of another version.
+    /// `Format` if the words or the locks are not those of the living members, or of another
+    /// version.
     pub fn begin(&self, is_first: bool, pid: u32, now_micros: u64) -> Result<(), LogError> {
         self.is_first.store(is_first, Ordering::SeqCst);
         if is_first {
@@ -215,7 +217,8 @@ impl Members {
 
     /// Takes the slot's words.
     fn enter(&self, pid: u32, now_micros: u64) {
-        // Not before: until the lock's file is known to be the right one, the slot may be another member's.
+        // Not before: until the lock's file is known to be the right one, the slot may be another
+        // member's.
         self.forget_posts();
         self.note_ended(self.slot);
         self.record_slot();

@@ -377,7 +377,8 @@ impl Index {
         self.core.signals.has_lost_thread()
     }
 
-    /// Whether a memtable is being flushed, or is about to be, and nothing is known to be in the way.
+    /// Whether a memtable is being flushed, or is about to be, and nothing is known to be in the
+    /// way.
     pub(crate) fn is_flushing(&self) -> bool {
         !self.view().closed.is_empty() && !self.core.signals.has_flush_failed()
     }

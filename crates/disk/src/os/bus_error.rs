@@ -1,13 +1,16 @@
-//! `SIGBUS` of mapped files: an access to a page that its file no longer has does not end the process.
+//! `SIGBUS` of mapped files: an access to a page that its file no longer has does not end the
+//! process.
 //!
-//! Another process may shorten a file while it is mapped here, and the system then answers an access with `SIGBUS`, which ends a process
-//! that has no handler. The handler here replaces the whole mapping by private memory that is zero, and notes that it is lost. So the owner
-//! of a mapping must tell a mapping of zeros from a good one.
+//! Another process may shorten a file while it is mapped here, and the system then answers an
+//! access with `SIGBUS`, which ends a process that has no handler. The handler here replaces the
+//! whole mapping by private memory that is zero, and notes that it is lost. So the owner of a
+//! mapping must tell a mapping of zeros from a good one.
 //!
 //! 1. Every other `SIGBUS` goes to the handler that was installed before, or to the system.
-//! 2. The handler is installed when the first file is mapped, and again whenever one is mapped and another handler was installed meanwhile.
-//! 3. A handler that was installed afterwards and raises the signal again for the one before it, as Python's `faulthandler` does, is
-//!    served, too: then the files say which mapping is meant.
+//! 2. The handler is installed when the first file is mapped, and again whenever one is mapped and
+//!    another handler was installed meanwhile.
+//! 3. A handler that was installed afterwards and raises the signal again for the one before it, as
+//!    Python's `faulthandler` does, is served, too: then the files say which mapping is meant.
 //! 4. The handler allocates nothing and takes no lock.
 #![allow(unsafe_code, reason = "installs a signal handler, and exchanges memory in it")]
 
@@ -120,7 +123,8 @@ impl Place {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
         // First: who finds zeros finds that they are not the file's.
         self.is_lost.store(true, Ordering::SeqCst);
-        // SAFETY: exactly one mapping, whose owner takes it out of the list before it unmaps it, and reads it as atomic words only.
+        // SAFETY: exactly one mapping, whose owner takes it out of the list before it unmaps it,
+        // and reads it as atomic words only.
         unsafe { mmap_anonymous(at, self.bytes.load(Ordering::Relaxed), protection, flags) }.is_ok()
     }
 }
@@ -144,7 +148,8 @@ fn install() {
     if before.sa_sigaction == handler as usize {
         return;
     }
-    // Leaked, as the handler may be reading the one before: as often as the program installs handlers of its own.
+    // Leaked, as the handler may be reading the one before: as often as the program installs
+    // handlers of its own.
     BEFORE.store(Box::into_raw(Box::new(before)), Ordering::Release);
     let mut action = before;
     action.sa_sigaction = handler as usize;
@@ -162,7 +167,8 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     let is_handled = if code == libc::BUS_ADRERR {
         places().find(|place| place.has(address)).is_some_and(Place::replace)
     } else if code <= 0 {
-        // Raised, which may be for an access that another handler could not serve: the access is made again.
+        // Raised, which may be for an access that another handler could not serve: the access is
+        // made again.
         places()
             .filter(|place| place.is_cut() && !place.is_lost.load(Ordering::SeqCst))
             .fold(false, |any, place| place.replace() || any)
@@ -203,5 +209,54 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, code
         let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(handler) };
         handler(signal);
         PASSES_ON.store(false, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use rustix::fs::{OFlags, ftruncate};
+
+    use super::*;
+    use crate::os::open_fd;
+    use crate::os::shared_words::OsWords;
+    use crate::sharing::SharedWords as _;
+
+    static REPLACED: OnceLock<libc::sigaction> = OnceLock::new();
+
+    /// As Python's `faulthandler`: gives the signal to the handler that it had replaced.
+    extern "C" fn raise_again(signal: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
+        // SAFETY: what was installed before, and a signal that is handled at once.
+        unsafe {
+            libc::sigaction(signal, REPLACED.get().map_or(ptr::null(), ptr::from_ref), ptr::null_mut());
+            libc::raise(signal);
+        }
+    }
+
+    #[test]
+    fn a_handler_that_raises_the_signal_again_is_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("words");
+        let words = OsWords::open(&path, 1088).unwrap();
+        words.words()[0].store(7, Ordering::SeqCst);
+        let before = REPLACED.get_or_init(action_now);
+        let (ours, theirs): (Handler, Handler) = (on_bus_error, raise_again);
+        assert_eq!(before.sa_sigaction, ours as usize);
+        let mut action = *before;
+        action.sa_sigaction = theirs as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
+        // SAFETY: the handler does only what a handler may.
+        assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) }, 0);
+        ftruncate(open_fd(&path, OFlags::RDWR).unwrap(), 0).unwrap();
+        assert_eq!(words.words()[0].load(Ordering::SeqCst), 0);
+        assert_eq!(action_now().sa_sigaction, ours as usize);
+        // Another handler beside this one: it is put before it, and the signal does not go round.
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) }, 0);
+        let again = OsWords::open(&path, 1088).unwrap();
+        again.words()[0].store(7, Ordering::SeqCst);
+        ftruncate(open_fd(&path, OFlags::RDWR).unwrap(), 0).unwrap();
+        assert_eq!(again.words()[0].load(Ordering::SeqCst), 0);
     }
 }

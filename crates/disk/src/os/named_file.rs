@@ -20,7 +20,9 @@ pub(super) struct NamedFile {
 impl NamedFile {
     pub(super) fn of(path: &Path, fd: &OwnedFd) -> io::Result<Self> {
         let stat = call(path, || rustix::fs::fstat(fd))?;
-        Ok(Self { path: path.to_owned(), device: stat.st_dev, inode: stat.st_ino })
+        // Other processes are told if the name is lost: it does not depend on the working folder.
+        let path = std::path::absolute(path).map_err(|error| at_path(path, error))?;
+        Ok(Self { path, device: stat.st_dev, inode: stat.st_ino })
     }
 
     /// The number of the file in its file system. No other file has it while this one is open.

@@ -1,10 +1,12 @@
 //! Words of memory that processes share: a mapped file, and futexes in it.
 //!
 //! Laws:
-//! 1. The file has its room on the disk before it is mapped, and Plimsoll never makes it shorter: a touched page has a place. What another
-//!    process has written to it meanwhile is not overwritten.
-//! 2. If another program shortens the file, the words become zero and private ([`crate::os::bus_error`]), and those that sleep at the
-//!    file's words are woken through the file.
+//! 1. The file has its room on the disk before it is mapped, and Plimsoll never makes it shorter: a
+//!    touched page has a place. What another process has written to it meanwhile is not
+//!    overwritten.
+//! 2. If another program shortens the file, the words become zero and private
+//!    ([`crate::os::bus_error`]), and those that sleep at the file's words are woken through the
+//!    file.
 #![allow(unsafe_code, reason = "maps a file and lends it as atomic words")]
 
 use std::io;
@@ -89,7 +91,8 @@ impl OsWords {
         Ok(Self { kept: Some(fork::mapped(base, bytes)), guarded, base, count, named, file })
     }
 
-    /// Wakes those that sleep at a word of the file, while the words of this process are no longer the file's.
+    /// Wakes those that sleep at a word of the file, while the words of this process are no longer
+    /// the file's.
     fn wake_in_file(&self, at: usize, most: u32) -> io::Result<()> {
         let bytes = self.count.get() * WORD_BYTES;
         if self.file.len()? < bytes as u64 {

@@ -276,10 +276,6 @@ impl DurabilityState {
     /// As [`DurabilityState::check_locks`], of a log that has no lock of its own because several processes write it.
     fn check_beside(&self, members: &Members) -> Result<(), LogError> {
         members.check_files()?;
-        self.check_folder().map_err(|error| members.note_lost(error))
-    }
-
-    fn check_folder(&self) -> Result<(), LogError> {
         self.check_locks()?;
         let options = &self.env.options;
         if options.disk.entry(&options.dir)?.is_some() {

@@ -59,7 +59,8 @@ impl Members {
         Ok(held)
     }
 
-    /// Whether another member holds the files, as far as it is known. Of one that was killed, too, until [`Members::list`] has found that it ended.
+    /// Whether another member holds the files, as far as it is known. Of one that was killed, too,
+    /// until [`Members::list`] has found that it ended.
     pub fn are_files_held(&self) -> bool {
         let holds = |slot: usize| self.slot_word(slot, SlotWord::Holds).load(Ordering::SeqCst) > 0;
         let are_held = self.others_in_words().any(holds);

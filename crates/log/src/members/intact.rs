@@ -1,14 +1,18 @@
 //! Whether the files and the words that members share are still those with which they joined.
 //!
-//! A lock excludes only those that lock the same file, and words tell something only to those that map the same file. So the first member records in the
-//! words which files these are: every process compares what it opens with that, and refuses what is different. Those that have joined
-//! check now and then that the files still have their names, and that the words were not cleared.
+//! A lock excludes only those that lock the same file, and words tell something only to those that
+//! map the same file. So the first member records in the words which files these are: every process
+//! compares what it opens with that, and refuses what is different. Those that have joined check
+//! now and then that the files still have their names, and that the words were not cleared.
 //!
 //! Laws:
-//! 1. Every lock that is used is one of the file that is recorded. So a file that was removed or replaced lets no process in.
-//! 2. From the moment at which a process that writes has joined, until it leaves, the first and the last word have the layout. If they have not, the
-//!    words are lost, and nothing that they say is used: they are read first, and these two afterwards.
-//! 3. Words that are lost stay so until all processes that write have left: only the first member makes them anew.
+//! 1. Every lock that is used is one of the file that is recorded. So a file that was removed or
+//!    replaced lets no process in.
+//! 2. From the moment at which a process that writes has joined, until it leaves, the first and the
+//!    last word have the layout. If they have not, the words are lost, and nothing that they say is
+//!    used: they are read first, and these two afterwards.
+//! 3. Words that are lost stay so until all processes that write have left: only the first member
+//!    makes them anew.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,7 +32,8 @@ use crate::members::{LAYOUT, Members, WORDS_FILE, slot_path};
 /// The least time between two checks of the files' names, in nanoseconds.
 const CHECK_NANOS: u64 = 10_000_000;
 
-/// The same for a process that only reads: shorter than another one needs to open the store and to commit.
+/// The same for a process that only reads: shorter than another one needs to open the store and to
+/// commit.
 const READER_CHECK_NANOS: u64 = 1_000_000;
 
 /// In the word that says that the log is poisoned: a sync failed.
@@ -96,7 +101,8 @@ impl Members {
         }
     }
 
-    /// Records the file of a keeper's lock, or fails if another one is recorded. Law: the caller has that lock.
+    /// Records the file of a keeper's lock, or fails if another one is recorded. Law: the caller
+    /// has that lock.
     pub(super) fn record_keeper(&self, generation: u64, lock: &dyn LockFile, path: &Path) -> Result<(), LogError> {
         let at = keeper_file(generation);
         let identity = lock.identity();
@@ -106,7 +112,8 @@ impl Members {
         }
     }
 
-    /// Forgets the slots whose lock files are not those that were recorded. Law: no process that writes has the store open.
+    /// Forgets the slots whose lock files are not those that were recorded. Law: no process that
+    /// writes has the store open.
     pub(super) fn forget_strayed(&self) -> Result<(), LogError> {
         for slot in self.others_in_words() {
             let lock = self.open_slot(slot)?;
@@ -152,7 +159,8 @@ impl Members {
         LogError::Format { message: format!("{}: {what}; {REMEDY}", self.words_path().display()) }
     }
 
-    /// Fails if nothing more may be ordered or made durable: the words are lost, a shared file is, or a sync failed in some process.
+    /// Fails if nothing more may be ordered or made durable: the words are lost, a shared file is,
+    /// or a sync failed in some process.
     pub(crate) fn check(&self) -> Result<(), LogError> {
         self.check_words()?;
         let message = match self.word(POISON) {
@@ -163,7 +171,8 @@ impl Members {
         Err(LogError::Format { message })
     }
 
-    /// Fails if a file that members share has lost its name. Asks the system at most once in ten milliseconds.
+    /// Fails if a file that members share has lost its name. Asks the system at most once in ten
+    /// milliseconds.
     ///
     /// # Errors
     /// As said; the system.
@@ -185,7 +194,8 @@ impl Members {
         self.check_keeper_lock()
     }
 
-    /// As [`Members::check_files`], of the words alone, for a process that only reads: what it follows may be another file by now.
+    /// As [`Members::check_files`], of the words alone, for a process that only reads: what it
+    /// follows may be another file by now.
     pub(super) fn check_followed(&self) -> Result<(), LogError> {
         if !self.is_time_to_check(READER_CHECK_NANOS) {
             return Ok(());
@@ -207,9 +217,11 @@ impl Members {
         true
     }
 
-    /// This process has found what a member must not go on with: no member orders anything more, and all are told why.
+    /// This process has found what a member must not go on with: no member orders anything more,
+    /// and all are told why.
     pub(crate) fn note_lost(&self, error: LogError) -> LogError {
-        // Of the right to look, nothing is to be concluded about the others: a forked child has none.
+        // Of the right to look, nothing is to be concluded about the others: a forked child has
+        // none.
         let is_of_this_process = matches!(error, LogError::Io { kind: io::ErrorKind::PermissionDenied, .. });
         if !is_of_this_process && self.access == Access::Writes && self.are_words_whole() {
             self.poison_as(FILE_LOST);

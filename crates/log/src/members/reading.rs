@@ -81,7 +81,8 @@ impl Members {
     /// `Format` if the words are not those of the living members, or of another version; the system.
     pub fn begin_to_read(&self, pid: u32, now_micros: u64) -> Result<bool, LogError> {
         let is_followed = match self.writers() {
-            // Nobody has the store open: a copy of it, or one whose files were removed after all processes had ended.
+            // Nobody has the store open: a copy of it, or one whose files were removed after all
+            // processes had ended.
             Err(LogError::Format { .. }) if self.dir.parent().is_some_and(|store| self.is_unused(store)) => {
                 if self.may_write_words() {
                     self.forget_strayed()?;
@@ -122,15 +123,16 @@ impl Members {
     /// followed: the last one that these have committed, or those that came after them.
     ///
     /// # Errors
-    /// A process has had the store for itself, and no member has joined since: its commits are not told. `Format` if the words are lost; the
-    /// system's error if their file was replaced.
+    /// A process has had the store for itself, and no member has joined since: its commits are not
+    /// told. `Format` if the words are lost; the system's error if their file was replaced.
     pub fn newest(&self) -> Result<Glsn, LogError> {
         if !self.is_reader() {
             let durable = self.durable_glsn();
             return if self.are_words_whole() { Ok(durable) } else { Err(self.lost_words()) };
         }
         self.check_followed()?;
-        // No first member leaves that behind: it keeps what is durable, and writes the last word before word 0.
+        // No first member leaves that behind: it keeps what is durable, and writes the last word
+        // before word 0.
         let (last, first) = (self.word(LAST), self.word(MAGIC));
         let are_lost = (first == LAYOUT && last != LAYOUT) || (first == 0 && self.durable().next == Glsn::NONE);
         if are_lost && self.follows.load(Ordering::SeqCst) {

@@ -41,7 +41,8 @@
 //! | then 64 | the files of the keepers' locks | who has that lock, once |
 //! | the last | the layout | the first member, under `join` |
 //!
-//! The first member clears all words but 21, 24 to 32, 56, 57 and 60, and the slots of processes that have ended.
+//! The first member clears all words but 21, 24 to 32, 56, 57 and 60, and the slots of processes
+//! that have ended.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{Ordering, fence};

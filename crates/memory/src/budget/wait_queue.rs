@@ -3,9 +3,11 @@
 //! Laws:
 //! 1. Only the first in the queue retries. A thread that arrives while others wait queues behind them, even if memory
 //!    has just come free.
-//! 2. A thread gives up once nothing has moved for [`Patience::idle`]: no memory was given back, nobody in the queue was served, and nothing is
-//!    under way that frees memory. It gives up in any case after [`Patience::longest`], apart from its own attempts.
-//! 3. If nothing was given back since a thread waited in vain, and nothing is under way, the next is refused at once: it would wait in vain, too.
+//! 2. A thread gives up once nothing has moved for [`Patience::idle`]: no memory was given back,
+//!    nobody in the queue was served, and nothing is under way that frees memory. It gives up in
+//!    any case after [`Patience::longest`], apart from its own attempts.
+//! 3. If nothing was given back since a thread waited in vain, and nothing is under way, the next
+//!    is refused at once: it would wait in vain, too.
 //!
 //! Memory that the page pool and the object cache give back does not count: an attempt asks them itself.
 
@@ -80,7 +82,8 @@ impl WaitQueue {
         }
     }
 
-    /// Makes an attempt. If it is refused for lack of memory, asks for `relief`, and retries whenever memory was
+    /// Makes an attempt. If it is refused for lack of memory, asks for `relief`, and retries
+    /// whenever memory was
     /// given back, until it succeeds, fails otherwise, or the patience is over.
     ///
     /// # Errors

@@ -35,7 +35,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(2);
 /// Who has the lock where nobody says so.
 const HELD_BY_NOBODY: &str = "by a process that is no member of it, such as a child that one of them forked; end it";
 
-/// As [`HELD_BY_NOBODY`], where the words name no member because they are not those that the members use.
+/// As [`HELD_BY_NOBODY`], where the words name no member because they are not those that the
+/// members use.
 const HELD_BY_UNKNOWN: &str =
     "by processes whose file SHARED was removed or replaced; close the store in every process, then open it again";
 

@@ -1,4 +1,5 @@
-//! Waits of writers for memory: in a queue, after a flush was requested, as long as memory is coming back.
+//! Waits of writers for memory: in a queue, after a flush was requested, as long as memory is
+//! coming back.
 //!
 //! Puts and commits have a queue each: a commit releases memory, so it never waits behind puts that wait for memory. No lock is held while
 //! a thread waits, in particular not the commit lock.
@@ -17,7 +18,8 @@ use crate::index::Index;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Result};
 
-/// How long an operation waits before it fails: while no memory is given back and no flush is under way, and in any case.
+/// How long an operation waits before it fails: while no memory is given back and no flush is under
+/// way, and in any case.
 const PATIENCE: wait_queue::Patience =
     wait_queue::Patience { idle: Duration::from_secs(1), longest: Duration::from_secs(30) };
 

@@ -1,4 +1,5 @@
-//! Files that processes share, removed, replaced or overwritten beside them: an error in each of them, no commit that is lost, no stale read.
+//! Files that processes share, removed, replaced or overwritten beside them: an error in each of
+//! them, no commit that is lost, no stale read.
 #![allow(clippy::disallowed_methods, reason = "tests change the files behind the store's back")]
 
 use std::fs::{self, File};
@@ -122,7 +123,8 @@ fn a_shared_file_that_was_removed_or_replaced_is_an_error_in_every_process() {
                 );
                 refused(file, store.put(&two));
                 if let Some(Ok(third)) = &third {
-                    refused(file, store.put(third));
+                    // It has joined with another `LOCK`, and all else is as it was.
+                    store.put(third).unwrap();
                     store.check_read(third, file);
                 }
                 store.check_read(&one, file);
@@ -268,6 +270,7 @@ fn a_store_is_closed_at_once_after_its_shared_words_were_cut() {
     OVERWRITES[0].1(&store.path.join("SHARED"));
     let begun = std::time::Instant::now();
     let _ = one.close();
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    // A thread that is not woken sleeps for ten minutes.
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     store.check_reopened("closed");
 }
