@@ -9,10 +9,12 @@
 //!    descriptor is that of a standard stream ([`place`]).
 //! 6. Only regular files are opened: a FIFO or a device would block its reader for ever.
 
+mod bus_error;
 mod file_system;
 mod group;
 mod lock;
 mod lock_file;
+mod named_file;
 mod place;
 mod root;
 mod shared_words;
@@ -258,6 +260,10 @@ impl Disk for OsDisk {
 
     fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
         lock::locked_by(&self.place(dir))
+    }
+
+    fn is_in_use(&self, dir: &Path) -> io::Result<bool> {
+        lock::is_in_use(&self.place(dir))
     }
 
     fn shared_words_to_read(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {

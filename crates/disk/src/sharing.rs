@@ -6,6 +6,10 @@
 //!    and one that cannot be taken proves nothing.
 //! 2. All [`SharedWords`] of a path are the same words. They outlive the processes and nothing else: what they say after a restart of the
 //!    machine means nothing.
+//! 3. Both laws hold for files of one [identity](LockFile::identity): a file that
+//!    was removed and made again is another one.
+//! 4. Words whose file was cut are read as zeros from the first access on that finds it, in this
+//!    process: an access never ends the process.
 
 use std::fmt::Debug;
 use std::io;
@@ -22,6 +26,16 @@ pub trait LockFile: Send + Sync + Debug {
 
     /// Unlocks it.
     fn unlock(&self);
+
+    /// The number of the file that is locked, which no other file has while this one is open. A
+    /// lock with another number excludes nobody here.
+    fn identity(&self) -> u64;
+
+    /// Fails if the path stands for another file by now, or for none.
+    ///
+    /// # Errors
+    /// As said; the system.
+    fn check(&self) -> io::Result<()>;
 }
 
 /// Words of memory that processes share.
@@ -35,6 +49,15 @@ pub trait SharedWords: Send + Sync + Debug {
 
     /// Wakes up to `most` that sleep at a word.
     fn wake(&self, at: usize, most: u32);
+
+    /// As [`LockFile::identity`].
+    fn identity(&self) -> u64;
+
+    /// As [`LockFile::check`]; fails also if the file does not have all words any more.
+    ///
+    /// # Errors
+    /// As said; the system.
+    fn check(&self) -> io::Result<()>;
 
     /// Called between two stores to words that are published together: a place to kill a process at.
     #[cfg(any(test, feature = "testing"))]

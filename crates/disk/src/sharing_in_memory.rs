@@ -9,6 +9,10 @@ use std::time::Duration;
 
 use crate::sharing::{LockFile, SharedWords};
 
+/// The identity of every file: locks and words in memory have a path each, and nothing else that
+/// could be removed.
+const ONLY_FILE: u64 = 1;
+
 /// The locks and words of one disk. Clones are the same.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharingInMemory {
@@ -74,6 +78,14 @@ impl LockFile for Lock {
             }
         }
     }
+
+    fn identity(&self) -> u64 {
+        ONLY_FILE
+    }
+
+    fn check(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Drop for Lock {
@@ -105,5 +117,13 @@ impl SharedWords for Words {
         // Locked and unlocked: a thread that has looked and does not sleep yet is not missed.
         drop(self.sleeping.lock().unwrap_or_else(PoisonError::into_inner));
         self.woken.notify_all();
+    }
+
+    fn identity(&self) -> u64 {
+        ONLY_FILE
+    }
+
+    fn check(&self) -> io::Result<()> {
+        Ok(())
     }
 }

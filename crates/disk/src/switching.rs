@@ -118,6 +118,10 @@ impl Disk for SwitchingDisk {
         self.disk.shared_words_to_read(path, count)
     }
 
+    fn is_in_use(&self, dir: &Path) -> io::Result<bool> {
+        self.disk.is_in_use(dir)
+    }
+
     fn not_for_sharing(&self, path: &Path) -> io::Result<Option<&'static str>> {
         self.disk.not_for_sharing(path)
     }

@@ -376,6 +376,15 @@ impl FileLog {
         }
     }
 
+    /// Fails, and poisons the log, if a file that processes share was removed, replaced or
+    /// overwritten.
+    ///
+    /// # Errors
+    /// As said; the system.
+    pub fn check_shared(&self) -> Result<(), LogError> {
+        self.log.durability.check_shared()
+    }
+
     /// Waits until an entry beyond `glsn` is readable, whoever ordered it.
     fn wait_for_members(
         &self,

@@ -12,6 +12,7 @@
 pub mod budgets;
 mod gathering;
 pub mod holding;
+mod intact;
 pub mod keeping;
 mod listing;
 pub(crate) mod lock;
@@ -56,7 +57,7 @@ pub const WORDS_FILE: &str = "SHARED";
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Version of the words' layout, and that there is one at all.
-const LAYOUT: u64 = 0x706c_696d_6d62_000b;
+const LAYOUT: u64 = 0x706c_696d_6d62_000c;
 
 /// No blob file is being written.
 const NO_BLOB: u64 = u64::MAX;
@@ -93,7 +94,15 @@ pub struct Members {
     follows: AtomicBool,
     patience: Duration,
     disk: Arc<dyn Disk>,
+    clock: Arc<dyn Clock>,
     dir: PathBuf,
+    /// Whether this one makes the words anew.
+    is_first: AtomicBool,
+    /// Whether the words are to have their layout: from the end of joining until leaving, of a
+    /// process that writes.
+    needs_words: AtomicBool,
+    /// When the names of the files are to be checked next, by the monotonic clock.
+    next_check: AtomicU64,
 }
 
 impl Members {
@@ -156,8 +165,12 @@ impl Members {
             instance: AtomicU64::new(words.words()[INSTANCE].load(Ordering::SeqCst)),
             follows: AtomicBool::new(false),
             disk: Arc::clone(disk),
+            clock: Arc::clone(clock),
             patience,
             dir,
+            is_first: AtomicBool::new(false),
+            needs_words: AtomicBool::new(false),
+            next_check: AtomicU64::new(0),
             words,
         })
     }
@@ -167,7 +180,6 @@ impl Members {
             let slot_lock = self.disk.lock_file(&slot_path(&self.dir, slot))?;
             if slot_lock.try_lock()? {
                 (self.slot, self.slot_lock) = (slot, Some(slot_lock));
-                self.forget_posts();
                 return Ok(self);
             }
         }
@@ -181,11 +193,14 @@ impl Members {
     /// The first member makes the words anew; another one checks them.
     ///
     /// # Errors
-    /// `Format` if the words are not those of the living members, or of another version.
+    /// `Format` if the words or the locks are not those of the living members, or of another
+    /// version.
     pub fn begin(&self, is_first: bool, pid: u32, now_micros: u64) -> Result<(), LogError> {
+        self.is_first.store(is_first, Ordering::SeqCst);
         if is_first {
             self.make_anew()?;
-        } else if self.word(MAGIC) != LAYOUT {
+            self.record_files();
+        } else if !self.are_words_known() {
             return Err(LogError::Format {
                 message: format!(
                     "{}: other processes have the store open, and this file was removed, or is of another version; close the store \
@@ -193,6 +208,8 @@ impl Members {
                     self.dir.with_file_name(WORDS_FILE).display()
                 ),
             });
+        } else {
+            self.compare_files()?;
         }
         self.enter(pid, now_micros);
         Ok(())
@@ -200,7 +217,11 @@ impl Members {
 
     /// Takes the slot's words.
     fn enter(&self, pid: u32, now_micros: u64) {
+        // Not before: until the lock's file is known to be the right one, the slot may be another
+        // member's.
+        self.forget_posts();
         self.note_ended(self.slot);
+        self.record_slot();
         for (word, value) in [
             (SlotWord::Floor, 0),
             (SlotWord::Checkpoint, 0),
@@ -253,11 +274,13 @@ impl Members {
             Access::Reads => return self.join.release(),
             Access::Watches => return self.join.release_without_words(),
         }
-        if self.words.words()[MAGIC].swap(LAYOUT, Ordering::SeqCst) != LAYOUT {
+        // Words that were lost since another one has joined are not taken for whole.
+        if self.is_first.load(Ordering::SeqCst) && self.words.words()[MAGIC].swap(LAYOUT, Ordering::SeqCst) != LAYOUT {
             // Readers of before that wait have news. Before another one can join: if this one is killed here, the next is a first one.
             self.ring(NEWS);
             self.tell();
         }
+        self.needs_words.store(true, Ordering::SeqCst);
         self.join.release();
     }
 
@@ -270,6 +293,10 @@ impl Members {
             return Ok(false);
         }
         self.join.take(self.patience, self.here(), &|| false)?;
+        if self.access == Access::Writes {
+            // Those that only read, and go on, find by this that they follow nobody any more.
+            self.check_names().map_err(|error| self.note_lost(error.into()))?;
+        }
         Ok(self.writers()?.is_empty())
     }
 
@@ -278,6 +305,7 @@ impl Members {
         if !self.may_write_words() {
             return;
         }
+        self.needs_words.store(false, Ordering::SeqCst);
         self.no_keeper(self.slot);
         self.set(SlotWord::Pid, 0);
         // Before the slot can be another one's.
@@ -362,6 +390,15 @@ impl Members {
         self.end().next
     }
 
+    /// The last entry of the log, whoever ordered it.
+    ///
+    /// # Errors
+    /// `Format` if the words are lost.
+    pub fn newest_ordered(&self) -> Result<Glsn, LogError> {
+        let last = Glsn(self.next().0.saturating_sub(1));
+        if self.are_words_whole() { Ok(last) } else { Err(self.lost_words()) }
+    }
+
     /// Publishes a new end. Law: only who has the turn does.
     pub(crate) fn set_end(&self, end: &End) {
         self.end.write(&*self.words, end.words());
@@ -419,14 +456,18 @@ impl Members {
 
     /// A sync failed: nothing more becomes durable in any member.
     pub(crate) fn poison(&self) {
-        self.words.words()[POISON].store(1, Ordering::SeqCst);
+        self.poison_as(intact::SYNC_FAILED);
+    }
+
+    fn poison_as(&self, why: u64) {
+        self.words.words()[POISON].store(why, Ordering::SeqCst);
         self.sync.wake_all();
         self.wake_all_groups();
     }
 
-    /// Whether a sync failed in some member.
+    /// Whether nothing more may be ordered: [`Members::check`] says why.
     pub(crate) fn is_poisoned(&self) -> bool {
-        self.word(POISON) != 0
+        self.word(POISON) != 0 || !self.are_words_whole()
     }
 
     /// The most entries of a segment: the least of what the members' memory allows.
@@ -451,11 +492,11 @@ impl Members {
         self.words.words()[BLOB_MARK].store(id, Ordering::SeqCst);
     }
 
-    /// Gives out the next id of a blob file, at most `last`.
+    /// Gives out the next id of a blob file, at most `last`; none if the words are lost.
     pub(crate) fn next_blob_id(&self, last: u64) -> Option<u64> {
         let next = |before: u64| (before < last).then(|| before + 1);
         let before = self.words.words()[BLOB_MARK].fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).ok()?;
-        Some(before + 1)
+        self.are_words_whole().then_some(before + 1)
     }
 
     /// This member may be writing blob files from this id on; `None`: it writes none.
@@ -467,9 +508,9 @@ impl Members {
     pub(crate) fn oldest_blob_pin(&self) -> Result<u64, LogError> {
         // Who has ended writes nothing.
         self.others()?;
-        let pins = (0..SLOTS)
-            .filter(|slot| *slot != self.slot && self.slot_word(*slot, SlotWord::Pid).load(Ordering::SeqCst) > 0);
-        Ok(pins.map(|slot| self.slot_word(slot, SlotWord::BlobPin).load(Ordering::SeqCst)).min().unwrap_or(NO_BLOB))
+        let pins = self.others_in_words().map(|slot| self.slot_word(slot, SlotWord::BlobPin).load(Ordering::SeqCst));
+        let oldest = pins.min().unwrap_or(NO_BLOB);
+        self.check_words().map(|()| oldest)
     }
 
     /// The number of the newest manifest that the keeper has installed.

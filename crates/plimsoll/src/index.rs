@@ -377,6 +377,12 @@ impl Index {
         self.core.signals.has_lost_thread()
     }
 
+    /// Whether a memtable is being flushed, or is about to be, and nothing is known to be in the
+    /// way.
+    pub(crate) fn is_flushing(&self) -> bool {
+        !self.view().closed.is_empty() && !self.core.signals.has_flush_failed()
+    }
+
     /// Makes deferred versions visible to lookups.
     pub(crate) fn settle(&self) {
         self.core.settle();

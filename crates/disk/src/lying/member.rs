@@ -217,6 +217,20 @@ impl LockFile for MemberLockFile {
             lock.unlock();
         }
     }
+
+    fn identity(&self) -> u64 {
+        match &*self.holding.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(Held::File(lock)) => lock.identity(),
+            _ => 0,
+        }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        match &*self.holding.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(Held::File(lock)) if !self.process.is_dead() => lock.check(),
+            _ => Err(dead(&self.path, WHY)),
+        }
+    }
 }
 
 impl Drop for MemberLockFile {
@@ -253,5 +267,13 @@ impl SharedWords for MemberWords {
         if self.process.begins() {
             self.words.wake(at, most);
         }
+    }
+
+    fn identity(&self) -> u64 {
+        self.words.identity()
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.words.check()
     }
 }

@@ -144,6 +144,20 @@ pub(super) fn locked_by(dir: &Place<'_>) -> io::Result<Option<(Option<u32>, Stri
     Ok(None)
 }
 
+/// Whether a process has a folder locked, alone or shared.
+pub(super) fn is_in_use(dir: &Place<'_>) -> io::Result<bool> {
+    let folder = dir.open(OFlags::RDONLY | OFlags::DIRECTORY)?;
+    // Unlocked at once. A process that tries to lock it in that moment is refused, and tries again.
+    match lock(&folder, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {
+            let _ = rustix::fs::flock(&folder, FlockOperation::Unlock);
+            Ok(false)
+        }
+        // Or it is not known.
+        Err(_) => Ok(true),
+    }
+}
+
 fn lock(fd: &OwnedFd, how: FlockOperation) -> rustix::io::Result<()> {
     retry_on_intr(|| rustix::fs::flock(fd, how))
 }

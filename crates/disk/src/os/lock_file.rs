@@ -11,6 +11,7 @@ use rustix::io::{Errno, retry_on_intr};
 use crate::fork::{self, Kept, Origin};
 use crate::os::check_regular;
 use crate::os::group::open_or_make;
+use crate::os::named_file::NamedFile;
 use crate::os::place::Place;
 use crate::path_error::at_path;
 use crate::sharing::LockFile;
@@ -22,6 +23,7 @@ pub(super) struct OsLockFile {
     _kept: Kept,
     fd: OwnedFd,
     path: PathBuf,
+    named: NamedFile,
     held: AtomicBool,
     /// The process that opened it.
     pid: u32,
@@ -43,7 +45,8 @@ impl OsLockFile {
     fn of((kept, fd): (Kept, OwnedFd), path: &Path) -> io::Result<Self> {
         check_regular(&fd, path)?;
         let (held, pid) = (AtomicBool::new(false), std::process::id());
-        Ok(Self { _kept: kept, fd, path: path.to_owned(), held, pid, origin: Origin::here() })
+        let named = NamedFile::of(path, &fd)?;
+        Ok(Self { _kept: kept, fd, path: path.to_owned(), named, held, pid, origin: Origin::here() })
     }
 }
 
@@ -75,6 +78,14 @@ impl LockFile for OsLockFile {
             let _ = flock(&self.fd, FlockOperation::Unlock);
         }
     }
+
+    fn identity(&self) -> u64 {
+        self.named.identity()
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.named.check(0)
+    }
 }
 
 impl Drop for OsLockFile {
@@ -98,6 +109,7 @@ mod tests {
             _kept: Kept::Descriptor(-1),
             fd: rustix::io::dup(&lock.fd).expect("a copy"),
             path: path.clone(),
+            named: NamedFile::of(&path, &lock.fd).expect("an open file"),
             held: AtomicBool::new(true),
             pid: lock.pid,
             origin: Origin::parent(),
@@ -108,5 +120,21 @@ mod tests {
         assert!(!other.try_lock().expect("a lock"));
         lock.unlock();
         assert!(other.try_lock().expect("a lock"));
+    }
+
+    #[test]
+    fn a_lock_file_that_lost_its_name_is_told_from_the_one_that_has_it() {
+        let dir = tempfile::tempdir().expect("the machine has a folder for temporary files");
+        let path = dir.path().join("turn");
+        let lock = OsLockFile::open(&Place::by_path(&path)).expect("a new file");
+        let same = OsLockFile::open(&Place::by_path(&path)).expect("the same file");
+        assert_eq!(lock.identity(), same.identity());
+        lock.check().expect("it has its name");
+        rustix::fs::rename(&path, dir.path().join("other")).expect("a rename");
+        assert_eq!(lock.check().expect_err("it was moved").kind(), io::ErrorKind::NotFound);
+        let replaced = OsLockFile::open(&Place::by_path(&path)).expect("a new file");
+        assert_ne!(lock.identity(), replaced.identity());
+        assert!(lock.check().expect_err("it was replaced").to_string().contains("turn: the file was replaced"));
+        replaced.check().expect("it has the name");
     }
 }

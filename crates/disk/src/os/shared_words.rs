@@ -1,7 +1,12 @@
 //! Words of memory that processes share: a mapped file, and futexes in it.
 //!
-//! Law: the file has its room on the disk before it is mapped, and is never made shorter: a touched page has a place. What another process has
-//! written to it meanwhile is not overwritten.
+//! Laws:
+//! 1. The file has its room on the disk before it is mapped, and Plimsoll never makes it shorter: a
+//!    touched page has a place. What another process has written to it meanwhile is not
+//!    overwritten.
+//! 2. If another program shortens the file, the words become zero and private
+//!    ([`crate::os::bus_error`]), and those that sleep at the file's words are woken through the
+//!    file.
 #![allow(unsafe_code, reason = "maps a file and lends it as atomic words")]
 
 use std::io;
@@ -18,7 +23,9 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use rustix::thread::futex;
 
 use crate::fork::{self, Kept};
+use crate::os::bus_error::Guarded;
 use crate::os::group::open_or_make;
+use crate::os::named_file::NamedFile;
 use crate::os::place::Place;
 use crate::os::{OsFile, check_regular};
 use crate::path_error::at_path;
@@ -32,8 +39,12 @@ const WORD_BYTES: usize = size_of::<u64>();
 pub(super) struct OsWords {
     /// A forked child has words of its own in their place. `None` only while this is dropped.
     kept: Option<Kept>,
+    /// `None` only while this is dropped.
+    guarded: Option<Guarded>,
     base: NonNull<AtomicU64>,
     count: NonZeroUsize,
+    file: OsFile,
+    named: NamedFile,
 }
 
 // SAFETY: the memory is reached through atomic words only, and stays mapped until this is dropped.
@@ -53,7 +64,7 @@ impl OsWords {
         if file.len()? < bytes as u64 {
             make_room(&file, bytes as u64).map_err(|error| at_path(path, error))?;
         }
-        Self::map(path, &file, count, ProtFlags::READ | ProtFlags::WRITE)
+        Self::map(path, file, count, ProtFlags::READ | ProtFlags::WRITE)
     }
 
     /// Maps the first `count` words of a file that has them all, to read only: the system kills a process that writes to one.
@@ -66,11 +77,11 @@ impl OsWords {
         if file.len()? < (count.get() * WORD_BYTES) as u64 {
             return Err(at_path(path, io::Error::from(io::ErrorKind::UnexpectedEof)));
         }
-        Self::map(path, &file, count, ProtFlags::READ)
+        Self::map(path, file, count, ProtFlags::READ)
     }
 
-    fn map(path: &Path, file: &OsFile, count: NonZeroUsize, protection: ProtFlags) -> io::Result<Self> {
-        let bytes = count.get() * WORD_BYTES;
+    fn map(path: &Path, file: OsFile, count: NonZeroUsize, protection: ProtFlags) -> io::Result<Self> {
+        let (bytes, named) = (count.get() * WORD_BYTES, NamedFile::of(path, &file.fd)?);
         // SAFETY: a new mapping overlaps no other memory.
         let mapped = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file.fd, 0) };
         let base = mapped.map_err(|errno| at_path(path, errno))?;
@@ -79,7 +90,22 @@ impl OsWords {
             let _ = unsafe { madvise(base, bytes, Advice::LinuxPopulateWrite) };
         }
         let base = NonNull::new(base.cast()).ok_or_else(|| at_path(path, Errno::NOMEM))?;
-        Ok(Self { kept: Some(fork::mapped(base, bytes)), base, count })
+        let guarded = Some(Guarded::new(base, bytes, &file.fd));
+        Ok(Self { kept: Some(fork::mapped(base, bytes)), guarded, base, count, named, file })
+    }
+
+    /// Wakes those that sleep at a word of the file, while the words of this process are no longer
+    /// the file's.
+    fn wake_in_file(&self, at: usize, most: u32) -> io::Result<()> {
+        let bytes = self.count.get() * WORD_BYTES;
+        if self.file.len()? < bytes as u64 {
+            make_room(&self.file, bytes as u64)?;
+        }
+        let path = &self.file.path;
+        let file = OsFile::new(self.file.fd.try_clone().map_err(|e| at_path(path, e))?, false, path);
+        let again = Self::map(path, file, self.count, ProtFlags::READ | ProtFlags::WRITE)?;
+        let _ = futex::wake(again.half(at), futex::Flags::empty(), most.min(i32::MAX as u32));
+        Ok(())
     }
 
     /// The half of a word that futexes look at: the lower one.
@@ -121,12 +147,25 @@ impl SharedWords for OsWords {
 
     fn wake(&self, at: usize, most: u32) {
         let _ = futex::wake(self.half(at), futex::Flags::empty(), most.min(i32::MAX as u32));
+        if self.guarded.as_ref().is_some_and(Guarded::is_lost) {
+            // Without the right to write to the file, they wake up when their patience is over.
+            let _ = self.wake_in_file(at, most);
+        }
+    }
+
+    fn identity(&self) -> u64 {
+        self.named.identity()
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.named.check((self.count.get() * WORD_BYTES) as u64)
     }
 }
 
 impl Drop for OsWords {
     fn drop(&mut self) {
         drop(self.kept.take());
+        drop(self.guarded.take());
         // SAFETY: exactly what was mapped, and no borrow is left.
         unsafe {
             let _ = munmap(self.base.as_ptr().cast(), self.count.get() * WORD_BYTES);
@@ -140,6 +179,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
+    use crate::clock::{Clock, SystemClock};
 
     #[test]
     fn a_process_that_makes_the_words_beside_another_one_overwrites_nothing() {
@@ -159,5 +199,52 @@ mod tests {
                 "in round {round}"
             );
         }
+    }
+
+    #[test]
+    fn words_of_a_file_that_was_cut_are_zero_and_do_not_end_the_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("words");
+        for left in [0, 4096] {
+            let (one, other) = (
+                OsWords::open(&Place::by_path(&path), 1088).unwrap(),
+                OsWords::open(&Place::by_path(&path), 1088).unwrap(),
+            );
+            one.words().iter().for_each(|word| word.store(7, Ordering::SeqCst));
+            one.check().unwrap();
+            cut(&path, left);
+            assert!(one.check().unwrap_err().to_string().contains("truncated"));
+            assert_eq!(one.words()[1087].load(Ordering::SeqCst), 0);
+            assert!(one.words().iter().all(|word| word.load(Ordering::SeqCst) == 0), "left are {left} bytes");
+            one.words()[0].store(8, Ordering::SeqCst);
+            assert_eq!(other.words()[0].load(Ordering::SeqCst), if left == 0 { 0 } else { 7 });
+            drop((one, other));
+            // A place in the list of mappings is used again.
+            let again = OsWords::open(&Place::by_path(&path), 1088).unwrap();
+            again.words()[1087].store(1, Ordering::SeqCst);
+            again.check().unwrap();
+        }
+    }
+
+    #[test]
+    fn who_sleeps_at_a_word_of_a_file_that_was_cut_is_woken_by_its_own_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("words");
+        let words = OsWords::open(&Place::by_path(&path), 1088).unwrap();
+        words.words()[1000].store(7, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let sleeping = scope.spawn(|| words.wait(1000, 7, Duration::from_secs(600)));
+            SystemClock::new().sleep(Duration::from_millis(50));
+            cut(&path, 0);
+            while !sleeping.is_finished() {
+                words.words()[1000].fetch_add(1, Ordering::SeqCst);
+                words.wake(1000, 1);
+                SystemClock::new().sleep(Duration::from_millis(1));
+            }
+        });
+    }
+
+    fn cut(path: &Path, bytes: u64) {
+        rustix::fs::ftruncate(Place::by_path(path).open(OFlags::RDWR).unwrap(), bytes).unwrap();
     }
 }

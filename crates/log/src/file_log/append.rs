@@ -163,7 +163,8 @@ pub(crate) fn place(
 pub(crate) fn publish(log: &OpenLog, order: &Order) -> Result<(), LogError> {
     let Some(members) = log.env.members() else { return Ok(()) };
     let written = log.durability.writer_and_ready().and_then(|(mut writer, ready)| writer.write_out(&log.tail, ready));
-    written.map_err(|error| log.durability.group.poison(&error))?;
+    // A record that is published beside words that are lost would be no other process's.
+    written.and_then(|_| members.check_words()).map_err(|error| log.durability.group.poison(&error))?;
     members.set_end(&order.published_end());
     Ok(())
 }

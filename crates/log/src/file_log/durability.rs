@@ -200,7 +200,7 @@ impl DurabilityState {
             // The newest record is being published by another thread.
             end = End { offset: published.offset, next: published.next, chain: published.chain, ..end };
         }
-        sync(members, &self.env, &Wanted { next: end.next, ..wanted }, &|| self.check_beside())?;
+        sync(members, &self.env, &Wanted { next: end.next, ..wanted }, &|| self.check_beside(members))?;
         Ok(end)
     }
 
@@ -274,7 +274,8 @@ impl DurabilityState {
     }
 
     /// As [`DurabilityState::check_locks`], of a log that has no lock of its own because several processes write it.
-    fn check_beside(&self) -> Result<(), LogError> {
+    fn check_beside(&self, members: &Members) -> Result<(), LogError> {
+        members.check_files()?;
         self.check_locks()?;
         let options = &self.env.options;
         options.disk.check_own()?;
@@ -295,6 +296,18 @@ impl DurabilityState {
             None => self.check_locks().and_then(|()| Ok(self.env.options.disk.check_own()?)),
         };
         checked.map_err(|error| self.group.poison(&error))
+    }
+
+    /// Fails, and poisons the log, if processes share it and this one must not go on.
+    pub(crate) fn check_shared(&self) -> Result<(), LogError> {
+        self.group.check()?;
+        match self.env.members().filter(|members| !members.is_reader()) {
+            Some(members) => {
+                let checked = members.check().and_then(|()| self.check_beside(members));
+                checked.map_err(|error| self.group.poison(&error))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Unlocks the folder for other writers.

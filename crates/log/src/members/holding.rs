@@ -59,11 +59,12 @@ impl Members {
         Ok(held)
     }
 
-    /// Whether another member holds the files. Of one that was killed, too, until [`Members::list`] has found that it ended.
+    /// Whether another member holds the files, as far as it is known. Of one that was killed, too,
+    /// until [`Members::list`] has found that it ended.
     pub fn are_files_held(&self) -> bool {
-        let others = (0..SLOTS)
-            .filter(|slot| *slot != self.slot && self.slot_word(*slot, SlotWord::Pid).load(Ordering::SeqCst) > 0);
-        others.into_iter().any(|slot| self.slot_word(slot, SlotWord::Holds).load(Ordering::SeqCst) > 0)
+        let holds = |slot: usize| self.slot_word(slot, SlotWord::Holds).load(Ordering::SeqCst) > 0;
+        let are_held = self.others_in_words().any(holds);
+        are_held || !self.are_words_whole()
     }
 
     /// Runs `remove`, which removes files of the log, unless another member holds them; then returns `None`.

@@ -7,6 +7,8 @@
 //!
 //! One that prepares itself to be the keeper is shown in the keeper's word: it may be stopped, too, and is replaced then.
 
+use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -45,6 +47,7 @@ impl Members {
         if self.is_reader() {
             return Ok(false);
         }
+        self.check_words()?;
         self.try_generation(self.word(GENERATION))
     }
 
@@ -55,6 +58,7 @@ impl Members {
     /// As for [`Members::try_to_keep`].
     pub fn try_to_replace(&self, stopped: (u64, u64)) -> Result<bool, LogError> {
         let generation = self.word(GENERATION);
+        self.check_words()?;
         if self.is_reader() || self.keeper_pulse() != stopped || !self.try_lock(generation + 1)? {
             return Ok(false);
         }
@@ -89,12 +93,29 @@ impl Members {
             return Ok(false);
         }
         // Among as many as there are members, one is free.
-        let lock = self.disk.lock_file(&self.dir.join(format!("keeper-{:02}", generation % SLOTS as u64)))?;
+        let path = self.path_of_keeper_lock(generation);
+        let lock = self.disk.lock_file(&path)?;
         if !lock.try_lock()? {
             return Ok(false);
         }
+        self.record_keeper(generation, &*lock, &path)?;
         *held = Some(Held { generation, lock });
         Ok(true)
+    }
+
+    fn path_of_keeper_lock(&self, generation: u64) -> PathBuf {
+        self.dir.join(format!("keeper-{:02}", generation % SLOTS as u64))
+    }
+
+    /// The generation of keepers, and the file of its lock.
+    pub(super) fn keeper_lock_path(&self) -> (u64, PathBuf) {
+        let generation = self.word(GENERATION);
+        (generation, self.path_of_keeper_lock(generation))
+    }
+
+    /// Fails if this member holds a keeper's lock whose file has lost its name.
+    pub(super) fn check_keeper_lock(&self) -> io::Result<()> {
+        self.held().as_ref().map_or(Ok(()), |held| held.lock.check())
     }
 
     fn held(&self) -> MutexGuard<'_, Option<Held>> {

@@ -8,7 +8,7 @@ use plimsoll_disk::vfs::Disk;
 
 use crate::error::LogError;
 use crate::glsn::Glsn;
-use crate::members::words::{KEEPER, LEFTOVERS, MAGIC, SLOTS, Slot, SlotWord, WORDS};
+use crate::members::words::{KEEPER, LAST, LEFTOVERS, MAGIC, SLOT_FILES, SLOTS, Slot, SlotWord, WORDS};
 use crate::members::{LAYOUT, LOCKS_DIR, Members, NO_BLOB, WORDS_FILE, slot_path};
 
 /// What is known of a member.
@@ -53,11 +53,11 @@ impl Members {
     /// Whether there are other members, by the shared words alone: those that were killed count until [`Members::list`] has found that they ended, and
     /// readers without the right to write to the folder do not count.
     pub fn has_others(&self) -> bool {
-        self.others_in_words().next().is_some()
+        self.others_in_words().next().is_some() || !self.are_words_whole()
     }
 
-    fn others_in_words(&self) -> impl Iterator<Item = usize> {
-        (0..SLOTS).filter(|slot| *slot != self.slot && self.slot_word(*slot, SlotWord::Pid).load(Ordering::SeqCst) > 0)
+    pub(super) fn others_in_words(&self) -> impl Iterator<Item = usize> {
+        (0..SLOTS).filter(|slot| *slot != self.slot && self.is_in_use(*slot))
     }
 
     /// The oldest moment that any of the other members may read; [`Glsn::MAX`] if there is none. Of members that were killed, too, until
@@ -74,16 +74,15 @@ impl Members {
     }
 
     fn oldest(&self, word: SlotWord) -> Glsn {
-        self.others_in_words()
-            .map(|slot| Glsn(self.slot_word(slot, word).load(Ordering::SeqCst)))
-            .min()
-            .unwrap_or(Glsn::MAX)
+        let words = self.others_in_words().map(|slot| Glsn(self.slot_word(slot, word).load(Ordering::SeqCst)));
+        let oldest = words.min().unwrap_or(Glsn::MAX);
+        self.or_nothing(oldest)
     }
 
     /// The living members beside this one; slots of those that have ended are cleared.
     ///
     /// # Errors
-    /// The system.
+    /// `Format` if the words are lost, or the file of a member's lock; the system.
     pub fn others(&self) -> Result<Vec<Member>, LogError> {
         let mut others = Vec::new();
         for slot in self.others_in_words() {
@@ -98,6 +97,8 @@ impl Members {
                 others.push(self.member(slot));
             }
         }
+        // Afterwards: of words that are lost, nothing counts that was read before.
+        self.check_words()?;
         Ok(others)
     }
 
@@ -132,14 +133,16 @@ pub fn members_of(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Member>, LogE
     let words = disk.shared_words_to_read(&file, WORDS)?;
     let words = words.words();
     let mut members = Vec::new();
-    let is_whole = words[MAGIC].load(Ordering::SeqCst) == LAYOUT;
+    let is_whole = [MAGIC, LAST].iter().all(|at| words[*at].load(Ordering::SeqCst) == LAYOUT);
     for slot in (0..SLOTS).filter(|_| is_whole) {
         let member = member_in(words, slot);
         if member.pid == 0 {
             continue;
         }
         let lock = disk.lock_file_to_read(&slot_path(&dir, slot))?;
-        if lock.try_lock()? {
+        let recorded = words[SLOT_FILES + slot].load(Ordering::SeqCst);
+        // The lock of another file proves nothing.
+        if [0, lock.identity()].contains(&recorded) && lock.try_lock()? {
             // Its process has ended.
             lock.unlock();
         } else {

@@ -72,6 +72,11 @@ impl MemberLock {
         Self { file, words: Arc::clone(words), clock: Arc::clone(clock), places }
     }
 
+    /// The system's lock.
+    pub(super) fn file(&self) -> &dyn LockFile {
+        &*self.file
+    }
+
     /// Takes the lock for `holder`, unless `is_needless` says that it is not wanted any more.
     pub(crate) fn take(
         &self,

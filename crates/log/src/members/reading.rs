@@ -20,8 +20,8 @@ use plimsoll_disk::vfs::Disk;
 use crate::error::LogError;
 use crate::glsn::Glsn;
 use crate::members::words::{
-    CELLS_AT, DURABLE, FOLLOWERS, INSTANCE, MAGIC, MEMORY_TOTAL, NEWS, SLOT_WORDS, SLOTS, SLOTS_AT, SLOTS_END, STATE,
-    Slot, SlotWord, WORDS,
+    CELLS_AT, DURABLE, FILES_AT, FOLLOWERS, INSTANCE, KEEPER_FILES, LAST, MAGIC, MEMORY_TOTAL, NEWS, SLOT_FILES,
+    SLOT_WORDS, SLOTS, SLOTS_AT, SLOTS_END, STATE, Slot, SlotWord, WORDS,
 };
 use crate::members::{LAYOUT, Member, Members, WORDS_FILE, slot_path};
 
@@ -30,6 +30,9 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The words say that a process has the store for itself.
 const ALONE: u64 = 1;
+
+/// The bits of the first instance.
+const SEED_MASK: u64 = (1 << 30) - 1;
 
 /// What a process adds to the instance that opens the store for itself. A first member adds 1.
 const OPENED_ALONE: u64 = 1 << 32;
@@ -77,7 +80,17 @@ impl Members {
     /// # Errors
     /// `Format` if the words are not those of the living members, or of another version; the system.
     pub fn begin_to_read(&self, pid: u32, now_micros: u64) -> Result<bool, LogError> {
-        let is_followed = !self.writers()?.is_empty();
+        let is_followed = match self.writers() {
+            // Nobody has the store open: a copy of it, or one whose files were removed after all
+            // processes had ended.
+            Err(LogError::Format { .. }) if self.dir.parent().is_some_and(|store| self.is_unused(store)) => {
+                if self.may_write_words() {
+                    self.forget_strayed()?;
+                }
+                false
+            }
+            writers => !writers?.is_empty(),
+        };
         if self.may_write_words() && self.others()?.is_empty() {
             // Of an earlier time.
             self.words.words()[MEMORY_TOTAL].store(0, Ordering::SeqCst);
@@ -86,12 +99,18 @@ impl Members {
             (true, true) => self.begin(false, pid, now_micros)?,
             // What is checked of the words holds for members: while there are none, they say nothing.
             (true, false) => self.enter(pid, now_micros),
-            (false, true) if self.word(MAGIC) != LAYOUT => return Err(self.other_words()),
-            (false, _) => {}
+            (false, true) if !self.are_words_known() => return Err(self.other_words()),
+            (false, true) => self.compare_files()?,
+            (false, false) => {}
         }
         self.instance.store(self.word(INSTANCE), Ordering::SeqCst);
         self.follows.store(is_followed, Ordering::SeqCst);
         Ok(is_followed)
+    }
+
+    /// Whether no process has the store open to write.
+    fn is_unused(&self, store: &Path) -> bool {
+        self.disk.is_in_use(store).is_ok_and(|is_in_use| !is_in_use)
     }
 
     fn other_words(&self) -> LogError {
@@ -104,10 +123,20 @@ impl Members {
     /// followed: the last one that these have committed, or those that came after them.
     ///
     /// # Errors
-    /// A process has had the store for itself, and no member has joined since: its commits are not told.
+    /// A process has had the store for itself, and no member has joined since: its commits are not
+    /// told. `Format` if the words are lost; the system's error if their file was replaced.
     pub fn newest(&self) -> Result<Glsn, LogError> {
         if !self.is_reader() {
-            return Ok(self.durable_glsn());
+            let durable = self.durable_glsn();
+            return if self.are_words_whole() { Ok(durable) } else { Err(self.lost_words()) };
+        }
+        self.check_followed()?;
+        // No first member leaves that behind: it keeps what is durable, and writes the last word
+        // before word 0.
+        let (last, first) = (self.word(LAST), self.word(MAGIC));
+        let are_lost = (first == LAYOUT && last != LAYOUT) || (first == 0 && self.durable().next == Glsn::NONE);
+        if are_lost && self.follows.load(Ordering::SeqCst) {
+            return Err(self.lost_words());
         }
         let (instance, followed) = (self.word(INSTANCE), self.instance.load(Ordering::SeqCst));
         if instance == followed {
@@ -115,6 +144,7 @@ impl Members {
         }
         match self.word(MAGIC) {
             LAYOUT => {
+                self.compare_files()?;
                 self.come_back();
                 self.follows.store(true, Ordering::SeqCst);
                 // Last: another thread that finds it does not look further.
@@ -135,6 +165,7 @@ impl Members {
     fn come_back(&self) {
         if self.slot < SLOTS && self.slot_word(self.slot, SlotWord::Pid).load(Ordering::SeqCst) == 0 {
             // The process last: the others look at a slot that has one.
+            self.record_slot();
             for at in (0..SLOT_WORDS).rev() {
                 let word = &self.words.words()[Slot::of(self.slot).0 + at];
                 word.store(self.said[at].load(Ordering::SeqCst), Ordering::SeqCst);
@@ -167,7 +198,14 @@ impl Members {
         self.access != Access::Watches
     }
 
+    /// The lock of a slot, if its file is the one that is recorded.
     pub(super) fn lock_of(&self, slot: usize) -> Result<Box<dyn LockFile>, LogError> {
+        let lock = self.open_slot(slot)?;
+        self.compare_slot(slot, &*lock)?;
+        Ok(lock)
+    }
+
+    pub(super) fn open_slot(&self, slot: usize) -> Result<Box<dyn LockFile>, LogError> {
         let path = slot_path(&self.dir, slot);
         Ok(if self.may_write_words() { self.disk.lock_file(&path)? } else { self.disk.lock_file_to_read(&path)? })
     }
@@ -187,15 +225,24 @@ impl Members {
     /// processes read that until others may join.
     pub(super) fn make_anew(&self) -> Result<(), LogError> {
         let words = self.words.words();
-        let is_known = self.word(MAGIC) == LAYOUT;
+        let is_known = self.are_words_known();
         let (instance, total) = (self.word(INSTANCE), self.word(MEMORY_TOTAL));
+        // Of words that were cleared, another one than readers of before may have followed.
+        let instance = if instance == 0 { self.clock.wall_micros() & SEED_MASK } else { instance };
         words[MAGIC].store(0, Ordering::SeqCst);
         // First, and never cleared: whoever is killed in between has begun an instance, too.
         words[INSTANCE].store(instance.wrapping_add(1), Ordering::SeqCst);
+        if is_known {
+            self.forget_strayed()?;
+        }
         let readers = if is_known { self.others()? } else { Vec::new() };
         // Readers of before may be waiting, and count themselves out when they have waited. Too many of them cost some wakes.
         let is_kept = |at: &usize| [INSTANCE, FOLLOWERS, NEWS, STATE].contains(at) || DURABLE.contains(at);
-        let shared_by_all = (1..SLOTS_AT).filter(|at| !is_kept(at)).chain(SLOTS_END..CELLS_AT);
+        let shared_by_all = (1..SLOTS_AT)
+            .filter(|at| !is_kept(at))
+            .chain(SLOTS_END..CELLS_AT)
+            .chain(FILES_AT..SLOT_FILES)
+            .chain(KEEPER_FILES..LAST);
         shared_by_all.for_each(|at| words[at].store(0, Ordering::SeqCst));
         if !readers.is_empty() {
             words[MEMORY_TOTAL].store(total, Ordering::SeqCst);
@@ -207,6 +254,7 @@ impl Members {
                 words[at..WORDS.min(at + crate::members::words::SLOT_WORDS)]
                     .iter()
                     .for_each(|word| word.store(0, Ordering::SeqCst));
+                words[SLOT_FILES + slot].store(0, Ordering::SeqCst);
             }
         }
         Ok(())

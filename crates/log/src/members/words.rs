@@ -19,9 +19,10 @@
 //! | 35, 36 | processes that wait for a sync | arrived: any; expected: who has `sync` |
 //! | 37 | removed files of the log | who removes one |
 //! | 38 | the GLSN up to which a member applies the log before it orders a record | who has `turn`; only raised |
+//! | 39 | the file of the words | the first member, under `join` |
 //! | 40 to 51 | `turn`, `sync`, `join` | holder and since: who has it; waiters and bell: any |
 //! | 52 | the keeper, or who prepares itself to be it | that one, with its generation's lock; who finds that it has ended |
-//! | 53 | the log is poisoned | who has `sync` or `turn` |
+//! | 53 | the log is poisoned: 1 by a failed sync, 2 by a shared file that was lost | who has `sync` or `turn`; any |
 //! | 54 | the most entries of a segment | who joins; only lowered |
 //! | 55 | the highest id of a blob file | any; only raised |
 //! | 56, 57 | readers that wait for news (too many if some were killed), and their bell | any; who has `sync`, and the first member |
@@ -35,8 +36,13 @@
 //! | then 2, at 8 | processes that wait for posts | arrived: any; expected: who has `posting` |
 //! | then 64, at 16 | for each slot a bit for each of its posts | set: its member; cleared: who has `turn`, who gets the slot |
 //! | then the cells | posts | the slot's member; the answer: who has `turn` |
+//! | then 8 | the files of `join`, `turn`, `sync`, `posting` | the first member, under `join` |
+//! | then 64 | the files of the slots' locks | the slot's member, under `join` |
+//! | then 64 | the files of the keepers' locks | who has that lock, once |
+//! | the last | the layout | the first member, under `join` |
 //!
-//! 39 is free. The first member clears all words but 21, 24 to 32, 56, 57 and 60, and the slots of processes that have ended.
+//! The first member clears all words but 21, 24 to 32, 56, 57 and 60, and the slots of processes
+//! that have ended.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{Ordering, fence};
@@ -121,7 +127,20 @@ pub(super) const POSTED_AT: usize = SLOTS_END + 16;
 pub(super) const CELLS: usize = 8;
 pub(super) const CELL_WORDS: usize = 40;
 pub(super) const CELLS_AT: usize = POSTED_AT + SLOTS;
-pub(super) const WORDS: usize = CELLS_AT + SLOTS * CELLS * CELL_WORDS;
+
+/// The identities of the files ([`crate::members::intact`]); 0: not recorded.
+pub(super) const FILES_AT: usize = CELLS_AT + SLOTS * CELLS * CELL_WORDS;
+pub(super) const JOIN_FILE: usize = FILES_AT;
+pub(super) const TURN_FILE: usize = FILES_AT + 1;
+pub(super) const SYNC_FILE: usize = FILES_AT + 2;
+pub(super) const POSTING_FILE: usize = FILES_AT + 3;
+pub(super) const SLOT_FILES: usize = FILES_AT + 8;
+pub(super) const KEEPER_FILES: usize = SLOT_FILES + SLOTS;
+/// The layout again: a file that was cut, and made longer again, lacks it.
+pub(super) const LAST: usize = KEEPER_FILES + SLOTS;
+pub(super) const WORDS: usize = LAST + 1;
+/// The identity of the file of the words themselves.
+pub(super) const WORDS_FILE_AT: usize = 39;
 
 /// The words by which the members are counted that wait for the same.
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,13 @@
-//! A FIFO queue of threads that wait for memory, each for a bounded time.
+//! A FIFO queue of threads that wait for memory, as long as memory is coming back.
 //!
 //! Laws:
 //! 1. Only the first in the queue retries. A thread that arrives while others wait queues behind them, even if memory
 //!    has just come free.
-//! 2. No thread waits longer than the queue's patience, apart from its own attempts.
-//! 3. If nothing was given back since a thread waited in vain, the next is refused at once: it would wait in vain, too.
+//! 2. A thread gives up once nothing has moved for [`Patience::idle`]: no memory was given back,
+//!    nobody in the queue was served, and nothing is under way that frees memory. It gives up in
+//!    any case after [`Patience::longest`], apart from its own attempts.
+//! 3. If nothing was given back since a thread waited in vain, and nothing is under way, the next
+//!    is refused at once: it would wait in vain, too.
 //!
 //! Memory that the page pool and the object cache give back does not count: an attempt asks them itself.
 
@@ -30,10 +33,28 @@ pub enum Order {
     Behind,
 }
 
+/// How long a thread waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// While nothing moves. Zero: nobody waits.
+    pub idle: Duration,
+    /// In any case.
+    pub longest: Duration,
+}
+
+/// What a queue can do for those that wait, besides letting them wait.
+pub trait Relief {
+    /// Asks for memory to be freed; returns whether that was possible. Called until it was.
+    fn ask(&self) -> bool;
+
+    /// Whether something is under way that frees memory.
+    fn is_under_way(&self) -> bool;
+}
+
 /// The queue.
 pub struct WaitQueue {
     budget: Budget,
-    patience: Duration,
+    patience: Patience,
     clock: SystemClock,
     state: Mutex<State>,
     moved: Condvar,
@@ -43,13 +64,15 @@ pub struct WaitQueue {
 struct State {
     waiting: VecDeque<u64>,
     next: u64,
+    /// How many have got what they waited for.
+    served: u64,
     /// The count of returned chunks when a thread last waited in vain.
     in_vain: Option<u64>,
 }
 
 impl WaitQueue {
-    /// A queue for memory of `budget`; a thread waits in it for up to `patience`.
-    pub fn new(budget: &Budget, patience: Duration) -> Self {
+    /// A queue for memory of `budget`.
+    pub fn new(budget: &Budget, patience: Patience) -> Self {
         Self {
             budget: budget.clone(),
             patience,
@@ -59,7 +82,8 @@ impl WaitQueue {
         }
     }
 
-    /// Makes an attempt. If it is refused for lack of memory, calls `relieve` once, and retries whenever memory was
+    /// Makes an attempt. If it is refused for lack of memory, asks for `relief`, and retries
+    /// whenever memory was
     /// given back, until it succeeds, fails otherwise, or the patience is over.
     ///
     /// # Errors
@@ -68,10 +92,10 @@ impl WaitQueue {
         &self,
         order: Order,
         is_refusal: impl Fn(&E) -> bool,
-        relieve: impl FnOnce(),
+        relief: &dyn Relief,
         mut attempt: impl FnMut() -> Result<T, E>,
     ) -> Result<T, E> {
-        if self.patience.is_zero() {
+        if self.patience.idle.is_zero() {
             return attempt();
         }
         if order == Order::Ahead || self.lock().waiting.is_empty() {
@@ -80,33 +104,42 @@ impl WaitQueue {
                 done => return done,
             }
         }
-        let start = self.clock.monotonic_nanos();
         let place = self.stand();
-        let mut relieve = Some(relieve);
+        let mut waited = Waited::begin(self.clock.monotonic_nanos(), self.moves());
+        let mut is_asked = false;
         self.budget.note_wait();
         loop {
-            let is_over = self.clock.monotonic_nanos() - start >= self.patience.as_nanos() as u64;
+            let is_under_way = relief.is_under_way();
+            let is_over = waited.is_over(self.clock.monotonic_nanos(), self.moves(), is_under_way, self.patience);
             if !is_over && !self.is_first(&place) {
                 continue;
             }
             let given = self.budget.given();
-            if let Some(relieve) = relieve.take() {
-                relieve();
-            }
+            is_asked = is_asked || relief.ask();
             match attempt() {
                 Err(error) if is_refusal(&error) => {
                     let mut state = self.lock();
                     if is_over {
                         state.in_vain = Some(given);
                     }
-                    if is_over || state.in_vain == Some(given) {
+                    let is_in_vain = is_asked && state.in_vain == Some(given) && !relief.is_under_way();
+                    if is_over || is_in_vain {
                         return Err(error);
                     }
                 }
-                done => return done,
+                done => {
+                    self.lock().served += u64::from(done.is_ok());
+                    return done;
+                }
             }
             self.budget.wait_given(given, STEP);
         }
+    }
+
+    /// Changes whenever memory was given back, or a thread was served.
+    fn moves(&self) -> (u64, u64) {
+        let served = self.lock().served;
+        (self.budget.given(), served)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -130,6 +163,28 @@ impl WaitQueue {
             drop(self.moved.wait_timeout(state, STEP));
         }
         is_first
+    }
+}
+
+/// The time that a thread has waited.
+struct Waited {
+    begun: u64,
+    /// When something moved, as far as it was seen, and what had moved by then.
+    moved: u64,
+    moves: (u64, u64),
+}
+
+impl Waited {
+    fn begin(now: u64, moves: (u64, u64)) -> Self {
+        Self { begun: now, moved: now, moves }
+    }
+
+    fn is_over(&mut self, now: u64, moves: (u64, u64), is_under_way: bool, patience: Patience) -> bool {
+        if is_under_way || moves != self.moves {
+            (self.moved, self.moves) = (now, moves);
+        }
+        let is_past = |since: u64, limit: Duration| u128::from(now.saturating_sub(since)) >= limit.as_nanos();
+        is_past(self.moved, patience.idle) || is_past(self.begun, patience.longest)
     }
 }
 
@@ -157,13 +212,33 @@ impl Drop for Standing<'_> {
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     use super::*;
     use crate::budget::chunk::{CHUNK_BYTES, Chunk};
     use crate::budget::{Backing, Kind, OutOfBudget};
 
-    const LONG: Duration = Duration::from_secs(600);
+    const LONG: Patience = Patience { idle: Duration::from_secs(600), longest: Duration::from_secs(600) };
+
+    fn short(idle_millis: u64) -> Patience {
+        Patience { idle: Duration::from_millis(idle_millis), ..LONG }
+    }
+
+    /// Nothing can be asked for; something may be under way.
+    #[derive(Default)]
+    struct Nothing {
+        is_under_way: AtomicBool,
+    }
+
+    impl Relief for Nothing {
+        fn ask(&self) -> bool {
+            true
+        }
+
+        fn is_under_way(&self) -> bool {
+            self.is_under_way.load(Ordering::Relaxed)
+        }
+    }
 
     fn full(chunks: u64) -> (Budget, Vec<Chunk>) {
         let budget = Budget::new(chunks * CHUNK_BYTES as u64, Backing::Heap).unwrap();
@@ -172,7 +247,7 @@ mod tests {
     }
 
     fn take(queue: &WaitQueue, budget: &Budget) -> Result<Chunk, OutOfBudget> {
-        queue.attempt(Order::Behind, |_| true, || {}, || budget.take(Kind::WriteSet))
+        queue.attempt(Order::Behind, |_| true, &Nothing::default(), || budget.take(Kind::WriteSet))
     }
 
     /// Waits until this many threads are in the queue.
@@ -220,7 +295,7 @@ mod tests {
     #[test]
     fn a_wait_is_bounded_and_where_nothing_came_back_the_next_is_refused_at_once() {
         let (budget, held) = full(1);
-        let queue = WaitQueue::new(&budget, Duration::from_millis(20));
+        let queue = WaitQueue::new(&budget, short(20));
         take(&queue, &budget).unwrap_err();
         // With more patience than a test has.
         let state = Mutex::new(std::mem::take(&mut *queue.lock()));
@@ -232,17 +307,79 @@ mod tests {
         take(&queue, &budget).unwrap();
     }
 
+    /// Relief that is possible when it is asked for the third time.
+    struct AtThird {
+        asked: AtomicU64,
+        held: Mutex<Vec<Chunk>>,
+    }
+
+    impl Relief for AtThird {
+        fn ask(&self) -> bool {
+            let is_possible = self.asked.fetch_add(1, Ordering::Relaxed) == 2;
+            if is_possible {
+                self.held.lock().unwrap().clear();
+            }
+            is_possible
+        }
+
+        fn is_under_way(&self) -> bool {
+            false
+        }
+    }
+
     #[test]
-    fn what_relieves_is_asked_for_once_and_before_any_wait() {
+    fn relief_is_asked_for_until_it_is_possible_and_then_no_more() {
         let (budget, held) = full(1);
         let queue = WaitQueue::new(&budget, LONG);
-        let mut held = Some(held);
-        let asked = AtomicBool::new(false);
-        let relieve = || {
-            assert!(!asked.swap(true, Ordering::Relaxed));
-            drop(held.take());
+        let relief = AtThird { asked: AtomicU64::new(0), held: Mutex::new(held) };
+        let mut attempts = 0;
+        let attempt = || {
+            attempts += 1;
+            if attempts < 6 { Err(budget.take(Kind::WriteSet).err()) } else { Ok(()) }
         };
-        queue.attempt(Order::Behind, |_: &OutOfBudget| true, relieve, || budget.take(Kind::WriteSet)).unwrap();
-        assert!(asked.load(Ordering::Relaxed));
+        queue.attempt(Order::Behind, |_| true, &relief, attempt).unwrap();
+        assert_eq!(relief.asked.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn a_thread_waits_on_while_memory_is_being_freed() {
+        let (budget, held) = full(1);
+        let queue = WaitQueue::new(&budget, short(20));
+        let relief = Nothing { is_under_way: AtomicBool::new(true) };
+        std::thread::scope(|scope| {
+            let take = || queue.attempt(Order::Behind, |_: &OutOfBudget| true, &relief, || budget.take(Kind::WriteSet));
+            let waiting = scope.spawn(move || take().map(drop));
+            await_waiting(&queue, 1);
+            // Longer than it waits while nothing moves.
+            SystemClock::new().sleep(Duration::from_millis(100));
+            assert!(!waiting.is_finished());
+            drop(held);
+            waiting.join().unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_wait_is_over_when_nothing_has_moved_for_a_time_or_after_the_longest_time() {
+        let patience = Patience { idle: Duration::from_nanos(10), longest: Duration::from_nanos(100) };
+        let mut waited = Waited::begin(1000, (0, 0));
+        let mut is_over = |now, moves, is_under_way| waited.is_over(now, moves, is_under_way, patience);
+        assert!(!is_over(1009, (0, 0), false));
+        assert!(!is_over(1015, (1, 0), false), "memory was given back");
+        assert!(!is_over(1024, (1, 0), false));
+        assert!(!is_over(1030, (1, 1), false), "another one was served");
+        assert!(!is_over(1050, (1, 1), true), "something is under way");
+        assert!(!is_over(1059, (1, 1), false));
+        assert!(is_over(1060, (1, 1), false), "nothing moved");
+        assert!(is_over(1100, (2, 2), true), "it is the longest time");
+    }
+
+    #[test]
+    fn a_wait_ends_although_memory_comes_back_all_the_time() {
+        let (budget, held) = full(1);
+        let patience = Patience { idle: Duration::from_secs(600), longest: Duration::from_millis(50) };
+        let queue = WaitQueue::new(&budget, patience);
+        let relief = Nothing { is_under_way: AtomicBool::new(true) };
+        queue.attempt(Order::Behind, |_: &OutOfBudget| true, &relief, || budget.take(Kind::WriteSet)).unwrap_err();
+        drop(held);
     }
 }

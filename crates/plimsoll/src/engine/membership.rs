@@ -35,6 +35,11 @@ const LOCK_PAUSE: Duration = Duration::from_millis(2);
 /// Who has the lock where nobody says so.
 const HELD_BY_NOBODY: &str = "by a process that is no member of it, such as a child that one of them forked; end it";
 
+/// As [`HELD_BY_NOBODY`], where the words name no member because they are not those that the
+/// members use.
+const HELD_BY_UNKNOWN: &str =
+    "by processes whose file SHARED was removed or replaced; close the store in every process, then open it again";
+
 /// The longest time between two looks at the others: while something is committed, and otherwise. The next sync of a commit ends a longer one.
 const LOOK: Duration = Duration::from_millis(500);
 const LOOK_IDLE: Duration = Duration::from_secs(20);
@@ -152,13 +157,16 @@ fn take_lock(path: &Path, options: &Options, members: &Members) -> Result<(Arc<d
         }
         match options.disk.lock_shared(path) {
             Ok(lock) => {
-                if !members.writers().lift()?.is_empty() {
+                let writers = members.writers();
+                if writers.as_ref().is_ok_and(|writers| !writers.is_empty()) {
                     return Ok((Arc::from(lock), false));
                 }
                 // Whoever had it a moment ago, alone or as the last member, has let go of it.
                 drop(lock);
                 if tries == LOCK_TRIES {
-                    return Err(Error::Locked { path: path.to_owned(), pid: None, who: HELD_BY_NOBODY.to_owned() });
+                    writers.lift()?;
+                    let who = if members.are_words_known() { HELD_BY_NOBODY } else { HELD_BY_UNKNOWN };
+                    return Err(Error::Locked { path: path.to_owned(), pid: None, who: who.to_owned() });
                 }
             }
             Err(LockError::Held { .. }) if tries < LOCK_TRIES => {}
@@ -320,6 +328,8 @@ pub(crate) struct Looked {
 /// Does what the other members need of this one.
 pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -> Result<Looked> {
     let index = &space.reader.index;
+    // A failure poisons the log: the next commit returns it.
+    let _ = space.file_log.check_shared();
     // What others wait for is flushed by a process, too, that reads only what is durable: the flush makes it so.
     let is_waited_for = members.is_keeper() && members.flush_wanted() > committer.sequencer.applied();
     // What fails now is tried again by who reads.

@@ -69,6 +69,12 @@ impl Signals {
         state.flush_error.clone().or_else(|| state.compaction_error.clone())
     }
 
+    /// Whether the last flush failed, or none is to come.
+    pub(crate) fn has_flush_failed(&self) -> bool {
+        let state = lock(&self.state);
+        state.flush_error.is_some() || state.closing
+    }
+
     /// Waits for `delay`, or until a flush or compaction ended or failed. Returns whether one did.
     pub(crate) fn wait_for_progress(&self, delay: Duration) -> bool {
         let state = lock(&self.state);

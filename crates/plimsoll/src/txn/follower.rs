@@ -69,19 +69,20 @@ impl Follower {
     /// The newest commit that is readable anywhere now.
     pub(super) fn readable(&self) -> Result<Glsn> {
         match self.is_buffered {
-            true if !self.members.is_reader() => Ok(self.ordered()),
+            true if !self.members.is_reader() => self.ordered(),
             _ => self.members.newest().lift(),
         }
     }
 
     /// The newest commit that was ordered anywhere.
-    fn ordered(&self) -> Glsn {
-        Glsn(self.members.next().0.saturating_sub(1))
+    fn ordered(&self) -> Result<Glsn> {
+        self.members.newest_ordered().lift()
     }
 
     /// The newest commit that [`Follower::fresh_and_ordered`] takes in now.
     pub(super) fn ordered_to_read(&self) -> Glsn {
-        if self.members.is_reader() { self.readable().unwrap_or(Glsn::NONE) } else { self.ordered() }
+        let newest = if self.members.is_reader() { self.readable() } else { self.ordered() };
+        newest.unwrap_or(Glsn::NONE)
     }
 
     /// Whether everything that is readable anywhere was taken in. Reads words in memory.
@@ -108,7 +109,7 @@ impl Follower {
     pub(crate) fn fresh_and_ordered(&self) -> Result<()> {
         match self.members.is_reader() {
             true => self.fresh(),
-            false if self.sequencer.applied() >= self.ordered() => Ok(()),
+            false if self.sequencer.applied() >= self.ordered()? => Ok(()),
             false => self.catch_up(),
         }
     }
@@ -393,7 +394,7 @@ mod tests {
         let (to_learn, mut is_right) = (follower.to_learn.lock().unwrap(), true);
         std::thread::scope(|scope| {
             scope.spawn(|| one.committer.fresh().unwrap());
-            while one.reader.index.view().active.max_glsn() < follower.ordered() {
+            while one.reader.index.view().active.max_glsn() < follower.ordered().unwrap() {
                 std::thread::yield_now();
             }
             for _ in 0..100 {
@@ -441,7 +442,7 @@ mod tests {
         let to_learn = follower.to_learn.lock().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| one.committer.fresh().unwrap());
-            while one.reader.index.view().active.max_glsn() < follower.ordered() {
+            while one.reader.index.view().active.max_glsn() < follower.ordered().unwrap() {
                 std::thread::yield_now();
             }
             clock.sleep(std::time::Duration::from_millis(100));

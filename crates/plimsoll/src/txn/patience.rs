@@ -1,4 +1,5 @@
-//! Waits of writers for memory: in a queue, for a bounded time, after a flush was requested.
+//! Waits of writers for memory: in a queue, after a flush was requested, as long as memory is
+//! coming back.
 //!
 //! Puts and commits have a queue each: a commit releases memory, so it never waits behind puts that wait for memory. No lock is held while
 //! a thread waits, in particular not the commit lock.
@@ -9,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_memory::budget::wait_queue::{Order, WaitQueue};
+use plimsoll_memory::budget::wait_queue::{self, Order, Relief, WaitQueue};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::pieces::Pieces;
 
@@ -17,8 +18,13 @@ use crate::index::Index;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Result};
 
-/// The longest wait before an operation fails.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long an operation waits before it fails: while no memory is given back and no flush is under
+/// way, and in any case.
+const PATIENCE: wait_queue::Patience =
+    wait_queue::Patience { idle: Duration::from_secs(1), longest: Duration::from_secs(30) };
+
+/// Of a store without threads: no other thread could release memory.
+const NO_PATIENCE: wait_queue::Patience = wait_queue::Patience { idle: Duration::ZERO, longest: Duration::ZERO };
 
 /// The sizes of a write set's first memory: most hold one small write. Larger sets then take pieces of the second size, then chunks.
 const PIECES_BYTES: [usize; 2] = [512, 4096];
@@ -42,7 +48,7 @@ pub(crate) struct Patience {
 impl Patience {
     /// Writers wait if `background`.
     pub(crate) fn new(budget: &Budget, context: Context, background: bool) -> Self {
-        let patience = if background { PATIENCE } else { Duration::ZERO };
+        let patience = if background { PATIENCE } else { NO_PATIENCE };
         Self {
             budget: budget.clone(),
             small: PIECES_BYTES.map(|bytes| Pieces::new(budget, Kind::WriteSet, bytes)).into(),
@@ -65,18 +71,23 @@ impl Patience {
     /// everything as it was, or be harmless to repeat. An attempt that needs no more memory does not wait behind others that do.
     pub(crate) fn in_transaction<T>(&self, needs_memory: bool, attempt: impl FnMut() -> Result<T>) -> Result<T> {
         let order = if needs_memory { Order::Behind } else { Order::Ahead };
-        self.puts.attempt(order, is_refusal, || self.flush_early(), attempt)
+        self.puts.attempt(order, is_refusal, &self.context, attempt)
     }
 
     /// The same for a commit: most need no more memory.
     pub(crate) fn in_commit<T>(&self, attempt: impl FnMut() -> Result<T>) -> Result<T> {
-        self.commits.attempt(Order::Ahead, is_refusal, || self.flush_early(), attempt)
+        self.commits.attempt(Order::Ahead, is_refusal, &self.context, attempt)
+    }
+}
+
+impl Relief for Context {
+    /// Closes the active memtable so that its flush frees memory, unless a commit is in progress.
+    fn ask(&self) -> bool {
+        self.sequencer.try_at_applied(|applied| self.index.close_if_none_waits(applied)).is_some()
     }
 
-    /// Closes the active memtable so that its flush frees memory, unless a commit is in progress.
-    fn flush_early(&self) {
-        let context = &self.context;
-        context.sequencer.try_at_applied(|applied| context.index.close_if_none_waits(applied));
+    fn is_under_way(&self) -> bool {
+        self.index.is_flushing()
     }
 }
 

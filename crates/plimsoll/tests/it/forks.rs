@@ -317,9 +317,9 @@ fn wait_after_a_death(is_shared: bool) -> Duration {
 #[test]
 fn a_child_keeps_no_lock_of_its_dead_parent() {
     for is_shared in [false, true] {
-        // A lock that is not given back is waited for longer, each time; a busy machine takes its time now and then.
+        // A lock that is not given back is waited for twice as long, each time.
         let mut waits = (0..10).map(|_| wait_after_a_death(is_shared));
-        assert!(waits.any(|took| took < Duration::from_secs(1)), "shared: {is_shared}");
+        assert!(waits.any(|took| took < Duration::from_secs(5)), "shared: {is_shared}");
     }
 }
 

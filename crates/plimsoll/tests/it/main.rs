@@ -35,6 +35,7 @@ mod lost_records;
 mod many_transactions;
 mod members;
 mod members_crash;
+mod members_files;
 mod members_follow;
 mod members_keeper;
 mod members_keyspaces;

@@ -67,6 +67,9 @@ impl Disk for NoRight {
     fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
         self.0.locked_by(dir)
     }
+    fn is_in_use(&self, dir: &Path) -> io::Result<bool> {
+        self.0.is_in_use(dir)
+    }
     fn shared_words(&self, _: &Path, _: usize) -> io::Result<Arc<dyn SharedWords>> {
         no_right()
     }

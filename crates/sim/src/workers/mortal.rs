@@ -169,6 +169,10 @@ impl Disk for MortalDisk {
         self.disk.locked_by(dir)
     }
 
+    fn is_in_use(&self, dir: &Path) -> io::Result<bool> {
+        self.disk.is_in_use(dir)
+    }
+
     fn not_for_sharing(&self, path: &Path) -> io::Result<Option<&'static str>> {
         self.disk.not_for_sharing(path)
     }
@@ -297,6 +301,14 @@ impl LockFile for MortalLock {
         self.fate.holds(self.what, false);
         self.fate.passes(Moment::After, "unlock", self.what);
     }
+
+    fn identity(&self) -> u64 {
+        self.file.identity()
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.file.check()
+    }
 }
 
 #[derive(Debug)]
@@ -317,6 +329,14 @@ impl SharedWords for MortalWords {
 
     fn wake(&self, at: usize, most: u32) {
         around(&self.fate, "wake", "words", || self.words.wake(at, most));
+    }
+
+    fn identity(&self) -> u64 {
+        self.words.identity()
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.words.check()
     }
 
     fn between_stores(&self) {

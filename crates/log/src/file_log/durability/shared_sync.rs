@@ -42,7 +42,7 @@ pub(crate) fn sync(
         members.arrive(SYNCS);
         let got = members.take_sync(&is_there)?;
         if got == Got::Needless {
-            return check(members);
+            return members.check();
         }
         let ended = may_sync().and_then(|()| end_sync(members, env, wanted, got, is_there()));
         match &ended {
@@ -52,7 +52,7 @@ pub(crate) fn sync(
         }
         ended?;
     }
-    check(members)
+    members.check()
 }
 
 /// Under the lock of syncs; returns whether a sync that was begun before has been ended, too.
@@ -71,14 +71,6 @@ fn end_sync(members: &Members, env: &Env, wanted: &Wanted, got: Got, is_there: b
         members.expect(SYNCS, group);
     }
     Ok(true)
-}
-
-fn check(members: &Members) -> Result<(), LogError> {
-    if members.is_poisoned() {
-        let message = "a sync failed in a process that has the log open".to_owned();
-        return Err(LogError::Format { message });
-    }
-    Ok(())
 }
 
 /// Reads what is not known to be durable, and writes it again if it is what was ordered.

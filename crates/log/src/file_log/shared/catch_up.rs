@@ -31,7 +31,9 @@ const STEP_BYTES: u64 = 4 << 20;
 /// Takes in everything up to the published end; a process that only reads, everything that is durable.
 pub(crate) fn catch_up(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogError> {
     if !members.is_reader() {
-        return catch_up_to(log, members, order, members.end());
+        let end = members.end();
+        members.check_words()?;
+        return catch_up_to(log, members, order, end);
     }
     if members.newest()? < order.end.next {
         return Ok(());

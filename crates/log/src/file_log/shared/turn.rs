@@ -48,6 +48,8 @@ impl<'a> Turn<'a> {
     /// `Corrupt`, the disk, the budget.
     pub fn begin(&mut self) -> Result<Glsn, LogError> {
         let mut order = self.log.tail.order()?;
+        // Under the lock: nothing is ordered by words that are lost.
+        check(self.log, self.members)?;
         if self.got == Got::Abandoned {
             bury(self.log, self.members, &mut order)?;
             self.got = Got::Clean;
@@ -174,9 +176,5 @@ impl Drop for Turn<'_> {
 /// Fails if nothing more may be ordered here.
 pub(crate) fn check(log: &OpenLog, members: &Members) -> Result<(), LogError> {
     log.durability.group.check()?;
-    if members.is_poisoned() {
-        let message = "a sync failed in another process that has the log open".to_owned();
-        return Err(log.durability.group.poison(&LogError::Format { message }));
-    }
-    Ok(())
+    members.check().map_err(|error| log.durability.group.poison(&error))
 }
