@@ -6,6 +6,7 @@ pub(crate) mod cursors;
 pub(crate) mod held_back;
 pub(crate) mod io_choice;
 pub(crate) mod keyspace_commits;
+pub(crate) mod lives;
 pub(crate) mod maintenance;
 pub(crate) mod membership;
 pub(crate) mod memory;
