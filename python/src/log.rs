@@ -228,8 +228,9 @@ impl Log {
         Ok(all)
     }
 
-    /// Restarts the log's time, after commits under a clock that was ahead; returns the last commit before, or `None` if the log's time is not
-    /// ahead. If it is more than a day ahead, commits raise `ClockBehind`. To be called once this machine's clock is right.
+    /// Restarts the log's time, after commits under a clock that was ahead; returns the last commit
+    /// before, or `None` if the log's time is not ahead. If it is more than a day ahead, commits
+    /// raise `ClockBehind`. To be called once this machine's clock is right.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.log.restart_time() is None

@@ -21,7 +21,8 @@ pub enum LogError {
         /// The first GLSN that is left.
         first: Glsn,
     },
-    /// The log is trimmed and does not know which entry was the last at that time: ask for `since_micros` or later.
+    /// The log is trimmed and does not know which entry was the last at that time: ask for
+    /// `since_micros` or later.
     #[error("the log is trimmed: the first moment whose time is known is GLSN {first}")]
     TimeTrimmed {
         /// The earliest time that can be looked up, in microseconds since 1970 UTC.
@@ -96,8 +97,8 @@ pub enum LogError {
         /// The cause, and what to do.
         message: String,
     },
-    /// The last record's time is ahead of the clock by more than the log allows: set the clock, or restart the log's time
-    /// ([`crate::file_log::FileLog::restart_time`]).
+    /// The last record's time is ahead of the clock by more than the log allows: set the clock, or
+    /// restart the log's time ([`crate::file_log::FileLog::restart_time`]).
     #[error(
         "the time of the log's last record is {} hours ahead of this machine's clock; set the clock, or restart the log's time",
         ahead_micros / 3_600_000_000

@@ -149,17 +149,20 @@ impl FileLog {
         Ok(self.log.tail.read().end.timestamp.saturating_sub(self.log.env.options.clock.wall_micros()))
     }
 
-    /// Until it is dropped, records are accepted also if the log's time is too far ahead of the clock.
+    /// Until it is dropped, records are accepted also if the log's time is too far ahead of the
+    /// clock.
     pub fn let_time_lead(&self) -> TimeLead<'_> {
         self.log.env.is_restarting_time.store(true, Ordering::Release);
         TimeLead(&self.log.env.is_restarting_time)
     }
 
-    /// Restarts the log's time at the clock, if it is ahead of that; durably. A segment ends for that, so its last entry must be in the active
-    /// segment: the caller appends one before ([`FileLog::let_time_lead`]).
+    /// Restarts the log's time at the clock, if it is ahead of that; durably. A segment ends for
+    /// that, so its last entry must be in the active segment: the caller appends one before
+    /// ([`FileLog::let_time_lead`]).
     ///
     /// # Errors
-    /// `InvalidDraft` if the active segment has no entry; `Poisoned`, `ReadOnly`, the disk, the budget.
+    /// `InvalidDraft` if the active segment has no entry; `Poisoned`, `ReadOnly`, the disk, the
+    /// budget.
     pub fn restart_time(&self) -> Result<(), LogError> {
         self.log.env.check_writable()?;
         with_order(&self.log, |order| append::restart_time(&self.log, order))?;

@@ -336,7 +336,8 @@ impl Model {
     /// newest that may have been visible, `now` the time of the clock.
     pub fn raise_floors(&mut self, oldest_read: u64, newest: u64, now: u64) {
         // An entry of unknown time, because its commit ended in an error, may be as old as the one before it.
-        // The last one in log order counts: where the log's time was restarted, all before it is as old as the restart at least.
+        // The last one in log order counts: where the log's time was restarted, all before it is as
+        // old as the restart at least.
         let at_time = |then: u64| {
             let known = self.log.iter().rposition(|placed| placed.micros.is_some_and(|at| at <= then));
             let behind = known.map_or(0, |at| at + 1);
@@ -434,7 +435,8 @@ impl Model {
         found.into_iter().filter_map(|(key, value)| Some((key.clone(), value?))).collect()
     }
 
-    /// Keys of a name whose values differ between two moments, with their versions then (no deletions), in key order.
+    /// Keys of a name whose values differ between two moments, with their versions then (no
+    /// deletions), in key order.
     pub fn diff(&self, space: u8, from: u64, to: u64, prefix: &[u8]) -> Vec<(Key, Option<Version>, Option<Version>)> {
         let keys = self.lives(space).into_iter().flat_map(|life| self.keys(life));
         let keys: BTreeSet<Key> = keys.filter(|key| key.starts_with(prefix)).collect();

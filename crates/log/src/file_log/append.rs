@@ -50,16 +50,21 @@ const ZERO_STEP_BULK: u64 = BLOCK_BYTES as u64;
 /// A record is large from this size on, and so is what is synced at a time.
 const BULK_GROUP_BYTES: u64 = 256 << 10;
 
-/// The most microseconds by which the log's time may be ahead of the clock: a day. Beyond it nothing is appended.
+/// The most microseconds by which the log's time may be ahead of the clock: a day. Beyond it
+/// nothing is appended.
 ///
-/// A record's timestamp is greater than that of the record before it, so that a time finds its moment. After one record under a clock that
-/// was ahead, the timestamps of all others would stand still until the clock gets there: what they wrote would not age, and no time in
-/// between could be looked up. So the lead is bounded. A day is longer than what a wrong time zone or a wrong clock on the mainboard
-/// usually causes; within it, records follow each other by a microsecond as before.
+/// A record's timestamp is greater than that of the record before it, so that a time finds its
+/// moment. After one record under a clock that was ahead, the timestamps of all others would stand
+/// still until the clock gets there: what they wrote would not age, and no time in between could be
+/// looked up. So the lead is bounded. A day is longer than what a wrong time zone or a wrong clock
+/// on the mainboard usually causes; within it, records follow each other by a microsecond as
+/// before.
 ///
-/// Beyond the bound the log cannot know which clock is wrong, that of the past or that of the present. If it took the present one for right
-/// and it was behind (1970, before the network has set it), all of the past would look decades old as soon as the clock is set, and
-/// a retention by age would drop it. So somebody has to decide: to set the clock, or to restart the log's time ([`restart_time`]).
+/// Beyond the bound the log cannot know which clock is wrong, that of the past or that of the
+/// present. If it took the present one for right and it was behind (1970, before the network has
+/// set it), all of the past would look decades old as soon as the clock is set, and a retention by
+/// age would drop it. So somebody has to decide: to set the clock, or to restart the log's time
+/// ([`restart_time`]).
 pub(crate) const LEAD_MAX_MICROS: u64 = 24 * 60 * 60 * 1_000_000;
 
 /// A segment is sealed behind the appends if its entry offsets take at most this part of the budget (a divisor): until
@@ -463,8 +468,8 @@ pub(crate) fn end_segment_from(log: &OpenLog, order: &mut Order, bytes: u64) -> 
     Ok(roll_to_new_segment(log, order, Seal::Behind, order.end.timestamp).is_ok())
 }
 
-/// Restarts the log's time at the clock if it is ahead of that: a segment begins whose timestamps follow the clock again. Everything
-/// before it counts as older than its beginning.
+/// Restarts the log's time at the clock if it is ahead of that: a segment begins whose timestamps
+/// follow the clock again. Everything before it counts as older than its beginning.
 pub(crate) fn restart_time(log: &OpenLog, order: &mut Order) -> Result<(), LogError> {
     log.durability.group.check()?;
     let now = log.env.options.clock.wall_micros();

@@ -23,7 +23,8 @@ pub(crate) struct Env {
     pub(crate) files: Arc<OpenFiles>,
     /// Bytes from which on the active segment ends, before it is full.
     end_segments_at: AtomicU64,
-    /// Whether records are appended also while the log's time is too far ahead of the clock: it is about to be restarted.
+    /// Whether records are appended also while the log's time is too far ahead of the clock: it is
+    /// about to be restarted.
     pub(crate) is_restarting_time: AtomicBool,
 }
 

@@ -197,13 +197,16 @@ impl<'db> Log<'db> {
         self.store.catalog.cursors.all()
     }
 
-    /// Restarts the log's time, after commits under a clock that was ahead; returns the last commit before, or `None` if the log's time is not
-    /// ahead of the clock. To be called once this machine's clock is right.
+    /// Restarts the log's time, after commits under a clock that was ahead; returns the last commit
+    /// before, or `None` if the log's time is not ahead of the clock. To be called once this
+    /// machine's clock is right.
     ///
-    /// Commit times rise with GLSNs. If the last one is ahead of the clock by up to a day, commits follow it by a microsecond each until the
-    /// clock gets there; beyond that they are refused with [`Error::ClockBehind`], because versions would not age until then. After the
-    /// restart, commit times follow the clock again, and all commits before it count as made before it: by retention, and where a moment
-    /// is looked up by its time. The times that they show stay as they are.
+    /// Commit times rise with GLSNs. If the last one is ahead of the clock by up to a day, commits
+    /// follow it by a microsecond each until the clock gets there; beyond that they are refused
+    /// with [`Error::ClockBehind`], because versions would not age until then. After the restart,
+    /// commit times follow the clock again, and all commits before it count as made before it: by
+    /// retention, and where a moment is looked up by its time. The times that they show stay as
+    /// they are.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {

@@ -71,8 +71,8 @@ fn charge(store: &Engine, versions: &mut Seat<Versions>, bytes: usize) -> Result
     store.committer.patience.in_transaction(false, || Ok(versions.charge_user(bytes)?))
 }
 
-/// The retained versions of a key, newest first, in all keyspaces that have or had the keyspace's name. The drop of a keyspace is the
-/// deletion of each key that it had.
+/// The retained versions of a key, newest first, in all keyspaces that have or had the keyspace's
+/// name. The drop of a keyspace is the deletion of each key that it had.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -190,8 +190,8 @@ pub struct Difference {
     pub after: Option<VersionInfo>,
 }
 
-/// The keys whose values differ between two moments, in key order. A key rewritten with the same value is not a difference. At each moment the
-/// keyspace is the one that had the name then.
+/// The keys whose values differ between two moments, in key order. A key rewritten with the same
+/// value is not a difference. At each moment the keyspace is the one that had the name then.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -210,7 +210,8 @@ pub struct Difference {
 /// ```
 pub struct Diff {
     store: Arc<Engine>,
-    /// The changes in the keyspace of the first moment. `None`, as below: it ended, or there is none.
+    /// The changes in the keyspace of the first moment. `None`, as below: it ended, or there is
+    /// none.
     old: Option<Changes>,
     /// Those in the keyspace of the second moment, if that is another one.
     new: Option<Changes>,
@@ -224,7 +225,8 @@ pub struct Diff {
     moments: [OpenMoment; 2],
 }
 
-/// The keys of one keyspace that were written or deleted between the two moments of a [`Diff`], each with its newest version by then.
+/// The keys of one keyspace that were written or deleted between the two moments of a [`Diff`],
+/// each with its newest version by then.
 struct Changes {
     versions: Seat<Versions>,
     /// The index key of the last one.

@@ -49,7 +49,8 @@ pub enum Moment {
     Newest,
     /// Right after the commit with this GLSN.
     Glsn(Glsn),
-    /// After the last commit made at this time or earlier. There must be one: a time before the first commit is refused.
+    /// After the last commit made at this time or earlier. There must be one: a time before the
+    /// first commit is refused.
     Time(SystemTime),
 }
 

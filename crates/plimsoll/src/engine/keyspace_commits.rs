@@ -48,7 +48,8 @@ pub(crate) fn open(store: &Arc<Engine>, name: &str) -> Result<Keyspace> {
     settle(store, name, Wish::Exists)
 }
 
-/// The keyspace that has this name, or else the last one that had it before it was dropped; creates none.
+/// The keyspace that has this name, or else the last one that had it before it was dropped; creates
+/// none.
 pub(crate) fn find(store: &Engine, name: &str) -> Result<Option<Keyspace>> {
     check_name(name)?;
     store.check_open()?;

@@ -9,10 +9,12 @@ use crate::engine::keyspace_commits::system;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Lift, Result};
 
-/// A key of the system keyspace that never has a value; no keyspace can have this name. A commit has to write something.
+/// A key of the system keyspace that never has a value; no keyspace can have this name. A commit
+/// has to write something.
 const TIME_MARK: &str = "\u{1}time";
 
-/// Restarts the log's time at the clock; does nothing if it is not ahead. Returns the last commit before the restart.
+/// Restarts the log's time at the clock; does nothing if it is not ahead. Returns the last commit
+/// before the restart.
 pub(crate) fn restart(store: &Arc<Engine>) -> Result<Option<Glsn>> {
     store.check_writable()?;
     if store.file_log.time_lead_micros().lift()? == 0 {

@@ -1,11 +1,14 @@
 //! Estimates the number of keys in a range without a scan of it.
 //!
-//! A source adds the keys whose newest version in it is a value. It takes away the keys that are alive in the sources beneath it: the
-//! source overwrites or deletes them, so they must not be counted twice or must not be counted at all. The estimate takes both numbers
-//! from samples. Keys and values: a memtable from a sample of its list, a table from its metadata if the range covers it, else from some
-//! of its leaves. Keys that are alive beneath: up to [`SAMPLED`] keys of the source are looked up in the sources beneath it.
+//! A source adds the keys whose newest version in it is a value. It takes away the keys that are
+//! alive in the sources beneath it: the source overwrites or deletes them, so they must not be
+//! counted twice or must not be counted at all. The estimate takes both numbers from samples. Keys
+//! and values: a memtable from a sample of its list, a table from its metadata if the range covers
+//! it, else from some of its leaves. Keys that are alive beneath: up to [`SAMPLED`] keys of the
+//! source are looked up in the sources beneath it.
 //!
-//! The oldest source has nothing beneath it, so the error of the second sample is relative to the younger sources, which are smaller.
+//! The oldest source has nothing beneath it, so the error of the second sample is relative to the
+//! younger sources, which are smaller.
 
 use std::cmp::Reverse;
 use std::ops::Bound;
@@ -27,10 +30,12 @@ const SAMPLED: usize = 32;
 /// Keys of a memtable that are counted one by one before they are sampled.
 const KEYS_COUNTED: usize = 128;
 
-/// One key of this many in a leaf is a candidate for the sample: adjacent keys are often written together.
+/// One key of this many in a leaf is a candidate for the sample: adjacent keys are often written
+/// together.
 const LEAF_STEP: usize = 8;
 
-/// Keys of a range that have a value now, about. Reads some pages of each run, and looks up to [`SAMPLED`] keys of each source up.
+/// Keys of a range that have a value now, about. Reads some pages of each run, and looks up to
+/// [`SAMPLED`] keys of each source up.
 pub(crate) fn keys_in(view: &View, range: KeyRange<'_>) -> Result<u64> {
     let sources: Vec<Source<'_>> = view.sources().collect();
     let mut alive = 0.0;
@@ -82,7 +87,8 @@ impl Sample {
         }
     }
 
-    /// The part of the keys that have a value in the sources beneath; these are listed newest first.
+    /// The part of the keys that have a value in the sources beneath; these are listed newest
+    /// first.
     fn part_alive_in(&self, beneath: &[Source<'_>]) -> Result<f64> {
         let count = self.keys.len().min(SAMPLED);
         let (mut all, mut alive) = (0.0, 0.0);
@@ -132,8 +138,8 @@ fn in_memtable(memtable: &Memtable, range: KeyRange<'_>, sample: &mut Sample) ->
     count
 }
 
-/// The keys of a memtable from `first` up to `to`, by a sample of its versions: each stands for its part of a key. The keys before `first` are
-/// few beside these, and are not sampled.
+/// The keys of a memtable from `first` up to `to`, by a sample of its versions: each stands for its
+/// part of a key. The keys before `first` are few beside these, and are not sampled.
 fn behind(memtable: &Memtable, first: &[u8], to: Option<(&[u8], Glsn)>, sample: &mut Sample) -> Count {
     let map = memtable.map();
     sample.keys.clear();

@@ -58,7 +58,8 @@ pub enum Error {
         /// The oldest readable moment.
         first: Glsn,
     },
-    /// The log is trimmed, and the times of its older commits are gone: ask for a time from `since` on, or for a moment by its GLSN.
+    /// The log is trimmed, and the times of its older commits are gone: ask for a time from `since`
+    /// on, or for a moment by its GLSN.
     #[error(
         "times before {} cannot be looked up any more, because the log is trimmed there; ask for a later time, or give the moment as a GLSN \
          ({first} is the one at that time)",
@@ -81,8 +82,9 @@ pub enum Error {
     /// The request is invalid: the value names the limit or name that it broke.
     #[error("{0}")]
     InvalidInput(InvalidInput),
-    /// The last commit's time is ahead of this machine's clock by more than a day, so versions would not age: set the clock if it is wrong; if it
-    /// is right, restart the log's time ([`Log::restart_time`](crate::Log::restart_time)). Reads go on.
+    /// The last commit's time is ahead of this machine's clock by more than a day, so versions
+    /// would not age: set the clock if it is wrong; if it is right, restart the log's time
+    /// ([`Log::restart_time`](crate::Log::restart_time)). Reads go on.
     #[error(
         "the last commit's time is {} ahead of this machine's clock; set the clock if it is wrong, or, if it is right, restart the log's time \
          (Log::restart_time, `plimsoll restart-time`)",

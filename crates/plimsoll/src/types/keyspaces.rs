@@ -287,7 +287,8 @@ impl Keyspaces {
         Some((self.handle(record.id, Arc::clone(name)), *record))
     }
 
-    /// The ids of the keyspaces that have this name or had it before they were dropped, in ascending order.
+    /// The ids of the keyspaces that have this name or had it before they were dropped, in
+    /// ascending order.
     pub(crate) fn ids_of(&self, name: &str) -> Vec<u32> {
         let known = self.read();
         let dropped = known.dropped.iter().filter(|(_, (of, _))| **of == *name).map(|(id, _)| *id);

@@ -24,7 +24,8 @@ pub(crate) fn show_time(time: SystemTime) -> String {
 
 /// Year, month and day of a number of days since 1970-01-01.
 fn date_of(days: u64) -> (u64, u64, u64) {
-    // Years begin with March here, so that a leap day is the last day of its year. 400 years have 146,097 days.
+    // Years begin with March here, so that a leap day is the last day of its year. 400 years have
+    // 146,097 days.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

@@ -183,7 +183,8 @@ fn rows_at(db: &Db, name: &str, at: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
     then.range(&keyspace, ..).unwrap().map(|row| row.map(|(key, value)| (key, value.to_vec())).unwrap()).collect()
 }
 
-/// Compares each diff and each history with the snapshots, and with all changes of the name: each key, by which commit, and the new length.
+/// Compares each diff and each history with the snapshots, and with all changes of the name: each
+/// key, by which commit, and the new length.
 fn is_answered(db: &Db, handle: &Keyspace, changes: &[(u8, u64, Option<u64>)], what: &str) {
     let newest = db.newest().0;
     let rows: Vec<_> = (0..=newest).map(|at| rows_at(db, "rows", at)).collect();

@@ -167,7 +167,8 @@ impl Driver {
             Op::Jump { micros } => {
                 let clock = &self.world.clock;
                 self.clock_max_micros = self.clock_max_micros.max(clock.wall_micros());
-                // Commits are refused while the log's time is ahead of the clock by more than a day.
+                // Commits are refused while the log's time is ahead of the clock by more than a
+                // day.
                 let least = self.clock_max_micros.saturating_sub(DAY_MICROS - HOUR_MICROS);
                 clock.set_wall_micros(clock.wall_micros().saturating_add_signed(*micros).max(least));
                 said("")

@@ -249,7 +249,8 @@ impl OpenLog {
         let first = self.segments.first();
         let (mut low, mut high) = {
             let all = self.segments.read();
-            // From the end: where the log's time was restarted, older segments have later times, and count as older all the same.
+            // From the end: where the log's time was restarted, older segments have later times,
+            // and count as older all the same.
             let Some(at) = all.iter().rposition(|segment| segment.header.timestamp_floor <= micros) else {
                 drop(all);
                 return Err(self.time_trimmed());
@@ -272,7 +273,8 @@ impl OpenLog {
         Ok(Glsn(low))
     }
 
-    /// The refusal of a time that precedes the last record that was trimmed, whose time the first segment's header has.
+    /// The refusal of a time that precedes the last record that was trimmed, whose time the first
+    /// segment's header has.
     fn time_trimmed(&self) -> LogError {
         let all = self.segments.read();
         let (since_micros, first) = all.first().map_or((0, Glsn::FIRST), |segment| {

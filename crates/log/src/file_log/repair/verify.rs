@@ -407,7 +407,8 @@ impl Check<'_> {
             let last = number + 1 == pages;
             zero_pages = if page[..n].iter().all(|byte| *byte == 0) { zero_pages + 1 } else { 0 };
             if !ends_well && zero_pages > ZERO_PAGES_MAX {
-                // The file was made longer, or its end is lost: its length does not say how much there is to read.
+                // The file was made longer, or its end is lost: its length does not say how much
+                // there is to read.
                 self.advance((pages - number) * PAGE_BYTES as u64);
                 break;
             }
@@ -533,7 +534,8 @@ impl Check<'_> {
     }
 }
 
-/// Pages of zeros in a row, 4 MiB, behind which a blob file that does not end with its trailer is not read any further.
+/// Pages of zeros in a row, 4 MiB, behind which a blob file that does not end with its trailer is
+/// not read any further.
 const ZERO_PAGES_MAX: u64 = 256;
 
 /// Whether the last page of a blob file, `number`, is its trailer.

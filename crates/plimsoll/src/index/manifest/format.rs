@@ -136,8 +136,8 @@ pub(super) fn read(file: &dyn File) -> Result<Manifest, Failure> {
         Err(Failure::Newer(what)) => input.check_sum().and(Err(Failure::Newer(what))),
         decoded => {
             let manifest = decoded?;
-            // The content says where the file ends. Its length alone is not trusted: the checksum of a file that was made longer would be
-            // computed over all of that.
+            // The content says where the file ends. Its length alone is not trusted: the checksum
+            // of a file that was made longer would be computed over all of that.
             input.must_be_at_end()?;
             input.check_sum()?;
             Ok(manifest)
@@ -235,7 +235,8 @@ fn decode_additions(input: &mut Input<'_>) -> Result<Option<Vec<(u32, Glsn)>>, F
     Ok(dropped)
 }
 
-/// Adds to a list that is sorted by keyspace; refuses what is out of order at once, so that zeros do not fill the memory.
+/// Adds to a list that is sorted by keyspace; refuses what is out of order at once, so that zeros
+/// do not fill the memory.
 fn push_in_order(list: &mut Vec<(u32, Glsn)>, item: (u32, Glsn)) -> Result<(), Failure> {
     if list.last().is_some_and(|last| last.0 >= item.0) {
         return Err(SENSELESS);

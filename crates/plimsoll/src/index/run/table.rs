@@ -254,8 +254,8 @@ impl Table {
     }
 
     /// Estimates a sum over the versions from the place `from` up to `to` (`None`: the table's ends), whose order is by key and then from the
-    /// newest on: `weigh` is called with the keys and stored forms of the first leaf, of the last one, and of a few in between. Exact for a few
-    /// leaves.
+    /// newest on: `weigh` is called with the keys and stored forms of the first leaf, of the last
+    /// one, and of a few in between. Exact for a few leaves.
     pub(crate) fn estimate(
         &self,
         from: Option<(&[u8], Glsn)>,
@@ -319,7 +319,8 @@ impl Table {
         Ok(keys)
     }
 
-    /// The first key and the number of versions of a leaf, `part` of `count` parts of the table behind its beginning.
+    /// The first key and the number of versions of a leaf, `part` of `count` parts of the table
+    /// behind its beginning.
     pub(crate) fn sample_leaf(&self, part: usize, count: usize) -> Result<(Vec<u8>, usize)> {
         let mut number = (u64::from(self.info.root) * part as u64 / count as u64).max(1) as u32;
         let mut page = self.load(number, Touch::Scan)?;
