@@ -112,8 +112,16 @@ impl History {
         let wanted = KeptKey::from_slice(KeyBuffer::new(newest, key)?.get());
         let (store, key) = (Arc::clone(store), Vec::new());
         let mut history = Self { store, versions: None, older, wanted, key, moment };
-        history.versions = Some(history.begin()?);
+        let mut versions = history.begin()?;
+        charge(&history.store, &mut versions, history.own_bytes())?;
+        history.versions = Some(versions);
         Ok(history)
+    }
+
+    /// Memory of its own, beside the walk.
+    fn own_bytes(&self) -> usize {
+        let lists = self.older.capacity() * size_of::<u32>() + self.key.capacity();
+        size_of::<Self>() + lists + self.wanted.len()
     }
 
     /// A walk over the versions of the wanted index key.
@@ -128,8 +136,8 @@ impl History {
             let next = self.store.reader.walk(versions, &mut self.key, |versions, key| {
                 Ok(versions.next(key)?.map(|version| measure(version.glsn, version.stored)))
             })?;
-            let own_bytes = self.older.capacity() * size_of::<u32>() + self.key.capacity() + self.wanted.len();
-            charge(&self.store, versions, size_of::<Self>() + own_bytes)?;
+            let own_bytes = size_of::<Self>() + self.older.capacity() * size_of::<u32>() + self.wanted.len();
+            charge(&self.store, versions, own_bytes + self.key.capacity())?;
             if let Some(version) = next {
                 return VersionInfo::new(&self.store, version).map(Some);
             }
