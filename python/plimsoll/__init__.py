@@ -19,6 +19,7 @@ from collections.abc import MutableMapping as _MutableMapping
 from . import _native
 from ._errors import (
     Behind,
+    ClockBehind,
     Closed,
     Conflict,
     Corrupt,
@@ -88,6 +89,7 @@ __all__ = [
     "AsyncWatch",
     "BackupReport",
     "Behind",
+    "ClockBehind",
     "Cache",
     "Change",
     "Closed",

@@ -51,10 +51,10 @@ class Trimmed(Error):
     (True, True)
     """
 
-    asked: int
-    """The GLSN that was asked for."""
+    asked: int | None
+    """The GLSN that was asked for; `None` if it was a time."""
     first: int
-    """The oldest GLSN that is still kept."""
+    """The oldest GLSN that is still kept; of times, the first moment whose time is known."""
 
 
 class NotYet(Error):
@@ -99,6 +99,16 @@ class NoKeyspace(InvalidInput):
     ...     print(error)
     there is no keyspace "cats"
     """
+
+
+class ClockBehind(Error):
+    """The last commit's time is ahead of this machine's clock by more than a day, so nothing is committed. Reads go on.
+
+    Set the clock if it is wrong; if it is right, call `db.log.restart_time()`.
+    """
+
+    ahead_seconds: float
+    """By how much."""
 
 
 class NotAStore(Error):
@@ -258,6 +268,7 @@ class IoError(Error, OSError):
 
 __all__ = [
     "Behind",
+    "ClockBehind",
     "Closed",
     "Conflict",
     "Corrupt",

@@ -87,10 +87,21 @@ fn convert<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
             made.setattr("first", first.0)?;
             made
         }
+        Error::TimeTrimmed { first, .. } => {
+            let made = make("Trimmed")?;
+            made.setattr("asked", py.None())?;
+            made.setattr("first", first.0)?;
+            made
+        }
         Error::Future { asked, newest } => {
             let made = make("NotYet")?;
             made.setattr("asked", asked.0)?;
             made.setattr("newest", newest.0)?;
+            made
+        }
+        Error::ClockBehind { ahead } => {
+            let made = make("ClockBehind")?;
+            made.setattr("ahead_seconds", ahead.as_secs_f64())?;
             made
         }
         Error::InvalidInput(input) => invalid_input(py, input)?,

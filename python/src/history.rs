@@ -139,7 +139,12 @@ impl Version {
             return Ok(None);
         }
         let snapshot = self.place.at(py, Moment::Glsn(self.readable_at))?;
-        let value = py.detach(|| snapshot.get(&self.place.keyspace, &self.key)).or_raise()?;
+        let read = || {
+            // The keyspace may have been dropped since, and another one may have its name.
+            let then = snapshot.keyspace(self.place.keyspace.name())?;
+            snapshot.get(then.as_ref().unwrap_or(&self.place.keyspace), &self.key)
+        };
+        let value = py.detach(read).or_raise()?;
         Ok(value.map(|value| PyBytes::new(py, &value)))
     }
 

@@ -44,7 +44,8 @@ pub(crate) fn place<'a>(this: &'a PyRef<'_, LiveMapping>) -> &'a Place {
 
 #[pymethods]
 impl LiveMapping {
-    /// The versions of a key that are kept, newest first.
+    /// The versions of a key that are kept, newest first, in all keyspaces that have or had this
+    /// name: the drop of a keyspace is the deletion of each key that it had.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db[b"tea"] = b"3.10"
@@ -60,7 +61,8 @@ impl LiveMapping {
         Ok(History::new(place, key, moment, history))
     }
 
-    /// The keys beginning with `prefix` whose values differ between two moments, in key order.
+    /// The keys beginning with `prefix` whose values differ between two moments, in key order. At
+    /// each moment the keyspace is the one that had this name then.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> before = db.put(b"tea", b"3.10")
@@ -136,8 +138,9 @@ impl LiveMapping {
         Ok(py.detach(|| load.commit()).or_raise()?.0)
     }
 
-    /// About the number of keys from `start` to `stop` that begin with `prefix`, at the cost of a few gets whatever the number is. Among many
-    /// keys the error is about an eighth. `len` and `count` count.
+    /// About the number of keys from `start` to `stop` that begin with `prefix`, at the cost of
+    /// some dozens of gets whatever the number is. Among many keys the error is about an eighth.
+    /// `len` and `count` count.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.put_many((b"user/%05d" % n, b"x") for n in range(1000))

@@ -228,6 +228,18 @@ impl Log {
         Ok(all)
     }
 
+    /// Restarts the log's time, after commits under a clock that was ahead; returns the last commit
+    /// before, or `None` if the log's time is not ahead. If it is more than a day ahead, commits
+    /// raise `ClockBehind`. To be called once this machine's clock is right.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.log.restart_time() is None
+    /// True
+    fn restart_time(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        let db = self.store.db()?.clone();
+        Ok(interruptible(py, move || db.log().restart_time())?.or_raise()?.map(|last| last.0))
+    }
+
     /// Frees whole segments of the log below `until`; returns the first remaining GLSN. Keys and their kept versions stay readable; commits and
     /// entries below it are not, and raise `Trimmed`. Up to `db.newest + 1` it can free all of the log, the segment of the newest commit, too.
     ///

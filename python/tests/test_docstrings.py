@@ -29,6 +29,7 @@ MODULES = [importlib.import_module(name) for name, package in NEEDED.items() if 
 WITHOUT = {
     "is raised only after damage, a failing disk or a fork, or for what another process does": (
         "Behind",
+        "ClockBehind",
         "Corrupt",
         "Dropped",
         "FormatError",

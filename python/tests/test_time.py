@@ -29,7 +29,31 @@ def test_a_time_is_a_moment_with_and_without_a_zone(db: plimsoll.Db) -> None:
         assert db.at(moment)[b"tea"] == b"3.10"
     written = db.at(db.newest).time
     assert written is not None and written.tzinfo is timezone.utc and abs(written - between) < timedelta(seconds=10)
-    assert len(db.at(datetime(1969, 1, 1, tzinfo=timezone.utc))) == 0
+    for early in (datetime(1969, 1, 1, tzinfo=timezone.utc), datetime(2001, 1, 1, tzinfo=timezone.utc)):
+        with pytest.raises(plimsoll.InvalidInput, match="is before the first commit"):
+            db.at(early)
+
+
+def test_an_early_time_on_a_trimmed_log_is_refused_with_a_moment_that_can_be_read(db: plimsoll.Db) -> None:
+    db[b"tea"] = b"3.10"
+    newest = db.newest
+    db.log.trim(newest + 1)
+    with pytest.raises(plimsoll.Trimmed, match="times before .* cannot be looked up any more") as caught:
+        db.at(datetime(2001, 1, 1, tzinfo=timezone.utc))
+    assert (caught.value.asked, caught.value.first) == (None, newest)
+    assert db.at(caught.value.first)[b"tea"] == b"3.10"
+
+
+def test_versions_of_a_dropped_keyspace_are_read(db: plimsoll.Db) -> None:
+    rows = db.keyspace("rows")
+    first = rows.put(b"tea", b"3.10")
+    db.drop_keyspace("rows")
+    rows = db.keyspace("rows")
+    second = rows.put(b"tea", b"3.20")
+    assert [version.value() for version in rows.history(b"tea")] == [b"3.20", None, b"3.10"]
+    (changed,) = rows.diff(first, second)
+    assert changed.before is not None and changed.after is not None
+    assert (changed.before.value(), changed.after.value()) == (b"3.10", b"3.20")
 
 
 def test_moments_that_do_not_exist_say_so(db: plimsoll.Db) -> None:

@@ -28,7 +28,7 @@ pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
 pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
 pub(crate) use self::upkeep::{
-    Compact, Count as CountKeys, Keyspace, KeyspaceCreate, KeyspaceDrop, KeyspaceRetention, Trim,
+    Compact, Count as CountKeys, Keyspace, KeyspaceCreate, KeyspaceDrop, KeyspaceRetention, RestartTime, Trim,
 };
 pub(crate) use self::watch::Watch;
 
@@ -159,6 +159,8 @@ pub(crate) enum Command {
     Compact(Compact),
     /// Delete the oldest part of the log
     Trim(Trim),
+    /// Have the log's time follow the clock again, after commits under a clock that was ahead
+    RestartTime(RestartTime),
     /// Show or delete the warm image: the hot set, saved for the next restart
     Warm(Warm),
     /// Replay a trace of requests against the object cache

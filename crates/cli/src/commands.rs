@@ -17,6 +17,7 @@ mod log;
 mod put;
 mod rebuild;
 mod replay;
+mod restart_time;
 mod salvage;
 mod scan;
 mod shell;
@@ -56,6 +57,7 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Salvage(args) => salvage::run(globals, &args, output),
         Command::Compact(args) => compact::run(globals, &args, output),
         Command::Trim(args) => trim::run(globals, &args, output),
+        Command::RestartTime(args) => restart_time::run(globals, &args, output),
         Command::Warm(args) => warm::run(globals, &args, output),
         Command::Replay(args) => replay::run(globals, &args, output),
         Command::Completions(args) => completions::run(&args, output),

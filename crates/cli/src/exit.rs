@@ -135,7 +135,9 @@ impl From<Error> for Failure {
 fn code(error: &Error) -> Exit {
     match error {
         Error::Conflict { .. } => Exit::Conflict,
-        Error::Trimmed { .. } | Error::Future { .. } | Error::InvalidInput { .. } => Exit::Usage,
+        Error::Trimmed { .. } | Error::TimeTrimmed { .. } | Error::Future { .. } | Error::InvalidInput { .. } => {
+            Exit::Usage
+        }
         Error::Locked { .. } => Exit::Locked,
         Error::NotAStore { .. } | Error::ReadOnly | Error::Format { .. } => Exit::Store,
         Error::Corrupt { .. } | Error::Forked { .. } | Error::Dropped { .. } => Exit::Corrupt,

@@ -15,6 +15,14 @@ pub(crate) fn keyspace_at(db: &Db, snapshot: &Snapshot, name: &str) -> Result<Ke
     }
 }
 
+/// A keyspace that must exist, or must have existed: its past is read.
+pub(crate) fn keyspace_ever(db: &Db, name: &str) -> Result<Keyspace, Failure> {
+    match db.find_keyspace(name)? {
+        Some(keyspace) => Ok(keyspace),
+        None => known_keyspace(db, name),
+    }
+}
+
 /// A keyspace that must exist.
 pub(crate) fn known_keyspace(db: &Db, name: &str) -> Result<Keyspace, Failure> {
     let names: Vec<String> = db.keyspaces().into_iter().map(|keyspace| keyspace.name).collect();

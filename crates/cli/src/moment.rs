@@ -4,7 +4,7 @@
 //! the last commit in log order whose time is not after T, as `git rev-list -1 --first-parent --before=T` finds it.
 
 use jiff::Timestamp;
-use plimsoll::{Db, Error, Glsn, Moment, Snapshot};
+use plimsoll::{Db, Error, Glsn, InvalidInput, Moment, Snapshot};
 use plimsoll_git::moments;
 
 use crate::exit::Failure;
@@ -75,7 +75,8 @@ pub(crate) fn last_at(db: &Db, keyspaces: &[String], time: Timestamp) -> Result<
     let stored = match db.snapshot_at(Moment::Time(time.into())) {
         Ok(snapshot) => snapshot.at(),
         // When the commits of a trimmed log came into the store is not known any more; what was imported has its own times.
-        Err(Error::Trimmed { .. }) if last.is_some() => Glsn(0),
+        Err(Error::TimeTrimmed { .. }) if last.is_some() => Glsn(0),
+        Err(Error::InvalidInput(InvalidInput::TimeBeforeFirst { .. })) => Glsn(0),
         Err(error) => return Err(error.into()),
     };
     Ok(last.unwrap_or_default().max(stored.0))

@@ -21,6 +21,15 @@ pub enum LogError {
         /// The first GLSN that is left.
         first: Glsn,
     },
+    /// The log is trimmed and does not know which entry was the last at that time: ask for
+    /// `since_micros` or later.
+    #[error("the log is trimmed: the first moment whose time is known is GLSN {first}")]
+    TimeTrimmed {
+        /// The earliest time that can be looked up, in microseconds since 1970 UTC.
+        since_micros: u64,
+        /// The last GLSN at that time. Its entry may be trimmed.
+        first: Glsn,
+    },
     /// The entry does not exist yet: wait for it.
     #[error("GLSN {asked} is not written yet; the next will be {next}")]
     NotYet {
@@ -87,6 +96,16 @@ pub enum LogError {
     Format {
         /// The cause, and what to do.
         message: String,
+    },
+    /// The last record's time is ahead of the clock by more than the log allows: set the clock, or
+    /// restart the log's time ([`crate::file_log::FileLog::restart_time`]).
+    #[error(
+        "the time of the log's last record is {} hours ahead of this machine's clock; set the clock, or restart the log's time",
+        ahead_micros / 3_600_000_000
+    )]
+    ClockBehind {
+        /// By how many microseconds.
+        ahead_micros: u64,
     },
     /// The draft breaks a rule: see what it says.
     #[error("the draft cannot be appended: {what}")]

@@ -142,6 +142,35 @@ impl FileLog {
         Ok(())
     }
 
+    /// By how many microseconds the log's time is ahead of the clock.
+    ///
+    /// # Errors
+    /// As for [`FileLog::catch_up`].
+    pub fn time_lead_micros(&self) -> Result<u64, LogError> {
+        self.catch_up()?;
+        Ok(self.log.tail.read().end.timestamp.saturating_sub(self.log.env.options.clock.wall_micros()))
+    }
+
+    /// Until it is dropped, records are accepted also if the log's time is too far ahead of the
+    /// clock.
+    pub fn let_time_lead(&self) -> TimeLead<'_> {
+        self.log.env.is_restarting_time.store(true, Ordering::Release);
+        TimeLead(&self.log.env.is_restarting_time)
+    }
+
+    /// Restarts the log's time at the clock, if it is ahead of that; durably. A segment ends for
+    /// that, so its last entry must be in the active segment: the caller appends one before
+    /// ([`FileLog::let_time_lead`]).
+    ///
+    /// # Errors
+    /// `InvalidDraft` if the active segment has no entry; `Poisoned`, `ReadOnly`, the disk, the
+    /// budget.
+    pub fn restart_time(&self) -> Result<(), LogError> {
+        self.log.env.check_writable()?;
+        with_order(&self.log, |order| append::restart_time(&self.log, order))?;
+        self.log.durability.sync_to_end().map(drop)
+    }
+
     /// Ends the active segment if all its entries are below `until`, so that a trim can free them, and if that gives back at least `bytes`, with
     /// the blob files that it names and for which `keep` returns false. Without room on the disk, or in the budget, it stays as it is.
     ///
@@ -303,6 +332,16 @@ impl FileLog {
         }
         self.log.durability.unlock_folder();
         ended
+    }
+}
+
+/// See [`FileLog::let_time_lead`].
+#[derive(Debug)]
+pub struct TimeLead<'a>(&'a AtomicBool);
+
+impl Drop for TimeLead<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

@@ -117,10 +117,12 @@ pub trait Log: Send + Sync + Debug {
     /// `Trimmed` if the range begins below the first GLSN, the disk, the budget.
     fn scan(&self, range: Range<Glsn>, stream: Option<StreamId>) -> Result<Box<dyn Scan + '_>, LogError>;
 
-    /// The last GLSN whose timestamp is at most `micros` since 1970 UTC; `Glsn::NONE` if there is none.
+    /// The last GLSN in log order whose timestamp is at most `micros` since 1970 UTC; `Glsn::NONE`
+    /// if there is none. Where the log's time was restarted, all that is before is as old as the
+    /// restart at least.
     ///
     /// # Errors
-    /// `Trimmed` if that lies below the first GLSN, the disk, the budget.
+    /// `TimeTrimmed` if that lies below the last GLSN that was trimmed, the disk, the budget.
     fn glsn_at(&self, micros: u64) -> Result<Glsn, LogError>;
 
     /// Frees whole segments below `until`, and the blob files of their records except those for which `keep` returns

@@ -235,8 +235,11 @@ impl Cache {
     /// As [`Cache::insert`], for a value in parts, and only if `is_current` returns true. `is_current` is called under
     /// the cache's lock. An invalidator that first changes its result and then removes or replaces the key either finds
     /// this value in the cache or has kept it out. Use it to insert a value that was loaded a while ago. Returns
-    /// `false` without any change if `is_current` does.
+    /// `false` without any change if `is_current` does. A load of the key that is under way is not
+    /// cached, as for [`Cache::insert`], even if `is_current` returns false.
     pub fn insert_if(&self, key: &[u8], parts: &[&[u8]], is_current: impl FnOnce() -> bool) -> bool {
+        // Before the cache's lock is taken: a load takes its own lock first.
+        self.inner.loads.supersede(key);
         let arrival = Arrival { hash: self.inner.shared.hash(key), key, value: parts, expires_at: None };
         let mut keeper = self.inner.lock();
         is_current() && keeper.insert(&self.inner.shared, &arrival)
@@ -245,6 +248,7 @@ impl Cache {
     /// As [`Cache::insert_if`], unless the key has a value already, or another thread uses the writer's lock: for an
     /// insertion that is not worth waiting for.
     pub fn offer(&self, key: &[u8], parts: &[&[u8]], is_current: impl FnOnce() -> bool) -> bool {
+        self.inner.loads.supersede(key);
         let hash = self.inner.shared.hash(key);
         let Ok(mut keeper) = self.inner.keeper.try_lock() else { return false };
         if self.inner.expires.load(Ordering::Relaxed) {

@@ -7,6 +7,8 @@ pub(crate) mod folder;
 pub(crate) mod held_back;
 pub(crate) mod io_choice;
 pub(crate) mod keyspace_commits;
+pub(crate) mod lives;
+pub(crate) mod log_time;
 pub(crate) mod maintenance;
 pub(crate) mod membership;
 pub(crate) mod memory;

@@ -42,8 +42,10 @@ use crate::model::{Entry, Model, Writes, space_name};
 use crate::op::{Fault, Keep, Op};
 use crate::world::World;
 
-/// The log does not follow a timestamp further ahead of the clock than this.
-const DAY_MICROS: u64 = 24 * 60 * 60 * 1_000_000;
+const HOUR_MICROS: u64 = 60 * 60 * 1_000_000;
+
+/// The most by which the log's time may be ahead of the clock.
+const DAY_MICROS: u64 = 24 * HOUR_MICROS;
 
 /// How often a store is opened again if faults prevent it.
 const OPENS_MAX: usize = 16;
@@ -108,6 +110,8 @@ pub struct Driver {
     was_hurt: bool,
     /// Timestamps increase with GLSNs: not after the clock was set back by more than a day.
     times_ordered: bool,
+    /// The latest time that the clock had when it was set.
+    clock_max_micros: u64,
     trim_asked: u64,
     backups: u32,
     kept: Option<restore::Kept>,
@@ -156,6 +160,7 @@ impl Driver {
             ends_process: false,
             was_hurt: false,
             times_ordered: true,
+            clock_max_micros: 0,
             trim_asked: 0,
             backups: 0,
             kept: None,

@@ -302,8 +302,9 @@ impl Judge<'_> {
             let visible = versions.into_iter().filter(|(glsn, _)| *glsn <= newest.0);
             visible.map(|(glsn, value)| (glsn, value.map(|content| content.bytes.into()))).collect()
         };
-        let all = short(self.model.history(place.space, key));
-        let kept = short(self.model.history_kept(place.space, key));
+        let lives = self.model.lives(place.space);
+        let all = short(lives.iter().flat_map(|life| self.model.history(*life, key)).collect());
+        let kept = short(lives.iter().flat_map(|life| self.model.history_kept(*life, key)).collect());
         let mut rest = all.iter();
         let in_order = found.iter().all(|version| rest.any(|other| other == version));
         let complete = kept.iter().all(|version| found.contains(version));
@@ -328,12 +329,24 @@ impl Judge<'_> {
     /// Compares two moments.
     pub(crate) fn diff(&self, place: Place<'_>, from: u64, to: u64, prefix: &[u8]) -> Outcome<bool> {
         let what = || format!("diff {from} {to} of {} in {}", show(prefix), space_name(place.space));
-        let moment = Some((place.space, from.min(to)));
-        let answer = self.db.diff(place.keyspace, Glsn(from), Glsn(to), prefix);
-        let Some(diff) = self.settle(what, moment, answer)? else { return Ok(false) };
+        // Of two keyspaces, the later one is read at the later moment only.
+        let (before, after) = (from.min(to), from.max(to));
+        let (first, last) = (self.model.life_at(place.space, before), self.model.life_at(place.space, after));
+        let moment = |error: &Error| match (error, last) {
+            (Error::Trimmed { asked, .. }, Some(last)) if *asked == after && Some(last) != first => Some((last, after)),
+            _ => Some((first.unwrap_or(place.space), before)),
+        };
+        let refused = |error: Error| self.settle::<()>(what, moment(&error), Err(error)).map(|_| false);
+        let diff = match self.db.diff(place.keyspace, Glsn(from), Glsn(to), prefix) {
+            Ok(diff) => diff,
+            Err(error) => return refused(error),
+        };
         let mut found = Vec::new();
         for change in diff {
-            let Some(change) = self.settle(what, moment, change)? else { return Ok(false) };
+            let change = match change {
+                Ok(change) => change,
+                Err(error) => return refused(error),
+            };
             for info in change.before.iter().chain(&change.after) {
                 self.time(what, info)?;
             }

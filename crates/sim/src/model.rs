@@ -336,9 +336,13 @@ impl Model {
     /// newest that may have been visible, `now` the time of the clock.
     pub fn raise_floors(&mut self, oldest_read: u64, newest: u64, now: u64) {
         // An entry of unknown time, because its commit ended in an error, may be as old as the one before it.
+        // The last one in log order counts: where the log's time was restarted, all before it is as
+        // old as the restart at least.
         let at_time = |then: u64| {
-            let known = self.log.iter().position(|placed| placed.micros.is_some_and(|at| at > then));
-            known.unwrap_or(self.log.len()).checked_sub(1)
+            let known = self.log.iter().rposition(|placed| placed.micros.is_some_and(|at| at <= then));
+            let behind = known.map_or(0, |at| at + 1);
+            let unknown = self.log[behind..].iter().take_while(|placed| placed.micros.is_none()).count();
+            (behind + unknown).checked_sub(1)
         };
         let windows: Vec<(u8, u64)> = self
             .spaces
@@ -383,6 +387,17 @@ impl Model {
         versions.map_or_else(Vec::new, |versions| versions.iter().rev().copied().collect())
     }
 
+    /// The keyspaces that have or had the name of `space`, the newest first.
+    pub fn lives(&self, space: u8) -> Vec<u8> {
+        self.spaces.keys().rev().copied().filter(|number| number % NAMES == space % NAMES).collect()
+    }
+
+    /// The keyspace that answers for a name at a moment: the first that was dropped after it.
+    pub fn life_at(&self, space: u8, at: u64) -> Option<u8> {
+        let is_later = |life: &u8| self.spaces[life].dropped.is_none_or(|dropped| dropped > at);
+        self.lives(space).into_iter().rev().find(is_later)
+    }
+
     /// The versions that the store must still have: those younger than the floor, and the one current at it.
     pub fn history_kept(&self, space: u8, key: &[u8]) -> Vec<Version> {
         let floor = self.floor(space);
@@ -420,10 +435,13 @@ impl Model {
         found.into_iter().filter_map(|(key, value)| Some((key.clone(), value?))).collect()
     }
 
-    /// Keys whose values differ between two moments, with their versions then (no deletions), in key order.
+    /// Keys of a name whose values differ between two moments, with their versions then (no
+    /// deletions), in key order.
     pub fn diff(&self, space: u8, from: u64, to: u64, prefix: &[u8]) -> Vec<(Key, Option<Version>, Option<Version>)> {
-        let keys: BTreeSet<Key> = self.keys(space).into_iter().filter(|key| key.starts_with(prefix)).collect();
-        let there = |key: &[u8], at| self.version_at(space, key, at).filter(|version| version.1.is_some());
+        let keys = self.lives(space).into_iter().flat_map(|life| self.keys(life));
+        let keys: BTreeSet<Key> = keys.filter(|key| key.starts_with(prefix)).collect();
+        let there =
+            |key: &[u8], at| self.version_at(self.life_at(space, at)?, key, at).filter(|version| version.1.is_some());
         keys.into_iter()
             .map(|key| (there(&key, from), there(&key, to), key))
             .filter(|(before, after, _)| !same_value(*before, *after))

@@ -115,6 +115,19 @@ pub(crate) struct Trim {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
+Commit times rise with GLSNs. After a commit under a clock that was ahead by more than a day, commits are refused until the clock gets there, because \
+versions would not age. If the clock of this machine is right now, this command has commit times follow it again. Commits before the restart count \
+as made before it, also if the time that they show is later.
+
+Examples:
+  plimsoll restart-time demo.plimsoll")]
+pub(crate) struct RestartTime {
+    /// Store
+    pub(crate) store: PathBuf,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
 Merges the runs of the index into as few as possible, and drops versions that are no longer retained. An open store does this in the \
 background; this command does it at once. A merge needs at most as much free space as the index takes: one that writes history \
 frees its inputs at its end, any other part by part. What no keyspace keeps of the log is freed, too: with `keyspace retention STORE NAME \

@@ -15,7 +15,7 @@ pub(crate) fn run(globals: &Globals, args: Diff, output: &mut Output) -> Outcome
     let hex = args.keys.hex;
     let prefix = args.prefix.map(|prefix| key_bytes(prefix, hex)).transpose().map_err(Failure::usage)?;
     let db = store::open_to_read(globals, &args.store)?;
-    let keyspace = keyspaces::known_keyspace(&db, &args.keyspace.keyspace)?;
+    let keyspace = keyspaces::keyspace_ever(&db, &args.keyspace.keyspace)?;
     let name = &args.keyspace.keyspace;
     let (before, after) = (moment::glsn(&db, &args.before, name)?, moment::glsn(&db, &args.after, name)?);
     let mut changes = 0;

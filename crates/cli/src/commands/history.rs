@@ -21,7 +21,7 @@ pub(crate) fn run(globals: &Globals, args: History, output: &mut Output) -> Outc
 }
 
 fn list(db: &Db, keyspace: &str, key: &[u8], limit: Option<u64>, output: &mut Output) -> Outcome {
-    let keyspace = keyspaces::known_keyspace(db, keyspace)?;
+    let keyspace = keyspaces::keyspace_ever(db, keyspace)?;
     let mut versions = 0;
     for version in db.history(&keyspace, key)?.take(usize_of(limit)) {
         let version = version?;

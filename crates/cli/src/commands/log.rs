@@ -121,7 +121,7 @@ impl Walk {
     fn glsns<'a>(&self, db: &'a Db, from: u64, to: u64, order: Order) -> Result<Glsns<'a>, Failure> {
         match (&self.key, self.args.stream) {
             (Some(key), _) => {
-                let keyspace = keyspaces::known_keyspace(db, &self.args.keyspace.keyspace)?;
+                let keyspace = keyspaces::keyspace_ever(db, &self.args.keyspace.keyspace)?;
                 glsns::of_key(db, &keyspace, key, from..=to, order)
             }
             (None, Some(stream)) => Ok(glsns::of_stream(db, stream, from..=to, order)),

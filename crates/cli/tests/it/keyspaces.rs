@@ -107,3 +107,35 @@ fn the_bookkeeping_of_an_import_is_read_and_not_written_by_other_commands() {
     run(&[&["put", &nowhere, "a", "1"][..], &own].concat()).fails(2, &[refused]);
     assert!(!std::fs::exists(&nowhere).unwrap());
 }
+
+#[test]
+fn diff_history_and_log_answer_over_a_drop_and_a_new_keyspace_of_the_name() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["keyspace", "create", &store, "t"]).ok();
+    run(&["put", &store, "x", "v1", "--keyspace", "t"]).ok();
+    run(&["put", &store, "y", "w1", "--keyspace", "t"]).ok();
+    run(&["keyspace", "drop", &store, "t"]).ok();
+    let diff = |a, b| run(&["diff", &store, a, b, "--keyspace", "t"]).text();
+    let first_fields = |command: &[&str]| -> Vec<String> {
+        let text = run(command).ok().text();
+        text.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect()
+    };
+    let check = |newest: &[&str]| {
+        assert_eq!(diff("2", "3"), "+\t\t2\ty\t\n");
+        assert_eq!(diff("1", "3"), "+\t\t2\tx\t\n+\t\t2\ty\t\n");
+        assert_eq!(diff("3", "4"), "-\t2\t\tx\t\n-\t2\t\ty\t\n");
+        for command in
+            [&["history", &store, "x", "--keyspace", "t"][..], &["log", &store, "--key", "x", "--keyspace", "t"]]
+        {
+            assert_eq!(first_fields(command), [newest, &["4", "2"]].concat());
+        }
+    };
+    check(&[]);
+    assert_eq!(diff("3", "newest"), "-\t2\t\tx\t\n-\t2\t\ty\t\n");
+    run(&["keyspace", "create", &store, "t"]).ok();
+    run(&["put", &store, "x", "v20", "--keyspace", "t"]).ok();
+    check(&["6"]);
+    assert_eq!(diff("3", "newest"), "~\t2\t3\tx\t\n-\t2\t\ty\t\n");
+    run(&["diff", &store, "1", "2", "--keyspace", "never"]).fails(2, &["there is no keyspace `never`"]);
+}

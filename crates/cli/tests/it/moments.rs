@@ -211,3 +211,18 @@ fn following_the_log_ends_with_ctrl_c() {
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }
+
+#[test]
+fn on_a_trimmed_log_an_early_time_is_refused_with_one_that_can_be_looked_up() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    run(&["trim", &store, "--until", "newest"]).ok();
+    let refused = run(&["get", &store, "a", "--at", "1 hour ago"]);
+    let message = refused.err.clone();
+    refused.fails(2, &["times before 20", "cannot be looked up any more", "as a GLSN (4 is"]);
+    let since = message.split_whitespace().find(|word| word.ends_with('Z')).unwrap();
+    for at in [since, "4", "now"] {
+        run(&["get", &store, "a", "--at", at]).ok();
+    }
+    run(&["restart-time", &store]).ok();
+}

@@ -10,6 +10,7 @@
 mod record_writer;
 mod shared_segment;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use plimsoll_disk::vfs::File;
@@ -48,6 +49,23 @@ const ALLOCATE_STEP_MAX: u64 = 8 << 20;
 const ZERO_STEP_BULK: u64 = BLOCK_BYTES as u64;
 /// A record is large from this size on, and so is what is synced at a time.
 const BULK_GROUP_BYTES: u64 = 256 << 10;
+
+/// The most microseconds by which the log's time may be ahead of the clock: a day. Beyond it
+/// nothing is appended.
+///
+/// A record's timestamp is greater than that of the record before it, so that a time finds its
+/// moment. After one record under a clock that was ahead, the timestamps of all others would stand
+/// still until the clock gets there: what they wrote would not age, and no time in between could be
+/// looked up. So the lead is bounded. A day is longer than what a wrong time zone or a wrong clock
+/// on the mainboard usually causes; within it, records follow each other by a microsecond as
+/// before.
+///
+/// Beyond the bound the log cannot know which clock is wrong, that of the past or that of the
+/// present. If it took the present one for right and it was behind (1970, before the network has
+/// set it), all of the past would look decades old as soon as the clock is set, and a retention by
+/// age would drop it. So somebody has to decide: to set the clock, or to restart the log's time
+/// ([`restart_time`]).
+pub(crate) const LEAD_MAX_MICROS: u64 = 24 * 60 * 60 * 1_000_000;
 
 /// A segment is sealed behind the appends if its entry offsets take at most this part of the budget (a divisor): until
 /// then they are in memory beside those of the next segment.
@@ -139,13 +157,19 @@ pub(crate) fn place(
     if let Some(expected) = expected.filter(|expected| *expected != next) {
         return Err(LogError::Conflict { expected, next });
     }
+    let now = log.env.options.clock.wall_micros();
+    let ahead_micros = order.end.timestamp.saturating_sub(now);
+    // Acquire: the partner of the store in `FileLog::let_time_lead`.
+    if ahead_micros > LEAD_MAX_MICROS && !log.env.is_restarting_time.load(Ordering::Acquire) {
+        return Err(LogError::ClockBehind { ahead_micros });
+    }
     let (start, bound) = make_room(log, order, &sizes, draft.blobs.len())?;
     let header = RecordHeader {
         first: next,
         read_at: draft.read_at,
         previous_chain: order.end.chain,
         durable: log.durability.group.durable(),
-        timestamp_micros: log.env.options.clock.wall_micros().max(order.end.timestamp + 1),
+        timestamp_micros: now.max(order.end.timestamp + 1),
         last_blob_id: log.blobs.registry.last_id(),
         body_bytes: sizes.body_bytes as u32,
         count: sizes.entries,
@@ -206,7 +230,7 @@ fn make_room(log: &OpenLog, order: &mut Order, sizes: &DraftSizes, blobs: usize)
         }
         // The next segment begins behind what all know of.
         publish_placed(log, order)?;
-        let rolled = roll_to_new_segment(log, order, seal);
+        let rolled = roll_to_new_segment(log, order, seal, order.end.timestamp);
         if rolled.is_err() && fits && ends_early && log.durability.group.check().is_ok() {
             // Without room for the next one it stays, as it need not end.
             return make_room_here(log, order, sizes, blobs, bound).map(|()| (start, bound));
@@ -326,7 +350,8 @@ fn write(
 
 /// Starts the next segment; the active one is sealed as `seal` says. Nothing is synced: the next sync makes the old
 /// segment durable, then the new one, and gives that its name. Fails without a trace if the disk has no room for it.
-fn roll_to_new_segment(log: &OpenLog, order: &mut Order, seal: Seal) -> Result<(), LogError> {
+/// `timestamp_floor`: the next record's timestamp is greater.
+fn roll_to_new_segment(log: &OpenLog, order: &mut Order, seal: Seal, timestamp_floor: u64) -> Result<(), LogError> {
     let is_unnamed = log.durability.writer()?.unnamed.is_some();
     if is_unnamed {
         log.durability.sync_to_end()?;
@@ -346,7 +371,7 @@ fn roll_to_new_segment(log: &OpenLog, order: &mut Order, seal: Seal) -> Result<(
         epoch: order.epoch,
         first: end.next,
         previous_chain: end.chain,
-        timestamp_floor: end.timestamp,
+        timestamp_floor,
         last_blob_id: log.blobs.registry.last_id(),
         segment_bytes: log.env.options.segment_size(),
         previous_end: end.offset,
@@ -424,6 +449,8 @@ pub(crate) fn switch_to(log: &OpenLog, order: &mut Order, writer: &mut SegmentWr
     tail.buffer.restart(0);
     tail.buffer.current_mut()[..SEGMENT_HEADER_BYTES].copy_from_slice(&header.encode());
     tail.end.offset = SEGMENT_HEADER_BYTES as u32;
+    // Another one than that of the last record if the log's time is restarted.
+    tail.end.timestamp = header.timestamp_floor;
     order.end = tail.end;
     order.header = header;
     order.file = Arc::clone(&file);
@@ -439,7 +466,23 @@ pub(crate) fn end_segment_from(log: &OpenLog, order: &mut Order, bytes: u64) -> 
     if u64::from(order.end.offset) < bytes || order.entries() == 0 {
         return Ok(false);
     }
-    Ok(roll_to_new_segment(log, order, Seal::Behind).is_ok())
+    Ok(roll_to_new_segment(log, order, Seal::Behind, order.end.timestamp).is_ok())
+}
+
+/// Restarts the log's time at the clock if it is ahead of that: a segment begins whose timestamps
+/// follow the clock again. Everything before it counts as older than its beginning.
+pub(crate) fn restart_time(log: &OpenLog, order: &mut Order) -> Result<(), LogError> {
+    log.durability.group.check()?;
+    let now = log.env.options.clock.wall_micros();
+    if order.end.timestamp <= now {
+        return Ok(());
+    }
+    if order.entries() == 0 {
+        return Err(LogError::InvalidDraft {
+            what: "the active segment has no entry to be followed; try again".to_owned(),
+        });
+    }
+    roll_to_new_segment(log, order, Seal::Behind, now.saturating_sub(1))
 }
 
 /// Seals the segment that waits for it, if there is one.

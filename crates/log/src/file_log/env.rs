@@ -1,7 +1,7 @@
 //! The environment that every part of an open log shares: options, id, open files; and how locks are taken.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use plimsoll_disk::vfs::{DirLock, LockError};
@@ -23,13 +23,22 @@ pub(crate) struct Env {
     pub(crate) files: Arc<OpenFiles>,
     /// Bytes from which on the active segment ends, before it is full.
     end_segments_at: AtomicU64,
+    /// Whether records are appended also while the log's time is too far ahead of the clock: it is
+    /// about to be restarted.
+    pub(crate) is_restarting_time: AtomicBool,
 }
 
 impl Env {
     /// The environment of the log with this id.
     pub(crate) fn new(options: FileLogOptions, id: u128) -> Self {
         let files = Arc::new(OpenFiles::new(Arc::clone(&options.disk), options.dir.clone()));
-        Self { options, id, files, end_segments_at: AtomicU64::new(u64::MAX) }
+        Self {
+            options,
+            id,
+            files,
+            end_segments_at: AtomicU64::new(u64::MAX),
+            is_restarting_time: AtomicBool::new(false),
+        }
     }
 
     /// Ends the active segment, and those after it, at this length if it is below the size of segments.

@@ -7,7 +7,9 @@
 //!
 //! `previous chain` is the chain hash of the record before `first`, and `previous end` the offset where the fragments
 //! of the segment before this one end (0: there is none): they tie the segments together. `timestamp floor` is the
-//! timestamp of that record. Blob files with ids up to `last blob` existed when the segment was created. The reserved
+//! timestamp of that record, or an earlier time if the log's time is restarted here: timestamps
+//! rise within a segment. Blob files with ids up to `last blob` existed when the segment was
+//! created. The reserved
 //! bytes are zero (room for an encryption tag). The checksum covers bytes 0 to 120.
 
 use plimsoll_disk::checksum::checksum;

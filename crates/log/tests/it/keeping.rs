@@ -416,6 +416,38 @@ fn a_blob_file_that_was_never_finished_is_damage_only_where_it_is_needed() {
 }
 
 #[test]
+fn verify_reads_a_blob_file_to_its_trailer_or_to_where_only_zeros_follow() {
+    const LONG_BYTES: u64 = 64 << 20;
+    let memory = Memory::new(16 << 20);
+    let disk = mem_disk();
+    let log = open(&disk, &memory);
+    fill(&log);
+    drop(log);
+    for (is_cut, what) in [(false, "goes on behind its last page"), (true, "checksum does not match")] {
+        let damaged = copy_of(&*disk);
+        let name = names(&*damaged, ".blob")[1].clone();
+        let file = damaged.open(&Path::new(DIR).join(&name), Open::ReadWrite, Caching::Buffered).unwrap();
+        if is_cut {
+            // Its trailer, and a part of the page before.
+            file.set_len(file.len().unwrap() - 20_000).unwrap();
+        }
+        file.set_len(LONG_BYTES).unwrap();
+        drop(file);
+        let (log, _) = FileLog::open(options(&damaged, &memory)).unwrap();
+        let mut seen = Vec::new();
+        let found = log.verify(&|_| false, &[], &mut |progress| seen.push(progress.done_bytes)).unwrap();
+        let mut of_file = found.iter().filter(|finding| finding.file == name);
+        let finding = of_file.next().unwrap();
+        assert!(finding.what.contains(what) && finding.glsn.is_some() && of_file.next().is_none(), "{found:?}");
+        // Each page that is read is counted by itself.
+        assert!(seen.len() < 1000, "{} steps", seen.len());
+        assert!(*seen.last().unwrap() > LONG_BYTES, "what is not read counts, too");
+        let pages = &finding.blob.as_ref().unwrap().pages;
+        assert_eq!(pages.last().map(|last| last.end), is_cut.then_some(u32::MAX), "{pages:?}");
+    }
+}
+
+#[test]
 fn bytes_behind_the_last_record_are_told_and_are_no_damage() {
     let memory = Memory::new(16 << 20);
     let disk = mem_disk();

@@ -207,7 +207,7 @@ fn what_is_trimmed_is_gone_and_says_what_is_left() {
         assert_eq!(log.scan(below..Glsn(300), None).err(), Some(LogError::Trimmed { asked: below, first }));
         assert!(log.read(first).is_ok());
         assert!(log.open_blob(blob.id).is_err());
-        assert!(matches!(log.glsn_at(0), Err(LogError::Trimmed { .. })));
+        assert!(matches!(log.glsn_at(0), Err(LogError::TimeTrimmed { .. })));
         assert!(log.chain_at(below).unwrap().is_some(), "the place before the first entry can be certified");
         assert_eq!(scan_all(log, first.0, 400, None).len() as u64, 302 - first.0);
     });

@@ -180,17 +180,30 @@ impl Drop for Loading<'_> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 #[allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::budget::{Backing, Budget};
     use crate::cache::{Cache, CacheOptions};
 
     #[test]
-    fn what_was_being_loaded_when_the_key_changed_or_all_was_dropped_is_handed_out_and_not_cached() {
+    fn a_load_that_was_superseded_is_returned_and_not_cached() {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
         let cache = Cache::new(&budget, CacheOptions::of_bytes(256 << 10)).unwrap();
-        let changes: [&dyn Fn(); 4] =
-            [&|| {}, &|| _ = cache.remove(b"key"), &|| _ = cache.insert(b"key", b"new"), &|| cache.clear()];
-        let expected: [Option<&[u8]>; 4] = [Some(b"old"), None, Some(b"new"), None];
+        let bring_back = || cache.bring_back(&[cache.returning(b"key", [b"new", b""], 0)], || true).entered;
+        let changes: [&dyn Fn(); 9] = [
+            &|| {},
+            &|| _ = cache.remove(b"key"),
+            &|| _ = cache.insert(b"key", b"new"),
+            &|| cache.clear(),
+            &|| assert!(cache.insert_if(b"key", &[b"new"], || true)),
+            &|| assert!(cache.offer(b"key", &[b"ne", b"w"], || true)),
+            &|| assert!(cache.insert_for(b"key", b"new", Duration::from_secs(60))),
+            &|| assert!(!cache.replace(b"key", &[b"new"])),
+            &|| assert_eq!(bring_back(), 1),
+        ];
+        let new: Option<&[u8]> = Some(b"new");
+        let expected = [Some(&b"old"[..]), None, new, None, new, new, new, None, new];
         for (change, expected) in changes.into_iter().zip(expected) {
             cache.clear();
             let load = || {

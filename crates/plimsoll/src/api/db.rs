@@ -129,6 +129,16 @@ impl Db {
         keyspace_commits::open(&self.store, name)
     }
 
+    /// Returns the keyspace with this name, or the last one that had it if it was dropped; creates
+    /// none. `None` if there never was one. A dropped keyspace is empty now; [`Db::history`],
+    /// [`Db::diff`] and snapshots of earlier moments read its past.
+    ///
+    /// # Errors
+    /// The name is invalid, or the store is closed.
+    pub fn find_keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
+        keyspace_commits::find(&self.store, name)
+    }
+
     /// Returns the keyspace with this name, creating it with this `retention` if it does not exist.
     ///
     /// # Errors
@@ -194,7 +204,8 @@ impl Db {
         sizes::size(&self.store, keyspace, keys_max)
     }
 
-    /// About the number of keys in a range of a keyspace now (`..`: all of it), at the cost of a few gets whatever the number is.
+    /// About the number of keys in a range of a keyspace now (`..`: all of it), at the cost of some
+    /// dozens of gets whatever the number is.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -209,9 +220,10 @@ impl Db {
     /// # }
     /// ```
     ///
-    /// For a choice between two plans, a progress bar, a monitor. Memtables are sampled, and so are tables that lie in the range in part: among
-    /// many keys the error is about an eighth. A key counts once for each memtable and run that holds a value of it until these are merged,
-    /// and a deletion subtracts one, also that of an absent key. [`Snapshot::len`] counts.
+    /// For a choice between two plans, a progress bar, a monitor. Memtables are sampled, and so are
+    /// tables that lie in the range in part. Up to 32 keys of each memtable and run are looked up
+    /// in the older ones, so overwritten and deleted keys count as they should: among many keys the
+    /// error is about an eighth. [`Snapshot::len`] counts.
     ///
     /// # Errors
     /// A handle of another store or of a dropped keyspace, a key that is too long, disk errors, the budget, or corruption.
@@ -275,7 +287,9 @@ impl Db {
     /// on, also if they were answered before.
     ///
     /// # Errors
-    /// [`crate::Error::Future`]; [`crate::Error::Trimmed`] if a time precedes the log's first entry; disk errors. Whether a keyspace still
+    /// [`crate::Error::Future`]; [`crate::Error::TimeTrimmed`] if the log is trimmed there,
+    /// [`crate::InvalidInput::TimeBeforeFirst`] if a time precedes the first commit; disk errors.
+    /// Whether a keyspace still
     /// retains that moment is checked when it is read.
     pub fn snapshot_at(&self, moment: Moment) -> Result<Snapshot> {
         Snapshot::of(&self.store, moment)
@@ -506,7 +520,10 @@ impl Db {
         Log::new(&self.store)
     }
 
-    /// The retained versions of a key, newest first.
+    /// The retained versions of a key, newest first, in all keyspaces that have or had the name of
+    /// this one: a name that was dropped may have been given to a new keyspace. The drop of a
+    /// keyspace is the deletion of each key that it had. To read a version from before a drop, get
+    /// the keyspace from [`Snapshot::keyspace`] at that moment.
     ///
     /// # Errors
     /// The key is too long, disk errors, or the budget.
@@ -514,7 +531,9 @@ impl Db {
         History::new(&self.store, keyspace, key.as_ref())
     }
 
-    /// The keys beginning with `prefix` whose values differ between two moments, in key order.
+    /// The keys beginning with `prefix` whose values differ between two moments, in key order. At
+    /// each moment the keyspace is the one that had the name of this one then, even if it was
+    /// dropped since and another was created: what [`Snapshot::keyspace`] reads there is compared.
     ///
     /// # Errors
     /// [`crate::Error::Future`], [`crate::Error::Trimmed`], disk errors, or the budget.

@@ -15,6 +15,7 @@ use crate::engine::Engine;
 use crate::engine::cursor_commits;
 use crate::engine::cursors::CursorInfo;
 use crate::engine::keyspace_commits;
+use crate::engine::log_time;
 use crate::engine::requests;
 use crate::txn::ticket::CommitTicket;
 use crate::types::error::{Error, Lift, Result};
@@ -194,6 +195,31 @@ impl<'db> Log<'db> {
         // Those that are known, at least.
         let _ = self.store.committer.fresh();
         self.store.catalog.cursors.all()
+    }
+
+    /// Restarts the log's time, after commits under a clock that was ahead; returns the last commit
+    /// before, or `None` if the log's time is not ahead of the clock. To be called once this
+    /// machine's clock is right.
+    ///
+    /// Commit times rise with GLSNs. If the last one is ahead of the clock by up to a day, commits
+    /// follow it by a microsecond each until the clock gets there; beyond that they are refused
+    /// with [`Error::ClockBehind`], because versions would not age until then. After the restart,
+    /// commit times follow the clock again, and all commits before it count as made before it: by
+    /// retention, and where a moment is looked up by its time. The times that they show stay as
+    /// they are.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let db = plimsoll::Db::in_memory(plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// assert_eq!(db.log().restart_time()?, None, "the clock was never ahead");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The store is read-only, disk errors, or the budget.
+    pub fn restart_time(&self) -> Result<Option<Glsn>> {
+        log_time::restart(self.store)
     }
 
     /// Frees whole segments of the log below `until`. Returns the first remaining GLSN, which may be lower: a cursor or an unflushed commit

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use plimsoll_log::glsn::Glsn;
 
 use crate::api::snapshot::time_of;
-use crate::engine::Engine;
+use crate::engine::{Engine, lives};
 use crate::index::seat::Seat;
 use crate::index::walk::versions::Versions;
 use crate::read::moments::OpenMoment;
@@ -71,7 +71,8 @@ fn charge(store: &Engine, versions: &mut Seat<Versions>, bytes: usize) -> Result
     store.committer.patience.in_transaction(false, || Ok(versions.charge_user(bytes)?))
 }
 
-/// The retained versions of a key, newest first.
+/// The retained versions of a key, newest first, in all keyspaces that have or had the keyspace's
+/// name. The drop of a keyspace is the deletion of each key that it had.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -90,31 +91,64 @@ fn charge(store: &Engine, versions: &mut Seat<Versions>, bytes: usize) -> Result
 /// ```
 pub struct History {
     store: Arc<Engine>,
-    /// `None` past the end.
+    /// Of the key in one keyspace; `None` past the end.
     versions: Option<Seat<Versions>>,
+    /// The keyspaces that had the name before, oldest first.
+    older: Vec<u32>,
+    /// The index key, in the keyspace of `versions`.
+    wanted: KeptKey,
+    /// The index key of the version that was returned last.
     key: Vec<u8>,
-    _moment: OpenMoment,
+    moment: OpenMoment,
 }
 
 impl History {
     pub(crate) fn new(store: &Arc<Engine>, keyspace: &Keyspace, key: &[u8]) -> Result<Self> {
         store.check_open()?;
         let moment = store.open_newest();
-        let key = KeyBuffer::new(store.reader.keyspaces.id_of(keyspace)?, key)?;
-        let range = (Bound::Included(KeptKey::from_slice(key.get())), Bound::Included(KeptKey::from_slice(key.get())));
-        let versions = Versions::new(range, Glsn::NONE, moment.readable()?);
-        let versions = Some(begin(store, versions)?);
-        Ok(Self { store: Arc::clone(store), versions, key: Vec::new(), _moment: moment })
+        moment.readable()?;
+        let mut older = lives::ids(store, keyspace)?;
+        let newest = older.pop().expect("the keyspace itself is among them");
+        let wanted = KeptKey::from_slice(KeyBuffer::new(newest, key)?.get());
+        let (store, key) = (Arc::clone(store), Vec::new());
+        let mut history = Self { store, versions: None, older, wanted, key, moment };
+        let mut versions = history.begin()?;
+        charge(&history.store, &mut versions, history.own_bytes())?;
+        history.versions = Some(versions);
+        Ok(history)
+    }
+
+    /// Memory of its own, beside the walk.
+    fn own_bytes(&self) -> usize {
+        let lists = self.older.capacity() * size_of::<u32>() + self.key.capacity();
+        size_of::<Self>() + lists + self.wanted.len()
+    }
+
+    /// A walk over the versions of the wanted index key.
+    fn begin(&self) -> Result<Seat<Versions>> {
+        let range = (Bound::Included(self.wanted.clone()), Bound::Included(self.wanted.clone()));
+        begin(&self.store, Versions::new(range, Glsn::NONE, self.moment.readable()?))
     }
 
     fn step(&mut self) -> Result<Option<VersionInfo>> {
         self.store.check_open()?;
-        let Some(versions) = &mut self.versions else { return Ok(None) };
-        let next = self.store.reader.walk(versions, &mut self.key, |versions, key| {
-            Ok(versions.next(key)?.map(|version| measure(version.glsn, version.stored)))
-        })?;
-        charge(&self.store, versions, size_of::<Self>() + self.key.capacity())?;
-        next.map(|version| VersionInfo::new(&self.store, version)).transpose()
+        while let Some(versions) = &mut self.versions {
+            let next = self.store.reader.walk(versions, &mut self.key, |versions, key| {
+                Ok(versions.next(key)?.map(|version| measure(version.glsn, version.stored)))
+            })?;
+            let own_bytes = size_of::<Self>() + self.older.capacity() * size_of::<u32>() + self.wanted.len();
+            charge(&self.store, versions, own_bytes + self.key.capacity())?;
+            if let Some(version) = next {
+                return VersionInfo::new(&self.store, version).map(Some);
+            }
+            self.versions = None;
+            if let Some(id) = self.older.pop() {
+                self.wanted[..4].copy_from_slice(&id.to_be_bytes());
+                self.key.clear();
+                self.versions = Some(self.begin()?);
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -164,7 +198,8 @@ pub struct Difference {
     pub after: Option<VersionInfo>,
 }
 
-/// The keys whose values differ between two moments, in key order. A key rewritten with the same value is not a difference.
+/// The keys whose values differ between two moments, in key order. A key rewritten with the same
+/// value is not a difference. At each moment the keyspace is the one that had the name then.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -183,12 +218,70 @@ pub struct Difference {
 /// ```
 pub struct Diff {
     store: Arc<Engine>,
-    /// `None` past the end.
-    versions: Option<Seat<Versions>>,
+    /// The changes in the keyspace of the first moment. `None`, as below: it ended, or there is
+    /// none.
+    old: Option<Changes>,
+    /// Those in the keyspace of the second moment, if that is another one.
+    new: Option<Changes>,
+    /// Whether the keyspace of the first moment is that of the second one, too.
+    is_one: bool,
+    /// Keyspaces that had the name between the two, oldest first.
+    between: Vec<u32>,
     before: Glsn,
-    last_key: Vec<u8>,
+    after: Glsn,
     backwards: bool,
     moments: [OpenMoment; 2],
+}
+
+/// The keys of one keyspace that were written or deleted between the two moments of a [`Diff`],
+/// each with its newest version by then.
+struct Changes {
+    versions: Seat<Versions>,
+    /// The index key of the last one.
+    key: Vec<u8>,
+    /// The last one, until it is used.
+    head: Option<(Glsn, Option<u64>)>,
+}
+
+impl Changes {
+    fn new(store: &Engine, span: Span, (after, upto): (Glsn, Glsn), readable_at: Glsn) -> Result<Self> {
+        // Checked here to fail early; checked again in each view that the walk uses.
+        check_retained(&store.reader.index.current_view(), &span.first(), readable_at)?;
+        let versions = Versions::new(span.into_range(), after, upto).readable_at(readable_at);
+        Ok(Self { versions: begin(store, versions)?, key: Vec::new(), head: None })
+    }
+
+    /// Goes on to the next key if the last one was used; false at the end.
+    fn advance(&mut self, store: &Engine) -> Result<bool> {
+        if self.head.is_none() {
+            self.head = store.reader.walk(&mut self.versions, &mut self.key, |versions, key| {
+                while let Some(version) = versions.next(key)? {
+                    let found = measure(version.glsn, version.stored);
+                    if versions.is_first_of_key() {
+                        return Ok(Some(found));
+                    }
+                }
+                Ok(None)
+            })?;
+            charge(store, &mut self.versions, size_of::<Diff>() + self.key.capacity())?;
+        }
+        Ok(self.head.is_some())
+    }
+
+    /// The user's part of the key.
+    fn user_key(&self) -> &[u8] {
+        &self.key[4..]
+    }
+}
+
+/// As [`Changes::advance`]; at the end there are no changes any more.
+fn advance(store: &Engine, changes: &mut Option<Changes>) -> Result<()> {
+    if let Some(there) = changes
+        && !there.advance(store)?
+    {
+        *changes = None;
+    }
+    Ok(())
 }
 
 impl Diff {
@@ -201,60 +294,104 @@ impl Diff {
         }
         let open = |at| store.committer.open_at(at);
         let moments = [open(before)?, open(after)?];
-        let span = Span::prefix(store.reader.keyspaces.id_of(keyspace)?, prefix)?;
-        // Checked here to fail early; checked again in each view that the walk uses.
-        check_retained(&store.reader.index.current_view(), &span.first(), before)?;
-        let versions = Versions::new(span.into_range(), before, after).readable_at(before);
-        Ok(Self {
-            store: Arc::clone(store),
-            versions: Some(begin(store, versions)?),
-            before,
-            last_key: Vec::new(),
-            backwards: a > b,
-            moments,
-        })
+        let ids = lives::ids(store, keyspace)?;
+        let position_at = |at| lives::position_at(store, keyspace.name(), &ids, at);
+        let changes =
+            |id, readable_at| Changes::new(store, Span::prefix(id, prefix)?, (before, after), readable_at).map(Some);
+        let (mut old, mut new, mut between) = (None, None, Vec::new());
+        let (first, last) = (position_at(before)?, position_at(after)?);
+        if let Some(first) = first {
+            old = changes(ids[first], before)?;
+            // A keyspace that was dropped by then has no key at the second moment.
+            if let Some(last) = last.filter(|last| *last > first) {
+                new = changes(ids[last], after)?;
+            }
+            between = ids[first + 1..last.unwrap_or(ids.len()).max(first + 1)].to_vec();
+        }
+        let (store, is_one, backwards) = (Arc::clone(store), first == last, a > b);
+        Ok(Self { store, old, new, is_one, between, before, after, backwards, moments })
     }
 
     fn step(&mut self) -> Result<Option<Difference>> {
         self.store.check_open()?;
         loop {
-            let Some(versions) = &mut self.versions else { return Ok(None) };
-            let next = self.store.reader.walk(versions, &mut self.last_key, |versions, key| {
-                while let Some(version) = versions.next(key)? {
-                    let found = measure(version.glsn, version.stored);
-                    if versions.is_first_of_key() {
-                        return Ok(Some(found));
-                    }
-                }
-                Ok(None)
-            })?;
-            charge(&self.store, versions, size_of::<Self>() + self.last_key.capacity())?;
-            let Some((by, bytes)) = next else { return Ok(None) };
-            let after = bytes.map(|bytes| VersionInfo::new(&self.store, (by, Some(bytes)))).transpose()?;
-            let before = self.store.reader.read(|view| {
-                let hit = find(view, &self.last_key, self.before)?;
-                hit.map(|hit| VersionInfo::new(&self.store, measure(hit.glsn(), hit.stored()))).transpose()
-            })?;
+            advance(&self.store, &mut self.old)?;
+            advance(&self.store, &mut self.new)?;
+            let (is_old, is_new) = match (&self.old, &self.new) {
+                (None, None) => return Ok(None),
+                (Some(_), None) => (true, false),
+                (None, Some(_)) => (false, true),
+                (Some(old), Some(new)) => (old.user_key() <= new.user_key(), new.user_key() <= old.user_key()),
+            };
+            let old = if is_old { self.old.as_mut() } else { None };
+            let new = if is_new { self.new.as_mut() } else { None };
+            let (old_head, new_head) = (take_head(old), take_head(new));
+            let at_second = if self.is_one { old_head } else { new_head };
+            let after = match at_second {
+                Some((glsn, Some(bytes))) => Some(VersionInfo::new(&self.store, (glsn, Some(bytes)))?),
+                _ => None,
+            };
+            let before = if is_old { self.at_first()? } else { None };
             let same = match (&before, &after) {
                 (None, None) => true,
-                (Some(before), Some(after)) => before.bytes == after.bytes && self.is_same_value()?,
+                (Some(before), Some(after)) => before.bytes == after.bytes && self.is_same_value(is_new)?,
                 _ => false,
             };
             if same {
                 continue;
             }
+            let Some(key) = self.last_key(is_new).map(<[u8]>::to_vec) else { return Ok(None) };
+            let by = match (new_head, old_head) {
+                (Some((by, _)), _) => by,
+                (None, Some((by, _))) => self.changed_between(&key)?.unwrap_or(by),
+                (None, None) => return Ok(None),
+            };
             let (before, after) = if self.backwards { (after, before) } else { (before, after) };
-            return Ok(Some(Difference { key: self.last_key[4..].to_vec(), by, before, after }));
+            return Ok(Some(Difference { key, by, before, after }));
         }
     }
-}
 
-impl Diff {
+    /// The user's key that the last step was about.
+    fn last_key(&self, is_new: bool) -> Option<&[u8]> {
+        let changes = if is_new { &self.new } else { &self.old };
+        changes.as_ref().map(Changes::user_key)
+    }
+
+    /// The version of the last key in the keyspace of the first moment, then.
+    fn at_first(&self) -> Result<Option<VersionInfo>> {
+        let Some(old) = &self.old else { return Ok(None) };
+        self.store.reader.read(|view| {
+            let hit = find(view, &old.key, self.before)?;
+            hit.map(|hit| VersionInfo::new(&self.store, measure(hit.glsn(), hit.stored()))).transpose()
+        })
+    }
+
+    /// The last commit that wrote or deleted a key in a keyspace between those of the two moments.
+    fn changed_between(&self, key: &[u8]) -> Result<Option<Glsn>> {
+        for id in self.between.iter().rev() {
+            // Not a point read: it does not return a deletion that has no older version beneath it.
+            let key = KeptKey::from_slice(KeyBuffer::new(*id, key)?.get());
+            let range = (Bound::Included(key.clone()), Bound::Included(key));
+            let mut versions = begin(&self.store, Versions::new(range, self.before, self.after))?;
+            let newest = self.store.reader.walk(&mut versions, &mut Vec::new(), |versions, key| {
+                Ok(versions.next(key)?.map(|version| version.glsn))
+            })?;
+            if newest.is_some() {
+                return Ok(newest);
+            }
+        }
+        Ok(None)
+    }
+
     /// Whether the last key has the same bytes at both moments.
-    fn is_same_value(&self) -> Result<bool> {
+    fn is_same_value(&self, is_new: bool) -> Result<bool> {
         let [before, after] = &self.moments;
-        let reader = |moment| self.store.reader.reader(&self.last_key, moment);
-        let (Some(mut before), Some(mut after)) = (reader(before)?, reader(after)?) else { return Ok(false) };
+        let at_second = if is_new { &self.new } else { &self.old };
+        let (Some(at_first), Some(at_second)) = (&self.old, at_second) else { return Ok(false) };
+        let reader = |changes: &Changes, moment| self.store.reader.reader(&changes.key, moment);
+        let (Some(mut before), Some(mut after)) = (reader(at_first, before)?, reader(at_second, after)?) else {
+            return Ok(false);
+        };
         let (mut a, mut b) = ([0; COMPARED_BYTES], [0; COMPARED_BYTES]);
         loop {
             let bytes = before.read_piece(&mut a)?;
@@ -268,13 +405,17 @@ impl Diff {
     }
 }
 
+fn take_head(changes: Option<&mut Changes>) -> Option<(Glsn, Option<u64>)> {
+    changes.and_then(|changes| changes.head.take())
+}
+
 impl Iterator for Diff {
     type Item = Result<Difference>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.step().transpose();
         if !matches!(next, Some(Ok(_))) {
-            self.versions = None;
+            (self.old, self.new) = (None, None);
         }
         next
     }

@@ -17,6 +17,7 @@ use crate::read::span::Span;
 use crate::txn::range::Range;
 use crate::txn::reads::reads_by_its_own_methods;
 use crate::types::error::{Error, Lift, Result};
+use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 use crate::types::times::{of_micros, to_micros};
@@ -48,7 +49,8 @@ pub enum Moment {
     Newest,
     /// Right after the commit with this GLSN.
     Glsn(Glsn),
-    /// After the last commit made at this time or earlier.
+    /// After the last commit made at this time or earlier. There must be one: a time before the
+    /// first commit is refused.
     Time(SystemTime),
 }
 
@@ -94,7 +96,10 @@ impl Snapshot {
             Moment::Time(time) => {
                 // First: what others have committed is taken in, and has its time.
                 let newest = store.newest()?;
-                store.reader.log.glsn_at(to_micros(time)).lift()?.min(newest)
+                match store.reader.log.glsn_at(to_micros(time)).lift()?.min(newest) {
+                    Glsn::NONE => return Err(before_first(store, time)?.into()),
+                    at => at,
+                }
             }
         };
         let newest = store.newest()?;
@@ -235,6 +240,12 @@ impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Snapshot(at {})", self.moment.at())
     }
+}
+
+/// The refusal of a time before the first commit.
+fn before_first(store: &Engine, asked: SystemTime) -> Result<InvalidInput> {
+    let first = if store.newest()? == Glsn::NONE { None } else { time_of(store, Glsn::FIRST)? };
+    Ok(InvalidInput::TimeBeforeFirst { asked, first })
 }
 
 /// Time of a commit; `None` if the log no longer holds it.

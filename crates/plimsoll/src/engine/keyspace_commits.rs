@@ -48,6 +48,17 @@ pub(crate) fn open(store: &Arc<Engine>, name: &str) -> Result<Keyspace> {
     settle(store, name, Wish::Exists)
 }
 
+/// The keyspace that has this name, or else the last one that had it before it was dropped; creates
+/// none.
+pub(crate) fn find(store: &Engine, name: &str) -> Result<Option<Keyspace>> {
+    check_name(name)?;
+    store.check_open()?;
+    store.committer.fresh()?;
+    let keyspaces = &store.reader.keyspaces;
+    let last = || keyspaces.ids_of(name).last().map(|id| keyspaces.handle(*id, name.into()));
+    Ok(keyspaces.find(name).map(|(keyspace, _)| keyspace).or_else(last))
+}
+
 /// The keyspace with this name and retention, created if it does not exist.
 pub(crate) fn create(store: &Arc<Engine>, name: &str, retention: Retention) -> Result<Keyspace> {
     check_name(name)?;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use plimsoll_disk::io_cause::IoCause;
 use plimsoll_log::error::LogError;
@@ -10,6 +11,7 @@ use plimsoll_memory::budget::OutOfBudget;
 use plimsoll_memory::pool::LoadError;
 
 use crate::types::invalid_input::InvalidInput;
+use crate::types::times::{of_micros, show_time};
 
 /// Why a request failed. Every variant says what to do next.
 ///
@@ -56,6 +58,19 @@ pub enum Error {
         /// The oldest readable moment.
         first: Glsn,
     },
+    /// The log is trimmed, and the times of its older commits are gone: ask for a time from `since`
+    /// on, or for a moment by its GLSN.
+    #[error(
+        "times before {} cannot be looked up any more, because the log is trimmed there; ask for a later time, or give the moment as a GLSN \
+         ({first} is the one at that time)",
+        show_time(*since)
+    )]
+    TimeTrimmed {
+        /// The earliest time that can be looked up.
+        since: SystemTime,
+        /// The moment at that time.
+        first: Glsn,
+    },
     /// The store has not reached this moment: ask for `newest` or earlier, or wait.
     #[error("GLSN {asked} is in the future; the newest is {newest}")]
     Future {
@@ -67,6 +82,18 @@ pub enum Error {
     /// The request is invalid: the value names the limit or name that it broke.
     #[error("{0}")]
     InvalidInput(InvalidInput),
+    /// The last commit's time is ahead of this machine's clock by more than a day, so versions
+    /// would not age: set the clock if it is wrong; if it is right, restart the log's time
+    /// ([`Log::restart_time`](crate::Log::restart_time)). Reads go on.
+    #[error(
+        "the last commit's time is {} ahead of this machine's clock; set the clock if it is wrong, or, if it is right, restart the log's time \
+         (Log::restart_time, `plimsoll restart-time`)",
+        in_words(*ahead)
+    )]
+    ClockBehind {
+        /// By how much.
+        ahead: Duration,
+    },
     /// There is no store at this path, or it holds something else.
     #[error("{}: {what}", path.display())]
     NotAStore {
@@ -227,6 +254,10 @@ impl Error {
         let message = error.to_string();
         match error {
             LogError::Trimmed { asked, first } => Self::Trimmed { asked, first },
+            LogError::TimeTrimmed { since_micros, first } => {
+                Self::TimeTrimmed { since: of_micros(since_micros), first }
+            }
+            LogError::ClockBehind { ahead_micros } => Self::ClockBehind { ahead: Duration::from_micros(ahead_micros) },
             LogError::NotYet { asked, next } => Self::Future { asked, newest: Glsn(next.0.saturating_sub(1)) },
             LogError::TooLarge { bytes, limit_bytes } => InvalidInput::RecordTooLong { bytes, limit_bytes }.into(),
             LogError::InvalidDraft { .. } | LogError::Conflict { .. } => {
@@ -296,6 +327,12 @@ impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
         Self::Io { kind: error.kind(), message: error.to_string(), source: Some(IoCause::new(error)) }
     }
+}
+
+/// A duration of at least a day.
+fn in_words(duration: Duration) -> String {
+    let hours = duration.as_secs() / 3600;
+    if hours < 72 { format!("{hours} hours") } else { format!("{} days", hours / 24) }
 }
 
 /// A key for display: as text if it is text, else in hex.

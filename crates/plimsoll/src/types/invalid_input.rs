@@ -1,11 +1,12 @@
 //! Invalid requests, with the limit or the name that they broke.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use plimsoll_log::glsn::Glsn;
 
 use crate::types::retention::Retention;
+use crate::types::times::show_time;
 
 /// What is wrong with a request. The message says what is allowed, or what to call instead.
 ///
@@ -71,6 +72,14 @@ pub enum InvalidInput {
     NoKeyspace {
         /// The name.
         name: String,
+    },
+    /// The time is before the first commit: GLSN 0 is the empty store.
+    #[error("{} is before the first commit: {}; moment 0 is the empty store", show_time(*asked), show_begin(*first))]
+    TimeBeforeFirst {
+        /// The time.
+        asked: SystemTime,
+        /// The time of the first commit; `None` if there is none.
+        first: Option<SystemTime>,
     },
     /// The keyspace was dropped: create a new one.
     #[error("keyspace {name:?} was dropped: nothing can be put into it; make it anew by Db::keyspace")]
@@ -324,4 +333,8 @@ pub enum InvalidInput {
         /// The index's newest GLSN.
         glsn: Glsn,
     },
+}
+
+fn show_begin(first: Option<SystemTime>) -> String {
+    first.map_or_else(|| "the store is empty".to_owned(), |first| format!("the store begins at {}", show_time(first)))
 }

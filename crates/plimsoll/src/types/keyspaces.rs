@@ -287,6 +287,16 @@ impl Keyspaces {
         Some((self.handle(record.id, Arc::clone(name)), *record))
     }
 
+    /// The ids of the keyspaces that have this name or had it before they were dropped, in
+    /// ascending order.
+    pub(crate) fn ids_of(&self, name: &str) -> Vec<u32> {
+        let known = self.read();
+        let dropped = known.dropped.iter().filter(|(_, (of, _))| **of == *name).map(|(id, _)| *id);
+        let mut ids: Vec<u32> = dropped.chain(known.by_name.get(name).map(|record| record.id)).collect();
+        ids.sort_unstable();
+        ids
+    }
+
     /// Makes a handle of this opening.
     pub(crate) fn handle(&self, id: u32, name: Arc<str>) -> Keyspace {
         Keyspace { id, name, opening: self.opening }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use plimsoll::{Db, Error, Glsn, Moment, Options};
+use plimsoll::{Db, Error, Glsn, Moment, Options, Retention};
 use plimsoll_disk::clock::{Clock, ManualClock};
 use plimsoll_disk::os::OsDisk;
 
@@ -229,14 +229,20 @@ fn a_clock_that_was_set_back_by_days_keeps_the_order_of_times_and_is_told() {
     let day: i64 = 86_400_000_000;
     let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
     let mut commits = Vec::new();
-    for (jump, told) in [(0, false), (day * 30, false), (day * -29, true), (day * 29, false)] {
+    for (jump, told) in [(0, false), (day * 30, false), (day * -29, true), (day * 57 / 2, false), (day * 2, false)] {
         clock.set_wall_micros(clock.wall_micros().checked_add_signed(jump).unwrap());
         let db = at(&path, &clock);
         assert_eq!(db.warnings().iter().any(|warning| warning.contains("ahead of this machine's clock")), told);
         for _ in 0..3 {
             let number = commits.len();
-            let glsn = put(&db, b"a", number.to_string().as_bytes()).unwrap();
-            let time = db.snapshot_at(Moment::Glsn(Glsn(glsn.0))).unwrap().time().unwrap().unwrap();
+            let written = put(&db, b"a", number.to_string().as_bytes());
+            if told {
+                // By more than a day.
+                let ahead = Duration::from_micros(29 * day as u64 + 2);
+                assert_eq!(written, Err(Error::ClockBehind { ahead }));
+                continue;
+            }
+            let time = db.snapshot_at(Moment::Glsn(written.unwrap())).unwrap().time().unwrap().unwrap();
             commits.push((time, number));
         }
     }
@@ -246,5 +252,64 @@ fn a_clock_that_was_set_back_by_days_keeps_the_order_of_times_and_is_told() {
     for (time, number) in commits {
         let then = db.snapshot_at(Moment::Time(time)).unwrap();
         assert_eq!(then.get(&keyspace, b"a").unwrap().unwrap(), number.to_string().as_bytes());
+    }
+}
+
+/// The version of the one key that is current at a time.
+fn value_at(db: &Db, micros: u64) -> Option<Vec<u8>> {
+    let time = SystemTime::UNIX_EPOCH + Duration::from_micros(micros);
+    let then = db.snapshot_at(Moment::Time(time)).unwrap();
+    then.get(&db.keyspace("rows").unwrap(), b"a").unwrap().map(|value| value.to_vec())
+}
+
+#[test]
+fn versions_age_again_once_the_time_of_a_store_that_was_ahead_is_restarted() {
+    const HOUR: u64 = 3_600_000_000;
+    const BEGIN: u64 = 1_780_000_000_000_000;
+    for is_shared in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let clock = Arc::new(ManualClock::new(BEGIN));
+        let open = || {
+            let options = options().background(false).shared(is_shared);
+            Db::open(&path, options.world(Arc::new(OsDisk::new()), Arc::clone(&clock) as _)).unwrap()
+        };
+        let db = open();
+        let rows = db.create_keyspace("rows", Retention::Time(Duration::from_secs(3600))).unwrap();
+        db.put(&rows, b"a", b"before").unwrap();
+        clock.set_wall_micros(BEGIN + 87_600 * HOUR);
+        let ahead = db.put(&rows, b"a", b"ahead").unwrap();
+        clock.set_wall_micros(BEGIN + HOUR);
+        assert!(matches!(db.put(&rows, b"a", b"refused"), Err(Error::ClockBehind { .. })));
+        assert!(matches!(db.drop_keyspace(&rows), Err(Error::ClockBehind { .. })));
+        assert_eq!(db.get(&rows, b"a").unwrap().unwrap(), b"ahead", "reads go on");
+        db.close().unwrap();
+        let (db, other) = (open(), is_shared.then(open));
+        assert_eq!(db.log().restart_time().unwrap(), Some(ahead.next()));
+        assert_eq!(db.log().restart_time().unwrap(), None, "it is done");
+        let rows = db.keyspace("rows").unwrap();
+        let mut newest = Glsn::NONE;
+        for number in 0..100 {
+            clock.advance(Duration::from_secs(60));
+            // By another process in turn.
+            let db = other.as_ref().filter(|_| number % 2 == 1).unwrap_or(&db);
+            let rows = db.keyspace("rows").unwrap();
+            newest = db.put(&rows, b"a", vec![number; 2000]).unwrap();
+        }
+        assert_eq!(value_at(&db, BEGIN + 1).unwrap(), b"before");
+        assert_eq!(value_at(&db, BEGIN + HOUR).unwrap(), b"ahead");
+        assert_eq!(value_at(&db, BEGIN + HOUR + 10 * 60_000_000).unwrap(), [9; 2000]);
+        assert_eq!(value_at(&db, BEGIN + 87_600 * HOUR).unwrap(), [99; 2000]);
+        db.compact().unwrap();
+        let kept = db.history(&rows, b"a").unwrap().count();
+        assert!((59..=63).contains(&kept), "{kept} versions are kept of an hour, one a minute");
+        let refused = db.snapshot_at(Moment::Glsn(ahead)).unwrap().get(&rows, b"a");
+        assert!(matches!(refused, Err(Error::Trimmed { .. })), "{refused:?}");
+        drop(other);
+        db.close().unwrap();
+        let db = open();
+        assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+        assert_eq!((db.newest(), db.warnings()), (newest, Vec::new()));
+        assert_eq!(value_at(&db, BEGIN + HOUR + 60 * 60_000_000).unwrap(), [59; 2000]);
     }
 }

@@ -1,6 +1,9 @@
 //! Keyspaces that are dropped: what is gone, what stays readable, what is freed; and what a keyspace is said to hold.
 
-use plimsoll::{Db, DropReport, Error, Glsn, Keyspace, Moment, Options, Retention};
+use std::collections::{BTreeMap, BTreeSet};
+
+use plimsoll::{Db, DropReport, Error, Glsn, Keyspace, Moment, Options, Retention, VersionInfo};
+use plimsoll_disk::random::Random;
 use tempfile::TempDir;
 
 fn options() -> Options {
@@ -171,4 +174,133 @@ fn a_size_is_counted_where_that_is_cheap_and_else_says_that_it_is_not() {
     }
     let size = db.keyspace_size(&users, 100).unwrap();
     assert!((2000..=10_000).contains(&size.keys), "{size:?}");
+}
+
+/// The rows of a name at a moment.
+fn rows_at(db: &Db, name: &str, at: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let then = db.snapshot_at(Moment::Glsn(Glsn(at))).unwrap();
+    let Some(keyspace) = then.keyspace(name).unwrap() else { return BTreeMap::new() };
+    then.range(&keyspace, ..).unwrap().map(|row| row.map(|(key, value)| (key, value.to_vec())).unwrap()).collect()
+}
+
+/// Compares each diff and each history with the snapshots, and with all changes of the name: each
+/// key, by which commit, and the new length.
+fn is_answered(db: &Db, handle: &Keyspace, changes: &[(u8, u64, Option<u64>)], what: &str) {
+    let newest = db.newest().0;
+    let rows: Vec<_> = (0..=newest).map(|at| rows_at(db, "rows", at)).collect();
+    for (a, b) in (0..=newest).flat_map(|a| (0..=newest).map(move |b| (a, b))) {
+        let (first, second) = (&rows[a as usize], &rows[b as usize]);
+        let keys: BTreeSet<&Vec<u8>> = first.keys().chain(second.keys()).collect();
+        let wanted: Vec<_> = keys
+            .into_iter()
+            .filter(|key| first.get(*key) != second.get(*key))
+            .map(|key| {
+                let within = |(of, by, _): &&(u8, u64, _)| *of == key[0] && (a.min(b)..a.max(b)).contains(&(by - 1));
+                let by = changes.iter().rfind(within).unwrap().1;
+                let bytes = |rows: &BTreeMap<Vec<u8>, Vec<u8>>| rows.get(key).map(|value| value.len() as u64);
+                (key.clone(), by, bytes(first), bytes(second))
+            })
+            .collect();
+        let found = db.diff(handle, Glsn(a), Glsn(b), "").unwrap().map(Result::unwrap);
+        let bytes = |info: Option<VersionInfo>| info.and_then(|info| info.bytes);
+        let found: Vec<_> = found.map(|it| (it.key, it.by.0, bytes(it.before), bytes(it.after))).collect();
+        assert_eq!(found, wanted, "{what}: diff {a} {b}");
+    }
+    for key in 0..6 {
+        let wanted: Vec<_> =
+            changes.iter().rev().filter(|it| it.0 == key).map(|(_, by, bytes)| (*by, *bytes)).collect();
+        let found = db.history(handle, [key]).unwrap().map(Result::unwrap);
+        assert_eq!(found.map(|it| (it.glsn.0, it.bytes)).collect::<Vec<_>>(), wanted, "{what}: history of {key}");
+    }
+}
+
+#[test]
+fn diffs_and_histories_of_a_name_answer_over_all_keyspaces_that_had_it() {
+    for seed in 0..12 {
+        let (dir, mut db) = store();
+        let mut random = Random::new(seed);
+        let mut live = Some(db.keyspace("rows").unwrap());
+        let mut last = live.clone().unwrap();
+        let (mut changes, mut rows) = (Vec::new(), BTreeMap::new());
+        for _ in 0..40 {
+            match (random.below(12), live.clone()) {
+                (0..7, Some(keyspace)) => {
+                    let (key, bytes) = (random.below(6) as u8, random.below(3));
+                    let by = db.put(&keyspace, [key], vec![key; bytes as usize]).unwrap();
+                    rows.insert(key, bytes);
+                    changes.push((key, by.0, Some(bytes)));
+                }
+                (7, Some(keyspace)) => {
+                    let key = random.below(6) as u8;
+                    if rows.remove(&key).is_some() {
+                        changes.push((key, db.delete(&keyspace, [key]).unwrap().0, None));
+                    }
+                }
+                (8, Some(keyspace)) => {
+                    let by = db.drop_keyspace(&keyspace).unwrap().glsn.0;
+                    changes.extend(std::mem::take(&mut rows).into_keys().map(|key| (key, by, None)));
+                    live = None;
+                }
+                (9, _) => db.flush().unwrap(),
+                (10, _) => db.compact().unwrap(),
+                (11, _) => {
+                    db.close().unwrap();
+                    db = Db::open(dir.path().join("store"), options()).unwrap();
+                    last = db.find_keyspace("rows").unwrap().unwrap();
+                    live = live.map(|_| last.clone());
+                }
+                (_, None) => {
+                    last = db.keyspace("rows").unwrap();
+                    live = Some(last.clone());
+                }
+                _ => unreachable!(),
+            }
+        }
+        is_answered(&db, &last, &changes, &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn a_handle_of_any_keyspace_of_a_name_reads_the_history_of_the_name() {
+    let (_dir, db) = store();
+    assert!(db.find_keyspace("rows").unwrap().is_none());
+    let old = db.keyspace("rows").unwrap();
+    let first = put(&db, &old, 0..1, b"old");
+    let dropped = db.drop_keyspace(&old).unwrap().glsn.0;
+    assert_eq!(db.find_keyspace("rows").unwrap(), Some(old.clone()));
+    let new = db.keyspace("rows").unwrap();
+    let second = put(&db, &new, 0..1, b"newer");
+    assert_eq!(db.find_keyspace("rows").unwrap(), Some(new.clone()));
+    for handle in [&old, &new] {
+        let versions = db.history(handle, 0u32.to_be_bytes()).unwrap().map(Result::unwrap);
+        let versions: Vec<_> = versions.map(|it| (it.glsn.0, it.bytes)).collect();
+        assert_eq!(versions, [(second, Some(5)), (dropped, None), (first, Some(3))]);
+        let changed = db.diff(handle, Glsn(first), Glsn(second), "").unwrap().map(Result::unwrap).next().unwrap();
+        assert_eq!(
+            (changed.by.0, changed.before.unwrap().glsn.0, changed.after.unwrap().glsn.0),
+            (second, first, second)
+        );
+    }
+}
+
+#[test]
+fn a_diff_reads_each_keyspace_of_a_name_only_where_it_was_there() {
+    let (_dir, db) = store();
+    let old = db.create_keyspace("rows", Retention::Forever).unwrap();
+    let first = put(&db, &old, 0..3, b"old");
+    db.drop_keyspace(&old).unwrap();
+    let new = db.create_keyspace("rows", Retention::Latest).unwrap();
+    put(&db, &new, 0..3, b"new");
+    put(&db, &new, 1..2, b"newest");
+    db.compact().unwrap();
+    // The new keyspace keeps nothing of its past, and is read only at its newest moment.
+    let changes = db.diff(&new, Glsn(first), db.newest(), "").unwrap();
+    assert_eq!(changes.map(|it| it.unwrap().after.unwrap().bytes).collect::<Vec<_>>(), [Some(3), Some(6), Some(3)]);
+    // Of one that was forgotten the past is gone, and that is said.
+    let new = db.find_keyspace("rows").unwrap().unwrap();
+    db.forget_keyspace(&new).unwrap();
+    let at = put(&db, &db.keyspace("others").unwrap(), 0..1, b"x");
+    db.compact().unwrap();
+    let refused = db.diff(&new, Glsn(at - 3), Glsn(at), "").and_then(|mut diff| diff.next().transpose());
+    assert!(matches!(refused, Err(Error::Trimmed { .. })), "{refused:?}");
 }

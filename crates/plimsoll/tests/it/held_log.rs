@@ -278,7 +278,10 @@ fn a_compaction_gives_back_what_deleted_large_values_took_though_no_commit_follo
             assert_eq!(snapshot.get(&space, "stays").unwrap().unwrap(), b"here");
         }
         let long_ago = SystemTime::now() - Duration::from_secs(86400);
-        assert!(matches!(db.snapshot_at(Moment::Time(long_ago)), Err(Error::Trimmed { .. })));
+        let Err(Error::TimeTrimmed { since, first }) = db.snapshot_at(Moment::Time(long_ago)) else { panic!() };
+        for moment in [Moment::Time(since), Moment::Glsn(first)] {
+            assert_eq!(db.snapshot_at(moment).unwrap().len(&space).unwrap(), 1, "{moment:?}");
+        }
         assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
         db.close().unwrap();
     }
@@ -321,7 +324,7 @@ fn a_moment_between_the_commit_that_a_compaction_freed_and_the_next_is_read_by_i
     db.put(&space, "key", "new").unwrap();
     let snapshot = db.snapshot_at(Moment::Time(between)).unwrap();
     assert_eq!((snapshot.at(), snapshot.get(&space, "key").unwrap().unwrap().to_vec()), (old, b"old".to_vec()));
-    assert!(matches!(db.snapshot_at(Moment::Time(begin - Duration::from_secs(1))), Err(Error::Trimmed { .. })));
+    assert!(matches!(db.snapshot_at(Moment::Time(begin - Duration::from_secs(1))), Err(Error::TimeTrimmed { .. })));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use plimsoll::{Error, Glsn, Moment as StoreMoment, Snapshot};
+use plimsoll::{Error, Glsn, InvalidInput, Moment as StoreMoment, Snapshot};
 use plimsoll_disk::clock::Clock;
 
 use crate::driver::Driver;
@@ -83,7 +83,13 @@ impl Driver {
         let wanted = (1..=newest.0).rev().find(|glsn| not_younger(*glsn)).unwrap_or(0);
         let first = self.model.first();
         let snapshot = match opened {
-            Err(Error::Trimmed { .. }) => {
+            Err(Error::InvalidInput(InvalidInput::TimeBeforeFirst { .. })) => {
+                ensure(!known || !self.times_ordered || wanted == 0, || {
+                    format!("the moment {then} µs was refused as before the first commit: it is {wanted}")
+                })?;
+                return said("before the first commit");
+            }
+            Err(Error::TimeTrimmed { .. }) => {
                 ensure(!known || !self.times_ordered || wanted < first, || {
                     format!("the moment {then} µs was refused as trimmed: it is {wanted}, the log begins at {first}")
                 })?;
@@ -95,6 +101,7 @@ impl Driver {
             },
         };
         if known && self.times_ordered {
+            ensure(wanted > 0, || format!("the moment {then} µs is before the first commit and was not refused"))?;
             same("moment of a time", &snapshot.at().0, &wanted)?;
         }
         let at = snapshot.at();

@@ -8,7 +8,7 @@ use plimsoll::{Db, Error, Glsn};
 use plimsoll_disk::clock::Clock;
 
 use crate::content::Content;
-use crate::driver::{Driver, Durability, OpenTx};
+use crate::driver::{DAY_MICROS, Driver, Durability, HOUR_MICROS, OpenTx};
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::judge::{View, Way, show};
 use crate::model::reads::Reads;
@@ -166,7 +166,11 @@ impl Driver {
             }
             Op::Jump { micros } => {
                 let clock = &self.world.clock;
-                clock.set_wall_micros(clock.wall_micros().saturating_add_signed(*micros));
+                self.clock_max_micros = self.clock_max_micros.max(clock.wall_micros());
+                // Commits are refused while the log's time is ahead of the clock by more than a
+                // day.
+                let least = self.clock_max_micros.saturating_sub(DAY_MICROS - HOUR_MICROS);
+                clock.set_wall_micros(clock.wall_micros().saturating_add_signed(*micros).max(least));
                 said("")
             }
             Op::Crash { again } => {

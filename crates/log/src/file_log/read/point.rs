@@ -243,17 +243,19 @@ impl OpenLog {
         Ok((record.header.first == behind).then_some(record.header.previous_chain))
     }
 
-    /// The last GLSN whose record is not younger than `micros`.
+    /// The last GLSN in log order whose record is not younger than `micros`.
     pub(crate) fn last_not_younger(&self, micros: u64) -> Result<Glsn, LogError> {
         let readable = self.readable();
         let first = self.segments.first();
         let (mut low, mut high) = {
             let all = self.segments.read();
-            let behind = all.partition_point(|segment| segment.header.timestamp_floor <= micros);
-            let Some(at) = behind.checked_sub(1) else {
-                return Err(LogError::Trimmed { asked: Glsn(first.0.saturating_sub(1)), first });
+            // From the end: where the log's time was restarted, older segments have later times,
+            // and count as older all the same.
+            let Some(at) = all.iter().rposition(|segment| segment.header.timestamp_floor <= micros) else {
+                drop(all);
+                return Err(self.time_trimmed());
             };
-            (all[at].first().0 - 1, all.get(behind).map_or(readable.0, |next| next.first().0 - 1))
+            (all[at].first().0 - 1, all.get(at + 1).map_or(readable.0, |next| next.first().0 - 1))
         };
         // Also `low`: a segment may begin before the one before it is durable.
         high = high.min(readable.0);
@@ -266,9 +268,19 @@ impl OpenLog {
         }
         // The time of the last one that was trimmed is known: a segment's header has it.
         if low > 0 && Glsn(low).next() < first {
-            return Err(LogError::Trimmed { asked: Glsn(low), first });
+            return Err(self.time_trimmed());
         }
         Ok(Glsn(low))
+    }
+
+    /// The refusal of a time that precedes the last record that was trimmed, whose time the first
+    /// segment's header has.
+    fn time_trimmed(&self) -> LogError {
+        let all = self.segments.read();
+        let (since_micros, first) = all.first().map_or((0, Glsn::FIRST), |segment| {
+            (segment.header.timestamp_floor, Glsn(segment.first().0.saturating_sub(1)))
+        });
+        LogError::TimeTrimmed { since_micros, first }
     }
 
     /// The page of a block that is complete.

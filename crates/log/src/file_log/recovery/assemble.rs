@@ -9,6 +9,7 @@ use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::blob::BlobId;
 use crate::error::LogError;
+use crate::file_log::append::LEAD_MAX_MICROS;
 use crate::file_log::blobs::blob_files::Blobs;
 use crate::file_log::durability::DurabilityState;
 use crate::file_log::durability::writer::SegmentWriter;
@@ -28,9 +29,6 @@ use crate::format::block::check_block;
 use crate::format::layout::block_of;
 use crate::format::segment_header::SegmentHeader;
 use crate::format::{BLOCK_BYTES, segment_seed};
-
-/// A timestamp further ahead of the clock is reported.
-const DAY_MICROS: u64 = 24 * HOUR_MICROS;
 
 /// Ids of blob files have 48 bits, and an opening takes half of this gap on average: they last for 2^29 openings.
 const BLOB_GAP_BITS: u32 = 20;
@@ -122,17 +120,16 @@ fn order_and_writer(
     Ok((order, writer))
 }
 
-/// Warns of a timestamp far ahead of the clock. It is used all the same: timestamps rise with GLSNs, always, or a
-/// moment could not be found by its time.
+/// Warns of a timestamp so far ahead of the clock that nothing can be appended.
 fn warn_of_the_future(options: &FileLogOptions, last: u64, report: &mut OpenReport) {
     let now = options.clock.wall_micros();
-    if last <= now.saturating_add(DAY_MICROS) {
+    if last <= now.saturating_add(LEAD_MAX_MICROS) {
         return;
     }
     let hours = (last - now) / HOUR_MICROS;
     report.warnings.push(format!(
-        "the last commit's time is {hours} hours ahead of this machine's clock (by {} µs): until the clock gets there, each new commit's time is \
-         one microsecond after the one before; check the clock",
+        "the last commit's time is {hours} hours ahead of this machine's clock (by {} µs), so commits are refused: set the clock; or, if it is \
+         right, restart the log's time (`plimsoll restart-time`)",
         last - now
     ));
 }

@@ -395,14 +395,30 @@ impl Check<'_> {
         let Some(file) = self.open(name)? else { return Ok(()) };
         let Some(log_id) = self.log_id else { return Ok(()) };
         let pages = file.len()? / PAGE_BYTES as u64;
+        let ends_well = pages > 0 && ends_with_trailer(&*file, (log_id, id), pages - 1, &mut staging[..PAGE_BYTES])?;
         let (mut hash, mut bad, mut dropped, mut is_plain) = (0, BadPages::default(), 0u32, None);
         // Behind the last page that can be read, unless it is the one that ends a file.
         let mut lost_from = Some(0);
+        let mut zero_pages = 0;
         for number in 0..pages {
             let page = &mut staging[..PAGE_BYTES];
             let place = number * PAGE_BYTES as u64;
             let n = file.read_at(page, place)?;
             let last = number + 1 == pages;
+            zero_pages = if page[..n].iter().all(|byte| *byte == 0) { zero_pages + 1 } else { 0 };
+            if !ends_well && zero_pages > ZERO_PAGES_MAX {
+                // The file was made longer, or its end is lost: its length does not say how much
+                // there is to read.
+                self.advance((pages - number) * PAGE_BYTES as u64);
+                break;
+            }
+            if !last && is_trailer(page, (log_id, id), number) {
+                let what = "the blob file goes on behind its last page; if that is all, cutting it there mends it";
+                bad.add(number as u32 + 1, what, false);
+                lost_from = None;
+                self.advance((pages - number) * PAGE_BYTES as u64);
+                break;
+            }
             if let Err(what) = check_page(&page[..n], blob_seed(log_id, id.0), number as u32) {
                 bad.add(number as u32, what, !last);
                 lost_from = Some(number as u32);
@@ -516,6 +532,25 @@ impl Check<'_> {
             && BlobTrailer::decode(page_payload(page)) == Ok(BlobTrailer { log_id, blob: *blob });
         Ok((!good).then_some("the blob file is not the one that the record names"))
     }
+}
+
+/// Pages of zeros in a row, 4 MiB, behind which a blob file that does not end with its trailer is
+/// not read any further.
+const ZERO_PAGES_MAX: u64 = 256;
+
+/// Whether the last page of a blob file, `number`, is its trailer.
+fn ends_with_trailer(file: &dyn File, whose: (u128, BlobId), number: u64, page: &mut [u8]) -> Result<bool, LogError> {
+    let n = file.read_at(page, number * PAGE_BYTES as u64)?;
+    Ok(is_trailer(&page[..n], whose, number))
+}
+
+/// Whether a page is the trailer of this log's blob file and says that it is page `number`.
+fn is_trailer(page: &[u8], (log_id, id): (u128, BlobId), number: u64) -> bool {
+    let Ok(number) = u32::try_from(number) else { return false };
+    page.len() == PAGE_BYTES
+        && page_kind(page) == BLOB_TRAILER_PAGE
+        && check_page(page, blob_seed(log_id, id.0), number).is_ok()
+        && BlobTrailer::decode(page_payload(page)).is_ok_and(|said| said.blob.id == id && said.blob.pages == number)
 }
 
 fn behind_all(what: &str) -> String {

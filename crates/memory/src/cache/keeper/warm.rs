@@ -224,6 +224,8 @@ impl Cache {
     /// inserted unless `is_current` returns true, as for [`Cache::insert_if`]. The cache's lock is held for all of them.
     pub fn bring_back(&self, entries: &[Returning<'_>], is_current: impl FnOnce() -> bool) -> BroughtBack {
         let shared = &self.inner.shared;
+        // Before the cache's lock is taken, as in `Cache::insert_if`.
+        entries.iter().for_each(|entry| self.inner.loads.supersede(entry.key));
         let mut keeper = self.inner.lock();
         if !is_current() {
             return BroughtBack { entered: 0, stopped: Some(Stopped::NotCurrent) };

@@ -135,6 +135,11 @@ impl<'f> Input<'f> {
         Ok(true)
     }
 
+    /// Damage if anything follows the bytes returned so far.
+    pub(super) fn must_be_at_end(&self) -> Result<(), Failure> {
+        if self.place() == self.end { Ok(()) } else { Err(Failure::Damaged("the manifest goes on behind its end")) }
+    }
+
     /// Reads to the end and verifies everything against the stored checksum.
     pub(super) fn check_sum(mut self) -> Result<(), Failure> {
         while self.at < self.end {

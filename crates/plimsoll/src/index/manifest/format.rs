@@ -136,6 +136,9 @@ pub(super) fn read(file: &dyn File) -> Result<Manifest, Failure> {
         Err(Failure::Newer(what)) => input.check_sum().and(Err(Failure::Newer(what))),
         decoded => {
             let manifest = decoded?;
+            // The content says where the file ends. Its length alone is not trusted: the checksum
+            // of a file that was made longer would be computed over all of that.
+            input.must_be_at_end()?;
             input.check_sum()?;
             Ok(manifest)
         }
@@ -193,10 +196,7 @@ fn decode(log_id: u128, input: &mut Input<'_>) -> Result<Manifest, Failure> {
     let (deletions_moved, oldest_readable) = (Glsn(input.u64()?), Glsn(input.u64()?));
     let mut oldest_readable_in = Vec::new();
     for _ in 0..input.varint()? {
-        oldest_readable_in.push((input.u32()?, input.glsn()?));
-    }
-    if !oldest_readable_in.is_sorted_by(|a, b| a.0 < b.0) {
-        return Err(SENSELESS);
+        push_in_order(&mut oldest_readable_in, (input.u32()?, input.glsn()?))?;
     }
     let mut runs = Vec::new();
     // Each run and each table takes bytes of the file, so the file's length bounds the lists.
@@ -214,13 +214,17 @@ fn decode_additions(input: &mut Input<'_>) -> Result<Option<Vec<(u32, Glsn)>>, F
     let mut dropped = None;
     for _ in 0..input.varint()? {
         let (what, len) = (input.varint()?, input.varint()?);
+        if what == 0 {
+            // No kind has this number. Zeros are not passed one by one to the end of the file.
+            return Err(SENSELESS);
+        }
         let end = input.end_of(len)?;
         if what == DELETIONS_DROPPED && dropped.is_none() {
             let list = dropped.insert(Vec::new());
             while input.place() < end {
-                list.push((input.u32()?, input.glsn()?));
+                push_in_order(list, (input.u32()?, input.glsn()?))?;
             }
-            if !list.is_sorted_by(|a, b| a.0 < b.0) || input.place() > end {
+            if input.place() > end {
                 return Err(SENSELESS);
             }
         }
@@ -229,6 +233,16 @@ fn decode_additions(input: &mut Input<'_>) -> Result<Option<Vec<(u32, Glsn)>>, F
         }
     }
     Ok(dropped)
+}
+
+/// Adds to a list that is sorted by keyspace; refuses what is out of order at once, so that zeros
+/// do not fill the memory.
+fn push_in_order(list: &mut Vec<(u32, Glsn)>, item: (u32, Glsn)) -> Result<(), Failure> {
+    if list.last().is_some_and(|last| last.0 >= item.0) {
+        return Err(SENSELESS);
+    }
+    list.push(item);
+    Ok(())
 }
 
 fn decode_run(input: &mut Input<'_>) -> Result<RunInfo, Failure> {
@@ -267,7 +281,12 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
     let log_bytes = if flags & HAS_LOG_BYTES > 0 { Some(input.varint()?) } else { None };
     let mut blobs = Vec::new();
     for _ in 0..input.varint()? {
-        blobs.push(BlobId(input.varint()?));
+        let blob = BlobId(input.varint()?);
+        // Ids begin at 1: zeros do not fill the memory.
+        if blob.0 == 0 || blobs.last().is_some_and(|last| *last > blob) {
+            return Err(SENSELESS);
+        }
+        blobs.push(blob);
     }
     let sound = flags & !(HAS_POINTER | HAS_FIXED_GLSN | HAS_LOG_BYTES) == 0
         && root < pages
@@ -275,8 +294,7 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
         && deletions <= versions
         && first_key <= last_key
         && min_glsn <= max_glsn
-        && fixed_glsn.is_none_or(|glsn| glsn == min_glsn && glsn == max_glsn)
-        && blobs.is_sorted();
+        && fixed_glsn.is_none_or(|glsn| glsn == min_glsn && glsn == max_glsn);
     if !sound {
         return Err(SENSELESS);
     }

@@ -1,5 +1,7 @@
 //! The manifest: what comes back, what is refused, and what a crash leaves.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use plimsoll_disk::checksum::checksum;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
@@ -24,7 +26,7 @@ fn info(n: u64) -> TableInfo {
         max_glsn: Glsn(if n == 4 { n + 1 } else { n + 500 }),
         min_pointer: (n == 5).then_some(Glsn(3)),
         log_bytes: (n != 6).then_some(n * 1000),
-        blobs: (0..n % 4).map(BlobId).collect(),
+        blobs: (1..n % 4 + 1).map(BlobId).collect(),
         fixed_glsn: (n == 4).then_some(Glsn(5)),
     }
 }
@@ -170,16 +172,16 @@ fn what_is_not_known_behind_the_runs_is_passed_over_and_what_is_missing_there_is
     let assumed = Manifest { deletions_dropped_in: manifest.oldest_readable_in.clone(), ..manifest.clone() };
     assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(assumed));
     // As a later version may write it.
-    for bytes in [
-        [front, &[2], &[9, 3, 1, 2, 3], addition].concat(),
-        [front, &[2], addition, &[9, 0]].concat(),
-        [front, count, addition, b"and more"].concat(),
-    ] {
+    for bytes in [[front, &[2], &[9, 3, 1, 2, 3], addition].concat(), [front, &[2], addition, &[9, 0]].concat()] {
         write_bytes(&disk, dir, &bytes);
         assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(manifest.clone()));
     }
-    // It is longer than the file, or ends within a number.
-    for bytes in [[front, &[1], &[9, 200, 1]].concat(), [front, &[1], &[1, 3, 2, 25, 2, 7]].concat()] {
+    // It is longer than the file, or ends within a number; or something follows.
+    for bytes in [
+        [front, &[1], &[9, 200, 1]].concat(),
+        [front, &[1], &[1, 3, 2, 25, 2, 7]].concat(),
+        [front, count, addition, b"and more"].concat(),
+    ] {
         write_bytes(&disk, dir, &bytes);
         assert!(matches!(Manifest::read(&disk, dir), Err(Error::Corrupt { .. })));
     }
@@ -313,4 +315,56 @@ fn a_cut_of_the_power_leaves_the_old_one_or_the_new_one() {
         assert_eq!(read, Some(next), "what a failed attempt left is no hindrance");
     }
     assert_eq!(seen, [true; 2]);
+}
+
+/// A file that was made longer, without a byte on disk; counts the bytes that are read.
+#[derive(Debug)]
+struct Lengthened {
+    bytes: Vec<u8>,
+    read_bytes: AtomicU64,
+}
+
+impl File for Lengthened {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.read_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        buf.fill(0);
+        let from = self.bytes.len().min(offset as usize);
+        let there = (self.bytes.len() - from).min(buf.len());
+        buf[..there].copy_from_slice(&self.bytes[from..from + there]);
+        Ok(buf.len())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(4 << 30)
+    }
+
+    fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+        unreachable!("it is only read")
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        unreachable!("it is only read")
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        unreachable!("it is only read")
+    }
+}
+
+#[test]
+fn a_lengthened_manifest_is_read_no_further_than_its_content() {
+    let (disk, dir) = (MemDisk::new(), Path::new("/"));
+    sample(8).write(&disk, dir).unwrap();
+    let path = dir.join(manifest_name(12));
+    let file = disk.open(&path, Open::Read, Caching::Buffered).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    for len in (HEAD_BYTES..=bytes.len()).rev() {
+        // Cut anywhere, it goes on with zeros.
+        let file = Lengthened { bytes: bytes[..len].to_vec(), read_bytes: AtomicU64::new(0) };
+        let read = read_file(&file, &path, 12);
+        assert!(matches!(read, Err(Error::Corrupt { .. })), "cut at {len}: {read:?}");
+        let read_bytes = file.read_bytes.into_inner();
+        assert!(read_bytes <= len as u64 + (64 << 10), "cut at {len}: {read_bytes} bytes were read");
+    }
 }

@@ -254,12 +254,13 @@ impl Table {
     }
 
     /// Estimates a sum over the versions from the place `from` up to `to` (`None`: the table's ends), whose order is by key and then from the
-    /// newest on: `weigh` is called with those of the first leaf, of the last one, and of a few in between. Exact for a few leaves.
+    /// newest on: `weigh` is called with the keys and stored forms of the first leaf, of the last
+    /// one, and of a few in between. Exact for a few leaves.
     pub(crate) fn estimate(
         &self,
         from: Option<(&[u8], Glsn)>,
         to: Option<(&[u8], Glsn)>,
-        mut weigh: impl FnMut(Stored<'_>) -> f64,
+        mut weigh: impl FnMut(&[u8], Stored<'_>) -> f64,
     ) -> Result<f64> {
         let info = &self.info;
         let (begin, end) = ((&info.first_key[..], Glsn::MAX), (&info.last_key[..], Glsn::NONE));
@@ -277,7 +278,7 @@ impl Table {
             let mut sum = 0.0;
             let each = |key: &[u8], glsn, stored: Stored<'_>| {
                 if !is_before((key, glsn), from) && is_before((key, glsn), to) {
-                    sum += weigh(stored);
+                    sum += weigh(key, stored);
                 }
             };
             check_leaf(page_payload(&page), info.fixed_glsn, each).map_err(|fault| self.corrupt(number, fault))?;
@@ -312,17 +313,23 @@ impl Table {
     /// Keys at about equal distances, the first one included. Reads a page or two for each other one.
     pub(crate) fn sample_keys(&self, count: usize) -> Result<Vec<Vec<u8>>> {
         let mut keys = vec![self.info.first_key.clone()];
-        let pages = u64::from(self.info.root);
-        for part in 1..count as u64 {
-            let mut number = (pages * part / count as u64).max(1) as u32;
-            let mut page = self.load(number, Touch::Scan)?;
-            while page_kind(&page) != LEAF_PAGE && number > 1 {
-                number -= 1;
-                page = self.load(number, Touch::Scan)?;
-            }
-            keys.push(self.leaf(number, &page)?.first_key().to_vec());
+        for part in 1..count {
+            keys.push(self.sample_leaf(part, count)?.0);
         }
         Ok(keys)
+    }
+
+    /// The first key and the number of versions of a leaf, `part` of `count` parts of the table
+    /// behind its beginning.
+    pub(crate) fn sample_leaf(&self, part: usize, count: usize) -> Result<(Vec<u8>, usize)> {
+        let mut number = (u64::from(self.info.root) * part as u64 / count as u64).max(1) as u32;
+        let mut page = self.load(number, Touch::Scan)?;
+        while page_kind(&page) != LEAF_PAGE && number > 1 {
+            number -= 1;
+            page = self.load(number, Touch::Scan)?;
+        }
+        let leaf = self.leaf(number, &page)?;
+        Ok((leaf.first_key().to_vec(), leaf.entries()))
     }
 
     /// The guide over the leaf that contains (`key`, `glsn`), and the number of pages on the way that were not in memory.

@@ -1,0 +1,33 @@
+//! Restarts the log's time, after commits under a clock that was ahead.
+
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::engine::Engine;
+use crate::engine::keyspace_commits::system;
+use crate::txn::transaction::Transaction;
+use crate::types::error::{Lift, Result};
+
+/// A key of the system keyspace that never has a value; no keyspace can have this name. A commit
+/// has to write something.
+const TIME_MARK: &str = "\u{1}time";
+
+/// Restarts the log's time at the clock; does nothing if it is not ahead. Returns the last commit
+/// before the restart.
+pub(crate) fn restart(store: &Arc<Engine>) -> Result<Option<Glsn>> {
+    store.check_writable()?;
+    if store.file_log.time_lead_micros().lift()? == 0 {
+        return Ok(None);
+    }
+    let marker = {
+        let _lead = store.file_log.let_time_lead();
+        // A segment can end only behind an entry, and the active one may have none.
+        let mut tx = Transaction::new(&store.committer);
+        tx.delete(&system(store), TIME_MARK)?;
+        tx.set_metadata(br#"{"time_restarted":true}"#)?;
+        tx.commit()?
+    };
+    store.file_log.restart_time().lift()?;
+    Ok(Some(marker))
+}
