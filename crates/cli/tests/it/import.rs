@@ -2,7 +2,7 @@
 
 use crate::comparison::assert_equal;
 use crate::repository::{Repository, Script};
-use crate::run::{Folder, run};
+use crate::run::{Folder, Ran, plimsoll, run};
 
 /// The awkward history, imported.
 fn imported(folder: &Folder, commits: usize) -> (Repository, String) {
@@ -134,4 +134,23 @@ fn a_shallow_clone_is_reported() {
     }
     // Of a repository that is whole, nothing is said.
     assert_eq!(run(&["import", "git", repository.path(), &folder.at("whole")]).ok().err, "");
+}
+
+#[test]
+fn a_bare_repository_that_was_named_is_read_where_git_looks_for_none() {
+    let folder = Folder::new();
+    let (repository, _) = imported(&folder, 3);
+    let bare = folder.at("bare.git");
+    repository.git(&["clone", "--quiet", "--bare", ".", &bare]);
+    let import = |path: &str, store: &str| {
+        let mut command = plimsoll();
+        command.args(["import", "git", path, store]).env("GIT_CONFIG_COUNT", "1");
+        command.env("GIT_CONFIG_KEY_0", "safe.bareRepository").env("GIT_CONFIG_VALUE_0", "explicit");
+        Ran::of(command.output().unwrap())
+    };
+    let store = folder.at("of-bare");
+    import(&bare, &store).ok();
+    assert_equal(&repository, "main", &store, "default", 1);
+    // A folder in one is not the one that was named.
+    import(&format!("{bare}/refs"), &folder.at("of-refs")).fails(6, &["safe.bareRepository"]);
 }
