@@ -9,7 +9,7 @@ use plimsoll::Durability;
 use crate::args::{Batch, Globals};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
-use crate::load::input::Input;
+use crate::load::input::{BYTE_ORDER_MARK, Input};
 use crate::output::{Fact, Output, Reader};
 use crate::script::session::{Done, Mode, Session};
 use crate::script::statement::parse;
@@ -158,6 +158,9 @@ impl Lines<'_> {
             return Ok(false);
         }
         self.number += 1;
+        if self.number == 1 && self.line.starts_with(BYTE_ORDER_MARK) {
+            self.line.drain(..BYTE_ORDER_MARK.len());
+        }
         if self.line.last() == Some(&b'\n') {
             self.line.pop();
         } else if self.line.len() as u64 > LINE_BYTES_MAX {
