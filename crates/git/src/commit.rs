@@ -38,7 +38,8 @@ struct Metadata<'a> {
     undecoded: Undecoded,
 }
 
-/// The bytes of texts that are not valid in the commit's encoding, in hexadecimal. In the text itself U+FFFD stands for what is invalid.
+/// The bytes of texts that are not valid in the commit's encoding, in hexadecimal. In the text
+/// itself U+FFFD stands for what is invalid.
 #[derive(Default, Serialize)]
 struct Undecoded {
     /// The encoding that the commit names, if it names one.

@@ -13,8 +13,10 @@ pub(crate) struct Date {
 }
 
 impl Date {
-    /// Parses `1706702403 +0100`. `None` if there are no seconds, or if their year cannot be written. Histories have zones that are none (`+051800`, `--700`,
-    /// `UTC`); git orders and shows such commits by their seconds, so the zone is then taken for UTC.
+    /// Parses `1706702403 +0100`. `None` if there are no seconds, or if their year cannot be
+    /// written. Histories have zones that are none (`+051800`, `--700`,
+    /// `UTC`); git orders and shows such commits by their seconds, so the zone is then taken for
+    /// UTC.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text.trim_ascii();
         let digits = text.strip_prefix('-').unwrap_or(text);

@@ -17,7 +17,8 @@ const ALIASES: [(&str, &str); 8] = [
 /// How the text of a commit is decoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum TextEncoding {
-    /// Each byte is the character of its number. The web's standard takes ISO 8859-1 for windows-1252, git does not.
+    /// Each byte is the character of its number. The web's standard takes ISO 8859-1 for
+    /// windows-1252, git does not.
     Latin1,
     Other(&'static Encoding),
 }

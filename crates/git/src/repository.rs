@@ -109,7 +109,8 @@ fn git_dir(path: &Path) -> Result<PathBuf> {
     if answer.succeeded() {
         return Ok(answer.path());
     }
-    // With `safe.bareRepository=explicit` git does not look for bare repositories, but takes one that is named.
+    // With `safe.bareRepository=explicit` git does not look for bare repositories, but takes one
+    // that is named.
     if answer.stderr.contains("safe.bareRepository") {
         let named = Git::in_repository(path).ask(&QUESTION)?;
         if named.succeeded() {
@@ -141,8 +142,9 @@ fn tip(git: &Git, path: &Path, branch: &str) -> Result<ObjectId> {
 
 /// The objects of a partial clone behind an empty repository without remotes.
 ///
-/// In a partial clone `git cat-file` exits at each missing object that a remote has promised, after it has searched all packs for the promise.
-/// Without a remote it reports the object as missing and goes on.
+/// In a partial clone `git cat-file` exits at each missing object that a remote has promised, after
+/// it has searched all packs for the promise. Without a remote it reports the object as missing and
+/// goes on.
 #[derive(Debug)]
 struct Unpromised {
     git: Git,

@@ -86,7 +86,8 @@ impl Input {
     }
 }
 
-/// Reads as far as a byte order mark or the magic of a compressed file may go on: a pipe may deliver it in pieces, and a first row may be shorter.
+/// Reads as far as a byte order mark or the magic of a compressed file may go on: a pipe may
+/// deliver it in pieces, and a first row may be shorter.
 fn beginning(reader: &mut impl Read) -> Vec<u8> {
     let mut beginning = Vec::new();
     let goes_on = |read: &[u8]| {
