@@ -69,7 +69,7 @@ pub(crate) fn parse() -> Cli {
 }
 
 /// Takes `-5` as a value wherever one may be: no option is a number, and a key or value may be.
-fn with_negative_numbers(command: ClapCommand) -> ClapCommand {
+pub(crate) fn with_negative_numbers(command: ClapCommand) -> ClapCommand {
     let command = command.mut_args(|arg| match arg.get_action().takes_values() {
         true => arg.allow_negative_numbers(true),
         false => arg,
@@ -268,7 +268,8 @@ pub(crate) struct Delete {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A pipe gets one line per key: key, tab, value, with tab, line breaks and backslash written as \\t, \\n, \\r, \\\\; --json prints one object \
+A pipe gets one line per key: key, tab, value. The key is written as `batch` and `shell` read it: blanks and quotes after a backslash, \
+bytes that are no text as \\xHH. In the value tab, line breaks and backslash are \\t, \\n, \\r, \\\\. --json prints one object \
 per line. With --keys --null, raw keys each ended by a zero byte, as for xargs -0.
 
 Examples:

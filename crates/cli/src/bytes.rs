@@ -21,17 +21,55 @@ pub(crate) fn show_bytes(bytes: &[u8]) -> String {
     let mut shown = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
-            match character {
-                '\\' => shown.push_str("\\\\"),
-                other if other.is_control() => shown.extend(other.escape_default()),
-                other => shown.push(other),
-            }
+            push_character(&mut shown, character);
         }
-        for byte in chunk.invalid() {
-            let _ = write!(shown, "\\x{byte:02x}");
-        }
+        push_hex(&mut shown, chunk.invalid());
     }
     shown
+}
+
+/// A key as a word of `batch` and `shell`: they read the same bytes.
+pub(crate) fn show_key(key: &[u8], hex: bool) -> String {
+    if hex {
+        return hex::encode(key);
+    }
+    if key.is_empty() {
+        return "\"\"".to_owned();
+    }
+    let mut shown = String::with_capacity(key.len());
+    if key.starts_with(b"#") || key.starts_with(b"--") {
+        shown.push('\\');
+    }
+    for chunk in key.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if matches!(character, ' ' | '"' | '\'') {
+                shown.push('\\');
+                shown.push(character);
+            } else {
+                push_character(&mut shown, character);
+            }
+        }
+        push_hex(&mut shown, chunk.invalid());
+    }
+    shown
+}
+
+/// Appends a character; a control character and a backslash as an escape.
+fn push_character(shown: &mut String, character: char) {
+    match character {
+        '\\' => shown.push_str("\\\\"),
+        '\n' => shown.push_str("\\n"),
+        '\t' => shown.push_str("\\t"),
+        '\r' => shown.push_str("\\r"),
+        other if other.is_control() => push_hex(shown, other.encode_utf8(&mut [0; 4]).as_bytes()),
+        other => shown.push(other),
+    }
+}
+
+fn push_hex(shown: &mut String, bytes: &[u8]) {
+    for byte in bytes {
+        let _ = write!(shown, "\\x{byte:02x}");
+    }
 }
 
 /// The beginning of something that is `bytes` long for one line of a terminal, and its size if that is not all.
@@ -91,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_terminal_sees_no_control_character_and_no_broken_text() {
-        assert_eq!(show_bytes(b"a\tb\n\x1b[31m\xff\\ \xc3\xa9"), "a\\tb\\n\\u{1b}[31m\\xff\\\\ é");
+        assert_eq!(show_bytes(b"a\tb\n\x1b[31m\xff\\ \xc3\xa9"), "a\\tb\\n\\x1b[31m\\xff\\\\ é");
     }
 
     #[test]

@@ -2,34 +2,25 @@
 
 use std::time::Duration;
 
-/// Reads a whole number and a unit: `ms`, `s`, `m`, `h`, `d` or `w`. A number without a unit is seconds.
+/// Reads a whole number and a unit: `us`, `ms`, `s`, `m`, `h`, `d` or `w`. A number without a unit
+/// is seconds.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     let end = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(end);
     let refusal = || format!("`{text}` is not a duration; write e.g. 500ms, 5s, 10m, 12h or 7d");
     let number: u64 = digits.parse().map_err(|_| refusal())?;
-    let millis = match unit.trim() {
-        "ms" => 1,
-        "" | "s" => 1000,
-        "m" | "min" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        "w" => 7 * 86_400_000,
+    let micros = match unit.trim() {
+        "us" => 1,
+        "ms" => 1000,
+        "" | "s" => 1_000_000,
+        "m" | "min" => 60_000_000,
+        "h" => 3_600_000_000,
+        "d" => 86_400_000_000,
+        "w" => 7 * 86_400_000_000,
         _ => return Err(refusal()),
     };
-    number.checked_mul(millis).map(Duration::from_millis).ok_or_else(refusal)
-}
-
-/// As [`parse_duration`] reads it: exact to the millisecond, in the largest unit that leaves no rest.
-pub(crate) fn write_duration(duration: Duration) -> String {
-    let millis = duration.as_millis();
-    let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
-    match units.into_iter().find(|(_, unit)| millis > 0 && millis.is_multiple_of(*unit)) {
-        Some((name, unit)) => format!("{}{name}", millis / unit),
-        None if millis == 0 => "0s".to_owned(),
-        None => format!("{millis}ms"),
-    }
+    number.checked_mul(micros).map(Duration::from_micros).ok_or_else(refusal)
 }
 
 #[cfg(test)]

@@ -199,8 +199,8 @@ fn advice(error: &Error) -> Option<&'static str> {
         Error::OutOfBudget(_) => Some("Give it more with --memory, e.g. --memory 256MiB."),
         Error::Corrupt { .. } => Some("`plimsoll verify STORE` lists all that is damaged, and what helps."),
         Error::Io { kind: io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, .. } => Some(
-            "What was committed before is kept; free some space and run the command again. If the store alone fills the disk, make a \
-                 `plimsoll backup` of it on another one, and `plimsoll compact` that.",
+            "What was committed before is kept; free some space and run the command again. If the store alone fills the disk, \
+             `plimsoll trim STORE --until newest` frees its log; `plimsoll log` then lists no earlier commits.",
         ),
         Error::Io { kind: io::ErrorKind::ReadOnlyFilesystem, .. } => {
             Some("Commands that only read work there; to write, copy the store to a file system that can be written.")

@@ -5,7 +5,6 @@ use serde_json::json;
 
 use crate::exit::Failure;
 use crate::output::{Output, Reader, Style};
-use crate::retention::{show_retention, write_retention};
 
 /// A keyspace at a moment; one that was dropped later is found.
 pub(crate) fn keyspace_at(db: &Db, snapshot: &Snapshot, name: &str) -> Result<Keyspace, Failure> {
@@ -53,7 +52,7 @@ pub(crate) fn print_list(db: &Db, output: &mut Output) -> Result<(), Failure> {
     keyspaces.iter().try_for_each(|keyspace| match output.reader() {
         Reader::People => {
             let name = output.paint(Style::Strong, &format!("{:<width$}", keyspace.name));
-            output.line(&format!("{name}  {}", show_retention(keyspace.retention)))
+            output.line(&format!("{name}  {}", keyspace.retention))
         }
         _ => print_one(&keyspace.name, keyspace.retention, output),
     })
@@ -62,8 +61,8 @@ pub(crate) fn print_list(db: &Db, output: &mut Output) -> Result<(), Failure> {
 /// Prints one keyspace with its retention.
 pub(crate) fn print_one(name: &str, retention: Retention, output: &mut Output) -> Result<(), Failure> {
     match output.reader() {
-        Reader::People => output.line(&format!("{name} {}", show_retention(retention))),
-        Reader::Pipe => output.fields(&[name.as_bytes(), write_retention(retention).as_bytes()]),
-        Reader::Json => output.json(&json!({ "name": name, "retention": write_retention(retention) })),
+        Reader::People => output.line(&format!("{name}  {retention}")),
+        Reader::Pipe => output.fields(&[name.as_bytes(), retention.to_string().as_bytes()]),
+        Reader::Json => output.json(&json!({ "name": name, "retention": retention.to_string() })),
     }
 }

@@ -7,6 +7,7 @@ mod args;
 mod bytes;
 mod changes;
 mod commands;
+mod disk_use;
 mod duration;
 mod effort;
 mod exit;

@@ -1,7 +1,8 @@
 //! What a command prints on stdout, for three kinds of reader: people at a terminal, a pipe, and a program that asked for JSON.
 //!
-//! Law: colour and alignment go to a terminal only, or where `--color always` asks for what a terminal gets; a pipe gets tab-separated
-//! lines. A value or a number alone goes to a pipe as it is, whatever the colour.
+//! Law: colour goes to a terminal only, or where `--color always` asks for what a terminal gets.
+//! Rows go to a pipe as tab-separated lines, and a value or a number alone as it is, whatever the
+//! colour. A summary (`stat`, the result of an import) is for people, through a pipe, too.
 
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 
@@ -224,36 +225,47 @@ impl Output {
         self.raw(&line)
     }
 
-    /// A summary: aligned for people, `name<TAB>value` for a pipe, one object for a program.
+    /// The same with a key among the fields, in the form of [`crate::bytes::show_key`].
+    pub(crate) fn fields_with_key(&mut self, before: &[&[u8]], key: &str, after: &[&[u8]]) -> Result<(), Failure> {
+        let mut line = Vec::new();
+        for field in before {
+            crate::bytes::push_field(&mut line, field);
+            line.push(b'\t');
+        }
+        line.extend_from_slice(key.as_bytes());
+        for field in after {
+            line.push(b'\t');
+            crate::bytes::push_field(&mut line, field);
+        }
+        line.push(b'\n');
+        self.raw(&line)
+    }
+
+    /// A summary: one object for a program. All others are people, through a pipe, too.
     pub(crate) fn facts(&mut self, facts: &[Fact]) -> Result<(), Failure> {
         match self.reader {
             Reader::Json => self.json(&object_of(facts)),
-            Reader::Pipe => {
-                facts.iter().try_for_each(|fact| self.fields(&[fact.name.as_bytes(), plain(fact).as_bytes()]))
-            }
-            Reader::People => self.aligned(facts),
+            Reader::Pipe | Reader::People => self.aligned(facts),
         }
     }
 
-    /// Several summaries: for people under headings, without those that are empty, `heading<TAB>name<TAB>value` for a pipe, an object of objects for a program.
+    /// Several summaries: for people under headings, without those that are empty; an object of
+    /// objects for a program.
     pub(crate) fn sections(&mut self, sections: &[Section]) -> Result<(), Failure> {
         match self.reader {
             Reader::Json => self.json(&objects_of(sections)),
-            Reader::Pipe => sections.iter().try_for_each(|section| {
-                section.facts.iter().try_for_each(|fact| {
-                    self.fields(&[section.name.as_bytes(), fact.name.as_bytes(), plain(fact).as_bytes()])
+            Reader::Pipe | Reader::People => {
+                sections.iter().filter(|section| !section.facts.is_empty()).try_for_each(|section| {
+                    if let Some(lead) = section.lead {
+                        self.line("")?;
+                        self.line(lead)?;
+                        self.line("")?;
+                    }
+                    let heading = self.paint(Style::Strong, section.name);
+                    self.line(&heading)?;
+                    self.aligned(&section.facts)
                 })
-            }),
-            Reader::People => sections.iter().filter(|section| !section.facts.is_empty()).try_for_each(|section| {
-                if let Some(lead) = section.lead {
-                    self.line("")?;
-                    self.line(lead)?;
-                    self.line("")?;
-                }
-                let heading = self.paint(Style::Strong, section.name);
-                self.line(&heading)?;
-                self.aligned(&section.facts)
-            }),
+            }
         }
     }
 
@@ -296,12 +308,4 @@ fn objects_of(sections: &[Section]) -> Map<String, Value> {
         object.as_object_mut().expect("only objects are inserted").extend(object_of(&section.facts));
     }
     objects
-}
-
-/// A value as a pipe reads it: text without quotation marks.
-fn plain(fact: &Fact) -> String {
-    match &fact.value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
 }

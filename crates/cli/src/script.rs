@@ -1,8 +1,11 @@
 //! The language of `plimsoll batch` and `plimsoll shell`: one parser and one session for both.
 //!
-//! A line is one command. [`words`] splits it, [`statement`] says what it asks for, [`session`] does that, [`answers`] prints.
+//! A line is one command. [`words`] splits it, [`statement`] says what it asks for, [`session`]
+//! does that, [`answers`] prints. [`report`] has the lines that are commands of the command line,
+//! too.
 
 pub(crate) mod answers;
+pub(crate) mod report;
 pub(crate) mod session;
 mod source;
 pub(crate) mod statement;
@@ -19,6 +22,7 @@ Commands, one per line:
   use KEYSPACE             keyspace of the following lines; the first put creates it
   keyspaces                list keyspaces
   begin, commit, rollback  several lines in one transaction
+  history, log, diff, stat what is committed, with the options of these commands (`log --help`)
 
 get, scan and count take --at MOMENT: a GLSN or a time, as `plimsoll get --at` does.
 Blanks separate words. 'Single quotes' keep everything as it is. In \"double quotes\", and without

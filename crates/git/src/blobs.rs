@@ -101,7 +101,7 @@ impl<'r> Blobs<'r> {
 
 impl Open {
     fn start(repository: &Repository) -> Result<Self> {
-        let mut process = repository.git().start(&["cat-file", "--batch"], Input::Ours)?;
+        let mut process = repository.contents_git().start(&["cat-file", "--batch"], Input::Ours)?;
         let (input, output) = (process.take_input(), process.take_output());
         Ok(Self { process, input, output: BufReader::with_capacity(64 * 1024, output) })
     }

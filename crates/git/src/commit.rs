@@ -1,9 +1,10 @@
 //! Parses a commit object: its tree, its time, and the metadata of its transaction.
 
 use jiff::Timestamp;
-use jiff::tz::Offset;
 use serde::Serialize;
 
+use crate::date::Date;
+use crate::encoding::TextEncoding;
 use crate::object_id::ObjectId;
 
 /// The most metadata that a transaction takes.
@@ -33,6 +34,30 @@ struct Metadata<'a> {
     parents: Vec<&'a str>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     message_cut: bool,
+    #[serde(skip_serializing_if = "Undecoded::is_empty")]
+    undecoded: Undecoded,
+}
+
+/// The bytes of texts that are not valid in the commit's encoding, in hexadecimal. In the text
+/// itself U+FFFD stands for what is invalid.
+#[derive(Default, Serialize)]
+struct Undecoded {
+    /// The encoding that the commit names, if it names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    encoding: Option<String>,
+    /// The whole line: name, email and date.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    author: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    committer: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+}
+
+impl Undecoded {
+    fn is_empty(&self) -> bool {
+        self.author.is_none() && self.committer.is_none() && self.message.is_none()
+    }
 }
 
 #[derive(Default, Serialize)]
@@ -46,37 +71,44 @@ struct Person {
 pub(crate) fn parse(id: ObjectId, object: &[u8], cut: bool) -> Option<Commit> {
     let (headers, message) = split_at_blank_line(object);
     let mut tree = None;
-    let (mut author, mut committer) = (Person::default(), Person::default());
+    let (mut author_line, mut committer_line): (&[u8], &[u8]) = (b"", b"");
     let mut parents = Vec::new();
-    let mut encoding = Encoding::Utf8;
+    let mut encoding_name = None;
     for line in headers.split(|&byte| byte == b'\n') {
         let (name, value) = split_once(line, b' ').unwrap_or((line, b""));
         match name {
             b"tree" => tree = ObjectId::parse(value),
             b"parent" => parents.extend(std::str::from_utf8(value)),
-            b"encoding" => encoding = Encoding::named(value),
+            b"author" => author_line = value,
+            b"committer" => committer_line = value,
+            b"encoding" => encoding_name = Some(value),
             _ => {}
         }
     }
-    // A second pass, because the encoding of the names follows them.
-    for line in headers.split(|&byte| byte == b'\n') {
-        match split_once(line, b' ') {
-            Some((b"author", value)) => author = person(value, encoding),
-            Some((b"committer", value)) => committer = person(value, encoding),
-            _ => {}
-        }
-    }
-    // A date in RFC 3339 always parses, unless it was broken and so is absent.
-    let time = committer.date.as_deref().and_then(|date| date.parse().ok());
+    let encoding = encoding_name.map_or(TextEncoding::UTF_8, TextEncoding::named);
+    let decode = |bytes: &[u8]| {
+        let (text, is_valid) = encoding.decode(bytes);
+        (text, (!is_valid).then(|| hex::encode(bytes)))
+    };
+    let (author, undecoded_author) = decode(author_line);
+    let (committer, undecoded_committer) = decode(committer_line);
+    let (message, undecoded_message) = decode(message);
+    let ((author, _), (committer, time)) = (person(&author), person(&committer));
     let metadata = Metadata {
         commit: id.as_str(),
         author: author.name,
         email: author.email,
         date: author.date,
         committer,
-        message: encoding.decode(message),
+        message,
         parents,
         message_cut: cut,
+        undecoded: Undecoded {
+            encoding: encoding_name.map(|name| String::from_utf8_lossy(name).into_owned()),
+            author: undecoded_author,
+            committer: undecoded_committer,
+            message: undecoded_message,
+        },
     };
     Some(Commit { id, tree: tree?, time, metadata: fit(metadata) })
 }
@@ -90,9 +122,19 @@ fn fit(mut metadata: Metadata<'_>) -> Vec<u8> {
             return json;
         }
         metadata.message_cut = true;
+        if let Some(bytes) = &mut metadata.undecoded.message {
+            // Two digits a byte.
+            let keep = bytes.len().saturating_sub(surplus.max(256)) & !1;
+            bytes.truncate(keep);
+            if keep > 0 {
+                continue;
+            }
+            metadata.undecoded.message = None;
+        }
         if metadata.message.is_empty() {
             // The names and parents alone are too long: no tool makes such commits, but the format allows them.
             metadata.parents.clear();
+            metadata.undecoded = Undecoded::default();
             for text in
                 [&mut metadata.author, &mut metadata.email, &mut metadata.committer.name, &mut metadata.committer.email]
             {
@@ -111,57 +153,18 @@ fn shorten(text: &mut String, bytes: usize) {
 }
 
 /// `Ada Lovelace <ada@example.org> 1706702403 +0100`.
-fn person(value: &[u8], encoding: Encoding) -> Person {
-    let Some(open) = value.iter().position(|&byte| byte == b'<') else {
-        return Person { name: encoding.decode(value), ..Person::default() };
+fn person(text: &str) -> (Person, Option<Timestamp>) {
+    let Some(open) = text.find('<') else {
+        return (Person { name: text.to_owned(), ..Person::default() }, None);
     };
-    let close = value.iter().rposition(|&byte| byte == b'>').filter(|&close| close > open).unwrap_or(value.len());
-    let trimmed = |bytes: &[u8]| encoding.decode(bytes.trim_ascii());
-    let date = value.get(close + 1..).and_then(|date| std::str::from_utf8(date).ok()).and_then(date);
-    Person { name: trimmed(&value[..open]), email: trimmed(&value[open + 1..close]), date }
-}
-
-/// `1706702403 +0100` as RFC 3339; `None` for the broken dates of some old histories.
-fn date(text: &str) -> Option<String> {
-    let mut parts = text.split_ascii_whitespace();
-    let seconds: i64 = parts.next()?.parse().ok()?;
-    let zone = parts.next().unwrap_or("+0000");
-    let offset: i32 = zone.parse().ok()?;
-    write_date(seconds, offset / 100 * 60 + offset % 100)
-}
-
-/// Seconds since 1970 in RFC 3339, with an offset from UTC in minutes; `None` if the year or the offset cannot be written.
-fn write_date(seconds: i64, offset_minutes: i32) -> Option<String> {
-    let offset =
-        Offset::from_seconds(offset_minutes.checked_mul(60)?).ok().filter(|_| offset_minutes.abs() < 24 * 60)?;
-    let time = Timestamp::from_second(seconds).ok()?;
-    let has_year = (0..=9999).contains(&offset.to_datetime(time).year());
-    has_year
-        .then(|| if offset == Offset::UTC { time.to_string() } else { time.display_with_offset(offset).to_string() })
-}
-
-/// The encoding of a commit's text.
-#[derive(Clone, Copy)]
-enum Encoding {
-    Utf8,
-    Latin1,
-}
-
-impl Encoding {
-    fn named(name: &[u8]) -> Self {
-        match name.to_ascii_lowercase().as_slice() {
-            b"iso-8859-1" | b"iso8859-1" | b"latin1" | b"latin-1" => Self::Latin1,
-            _ => Self::Utf8,
-        }
-    }
-
-    /// Decodes text. Invalid UTF-8 becomes replacement characters.
-    fn decode(self, bytes: &[u8]) -> String {
-        match self {
-            Self::Utf8 => String::from_utf8_lossy(bytes).into_owned(),
-            Self::Latin1 => bytes.iter().copied().map(char::from).collect(),
-        }
-    }
+    let close = text.rfind('>').filter(|&close| close > open).unwrap_or(text.len());
+    let date = text.get(close + 1..).and_then(Date::parse);
+    let person = Person {
+        name: text[..open].trim_ascii().to_owned(),
+        email: text[open + 1..close].trim_ascii().to_owned(),
+        date: date.map(|date| date.to_string()),
+    };
+    (person, date.map(|date| date.time))
 }
 
 fn split_at_blank_line(object: &[u8]) -> (&[u8], &[u8]) {
@@ -211,28 +214,54 @@ mod tests {
     }
 
     #[test]
-    fn latin1_is_decoded_and_other_broken_text_replaced() {
-        let object = format!("tree {TREE}\nauthor J\u{e9}r <j@x> 1 +0000\nencoding ISO-8859-1\n\n");
-        let latin1: Vec<u8> = object.chars().map(|character| character as u8).chain(*b"caf\xe9").collect();
-        let read = metadata(&latin1);
-        assert_eq!((read["author"].as_str(), read["message"].as_str()), (Some("Jér"), Some("café")));
+    fn text_is_decoded_as_the_commit_names_it() {
+        let cases: [(&str, &[u8], &str); 3] = [
+            ("ISO-8859-1", b"J\xe9r\x85", "Jér\u{85}"),
+            ("cp1251", b"\xcf\xf0\xe8\xe2\xe5\xf2", "Привет"),
+            ("Shift_JIS", b"\x93\xfa\x96{\x8c\xea", "日本語"),
+        ];
+        for (encoding, bytes, text) in cases {
+            let head = format!("tree {TREE}\nauthor ");
+            let tail = format!(" <j@x> 1 +0000\nencoding {encoding}\n\n");
+            let read = metadata(&[head.as_bytes(), bytes, tail.as_bytes(), bytes].concat());
+            assert_eq!((read["author"].as_str(), read["message"].as_str()), (Some(text), Some(text)));
+            assert_eq!((read["email"].as_str(), &read["undecoded"]), (Some("j@x"), &Value::Null));
+        }
+    }
+
+    #[test]
+    fn bytes_that_cannot_be_decoded_are_kept() {
         let broken = [format!("tree {TREE}\nauthor A <a> 1 +0000\n\n").as_bytes(), b"caf\xe9"].concat();
-        assert_eq!(metadata(&broken)["message"], "caf\u{fffd}");
+        let read = metadata(&broken);
+        assert_eq!((read["message"].as_str(), read["author"].as_str()), (Some("caf\u{fffd}"), Some("A")));
+        assert_eq!(read["undecoded"], serde_json::json!({"message": "636166e9"}));
+        let broken = [b"tree ", TREE.as_bytes(), b"\nauthor J\xe9r <a> 1 +0000\nencoding x-own\n\nm"].concat();
+        let author = hex::encode(b"J\xe9r <a> 1 +0000");
+        let read = metadata(&broken);
+        assert_eq!(read["date"], "1970-01-01T00:00:01Z");
+        assert_eq!(read["undecoded"], serde_json::json!({"encoding": "x-own", "author": author}));
     }
 
     #[test]
-    fn a_date_is_written_with_its_own_offset() {
-        let written = |seconds, minutes| write_date(seconds, minutes).unwrap();
-        assert_eq!(written(1_706_702_403, 60), "2024-01-31T13:00:03+01:00");
-        assert_eq!(written(1_706_702_403, -330), "2024-01-31T06:30:03-05:30");
-        assert_eq!(written(-1, 0), "1969-12-31T23:59:59Z");
-        assert_eq!(write_date(i64::MAX, 0), None);
-        assert_eq!(write_date(0, 6000), None);
+    fn a_broken_zone_keeps_the_time() {
+        for (zone, written) in [
+            ("+0100", "2011-03-13T08:06:40+01:00"),
+            ("-3407", "2011-03-13T07:06:40Z"),
+            ("+051800", "2011-03-13T07:06:40Z"),
+            ("--700", "2011-03-13T07:06:40Z"),
+            ("UTC", "2011-03-13T07:06:40Z"),
+            ("", "2011-03-13T07:06:40Z"),
+        ] {
+            let object = format!("tree {TREE}\nauthor A <a> 1 +0000\ncommitter A <a> 1300000000 {zone}\n\nm");
+            let commit = parse(ObjectId::parse(&[b'a'; 40]).unwrap(), object.as_bytes(), false).unwrap();
+            assert_eq!(commit.time, Some(Timestamp::from_second(1_300_000_000).unwrap()), "{zone}");
+            assert_eq!(metadata(object.as_bytes())["committer"]["date"], written, "{zone}");
+        }
     }
 
     #[test]
-    fn a_broken_date_is_null() {
-        for date in ["", "x", "99999999999999999 +0000", "1 +9999", "1 zone"] {
+    fn a_time_that_cannot_be_written_is_null() {
+        for date in ["", "x", "99999999999999999 +0000", "zone 1"] {
             let object = format!("tree {TREE}\nauthor A <a> {date}\n\nm");
             assert_eq!(metadata(object.as_bytes())["date"], Value::Null, "{date}");
         }
@@ -246,6 +275,10 @@ mod tests {
             assert_eq!(read["message_cut"], true);
             assert!(read["message"].as_str().unwrap().len() > 8_000);
         }
+        let broken = [format!("tree {TREE}\nauthor A <a> 1 +0000\n\n").as_bytes(), &[b'x'; 40_000], b"\xe9"].concat();
+        let read = metadata(&broken);
+        assert_eq!((read["message_cut"].as_bool(), read["message"].as_str().unwrap().len()), (Some(true), 40_003));
+        assert!(read["undecoded"]["message"].as_str().unwrap().len() > 20_000);
     }
 
     #[test]

@@ -121,7 +121,7 @@ fn walk(repository: &Repository, range: &[String]) -> Result<Walk> {
         None => *repository.tip(),
         Some(last) => {
             let parent = repository.git().ask(&["rev-parse", "--verify", "--quiet", &format!("{last}^1")])?;
-            ObjectId::parse(parent.out.as_bytes()).ok_or(failure)?
+            ObjectId::parse(parent.line()).ok_or(failure)?
         }
     };
     Ok(Walk::Broken { whole, oldest })

@@ -23,12 +23,13 @@ pub enum Cut {
 /// as if it were complete; only the commit object names them.
 pub(crate) fn shallow(repository: &Repository, last: ObjectId) -> Result<Option<Cut>> {
     let git = repository.git();
-    if git.ask(&["rev-parse", "--is-shallow-repository"])?.out != "true"
+    if git.ask(&["rev-parse", "--is-shallow-repository"])?.line() != b"true"
         || git.ask(&["rev-parse", "--verify", "--quiet", &format!("{last}^1")])?.succeeded()
     {
         return Ok(None);
     }
-    let object = git.ask(&["cat-file", "commit", last.as_str()])?.out;
-    let has_parent = object.lines().take_while(|line| !line.is_empty()).any(|line| line.starts_with("parent "));
+    let object = git.ask(&["cat-file", "commit", last.as_str()])?;
+    let mut headers = object.line().split(|&byte| byte == b'\n').take_while(|line| !line.is_empty());
+    let has_parent = headers.any(|line| line.starts_with(b"parent "));
     Ok(has_parent.then_some(Cut::Shallow { first: last }))
 }

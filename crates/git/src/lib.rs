@@ -33,6 +33,8 @@ mod commit;
 mod commit_stream;
 mod counts;
 mod cut;
+mod date;
+mod encoding;
 mod error;
 mod feed;
 mod import;

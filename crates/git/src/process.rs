@@ -1,7 +1,9 @@
 //! A git process: Ctrl-C at the terminal does not reach it, dropping it kills it with its children, and the end of its stderr is kept for
 //! messages.
 
+use std::ffi::OsString;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -21,6 +23,8 @@ const PIPE_BYTES: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub(crate) struct Git {
     git_dir: Option<PathBuf>,
+    /// Read objects from here rather than from the repository.
+    objects: Option<PathBuf>,
 }
 
 /// The standard input of a process.
@@ -36,12 +40,17 @@ pub(crate) enum Input {
 impl Git {
     /// Git without a repository.
     pub(crate) fn anywhere() -> Self {
-        Self { git_dir: None }
+        Self { git_dir: None, objects: None }
     }
 
     /// Git in a repository.
     pub(crate) fn in_repository(git_dir: &Path) -> Self {
-        Self { git_dir: Some(git_dir.to_owned()) }
+        Self { git_dir: Some(git_dir.to_owned()), objects: None }
+    }
+
+    /// The same git, with the objects of another repository.
+    pub(crate) fn with_objects(self, objects: PathBuf) -> Self {
+        Self { objects: Some(objects), ..self }
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -55,6 +64,9 @@ impl Git {
             ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_NAMESPACE"]
         {
             command.env_remove(name);
+        }
+        if let Some(objects) = &self.objects {
+            command.env("GIT_OBJECT_DIRECTORY", objects);
         }
         command.env("LC_ALL", "C").env("GIT_NO_LAZY_FETCH", "1").env("GIT_OPTIONAL_LOCKS", "0");
         command.process_group(0);
@@ -85,8 +97,8 @@ impl Git {
             command.arg("-C").arg(folder);
         }
         let output = command.args(arguments).stdin(Stdio::null()).output().map_err(cannot_start)?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-        Ok(Answer { status: output.status, out: text(&output.stdout), stderr: text(&output.stderr) })
+        let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        Ok(Answer { status: output.status, out: output.stdout, stderr })
     }
 }
 
@@ -103,9 +115,8 @@ fn cannot_start(error: io::Error) -> Error {
 #[derive(Debug)]
 pub(crate) struct Answer {
     status: ExitStatus,
-    /// Standard output without surrounding white space.
-    pub(crate) out: String,
-    /// Standard error, likewise.
+    out: Vec<u8>,
+    /// Standard error without surrounding white space.
     pub(crate) stderr: String,
 }
 
@@ -118,6 +129,18 @@ impl Answer {
     /// The exit code; `None` if a signal ended the process.
     pub(crate) fn code(&self) -> Option<i32> {
         self.status.code()
+    }
+
+    /// Standard output as a line of text, e.g. an object id.
+    pub(crate) fn line(&self) -> &[u8] {
+        self.out.trim_ascii()
+    }
+
+    /// Standard output as a path, which need not be text and may end in white space.
+    pub(crate) fn path(self) -> PathBuf {
+        let mut out = self.out;
+        out.pop_if(|last| *last == b'\n');
+        PathBuf::from(OsString::from_vec(out))
     }
 
     /// An error with what git said.

@@ -1,6 +1,9 @@
 //! A repository and the commit whose history is imported.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
 
 use crate::error::{Error, Result};
 use crate::object_id::ObjectId;
@@ -10,6 +13,8 @@ use crate::process::Git;
 #[derive(Debug)]
 pub struct Repository {
     git: Git,
+    /// Set if contents may be missing because the repository is a partial clone.
+    unpromised: Option<Unpromised>,
     path: PathBuf,
     branch: String,
     tip: ObjectId,
@@ -23,12 +28,18 @@ impl Repository {
         let git = Git::in_repository(&git_dir(path)?);
         let tip = tip(&git, path, branch)?;
         let answer = git.ask(&["hash-object", "-t", "tree", "/dev/null"])?;
-        let empty_tree = ObjectId::parse(answer.out.as_bytes()).ok_or_else(|| answer.error("name the empty tree"))?;
-        Ok(Self { git, path: path.to_owned(), branch: branch.to_owned(), tip, empty_tree })
+        let empty_tree = ObjectId::parse(answer.line()).ok_or_else(|| answer.error("name the empty tree"))?;
+        let unpromised = Unpromised::of(&git, &tip)?;
+        Ok(Self { git, unpromised, path: path.to_owned(), branch: branch.to_owned(), tip, empty_tree })
     }
 
     pub(crate) fn git(&self) -> &Git {
         &self.git
+    }
+
+    /// The git that reads contents of files.
+    pub(crate) fn contents_git(&self) -> &Git {
+        self.unpromised.as_ref().map_or(&self.git, |unpromised| &unpromised.git)
     }
 
     /// The path that was given to [`Repository::open`].
@@ -71,7 +82,8 @@ impl Repository {
         let range = range(after, &self.tip);
         let mut arguments = vec!["rev-list", "--count", "--first-parent"];
         arguments.extend(range.iter().map(String::as_str));
-        Ok(self.git.ask(&arguments)?.out.parse().ok())
+        let answer = self.git.ask(&arguments)?;
+        Ok(std::str::from_utf8(answer.line()).ok().and_then(|count| count.parse().ok()))
     }
 }
 
@@ -92,9 +104,18 @@ fn git_dir(path: &Path) -> Result<PathBuf> {
             },
         });
     }
-    let answer = Git::anywhere().ask_at(&["rev-parse", "--absolute-git-dir"], Some(path))?;
+    const QUESTION: [&str; 2] = ["rev-parse", "--absolute-git-dir"];
+    let answer = Git::anywhere().ask_at(&QUESTION, Some(path))?;
     if answer.succeeded() {
-        return Ok(PathBuf::from(answer.out));
+        return Ok(answer.path());
+    }
+    // With `safe.bareRepository=explicit` git does not look for bare repositories, but takes one
+    // that is named.
+    if answer.stderr.contains("safe.bareRepository") {
+        let named = Git::in_repository(path).ask(&QUESTION)?;
+        if named.succeeded() {
+            return Ok(named.path());
+        }
     }
     if answer.stderr.contains("not a git repository") {
         return Err(Error::NotARepository {
@@ -108,7 +129,7 @@ fn git_dir(path: &Path) -> Result<PathBuf> {
 fn tip(git: &Git, path: &Path, branch: &str) -> Result<ObjectId> {
     let wanted = format!("{branch}^{{commit}}");
     let answer = git.ask(&["rev-parse", "--verify", "--quiet", "--end-of-options", &wanted])?;
-    if let Some(tip) = ObjectId::parse(answer.out.as_bytes()) {
+    if let Some(tip) = ObjectId::parse(answer.line()) {
         return Ok(tip);
     }
     let path = path.to_owned();
@@ -117,4 +138,42 @@ fn tip(git: &Git, path: &Path, branch: &str) -> Result<ObjectId> {
         "HEAD" => Error::NoCommits { path },
         _ => Error::NoBranch { path, branch: branch.to_owned() },
     })
+}
+
+/// The objects of a partial clone behind an empty repository without remotes.
+///
+/// In a partial clone `git cat-file` exits at each missing object that a remote has promised, after
+/// it has searched all packs for the promise. Without a remote it reports the object as missing and
+/// goes on.
+#[derive(Debug)]
+struct Unpromised {
+    git: Git,
+    /// The empty repository.
+    _folder: TempDir,
+}
+
+impl Unpromised {
+    /// `None` if the repository is not a partial clone.
+    fn of(git: &Git, tip: &ObjectId) -> Result<Option<Self>> {
+        const PROMISES: &str = r"^(extensions\.partialclone|remote\..*\.(promisor|partialclonefilter))$";
+        if !git.ask(&["config", "--get-regexp", PROMISES])?.succeeded() {
+            return Ok(None);
+        }
+        let objects = git.ask(&["rev-parse", "--path-format=absolute", "--git-path", "objects"])?;
+        if !objects.succeeded() {
+            return Err(objects.error("find the objects"));
+        }
+        let cannot_make = |error: &dyn Display| Error::git(format!("cannot make a temporary folder for git: {error}"));
+        let folder = tempfile::tempdir().map_err(|error| cannot_make(&error))?;
+        let git = Git::in_repository(folder.path());
+        let mut arguments = vec!["init", "--quiet", "--bare", "--template="];
+        if tip.as_str().len() == 64 {
+            arguments.push("--object-format=sha256");
+        }
+        let made = git.ask(&arguments)?;
+        match made.succeeded() {
+            true => Ok(Some(Self { git: git.with_objects(objects.path()), _folder: folder })),
+            false => Err(cannot_make(&made.stderr)),
+        }
+    }
 }

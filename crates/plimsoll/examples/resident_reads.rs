@@ -19,7 +19,11 @@ use plimsoll::{Db, Durability, Keyspace, Options, Retention, Snapshot};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let store = arguments.next().expect("usage: resident_reads STORE [--memory MIB] [--rows N] ...");
+    // An option is not the path of a store.
+    let Some(store) = arguments.next().filter(|store| !store.starts_with('-')) else {
+        eprintln!("usage: resident_reads STORE [--memory MIB] [--rows N] ...; makes STORE if there is none");
+        std::process::exit(2);
+    };
     let (mut memory, mut rows, mut value, mut gets, mut ranges, mut threads) =
         (1024, 1_000_000, 150, 1_000_000, 200_000, 1);
     let mut only = String::new();
@@ -50,7 +54,7 @@ fn main() {
         all += 1;
     }
     drop(walk);
-    assert_eq!(all, rows);
+    assert_eq!(all, rows, "{store} has other rows than --rows says: give a path where there is nothing");
     let stats = db.stats();
     println!("{rows} rows of 24 + {value} bytes, {memory} MiB, {threads} threads; {} loads", stats.pool.loads);
     let reads = Reads { db: &db, keyspace: &keyspace, rows, threads, gets, ranges };

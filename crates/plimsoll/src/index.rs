@@ -485,9 +485,17 @@ impl Index {
         self.compaction.set_may_settle(may_settle);
     }
 
-    /// Compacts everything into as few runs as possible: one current and one history run, without versions that may be dropped.
+    /// Compacts everything into as few runs as possible: one current and one history run, without
+    /// versions that may be dropped. The log keeps its entries from
+    /// `log_keeps_from` on: adopted runs that they name are not rewritten, unless as much else is.
+    pub(crate) fn compact(&self, log_keeps_from: Glsn) -> Result<()> {
+        self.compaction.run_all(log_keeps_from)
+    }
+
+    /// Compacts everything, also what the log keeps.
+    #[cfg(test)]
     pub(crate) fn compact_all(&self) -> Result<()> {
-        self.compaction.run_all()
+        self.compact(Glsn::MAX)
     }
 
     /// Moves every value that is stored in a log entry below the horizon's `relocate_below` into a blob file. Only tables that point to

@@ -25,7 +25,9 @@ parent. Submodules are skipped and counted. File modes are not stored.
 
 Each transaction's metadata is JSON: {\"commit\", \"author\", \"email\", \"date\", \"committer\": {\"name\", \"email\", \"date\"}, \
 \"message\", \"parents\": [...]}. Dates are RFC 3339 with their original offset. A message that does not fit into \
-64 KiB is cut, and \"message_cut\" is true.
+64 KiB is cut, and \"message_cut\" is true. Text is decoded from the commit's encoding. Where bytes are not valid in it, the text has U+FFFD, \
+and \"undecoded\": {\"encoding\", \"author\", \"committer\", \"message\"} has the bytes of the line or message in hexadecimal. \
+A time zone that cannot be read counts as UTC.
 
 A time or a commit id reads the history as it was then: --at 2012-01-01 is the last commit whose committer's time is not later, \
 --at commit:ID is that commit. Only commits of the first-parent line are imported.

@@ -131,7 +131,8 @@ pub(crate) struct RestartTime {
 Merges the runs of the index into as few as possible, and drops versions that are no longer retained. An open store does this in the \
 background; this command does it at once. A merge needs at most as much free space as the index takes: one that writes history \
 frees its inputs at its end, any other part by part. What no keyspace keeps of the log is freed, too: with `keyspace retention STORE NAME \
-latest` before it, the space of what was deleted or written over.
+latest` before it, the space of what was deleted or written over. Rows of a bulk load that the log keeps stay in its file, unless as much else is \
+merged with them.
 
 Examples:
   plimsoll compact demo.plimsoll")]

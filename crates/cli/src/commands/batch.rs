@@ -9,8 +9,9 @@ use plimsoll::Durability;
 use crate::args::{Batch, Globals};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
-use crate::load::input::Input;
+use crate::load::input::{BYTE_ORDER_MARK, Input};
 use crate::output::{Fact, Output, Reader};
+use crate::script::report::Opened;
 use crate::script::session::{Done, Mode, Session};
 use crate::script::statement::parse;
 use crate::size::count_of;
@@ -27,7 +28,8 @@ pub(crate) fn run(globals: &Globals, args: &Batch, output: &mut Output) -> Outco
     output.outlive_reader();
     let db = store::open_to_write_unless(Some(&interrupt), globals, &args.store, true, Durability::Sync)?;
     let mode = if args.each_line { Mode::EachLine } else { Mode::Whole };
-    let mut session = Session::new(&db, mode, args.keyspace.keyspace.clone());
+    let opened = Opened { db: &db, globals, store: &args.store };
+    let mut session = Session::new(opened, mode, args.keyspace.keyspace.clone());
     let mut lines = Lines { reader: &mut input, line: Vec::new(), number: 0 };
     let ended = run_lines(&mut session, &mut lines, &interrupt, output);
     let lines_read = lines.number;
@@ -158,6 +160,9 @@ impl Lines<'_> {
             return Ok(false);
         }
         self.number += 1;
+        if self.number == 1 && self.line.starts_with(BYTE_ORDER_MARK) {
+            self.line.drain(..BYTE_ORDER_MARK.len());
+        }
         if self.line.last() == Some(&b'\n') {
             self.line.pop();
         } else if self.line.len() as u64 > LINE_BYTES_MAX {

@@ -3,22 +3,20 @@
 use plimsoll::Durability;
 
 use crate::args::{Compact, Globals};
+use crate::disk_use::{self, bytes_on_disk};
 use crate::exit::{Exit, Outcome};
 use crate::output::{Fact, Output};
 use crate::store;
 
 pub(crate) fn run(globals: &Globals, args: &Compact, output: &mut Output) -> Outcome {
+    let bytes_before = bytes_on_disk(&args.store);
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
     let before = db.stats();
     db.compact()?;
     let after = db.stats();
     store::close_after_commits(db);
-    let facts = [
-        Fact::count("runs before", runs(&before)),
-        Fact::count("runs after", runs(&after)),
-        Fact::bytes("bytes before", before.disk_bytes),
-        Fact::bytes("bytes after", after.disk_bytes),
-    ];
+    let mut facts = vec![Fact::count("runs before", runs(&before)), Fact::count("runs after", runs(&after))];
+    facts.extend(disk_use::freed(bytes_before, bytes_on_disk(&args.store)));
     output.report("The runs are merged.", |output| output.facts(&facts))?;
     Ok(Exit::Done)
 }

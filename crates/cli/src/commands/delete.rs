@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use plimsoll::Durability;
 
 use crate::args::{Delete, Globals};
-use crate::bytes::{key_bytes, show_bytes};
+use crate::bytes::{key_bytes, show_key};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
 use crate::output::{Fact, Output, Reader};
@@ -29,15 +29,25 @@ pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outco
             transaction.delete(&keyspace, key)?;
             deleted += 1;
         } else {
-            missing.push(show_bytes(key));
+            missing.push(show_key(key, false));
         }
     }
-    let glsn = transaction.commit()?;
+    let glsn = if deleted > 0 { Some(transaction.commit()?) } else { None };
     store::close_after_commits(db);
-    output.report(&format!("It is committed as GLSN {glsn}."), |output| match output.plain_reader() {
-        Reader::People => output.line(&format!("{} deleted as of GLSN {glsn}", count_of(deleted, "key", "keys"))),
-        Reader::Pipe => output.line(&glsn.to_string()),
-        Reader::Json => output.facts(&[Fact::count("glsn", glsn.0), Fact::count("deleted", deleted)]),
+    let done = match glsn {
+        Some(glsn) => format!("It is committed as GLSN {glsn}."),
+        None => "Nothing was deleted.".to_owned(),
+    };
+    output.report(&done, |output| match (output.plain_reader(), glsn) {
+        (Reader::People, Some(glsn)) => {
+            output.line(&format!("{} deleted as of GLSN {glsn}", count_of(deleted, "key", "keys")))
+        }
+        (Reader::People, None) => output.line("nothing was deleted"),
+        (Reader::Pipe, Some(glsn)) => output.line(&glsn.to_string()),
+        (Reader::Pipe, None) => Ok(()),
+        (Reader::Json, glsn) => {
+            output.facts(&[Fact::new("glsn", "", glsn.map(|glsn| glsn.0)), Fact::count("deleted", deleted)])
+        }
     })?;
     for key in &missing {
         say(format_args!("there is no key `{key}`"));

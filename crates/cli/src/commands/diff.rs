@@ -1,27 +1,32 @@
 //! `plimsoll diff`: the keys that differ between two moments.
 
-use plimsoll::{Difference, Glsn, VersionInfo};
+use plimsoll::{Db, Difference, Glsn, VersionInfo};
 use serde_json::{Map, Value, json};
 
 use crate::about::About;
 use crate::args::{Diff, Globals};
-use crate::bytes::{key_bytes, put_json, shorten, show_bytes};
+use crate::bytes::{key_bytes, put_json, shorten, show_bytes, show_key};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader, Style};
 use crate::size::{count_of, show_size};
 use crate::{keyspaces, moment, store};
 
 pub(crate) fn run(globals: &Globals, args: Diff, output: &mut Output) -> Outcome {
+    let db = store::open_to_read(globals, &args.store)?;
+    print(&db, args, output)
+}
+
+/// Prints the differences between two moments of an open store.
+pub(crate) fn print(db: &Db, args: Diff, output: &mut Output) -> Outcome {
     let hex = args.keys.hex;
     let prefix = args.prefix.map(|prefix| key_bytes(prefix, hex)).transpose().map_err(Failure::usage)?;
-    let db = store::open_to_read(globals, &args.store)?;
-    let keyspace = keyspaces::keyspace_ever(&db, &args.keyspace.keyspace)?;
+    let keyspace = keyspaces::keyspace_ever(db, &args.keyspace.keyspace)?;
     let name = &args.keyspace.keyspace;
-    let (before, after) = (moment::glsn(&db, &args.before, name)?, moment::glsn(&db, &args.after, name)?);
+    let (before, after) = (moment::glsn(db, &args.before, name)?, moment::glsn(db, &args.after, name)?);
     let mut changes = 0;
     for change in db.diff(&keyspace, Glsn(before), Glsn(after), prefix.as_deref().unwrap_or_default())? {
         let change = change?;
-        print(&change, &About::at(&db, change.by.0)?, hex, output)?;
+        print_change(&change, &About::at(db, change.by.0)?, hex, output)?;
         changes += 1;
     }
     if output.reader() == Reader::People {
@@ -32,7 +37,7 @@ pub(crate) fn run(globals: &Globals, args: Diff, output: &mut Output) -> Outcome
     Ok(if changes == 0 { Exit::Done } else { Exit::No })
 }
 
-fn print(change: &Difference, about: &About, hex: bool, output: &mut Output) -> Result<(), Failure> {
+fn print_change(change: &Difference, about: &About, hex: bool, output: &mut Output) -> Result<(), Failure> {
     let (sign, style, word) = match (&change.before, &change.after) {
         (None, _) => ("+", Style::Good, "added"),
         (_, None) => ("-", Style::Bad, "removed"),
@@ -53,16 +58,15 @@ fn print(change: &Difference, about: &About, hex: bool, output: &mut Output) -> 
             output.json(&object)
         }
         Reader::Pipe => {
-            let hex_key = hex::encode(&change.key);
-            let key = if hex { hex_key.as_bytes() } else { &change.key };
             let size = |version: Option<&VersionInfo>| {
                 version.and_then(|version| version.bytes).map_or_else(String::new, |bytes| bytes.to_string())
             };
             let (before, after) = (size(change.before.as_ref()), size(change.after.as_ref()));
-            output.fields(&[sign.as_bytes(), before.as_bytes(), after.as_bytes(), key, about.line().as_bytes()])
+            let sizes = [sign.as_bytes(), before.as_bytes(), after.as_bytes()];
+            output.fields_with_key(&sizes, &show_key(&change.key, hex), &[about.line().as_bytes()])
         }
         Reader::People => {
-            let key = if hex { hex::encode(&change.key) } else { show_bytes(&change.key) };
+            let key = show_key(&change.key, hex);
             let size = |version: Option<&VersionInfo>| version.and_then(|version| version.bytes).map(show_size);
             let sizes = match (size(change.before.as_ref()), size(change.after.as_ref())) {
                 (Some(before), Some(after)) => format!("{before} → {after}"),

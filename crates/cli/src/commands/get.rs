@@ -4,7 +4,7 @@ use plimsoll::{Keyspace, Snapshot};
 use serde_json::Map;
 
 use crate::args::{Get, Globals};
-use crate::bytes::{key_bytes, put_json, show_bytes};
+use crate::bytes::{key_bytes, put_json, show_key};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader};
 use crate::values::{write_for_people, write_json_member, write_raw};
@@ -22,7 +22,7 @@ pub(crate) fn run(globals: &Globals, args: Get, output: &mut Output) -> Outcome 
 fn print(snapshot: &Snapshot, keyspace: &Keyspace, key: &[u8], output: &mut Output) -> Outcome {
     let open = || {
         snapshot.get_reader(keyspace, key)?.ok_or_else(|| {
-            let message = format!("there is no key `{}` at GLSN {}", show_bytes(key), snapshot.at());
+            let message = format!("there is no key `{}` at GLSN {}", show_key(key, false), snapshot.at());
             Failure::new(Exit::No, message)
         })
     };

@@ -5,7 +5,7 @@ use serde_json::{Map, json};
 
 use crate::about::About;
 use crate::args::{Globals, History};
-use crate::bytes::{key_bytes, shorten, show_bytes};
+use crate::bytes::{key_bytes, shorten, show_bytes, show_key};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
 use crate::output::{Output, Reader, Style};
@@ -20,6 +20,12 @@ pub(crate) fn run(globals: &Globals, args: History, output: &mut Output) -> Outc
     })
 }
 
+/// Prints the versions of a key of an open store.
+pub(crate) fn print(db: &Db, args: History, output: &mut Output) -> Outcome {
+    let key = key_bytes(args.key, args.keys.hex).map_err(Failure::usage)?;
+    list(db, &args.keyspace.keyspace, &key, args.limit, output)
+}
+
 fn list(db: &Db, keyspace: &str, key: &[u8], limit: Option<u64>, output: &mut Output) -> Outcome {
     let keyspace = keyspaces::keyspace_ever(db, keyspace)?;
     let mut versions = 0;
@@ -30,11 +36,11 @@ fn list(db: &Db, keyspace: &str, key: &[u8], limit: Option<u64>, output: &mut Ou
                 output.paint(Style::Faint, &format!("{:>10}  {:<27}  {:>12}  {}", "GLSN", "time (UTC)", "size", "by"));
             output.line(&header)?;
         }
-        print(&version, &About::at(db, version.glsn.0)?, output)?;
+        print_version(&version, &About::at(db, version.glsn.0)?, output)?;
         versions += 1;
     }
     if versions == 0 && limit != Some(0) {
-        return Err(Failure::new(Exit::No, format!("there never was a key `{}`", show_bytes(key))));
+        return Err(Failure::new(Exit::No, format!("there never was a key `{}`", show_key(key, false))));
     }
     Ok(Exit::Done)
 }
@@ -43,7 +49,7 @@ fn usize_of(limit: Option<u64>) -> usize {
     limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
-fn print(version: &VersionInfo, about: &About, output: &mut Output) -> Result<(), Failure> {
+fn print_version(version: &VersionInfo, about: &About, output: &mut Output) -> Result<(), Failure> {
     let time = version.time.map(|stored| show_time(about.time(stored)));
     match output.reader() {
         Reader::Json => {

@@ -7,7 +7,6 @@ use crate::args::{Globals, Keyspace, KeyspaceCreate, KeyspaceDrop, KeyspaceReten
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
 use crate::output::{Output, Reader};
-use crate::retention::write_retention;
 use crate::size::count_of;
 use crate::store;
 
@@ -34,11 +33,9 @@ fn create(globals: &Globals, args: &KeyspaceCreate, output: &mut Output) -> Resu
 fn refused(error: Error, args: &KeyspaceCreate) -> Failure {
     match error {
         Error::InvalidInput(InvalidInput::OtherRetention { name, keeps, asked }) => Failure::usage(format!(
-            "keyspace `{name}` exists with the retention {}, not {}; `plimsoll keyspace retention {} {name} {}` changes it",
-            write_retention(keeps),
-            write_retention(asked),
+            "keyspace `{name}` exists with the retention {keeps}, not {asked}; \
+             `plimsoll keyspace retention {} {name} {asked}` changes it",
             args.store.display(),
-            write_retention(asked)
         )),
         error => error.into(),
     }
@@ -56,7 +53,7 @@ fn retention(globals: &Globals, args: &KeyspaceRetention, output: &mut Output) -
     let keyspace = keyspaces::known_keyspace(&db, &args.name)?;
     db.set_retention(&keyspace, retention)?;
     store::close_after_commits(db);
-    let done = format!("The retention of keyspace {} is now {}.", args.name, write_retention(retention));
+    let done = format!("The retention of keyspace {} is now {retention}.", args.name);
     output.report(&done, |output| keyspaces::print_one(&args.name, retention, output))
 }
 

@@ -29,11 +29,12 @@ pub(crate) fn run(globals: &Globals, args: Log, output: &mut Output) -> Outcome 
         return cursor::run(globals, &name, &mut walk, output);
     }
     let db = store::open_to_read(globals, &walk.args.store)?;
-    walk.check_start(&db)?;
-    let order = if walk.args.reverse { Order::OldestFirst } else { Order::NewestFirst };
-    let from = walk.args.from.unwrap_or(0).max(db.log().bounds().first.0);
-    walk.print(&db, from, db.newest(), order, output)?;
-    Ok(walk.exit())
+    walk.print_all(&db, output)
+}
+
+/// Prints the log of an open store; does not follow it.
+pub(crate) fn print(db: &Db, args: Log, output: &mut Output) -> Outcome {
+    Walk::new(args, output)?.print_all(db, output)
 }
 
 /// A walk over the log, in one go or resumed.
@@ -70,6 +71,15 @@ impl Walk {
             Some(asked) if asked.max(1) < first.0 => Err(Error::Trimmed { asked: Glsn(asked), first }.into()),
             _ => Ok(()),
         }
+    }
+
+    /// Prints all that is asked for.
+    fn print_all(mut self, db: &Db, output: &mut Output) -> Outcome {
+        self.check_start(db)?;
+        let order = if self.args.reverse { Order::OldestFirst } else { Order::NewestFirst };
+        let from = self.args.from.unwrap_or(0).max(db.log().bounds().first.0);
+        self.print(db, from, db.newest(), order, output)?;
+        Ok(self.exit())
     }
 
     /// Prints what there is from `from` to `newest`.

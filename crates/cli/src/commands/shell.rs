@@ -4,12 +4,13 @@ mod editor;
 
 use std::io::{self, BufReader, IsTerminal};
 
-use plimsoll::{Db, Durability};
+use plimsoll::Durability;
 
 use crate::args::{Globals, Shell};
 use crate::commands::batch::Lines;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Output;
+use crate::script::report::Opened;
 use crate::script::session::{Done, Mode, Session};
 use crate::script::statement::parse;
 use crate::stderr::say;
@@ -23,28 +24,29 @@ pub(crate) fn run(globals: &Globals, args: &Shell, output: &mut Output) -> Outco
         false => (store::open_to_write(globals, &args.store, args.create, Durability::Sync)?, true),
     };
     let keyspace = args.keyspace.keyspace.clone();
+    let opened = Opened { db: &db, globals, store: &args.store };
     let outcome = match io::stdin().is_terminal() {
-        true => converse(&db, args, is_newest, keyspace, output),
-        false => run_lines(&db, keyspace, output),
+        true => converse(opened, args, is_newest, keyspace, output),
+        false => run_lines(opened, keyspace, output),
     };
     store::close_after_commits(db);
     outcome
 }
 
 /// Lines that a person types: a failure is shown, and the next line is asked for.
-fn converse(db: &Db, args: &Shell, is_newest: bool, keyspace: String, output: &mut Output) -> Outcome {
+fn converse(opened: Opened<'_>, args: &Shell, is_newest: bool, keyspace: String, output: &mut Output) -> Outcome {
     let mut editor = Editor::new()?;
     output.line(&format!(
         "{}, newest GLSN {}{}. `.help` lists the commands, `.quit` or Ctrl-D leaves.",
         args.store.display(),
-        db.newest(),
+        opened.db.newest(),
         match (args.read_only, is_newest) {
             (false, _) => "",
             (true, true) => ", read-only",
             (true, false) => ", read-only: it shows what was durable now",
         }
     ))?;
-    let mut session = Session::new(db, Mode::Answered, keyspace);
+    let mut session = Session::new(opened, Mode::Answered, keyspace);
     let ended = answer_all(&mut session, &mut editor, output);
     if session.is_in_transaction() {
         say("the open transaction was not committed; it is gone");
@@ -81,8 +83,8 @@ fn answer_all(session: &mut Session<'_>, editor: &mut Editor, output: &mut Outpu
 }
 
 /// Lines of a pipe or a file: the first failure ends them.
-fn run_lines(db: &Db, keyspace: String, output: &mut Output) -> Outcome {
-    let mut session = Session::new(db, Mode::Answered, keyspace);
+fn run_lines(opened: Opened<'_>, keyspace: String, output: &mut Output) -> Outcome {
+    let mut session = Session::new(opened, Mode::Answered, keyspace);
     let mut reader = BufReader::new(io::stdin());
     let mut lines = Lines { reader: &mut reader, line: Vec::new(), number: 0 };
     let ended = run_each(&mut session, &mut lines, output);

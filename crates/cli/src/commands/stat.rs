@@ -12,7 +12,6 @@ use crate::commands::warm;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
 use crate::output::{Fact, Output, Section};
-use crate::retention::{show_retention, write_retention};
 use crate::size::{count_of, show_count, show_size};
 use crate::store;
 use crate::time::{show_duration, show_time};
@@ -25,10 +24,11 @@ const OWN_PROCESS: &str =
     "This command's own process, which opened the store to read (Db::stats has the counters of a program):";
 
 pub(crate) fn run(globals: &Globals, args: &Stat, output: &mut Output) -> Outcome {
-    store::read_newest(globals, &args.store, output, |db, output| show(globals, args, db, output))
+    store::read_newest(globals, &args.store, output, |db, output| print(globals, args, db, output))
 }
 
-fn show(globals: &Globals, args: &Stat, db: &Db, output: &mut Output) -> Outcome {
+/// Prints what is in an open store, and how memory and disk are used.
+pub(crate) fn print(globals: &Globals, args: &Stat, db: &Db, output: &mut Output) -> Outcome {
     let stats = db.stats();
     let keyspaces = db.keyspaces();
     let sizes = sizes(db, &keyspaces, if args.exact { u64::MAX } else { COUNTED_MAX })?;
@@ -125,13 +125,13 @@ fn of_opening(stats: &Stats) -> Vec<Fact> {
 
 fn of_keyspace(keyspace: &KeyspaceInfo, size: &KeyspaceSize) -> Fact {
     let amounts = format!("{}, {}", count_of(size.keys, "key", "keys"), show_size(size.bytes));
-    let shown = format!("{}; {}", about(size.exact, &amounts), show_retention(keyspace.retention));
+    let shown = format!("{}; retention {}", about(size.exact, &amounts), keyspace.retention);
     let value = json!({
         "keys": size.keys,
         "bytes": size.bytes,
         "exact": size.exact,
         "first_readable_glsn": size.oldest.0,
-        "retention": write_retention(keyspace.retention),
+        "retention": keyspace.retention.to_string(),
     });
     Fact::new(keyspace.name.clone(), shown, value).verbatim()
 }

@@ -3,6 +3,7 @@
 use plimsoll::{Db, Durability, Glsn};
 
 use crate::args::{Globals, Trim};
+use crate::disk_use::{self, bytes_on_disk};
 use crate::exit::{Exit, Outcome};
 use crate::moment::At;
 use crate::output::{Fact, Output};
@@ -10,22 +11,19 @@ use crate::stderr::say;
 use crate::{moment, store};
 
 pub(crate) fn run(globals: &Globals, args: &Trim, output: &mut Output) -> Outcome {
+    let bytes_before = bytes_on_disk(&args.store);
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
     let until = match &args.until {
         // All that there is.
         At::Newest => db.newest().next(),
         until => Glsn(moment::glsn(&db, until, "default")?),
     };
-    let (bytes_before, first_before) = (db.stats().disk_bytes, db.log().bounds().first);
+    let first_before = db.log().bounds().first;
     let first = db.log().trim(until)?;
-    let bytes_after = db.stats().disk_bytes;
     let why_nothing = (first == first_before).then(|| why_nothing(&db, first, until));
     store::close_after_commits(db);
-    let facts = [
-        Fact::new("first GLSN", first.to_string(), first.0),
-        Fact::bytes("bytes before", bytes_before),
-        Fact::bytes("bytes after", bytes_after),
-    ];
+    let mut facts = vec![Fact::new("first GLSN", first.to_string(), first.0)];
+    facts.extend(disk_use::freed(bytes_before, bytes_on_disk(&args.store)));
     output.report(&format!("The log begins at GLSN {first}."), |output| output.facts(&facts))?;
     if let Some(why) = why_nothing {
         say(format_args!("nothing was freed: {why}"));

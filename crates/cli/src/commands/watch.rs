@@ -7,7 +7,7 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 use serde_json::Map;
 
 use crate::args::{Globals, Watch};
-use crate::bytes::{key_bytes, preview, push_field, put_json, show_bytes};
+use crate::bytes::{key_bytes, preview, put_json, show_key};
 use crate::changes::{Changes, Waited, sync_newest_segment};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
@@ -101,15 +101,10 @@ impl Printer {
 
     fn print_fields(&self, change: &Change, output: &mut Output) -> Result<(), Failure> {
         let sign = if change.is_delete() { '-' } else { '+' };
-        let mut line = format!("{}\t{sign}\t", change.glsn()).into_bytes();
-        match self.hex {
-            true => line.extend_from_slice(hex::encode(change.key()).as_bytes()),
-            false => push_field(&mut line, change.key()),
-        }
+        output.raw(format!("{}\t{sign}\t{}", change.glsn(), show_key(change.key(), self.hex)).as_bytes())?;
         if !change.is_delete() {
-            line.push(b'\t');
+            output.raw(b"\t")?;
         }
-        output.raw(&line)?;
         if let Some(value) = change.value_reader()? {
             write_field(value, output)?;
         }
@@ -135,7 +130,7 @@ impl Printer {
     }
 
     fn print_for_people(&self, change: &Change, output: &mut Output) -> Result<(), Failure> {
-        let key = if self.hex { hex::encode(change.key()) } else { show_bytes(change.key()) };
+        let key = show_key(change.key(), self.hex);
         let (sign, style) = if change.is_delete() { ('-', Style::Bad) } else { ('+', Style::Good) };
         let left = self.width.saturating_sub(key.chars().count() + 14).max(24);
         let value = match change.value_reader()? {

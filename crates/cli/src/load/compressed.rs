@@ -21,6 +21,11 @@ const KNOWN: [Compression; 3] = [
     Compression { name: "xz", magic: b"\xfd7zXZ\0", extension: "xz", program: "xzcat" },
 ];
 
+/// What files of each kind begin with.
+pub(super) fn magics() -> impl Iterator<Item = &'static [u8]> {
+    KNOWN.iter().map(|known| known.magic)
+}
+
 /// Refuses what begins as compressed files do.
 pub(super) fn refuse(file: &str, beginning: &[u8]) -> Result<(), Failure> {
     refuse_where(file, |known| beginning.starts_with(known.magic))

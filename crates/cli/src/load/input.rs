@@ -22,6 +22,9 @@ use super::{Format, compressed};
 /// The longest time between two looks whether a signal came.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
+/// Programs put it before text to say that it is UTF-8.
+pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// The bytes of a file.
 pub(crate) type Reader = BufReader<Box<dyn Read + Send>>;
 
@@ -55,6 +58,17 @@ impl Input {
         Ok(self.count(source))
     }
 
+    /// Opens text: without its byte order mark. Refuses a compressed file.
+    pub(crate) fn open_text(self) -> Result<Reader, Failure> {
+        let name = self.name.clone();
+        let mut reader = self.open()?;
+        let beginning = beginning(&mut reader);
+        compressed::refuse(&name, &beginning)?;
+        let text = io::Cursor::new(beginning.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&beginning).to_vec());
+        // The rest of the reader's buffer comes with it.
+        Ok(BufReader::with_capacity(64 * 1024, Box::new(text.chain(reader))))
+    }
+
     /// Opens it, without waiting for the writer of a named pipe. After a signal, reads report the end of the file.
     pub(crate) fn open_until(self, interrupt: &Interrupt) -> Result<Reader, Failure> {
         let file = match is_stdin(&self.path) {
@@ -70,6 +84,22 @@ impl Input {
         let counted: Box<dyn Read + Send> = Box::new(Counted { source, bytes_read: self.bytes_read });
         BufReader::with_capacity(64 * 1024, counted)
     }
+}
+
+/// Reads as far as a byte order mark or the magic of a compressed file may go on: a pipe may
+/// deliver it in pieces, and a first row may be shorter.
+fn beginning(reader: &mut impl Read) -> Vec<u8> {
+    let mut beginning = Vec::new();
+    let goes_on = |read: &[u8]| {
+        let mut known = compressed::magics().chain([BYTE_ORDER_MARK]);
+        known.any(|known| known.len() > read.len() && known.starts_with(read))
+    };
+    let mut byte = [0];
+    // An error comes again when rows are read, and is told with them.
+    while goes_on(&beginning) && reader.read_exact(&mut byte).is_ok() {
+        beginning.extend_from_slice(&byte);
+    }
+    beginning
 }
 
 fn is_stdin(path: &Path) -> bool {
@@ -160,5 +190,27 @@ impl Read for Counted {
         // Relaxed: it is shown, no more.
         self.bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
         Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_beginning_in_pieces_is_read_as_far_as_it_may_be_a_mark_or_a_magic() {
+        // Each byte is a read of its own.
+        let read = |text: &'static [u8]| {
+            let mut pieces = text
+                .chunks(1)
+                .fold(Box::new(io::empty()) as Box<dyn Read>, |before, piece| Box::new(before.chain(piece)));
+            beginning(&mut pieces)
+        };
+        assert_eq!(read(b"\xef\xbb\xbfa,b"), BYTE_ORDER_MARK);
+        assert_eq!(read(b"\x1f\x8b\x08"), b"\x1f\x8b");
+        assert_eq!(read(b"\xfd7zXZ\0\0"), b"\xfd7zXZ\0");
+        // What is something else is not waited for.
+        assert_eq!(read(b"a\n"), b"a");
+        assert_eq!((read(b"\xefa\n"), read(b"")), (b"\xefa".to_vec(), Vec::new()));
     }
 }

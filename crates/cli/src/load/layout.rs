@@ -1,12 +1,10 @@
 //! The layout of a file of rows, by which it is opened.
 
-use std::io::BufRead;
-
+use super::Rows;
 use super::ahead::Opened;
 use super::delimited::{Delimited, Lines};
 use super::input::Input;
 use super::json_lines::JsonLines;
-use super::{Rows, compressed};
 
 /// How rows are written in a file, and which of their columns or fields are key and value.
 pub(crate) enum Layout {
@@ -34,9 +32,7 @@ impl Layout {
     /// Opens a file, and reads its header if it has one.
     pub(crate) fn open(self, input: Input) -> Opened {
         let name = input.name.clone();
-        let mut reader = input.open()?;
-        // An error comes again when rows are read, and is told with them.
-        compressed::refuse(&name, reader.fill_buf().unwrap_or_default())?;
+        let reader = input.open_text()?;
         let rows: Box<dyn Rows + Send> = match self {
             Self::Delimited { lines, key, value } => {
                 let rows = Delimited::open(reader, lines, key.as_deref(), value.as_deref());

@@ -57,10 +57,8 @@ impl<R: BufRead> Records<R> {
     /// Reads the next record; returns the line that it begins on, `None` at the end. After a fault of one record, the next one begins where that one
     /// ends: quoted fields that follow the fault are passed over whole.
     pub(super) fn next(&mut self) -> Result<Option<u64>, Problem> {
-        match self.bad.take() {
-            Some(state) => self.pass_rest(state)?,
-            None if self.line == 1 => self.pass_byte_order_mark()?,
-            None => {}
+        if let Some(state) = self.bad.take() {
+            self.pass_rest(state)?;
         }
         loop {
             let first_line = self.line;
@@ -230,14 +228,6 @@ impl<R: BufRead> Records<R> {
             }
         }
     }
-
-    fn pass_byte_order_mark(&mut self) -> Result<(), Problem> {
-        let buffer = self.input.fill_buf().map_err(|error| Problem::unreadable(&error))?;
-        if buffer.starts_with(b"\xef\xbb\xbf") {
-            self.input.consume(3);
-        }
-        Ok(())
-    }
 }
 
 fn never_closed(opened: u64) -> Problem {
@@ -285,7 +275,6 @@ mod tests {
             ("", &[]),
             ("a,b\n1,2\n", &[(1, &["a", "b"]), (2, &["1", "2"])]),
             ("a,b\r\n1,2", &[(1, &["a", "b"]), (2, &["1", "2"])]),
-            ("\u{feff}a,b\n", &[(1, &["a", "b"])]),
             ("a,\n,b\n,\n", &[(1, &["a", ""]), (2, &["", "b"]), (3, &["", ""])]),
             ("\n\na\n\n\r\nb\n", &[(3, &["a"]), (6, &["b"])]),
             ("\"x, \"\"y\"\"\nz\",2\nn,3", &[(1, &["x, \"y\"\nz", "2"]), (3, &["n", "3"])]),

@@ -3,7 +3,7 @@
 use plimsoll::Keyspace;
 use serde_json::Map;
 
-use crate::bytes::{preview, push_field, put_json, show_bytes};
+use crate::bytes::{preview, put_json, show_key};
 use crate::exit::Failure;
 use crate::key_range::KeyRange;
 use crate::output::{Fact, Output, Reader, Style};
@@ -67,8 +67,7 @@ pub(super) fn scan(
 
 fn print_key(key: &[u8], output: &mut Output) -> Result<(), Failure> {
     match output.reader() {
-        Reader::People => output.line(&show_bytes(key)),
-        Reader::Pipe => output.fields(&[key]),
+        Reader::People | Reader::Pipe => output.line(&show_key(key, false)),
         Reader::Json => {
             let mut object = Map::new();
             put_json(&mut object, "key", key);
@@ -81,7 +80,7 @@ fn print_pair(source: &Source<'_>, keyspace: &Keyspace, key: &[u8], output: &mut
     let open = || source.reader(keyspace, key).map(|value| value.expect("the walk saw the key at the same moment"));
     match output.reader() {
         Reader::People => {
-            let shown = show_bytes(key);
+            let shown = show_key(key, false);
             let left = output.width().saturating_sub(shown.chars().count() + 2).max(24);
             let value = open()?;
             let bytes = value.len();
@@ -91,10 +90,8 @@ fn print_pair(source: &Source<'_>, keyspace: &Keyspace, key: &[u8], output: &mut
             output.line(&format!("{shown}  {}", preview(&head, bytes, left)))
         }
         Reader::Pipe => {
-            let mut line = Vec::new();
-            push_field(&mut line, key);
-            line.push(b'\t');
-            output.raw(&line)?;
+            output.raw(show_key(key, false).as_bytes())?;
+            output.raw(b"\t")?;
             write_field(open()?, output)?;
             output.raw(b"\n")
         }
@@ -136,5 +133,5 @@ pub(super) fn committed(glsn: u64, output: &mut Output) -> Result<(), Failure> {
 
 /// Said on stderr: a pipe gets values only.
 pub(super) fn no_such_key(key: &[u8]) {
-    say(format_args!("there is no key `{}`", show_bytes(key)));
+    say(format_args!("there is no key `{}`", show_key(key, false)));
 }

@@ -7,13 +7,16 @@ use std::collections::HashSet;
 
 use plimsoll::{CommitTicket, Db, Keyspace, Transaction};
 
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::load::input::Input;
 use crate::moment::{self, At};
 use crate::output::Output;
 use crate::script::answers;
+use crate::script::report::{self, Opened, Report};
 use crate::script::source::Source;
 use crate::script::statement::{NewValue, Statement};
+use crate::script::words::Word;
+use crate::stderr::say;
 use crate::{keyspaces, script};
 
 /// Who writes the lines.
@@ -40,6 +43,7 @@ pub(crate) enum Done {
 /// An open store with the state that lines leave to the next ones.
 pub(crate) struct Session<'a> {
     db: &'a Db,
+    opened: Opened<'a>,
     mode: Mode,
     keyspace: String,
     transaction: Option<Transaction>,
@@ -50,9 +54,10 @@ pub(crate) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    pub(crate) fn new(db: &'a Db, mode: Mode, keyspace: String) -> Self {
+    pub(crate) fn new(opened: Opened<'a>, mode: Mode, keyspace: String) -> Self {
+        let db = opened.db;
         let transaction = (mode == Mode::Whole).then(|| db.begin());
-        Self { db, mode, keyspace, transaction, submitted: None, last_commit: None, transactions: 0 }
+        Self { db, opened, mode, keyspace, transaction, submitted: None, last_commit: None, transactions: 0 }
     }
 
     /// Whether lines wait in a transaction for `commit`.
@@ -86,6 +91,7 @@ impl<'a> Session<'a> {
                 Ok(Done::Yes)
             }
             Statement::Keyspaces => keyspaces::print_list(self.db, output).map(|()| Done::Yes),
+            Statement::Report(report, words) => self.report(report, &words, output),
             Statement::Begin => self.begin().map(|()| Done::Yes),
             Statement::Commit => self.commit_by_word(output).map(|()| Done::Yes),
             Statement::Rollback => self.roll_back().map(|()| Done::Yes),
@@ -121,34 +127,40 @@ impl<'a> Session<'a> {
         Ok(glsn.0)
     }
 
-    /// Writes into the open transaction, or in one of its own. The keyspace is made if it is not there.
-    fn write<T>(
+    /// Writes into the open transaction, or in one of its own, which is committed unless `write`
+    /// returns that it wrote nothing. The keyspace is made if it is not there.
+    fn write(
         &mut self,
         output: &mut Output,
-        write: impl FnOnce(&mut Transaction, &Keyspace) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        write: impl FnOnce(&mut Transaction, &Keyspace) -> Result<u64, Failure>,
+    ) -> Result<(), Failure> {
         keyspaces::check_writable(&self.keyspace)?;
         let keyspace = self.db.keyspace(&self.keyspace)?;
         if let Some(transaction) = &mut self.transaction {
-            return write(transaction, &keyspace);
+            return write(transaction, &keyspace).map(drop);
         }
         let mut transaction = self.db.begin();
-        let written = write(&mut transaction, &keyspace)?;
+        if write(&mut transaction, &keyspace)? == 0 {
+            return Ok(());
+        }
         let glsn = self.submit(transaction)?;
         if self.mode == Mode::Answered {
             self.wait()?;
             answers::committed(glsn, output)?;
         }
-        Ok(written)
+        Ok(())
     }
 
     fn put(&mut self, key: &[u8], value: NewValue, output: &mut Output) -> Result<(), Failure> {
         self.write(output, |transaction, keyspace| match value {
-            NewValue::Bytes(value) => Ok(transaction.put(keyspace, key, &value)?),
+            NewValue::Bytes(value) => {
+                transaction.put(keyspace, key, &value)?;
+                Ok(1)
+            }
             NewValue::File(path) => {
                 let mut input = Input::find(&path)?.open()?;
                 transaction.put_reader(keyspace, key, &mut input)?;
-                Ok(())
+                Ok(1)
             }
         })
     }
@@ -158,14 +170,18 @@ impl<'a> Session<'a> {
         let looks = self.mode == Mode::Answered;
         let (mut missing, mut seen) = (Vec::new(), HashSet::new());
         self.write(output, |transaction, keyspace| {
+            let mut deleted = 0;
             // A key that is named twice is there until it is deleted once.
             for key in keys.iter().filter(|key| seen.insert(key.as_slice())) {
                 match looks && !transaction.contains_key(keyspace, key)? {
                     true => missing.push(key),
-                    false => transaction.delete(keyspace, key)?,
+                    false => {
+                        transaction.delete(keyspace, key)?;
+                        deleted += 1;
+                    }
                 }
             }
-            Ok(())
+            Ok(deleted)
         })?;
         missing.iter().for_each(|key| answers::no_such_key(key));
         Ok(if missing.is_empty() { Done::Yes } else { Done::Missing })
@@ -196,6 +212,18 @@ impl<'a> Session<'a> {
             Source::Past(snapshot) => keyspaces::keyspace_at(self.db, snapshot, &self.keyspace)?,
         };
         read(&source, &keyspace)
+    }
+
+    /// Differences are no failure of a line, and a key that never was is as one that is not there.
+    fn report(&mut self, report: Report, words: &[Word], output: &mut Output) -> Result<Done, Failure> {
+        self.wait()?;
+        match report::run(report, words, self.opened, &self.keyspace, output) {
+            Err(failure) if failure.exit() == Some(Exit::No) => {
+                say(failure);
+                Ok(Done::Missing)
+            }
+            ended => ended.map(|_| Done::Yes),
+        }
     }
 
     fn refuse_in_whole(&self, word: &str) -> Result<(), Failure> {

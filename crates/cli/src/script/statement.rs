@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::key_range::KeyRange;
 use crate::moment::{At, parse_at};
 use crate::number::parse_count;
+use crate::script::report::Report;
 use crate::script::words::{Word, words};
 
 /// One command.
@@ -17,6 +18,7 @@ pub(crate) enum Statement {
     Count { range: KeyRange, at: Option<At> },
     Use(String),
     Keyspaces,
+    Report(Report, Vec<Word>),
     Begin,
     Commit,
     Rollback,
@@ -32,8 +34,24 @@ pub(crate) enum NewValue {
 }
 
 /// The names of the commands, for completion.
-pub(crate) const NAMES: [&str; 12] =
-    ["begin", "commit", "count", "delete", "get", "keyspaces", "put", "rollback", "scan", "use", ".help", ".quit"];
+pub(crate) const NAMES: [&str; 16] = [
+    "begin",
+    "commit",
+    "count",
+    "delete",
+    "diff",
+    "get",
+    "history",
+    "keyspaces",
+    "log",
+    "put",
+    "rollback",
+    "scan",
+    "stat",
+    "use",
+    ".help",
+    ".quit",
+];
 
 /// Reads a line; `None` where it holds nothing but a comment.
 pub(crate) fn parse(line: &[u8]) -> Result<Option<Statement>, String> {
@@ -58,6 +76,10 @@ pub(crate) fn parse(line: &[u8]) -> Result<Option<Statement>, String> {
         "count" => Statement::Count { at: line.moment()?, range: line.range()? },
         "use" => Statement::Use(text(line.one("the name of a keyspace")?)?),
         "keyspaces" => Statement::Keyspaces,
+        "history" => return Ok(Some(Statement::Report(Report::History, line.words))),
+        "log" => return Ok(Some(Statement::Report(Report::Log, line.words))),
+        "diff" => return Ok(Some(Statement::Report(Report::Diff, line.words))),
+        "stat" => return Ok(Some(Statement::Report(Report::Stat, line.words))),
         "begin" => Statement::Begin,
         "commit" => Statement::Commit,
         "rollback" => Statement::Rollback,

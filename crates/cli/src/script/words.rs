@@ -9,7 +9,7 @@
 
 /// A word of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Word {
+pub(crate) struct Word {
     pub(super) bytes: Vec<u8>,
     /// It begins with a quotation mark or a backslash: it is no option and no comment.
     pub(super) quoted: bool,

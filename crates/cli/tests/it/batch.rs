@@ -1,5 +1,6 @@
 //! `plimsoll batch`: one language, one transaction or one for each line, and failures that name their line.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -177,4 +178,42 @@ fn a_signal_is_heard_while_a_named_pipe_has_no_writer() {
     run(&["batch", &store, &pipe]).ok();
     writer.join().unwrap();
     assert_eq!(run(&["get", &store, "b"]).out, b"2");
+}
+
+#[test]
+fn keys_are_printed_as_batch_and_shell_read_them() {
+    let folder = Folder::new();
+    let mut random = fastrand::Rng::new();
+    let seed = random.get_seed();
+    println!("seed {seed}");
+    let own = [&b"#a"[..], b"--a", b"-", b"a b", b" ", b"it's \"x\"", b"\\", b"\0\x1b\x7f", "\u{85}é\u{a0}".as_bytes()];
+    let mut keys: BTreeSet<Vec<u8>> = own.iter().map(|key| key.to_vec()).collect();
+    keys.extend((0..300).map(|_| {
+        let bytes = random.usize(1..12);
+        std::iter::repeat_with(|| random.u8(..)).take(bytes).collect()
+    }));
+    let store = folder.at("store");
+    let mut lines = Vec::new();
+    for key in &keys {
+        lines.extend_from_slice(b"put \"");
+        key.iter().for_each(|byte| lines.extend_from_slice(format!("\\x{byte:02x}").as_bytes()));
+        lines.extend_from_slice(b"\" value\n");
+    }
+    run_with_input(&["batch", &store], &lines).ok();
+    let stored = run(&["scan", &store, "--keys", "--null"]).ok().out;
+    let of_scan = run(&["scan", &store, "--keys"]).ok().text();
+    let of_shell = run_with_input(&["shell", &store], b"scan --keys\n").ok().text();
+    let of_people = run(&["scan", &store, "--keys", "--color", "always"]).ok().text();
+    let of_log = run(&["log", &store, "--ops"]).ok().text();
+    let of_log: Vec<&str> = of_log.lines().skip(1).map(|line| line.rsplit('\t').next().unwrap()).collect();
+    let of_diff = run(&["diff", &store, "0", "1"]).fails(1, &[]).text();
+    let of_diff: Vec<&str> = of_diff.lines().map(|line| line.split('\t').nth(3).unwrap()).collect();
+    assert_eq!((&of_shell, &of_people), (&of_scan, &of_scan));
+    assert_eq!(of_log.join("\n"), of_scan.trim_end_matches('\n'));
+    assert_eq!(of_diff.join("\n"), of_scan.trim_end_matches('\n'));
+    let lines: String = of_scan.lines().map(|key| format!("put {key} again\n")).collect();
+    batch(&store, &[], &lines).ok();
+    let lines: String = of_scan.lines().map(|key| format!("get {key}\n")).collect();
+    assert_eq!(run_with_input(&["shell", &store], lines.as_bytes()).ok().text(), "again\n".repeat(keys.len()));
+    assert_eq!(run(&["scan", &store, "--keys", "--null"]).ok().out, stored, "no other key was made");
 }

@@ -86,6 +86,20 @@ fn a_full_disk_is_told_without_a_transaction_where_there_is_none() {
 }
 
 #[test]
+fn the_remedy_for_a_disk_that_the_store_alone_fills_works_there() {
+    let script = r#"
+        n=0
+        while head -c 1500000 /dev/urandom | "$PLIMSOLL" put "$MOUNT/store" large > /dev/null; do n=$((n+1)); done
+        "$PLIMSOLL" keyspace retention "$MOUNT/store" default latest > /dev/null
+        "$PLIMSOLL" trim "$MOUNT/store" --until newest > /dev/null; echo "trim ended with $?"
+        "$PLIMSOLL" put "$MOUNT/store" small v > /dev/null && echo writable
+    "#;
+    let Some(ran) = with_small_disk(script) else { return };
+    let ran = ran.fails(0, &["No space left", "`plimsoll trim STORE --until newest` frees its log"]);
+    assert_eq!(ran.text(), "trim ended with 0\nwritable\n", "{}", ran.err);
+}
+
+#[test]
 fn what_was_committed_before_a_full_disk_hindered_the_closing_is_no_failure() {
     let script = r#"
         "$PLIMSOLL" put "$MOUNT/store" k v > /dev/null

@@ -2,7 +2,7 @@
 
 use crate::comparison::assert_equal;
 use crate::repository::{Repository, Script};
-use crate::run::{Folder, run};
+use crate::run::{Folder, Ran, plimsoll, run};
 
 /// The awkward history, imported.
 fn imported(folder: &Folder, commits: usize) -> (Repository, String) {
@@ -50,6 +50,9 @@ fn the_table_tells_what_was_done() {
     assert!(facts["bytes_in"].as_u64().unwrap() > 2 << 20);
     assert!(facts["bytes_on_disk"].as_u64().unwrap() > 2 << 20);
     assert!(facts["time"].as_f64().unwrap() > 0.0);
+    let lines = run(&["import", "git", repository.path(), &folder.at("piped")]).ok().text();
+    let value = |name: &str| lines.lines().find_map(|line| line.trim_start().strip_prefix(name)).unwrap().trim();
+    assert!(value("time ").ends_with('s') && value("bytes in ").ends_with("MiB"), "{lines}");
     assert_eq!(facts["memory_budget"], 32 << 20);
     let peak = facts["peak_memory"].as_u64().unwrap();
     assert!((1 << 20..(32 + 16) << 20).contains(&peak), "{peak}");
@@ -74,8 +77,7 @@ fn running_it_again_brings_what_is_new_and_only_that() {
     assert_eq!((&again["versions"], &again["commits_left_out"]), (&0.into(), &0.into()));
     assert!(again["bytes_on_disk"].as_u64().unwrap() > 2 << 20);
     let piped = run(&["import", "git", repository.path(), &store]).ok().text();
-    assert!(piped.starts_with("transactions\t0\nversions\t0\n"), "{piped}");
-    assert!(piped.ends_with(&format!("up to date\ttrue\ncommit\t{}\n", commits[79])), "{piped}");
+    assert!(piped.starts_with(&format!("up to date: commit {} ", &commits[79][..12])), "{piped}");
     assert_equal(&repository, "main", &store, "default", 50);
 }
 
@@ -134,4 +136,23 @@ fn a_shallow_clone_is_reported() {
     }
     // Of a repository that is whole, nothing is said.
     assert_eq!(run(&["import", "git", repository.path(), &folder.at("whole")]).ok().err, "");
+}
+
+#[test]
+fn a_bare_repository_that_was_named_is_read_where_git_looks_for_none() {
+    let folder = Folder::new();
+    let (repository, _) = imported(&folder, 3);
+    let bare = folder.at("bare.git");
+    repository.git(&["clone", "--quiet", "--bare", ".", &bare]);
+    let import = |path: &str, store: &str| {
+        let mut command = plimsoll();
+        command.args(["import", "git", path, store]).env("GIT_CONFIG_COUNT", "1");
+        command.env("GIT_CONFIG_KEY_0", "safe.bareRepository").env("GIT_CONFIG_VALUE_0", "explicit");
+        Ran::of(command.output().unwrap())
+    };
+    let store = folder.at("of-bare");
+    import(&bare, &store).ok();
+    assert_equal(&repository, "main", &store, "default", 1);
+    // A folder in one is not the one that was named.
+    import(&format!("{bare}/refs"), &folder.at("of-refs")).fails(6, &["safe.bareRepository"]);
 }

@@ -64,7 +64,7 @@ fn ctrl_c_keeps_what_is_committed_and_the_next_run_goes_on() {
     wait_for_commits(&store);
     signal(&child, Signal::INT);
     let ran = Ran::of(child.wait_with_output().unwrap()).fails(130, &["interrupted", "run the same command again"]);
-    assert!(ran.text().starts_with("transactions\t"), "{}", ran.text());
+    assert!(ran.text().starts_with("  transactions "), "{}", ran.text());
     let done = glsns(&store).len();
     assert!((1..600).contains(&done), "{done}");
     assert!(ran.err.contains(&format!("{done} commit")), "{done} {}", ran.err);

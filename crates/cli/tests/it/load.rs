@@ -1,8 +1,12 @@
 //! Loading CSV, TSV and JSON lines, and what is said of rows that are malformed.
 
+use std::io::Write;
+use std::process::Stdio;
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use crate::run::{Folder, run, run_with_input};
+use crate::run::{Folder, Ran, plimsoll, run, run_with_input};
 
 fn scanned(store: &str) -> String {
     run(&["scan", store]).ok().text()
@@ -214,4 +218,45 @@ fn a_load_larger_than_the_budget_keeps_to_it() {
     assert_eq!((&facts["rows"], &facts["transactions"]), (&60_000.into(), &1.into()));
     let peak = facts["peak_memory"].as_u64().unwrap();
     assert!(peak <= (32 + 16) << 20, "{peak}");
+}
+
+#[test]
+fn a_byte_order_mark_belongs_to_no_key_however_its_bytes_arrive() {
+    let folder = Folder::new();
+    let cases: [(&[&str], &str); 4] = [
+        (&["load", "--format", "csv", "--key", "a", "--value", "b"], "a,b\nx,1\n"),
+        (&["load", "--format", "tsv", "--no-header", "--value", "2"], "x\t1\n"),
+        (&["load", "--format", "jsonl", "--key", "a", "--value", "b"], "{\"a\":\"x\",\"b\":\"1\"}\n"),
+        (&["batch"], "put x 1\n"),
+    ];
+    for (number, (arguments, text)) in cases.iter().enumerate() {
+        let store = folder.at(&number.to_string());
+        let mut command = plimsoll();
+        command.arg(arguments[0]).args([&store, "-"]).args(&arguments[1..]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        for byte in ["\u{feff}", text].concat().bytes() {
+            stdin.write_all(&[byte]).unwrap();
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        drop(stdin);
+        Ran::of(child.wait_with_output().unwrap()).ok();
+        assert_eq!(scanned(&store), "x\t1\n", "{arguments:?}");
+    }
+    let store = folder.at("shell");
+    run_with_input(&["shell", &store, "--create"], "\u{feff}put x 1\n".as_bytes()).ok();
+    assert_eq!(scanned(&store), "x\t1\n");
+}
+
+#[test]
+fn an_empty_key_is_a_bad_row() {
+    let folder = Folder::new();
+    let cases = [("csv", "k,v\na,1\n,2\n\"\",3\n"), ("jsonl", "{\"k\":\"a\",\"v\":1}\n{\"k\":\"\",\"v\":2}\n")];
+    for (format, text) in cases {
+        let store = folder.at(format);
+        let load = ["load", &store, "-", "--format", format, "--key", "k", "--value", "v"];
+        run_with_input(&load, text.as_bytes()).fails(2, &["the key is empty", "Nothing was loaded"]);
+        run_with_input(&[&load[..], &["--ignore-errors"]].concat(), text.as_bytes()).ok();
+        assert_eq!(scanned(&store), "a\t1\n");
+    }
 }

@@ -48,6 +48,36 @@ fn a_shell_that_only_reads_works_beside_a_writer() {
     writer.close().unwrap();
 }
 
+#[test]
+fn history_log_diff_and_stat_answer_as_the_commands_do() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let lines = b"put a 1\nput 'a b' 2\nput a 22\ndelete 'a b'\nput --file /dev/null '--x'\n";
+    run_with_input(&["shell", &store, "--create"], lines).ok();
+    let cases: [(&str, &[&str]); 6] = [
+        ("history a", &["history", &store, "a"]),
+        ("history 'a b' --limit 1", &["history", &store, "a b", "--limit", "1"]),
+        ("history '--x'", &["history", &store, "--", "--x"]),
+        ("log --limit 2 --reverse --ops", &["log", &store, "--limit", "2", "--reverse", "--ops"]),
+        ("log --key \"a b\"", &["log", &store, "--key", "a b"]),
+        ("diff 1 newest", &["diff", &store, "1", "newest"]),
+    ];
+    for (line, command) in cases {
+        let expected = run(command);
+        for way in ["shell", "batch"] {
+            let ran = run_with_input(&[way, &store], format!("{line}\n").as_bytes()).ok();
+            assert_eq!(ran.text(), expected.text(), "{line}");
+        }
+    }
+    let stat = run_with_input(&["shell", &store, "--json"], b"stat --exact\n").ok().json();
+    assert_eq!((&stat["store"]["keys"], &stat["store"]["newest_glsn"]), (&2.into(), &5.into()));
+    run_with_input(&["shell", &store], b"use other\nput b 1\nhistory b\n").ok();
+    run_with_input(&["shell", &store], b"history nope\n").fails(1, &["there never was a key `nope`"]);
+    run_with_input(&["shell", &store], b"log --limit x\n").fails(2, &["line 1", "`x` is not a count"]);
+    run_with_input(&["shell", &store], b"log --follow\n").fails(2, &["plimsoll log"]);
+    assert!(run_with_input(&["shell", &store], b"log --help\n").ok().text().contains("--limit <COUNT>"));
+}
+
 /// What a person sees who types `lines`, each one when the prompt is there.
 fn typed(store: &str, history: &str, lines: &[&str]) -> String {
     let (mut seen, end) = terminal();

@@ -57,7 +57,7 @@ fn a_value_gets_a_line_end_and_cannot_change_the_terminal() {
     let folder = Folder::new();
     let store = store(&folder);
     assert_eq!(shown_of(&["get", &store, "text"]), "no line end\n");
-    assert_eq!(shown_of(&["get", &store, "binary"]), "\\u{1b}[31m\\xff\n");
+    assert_eq!(shown_of(&["get", &store, "binary"]), "\\x1b[31m\\xff\n");
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn tables_are_coloured_unless_asked_not_to() {
     let store = store(&folder);
     let coloured = shown_of(&["scan", &store]);
     assert!(coloured.contains("\x1b[1mtext\x1b[0m  no line end\n"), "{coloured:?}");
-    let plain = "binary  \\u{1b}[31m\\xff\ntext  no line end\n";
+    let plain = "binary  \\x1b[31m\\xff\ntext  no line end\n";
     assert_eq!(shown_of(&["scan", &store, "--color", "never"]), plain);
     let mut command = plimsoll();
     command.args(["scan", &store]).env("NO_COLOR", "1");

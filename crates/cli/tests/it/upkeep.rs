@@ -1,5 +1,7 @@
 //! Counting, merging, trimming, what `stat` leads with, and what small writes leave behind.
 
+use std::process::Command;
+
 use crate::run::{Folder, run, run_with_input};
 
 fn store(folder: &Folder) -> String {
@@ -47,7 +49,9 @@ fn stat_leads_with_what_is_in_the_store() {
     assert_eq!(stat["keyspaces"]["other"]["keys"], 1);
     assert!(stat["store"]["first_readable_time"].as_str().unwrap().ends_with('Z'), "{stat}");
     let lines = run(&["stat", &store]).ok().text();
-    assert!(lines.starts_with("store\tkeys\t100\n"), "{lines}");
+    let words: Vec<&str> = lines.split_whitespace().collect();
+    assert_eq!(words[..3], ["store", "keys", "100"], "{lines}");
+    assert!(lines.contains("; retention forever\n"), "{lines}");
 }
 
 #[test]
@@ -108,6 +112,47 @@ fn a_trim_until_newest_frees_all_of_the_log_and_the_store_goes_on() {
     run(&["put", &store, "key00", "again"]).ok();
     assert_eq!(run(&["get", &store, "key00"]).ok().out, b"again");
     run(&["verify", &store]).ok();
+}
+
+#[test]
+fn what_is_told_to_be_freed_is_freed() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let du = || {
+        let ran = Command::new("du").args(["-s", "-B1", "--exclude=*.tmp", &store]).output().unwrap();
+        let text = String::from_utf8(ran.stdout).unwrap();
+        text.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    let large: Vec<u8> = (0..4_000_000_u32).map(|at| at.wrapping_mul(2_654_435_761) as u8).collect();
+    for _ in 0..3 {
+        run_with_input(&["put", &store, "key"], &large).ok();
+    }
+    run(&["keyspace", "retention", &store, "default", "latest"]).ok();
+    for command in [&["compact", &store][..], &["trim", &store, "--until", "newest"]] {
+        let before = du();
+        let report = run(&[command, &["--json"]].concat()).ok().json();
+        let bytes = |name: &str| report[name].as_u64().unwrap();
+        let (from, to) = (bytes("bytes_before"), bytes("bytes_after"));
+        // Folders take blocks, too.
+        assert!(from.abs_diff(before) < 128 << 10 && to.abs_diff(du()) < 128 << 10, "{before}, {}: {report}", du());
+        assert_eq!(bytes("bytes_freed"), from.saturating_sub(to));
+    }
+    assert!(du() < 5_000_000);
+}
+
+#[test]
+fn a_delete_of_nothing_commits_nothing() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["put", &store, "a", "1"]).ok();
+    let ran = run(&["delete", &store, "nope", "no pe"]).fails(1, &["no key `nope`", "no key `no\\ pe`"]);
+    assert_eq!(ran.text(), "");
+    let ran = run(&["delete", &store, "nope", "--json"]).fails(1, &[]);
+    assert_eq!(ran.json(), serde_json::json!({ "glsn": null, "deleted": 0 }));
+    let ran = run_with_input(&["shell", &store], b"delete nope\n").fails(1, &["no key `nope`"]);
+    assert_eq!(ran.text(), "");
+    assert_eq!(run(&["log", &store]).ok().text().lines().count(), 1);
+    assert_eq!(run(&["delete", &store, "a", "nope"]).fails(1, &["no key `nope`"]).text(), "2\n");
 }
 
 #[test]

@@ -102,3 +102,19 @@ fn cut(repository: &str, store: &str) -> Option<String> {
         Cut::Missing { .. } => panic!("{cut:?}"),
     })
 }
+
+#[test]
+fn a_repository_in_a_folder_of_any_name_is_found() {
+    let folder = Folder::new();
+    let made = folder.repository("repository");
+    made.commit("one", &[("a", b"1")]);
+    let root = std::path::PathBuf::from(folder.at("any"));
+    std::fs::create_dir(&root).unwrap();
+    for name in [&b"d\xe9p\xf4t"[..], b"space ", b"line\nbreak", b"break\n"] {
+        let path = root.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name));
+        let mut clone = std::process::Command::new("git");
+        assert!(clone.args(["clone", "--quiet", made.path()]).arg(&path).status().unwrap().success());
+        let tip = Opened::open(&path, "HEAD").unwrap().tip().to_string();
+        assert_eq!(tip, made.ask(&["rev-parse", "HEAD"]), "{path:?}");
+    }
+}

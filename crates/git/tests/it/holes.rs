@@ -147,3 +147,19 @@ fn a_tip_without_parents_is_imported_alone() {
     assert_eq!(holes.import().transactions, 1);
     assert_eq!(holes.get("top", glsns(&holes.store())[&commits[4]]), Some(vec![5]));
 }
+
+#[test]
+fn contents_that_a_partial_clone_lacks_are_left_out_without_a_new_process_for_each() {
+    let (holes, commits) = Holes::new();
+    let source = holes.repository.path().to_owned();
+    holes.repository.git(&["config", "uploadpack.allowFilter", "true"]);
+    let clone = holes.folder.at("clone");
+    let url = format!("file://{source}");
+    holes.repository.git(&["clone", "--quiet", "--bare", "--filter=blob:none", &url, &clone]);
+    let counts = import(&clone, "HEAD", &holes.store());
+    assert_eq!((counts.transactions, counts.missing.count), (5, 11));
+    // A process that exits at the content says more than that it is missing.
+    let is_missing = |why: &FileReason| matches!(why, FileReason::Missing { .. });
+    assert!(counts.missing.first.iter().all(|file| is_missing(&file.why)), "{:?}", counts.missing.first);
+    assert_eq!(holes.get("top", glsns(&holes.store())[&commits[4]]), None);
+}

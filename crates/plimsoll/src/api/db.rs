@@ -661,7 +661,8 @@ impl Db {
     }
 
     /// Flushes, then merges all runs into as few as possible, and frees what no keyspace keeps of the log, up to the newest commit if that
-    /// gives back a MiB or more.
+    /// gives back a MiB or more. Rows of a bulk load or of a spilled transaction that the log keeps
+    /// anyway are merged only with at least as many other bytes, because their files stay.
     ///
     /// # Errors
     /// Disk errors, or the budget.

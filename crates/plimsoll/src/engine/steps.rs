@@ -30,7 +30,9 @@ pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
     committer.flush()?;
     // Merges come first: they show which values are still needed, and nothing that hinders a move may hinder them.
     space.catalog.horizon.move_wanted.store(0, Ordering::Release);
-    space.reader.index.compact_all()?;
+    // Without a GLSN the log keeps everything.
+    let log_keeps_from = may_be_freed(space)?.unwrap_or(Glsn::NONE).max(space.reader.log.bounds().first);
+    space.reader.index.compact(log_keeps_from)?;
     let moved = match may_be_freed(space)? {
         Some(until) if want_values_moved(space, until, Active::EndsFrom(WORTH_FREEING_BYTES)) => {
             space.reader.index.relocate()

@@ -123,6 +123,7 @@ impl Jobs {
         let clearance = Clearance::default();
         let shape = |run: &Arc<Run>| RunShape {
             bytes: run.bytes(),
+            kept_bytes: 0,
             superseding_bytes: 0,
             clearance,
             busy: self.is_busy(run),
@@ -130,6 +131,13 @@ impl Jobs {
         };
         runs.iter().map(shape).collect()
     }
+}
+
+/// Bytes of the tables that transactions wrote as blob files (adopted ones), in entries from
+/// `log_keeps_from` on.
+fn kept_bytes(run: &Run, log_keeps_from: Glsn) -> u64 {
+    let is_kept = |info: &&TableInfo| info.fixed_glsn.is_some_and(|glsn| glsn >= log_keeps_from);
+    run.infos().filter(is_kept).map(TableInfo::bytes).sum()
 }
 
 /// Bytes of an average row in these runs.
@@ -211,13 +219,15 @@ impl Compaction {
         }
     }
 
-    /// Merges until there is nothing left to merge; runs that are added meanwhile may stay.
-    pub(crate) fn run_all(&self) -> Result<()> {
+    /// Merges until there is nothing left to merge; runs that are added meanwhile may stay. The log
+    /// keeps its entries from `log_keeps_from` on, and the files that they name.
+    pub(crate) fn run_all(&self, log_keeps_from: Glsn) -> Result<()> {
         let done = || self.core.counters.compactions.load(Ordering::Relaxed);
         let view = self.core.view();
         let enough = done() + (view.runs.len() + view.history.len()) as u64 + JOBS_MORE;
         drop(view);
-        while self.step_for(Priority::All)? == Progress::Worked && done() < enough {}
+        let step = || self.work(Unasked::IsLeft, |jobs| self.task(jobs, Priority::All, log_keeps_from));
+        while step()? == Progress::Worked && done() < enough {}
         self.check_stopped()
     }
 
@@ -241,7 +251,7 @@ impl Compaction {
     pub(crate) fn step_for(&self, priority: Priority) -> Result<Progress> {
         let may_settle = self.may_settle.load(Ordering::Relaxed);
         let priority = if priority == Priority::Settle && !may_settle { Priority::Due } else { priority };
-        self.work(Unasked::IsLeft, |jobs| self.task(jobs, priority))
+        self.work(Unasked::IsLeft, |jobs| self.task(jobs, priority, Glsn::MAX))
     }
 
     /// Does a bounded piece of a job; starts the job that `task` returns if none is under way.
@@ -334,10 +344,14 @@ impl Compaction {
     }
 
     /// The next job, if any is due.
-    fn task(&self, jobs: &Jobs, priority: Priority) -> Option<Task> {
+    fn task(&self, jobs: &Jobs, priority: Priority, log_keeps_from: Glsn) -> Option<Task> {
         let view = self.core.view();
         let merge = |priority| {
-            let current = choose(&jobs.current_shapes(&view), FAN_IN, priority, self.core.superseded_max());
+            let mut shapes = jobs.current_shapes(&view);
+            for (shape, run) in shapes.iter_mut().zip(&view.runs) {
+                shape.kept_bytes = kept_bytes(run, log_keeps_from);
+            }
+            let current = choose(&shapes, FAN_IN, priority, self.core.superseded_max());
             current.map(|plan| current_task(&view, plan, priority)).or_else(|| {
                 choose(&jobs.shapes(&view.history), FAN_IN, priority, u64::MAX)
                     .map(|plan| history_task(&view, plan, priority))
@@ -346,7 +360,9 @@ impl Compaction {
         match priority {
             Priority::Due => merge(priority).or_else(|| self.relocation(&view)),
             Priority::Settle => merge(Priority::Due).or_else(|| self.relocation(&view)).or_else(|| merge(priority)),
-            Priority::All => merge(priority).or_else(|| self.relocation(&view)).or_else(|| self.clearance(jobs, &view)),
+            Priority::All => merge(priority)
+                .or_else(|| self.relocation(&view))
+                .or_else(|| self.clearance(jobs, &view, log_keeps_from)),
         }
     }
 
@@ -367,9 +383,10 @@ impl Compaction {
     }
 
     /// The last run, if it holds deletions; the last history run, if it may hold droppable versions.
-    fn clearance(&self, jobs: &Jobs, view: &View) -> Option<Task> {
+    fn clearance(&self, jobs: &Jobs, view: &View, log_keeps_from: Glsn) -> Option<Task> {
         if let [run] = &view.runs[..]
             && run.deletions() > 0
+            && 2 * kept_bytes(run, log_keeps_from) <= run.bytes()
         {
             return Some(current_task(view, 0..1, Priority::All));
         }

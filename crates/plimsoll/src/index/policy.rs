@@ -40,6 +40,8 @@ const SETTLED_RUNS: usize = 3;
 pub(crate) struct RunShape {
     /// Bytes of its tables, and of the rows that its deletions hide.
     pub(crate) bytes: u64,
+    /// Bytes of its tables whose files stay when it is merged, because the log keeps them.
+    pub(crate) kept_bytes: u64,
     /// Bytes of older runs that it supersedes, about.
     pub(crate) superseding_bytes: u64,
     /// What a merge of it with all older runs gains.
@@ -84,7 +86,7 @@ pub(crate) fn choose(runs: &[RunShape], fan_in: usize, priority: Priority, super
     let bytes: Vec<u64> = runs[..free].iter().map(|run| run.bytes).collect();
     let clearing = |part| if free == runs.len() { clearing(runs, fan_in, part) } else { None };
     let superseding = || if free == runs.len() { superseding(runs, fan_in, superseded_max) } else { None };
-    if bytes.len() < 2 {
+    if free < 2 {
         return if priority == Priority::All { None } else { clearing(1) };
     }
     match priority {
@@ -93,9 +95,23 @@ pub(crate) fn choose(runs: &[RunShape], fan_in: usize, priority: Priority, super
             .or_else(|| due(&bytes, fan_in))
             .or_else(|| clearing(CLEARED_PART))
             .or_else(|| settling(&bytes, fan_in)),
-        // The newest first: the large old runs are rewritten once, at the end.
-        Priority::All => Some(0..bytes.len().min(fan_in)),
+        Priority::All => all(&runs[..free], fan_in),
     }
+}
+
+/// The longest merge of the newest runs: the large old ones are rewritten once, at the end. If the
+/// log keeps the files of what is merged, a merge frees nothing of them, so that a store that was
+/// loaded at once would double. Then at least as much else must be merged.
+fn all(runs: &[RunShape], fan_in: usize) -> Option<Plan> {
+    let is_worth = |plan: &Plan| {
+        let sum = |bytes: fn(&RunShape) -> u64| runs[plan.clone()].iter().map(bytes).sum::<u64>();
+        2 * sum(|run| run.kept_bytes) <= sum(|run| run.bytes)
+    };
+    let plans = |start: usize| {
+        let ends = start + 2..=runs.len().min(start + fan_in);
+        ends.rev().map(move |end| start..end)
+    };
+    (0..runs.len()).flat_map(plans).find(is_worth)
 }
 
 /// The longest merge down to the oldest run, if too much of the runs is superseded, and it frees at least half of that.
@@ -187,7 +203,7 @@ mod tests {
         let clearance = Clearance::default();
         bytes
             .iter()
-            .map(|&bytes| RunShape { bytes, superseding_bytes: 0, clearance, busy: false, fused: false })
+            .map(|&bytes| RunShape { bytes, kept_bytes: 0, superseding_bytes: 0, clearance, busy: false, fused: false })
             .collect()
     }
 
@@ -248,6 +264,22 @@ mod tests {
         assert_eq!(all(&[1, 100]), Some(0..2));
         assert_eq!(all(&[1; 20]), Some(0..8));
         assert_eq!(all(&[7]), None);
+    }
+
+    #[test]
+    fn a_full_compaction_does_not_rewrite_what_the_log_keeps_for_less_than_as_much_else() {
+        let all = |bytes: &[u64], kept: &[usize]| {
+            let mut runs = shapes(bytes);
+            kept.iter().for_each(|&at| runs[at].kept_bytes = runs[at].bytes);
+            choose(&runs, 4, Priority::All, NEVER)
+        };
+        assert_eq!(all(&[1, 100], &[1]), None);
+        assert_eq!(all(&[100, 100], &[0, 1]), None, "two loads");
+        assert_eq!(all(&[100, 100], &[1]), Some(0..2));
+        assert_eq!(all(&[1, 2, 100], &[2]), Some(0..2), "what came after a load");
+        assert_eq!(all(&[3, 100, 5, 5], &[1]), Some(2..4), "what came before it");
+        assert_eq!(all(&[1, 1, 1, 1, 1, 100], &[5]), Some(0..4));
+        assert_eq!(all(&[60, 100, 60], &[1]), Some(0..3));
     }
 
     #[test]

@@ -98,7 +98,7 @@ pub enum InvalidInput {
     },
     /// The keyspace exists with another retention.
     #[error(
-        "keyspace {name:?} exists and keeps {keeps}, not {asked}; open it by Db::keyspace, or change it by Db::set_retention"
+        "keyspace {name:?} exists with retention {keeps}, not {asked}; open it by Db::keyspace, or change it by Db::set_retention"
     )]
     OtherRetention {
         /// Its name.

@@ -47,14 +47,41 @@ impl Retention {
     }
 }
 
-/// The retained versions in words, for the row "keeps".
+/// As the command reads it: `forever`, `latest`, `1000glsns`, or an age such as `7d`.
 impl fmt::Display for Retention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Forever => f.write_str("every version"),
-            Self::Latest => f.write_str("the latest version of each key"),
-            Self::Glsns(glsns) => write!(f, "what the last {glsns} GLSNs can see"),
-            Self::Time(age) => write!(f, "what readers of the last {age:?} can see"),
+            Self::Forever => f.write_str("forever"),
+            Self::Latest => f.write_str("latest"),
+            Self::Glsns(glsns) => write!(f, "{glsns}glsns"),
+            Self::Time(age) => write_age(*age, f),
         }
+    }
+}
+
+/// Exact to the microsecond, in the largest unit that leaves no rest.
+fn write_age(age: Duration, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    const UNITS: [(&str, u128); 5] =
+        [("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1000)];
+    let micros = age.as_micros();
+    match UNITS.into_iter().find(|(_, unit)| micros.is_multiple_of(*unit)) {
+        Some(_) if micros == 0 => f.write_str("0s"),
+        Some((name, unit)) => write!(f, "{}{name}", micros / unit),
+        None => write!(f, "{micros}us"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_retention_is_written_in_one_spelling() {
+        let age = |seconds| Retention::Time(Duration::from_secs(seconds)).to_string();
+        assert_eq!([age(0), age(90), age(7200), age(604_800)], ["0s", "90s", "2h", "7d"]);
+        assert_eq!(Retention::Time(Duration::from_millis(1500)).to_string(), "1500ms");
+        assert_eq!(Retention::Time(Duration::from_micros(1501)).to_string(), "1501us");
+        assert_eq!([Retention::Forever, Retention::Latest].map(|it| it.to_string()), ["forever", "latest"]);
+        assert_eq!(Retention::Glsns(1000).to_string(), "1000glsns");
     }
 }

@@ -247,3 +247,41 @@ fn a_value_in_the_hands_of_a_user_counts_against_the_budget() {
     let mut reader = snapshot.get_reader(&ks, b"60 MiB").unwrap().unwrap();
     assert_eq!(std::io::copy(&mut reader, &mut std::io::sink()).unwrap(), 60 << 20);
 }
+
+fn folder_bytes(folder: &std::path::Path) -> u64 {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| if path.is_dir() { folder_bytes(&path) } else { path.metadata().unwrap().len() }).sum()
+}
+
+#[test]
+fn a_compaction_does_not_copy_what_was_loaded_unless_the_log_lets_go_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let db = Db::open(&path, options()).unwrap();
+    let ks = db.keyspace("default").unwrap();
+    let mut rows = db.begin_bulk_load(&ks).unwrap();
+    for i in 0..20_000 {
+        rows.put(&scatter(i), &value(i, 100)).unwrap();
+    }
+    rows.commit().unwrap();
+    let before = folder_bytes(&path);
+    let mut tx = db.begin();
+    tx.put(&ks, &scatter(5), b"again").unwrap();
+    tx.delete(&ks, &scatter(6)).unwrap();
+    tx.commit().unwrap();
+    db.compact().unwrap();
+    assert!(folder_bytes(&path) < before + before / 10, "{before} bytes became {}", folder_bytes(&path));
+    let check = || {
+        let get = |i| db.snapshot().get(&ks, &scatter(i)).unwrap().map(|value| value.to_vec());
+        assert_eq!((get(5), get(6), get(7)), (Some(b"again".to_vec()), None, Some(value(7, 100))));
+        assert_eq!(db.snapshot().range(&ks, ..).unwrap().count(), 19_999);
+    };
+    check();
+    // What the log does not keep is merged, and its files are freed.
+    db.log().trim(db.newest().next()).unwrap();
+    db.set_retention(&ks, plimsoll::Retention::Latest).unwrap();
+    db.compact().unwrap();
+    assert!(folder_bytes(&path) < before + before / 10, "{before} bytes became {}", folder_bytes(&path));
+    assert_eq!(db.stats().index.runs.len(), 1);
+    check();
+}

@@ -1,12 +1,11 @@
 //! The output of an import: words beside the progress bar, what was left out, and the table at the end.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use plimsoll_git::{Counts, FileReason, LeftOut, LeftOutFile, Repository};
 
 use crate::bytes::show_bytes;
+use crate::disk_use::bytes_on_disk;
 use crate::effort::Effort;
 use crate::exit::Failure;
 use crate::output::{Fact, Output, Reader};
@@ -68,35 +67,23 @@ pub(super) fn facts(counts: &Counts, effort: &Effort, limit_bytes: u64, store: &
         ("files left out", counts.missing.count + counts.unfit.count),
         ("commits left out", counts.commits.count),
     ];
-    let shown = left_out.iter().filter(|(_, count)| *count > 0 || reader != Reader::People);
+    let shown = left_out.iter().filter(|(_, count)| *count > 0 || reader == Reader::Json);
     facts.extend(shown.map(|&(name, count)| Fact::count(name, count)));
     facts
 }
 
-/// Says that there was nothing to import; a pipe and a program also get the table.
+/// Says that there was nothing to import; a program also gets the table.
 pub(super) fn print_up_to_date(
     repository: &Repository,
     mut facts: Vec<Fact>,
     output: &mut Output,
 ) -> Result<(), Failure> {
     let commit = repository.tip();
-    if output.reader() == Reader::People {
+    if output.reader() != Reader::Json {
         let path = repository.path().display();
         return output.line(&format!("up to date: commit {} of {path} is the last one", commit.short()));
     }
     facts.push(Fact::new("up to date", "", true));
     facts.push(Fact::new("commit", "", commit.as_str()));
     output.facts(&facts)
-}
-
-/// The bytes that the store's files occupy on disk.
-fn bytes_on_disk(folder: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(folder) else { return 0 };
-    let bytes = |entry: fs::DirEntry| match entry.metadata() {
-        Ok(metadata) if metadata.is_dir() => bytes_on_disk(&entry.path()),
-        // The system counts blocks of 512 bytes, whatever the file system's own are.
-        Ok(metadata) => metadata.blocks() * 512,
-        Err(_) => 0,
-    };
-    entries.flatten().map(bytes).sum()
 }

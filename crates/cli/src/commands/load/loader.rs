@@ -265,6 +265,7 @@ impl<'a> Loader<'a> {
 /// A row that the store takes, or the fault that it has.
 fn checked(row: KeyAndValue<'_>) -> Result<(&[u8], &[u8]), String> {
     match row {
+        Ok((b"", _)) => Err("the key is empty".to_owned()),
         Ok((key, _)) if key.len() > MAX_KEY_BYTES => Err(format!(
             "a key of {} bytes; at most {} are possible",
             show_count(key.len() as u64),

@@ -5,7 +5,7 @@ use plimsoll::{Change, Commit, Db, Error, Glsn, LogEntry};
 use serde_json::{Map, Value, json};
 
 use crate::about::About;
-use crate::bytes::{preview, put_json, shorten, show_bytes};
+use crate::bytes::{preview, put_json, shorten, show_bytes, show_key};
 use crate::exit::Failure;
 use crate::output::{Output, Reader, Style};
 use crate::size::{count_of, show_size};
@@ -103,7 +103,7 @@ impl Printer {
 
     /// An operation in a few words; `own` is what a record of the store's own is about.
     fn gist(&self, change: &Change, own: &str) -> String {
-        let key = if self.hex { hex::encode(change.key()) } else { show_bytes(change.key()) };
+        let key = show_key(change.key(), self.hex);
         match (change.keyspace(), change.is_delete()) {
             (None, _) => format!("{own} {key}"),
             (_, false) => format!("+ {key}"),
@@ -215,16 +215,14 @@ impl Printer {
     }
 
     fn print_op(&self, change: &Change, output: &mut Output) -> Result<(), Failure> {
+        let key = show_key(change.key(), self.hex);
         let keyspace = change.keyspace().unwrap_or("(the store's own)");
         let bytes = change.value_len();
         let (sign, style) = if change.is_delete() { ("-", Style::Bad) } else { ("+", Style::Good) };
         if output.reader() == Reader::Pipe {
             let bytes = bytes.map_or_else(String::new, |bytes| bytes.to_string());
-            let hex_key = hex::encode(change.key());
-            let key = if self.hex { hex_key.as_bytes() } else { change.key() };
-            return output.fields(&[b"", sign.as_bytes(), keyspace.as_bytes(), bytes.as_bytes(), key]);
+            return output.fields_with_key(&[b"", sign.as_bytes(), keyspace.as_bytes(), bytes.as_bytes()], &key, &[]);
         }
-        let key = if self.hex { hex::encode(change.key()) } else { show_bytes(change.key()) };
         let key = output.paint(style, &format!("{sign} {key}"));
         let size = bytes.map(show_size).unwrap_or_default();
         output.line(&format!("          {key}  {}", output.paint(Style::Faint, &format!("{size} {keyspace}"))))

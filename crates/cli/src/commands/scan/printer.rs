@@ -6,7 +6,7 @@ use plimsoll::ValueReader;
 use serde_json::{Map, Value};
 
 use crate::args::Scan;
-use crate::bytes::{preview, push_field, put_json, show_bytes};
+use crate::bytes::{preview, push_field, put_json, show_key};
 use crate::exit::Failure;
 use crate::output::{Output, Reader, Style};
 use crate::values::{PIECE_BYTES, beginning, write_field, write_json_member};
@@ -85,7 +85,7 @@ impl Printer {
     }
 
     fn shown(&self, key: &[u8]) -> String {
-        if self.hex { hex::encode(key) } else { show_bytes(key) }
+        show_key(key, self.hex)
     }
 
     fn object(&self, key: &[u8]) -> Map<String, Value> {
@@ -99,10 +99,7 @@ impl Printer {
 
     fn begin_line(&mut self, key: &[u8]) {
         self.line.clear();
-        match self.hex {
-            true => self.line.extend_from_slice(hex::encode(key).as_bytes()),
-            false => push_field(&mut self.line, key),
-        }
+        self.line.extend_from_slice(self.shown(key).as_bytes());
         if !self.keys_only {
             self.line.push(b'\t');
         }

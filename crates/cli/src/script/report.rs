@@ -1,0 +1,156 @@
+//! Lines that have the options and the answers of a command: `history`, `log`, `diff` and `stat`.
+//! They show what is committed.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+use clap::builder::ArgAction;
+use clap::error::ErrorKind;
+use clap::{Args, Command, FromArgMatches};
+use plimsoll::Db;
+
+use crate::args::{self, Globals};
+use crate::commands::{diff, history, log, stat};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::Output;
+use crate::script::words::Word;
+
+/// The commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    History,
+    Log,
+    Diff,
+    Stat,
+}
+
+/// What a session has open.
+#[derive(Clone, Copy)]
+pub(crate) struct Opened<'a> {
+    pub(crate) db: &'a Db,
+    pub(crate) globals: &'a Globals,
+    pub(crate) store: &'a Path,
+}
+
+/// Runs a command on an open store. `words` are its options and arguments.
+pub(super) fn run(report: Report, words: &[Word], opened: Opened<'_>, keyspace: &str, output: &mut Output) -> Outcome {
+    let Opened { db, globals, store } = opened;
+    match report {
+        Report::History => match read("history", words, store, keyspace, output)? {
+            Some(args) => history::print(db, args, output),
+            None => Ok(Exit::Done),
+        },
+        Report::Log => match read::<args::Log>("log", words, store, keyspace, output)? {
+            Some(args) if args.follow || args.cursor.is_some() => {
+                Err(Failure::usage("--follow and --cursor are options of the command `plimsoll log` only"))
+            }
+            Some(args) => log::print(db, args, output),
+            None => Ok(Exit::Done),
+        },
+        Report::Diff => match read("diff", words, store, keyspace, output)? {
+            Some(args) => diff::print(db, args, output),
+            None => Ok(Exit::Done),
+        },
+        Report::Stat => match read("stat", words, store, keyspace, output)? {
+            Some(args) => stat::print(globals, &args, db, output),
+            None => Ok(Exit::Done),
+        },
+    }
+}
+
+/// Reads the options of a command; `None` if they ask for its help, which is printed.
+fn read<T: Args + FromArgMatches>(
+    name: &'static str,
+    words: &[Word],
+    store: &Path,
+    keyspace: &str,
+    output: &mut Output,
+) -> Result<Option<T>, Failure> {
+    let command = args::with_negative_numbers(T::augment_args(Command::new(name)));
+    let command = command.no_binary_name(true).args_override_self(true).after_help("");
+    // The store is known. `mut_arg` would move it behind the other arguments.
+    let mut command = command.mut_args(|arg| if arg.get_id() == "store" { arg.hide(true) } else { arg });
+    let mut line = vec![store.as_os_str().to_owned()];
+    if command.get_arguments().any(|arg| arg.get_id() == "keyspace") {
+        line.push(format!("--keyspace={keyspace}").into());
+    }
+    line.extend(arguments(&command, words));
+    let read = command.try_get_matches_from_mut(line).and_then(|matches| T::from_arg_matches(&matches));
+    match read {
+        Ok(args) => Ok(Some(args)),
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => {
+            output.raw(error.render().to_string().as_bytes())?;
+            Ok(None)
+        }
+        Err(error) => {
+            let text = error.render().to_string();
+            let message = text.split("\n\nUsage:").next().unwrap_or_default();
+            Err(Failure::usage(message.trim_start_matches("error: ").trim_end()))
+        }
+    }
+}
+
+/// Words as `clap` takes them: one that is quoted is no option, also if it begins like one.
+fn arguments(command: &Command, words: &[Word]) -> Vec<OsString> {
+    let (mut line, mut keys): (Vec<Vec<u8>>, Vec<Vec<u8>>) = (Vec::new(), Vec::new());
+    for word in words {
+        let is_value = line.last().is_some_and(|last| takes_value(command, last));
+        match word.quoted && word.bytes.starts_with(b"-") {
+            true if is_value => {
+                let option = line.last_mut().expect("it is there, and takes a value");
+                option.push(b'=');
+                option.extend_from_slice(&word.bytes);
+            }
+            true => keys.push(word.bytes.clone()),
+            false => line.push(word.bytes.clone()),
+        }
+    }
+    if !keys.is_empty() {
+        line.push(b"--".to_vec());
+        line.append(&mut keys);
+    }
+    line.into_iter().map(OsString::from_vec).collect()
+}
+
+/// Whether the word after this one is an option's value.
+fn takes_value(command: &Command, word: &[u8]) -> bool {
+    let Some(name) = word.strip_prefix(b"--") else { return false };
+    let mut options = command.get_arguments();
+    let option = options.find(|arg| arg.get_long().is_some_and(|long| long.as_bytes() == name));
+    option.is_some_and(|arg| matches!(arg.get_action(), ArgAction::Set | ArgAction::Append))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Colour;
+    use crate::script::words::words;
+
+    fn log(line: &str) -> Result<Option<args::Log>, Failure> {
+        let mut output = Output::new(false, Colour::Never);
+        read("log", &words(line.as_bytes()).unwrap(), Path::new("/store"), "users", &mut output)
+    }
+
+    #[test]
+    fn a_line_has_the_options_of_the_command() {
+        let args = log("--limit 5 --reverse --key a").unwrap().unwrap();
+        assert_eq!((args.limit, args.reverse, args.key), (Some(5), true, Some("a".into())));
+        assert_eq!((args.store.as_path(), args.keyspace.keyspace.as_str()), (Path::new("/store"), "users"));
+        assert_eq!(log("--keyspace other").unwrap().unwrap().keyspace.keyspace, "other");
+        for key in ["--key '--x'", "--key=--x", "--reverse --key \\--x"] {
+            assert_eq!(log(key).unwrap().unwrap().key, Some("--x".into()), "{key}");
+        }
+        let message = log("--limit many").unwrap_err().to_string();
+        assert!(message.contains("`many` is not a count"), "{message}");
+    }
+
+    #[test]
+    fn a_quoted_word_is_never_an_option() {
+        let mut output = Output::new(false, Colour::Never);
+        let words = words(b"'--x' --limit 1").unwrap();
+        let args: Option<args::History> = read("history", &words, Path::new("/store"), "default", &mut output).unwrap();
+        let args = args.unwrap();
+        assert_eq!((args.key, args.limit), ("--x".into(), Some(1)));
+    }
+}
