@@ -292,7 +292,7 @@ impl DurabilityState {
     pub(crate) fn check_own(&self) -> Result<(), LogError> {
         self.env.check_writable()?;
         let checked = match self.env.members() {
-            Some(_) => self.check_beside(),
+            Some(members) => self.check_beside(members),
             None => self.check_locks().and_then(|()| Ok(self.env.options.disk.check_own()?)),
         };
         checked.map_err(|error| self.group.poison(&error))
