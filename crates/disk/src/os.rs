@@ -192,7 +192,9 @@ impl Disk for OsDisk {
         };
         let is_dir = FileType::from_raw_mode(stat.st_mode).is_dir();
         let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        let (len, links) = if is_dir { (0, 1) } else { (stat.st_size as u64, stat.st_nlink as u64) };
+        #[allow(clippy::unnecessary_cast, reason = "on some machines it has 32 bits")]
+        let links = stat.st_nlink as u64;
+        let (len, links) = if is_dir { (0, 1) } else { (stat.st_size as u64, links) };
         Ok(Some(DirEntry { name, len, is_dir, links }))
     }
 

@@ -66,7 +66,7 @@ impl<'a> Place<'a> {
         above_standard_streams(fd).map_err(|errno| at_path(self.path, errno))
     }
 
-    /// What is there.
+    /// Attributes of the file or folder that is there.
     pub(super) fn stat(&self) -> rustix::io::Result<Stat> {
         retry_on_intr(|| statat(self.folder(), self.name, AtFlags::empty()))
     }

@@ -183,7 +183,7 @@ mod tests {
         make(disk, &path.join("file"), text);
     }
 
-    /// What every call says that makes, changes or removes a name in the folder.
+    /// The results of all calls that make, change or remove a name in the folder.
     fn changes(disk: &dyn Disk, path: &Path) -> Vec<io::Result<()>> {
         let mut results = Vec::new();
         for folder in [path.to_owned(), path.join("log"), path.join("warm")] {

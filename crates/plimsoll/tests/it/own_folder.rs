@@ -67,7 +67,7 @@ fn is_whole(path: &Path, mark: u8) {
     assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
 }
 
-/// What the calls that change files say.
+/// The errors of the calls that change files.
 fn refusals(db: &Db, space: &Keyspace) -> Vec<(&'static str, Error)> {
     let calls: [(&'static str, &dyn Fn() -> plimsoll::Result<()>); 7] = [
         ("trim", &|| db.log().trim(db.newest().next()).map(drop)),
@@ -321,7 +321,7 @@ fn runs_without_a_log_and_a_manifest_are_refused_and_kept() {
                     fs::remove_file(file).unwrap();
                 }
             }
-            // What a creation leaves that was interrupted.
+            // An interrupted creation leaves these.
             fs::create_dir(path.join("log")).unwrap();
             fs::write(path.join("log/00000000000000000001.seg.tmp"), "").unwrap();
             let before = files(&path.join(left));
