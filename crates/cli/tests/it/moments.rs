@@ -222,7 +222,7 @@ fn on_a_trimmed_log_an_early_time_is_refused_with_one_that_can_be_looked_up() {
     refused.fails(2, &["times before 20", "cannot be looked up any more", "as a GLSN (4 is"]);
     let since = message.split_whitespace().find(|word| word.ends_with('Z')).unwrap();
     for at in [since, "4", "now"] {
-        run(&["get", &store, "a", "--at", at]).ok();
+        run(&["scan", &store, "--at", at]).ok();
     }
     run(&["restart-time", &store]).ok();
 }

@@ -108,7 +108,7 @@ fn a_trim_until_newest_frees_all_of_the_log_and_the_store_goes_on() {
     for at in ["newest", "0 seconds ago", &newest.to_string()] {
         assert_eq!(run(&["get", &store, "key00", "--at", at]).ok().out, b"value", "{at}");
     }
-    run(&["get", &store, "key00", "--at", "2001-01-01"]).fails(2, &["no longer retained"]);
+    run(&["get", &store, "key00", "--at", "2001-01-01"]).fails(2, &["cannot be looked up any more"]);
     run(&["put", &store, "key00", "again"]).ok();
     assert_eq!(run(&["get", &store, "key00"]).ok().out, b"again");
     run(&["verify", &store]).ok();
