@@ -200,7 +200,8 @@ fn advice(error: &Error) -> Option<&'static str> {
         Error::Corrupt { .. } => Some("`plimsoll verify STORE` lists all that is damaged, and what helps."),
         Error::Io { kind: io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, .. } => Some(
             "What was committed before is kept; free some space and run the command again. If the store alone fills the disk, \
-             `plimsoll trim STORE --until newest` frees its log; `plimsoll log` then lists no earlier commits.",
+             `plimsoll trim STORE --until newest` frees its log, for which it needs a few MiB at first; \
+             `plimsoll log` then lists no earlier commits.",
         ),
         Error::Io { kind: io::ErrorKind::ReadOnlyFilesystem, .. } => {
             Some("Commands that only read work there; to write, copy the store to a file system that can be written.")

@@ -1,15 +1,14 @@
 //! The language of `plimsoll batch` and `plimsoll shell`: one parser and one session for both.
 //!
 //! A line is one command. [`words`] splits it, [`statement`] says what it asks for, [`session`]
-//! does that, [`answers`] prints. [`report`] has the lines that are commands of the command line,
-//! too.
+//! does that, [`answers`] prints. Lines that are commands of the command line, too, are answered by
+//! these commands.
 
 pub(crate) mod answers;
-pub(crate) mod report;
 pub(crate) mod session;
 mod source;
 pub(crate) mod statement;
-mod words;
+pub(crate) mod words;
 
 /// What `.help` prints, and the help of both commands.
 pub(crate) const LANGUAGE: &str = "\

@@ -7,11 +7,11 @@ use std::io::BufRead;
 use plimsoll::Durability;
 
 use crate::args::{Batch, Globals};
+use crate::commands::report::{self, Opened};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::load::input::{BYTE_ORDER_MARK, Input};
 use crate::output::{Fact, Output, Reader};
-use crate::script::report::Opened;
 use crate::script::session::{Done, Mode, Session};
 use crate::script::statement::parse;
 use crate::size::count_of;
@@ -29,7 +29,9 @@ pub(crate) fn run(globals: &Globals, args: &Batch, output: &mut Output) -> Outco
     let db = store::open_to_write_unless(Some(&interrupt), globals, &args.store, true, Durability::Sync)?;
     let mode = if args.each_line { Mode::EachLine } else { Mode::Whole };
     let opened = Opened { db: &db, globals, store: &args.store };
-    let mut session = Session::new(opened, mode, args.keyspace.keyspace.clone());
+    let answer =
+        |what, words: &[_], keyspace: &str, output: &mut _| report::answer(what, words, opened, keyspace, output);
+    let mut session = Session::new(&db, &answer, mode, args.keyspace.keyspace.clone());
     let mut lines = Lines { reader: &mut input, line: Vec::new(), number: 0 };
     let ended = run_lines(&mut session, &mut lines, &interrupt, output);
     let lines_read = lines.number;

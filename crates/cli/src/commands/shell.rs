@@ -8,9 +8,9 @@ use plimsoll::Durability;
 
 use crate::args::{Globals, Shell};
 use crate::commands::batch::Lines;
+use crate::commands::report::{self, Opened};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Output;
-use crate::script::report::Opened;
 use crate::script::session::{Done, Mode, Session};
 use crate::script::statement::parse;
 use crate::stderr::say;
@@ -46,7 +46,9 @@ fn converse(opened: Opened<'_>, args: &Shell, is_newest: bool, keyspace: String,
             (true, false) => ", read-only: it shows what was durable now",
         }
     ))?;
-    let mut session = Session::new(opened, Mode::Answered, keyspace);
+    let answer =
+        |what, words: &[_], keyspace: &str, output: &mut _| report::answer(what, words, opened, keyspace, output);
+    let mut session = Session::new(opened.db, &answer, Mode::Answered, keyspace);
     let ended = answer_all(&mut session, &mut editor, output);
     if session.is_in_transaction() {
         say("the open transaction was not committed; it is gone");
@@ -84,7 +86,9 @@ fn answer_all(session: &mut Session<'_>, editor: &mut Editor, output: &mut Outpu
 
 /// Lines of a pipe or a file: the first failure ends them.
 fn run_lines(opened: Opened<'_>, keyspace: String, output: &mut Output) -> Outcome {
-    let mut session = Session::new(opened, Mode::Answered, keyspace);
+    let answer =
+        |what, words: &[_], keyspace: &str, output: &mut _| report::answer(what, words, opened, keyspace, output);
+    let mut session = Session::new(opened.db, &answer, Mode::Answered, keyspace);
     let mut reader = BufReader::new(io::stdin());
     let mut lines = Lines { reader: &mut reader, line: Vec::new(), number: 0 };
     let ended = run_each(&mut session, &mut lines, output);

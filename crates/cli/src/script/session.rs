@@ -7,17 +7,19 @@ use std::collections::HashSet;
 
 use plimsoll::{CommitTicket, Db, Keyspace, Transaction};
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::load::input::Input;
 use crate::moment::{self, At};
 use crate::output::Output;
 use crate::script::answers;
-use crate::script::report::{self, Opened, Report};
 use crate::script::source::Source;
-use crate::script::statement::{NewValue, Statement};
+use crate::script::statement::{NewValue, Report, Statement};
 use crate::script::words::Word;
 use crate::stderr::say;
 use crate::{keyspaces, script};
+
+/// Answers a line that is a command of the command line, too, in a keyspace.
+pub(crate) type AnswerReport<'a> = &'a dyn Fn(Report, &[Word], &str, &mut Output) -> Outcome;
 
 /// Who writes the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +45,7 @@ pub(crate) enum Done {
 /// An open store with the state that lines leave to the next ones.
 pub(crate) struct Session<'a> {
     db: &'a Db,
-    opened: Opened<'a>,
+    answer: AnswerReport<'a>,
     mode: Mode,
     keyspace: String,
     transaction: Option<Transaction>,
@@ -54,10 +56,9 @@ pub(crate) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    pub(crate) fn new(opened: Opened<'a>, mode: Mode, keyspace: String) -> Self {
-        let db = opened.db;
+    pub(crate) fn new(db: &'a Db, answer: AnswerReport<'a>, mode: Mode, keyspace: String) -> Self {
         let transaction = (mode == Mode::Whole).then(|| db.begin());
-        Self { db, opened, mode, keyspace, transaction, submitted: None, last_commit: None, transactions: 0 }
+        Self { db, answer, mode, keyspace, transaction, submitted: None, last_commit: None, transactions: 0 }
     }
 
     /// Whether lines wait in a transaction for `commit`.
@@ -217,7 +218,7 @@ impl<'a> Session<'a> {
     /// Differences are no failure of a line, and a key that never was is as one that is not there.
     fn report(&mut self, report: Report, words: &[Word], output: &mut Output) -> Result<Done, Failure> {
         self.wait()?;
-        match report::run(report, words, self.opened, &self.keyspace, output) {
+        match (self.answer)(report, words, &self.keyspace, output) {
             Err(failure) if failure.exit() == Some(Exit::No) => {
                 say(failure);
                 Ok(Done::Missing)

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use crate::key_range::KeyRange;
 use crate::moment::{At, parse_at};
 use crate::number::parse_count;
-use crate::script::report::Report;
 use crate::script::words::{Word, words};
 
 /// One command.
@@ -24,6 +23,15 @@ pub(crate) enum Statement {
     Rollback,
     Help,
     Quit,
+}
+
+/// A line that is a command of the command line, too, with its options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    History,
+    Log,
+    Diff,
+    Stat,
 }
 
 /// Where a value comes from.

@@ -10,9 +10,9 @@
 /// A word of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Word {
-    pub(super) bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     /// It begins with a quotation mark or a backslash: it is no option and no comment.
-    pub(super) quoted: bool,
+    pub(crate) quoted: bool,
 }
 
 impl Word {
@@ -23,7 +23,7 @@ impl Word {
 }
 
 /// The words of a line, without its comment.
-pub(super) fn words(line: &[u8]) -> Result<Vec<Word>, String> {
+pub(crate) fn words(line: &[u8]) -> Result<Vec<Word>, String> {
     let mut words = Vec::new();
     let mut rest = line;
     loop {

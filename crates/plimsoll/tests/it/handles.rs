@@ -91,7 +91,7 @@ fn a_keyspace_that_exists_is_not_made_with_another_retention() {
     let refusal = db.create_keyspace("sessions", Retention::Latest).unwrap_err();
     let message = refusal.to_string();
     assert!(matches!(refusal, Error::InvalidInput { .. }));
-    assert!(message.contains("the last 10 GLSNs") && message.contains("the latest version"), "{message}");
+    assert!(message.contains("with retention 10glsns, not latest"), "{message}");
     assert!(matches!(db.create_keyspace("default", Retention::Latest), Err(Error::InvalidInput { .. })));
     let infos = db.keyspaces();
     assert_eq!((infos[1].retention, db.newest()), (Retention::Glsns(10), newest));

@@ -1,5 +1,5 @@
-//! Lines that have the options and the answers of a command: `history`, `log`, `diff` and `stat`.
-//! They show what is committed.
+//! Lines of `batch` and `shell` that have the options and the answers of a command: `history`, `log`, `diff` and
+//! `stat`. They show what is committed.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -14,27 +14,25 @@ use crate::args::{self, Globals};
 use crate::commands::{diff, history, log, stat};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Output;
+use crate::script::statement::Report;
 use crate::script::words::Word;
-
-/// The commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Report {
-    History,
-    Log,
-    Diff,
-    Stat,
-}
 
 /// What a session has open.
 #[derive(Clone, Copy)]
-pub(crate) struct Opened<'a> {
-    pub(crate) db: &'a Db,
-    pub(crate) globals: &'a Globals,
-    pub(crate) store: &'a Path,
+pub(super) struct Opened<'a> {
+    pub(super) db: &'a Db,
+    pub(super) globals: &'a Globals,
+    pub(super) store: &'a Path,
 }
 
 /// Runs a command on an open store. `words` are its options and arguments.
-pub(super) fn run(report: Report, words: &[Word], opened: Opened<'_>, keyspace: &str, output: &mut Output) -> Outcome {
+pub(super) fn answer(
+    report: Report,
+    words: &[Word],
+    opened: Opened<'_>,
+    keyspace: &str,
+    output: &mut Output,
+) -> Outcome {
     let Opened { db, globals, store } = opened;
     match report {
         Report::History => match read("history", words, store, keyspace, output)? {
