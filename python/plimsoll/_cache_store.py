@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,6 @@ class CacheStore:
         self.shared: bool = options["shared"]
         self.path = path
         self.identity = identity(path)
-        self.pid = os.getpid()
         self.users: set[Use] = set()
         """Of the caches that have it open. A set, not a count: an open or a close that a signal interrupted is done again, and counts once."""
         self.writes: set[object] = set()
@@ -247,18 +247,27 @@ def _remove_files(files: list[tuple[Disk, str]]) -> None:
 class Use:
     """The claim of a cache on the store that it has open: one object for the life of the cache."""
 
-    store: CacheStore | None = None
+    def __init__(self) -> None:
+        self.store: CacheStore | None = None
+        self.table: Table | None = None
+        """The rows of the cache, while the cache is open. Set last: other threads then use it."""
+        _uses.add(self)
 
 
 _stores: dict[str, CacheStore] = {}
+_uses: weakref.WeakSet[Use] = weakref.WeakSet()
 _guard = threading.RLock()
 
 
 def _forget_in_child() -> None:
-    """A forked child opens stores of its own, and does not inherit a lock that a thread of its parent held."""
+    """A forked child does not inherit a lock that a thread of its parent held. It leaves the stores to its parent, so each cache
+    opens its store anew at the next use in the child.
+    """
     global _guard
     _guard = threading.RLock()
     _stores.clear()
+    for use in list(_uses):
+        use.store = use.table = None
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
@@ -310,7 +319,7 @@ def release(use: Use) -> None:
     writer."""
     with _guard:
         store = use.store
-        if store is None or store.pid != os.getpid():
+        if store is None:
             return
         store.users.discard(use)
         _close_unused(store)

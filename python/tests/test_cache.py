@@ -705,4 +705,4 @@ def test_what_the_list_of_differences_says_is_true(cache: Cache) -> None:
     with pytest.raises(AttributeError):
         cache.colour
     with Cache(cache.directory, memory="32MiB", shared=False, durability="sync") as second:
-        assert second._held == cache._held
+        assert second._use.store is cache._use.store

@@ -97,7 +97,7 @@ def test_files_and_memory_stay_bounded_while_much_is_written(tmp_path: Path) -> 
             if number % 100 == 0:
                 disk.append(cache.disk_bytes())
         assert max(disk) < 300_000_000, "400 MB were written"
-        memory = cache._held[0].db.stats()["memory"]  # type: ignore[index]
+        memory = cache._use.store.db.stats()["memory"]  # type: ignore[index]
         assert memory["peak_bytes"] <= 16 << 20
 
 
@@ -132,7 +132,7 @@ def test_upkeep_compacts_beside_other_writers_and_only_what_is_worth_it(
     monkeypatch.setattr(_cache_store, "UPKEEP_BYTES", 100_000)
     monkeypatch.setattr(_cache_store, "GARBAGE_BYTES", 100_000)
     with Cache(tmp_path, memory="16MiB", size_limit=100_000, eviction_policy="none") as cache:
-        store = cache._held[0]  # type: ignore[index]
+        store = cache._use.store
         store._upkeep_bytes = 100_000
         db, compacted = store.db, []
 
@@ -160,7 +160,7 @@ def test_a_write_that_is_committed_does_not_fail_for_want_of_upkeep(
         raise error
 
     with Cache(tmp_path, memory="16MiB") as cache:
-        store = cache._held[0]  # type: ignore[index]
+        store = cache._use.store
         db = store.db
 
         def trim_with(trim: Callable[[int], Any]) -> None:
@@ -182,7 +182,7 @@ def test_damage_that_upkeep_finds_is_not_passed_over(tmp_path: Path, around: Any
         raise Corrupt("a page is not what was written")
 
     with Cache(tmp_path, memory="16MiB") as cache:
-        store = cache._held[0]  # type: ignore[index]
+        store = cache._use.store
         db, store.db = store.db, around(store.db, log=around(store.db.log, trim=fail))
         store._upkeep_bytes = 0
         with pytest.raises(Corrupt):
@@ -213,7 +213,7 @@ def test_a_get_and_a_close_do_without_the_uses_that_a_full_disk_does_not_take(
     monkeypatch.setattr(_cache_rows, "TOUCHED_MAX", 0)
     with Cache(tmp_path, memory="16MiB", eviction_policy="least-recently-used") as cache:
         cache["key"] = 1
-        store = cache._held[0]  # type: ignore[index]
+        store = cache._use.store
         store.db = around(store.db, transaction=fail)
         assert cache["key"] == 1
         with pytest.raises(IoError):

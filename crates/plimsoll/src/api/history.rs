@@ -201,7 +201,7 @@ impl Diff {
         }
         let open = |at| store.committer.open_at(at);
         let moments = [open(before)?, open(after)?];
-        let span = Span::prefix(store.reader.keyspaces.id_of(keyspace)?, prefix)?;
+        let span = Span::prefix(store.reader.keyspaces.id_of(keyspace)?, prefix);
         // Checked here to fail early; checked again in each view that the walk uses.
         check_retained(&store.reader.index.current_view(), &span.first(), before)?;
         let versions = Versions::new(span.into_range(), before, after).readable_at(before);
