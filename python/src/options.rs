@@ -90,10 +90,7 @@ impl<'py> FromPyObject<'_, 'py> for Keeps {
             };
         }
         if object.is_instance_of::<PyDelta>() {
-            return object
-                .extract()
-                .map(|age| Self(Retention::Time(age)))
-                .or_else(|_| Err(refused(&shown(&object))));
+            return object.extract().map(|age| Self(Retention::Time(age))).or_else(|_| Err(refused(&shown(&object))));
         }
         match object.extract::<u64>() {
             Ok(glsns) if !object.is_instance_of::<PyBool>() => Ok(Self(Retention::Glsns(glsns))),
