@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll import Cache, Corrupt, IoError, Poisoned, _cache_rows, _cache_store
+from plimsoll import Cache, Corrupt, Disk, FanoutCache, IoError, Poisoned, StoreDisk, _cache_rows, _cache_store
 
 POLICIES = ["least-recently-stored", "least-recently-used", "least-frequently-used"]
 
@@ -31,14 +31,19 @@ def test_no_commit_leaves_more_rows_than_the_limit(tmp_path: Path, policy: str) 
         assert cache.check() == []
 
 
-def test_a_value_larger_than_the_limit_is_not_stored(tmp_path: Path) -> None:
-    with Cache(tmp_path, memory="16MiB", size_limit=100_000) as cache:
+@pytest.mark.parametrize("disk", [StoreDisk, Disk])
+def test_a_value_larger_than_the_limit_changes_nothing_and_is_told(tmp_path: Path, disk: type[Disk]) -> None:
+    with Cache(tmp_path, memory="16MiB", size_limit=100_000, disk=disk) as cache:
         cache["other"] = 1
-        cache["key"] = 1
-        assert not cache.set("key", bytes(200_000))
-        assert "key" not in cache, "the old value is not the one that was set last"
-        assert cache["other"] == 1
+        cache["key"] = b"old" * 20_000
+        assert not cache.set("key", bytes(200_000)) and not cache.add("new", bytes(200_000))
+        with pytest.raises(ValueError, match="100000"):
+            cache["key"] = bytes(200_000)
+        assert cache["key"] == b"old" * 20_000 and cache["other"] == 1 and "new" not in cache
         assert cache.check() == []
+    with FanoutCache(tmp_path / "parts", memory="16MiB", size_limit=200_000, shards=2) as parts:
+        with pytest.raises(ValueError, match="100000"):
+            parts["key"] = bytes(150_000)
 
 
 def test_what_was_used_stays_also_over_a_restart(tmp_path: Path) -> None:

@@ -117,6 +117,13 @@ def test_safe_text_stays_safe_and_a_lazy_translation_becomes_text(tmp_path: Path
     backend._cache.close()
 
 
+def test_a_value_that_is_too_large_leaves_no_old_one(tmp_path: Path) -> None:
+    backend = PlimsollCache(str(tmp_path), {"OPTIONS": {"memory": "16MiB", "size_limit": 100_000}})
+    assert backend.set("key", "old") and not backend.set("key", "x" * 200_000)
+    assert backend.get("key") is None
+    backend._cache.close()
+
+
 def test_the_backends_of_two_threads_share_the_store(backend: Any) -> None:
     other = PlimsollCache(backend.directory, {"KEY_PREFIX": "site"})
     other.set("key", 1)

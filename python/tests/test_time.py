@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -30,6 +31,23 @@ def test_a_time_is_a_moment_with_and_without_a_zone(db: plimsoll.Db) -> None:
     written = db.at(db.newest).time
     assert written is not None and written.tzinfo is timezone.utc and abs(written - between) < timedelta(seconds=10)
     assert len(db.at(datetime(1969, 1, 1, tzinfo=timezone.utc))) == 0
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Etc/GMT+12", "America/New_York", None, "fixed"])
+def test_the_first_and_the_last_datetime_are_moments_in_every_zone(
+    db: plimsoll.Db, monkeypatch: pytest.MonkeyPatch, zone: str | None
+) -> None:
+    db[b"a"] = b"1"
+    for local in ("Pacific/Kiritimati", "Etc/GMT+12"):
+        monkeypatch.setenv("TZ", local)
+        time.tzset()
+        tz = None if zone is None else timezone(timedelta(hours=-23, minutes=-59)) if zone == "fixed" else ZoneInfo(zone)
+        assert len(db.at(datetime.min.replace(tzinfo=tz))) == 0
+        assert db.at(datetime.max.replace(tzinfo=tz))[b"a"] == b"1"
+    monkeypatch.undo()
+    time.tzset()
+    with pytest.raises(plimsoll.InvalidInput, match="that large"):
+        db.at(10**5000)
 
 
 def test_moments_that_do_not_exist_say_so(db: plimsoll.Db) -> None:
