@@ -189,6 +189,11 @@ class Table:
     def _counters(self) -> tuple[int, int, int, int, int]:
         return self.count, self.size, self._next_id, self.hits, self.misses
 
+    @property
+    def size_max(self) -> int:
+        """Bytes that the rows may take: what they take now, or the limit if it is kept."""
+        return max(self.size, int(self.settings["size_limit"])) if self._is_hard() else self.size
+
     def totals(self) -> tuple[int, int]:
         """Rows and their bytes, as this thread sees them."""
         return self._stored_counters()[:2]
