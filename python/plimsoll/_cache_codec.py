@@ -8,6 +8,7 @@ comes back with the type that it was stored with. Nothing that is read can run c
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import pickle
@@ -17,7 +18,7 @@ from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from hashlib import blake2b
-from typing import Any
+from typing import IO, Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -37,6 +38,9 @@ _FLOAT = struct.Struct(">d")
 _NUMBER = struct.Struct(">QQ")
 _DISK_HEAD = struct.Struct(">BqQI")
 """`DISK`, mode, size of the file, length of its name."""
+_DECIMAL_BITS_MAX = 8192
+"""Python refuses to read and write longer integers in decimal: 8,192 bits are 2,467 digits, and the limit is 4,300. They are
+written in hexadecimal, which has no limit."""
 _SIGN = 1 << 63
 _MASK = (1 << 64) - 1
 
@@ -55,8 +59,8 @@ class Serializer:
             self._pack, self._unpack = _msgpack()
 
     def dump(self, value: Any, is_key: bool = False) -> bytes:
-        """A value as bytes. Raises `TypeError` for what the format does not have. Of a key or a tag, datetimes and text lose what makes equal ones
-        different: a key is found by one that is equal, and by one that an older version wrote.
+        """A value as bytes. Raises `TypeError` for what the format does not have. A key or a tag loses what makes equal ones different (the
+        order of sets and dictionaries, the fold of a datetime, the class of text), so that it is found by one that is equal.
         """
         kind = type(value)
         body: bytes
@@ -69,7 +73,7 @@ class Serializer:
         elif kind is float:
             mode, body = FLOAT, _FLOAT.pack(value)
         elif self.name == "pickle":
-            mode, body = PICKLE, pickle.dumps(value, self.pickle_protocol)
+            mode, body = PICKLE, (_pickle_key if is_key else pickle.dumps)(value, self.pickle_protocol)
         elif self._pack is not None:
             mode, body = MSGPACK, self._pack(value, is_key)
         else:
@@ -249,6 +253,8 @@ def _from_sortable(bits: int) -> float:
 def _to_json(value: Any, is_key: bool = False) -> Any:
     """A value in JSON's types: the value itself if it has no others, a copy with tags otherwise."""
     kind = type(value)
+    if kind is int and not fits(value) and value.bit_length() > _DECIMAL_BITS_MAX:
+        return {_TAG: "int", "v": hex(value)}
     if value is None or kind in (str, bool, int, float):
         return value
     if kind is list:
@@ -256,8 +262,10 @@ def _to_json(value: Any, is_key: bool = False) -> Any:
         return value if all(map(_is, items, value)) else items
     if kind is dict:
         pairs = [(key, _to_json(item, is_key)) for key, item in value.items()]
+        if is_key:
+            pairs.sort(key=lambda pair: _JSON(_to_json(pair[0], True)))
         if all(type(key) is str for key, _ in pairs) and _TAG not in value:
-            return value if all(item is value[key] for key, item in pairs) else dict(pairs)
+            return value if not is_key and all(item is value[key] for key, item in pairs) else dict(pairs)
         return {_TAG: "dict", "v": [[_to_json(key, is_key), item] for key, item in pairs]}
     if kind is tuple:
         return {_TAG: "tuple", "v": [_to_json(item, is_key) for item in value]}
@@ -279,6 +287,53 @@ def _to_json(value: Any, is_key: bool = False) -> Any:
     if (plain := _converted(value)) is not value:
         return _to_json(plain, is_key)
     raise _refusal(f"an object of type {kind.__qualname__}", _advice(kind))
+
+
+class _KeyPickler(pickle._Pickler):
+    """Pickles equal objects as equal bytes. Not the class in C: that one does not let the order of sets be chosen."""
+
+    def __init__(self, file: IO[bytes], protocol: int) -> None:
+        super().__init__(file, protocol)
+        self.fast = True
+        self._protocol = protocol
+
+    def reducer_override(self, value: Any) -> Any:
+        """How objects are pickled that are equal in spite of an order or a flag."""
+        kind = type(value)
+        if kind is set or kind is frozenset:
+            return kind, (sorted(value, key=self._bytes_of),)
+        if kind is dict:
+            return kind, (sorted(value.items(), key=lambda pair: self._bytes_of(pair[0])),)
+        if kind is datetime and value.fold:
+            return value.replace(fold=0).__reduce_ex__(self._protocol)
+        return NotImplemented
+
+    def _bytes_of(self, value: Any) -> bytes:
+        return _pickle_key(value, self._protocol)
+
+
+_PLAIN_IN_PICKLES = (str, bytes, int, float, bool, type(None))
+
+
+def _is_plain_in_pickles(value: Any) -> bool:
+    kind = type(value)
+    return kind in _PLAIN_IN_PICKLES or (kind is tuple and all(map(_is_plain_in_pickles, value)))
+
+
+def _pickle_key(value: Any, protocol: int) -> bytes:
+    """The pickle of a key. An object that occurs twice is written twice (`fast`), because one that is only equal to it is, too."""
+    file = io.BytesIO()
+    if _is_plain_in_pickles(value):
+        plain = pickle.Pickler(file, protocol)
+        plain.fast = True
+        plain.dump(value)
+        return file.getvalue()
+    try:
+        _KeyPickler(file, protocol).dump(value)
+    except RecursionError:
+        # An object that contains itself.
+        return pickle.dumps(value, protocol)
+    return file.getvalue()
 
 
 def _refusal(what: str, advice: str) -> TypeError:
@@ -341,6 +396,7 @@ _FROM_TAG: dict[str, Callable[[Any], Any]] = {
     "set": lambda items: set(map(_from_json, items)),
     "frozenset": lambda items: frozenset(map(_from_json, items)),
     "bytes": base64.b64decode,
+    "int": lambda digits: int(digits, 16),
     "datetime": _load_datetime,
     "date": date.fromisoformat,
     "timedelta": lambda parts: timedelta(*parts),
@@ -378,6 +434,15 @@ def _msgpack() -> tuple[Callable[[Any, bool], bytes], Callable[[bytes], Any]]:
     def foreign_in_key(value: Any) -> Any:
         return msgpack.ExtType(1, dump_json(_to_json(value, is_key=True)))
 
+    def in_order(value: Any) -> Any:
+        """A key whose dictionaries are sorted. Those in tuples are sorted as JSON."""
+        if type(value) is list:
+            return [in_order(item) for item in value]
+        if type(value) is dict:
+            pairs = [(key, in_order(item)) for key, item in value.items()]
+            return dict(sorted(pairs, key=lambda pair: pack(pair[0], True)))
+        return value
+
     def load_foreign(code: int, data: bytes) -> Any:
         if code != 1:
             raise ValueError(f"MessagePack extension {code} is not known")
@@ -385,6 +450,8 @@ def _msgpack() -> tuple[Callable[[Any, bool], bytes], Callable[[bytes], Any]]:
 
     def pack(value: Any, is_key: bool = False) -> bytes:
         default = foreign_in_key if is_key else foreign
+        if is_key:
+            value = in_order(value)
         packed: bytes = msgpack.packb(value, default=default, strict_types=True, unicode_errors="surrogatepass")
         return packed
 

@@ -54,7 +54,7 @@ def sync_file(folder: str, filename: str) -> None:
 def stray_files(table: Table, rows: WriteMapping) -> list[str]:
     """Files in the folder of a cache that no row names and that no write of now can be about to name."""
     named = {os.path.join(table.folder, name) for name in table.files(rows)}
-    top = os.path.dirname(table.store.db.path)
+    top = os.path.dirname(table.store.path)
     caches = {name[len("cache:") :] for name in table.store.db.keyspaces() if name.startswith("cache:")}
     # Of the store, and of other caches in it.
     others = {os.path.join(top, "store"), *(os.path.join(top, *name.split("/")) for name in caches - {table.name, ""})}

@@ -7,7 +7,7 @@ A keyspace holds them all; the first byte of a key says what it is:
     v   <value id><piece>           a piece of a long value
     o   <row id>                    the key, in the order of insertion
     e   <time><row id>              a row that expires then
-    p   <rank><row id>              a row in the order of eviction
+    p   <rank><row id>              a row in the order of eviction: by a time, or by a number of uses
     t   <hash of the tag><row id>   a row with this tag
 
 Law: every change of a row changes its indexes and the counters in the same transaction.
@@ -62,9 +62,15 @@ TOUCHED_SECONDS = 1.0
 """How long uses are remembered where other processes evict, too."""
 
 _HEAD = struct.Struct(">QdddQQQQII")
-_TIME = struct.Struct(">dQ")
+_AFTER_1970 = struct.Struct(">BdQ")
+_BEFORE_1970 = struct.Struct(">BQQ")
+"""A time and a row id. Times compare as bytes as they compare as numbers: 1 and the bits of the number, or for a negative one 0
+and its bits inverted."""
 _RANK = struct.Struct(">QQ")
 _ID = struct.Struct(">Q")
+_BITS = struct.Struct(">Q")
+_DOUBLE = struct.Struct(">d")
+_ALL_BITS = (1 << 64) - 1
 _PIECE = struct.Struct(">QI")
 _COUNTERS = struct.Struct(">QQQQQ")
 _COUNTERS_KEY, _SETTINGS_KEY, _FILES_KEY = b"_counters", b"_settings", b"_files"
@@ -183,6 +189,11 @@ class Table:
     def _counters(self) -> tuple[int, int, int, int, int]:
         return self.count, self.size, self._next_id, self.hits, self.misses
 
+    @property
+    def size_max(self) -> int:
+        """Bytes that the rows may take: what they take now, or the limit if it is kept."""
+        return max(self.size, int(self.settings["size_limit"])) if self._is_hard() else self.size
+
     def totals(self) -> tuple[int, int]:
         """Rows and their bytes, as this thread sees them."""
         return self._stored_counters()[:2]
@@ -247,7 +258,7 @@ class Table:
         now: float,
         old: Row | None,
     ) -> Row | None:
-        """Stores a row in place of `old`, and evicts others for it. None, and nothing stored, if it is larger than the cache may be."""
+        """Stores a row in place of `old`. None, and `old` is kept, if the row is larger than the cache may be."""
         file = file_of(value) if isinstance(value, bytes) else None
         row_id = old.id if old is not None else self._take_id()
         value_id, value_bytes, inline = 0, 0, b""
@@ -264,8 +275,6 @@ class Table:
             ranked = min(old.stored, old.accessed)
         row = Row(row_id, now, expires, ranked, 0, size, value_id, value_bytes, tag, long_key, inline)
         if size > self.settings["size_limit"] and self._is_hard():
-            if old is not None:
-                self.delete(rows, key, old)
             rows.delete_many(_pieces(row))
             return None
         after = self._indexes(row)
@@ -337,7 +346,7 @@ class Table:
         """Removes rows that expired before `now`, oldest first."""
         if self._next_expiry >= now:
             return 0
-        removed = self._remove_indexed(rows, rows.scan(b"e", b"e" + _TIME.pack(max(0.0, now), 0), limit=limit))
+        removed = self._remove_indexed(rows, rows.scan(b"e", b"e" + _dump_time(now, 0), limit=limit))
         self._next_expiry = self._first_expiry(rows)
         return removed
 
@@ -369,11 +378,11 @@ class Table:
         removed = ranked = 0
         while removed < limit:
             found = rows.scan(prefix=b"p", limit=limit - removed + 1)
-            entries = [entry for entry in found if _ID.unpack_from(entry[0], 9)[0] != keep][: limit - removed]
+            entries = [entry for entry in found if _ID.unpack_from(entry[0], len(entry[0]) - _ID.size)[0] != keep][: limit - removed]
             first = math.inf
             for index, key in entries:
                 row = self.get(rows, key)
-                rank = _TIME.unpack_from(index, 1)[0] if lazy else 0.0
+                rank = _load_time(index) if lazy else 0.0
                 if rank > first:
                     # One that was ranked anew comes before it.
                     break
@@ -437,7 +446,7 @@ class Table:
     @property
     def folder(self) -> str:
         """Where the files of a `Disk` are."""
-        top = os.path.dirname(self.store.db.path)
+        top = os.path.dirname(self.store.path)
         return os.path.join(top, *self.name.split("/")) if self.name else top
 
     def files(self, rows: ReadMapping) -> set[str]:
@@ -447,12 +456,12 @@ class Table:
         return set()
 
     def _lacks(self, rows: ReadMapping, row: Row) -> str:
-        """What of the value of a row is not there; empty if it is whole."""
+        """What of the value of a row is lost; empty if it is whole. Raises `OSError` if its file cannot be checked."""
         if self.value(rows, row) is None:
             return "a piece of its value"
         if row.file is not None and row.expires > now():
             name, size = row.file
-            with suppress(OSError):
+            with suppress(FileNotFoundError, NotADirectoryError):
                 if os.path.getsize(os.path.join(self.folder, name)) == size:
                     return ""
             return f"its file {name} of {size} bytes"
@@ -468,8 +477,13 @@ class Table:
             row = Row.load(data)
             count, size = count + 1, size + row.size
             indexes.update(self._indexes(row), (b"o" + _ID.pack(row.id),))
-            if lacking := self._lacks(rows, row):
-                found.append(f"the row {key[1:]!r} lacks {lacking}")
+            try:
+                lacking = self._lacks(rows, row)
+            except OSError as error:
+                found.append(f"the file of the row {key[1:]!r} cannot be checked: {error}")
+            else:
+                if lacking:
+                    found.append(f"the row {key[1:]!r} lacks {lacking}")
         if (count, size) != (self.count, self.size):
             found.append(f"counted {count} rows of {size} bytes, noted {self.count} of {self.size}")
         noted = {key for kind in (b"e", b"o", b"p", b"t") for key in rows.keys(prefix=kind)}
@@ -484,7 +498,11 @@ class Table:
             rows.delete_range(prefix=kind)
         self.count = self.size = 0
         for key, row in kept:
-            if self._lacks(rows, row):
+            lacking = ""
+            # A file that cannot be checked may be whole, so its row stays.
+            with suppress(OSError):
+                lacking = self._lacks(rows, row)
+            if lacking:
                 rows.delete_many([b"r" + key, *_pieces(row)])
                 self._drop_file(key, row)
                 continue
@@ -537,20 +555,20 @@ class Table:
         keys = []
         policy = self.settings["eviction_policy"]
         if policy == "least-recently-stored":
-            keys.append(b"p" + _TIME.pack(max(0.0, min(row.stored, row.accessed)), row.id))
+            keys.append(b"p" + _dump_time(min(row.stored, row.accessed), row.id))
         elif policy == "least-recently-used":
-            keys.append(b"p" + _TIME.pack(max(0.0, row.stored, row.accessed), row.id))
+            keys.append(b"p" + _dump_time(max(row.stored, row.accessed), row.id))
         elif policy == "least-frequently-used":
             keys.append(b"p" + _RANK.pack(row.uses, row.id))
         if row.expires != math.inf:
-            keys.append(b"e" + _TIME.pack(max(0.0, row.expires), row.id))
+            keys.append(b"e" + _dump_time(row.expires, row.id))
         if row.tag:
             keys.append(b"t" + _tag_hash(row.tag) + _ID.pack(row.id))
         return keys
 
     def _first_expiry(self, rows: ReadMapping) -> float:
         for key in rows.keys(prefix=b"e", limit=1):
-            return float(_TIME.unpack_from(key, 1)[0])
+            return _load_time(key)
         return math.inf
 
 
@@ -603,6 +621,20 @@ def with_details(value: Any, expires: float | None, tag: Any, with_expiry: bool,
     if with_tag:
         return value, tag
     return value
+
+
+def _dump_time(time: float, row_id: int) -> bytes:
+    """A time and a row id in the key of an index."""
+    if time >= 0:
+        return _AFTER_1970.pack(1, time + 0.0, row_id)
+    return _BEFORE_1970.pack(0, _BITS.unpack(_DOUBLE.pack(time))[0] ^ _ALL_BITS, row_id)
+
+
+def _load_time(index: bytes) -> float:
+    """The time in the key of an index."""
+    if index[1]:
+        return float(_AFTER_1970.unpack_from(index, 1)[1])
+    return float(_DOUBLE.unpack(_BITS.pack(_BEFORE_1970.unpack_from(index, 1)[1] ^ _ALL_BITS))[0])
 
 
 def _piece_count(row: Row) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -26,10 +27,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plimsoll.cache")
 
 UPKEEP_BYTES = 32 << 20
-"""Bytes that all processes write between two rounds of `CacheStore._upkeep`."""
+UPKEEP_LEAST_BYTES = 1 << 20
+"""Bytes that all processes write between two rounds of `CacheStore._upkeep`: a 16th of the limit, between these."""
+SPARE_BYTES = 8 << 20
+"""The files of a store take the limit, a fifth of it, and this, before space is given back. The rest up to half of the limit and
+16 MiB is for what is written until the next round, and for copies that a compaction makes before it removes the old files."""
 GARBAGE_BYTES = 64 << 20
-"""A store is compacted once its files are larger by this, or by a quarter if that is more, than they were after the last time, and when half of it
-was cleared."""
+"""The files take twice the bytes of the rows and this at the most, however large the limit is."""
+REGAINED_BYTES = 4 << 20
+"""A store is compacted again once its files have grown by this since the last time, or by an eighth if that is more, and when
+half of it was cleared."""
 DISK_ERRORS = (OSError, Poisoned)
 """How a write fails because the disk is full or failing. What can do without the write passes over it: the next write of a row fails by itself."""
 
@@ -64,7 +71,6 @@ class CacheStore:
         self.shared: bool = options["shared"]
         self.path = path
         self.identity = identity(path)
-        self.pid = os.getpid()
         self.users: set[Use] = set()
         """Of the caches that have it open. A set, not a count: an open or a close that a signal interrupted is done again, and counts once."""
         self.writes: set[object] = set()
@@ -78,7 +84,7 @@ class CacheStore:
         self._written = 0
         self._cleared = 0
         """Bytes of rows that were cleared since the last compaction."""
-        self._upkeep_bytes = UPKEEP_BYTES
+        self._upkeep_bytes = UPKEEP_LEAST_BYTES
         self._upkeep_lock = threading.Lock()
         self._compacted_bytes = 0
         """The size of the files after the last compaction, or less if they have shrunk since."""
@@ -208,13 +214,20 @@ class CacheStore:
         # What was written is committed, and the caller is told so; a later round makes up for it.
         try:
             with suppress(Behind, Closed, NotKeeper, Stalled):
-                self._upkeep_bytes = UPKEEP_BYTES // max(1, len(self.db.members()))
-                limit: int = sum(table.settings["size_limit"] for table in list(self.tables.values()))
-                self.db.log.trim(self.db.newest)
+                tables = list(self.tables.values())
+                limit = sum(table.size_max for table in tables)
+                rows = sum(table.size for table in tables)
+                apart = min(UPKEEP_BYTES, max(UPKEEP_LEAST_BYTES, limit // 16))
+                self._upkeep_bytes = apart // max(1, len(self.db.members()))
+                allowed = min(limit + limit // 5 + SPARE_BYTES, 2 * rows + GARBAGE_BYTES)
                 size: int = self.db.stats()["disk_bytes"]
+                if size > allowed or self._cleared > size // 2:
+                    # Beyond the newest commit, so that the segment that commits go to ends.
+                    self.db.log.trim(self.db.newest + 1)
+                    size = self.db.stats()["disk_bytes"]
                 before = self._compacted_bytes = min(size, self._compacted_bytes)
                 # Where half of it was cleared, a compaction rewrites less than it gives back.
-                if self._cleared > size // 2 or size > max(limit, before + max(GARBAGE_BYTES, before // 4)):
+                if self._cleared > size // 2 or size > max(allowed, before + max(REGAINED_BYTES, before // 8)):
                     self._compact(size)
         except (*DISK_ERRORS, OutOfBudget) as error:
             # A write that the disk has no room for fails by itself, and a poisoned store refuses the next one. Anything else shows only here.
@@ -227,7 +240,6 @@ class CacheStore:
         cleared = self._cleared
         for _ in range(2 if cleared else 1):
             self.db.compact()
-            self.db.log.trim(self.db.newest)
             self._compacted_bytes = self.db.stats()["disk_bytes"]
             if size - self._compacted_bytes >= cleared // 2:
                 break
@@ -247,18 +259,27 @@ def _remove_files(files: list[tuple[Disk, str]]) -> None:
 class Use:
     """The claim of a cache on the store that it has open: one object for the life of the cache."""
 
-    store: CacheStore | None = None
+    def __init__(self) -> None:
+        self.store: CacheStore | None = None
+        self.table: Table | None = None
+        """The rows of the cache, while the cache is open. Set last: other threads then use it."""
+        _uses.add(self)
 
 
 _stores: dict[str, CacheStore] = {}
+_uses: weakref.WeakSet[Use] = weakref.WeakSet()
 _guard = threading.RLock()
 
 
 def _forget_in_child() -> None:
-    """A forked child opens stores of its own, and does not inherit a lock that a thread of its parent held."""
+    """A forked child does not inherit a lock that a thread of its parent held. It leaves the stores to its parent, so each cache
+    opens its store anew at the next use in the child.
+    """
     global _guard
     _guard = threading.RLock()
     _stores.clear()
+    for use in list(_uses):
+        use.store = use.table = None
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
@@ -310,7 +331,7 @@ def release(use: Use) -> None:
     writer."""
     with _guard:
         store = use.store
-        if store is None or store.pid != os.getpid():
+        if store is None:
             return
         store.users.discard(use)
         _close_unused(store)

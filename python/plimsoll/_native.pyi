@@ -1,7 +1,7 @@
 """Types of the extension module. The documentation is in the module itself: `help(plimsoll.Db)`."""
 
 import os
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, MutableMapping
 from datetime import datetime, timedelta
 from threading import Lock
 from types import GenericAlias, TracebackType
@@ -88,8 +88,10 @@ def verify(
 def _after_fork_in_child() -> None: ...
 def _close_all() -> None: ...
 
+# The methods that are ignored below take more arguments than those of `Mapping`, and their rows come from an iterator, which
+# has no length. Keys are bytes, and another object is refused, so that a program that looks for text is told.
 @disjoint_base
-class ReadMapping:
+class ReadMapping(Mapping[bytes, bytes]):
     @overload
     def get(self, key: Buffer) -> bytes | None: ...
     @overload
@@ -98,12 +100,12 @@ class ReadMapping:
     def __getitem__(self, key: slice, /) -> Rows[tuple[bytes, bytes]]: ...
     @overload
     def __getitem__(self, key: Buffer, /) -> bytes: ...
-    def __contains__(self, key: Buffer, /) -> bool: ...
+    def __contains__(self, key: Buffer, /) -> bool: ...  # type: ignore[override]
     def __len__(self) -> int: ...
     def __bool__(self) -> bool: ...
     def __iter__(self) -> Rows[bytes]: ...
     def __reversed__(self) -> Rows[bytes]: ...
-    def keys(
+    def keys(  # type: ignore[override]
         self,
         start: Buffer | None = None,
         stop: Buffer | None = None,
@@ -112,7 +114,7 @@ class ReadMapping:
         reverse: bool = False,
         limit: int | None = None,
     ) -> Rows[bytes]: ...
-    def values(
+    def values(  # type: ignore[override]
         self,
         start: Buffer | None = None,
         stop: Buffer | None = None,
@@ -121,7 +123,7 @@ class ReadMapping:
         reverse: bool = False,
         limit: int | None = None,
     ) -> Rows[bytes]: ...
-    def items(
+    def items(  # type: ignore[override]
         self,
         start: Buffer | None = None,
         stop: Buffer | None = None,
@@ -151,7 +153,7 @@ class ReadMapping:
     @property
     def keyspace_name(self) -> str: ...
 
-class WriteMapping(ReadMapping):
+class WriteMapping(ReadMapping, MutableMapping[bytes, bytes]):
     def put(self, key: Buffer, value: Buffer) -> int | None: ...
     def delete(self, key: Buffer) -> int | None: ...
     def __setitem__(self, key: Buffer, value: Buffer, /) -> None: ...
@@ -162,7 +164,7 @@ class WriteMapping(ReadMapping):
         self, start: Buffer | None = None, stop: Buffer | None = None, *, prefix: Buffer | None = None
     ) -> int: ...
     def clear(self) -> None: ...
-    def update(self, other: _Pairs) -> None: ...
+    def update(self, other: _Pairs) -> None: ...  # type: ignore[override]
     @overload
     def pop(self, key: Buffer) -> bytes: ...
     @overload

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 import threading
 import time
 import weakref
@@ -98,15 +99,21 @@ def _wait(file: int, deadline: float | None) -> bool:
     """Waits for a lock; returns whether it got it."""
     pause = _FIRST_PAUSE
     while not _try(file):
-        if deadline is None:
+        if deadline is None and not _switches_greenlets():
             # The system wakes this thread. A lock of the system that is waited for has no timeout.
             fcntl.flock(file, fcntl.LOCK_EX)
             return True
-        if time.monotonic() >= deadline:
+        if deadline is not None and time.monotonic() >= deadline:
             return False
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
     return True
+
+
+def _switches_greenlets() -> bool:
+    """Whether `time.sleep` lets other greenlets run (gevent), which a wait in the system would keep waiting, too."""
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("time"))
 
 
 def _leave_in_child() -> None:

@@ -16,7 +16,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from . import _cache_store
 from ._block import block
@@ -33,12 +33,13 @@ from ._cache_codec import (
 from ._cache_files import file_pieces, read_first, sync_file
 from ._cache_queues import Queues
 from ._cache_rows import DEFAULT_SETTINGS, EVICTION_POLICIES, PIECE_BYTES, NewRow, PieceReader, Row, Table, now, with_details
-from ._cache_store import CacheStore, Timeout
+from ._cache_store import Timeout
 from ._cache_upkeep import TAGS, Upkeep
 from ._errors import Closed
-from ._memoize import memoize
+from ._memoize import Memoized, memoize
 from .disk import ENOVAL, Disk, StoreDisk
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 if TYPE_CHECKING:
@@ -55,11 +56,12 @@ class Cache(Queues, Upkeep):
     """A mapping on disk whose rows may expire and are evicted to keep to a limit.
 
     `size_limit` bounds the bytes of its rows: a row that would exceed it evicts others in the same commit, and one that is larger than the
-    limit is not stored. `memory` bounds what the store keeps in memory. Bytes, text, numbers and what JSON can hold are stored as such;
+    limit is not stored: `set` returns false, and `cache[key] = value` raises `ValueError`. `memory` bounds what the store keeps in memory. Bytes, text, numbers and what JSON can hold are stored as such;
     tuples, sets, dates and the like come back as what they were. `serializer="pickle"` stores every object; any program that can write
     to the folder can then run code in this one.
 
-    - `directory`: where it is; a new temporary folder by default. Caches in one process and in several may share a folder.
+    - `directory`: where it is; a new temporary folder by default. Caches in one process and in several may share a folder. A cache made before
+      a fork is opened anew in the child, at its first use there.
     - `disk`: a class that turns keys and values into what is stored (`plimsoll.disk`): `StoreDisk`, `Disk`, `JSONDisk` or one derived from them.
     - `timeout`: how many seconds to wait for a transaction of another thread or process before `Timeout`, unless `retry` is true.
     - `memory`: what the store keeps in memory in this process; `memory_total`: in all processes together, with an equal part for each of them.
@@ -77,7 +79,7 @@ class Cache(Queues, Upkeep):
 
     def __init__(
         self,
-        directory: str | os.PathLike[str] | None = None,
+        directory: str | bytes | os.PathLike[str] | None = None,
         timeout: float = 60,
         disk: type[Disk] = StoreDisk,
         *,
@@ -94,9 +96,7 @@ class Cache(Queues, Upkeep):
                 raise TypeError(f"{setting!r} is not a setting of a cache")
         if not (isinstance(disk, type) and issubclass(disk, Disk)):
             raise ValueError(f"disk is a subclass of plimsoll.Disk, not {disk!r}")
-        if directory is None:
-            directory = tempfile.mkdtemp(prefix="plimsoll-cache-")
-        self._root = os.path.expandvars(os.path.expanduser(str(directory)))
+        self._root = folder(directory)
         self._name = _name
         self._timeout = timeout
         self._serializer = Serializer(serializer)
@@ -104,7 +104,6 @@ class Cache(Queues, Upkeep):
         self._options = {"memory": memory, "durability": durability, "shared": shared}
         if memory_total is not None:
             self._options["memory_total"] = memory_total
-        self._held: tuple[CacheStore, Table] | None = None
         self._claim()
         self._open(settings)
         for setting, value in settings.items():
@@ -174,7 +173,7 @@ class Cache(Queues, Upkeep):
     ) -> bool:
         """Stores a value, for `expire` seconds if that is given. With `read`, the value is a binary file that is read to its end.
 
-        Returns whether it was stored: a value larger than `size_limit` is not.
+        Returns whether it was stored. A value larger than `size_limit` is not, and what the key had before stays.
 
         >>> cache = plimsoll.Cache()
         >>> cache.set("page", "<p>Hello</p>", expire=60, tag="pages")
@@ -204,7 +203,8 @@ class Cache(Queues, Upkeep):
         return self._store(NewRow(key, value, expire, read, tag, retry, only_new=True))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self.set(key, value, retry=True)
+        if not self.set(key, value, retry=True):
+            raise ValueError(f"the value is larger than size_limit, {self.size_limit} bytes, so the cache cannot hold it")
 
     def get(
         self,
@@ -476,7 +476,7 @@ class Cache(Queues, Upkeep):
         1
         """
         with _cache_store.opening():
-            self._held = None
+            self._use.table = None
             _cache_store.release(self._use)
 
     def __enter__(self) -> Self:
@@ -492,7 +492,6 @@ class Cache(Queues, Upkeep):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._serializer = Serializer(state.pop("serializer"))
-        self._held = None
         self.__dict__.update(state)
         self._claim()
 
@@ -503,8 +502,9 @@ class Cache(Queues, Upkeep):
         expire: float | None = None,
         tag: Any = None,
         ignore: Iterable[int | str] = (),
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Keeps the results of a function. `ignore` names arguments that make no difference; with `typed`, 3 and 3.0 do.
+    ) -> Callable[[Callable[_P, _T]], Memoized[_P, _T]]:
+        """Keeps the results of a function, of an `async` one what it is awaited for. `ignore` names arguments that make no difference; with
+        `typed`, 3 and 3.0 do.
 
         >>> cache = plimsoll.Cache()
         >>> @cache.memoize(expire=60)
@@ -522,12 +522,12 @@ class Cache(Queues, Upkeep):
         weakref.finalize(self, _cache_store.release, self._use)
 
     def _open(self, settings: dict[str, Any] | None = None) -> Table:
-        held = self._held
-        if held is not None:
-            return held[1]
+        table = self._use.table
+        if table is not None:
+            return table
         with _cache_store.opening():
-            if self._held is not None:
-                return self._held[1]
+            if self._use.table is not None:
+                return self._use.table
             os.makedirs(self._root, 0o755, exist_ok=True)
             store = _cache_store.acquire(os.path.join(self._root, "store"), self._options, self._use)
             try:
@@ -537,8 +537,7 @@ class Cache(Queues, Upkeep):
             except BaseException:
                 _cache_store.release(self._use)
                 raise
-            # Last: from here on other threads use it.
-            self._held = store, table
+            self._use.table = table
             return table
 
     def _make_disk(self, settings: dict[str, Any]) -> Disk:
@@ -563,8 +562,7 @@ class Cache(Queues, Upkeep):
 
     def _holds(self, table: Table) -> bool:
         """Whether the cache has this table open. If it is closed nevertheless, as at the end of the interpreter, to open it would change nothing."""
-        held = self._held
-        return held is not None and held[1] is table
+        return self._use.table is table
 
     @block
     def _transact(self, retry: bool = False) -> Iterator[tuple[Table, WriteMapping]]:
@@ -703,6 +701,13 @@ class Cache(Queues, Upkeep):
             if len(found) < _BATCH:
                 return
             first, stop = (first, found[-1][0]) if reverse else (found[-1][0] + 1, stop)
+
+
+def folder(directory: str | os.PathLike[str] | bytes | None) -> str:
+    """The folder of a cache, as an absolute path: it stays the same one when the process changes its working directory."""
+    if directory is None:
+        return tempfile.mkdtemp(prefix="plimsoll-cache-")
+    return os.path.abspath(os.path.expandvars(os.path.expanduser(os.fsdecode(directory))))
 
 
 def _expiry(expire: float | None) -> float:

@@ -82,7 +82,7 @@ class Disk:
     def __init__(
         self, directory: str, min_file_size: int = 0, pickle_protocol: int = pickle.HIGHEST_PROTOCOL
     ) -> None:
-        self._directory = directory
+        self._directory = os.path.abspath(directory)
         self.min_file_size = min_file_size
         self.serializer = Serializer("json")
         """The serializer of the cache."""
@@ -119,7 +119,7 @@ class Disk:
         """
         if type(key) in (bytes, str, float) or (type(key) is int and fits(key)):
             return key, True
-        return self.serializer.dump(key), False
+        return self.serializer.dump(key, is_key=True), False
 
     def get(self, key: Any, raw: bool) -> Any:
         """The key that `put` has turned into these two.

@@ -17,20 +17,22 @@ A worker opens the store at its first use of the cache and keeps it open, with w
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Callable, Iterable
-from typing import IO, Any
+from typing import IO, Any, ParamSpec, TypeVar
 
 from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from django.utils.functional import Promise  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from django.utils.safestring import SafeString  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from ._cache_codec import add_conversion, add_text
+from ._memoize import Memoized
 from ._memoize import memoize as _memoize
 from .cache import Cache
 from .fanout import FanoutCache
 from .persistent import Deque, Index
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 add_text(SafeString)
 add_conversion(Promise, str)
@@ -59,7 +61,6 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         }
         # Django makes a backend for each thread: they wait for each other.
         self._cache = FanoutCache(directory, params.get("SHARDS", 1), params.get("DATABASE_TIMEOUT", 60), **options)
-        _backends.add(self)
 
     @property
     def directory(self) -> str:
@@ -89,8 +90,12 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         tag: Any = None,
         retry: bool = True,
     ) -> bool:
-        """Stores a value."""
-        return self._cache.set(self._key(key, version), value, self.get_backend_timeout(timeout), read, tag, retry)
+        """Stores a value. Where that fails, the key loses its old value, as in Django's other backends: callers do not look at the result."""
+        made = self._key(key, version)
+        if self._cache.set(made, value, self.get_backend_timeout(timeout), read, tag, retry):
+            return True
+        self._cache.delete(made, retry)
+        return False
 
     def get(
         self,
@@ -262,7 +267,7 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         typed: bool = False,
         tag: Any = None,
         ignore: Iterable[int | str] = (),
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    ) -> Callable[[Callable[_P, _T]], Memoized[_P, _T]]:
         """Keeps the results of a function.
 
         >>> cache = plimsoll.django.PlimsollCache(path, {})
@@ -291,16 +296,5 @@ class _Versioned:
     def set(self, key: Any, value: Any, expire: float | None, tag: Any, retry: bool) -> None:
         self._backend.set(key, value, expire, self._version, tag=tag, retry=retry)
 
-
-_backends: weakref.WeakSet[PlimsollCache] = weakref.WeakSet()
-
-
-def _leave_in_child() -> None:
-    """A forked child opens the store anew: no request of its own has closed what its parent has open."""
-    for backend in list(_backends):
-        backend._cache._forget_store()
-
-
-os.register_at_fork(after_in_child=_leave_in_child)
 
 __all__ = ["PlimsollCache"]

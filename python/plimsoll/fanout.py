@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import itertools
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ._block import block
-from ._cache_rows import DEFAULT_SETTINGS
-from ._memoize import memoize
-from .cache import ENOVAL, Cache, Timeout
+from ._cache_rows import DEFAULT_SETTINGS, with_details
+from ._memoize import Memoized, memoize
+from .cache import ENOVAL, Cache, Timeout, folder
 from .disk import Disk, StoreDisk
 from .persistent import Deque, Index
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -38,7 +38,7 @@ class FanoutCache:
 
     def __init__(
         self,
-        directory: str | os.PathLike[str] | None = None,
+        directory: str | bytes | os.PathLike[str] | None = None,
         shards: int = 8,
         timeout: float = 0.010,
         disk: type[Disk] = StoreDisk,
@@ -50,9 +50,7 @@ class FanoutCache:
         durability: str = "buffered",
         **settings: Any,
     ) -> None:
-        if directory is None:
-            directory = tempfile.mkdtemp(prefix="plimsoll-cache-")
-        self._directory = os.path.expandvars(os.path.expanduser(str(directory)))
+        self._directory = folder(directory)
         self._options: dict[str, Any] = {
             "serializer": serializer,
             "memory": memory,
@@ -150,7 +148,7 @@ class FanoutCache:
         try:
             return self._shard(key).get(key, default, read, expire_time, tag, retry)
         except Timeout:
-            return default
+            return with_details(default, None, None, expire_time, tag)
 
     def __getitem__(self, key: Any) -> Any:
         return self._shard(key)[key]
@@ -169,7 +167,7 @@ class FanoutCache:
         try:
             return self._shard(key).pop(key, default, expire_time, tag, retry)
         except Timeout:
-            return default
+            return with_details(default, None, None, expire_time, tag)
 
     def delete(self, key: Any, retry: bool = False) -> bool:
         """`Cache.delete`; false after a timeout."""
@@ -301,11 +299,6 @@ class FanoutCache:
         for inside in list(closed.values()):
             getattr(inside, "cache", inside).close()
 
-    def _forget_store(self) -> None:
-        """Leaves the store to the process that this one was forked from. The next use opens it anew."""
-        for cache in (*self._shards, *(getattr(inside, "cache", inside) for inside in list(self._inside.values()))):
-            cache._held = None
-
     def __enter__(self) -> Self:
         return self
 
@@ -374,7 +367,7 @@ class FanoutCache:
         expire: float | None = None,
         tag: Any = None,
         ignore: Iterable[int | str] = (),
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    ) -> Callable[[Callable[_P, _T]], Memoized[_P, _T]]:
         """`Cache.memoize`.
 
         >>> cache = plimsoll.FanoutCache()

@@ -7,12 +7,16 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from ._memoize import Memoized
 from .cache import ENOVAL, Cache
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class Deque(Sequence[Any]):
@@ -27,7 +31,7 @@ class Deque(Sequence[Any]):
     def __init__(
         self,
         iterable: Iterable[Any] = (),
-        directory: str | os.PathLike[str] | None = None,
+        directory: str | bytes | os.PathLike[str] | None = None,
         maxlen: int | None = None,
         **options: Any,
     ) -> None:
@@ -342,7 +346,7 @@ class Index(MutableMapping[Any, Any]):
         directory = None
         if args and (args[0] is None or isinstance(args[0], (str, bytes, os.PathLike))):
             directory, args = args[0], args[1:]
-        self._cache = Cache(os.fsdecode(directory) if directory is not None else None, eviction_policy="none")
+        self._cache = Cache(directory, eviction_policy="none")
         self.update(*args, **kwargs)
 
     @classmethod
@@ -481,7 +485,7 @@ class Index(MutableMapping[Any, Any]):
 
     def memoize(
         self, name: str | None = None, typed: bool = False, ignore: Iterable[int | str] = ()
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    ) -> Callable[[Callable[_P, _T]], Memoized[_P, _T]]:
         """`Cache.memoize`.
 
         >>> index = plimsoll.Index()

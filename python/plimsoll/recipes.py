@@ -12,10 +12,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from ._memoize import args_to_key, full_name
+from ._memoize import Memoized, args_to_key, as_memoized, full_name, is_async, refuse_generators
 from .disk import ENOVAL
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _PAUSE = 0.001
 
@@ -28,9 +31,9 @@ def memoize_stampede(
     tag: Any = None,
     beta: float = 1,
     ignore: Iterable[int | str] = (),
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Callable[_P, _T]], Memoized[_P, _T]]:
     """Keeps the results of a function, and computes one anew before it expires, in a thread: the sooner, the longer it takes and the larger
-    `beta` is. So an expiry does not make all callers compute at once (Vattani, Chierichetti, Lowenstein: Optimal Probabilistic Cache
+    `beta` is. An `async` function is refused: `Cache.memoize` takes it. So an expiry does not make all callers compute at once (Vattani, Chierichetti, Lowenstein: Optimal Probabilistic Cache
     Stampede Prevention, VLDB 2015).
 
     >>> cache = plimsoll.Cache()
@@ -42,10 +45,13 @@ def memoize_stampede(
     """
     ignored = frozenset(ignore)
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: Callable[_P, _T]) -> Memoized[_P, _T]:
+        refuse_generators(function)
+        if is_async(function):
+            raise TypeError("memoize_stampede computes in a thread, and an async function runs in an event loop: use Cache.memoize")
         base = full_name(function) if name is None else name
 
-        def cache_key(*args: Any, **kwargs: Any) -> Any:
+        def cache_key(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
             return args_to_key((base,), args, kwargs, typed, ignored)
 
         def compute(key: Any, args: Any, kwargs: Any) -> Any:
@@ -55,7 +61,7 @@ def memoize_stampede(
             return result
 
         @functools.wraps(function)
-        def remembered(*args: Any, **kwargs: Any) -> Any:
+        def remembered(*args: _P.args, **kwargs: _P.kwargs) -> Any:
             key = cache_key(*args, **kwargs)
             pair, expires = cache.get(key, ENOVAL, expire_time=True, retry=True)
             if pair is ENOVAL:
@@ -67,8 +73,7 @@ def memoize_stampede(
                 threading.Thread(target=compute, args=(key, args, kwargs), daemon=True).start()
             return result
 
-        remembered.__cache_key__ = cache_key  # type: ignore[attr-defined]
-        return remembered
+        return as_memoized(remembered, cache_key)
 
     return decorate
 

@@ -1,7 +1,8 @@
 //! Calls that may take long: the interpreter's lock is released, and Ctrl-C ends the call.
 //!
-//! Python runs handlers of signals in its main thread only. So there, what takes long runs on a thread of its own, and the main thread waits at a
-//! lock of Python's, which a signal interrupts; every other thread just waits. Nothing wakes to look whether a signal came.
+//! Python runs handlers of signals in its main thread only. So there, what takes long runs on a thread of its own, and the
+//! main thread waits at a queue of Python's, which a signal interrupts; every other thread just waits. Nothing wakes to look
+//! whether a signal came.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,23 +104,25 @@ impl<P, T> Drop for Reports<P, T> {
     }
 }
 
-/// A lock of Python's that is held until there is something to hear.
+/// A queue of Python's with an entry for each ring.
+///
+/// It is the class of the C module `_queue`. gevent and eventlet replace the locks of `_thread` and `threading` by locks that
+/// switch to another greenlet, and a thread of the engine cannot wake a greenlet; they leave this class as it is.
 struct Bell {
-    lock: Py<PyAny>,
+    queue: Py<PyAny>,
     /// Whether the wait was interrupted: nothing more is heard, and the interpreter may be ending.
     is_left: AtomicBool,
 }
 
 impl Bell {
     fn new(py: Python<'_>) -> PyResult<Self> {
-        let lock = py.import("_thread")?.call_method0("allocate_lock")?;
-        lock.call_method0("acquire")?;
-        Ok(Self { lock: lock.unbind(), is_left: AtomicBool::new(false) })
+        let queue = py.import("_queue")?.call_method0("SimpleQueue")?;
+        Ok(Self { queue: queue.unbind(), is_left: AtomicBool::new(false) })
     }
 
-    /// Waits until it was rung since the last time, or until a signal's handler raises.
+    /// Waits for a ring, or until a signal's handler raises.
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
-        self.lock.bind(py).call_method0("acquire").map(drop)
+        self.queue.bind(py).call_method0("get").map(drop)
     }
 
     fn ring(&self) {
@@ -127,7 +130,7 @@ impl Bell {
         if self.is_left.load(Ordering::Relaxed) {
             return;
         }
-        // An error says that it was rung already.
-        let _ = Python::try_attach(|py| self.lock.bind(py).call_method0("release").map(drop));
+        // It fails only where there is no memory for the entry; the thread that waits then hears the next ring.
+        let _ = Python::try_attach(|py| self.queue.bind(py).call_method1("put", (py.None(),)).map(drop));
     }
 }

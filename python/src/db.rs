@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use plimsoll::Moment;
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -73,10 +74,14 @@ impl Db {
         store(&this).close(this.py())
     }
 
-    /// The store's folder; empty for a store in memory.
+    /// The store's folder as an absolute path, as `os.fsdecode` shows it; empty for a store in memory.
+    ///
+    /// >>> import os
+    /// >>> plimsoll.open(path, memory="16MiB").path == os.path.abspath(path)
+    /// True
     #[getter]
-    fn path(this: PyRef<'_, Self>) -> String {
-        store(&this).path.clone()
+    fn path<'py>(this: PyRef<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        store(&this).path.as_os_str().into_bound_py_any(this.py())
     }
 
     /// Whether it was opened read-only.
@@ -339,7 +344,7 @@ impl Db {
     #[pyo3(signature = (dest, *, copy = false))]
     fn backup(this: PyRef<'_, Self>, dest: Folder, copy: bool) -> PyResult<BackupReport> {
         let db = store(&this).db()?.clone();
-        if store(&this).path.is_empty() {
+        if store(&this).path.as_os_str().is_empty() {
             return Err(errors::invalid(
                 "a store in memory has no files to copy: put its rows into a store in a folder, by put_many",
             ));
@@ -392,10 +397,11 @@ impl Db {
     }
 
     fn __repr__(this: PyRef<'_, Self>) -> String {
-        match &store(&this).path[..] {
-            "" => "<plimsoll store in memory>".to_owned(),
-            path => format!("<plimsoll store {path:?}>"),
+        let path = &store(&this).path;
+        if path.as_os_str().is_empty() {
+            return "<plimsoll store in memory>".to_owned();
         }
+        format!("<plimsoll store {path:?}>")
     }
 }
 

@@ -3,10 +3,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll::{Glsn, Moment};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyOSError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDateTime, PyDelta, PyInt, PyTzInfo};
+use pyo3::types::{PyBool, PyDateTime, PyDelta, PyDict, PyInt, PyTzInfo};
 
 use crate::errors::invalid;
 
@@ -23,7 +23,7 @@ impl<'py> FromPyObject<'_, 'py> for When {
         match object.extract::<u64>() {
             Ok(glsn) if !object.is_instance_of::<PyBool>() => Ok(Self(Moment::Glsn(Glsn(glsn)))),
             Err(_) if object.is_instance_of::<PyInt>() => {
-                Err(invalid(format!("a GLSN is a number from 0 to 2**64 - 1, not {}", object.repr()?)))
+                Err(invalid(format!("a GLSN is a number from 0 to 2**64 - 1, not {}", shown(&object))))
             }
             _ => Err(PyTypeError::new_err("a moment is a GLSN (an int, as commits return it) or a datetime")),
         }
@@ -31,15 +31,43 @@ impl<'py> FromPyObject<'_, 'py> for When {
 }
 
 /// A `datetime` without a time zone is local time, as everywhere in Python.
+///
+/// Near the ends of what a `datetime` can be, the time in another zone may not be one: it is then taken as UTC, since no commit
+/// is within a day of these times.
 fn from_datetime(time: &Bound<'_, PyAny>) -> PyResult<SystemTime> {
     let py = time.py();
-    let aware = time.call_method0(intern!(py, "astimezone"))?;
-    let since: Bound<'_, PyDelta> = aware.sub(epoch(py)?)?.cast_into()?;
+    let since = match since_epoch(time) {
+        Err(error) if is_out_of_range(py, &error) => {
+            let utc = PyDict::new(py);
+            utc.set_item(intern!(py, "tzinfo"), PyTzInfo::utc(py)?)?;
+            since_epoch(&time.call_method(intern!(py, "replace"), (), Some(&utc))?)?
+        }
+        since => since?,
+    };
     if since.lt(PyDelta::new(py, 0, 0, 0, false)?)? {
         return Ok(UNIX_EPOCH);
     }
     let since: Duration = since.extract()?;
     Ok(UNIX_EPOCH + since)
+}
+
+fn since_epoch<'py>(time: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDelta>> {
+    let py = time.py();
+    let is_local = time.call_method0(intern!(py, "utcoffset"))?.is_none();
+    let aware = if is_local { time.call_method0(intern!(py, "astimezone"))? } else { time.clone() };
+    Ok(aware.sub(epoch(py)?)?.cast_into()?)
+}
+
+/// Whether it is one of the errors that Python's functions of time raise for a time that they cannot compute with.
+fn is_out_of_range(py: Python<'_>, error: &PyErr) -> bool {
+    error.is_instance_of::<PyOverflowError>(py)
+        || error.is_instance_of::<PyValueError>(py)
+        || error.is_instance_of::<PyOSError>(py)
+}
+
+/// An object in an error message. Python refuses to show an integer of more than some thousand digits.
+pub(crate) fn shown(object: &Bound<'_, PyAny>) -> String {
+    object.repr().map_or_else(|_| "an integer that large".to_owned(), |repr| repr.to_string())
 }
 
 /// A time as an aware `datetime` in UTC.

@@ -1,5 +1,7 @@
 //! Opening a store.
 
+use std::path::PathBuf;
+
 use plimsoll::{Db as Engine, Options};
 use pyo3::prelude::*;
 
@@ -57,10 +59,11 @@ pub(crate) fn open(
         }
         options = options.memory_total(bytes);
     }
-    let path = path.0;
-    let shown = path.display().to_string();
-    let engine = interruptible(py, move || Engine::open(path, options))?.or_raise()?;
-    Db::new(py, Store::new(engine, shown, read_only)?)
+    // So that the folder stays the same one when the process changes its working directory.
+    let path = std::path::absolute(&path.0)?;
+    let folder = path.clone();
+    let engine = interruptible(py, move || Engine::open(folder, options))?.or_raise()?;
+    Db::new(py, Store::new(engine, path, read_only)?)
 }
 
 /// Makes an empty store in memory: the ordinary store on files in memory, gone when it is closed. For tests, and for data that need not outlive
@@ -76,7 +79,7 @@ pub(crate) fn in_memory(py: Python<'_>, memory: Option<Size>, retention: Option<
     const MEMORY: Size = Size(16 << 20);
     let options = options(memory.or(Some(MEMORY)), "sync", retention)?;
     let engine = py.detach(|| Engine::in_memory(options)).or_raise()?;
-    Db::new(py, Store::new(engine, String::new(), false)?)
+    Db::new(py, Store::new(engine, PathBuf::new(), false)?)
 }
 
 fn options(memory: Option<Size>, durability: &str, retention: Option<Keeps>) -> PyResult<Options> {

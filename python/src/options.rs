@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDelta};
 
 use crate::errors::invalid;
+use crate::moments::shown;
 
 /// A folder: text, bytes, or an object with `__fspath__`.
 pub(crate) struct Folder(pub(crate) PathBuf);
@@ -89,14 +90,11 @@ impl<'py> FromPyObject<'_, 'py> for Keeps {
             };
         }
         if object.is_instance_of::<PyDelta>() {
-            return object
-                .extract()
-                .map(|age| Self(Retention::Time(age)))
-                .or_else(|_| Err(refused(&object.repr()?.to_string())));
+            return object.extract().map(|age| Self(Retention::Time(age))).or_else(|_| Err(refused(&shown(&object))));
         }
         match object.extract::<u64>() {
             Ok(glsns) if !object.is_instance_of::<PyBool>() => Ok(Self(Retention::Glsns(glsns))),
-            _ => Err(refused(&object.repr()?.to_string())),
+            _ => Err(refused(&shown(&object))),
         }
     }
 }

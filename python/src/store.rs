@@ -1,5 +1,6 @@
 //! An open store, shared by everything that was made from it.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -21,13 +22,13 @@ pub(crate) struct Store {
     db: Option<ForkSafe<Db>>,
     /// The keyspace that always exists.
     pub(crate) default: Keyspace,
-    /// Empty for a store in memory.
-    pub(crate) path: String,
+    /// Absolute; empty for a store in memory.
+    pub(crate) path: PathBuf,
     pub(crate) read_only: bool,
 }
 
 impl Store {
-    pub(crate) fn new(db: Db, path: String, read_only: bool) -> PyResult<Arc<Self>> {
+    pub(crate) fn new(db: Db, path: PathBuf, read_only: bool) -> PyResult<Arc<Self>> {
         let default = db.keyspace("default").or_raise()?;
         let store = Arc::new(Self { db: Some(ForkSafe::new(db)), default, path, read_only });
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import multiprocessing
 import os
 import pickle
 import signal
@@ -11,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -285,7 +284,76 @@ def test_a_function_is_computed_once(cache: Cache) -> None:
 
     assert [double(2), double(2, log=object()), double(2.0), double(2)] == [4, 4, 4.0, 4]
     assert calls == [2, 2.0]
-    assert cache.get(double.__cache_key__(2)) == 4  # type: ignore[attr-defined]
+    assert cache.get(double.__cache_key__(2)) == 4
+
+    class Shop:
+        @cache.memoize(ignore={0})
+        def price(self, number: int, *, with_tax: bool = False) -> int:
+            calls.append(number)
+            return number * 3
+
+    assert [Shop().price(7), Shop().price(7), Shop().price(7, with_tax=True)] == [21] * 3 and calls[2:] == [7, 7]
+
+
+@pytest.mark.parametrize("fanout", [False, True])
+def test_an_async_function_is_awaited_once_and_what_cannot_be_kept_is_refused_at_once(tmp_path: Path, fanout: bool) -> None:
+    import asyncio
+
+    calls = []
+    with plimsoll.FanoutCache(tmp_path, memory="16MiB") if fanout else Cache(tmp_path, memory="16MiB") as cache:
+
+        @cache.memoize(expire=60)
+        async def double(number: int) -> int:
+            await asyncio.sleep(0)
+            calls.append(number)
+            return number * 2
+
+        async def twice() -> list[int]:
+            return [await double(2), await double(2), await double(3)]
+
+        assert asyncio.run(twice()) == [4, 4, 6] and calls == [2, 3]
+        assert cache.get(double.__cache_key__(2)) == 4
+
+        async def fail() -> None:
+            raise KeyError("none")
+
+        with pytest.raises(KeyError, match="none"):
+            asyncio.run(cache.memoize()(fail)())
+
+        def numbers() -> Iterator[int]:
+            yield 1
+
+        async def numbers_later() -> AsyncIterator[int]:
+            yield 1
+
+        for generator in (numbers, numbers_later):
+            for decorate in (cache.memoize(), plimsoll.memoize_stampede(cache, 60)):
+                with pytest.raises(TypeError, match="list"):
+                    decorate(generator)
+        with pytest.raises(TypeError, match="Cache.memoize"):
+            plimsoll.memoize_stampede(cache, 60)(fail)
+
+
+def test_rows_expire_and_are_evicted_in_order_also_by_a_clock_before_1970(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [-1e9]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    for number in range(4):
+        cache.set(number, bytes(1000), expire=(4 - number) * 100 if number else None)
+        clock[0] += 1
+    clock[0] = -1e9 + 250
+    assert sorted(cache.check()) == [] and cache.expire() == 2 and sorted(cache) == [0, 1]
+    clock[0] = -50.0
+    cache.set("later", 1, expire=100)
+    clock[0] = 49.0
+    assert sorted(map(str, cache)) == ["0", "later"], "the set has removed what had expired"
+    clock[0] = 51.0
+    assert cache.expire() == 1 and list(cache) == [0]
+    for moment in (-1e9 + 5, -1.0, 0.0, 1.0):
+        clock[0] = moment
+        cache.set(str(moment), bytes(1000))
+    cache.reset("size_limit", 3 * 1300)
+    cache.cull()
+    assert list(cache) == ["-1.0", "0.0", "1.0"] and cache.check() == []
 
 
 def test_a_stampede_is_one_computation_ahead_of_expiry(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,25 +408,6 @@ def test_another_process_is_told_who_has_the_folder_for_itself(tmp_path: Path) -
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert "plimsoll._errors.Locked" in done.stderr
         assert str(os.getpid()) in done.stderr
-
-
-def _use(cache: Cache, answers: multiprocessing.SimpleQueue[str]) -> None:
-    try:
-        answers.put(repr(cache.get("key")))
-    except plimsoll.Error as error:
-        answers.put(type(error).__name__)
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_is_told_so(cache: Cache) -> None:
-    cache["key"] = 1
-    context = multiprocessing.get_context("fork")
-    answers: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
-    child = context.Process(target=_use, args=(cache, answers))
-    child.start()
-    assert answers.get() == "UsedAfterFork"
-    child.join()
-    assert cache["key"] == 1
 
 
 WRITER = """
@@ -705,4 +754,4 @@ def test_what_the_list_of_differences_says_is_true(cache: Cache) -> None:
     with pytest.raises(AttributeError):
         cache.colour
     with Cache(cache.directory, memory="32MiB", shared=False, durability="sync") as second:
-        assert second._held == cache._held
+        assert second._use.store is cache._use.store

@@ -200,3 +200,68 @@ def test_equal_datetimes_are_one_key_and_what_an_older_version_wrote_is_found(tm
             assert cache[plain] == 1
         cache.set("a", 1, tag=summer)
         assert cache.evict(datetime.fromisoformat(summer.isoformat())) == 1
+
+
+EQUAL = [
+    (("".join(["us", "er"]), "user"), ("user", "user")),
+    ((b"".join([b"k"]), (b"k", 1.5)), (b"k", (b"k", 1.5))),
+    (frozenset(range(0, 4000, 7)), frozenset(reversed(range(0, 4000, 7)))),
+    (frozenset([8, 0]), frozenset([0, 8])),
+    (("a", frozenset(["x", ("y", frozenset([8, 16, 0]))])), ("a", frozenset([("y", frozenset([0, 16, 8])), "x"]))),
+    ([{"a": 1, "b": {"c": [], "d": 2}}], [{"b": {"d": 2, "c": []}, "a": 1}]),
+    ({1: "x", "a": (1, {"p": 1, "q": 2})}, {"a": (1, {"q": 2, "p": 1}), 1: "x"}),
+    ((datetime(2026, 10, 25, 2, 30, fold=1), 1), (datetime(2026, 10, 25, 2, 30), 1)),
+]
+
+
+@pytest.mark.parametrize("disk", [plimsoll.StoreDisk, plimsoll.Disk])
+@pytest.mark.parametrize("serializer", ["json", "msgpack", "pickle"])
+def test_keys_that_are_equal_are_one_key(tmp_path: Path, serializer: str, disk: type[plimsoll.Disk]) -> None:
+    with plimsoll.Cache(tmp_path, serializer=serializer, memory="16MiB", disk=disk) as cache:
+        for number, (first, second) in enumerate(EQUAL):
+            assert first == second
+            cache[first] = number
+            assert cache[second] == number and second in cache
+            cache[second] = -number
+            assert cache[first] == -number
+        assert len(cache) == len(EQUAL) and list(cache) == [first for first, _ in EQUAL]
+
+
+class Point:
+    """An object that only pickle keeps."""
+
+    def __init__(self, x: Any, y: Any) -> None:
+        self.x, self.y = x, y
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Point) and (self.x, self.y) == (other.x, other.y)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_an_object_is_found_by_an_equal_one_and_may_contain_itself(tmp_path: Path) -> None:
+    with plimsoll.Cache(tmp_path, serializer="pickle", memory="16MiB") as cache:
+        text = "text"
+        cache[Point({8, 0}, [text, text])] = 1
+        assert cache[Point({0, 8}, [text, "".join(["te", "xt"])])] == 1
+        assert list(cache) == [Point({0, 8}, ["text", "text"])]
+        ring: list[Any] = []
+        ring.append(ring)
+        cache[Point(ring, 1)] = 2
+        assert cache[Point(ring, 1)] == 2
+
+
+@pytest.mark.parametrize("serializer", ["json", "msgpack", "pickle"])
+def test_an_integer_of_any_size_is_a_value_and_a_key(tmp_path: Path, serializer: str) -> None:
+    with plimsoll.Cache(tmp_path, serializer=serializer, memory="16MiB") as cache:
+        for number in (2**63, -(2**64), 2**8192 - 1, 2**8192, -(2**8192), 10**5000, -(10**50_000)):
+            for value in (number, [number, {"a": number}], (number, {number: frozenset([number])})):
+                cache["value"] = value
+                # pytest would show them in decimal.
+                assert cache["value"] == value or not "equal"
+            for key in (number, ("a", number)):
+                cache[key] = "found"
+                assert cache.get(key) == "found" and any(found == key for found in cache) or not "found"
+        cache.set("tagged", 1, tag=10**5000)
+        assert cache.evict(10**5000) == 1
+        assert cache.incr("sum", 10**5000) == 10**5000 or not "equal"

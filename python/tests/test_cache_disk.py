@@ -180,6 +180,51 @@ def test_check_finds_and_removes_what_a_killed_process_left(cache: Any) -> None:
     assert cache["key"] == LONG
 
 
+def test_a_check_keeps_the_rows_of_a_folder_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    with plimsoll.Cache(os.fsencode(folder), disk=plimsoll.Disk, memory="16MiB") as cache:
+        cache["key"] = LONG
+        assert cache.directory == folder and cache.check(fix=True) == [] and cache["key"] == LONG
+
+
+def test_a_check_keeps_a_row_whose_file_cannot_be_checked(cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache["key"] = LONG
+    getsize = os.path.getsize
+
+    def refuse(path: str) -> int:
+        raise PermissionError(13, "permission denied", path)
+
+    monkeypatch.setattr(os.path, "getsize", refuse)
+    (problem,) = cache.check(fix=True)
+    assert "cannot be checked" in problem and "permission denied" in problem
+    monkeypatch.setattr(os.path, "getsize", getsize)
+    assert cache["key"] == LONG and cache.check() == []
+
+
+@pytest.mark.parametrize("disk", [plimsoll.StoreDisk, plimsoll.Disk])
+def test_a_relative_folder_stays_the_same_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: type[plimsoll.Disk]) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+    cache = plimsoll.Cache("cache", disk=disk, memory="16MiB")
+    parts = plimsoll.FanoutCache(b"parts", shards=2, disk=disk, memory="16MiB")
+    deque, index = plimsoll.Deque("ab", "deque", memory="16MiB"), plimsoll.Index("index", a=1)
+    pickled = pickle.dumps((cache, parts, deque, index))
+    cache["a"] = parts["a"] = LONG
+    monkeypatch.chdir(tmp_path / "away")
+    cache["b"] = parts["b"] = LONG
+    for again in (cache, parts, pickle.loads(pickled)[0], pickle.loads(pickled)[1]):
+        assert again["a"] == again["b"] == LONG and again.check(fix=True) == []
+        assert again.directory == str(tmp_path / "home" / os.path.basename(again.directory))
+        again.close()
+    cache.close(), parts.close()
+    assert cache["a"] == parts["a"] == LONG
+    _, _, deque, index = pickle.loads(pickled)
+    assert list(deque) == ["a", "b"] and dict(index) == {"a": 1}
+    assert plimsoll.Disk("files").directory == str(tmp_path / "away" / "files")
+    assert os.listdir(".") == []
+
+
 def test_a_name_from_the_store_reads_and_removes_nothing_elsewhere(tmp_path: Path, cache: Any) -> None:
     outside = tmp_path / "outside"
     outside.write_bytes(b"of another program")
@@ -333,7 +378,7 @@ def test_a_commit_that_a_signal_follows_at_once_keeps_its_files_and_ids(
 ) -> None:
     with plimsoll.Cache(tmp_path, disk=plimsoll.Disk, shared=shared, memory="16MiB") as cache:
         cache["replaced"] = LONG
-        store = cache._held[0]  # type: ignore[index]
+        store = cache._use.store
         db, store.db = store.db, around(store.db, transaction=lambda **options: interrupted(db.transaction(**options)))
         for key, value in {"new": LONG, "replaced": b"short"}.items():
             with pytest.raises(KeyboardInterrupt):

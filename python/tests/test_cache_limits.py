@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from plimsoll import Cache, Corrupt, IoError, Poisoned, _cache_rows, _cache_store
+from plimsoll import Cache, Corrupt, Disk, FanoutCache, IoError, Poisoned, StoreDisk, _cache_rows, _cache_store
 
 POLICIES = ["least-recently-stored", "least-recently-used", "least-frequently-used"]
 
@@ -31,14 +32,19 @@ def test_no_commit_leaves_more_rows_than_the_limit(tmp_path: Path, policy: str) 
         assert cache.check() == []
 
 
-def test_a_value_larger_than_the_limit_is_not_stored(tmp_path: Path) -> None:
-    with Cache(tmp_path, memory="16MiB", size_limit=100_000) as cache:
+@pytest.mark.parametrize("disk", [StoreDisk, Disk])
+def test_a_value_larger_than_the_limit_changes_nothing_and_is_told(tmp_path: Path, disk: type[Disk]) -> None:
+    with Cache(tmp_path, memory="16MiB", size_limit=100_000, disk=disk) as cache:
         cache["other"] = 1
-        cache["key"] = 1
-        assert not cache.set("key", bytes(200_000))
-        assert "key" not in cache, "the old value is not the one that was set last"
-        assert cache["other"] == 1
+        cache["key"] = b"old" * 20_000
+        assert not cache.set("key", bytes(200_000)) and not cache.add("new", bytes(200_000))
+        with pytest.raises(ValueError, match="100000"):
+            cache["key"] = bytes(200_000)
+        assert cache["key"] == b"old" * 20_000 and cache["other"] == 1 and "new" not in cache
         assert cache.check() == []
+    with FanoutCache(tmp_path / "parts", memory="16MiB", size_limit=200_000, shards=2) as parts:
+        with pytest.raises(ValueError, match="100000"):
+            parts["key"] = bytes(150_000)
 
 
 def test_what_was_used_stays_also_over_a_restart(tmp_path: Path) -> None:
@@ -89,15 +95,33 @@ def test_a_new_policy_ranks_the_rows_that_are_there(tmp_path: Path) -> None:
             cache.reset("eviction_policy", "random")
 
 
-def test_files_and_memory_stay_bounded_while_much_is_written(tmp_path: Path) -> None:
-    with Cache(tmp_path, memory="16MiB", size_limit=20_000_000) as cache:
-        disk = []
-        for number in range(4000):
-            cache[number] = number.to_bytes(4, "big") * 25_000
-            if number % 100 == 0:
-                disk.append(cache.disk_bytes())
-        assert max(disk) < 300_000_000, "400 MB were written"
-        memory = cache._held[0].db.stats()["memory"]  # type: ignore[index]
+def files_bytes(folder: Path) -> int:
+    """Bytes of the disk that the files in a folder take, as `du` counts them."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_blocks * 512
+    return total
+
+
+@pytest.mark.parametrize("size", [200, 3_000, 50_000, 400_000, "mixed"])
+@pytest.mark.parametrize("is_overwritten", [False, True])
+def test_the_disk_space_stays_bounded_while_much_is_written(tmp_path: Path, size: int | str, is_overwritten: bool) -> None:
+    limit, chosen = 10_000_000, random.Random(7)
+    mean = 60_000 if size == "mixed" else int(size)
+    # Below the limit, so that rows are overwritten in any order and none is evicted.
+    keys = limit * 3 // 4 // (mean + 400)
+    most = written = number = 0
+    with Cache(tmp_path, memory="16MiB", size_limit=limit) as cache:
+        while written < (15_000_000 if mean == 200 else 80_000_000):
+            value = chosen.randbytes(int(10 ** chosen.uniform(1.5, 5.5)) if size == "mixed" else mean)
+            cache[chosen.randrange(keys) if is_overwritten else number] = value
+            written, number = written + len(value), number + 1
+            if number % max(1, 400_000 // mean) == 0:
+                most = max(most, files_bytes(tmp_path))
+        assert most <= limit * 3 // 2 + (16 << 20), f"{most} bytes of files for rows of {limit}"
+        assert cache.check() == []
+        memory = cache._use.store.db.stats()["memory"]  # type: ignore[union-attr]
         assert memory["peak_bytes"] <= 16 << 20
 
 
@@ -129,10 +153,10 @@ def test_what_was_stored_first_goes_first_though_rows_are_overwritten(
 def test_upkeep_compacts_beside_other_writers_and_only_what_is_worth_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, around: Any
 ) -> None:
-    monkeypatch.setattr(_cache_store, "UPKEEP_BYTES", 100_000)
-    monkeypatch.setattr(_cache_store, "GARBAGE_BYTES", 100_000)
+    for name in ("UPKEEP_BYTES", "UPKEEP_LEAST_BYTES", "GARBAGE_BYTES", "SPARE_BYTES", "REGAINED_BYTES"):
+        monkeypatch.setattr(_cache_store, name, 100_000)
     with Cache(tmp_path, memory="16MiB", size_limit=100_000, eviction_policy="none") as cache:
-        store = cache._held[0]  # type: ignore[index]
+        store = cache._use.store
         store._upkeep_bytes = 100_000
         db, compacted = store.db, []
 
@@ -152,15 +176,16 @@ def test_upkeep_compacts_beside_other_writers_and_only_what_is_worth_it(
 
 @pytest.mark.parametrize("error", [IoError(errno.ENOSPC, "no space left on device"), OSError(errno.EROFS, "read-only"), Poisoned("a sync failed")])
 def test_a_write_that_is_committed_does_not_fail_for_want_of_upkeep(
-    tmp_path: Path, around: Any, caplog: pytest.LogCaptureFixture, error: Exception
+    tmp_path: Path, around: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
+    monkeypatch.setattr(_cache_store, "GARBAGE_BYTES", -(1 << 40))
     rounds: list[int] = []
 
     def fail(glsn: int) -> None:
         raise error
 
     with Cache(tmp_path, memory="16MiB") as cache:
-        store = cache._held[0]  # type: ignore[index]
+        store = cache._use.store
         db = store.db
 
         def trim_with(trim: Callable[[int], Any]) -> None:
@@ -177,12 +202,15 @@ def test_a_write_that_is_committed_does_not_fail_for_want_of_upkeep(
         assert (cache["key"], cache["other"]) == (1, 2)
 
 
-def test_damage_that_upkeep_finds_is_not_passed_over(tmp_path: Path, around: Any) -> None:
+def test_damage_that_upkeep_finds_is_not_passed_over(
+    tmp_path: Path, around: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_cache_store, "GARBAGE_BYTES", -(1 << 40))
     def fail(glsn: int) -> None:
         raise Corrupt("a page is not what was written")
 
     with Cache(tmp_path, memory="16MiB") as cache:
-        store = cache._held[0]  # type: ignore[index]
+        store = cache._use.store
         db, store.db = store.db, around(store.db, log=around(store.db.log, trim=fail))
         store._upkeep_bytes = 0
         with pytest.raises(Corrupt):
@@ -213,7 +241,7 @@ def test_a_get_and_a_close_do_without_the_uses_that_a_full_disk_does_not_take(
     monkeypatch.setattr(_cache_rows, "TOUCHED_MAX", 0)
     with Cache(tmp_path, memory="16MiB", eviction_policy="least-recently-used") as cache:
         cache["key"] = 1
-        store = cache._held[0]  # type: ignore[index]
+        store = cache._use.store
         store.db = around(store.db, transaction=fail)
         assert cache["key"] == 1
         with pytest.raises(IoError):

@@ -161,7 +161,74 @@ def test_a_child_that_was_forked_opens_the_cache_anew(path: str) -> None:
         assert os.getpid() != child.pid
 
 
-FORK = """
+# Every class that a program may make once, at the level of a module.
+MADE_BEFORE_A_FORK = """
+import multiprocessing, os, plimsoll, signal, sys
+folder = sys.argv[1]
+cache = plimsoll.Cache(folder + "/cache", memory="16MiB")
+files = plimsoll.Cache(folder + "/files", memory="16MiB", disk=plimsoll.Disk)
+parts = plimsoll.FanoutCache(folder + "/parts", shards=2, timeout=60, memory="16MiB")
+deque = plimsoll.Deque("ab", folder + "/deque", memory="16MiB")
+index = plimsoll.Index(folder + "/index", {"a": 1})
+inside = parts.cache("inside"), parts.deque("jobs"), parts.index("prices")
+
+@cache.memoize()
+def square(number):
+    return number * number
+
+def use(number):
+    assert cache.set(number, number) and cache[number] == number and cache.incr("count")
+    assert files.set(number, bytes(50_000)) and files[number] == bytes(50_000)
+    parts[number] = number
+    assert parts[number] == number and parts.incr("count")
+    deque.append(number)
+    index[number] = number
+    assert index[number] == number and deque.count(number) == 1
+    inside[0][number] = inside[2][number] = number
+    inside[1].append(number)
+    assert square(number) == number * number and cache.get(square.__cache_key__(number)) == number * number
+    with cache.transact():
+        cache.incr("count")
+
+def count():
+    return cache["count"], parts["count"], len(files), len(deque), len(index), len(inside[0]), len(inside[1]), len(inside[2])
+
+use(0)
+rows = iter(cache)
+next(rows)
+children = []
+for number in (1, 2):
+    child = os.fork()
+    if not child:
+        signal.alarm(100)
+        use(number)
+        assert list(rows) != []
+        # A child of the child.
+        if not os.fork():
+            use(number + 10)
+            os._exit(0)
+        os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+    children.append(child)
+pool = multiprocessing.get_context("fork").Pool(2)
+pool.map(use, range(20, 24))
+use(3)
+for child in children:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+pool.close()
+pool.join()
+print(*count())
+assert cache.check() == files.check() == parts.check() == []
+"""
+
+
+def test_what_was_made_before_a_fork_is_opened_anew_in_the_child(path: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", MADE_BEFORE_A_FORK, path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    # Ten calls of `use`.
+    assert (done.stdout, done.stderr, done.returncode) == ("20 10 10 12 11 10 10 10\n", "", 0)
+
+
+FORK_WHILE_A_THREAD_WRITES = """
 import os, plimsoll, signal, sys, threading
 cache = plimsoll.Cache(sys.argv[1], memory="16MiB", shared=sys.argv[2] == "True")
 held, go = threading.Event(), threading.Event()
@@ -169,34 +236,50 @@ def write():
     with cache.transact():
         held.set()
         go.wait()
+        cache["parent"] = 1
 thread = threading.Thread(target=write)
 thread.start()
 held.wait()
-parent = os.getpid()
+def child_of(body):
+    child = os.fork()
+    if child:
+        return child
+    signal.alarm(100)
+    try:
+        body()
+        os._exit(0)
+    except plimsoll.Error as error:
+        os._exit(10 if isinstance(error, plimsoll.UsedAfterFork) else 20 if isinstance(error, plimsoll.Locked) else 30)
+    os._exit(40)
 def end_of(child):
-    return os.waitpid(child, 0)[1]
-child = os.fork()
-try:
-    if not child:
-        signal.alarm(60)
-        cache["a"] = 1
-    go.set()
-    thread.join()
-    assert end_of(child) == 0
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def child():
+    cache["child"] = cache.get("parent", 0) + 1
+child = child_of(child)
+go.set()
+thread.join()
+print(end_of(child))
+# The transaction of the parent is not the child's.
+child = None
+def leave():
     with cache.transact():
+        global child
         child = os.fork()
-        assert not child or end_of(child) == 0
+try:
+    leave()
 except plimsoll.UsedAfterFork:
-    os._exit(0 if os.getpid() != parent else 1)
+    os._exit(10)
+print(end_of(child))
+print(sorted(cache), cache.check())
 cache.close()
 """
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_forked_child_is_told_so_also_while_its_parent_writes(path: str, shared: bool) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", FORK, path, str(shared)]
+@pytest.mark.parametrize(("shared", "said"), [(True, "0\n10\n['child', 'parent'] []\n"), (False, "20\n10\n['parent'] []\n")])
+def test_a_fork_while_a_thread_writes_leaves_the_child_no_lock_and_no_transaction(path: str, shared: bool, said: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORK_WHILE_A_THREAD_WRITES, path, str(shared)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.stdout, done.stderr, done.returncode) == (said, "", 0)
 
 
 def test_a_close_waits_for_no_other_process(path: str) -> None:

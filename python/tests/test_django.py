@@ -117,6 +117,13 @@ def test_safe_text_stays_safe_and_a_lazy_translation_becomes_text(tmp_path: Path
     backend._cache.close()
 
 
+def test_a_value_that_is_too_large_leaves_no_old_one(tmp_path: Path) -> None:
+    backend = PlimsollCache(str(tmp_path), {"OPTIONS": {"memory": "16MiB", "size_limit": 100_000}})
+    assert backend.set("key", "old") and not backend.set("key", "x" * 200_000)
+    assert backend.get("key") is None
+    backend._cache.close()
+
+
 def test_the_backends_of_two_threads_share_the_store(backend: Any) -> None:
     other = PlimsollCache(backend.directory, {"KEY_PREFIX": "site"})
     other.set("key", 1)
@@ -133,9 +140,9 @@ def _count(backend: Any, rounds: int) -> None:
 def test_the_store_stays_open_from_one_request_to_the_next_and_a_forked_child_opens_its_own(backend: Any) -> None:
     backend.set("key", 1)
     backend.deque("jobs").append(0)
-    store = backend._cache._shards[0]._held[0]
+    store = backend._cache._shards[0]._use.store
     backend.close()
-    assert backend.get("key") == 1 and backend._cache._shards[0]._held[0] is store
+    assert backend.get("key") == 1 and backend._cache._shards[0]._use.store is store
     child = multiprocessing.get_context("fork").Process(target=_count, args=(backend, 5))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -64,6 +64,17 @@ def test_a_folder_is_text_bytes_or_a_path(path: str, tmp_path: Path, given: Call
     assert dict(plimsoll.open(given(str(tmp_path / "backup")), memory="16MiB")) == {b"a": b"1"}
 
 
+def test_the_path_of_a_store_is_absolute_and_keeps_every_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = b"caf\xe9 \xff"
+    with plimsoll.open(name, memory="16MiB") as db:
+        assert os.fsencode(db.path) == os.fsencode(tmp_path) + b"/" + name
+        monkeypatch.chdir("/")
+        assert os.listdir(db.path) and db.put(b"a", b"1")
+        db.flush()
+    assert os.listdir(os.fsencode(tmp_path)) == [name]
+
+
 def test_what_is_no_folder_is_refused() -> None:
     with pytest.raises(TypeError, match="expected str, bytes or os.PathLike object, not int"):
         plimsoll.open(7)  # type: ignore[arg-type]

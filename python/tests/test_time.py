@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -54,6 +55,23 @@ def test_versions_of_a_dropped_keyspace_are_read(db: plimsoll.Db) -> None:
     (changed,) = rows.diff(first, second)
     assert changed.before is not None and changed.after is not None
     assert (changed.before.value(), changed.after.value()) == (b"3.10", b"3.20")
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Etc/GMT+12", "America/New_York", None, "fixed"])
+def test_the_first_and_the_last_datetime_are_moments_in_every_zone(
+    db: plimsoll.Db, monkeypatch: pytest.MonkeyPatch, zone: str | None
+) -> None:
+    db[b"a"] = b"1"
+    for local in ("Pacific/Kiritimati", "Etc/GMT+12"):
+        monkeypatch.setenv("TZ", local)
+        time.tzset()
+        tz = None if zone is None else timezone(timedelta(hours=-23, minutes=-59)) if zone == "fixed" else ZoneInfo(zone)
+        assert len(db.at(datetime.min.replace(tzinfo=tz))) == 0
+        assert db.at(datetime.max.replace(tzinfo=tz))[b"a"] == b"1"
+    monkeypatch.undo()
+    time.tzset()
+    with pytest.raises(plimsoll.InvalidInput, match="that large"):
+        db.at(10**5000)
 
 
 def test_moments_that_do_not_exist_say_so(db: plimsoll.Db) -> None:

@@ -10,9 +10,42 @@ import plimsoll
 
 PROGRAM = '''
 import asyncio
+from collections.abc import Mapping, MutableMapping
 from datetime import timedelta
 
 import plimsoll
+
+def read(rows: Mapping[bytes, bytes]) -> int:
+    return len(rows) + len(rows.get(b"a", b""))
+
+def write(rows: MutableMapping[bytes, bytes]) -> None:
+    rows[b"a"] = b"1"
+    rows.update({b"b": b"2"})
+    rows.setdefault(b"a", rows.pop(b"b"))
+
+cache = plimsoll.Cache()
+
+@cache.memoize(expire=60)
+def square(number: int, *, up: bool = False) -> str:
+    return str(number * number)
+
+@plimsoll.FanoutCache().memoize()
+async def later(number: int) -> float:
+    return number * 1.5
+
+@plimsoll.memoize_stampede(cache, expire=60)
+def slow(number: int) -> float:
+    return number * 1.5
+
+class Shop:
+    @cache.memoize(ignore={0})
+    def price(self, number: int) -> int:
+        return number
+
+text: str = square(3, up=True)
+price: int = Shop().price(7)
+half: float = slow(3) + asyncio.run(later(3))
+cache_key: tuple[object, ...] = square.__cache_key__(3)
 
 with plimsoll.open("store", memory="256MB", retention=timedelta(days=7)) as db:
     value: bytes | None = db.get(b"a")
@@ -27,6 +60,11 @@ with plimsoll.open("store", memory="256MB", retention=timedelta(days=7)) as db:
     total: int = db.transact(add, b"a", by=2)
     spaces: plimsoll.Keyspace = db.keyspace("k", retention="latest")
     many: list[bytes | str] = db.get_many([b"a"], "none")
+    rows: int = read(db) + read(spaces) + read(db.snapshot()) + read(db.at(glsn))
+    write(db)
+    write(spaces)
+    with db.transaction() as tx:
+        write(tx)
 
     async def follow() -> None:
         async for change in db.watch_async(b"a"):
@@ -46,6 +84,22 @@ db["text"] = b"1"  # E
 db.put(b"a")  # E
 plimsoll.open("store", durability="maybe")  # E
 db.snapshot()[b"a"] = b"1"  # E
+"text" in db  # E
+
+cache = plimsoll.Cache()
+
+@cache.memoize()
+def square(number: int) -> str:
+    return str(number * number)
+
+class Shop:
+    @cache.memoize(ignore={0})
+    def price(self, number: int) -> int:
+        return number
+
+square("3")  # E
+wrong: int = square(3)  # E
+Shop().price("7")  # E
 '''
 
 
@@ -67,6 +121,12 @@ def test_a_right_program_is_accepted_and_a_wrong_one_is_not(tmp_path: Path) -> N
     assert mypy(tmp_path, PROGRAM) == ""
     found = {int(line.split(":")[1]) for line in mypy(tmp_path, WRONG).splitlines() if ": error:" in line}
     assert found == {number for number, line in enumerate(WRONG.splitlines(), 1) if line.endswith("# E")}
+
+
+def test_the_package_itself_is_checked(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(tmp_path), "-p", "plimsoll"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("", 0)
 
 
 def test_the_package_says_that_it_is_typed() -> None:

@@ -21,6 +21,7 @@
 
 mod alignment;
 mod background;
+pub(crate) mod blob_bytes;
 pub(crate) mod blobs;
 mod check;
 pub(crate) mod compaction;
@@ -59,9 +60,11 @@ mod superseding;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod vacate;
 pub(crate) mod view;
 pub(crate) mod walk;
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -502,6 +505,17 @@ impl Index {
     /// such values are rewritten.
     pub(crate) fn relocate(&self) -> Result<()> {
         self.compaction.relocate()
+    }
+
+    /// Moves values out of blob files of which much is dead, as far as the copies take little space beside what is live; nothing
+    /// if that would free less than `worth_bytes` in this and later calls. Returns whether it moved any: then more may be left.
+    pub(crate) fn vacate_blobs(&self, worth_bytes: u64) -> Result<bool> {
+        if !self.core.choose_vacated(worth_bytes)? {
+            return Ok(false);
+        }
+        let moved = self.compaction.relocate();
+        self.core.blobs.vacate(BTreeSet::new());
+        moved.map(|()| true)
     }
 
     /// The budget is, or is about to become, `bytes`: resizes the row cache to its share.

@@ -509,9 +509,9 @@ impl Db {
     ///
     /// # Errors
     /// [`crate::Error::Trimmed`] if `from` precedes the log's first entry; [`crate::Error::InvalidInput`] if the handle belongs to another
-    /// store or opening, or the prefix is longer than a key may be.
+    /// store or opening.
     pub fn watch(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>, from: Glsn) -> Result<Commits> {
-        let span = Span::prefix(self.store.reader.keyspaces.id_of(keyspace)?, prefix.as_ref())?;
+        let span = Span::prefix(self.store.reader.keyspaces.id_of(keyspace)?, prefix.as_ref());
         Commits::new(&self.store, from, Some(Arc::new(span)))
     }
 

@@ -297,7 +297,7 @@ impl Diff {
         let ids = lives::ids(store, keyspace)?;
         let position_at = |at| lives::position_at(store, keyspace.name(), &ids, at);
         let changes =
-            |id, readable_at| Changes::new(store, Span::prefix(id, prefix)?, (before, after), readable_at).map(Some);
+            |id, readable_at| Changes::new(store, Span::prefix(id, prefix), (before, after), readable_at).map(Some);
         let (mut old, mut new, mut between) = (None, None, Vec::new());
         let (first, last) = (position_at(before)?, position_at(after)?);
         if let Some(first) = first {

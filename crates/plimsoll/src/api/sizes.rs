@@ -48,7 +48,7 @@ pub(crate) fn size(store: &Arc<Engine>, keyspace: &Keyspace, keys_max: u64) -> R
     let oldest = store.reader.oldest_readable(id);
     let at = snapshot.read_at()?;
     store.reader.read(|view| {
-        let span = Span::new(id, &(..))?;
+        let span = Span::new(id, &(..));
         let mut walk = view.visible(span.lower(), span.upper(), at, Direction::Forward)?;
         let (mut keys, mut bytes, mut key) = (0, 0, Vec::new());
         while keys < keys_max {
@@ -69,7 +69,7 @@ pub(crate) fn size(store: &Arc<Engine>, keyspace: &Keyspace, keys_max: u64) -> R
 
 /// About the number of keys in a range now.
 pub(crate) fn approximate_len(store: &Arc<Engine>, keyspace: &Keyspace, range: &impl KeyRange) -> Result<u64> {
-    let span = Span::new(store.reader.keyspaces.id_of(keyspace)?, range)?;
+    let span = Span::new(store.reader.keyspaces.id_of(keyspace)?, range);
     if span.is_empty() {
         return Ok(0);
     }

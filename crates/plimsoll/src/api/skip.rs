@@ -136,7 +136,7 @@ impl Snapshot {
         error: Error,
     ) -> Result<Skipped> {
         let store = self.store();
-        let span = Span::new(id, &range)?;
+        let span = Span::new(id, &range);
         let is_ahead = |key: &[u8]| match (reverse, span.lower(), span.upper()) {
             (false, Bound::Included(from), _) => key >= from,
             (false, Bound::Excluded(from), _) => key > from,

@@ -213,17 +213,17 @@ impl Snapshot {
     /// Iterates over a range of keys.
     ///
     /// # Errors
-    /// [`Error::Trimmed`], or a bound is too long.
+    /// [`Error::Trimmed`], or [`Error::InvalidInput`] if the handle belongs to another store or opening.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Range<'static>> {
-        self.walk(Span::new(self.store.reader.keyspaces.id_of(keyspace)?, &range)?)
+        self.walk(Span::new(self.store.reader.keyspaces.id_of(keyspace)?, &range))
     }
 
     /// Iterates over the keys that begin with `prefix`.
     ///
     /// # Errors
-    /// [`Error::Trimmed`], or the prefix is too long.
+    /// As for [`Snapshot::range`].
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Range<'static>> {
-        self.walk(Span::prefix(self.store.reader.keyspaces.id_of(keyspace)?, prefix.as_ref())?)
+        self.walk(Span::prefix(self.store.reader.keyspaces.id_of(keyspace)?, prefix.as_ref()))
     }
 
     fn walk(&self, span: Span) -> Result<Range<'static>> {

@@ -128,7 +128,7 @@ fn damaged() -> Error {
 
 /// Learns where all cursors stand as of `at`.
 pub(crate) fn learn(space: &LogSpace, at: Glsn) -> Result<()> {
-    let span = Span::new(CURSORS, &(..))?;
+    let span = Span::new(CURSORS, &(..));
     let mut walk = space.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
     let (mut key, mut all) = (Vec::new(), BTreeMap::new());
     while let Some(version) = walk.next(&mut key)? {

@@ -256,7 +256,7 @@ pub(crate) fn load(store: &Engine, at: Glsn) -> Result<()> {
 
 /// Learns the records of all keyspaces as of `at`. One that has none stays as it was: at no moment is less known than before.
 pub(crate) fn learn(space: &LogSpace, at: Glsn) -> Result<()> {
-    let span = Span::new(SYSTEM, &(..))?;
+    let span = Span::new(SYSTEM, &(..));
     let mut walk = space.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
     let mut key = Vec::new();
     while let Some(version) = walk.next(&mut key)? {

@@ -20,6 +20,9 @@ const HELD_SEGMENTS: u64 = 8;
 /// index can be rebuilt.
 const WORTH_FREEING_BYTES: u64 = 1 << 20;
 
+/// The most times that a compaction moves values out of blob files.
+const VACATED_TIMES: u32 = 16;
+
 /// Segments that were held back for long, from which on memtables are closed once they may be freed.
 const LET_GO_SEGMENTS: u64 = 4;
 
@@ -40,7 +43,18 @@ pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
         _ => Ok(()),
     };
     free(space, true, Active::EndsFrom(WORTH_FREEING_BYTES))?;
-    moved
+    moved?;
+    if may_be_freed(space)?.is_none() {
+        // The log keeps its records, and the blob files that they name.
+        return Ok(());
+    }
+    for _ in 0..VACATED_TIMES {
+        if !space.keeps() || !space.reader.index.vacate_blobs(WORTH_FREEING_BYTES)? {
+            break;
+        }
+        free(space, true, Active::EndsFrom(WORTH_FREEING_BYTES))?;
+    }
+    Ok(())
 }
 
 /// Trims the log, unless a keyspace keeps everything or a user's stream prevents it. A keyspace that was never written to has nothing to keep.

@@ -23,6 +23,8 @@ pub(crate) struct Blobs {
     /// The views through which jobs read.
     of_jobs: Mutex<Vec<Weak<View>>>,
     left: Mutex<Left>,
+    /// Values are to be moved out of these.
+    vacated: Mutex<Arc<BTreeSet<BlobId>>>,
 }
 
 /// Files of tables that are no longer current: other tables may use them.
@@ -48,6 +50,21 @@ impl Blobs {
     /// A manifest names the file, or none ever will.
     pub(crate) fn end(&self, blob: BlobId) {
         lock(&self.in_work).remove(&blob);
+    }
+
+    /// Jobs that begin from now on move the values out of these files.
+    pub(crate) fn vacate(&self, blobs: BTreeSet<BlobId>) {
+        *lock(&self.vacated) = Arc::new(blobs);
+    }
+
+    /// A value in the file is damaged, and stays there.
+    pub(crate) fn stop_vacating(&self, blob: BlobId) {
+        Arc::make_mut(&mut lock(&self.vacated)).remove(&blob);
+    }
+
+    /// The files that values are to be moved out of.
+    pub(crate) fn vacated(&self) -> Arc<BTreeSet<BlobId>> {
+        Arc::clone(&lock(&self.vacated))
     }
 
     /// A job reads through this view, or copies its files, for as long as it keeps it.

@@ -16,6 +16,7 @@ use crate::index::core::{Core, SetAside};
 use crate::index::job::{Job, Swept, Task};
 use crate::index::output::OUTPUT_CHUNKS;
 use crate::index::policy::{Clearance, Plan, Priority, RunShape, choose};
+use crate::index::relocate::points_into;
 use crate::index::run::table::TableInfo;
 use crate::index::source::Run;
 use crate::index::split::Inputs;
@@ -231,7 +232,7 @@ impl Compaction {
         self.check_stopped()
     }
 
-    /// Moves values out of the log entries that are to be freed, and changes nothing else.
+    /// Moves values out of the log entries that are to be freed and the blob files that are to be vacated, and changes nothing else.
     pub(crate) fn relocate(&self) -> Result<()> {
         let done = || self.core.counters.compactions.load(Ordering::Relaxed);
         let view = self.core.view();
@@ -366,10 +367,14 @@ impl Compaction {
         }
     }
 
-    /// A run with values in log entries that are to be freed.
+    /// A run with values in log entries that are to be freed, or in blob files that are to be vacated.
     fn relocation(&self, view: &View) -> Option<Task> {
+        let vacated = self.core.blobs.vacated();
         let task = |below: Glsn| {
-            let wanted = |run: &Arc<Run>| run.min_pointer().is_some_and(|pointer| pointer < below);
+            let wanted = |run: &Arc<Run>| {
+                run.min_pointer().is_some_and(|pointer| pointer < below)
+                    || run.infos().any(|info| points_into(info, &vacated))
+            };
             let current = view.runs.iter().position(wanted).map(|at| current_task(view, at..at + 1, Priority::Due));
             let history =
                 || view.history.iter().position(wanted).map(|at| history_task(view, at..at + 1, Priority::Due));

@@ -368,8 +368,7 @@ impl Job {
     /// Whether a table must not be linked: it holds deletions that leave the current runs, versions that may be dropped, or values to
     /// be moved.
     fn needs_change(&self, core: &Core, info: &TableInfo) -> bool {
-        let moves = info.min_pointer.is_some_and(|pointer| self.relocator.wants(pointer));
-        moves
+        self.relocator.wants_some_of(info)
             || match self.inputs {
                 Inputs::Current { oldest } => oldest && info.deletions > 0,
                 Inputs::History => core.horizon_passed(info),

@@ -1,7 +1,9 @@
-//! Copies values out of log entries that are to be freed into a blob file of plain bytes, piece by piece.
+//! Copies values out of log entries that are to be freed, and out of blob files that are to be vacated, into a blob file of plain
+//! bytes, piece by piece.
 //!
 //! Law: a value is copied only if it matches its checksum: a copy of a damaged value would look sound for ever.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,9 +15,11 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::Chunk;
 
+use crate::index::blob_bytes;
 use crate::index::blobs::Blobs;
 use crate::index::core::Core;
-use crate::types::error::{Lift, Result};
+use crate::index::run::table::TableInfo;
+use crate::types::error::{Error, Lift, Result};
 use crate::types::version::{Stored, Version, running_value_sum};
 
 /// Copies the values of one job. If it is dropped before a manifest names its blob file, it removes the file.
@@ -24,6 +28,7 @@ pub(crate) struct Relocator {
     blobs: Arc<Blobs>,
     budget: Budget,
     below: Glsn,
+    vacated: Arc<BTreeSet<BlobId>>,
     piece: Option<Chunk>,
     writer: Option<Box<dyn BlobWriter>>,
     blob: Option<BlobId>,
@@ -53,13 +58,15 @@ pub(crate) enum Moved<'a> {
 }
 
 impl Relocator {
-    /// Copies the values in entries below `below`; takes one chunk of `budget`.
+    /// Copies the values in entries below `below`, and those in the blob files that are to be vacated; takes one chunk of
+    /// `budget`.
     pub(crate) fn new(core: &Core, budget: &Budget, below: Glsn) -> Self {
         Self {
             log: Arc::clone(&core.context.log),
             blobs: Arc::clone(&core.blobs),
             budget: budget.clone(),
             below,
+            vacated: core.blobs.vacated(),
             piece: None,
             writer: None,
             blob: None,
@@ -80,16 +87,22 @@ impl Relocator {
     }
 
     /// Whether values of this entry are copied.
-    pub(crate) fn wants(&self, glsn: Glsn) -> bool {
+    fn wants(&self, glsn: Glsn) -> bool {
         glsn < self.below
+    }
+
+    /// Whether values of this table are copied.
+    pub(crate) fn wants_some_of(&self, table: &TableInfo) -> bool {
+        table.min_pointer.is_some_and(|pointer| self.wants(pointer)) || points_into(table, &self.vacated)
     }
 
     /// The stored form of `version` after the move. Copies at most `allowance` bytes (plus one piece) and subtracts them from it.
     pub(crate) fn relocate<'a>(&mut self, version: &Version<'a>, allowance: &mut u64) -> Result<Moved<'a>> {
-        let Stored::InLog { offset, len, sum } = version.stored else { return Ok(Moved::Ready(version.stored)) };
-        if !self.wants(version.glsn) {
-            return Ok(Moved::Ready(version.stored));
-        }
+        let (from, offset, len, sum) = match version.stored {
+            Stored::InLog { offset, len, sum } if self.wants(version.glsn) => (None, offset, len, sum),
+            Stored::InBlob { blob, offset, len, sum } if self.vacated.contains(&blob) => (Some(blob), offset, len, sum),
+            stored => return Ok(Moved::Ready(stored)),
+        };
         self.begin()?;
         let (writer, piece) = (self.writer.as_mut().expect("begun"), self.piece.as_mut().expect("begun"));
         let start = writer.position();
@@ -102,10 +115,17 @@ impl Relocator {
             }
             let bytes = (len - copying.copied).min(piece.len() as u64);
             let into = &mut piece[..bytes as usize];
-            match self.log.read_range(version.glsn, offset + copying.copied, into) {
-                // The entry was dropped: the version records it from now on.
-                Err(LogError::Dropped { .. }) => return Ok(Moved::Ready(Stored::Dropped { len })),
-                read => _ = read.lift()?,
+            let at = offset + copying.copied;
+            match from {
+                None => match self.log.read_range(version.glsn, at, into) {
+                    // The entry was dropped: the version records it from now on.
+                    Err(LogError::Dropped { .. }) => return Ok(Moved::Ready(Stored::Dropped { len })),
+                    read => _ = read.lift()?,
+                },
+                Some(blob) => match blob_bytes::read(&*self.log, version.glsn, blob, at, into) {
+                    Err(error) if is_damage(&error) => return Ok(self.leave(version, blob)),
+                    read => _ = read?,
+                },
             }
             copying.sum.take(into);
             writer.write(into).lift()?;
@@ -113,8 +133,16 @@ impl Relocator {
             *allowance = allowance.saturating_sub(bytes);
         }
         let stored = Stored::InBlob { blob, offset: copying.start, len, sum };
-        version.stored.check_sum(version.glsn, copying.sum.sum())?;
-        Ok(Moved::Ready(stored))
+        match (version.stored.check_sum(version.glsn, copying.sum.sum()), from) {
+            (Err(_), Some(vacated)) => Ok(self.leave(version, vacated)),
+            (checked, _) => checked.map(|()| Moved::Ready(stored)),
+        }
+    }
+
+    /// Leaves a damaged value where it is: nothing needs its file to go, so the job does not fail because of it.
+    fn leave<'a>(&self, version: &Version<'a>, blob: BlobId) -> Moved<'a> {
+        self.blobs.stop_vacating(blob);
+        Moved::Ready(version.stored)
     }
 
     fn begin(&mut self) -> Result<()> {
@@ -148,6 +176,15 @@ impl Relocator {
             self.log.hand_over_blob(blob);
         }
     }
+}
+
+/// Whether values of a table are in one of these files.
+pub(crate) fn points_into(table: &TableInfo, blobs: &BTreeSet<BlobId>) -> bool {
+    !blobs.is_empty() && table.blobs.iter().any(|blob| blobs.contains(blob))
+}
+
+fn is_damage(error: &Error) -> bool {
+    matches!(error, Error::Corrupt { .. } | Error::Format { .. } | Error::Dropped { .. })
 }
 
 impl Drop for Relocator {

@@ -6,14 +6,13 @@ use std::io;
 use std::sync::{Arc, Weak};
 
 use plimsoll_disk::checksum::Running;
-use plimsoll_log::blob::{BLOB_DROPPED_PAGE, BlobId};
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::account::Charge;
 use plimsoll_memory::buffer::Buffer;
-use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_kind, page_payload};
-use plimsoll_memory::pool::Touch;
 
 use crate::borders::{self, Border};
+use crate::index::blob_bytes;
 use crate::index::view::{Hit, View};
 use crate::read::moments::OpenMoment;
 use crate::read::reader::Reader;
@@ -207,42 +206,11 @@ impl Reader {
             }
             Stored::InLog { offset, .. } => Ok(self.log.read_range(glsn, offset + from, into).lift()?),
             Stored::InBlob { blob, offset, .. } => {
-                self.load_from_blob(glsn, blob, offset + from, into).map_err(|error| error.at_glsn(glsn))
+                blob_bytes::read(&*self.log, glsn, blob, offset + from, into).map_err(|error| error.at_glsn(glsn))
             }
             Stored::Dropped { .. } => Err(Error::Dropped { glsn }),
         }
     }
-
-    fn load_from_blob(&self, glsn: Glsn, blob: BlobId, offset: u64, into: &mut [u8]) -> Result<bool> {
-        let file = self.log.open_blob(blob).lift()?.file;
-        // A long value is read once, sequentially: it must not evict hot pages.
-        let touch = if into.len() > 4 * PAGE_PAYLOAD_BYTES { Touch::Scan } else { Touch::Point };
-        let (mut at, mut filled, mut missed) = (offset, 0, false);
-        while filled < into.len() {
-            let number = u32::try_from(at / PAGE_PAYLOAD_BYTES as u64).map_err(|_| short_blob(blob))?;
-            let page = file
-                .get(number, touch)
-                .map_err(|error| Error::of_load(error).in_file(|| format!("log/{}", blob.file_name())))?;
-            missed |= page.is_miss();
-            if page_kind(&page) == BLOB_DROPPED_PAGE {
-                return Err(Error::Dropped { glsn });
-            }
-            let bytes = page_payload(&page).get((at % PAGE_PAYLOAD_BYTES as u64) as usize..).unwrap_or_default();
-            let fits = bytes.len().min(into.len() - filled);
-            if fits == 0 {
-                return Err(short_blob(blob));
-            }
-            into[filled..filled + fits].copy_from_slice(&bytes[..fits]);
-            filled += fits;
-            at += fits as u64;
-        }
-        Ok(missed)
-    }
-}
-
-fn short_blob(blob: BlobId) -> Error {
-    Error::corrupt(format!("blob file {} ends before the end of a value in it; see `plimsoll verify`", blob.0))
-        .in_file(|| format!("log/{}", blob.file_name()))
 }
 
 /// The version of an index key that is current as of `at`, unless it is a deletion.

@@ -4,10 +4,8 @@ use std::borrow::Cow;
 use std::ops::{Bound, RangeBounds};
 
 use crate::index::view::OwnRange;
-use crate::read::point::check_key;
-use crate::types::error::Result;
 use crate::types::key_range::KeyRange;
-use crate::types::version::{KeptKey, SHORT_KEY_BYTES, bound_heap_bytes};
+use crate::types::version::{KeptKey, MAX_KEY_BYTES, SHORT_KEY_BYTES, bound_heap_bytes};
 
 /// A range of index keys: within one keyspace.
 #[derive(Clone, Debug)]
@@ -17,23 +15,27 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The span of a user's range.
-    pub(crate) fn new(keyspace: u32, range: &impl KeyRange) -> Result<Self> {
-        let key = |key: &[u8]| -> Result<KeptKey> {
-            check_key(key)?;
-            Ok(index_key(keyspace, key))
-        };
+    /// The span of a user's range. A bound may be longer than a key: it is replaced by the bound at its first
+    /// [`MAX_KEY_BYTES`] bytes that separates the same keys.
+    pub(crate) fn new(keyspace: u32, range: &impl KeyRange) -> Self {
+        let key = |key: &[u8]| index_key(keyspace, key);
         let lower = match range.start_key() {
-            Bound::Included(start) => Bound::Included(key(start)?),
-            Bound::Excluded(start) => Bound::Excluded(key(start)?),
-            Bound::Unbounded => Bound::Included(key(b"")?),
+            Bound::Included(start) | Bound::Excluded(start) if start.len() > MAX_KEY_BYTES => {
+                Bound::Excluded(key(&start[..MAX_KEY_BYTES]))
+            }
+            Bound::Included(start) => Bound::Included(key(start)),
+            Bound::Excluded(start) => Bound::Excluded(key(start)),
+            Bound::Unbounded => Bound::Included(key(b"")),
         };
         let upper = match range.end_key() {
-            Bound::Included(end) => Bound::Included(key(end)?),
-            Bound::Excluded(end) => Bound::Excluded(key(end)?),
+            Bound::Included(end) | Bound::Excluded(end) if end.len() > MAX_KEY_BYTES => {
+                Bound::Included(key(&end[..MAX_KEY_BYTES]))
+            }
+            Bound::Included(end) => Bound::Included(key(end)),
+            Bound::Excluded(end) => Bound::Excluded(key(end)),
             Bound::Unbounded => keyspace_end(keyspace),
         };
-        Ok(Self { lower, upper })
+        Self { lower, upper }
     }
 
     /// The span of all keys of a keyspace.
@@ -41,15 +43,17 @@ impl Span {
         Self { lower: Bound::Included(index_key(keyspace, b"")), upper: keyspace_end(keyspace) }
     }
 
-    /// The span of the keys that begin with `prefix`.
-    pub(crate) fn prefix(keyspace: u32, prefix: &[u8]) -> Result<Self> {
-        check_key(prefix)?;
+    /// The span of the keys that begin with `prefix`: an empty one if the prefix is longer than a key may be.
+    pub(crate) fn prefix(keyspace: u32, prefix: &[u8]) -> Self {
+        if prefix.len() > MAX_KEY_BYTES {
+            return Self::new(keyspace, &(prefix..=prefix));
+        }
         let lower = index_key(keyspace, prefix);
         let upper = match successor(prefix) {
             Some(end) => Bound::Excluded(index_key(keyspace, &end)),
             None => keyspace_end(keyspace),
         };
-        Ok(Self { lower: Bound::Included(lower), upper })
+        Self { lower: Bound::Included(lower), upper }
     }
 
     /// Its bounds.
@@ -138,10 +142,10 @@ mod tests {
 
     #[test]
     fn a_span_stays_within_its_keyspace() {
-        let span = Span::new(3, &(..)).unwrap();
+        let span = Span::new(3, &(..));
         assert!(span.contains(&[0, 0, 0, 3]) && span.contains(&[0, 0, 0, 3, 255, 255]));
         assert!(!span.contains(&[0, 0, 0, 4]) && !span.contains(&[0, 0, 0, 2, 255]));
-        let span = Span::prefix(u32::MAX, b"\xff").unwrap();
+        let span = Span::prefix(u32::MAX, b"\xff");
         assert!(span.contains(&[255, 255, 255, 255, 255, 1]));
     }
 
@@ -149,7 +153,23 @@ mod tests {
     fn a_span_that_ends_before_it_begins_is_empty() {
         let key = |byte: u8| vec![byte];
         let (low, high) = (key(1), key(2));
-        let span = Span::new(1, &(Bound::Included(&high[..]), Bound::Excluded(&low[..]))).unwrap();
+        let span = Span::new(1, &(Bound::Included(&high[..]), Bound::Excluded(&low[..])));
         assert!(span.is_empty());
+    }
+
+    #[test]
+    fn a_bound_longer_than_a_key_separates_the_same_keys() {
+        let longest = vec![7; MAX_KEY_BYTES];
+        let (shorter, next) = (&longest[1..], [&longest[1..], &[8]].concat());
+        let behind = [&longest[..], b"\0"].concat();
+        let is_in = |span: &Span, key: &[u8]| span.contains(&index_key(1, key));
+        for bound in [Bound::Included(&behind[..]), Bound::Excluded(&behind[..])] {
+            let span = Span::new(1, &(bound, Bound::Unbounded));
+            assert!(!is_in(&span, shorter) && !is_in(&span, &longest) && is_in(&span, &next));
+            let span = Span::new(1, &(Bound::Unbounded, bound));
+            assert!(is_in(&span, shorter) && is_in(&span, &longest) && !is_in(&span, &next));
+        }
+        assert!(Span::prefix(1, &behind).is_empty());
+        assert!(Span::new(1, &(&behind..&behind)).is_empty());
     }
 }

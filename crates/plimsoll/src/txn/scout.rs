@@ -30,7 +30,7 @@ pub(crate) fn search_for_gaps(committer: &Arc<Committer>, first: &[u8]) {
     if budget.free_bytes() < budget.limit_bytes() / KEPT_FREE {
         return;
     }
-    let Ok(span) = Span::new(u32::from_be_bytes(*space), &(key..)) else { return };
+    let span = Span::new(u32::from_be_bytes(*space), &(key..));
     hit(Border::GapSearched);
     let moment = Arc::new(committer.open_newest());
     let _only = ResidentOnly::enter();

@@ -353,17 +353,17 @@ impl Transaction {
     /// Walks a range of keys, own writes included.
     ///
     /// # Errors
-    /// A bound is too long.
+    /// [`Error::InvalidInput`] if the handle belongs to another store or opening.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Range<'_>> {
-        self.walk(Span::new(self.id_of(keyspace)?, &range)?)
+        self.walk(Span::new(self.id_of(keyspace)?, &range))
     }
 
     /// Walks the keys that begin with `prefix`, own writes included.
     ///
     /// # Errors
-    /// The prefix is too long.
+    /// As for [`Transaction::range`].
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Range<'_>> {
-        self.walk(Span::prefix(self.id_of(keyspace)?, prefix.as_ref())?)
+        self.walk(Span::prefix(self.id_of(keyspace)?, prefix.as_ref()))
     }
 
     fn walk(&self, span: Span) -> Result<Range<'_>> {

@@ -73,6 +73,31 @@ fn keys_and_metadata_that_are_too_long_are_refused_and_the_transaction_goes_on()
 }
 
 #[test]
+fn a_bound_longer_than_a_key_bounds_a_range_as_any_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("store"), options()).unwrap();
+    let ks = db.keyspace("default").unwrap();
+    let longest = vec![7; MAX_KEY_BYTES];
+    let (first, last) = (vec![7; MAX_KEY_BYTES - 1], vec![8]);
+    for key in [&first, &longest, &last] {
+        db.put(&ks, key, b"value").unwrap();
+    }
+    let behind = [&longest[..], b"\0"].concat();
+    let (snapshot, mut tx) = (db.snapshot(), db.begin());
+    let keys = |range: plimsoll::Range<'_>| range.map(|row| row.unwrap().0.to_vec()).collect::<Vec<_>>();
+    assert_eq!(keys(snapshot.range(&ks, &behind..).unwrap()), [last.clone()]);
+    assert_eq!(keys(snapshot.range(&ks, ..&behind).unwrap()), [first.clone(), longest.clone()]);
+    assert_eq!(keys(snapshot.range(&ks, ..=&behind).unwrap().reverse()), [longest.clone(), first.clone()]);
+    assert_eq!(keys(snapshot.prefix(&ks, &behind).unwrap()), [[0; 0]; 0]);
+    tx.put(&ks, &last, b"new").unwrap();
+    assert_eq!(keys(tx.range(&ks, &behind..).unwrap()), [last.clone()]);
+    assert_eq!(keys(tx.prefix(&ks, &behind).unwrap()), [[0; 0]; 0]);
+    assert_eq!(db.approximate_len(&ks, &behind..&behind).unwrap(), 0);
+    assert!(db.diff(&ks, Glsn(0), db.newest(), &behind).unwrap().next().is_none());
+    assert!(db.watch(&ks, &behind, Glsn(1)).is_ok());
+}
+
+#[test]
 fn an_index_of_another_log_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["one", "two"] {

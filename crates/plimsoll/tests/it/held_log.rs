@@ -306,6 +306,76 @@ fn rows_that_were_loaded_again_and_again_take_their_space_once_after_a_compactio
     assert_eq!(db.snapshot().len(&space).unwrap(), 40_000);
 }
 
+/// Values of 20 kB that are overwritten in any order, in a store that keeps the newest ones only.
+fn write_in_any_order(db: &Db, space: &Keyspace, random: &mut Random, count: u64) {
+    for _ in 0..count {
+        let (key, fill) = (random.below(400), random.below(256) as u8);
+        db.put(space, (key as u32).to_be_bytes(), [fill; 20_000]).unwrap();
+    }
+}
+
+#[test]
+fn values_that_are_overwritten_in_any_order_take_little_more_than_their_space_after_each_compaction() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = || Options::new().memory_bytes(16 << 20).retention(Retention::Latest);
+    let db = Db::open(dir.path().join("store"), options()).unwrap();
+    let space = db.keyspace("default").unwrap();
+    for key in 0..400u32 {
+        db.put(&space, key.to_be_bytes(), [7; 20_000]).unwrap();
+    }
+    let mut random = Random::new(7);
+    for _ in 0..12 {
+        write_in_any_order(&db, &space, &mut random, 150);
+        let values = |db: &Db| -> Vec<_> {
+            db.snapshot().range(&space, ..).unwrap().map(|row| row.unwrap().1.to_vec()).collect()
+        };
+        let before = values(&db);
+        db.compact().unwrap();
+        let bytes = db.stats().disk_bytes;
+        assert!(bytes < 18_000_000, "{bytes} bytes on disk for 8,000,000");
+        assert!(values(&db) == before);
+    }
+    assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+    db.close().unwrap();
+    let db = Db::open(dir.path().join("store"), options()).unwrap();
+    assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+}
+
+#[test]
+fn a_damaged_value_in_a_blob_file_that_is_to_be_vacated_stays_there_and_hinders_no_compaction() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = || Options::new().memory_bytes(16 << 20).retention(Retention::Latest);
+    let path = dir.path().join("store");
+    let db = Db::open(&path, options()).unwrap();
+    let space = db.keyspace("default").unwrap();
+    for key in 0..400u32 {
+        db.put(&space, key.to_be_bytes(), [7; 20_000]).unwrap();
+    }
+    db.log().trim(db.newest().next()).unwrap();
+    db.close().unwrap();
+    let blobs = || -> Vec<PathBuf> {
+        let files = std::fs::read_dir(path.join("log")).unwrap().map(|entry| entry.unwrap().path());
+        files.filter(|file| file.extension().is_some_and(|extension| extension == "blob")).collect()
+    };
+    let [blob] = &blobs()[..] else { panic!("one compaction moves values into one file") };
+    let mut bytes = std::fs::read(blob).unwrap();
+    let damaged = bytes.len() / 2;
+    bytes[damaged] ^= 1;
+    std::fs::write(blob, bytes).unwrap();
+    let db = Db::open(&path, options()).unwrap();
+    let space = db.keyspace("default").unwrap();
+    for key in (0..400u32).filter(|key| !(190..210).contains(key)) {
+        db.put(&space, key.to_be_bytes(), [8; 20_000]).unwrap();
+    }
+    for _ in 0..2 {
+        db.compact().unwrap();
+        let read = (0..400u32).map(|key| db.get(&space, key.to_be_bytes()));
+        let errors: Vec<_> = read.filter_map(Result::err).collect();
+        assert!(matches!(&errors[..], [Error::Corrupt { .. }] | [Error::Corrupt { .. }, _]), "{errors:?}");
+        db.put(&space, "another", vec![9; 2_000_000]).unwrap();
+    }
+}
+
 #[test]
 fn a_moment_between_the_commit_that_a_compaction_freed_and_the_next_is_read_by_its_time() {
     let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));

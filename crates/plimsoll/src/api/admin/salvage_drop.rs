@@ -518,7 +518,7 @@ fn delete_newest(store: &Arc<Engine>, blobs: &BTreeSet<BlobId>) -> Result<u64> {
     let mut deleted = 0;
     for (name, record) in store.reader.keyspaces.all() {
         let keyspace = store.reader.keyspaces.handle(record.id, Arc::clone(&name));
-        let span = Span::new(record.id, &(..))?;
+        let span = Span::new(record.id, &(..));
         let mut walk = store.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
         let mut key = Vec::new();
         while let Some(version) = walk.next(&mut key)? {

@@ -276,7 +276,7 @@ fn unfinished(store: &Engine, blobs: &BTreeSet<BlobId>) -> Result<Option<Damage>
     let mut damage = Damage::new("index", 0, "newest values were dropped by a salvage that was cut short");
     let at = store.visible();
     for (name, record) in store.reader.keyspaces.all() {
-        let span = Span::new(record.id, &(..))?;
+        let span = Span::new(record.id, &(..));
         let mut walk = store.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
         let mut key = Vec::new();
         while let Some(version) = walk.next(&mut key)? {
