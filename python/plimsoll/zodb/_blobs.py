@@ -7,6 +7,7 @@ record mentions.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from typing import Any
 
@@ -18,6 +19,14 @@ class Blobs(BlobStorageMixin):  # type: ignore[misc, unused-ignore]
     """What a storage keeps in files."""
 
     fshelper: Any
+
+    @property
+    def _tid(self) -> bytes:
+        """Refused: `ZODB.blob.BlobStorage` names the file of a blob by the tid of the transaction that stores it, before the vote assigns one."""
+        raise AttributeError(
+            "a PlimsollStorage cannot be wrapped in a BlobStorage (<blobstorage>), because it assigns the tid of a transaction at the vote: "
+            "give it the folder of blobs instead (blob_dir, blob-dir)"
+        )
 
     def _blob_storeblob(self, oid: bytes, serial: bytes, blobfilename: str) -> None:
         target = self.fshelper.getBlobFilename(oid, serial)
@@ -64,6 +73,12 @@ class Blobs(BlobStorageMixin):  # type: ignore[misc, unused-ignore]
                 if name.endswith(BLOB_SUFFIX):
                     found.append((oid, repr_to_oid(name[: -len(BLOB_SUFFIX)])))
         return found
+
+    def _remove_blobs(self) -> None:
+        """Removes the files of all revisions."""
+        for entry in os.scandir(self.fshelper.base_dir):
+            if entry.name.startswith("0x"):
+                shutil.rmtree(entry.path)
 
     def _remove_blob(self, oid: bytes, tid: bytes) -> None:
         """Removes the file of a revision, and the folder of an object without files."""

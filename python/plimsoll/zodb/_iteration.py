@@ -12,7 +12,7 @@ from ZODB.TimeStamp import TimeStamp  # type: ignore[import-untyped, import-not-
 from . import _rows
 
 if TYPE_CHECKING:
-    from .._native import Snapshot
+    from .._native import LiveMapping, Snapshot
     from ._shared import SharedStore
 
 
@@ -55,10 +55,62 @@ def describe(tid: bytes, row: _rows.TransactionRow) -> dict[str, Any]:
     return entry
 
 
+def glsn_of(transactions: LiveMapping, tid: bytes) -> int | None:
+    """The GLSN of the commit of a transaction; `None` if there is none."""
+    newest = next(transactions.history(tid), None)
+    row = None if newest is None else newest.value()
+    if newest is None or row is None:
+        return None
+    return _rows.decode_transaction(row).glsn or newest.glsn
+
+
 class Iteration:
     """What a storage lists."""
 
     _shared: SharedStore
+
+    # A transaction of ZODB is one commit of the store.
+
+    def glsn_of(self, tid: bytes) -> int:
+        """The GLSN of the commit that a transaction is in the store: its place in `db.log`.
+
+        Raises `POSKeyError` if there is no such transaction, also if a pack has removed it.
+
+        >>> import ZODB
+        >>> storage = plimsoll.zodb.PlimsollStorage(path, memory="64MB")
+        >>> with ZODB.DB(storage).transaction() as connection:
+        ...     connection.root()["answer"] = 42
+        >>> tid = storage.lastTransaction()
+        >>> storage.tid_at(storage.glsn_of(tid)) == tid
+        True
+        >>> storage.close()
+        """
+        glsn = glsn_of(self._shared.transactions, tid)
+        if glsn is None:
+            raise POSKeyError(tid)
+        return glsn
+
+    def tid_at(self, glsn: int) -> bytes:
+        """The tid of the newest transaction that was committed at or before a GLSN; of those that a pack has left. `z64` if there is none.
+
+        >>> storage = plimsoll.zodb.PlimsollStorage(path, memory="64MB")
+        >>> storage.tid_at(storage.db.newest)
+        b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00'
+        >>> storage.close()
+        """
+        transactions = self._shared.transactions
+        found, low, high = _rows.ZERO, 0, 1 << 64
+        # Tids and GLSNs rise together. A search among the possible tids: each step reads the first one that is there.
+        while low < high:
+            middle = (low + high) // 2
+            first = transactions.scan(middle.to_bytes(8, "big"), limit=1)
+            tid = first[0][0] if first else b"\xff" * 8
+            at = glsn_of(transactions, tid) if first else None
+            if at is not None and at <= glsn:
+                found, low = tid, int.from_bytes(tid, "big") + 1
+            else:
+                high = middle
+        return found
 
     def iterator(self, start: bytes | None = None, stop: bytes | None = None) -> Iterator[Transaction]:
         """The transactions from `start` to `stop`, both included, as they are now."""

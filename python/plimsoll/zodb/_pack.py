@@ -18,6 +18,7 @@ from ZODB.TimeStamp import TimeStamp  # type: ignore[import-untyped, import-not-
 
 from .._errors import Behind, Closed, NotKeeper, OutOfBudget, Poisoned, Stalled
 from . import _rows
+from ._iteration import glsn_of
 
 if TYPE_CHECKING:
     from .._native import ReadMapping, Snapshot
@@ -192,7 +193,12 @@ class _Sweep:
                 continue
             left = set(oids)
             repeats = {oid: data_tid for oid, data_tid in found.data_tids.items() if oid in left}
-            changed[tid] = found._replace(status=b"p", oids=oids, data_tids=repeats).encode()
+            packed = found._replace(status=b"p", oids=oids, data_tids=repeats)
+            if packed == found:
+                continue
+            # The row that is written now is in another commit.
+            glsn = found.glsn or glsn_of(transactions, tid) or 0
+            changed[tid] = packed._replace(glsn=glsn).encode()
             if len(changed) >= BATCH:
                 transactions.put_many(changed)
                 changed = {}

@@ -1,7 +1,11 @@
 """Reading: the snapshot of an instance, loads, invalidations.
 
-An instance that was polled reads the snapshot of its last poll until the next one. One that was never polled (the storage that a
+An instance that was polled reads the state of its last poll until the next one. One that was never polled (the storage that a
 `DB` was given) reads what was committed last.
+
+ZODB polls when a transaction begins, and also when one ends, because the next one may begin without a call. After a poll of the second
+kind, an instance with history holds no snapshot: it reads the current objects, and of those that have changed since, the revision in the
+history (`_AsOf`). A snapshot retains everything that it can read, and an idle connection would keep a pack from giving back disk space.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ZODB.POSException import POSKeyError  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from ZODB.POSException import POSKeyError, ReadConflictError  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from ZODB.utils import maxtid  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from . import _rows
@@ -19,24 +23,57 @@ if TYPE_CHECKING:
     from ._shared import SharedStore
 
 
+class _AsOf:
+    """The objects as of an earlier transaction, read from the current ones and the history."""
+
+    def __init__(self, shared: SharedStore, tid: bytes) -> None:
+        self._shared, self._tid = shared, tid
+
+    def get(self, oid: bytes) -> bytes | None:
+        """The row of an object. Raises `ReadConflictError` if a pack may have removed it."""
+        row = self._shared.objects.get(oid)
+        if row is not None and row[:8] <= self._tid:
+            return row
+        # What was current above, or had been replaced before, is in the history from then on.
+        found = self._shared.history.scan(oid, oid + _rows.after(self._tid), reverse=True, limit=1)
+        if found:
+            key, data = found[0]
+            return key[8:] + data
+        # A pack writes how far it goes before it removes anything.
+        if self._shared.meta.get(_rows.META_PACKED, _rows.ZERO) > self._tid:
+            raise ReadConflictError("the state that this connection reads was packed", oid=oid)
+        return None
+
+    def get_many(self, oids: Iterable[bytes]) -> list[bytes | None]:
+        """Brings current rows into memory."""
+        return self._shared.objects.get_many(oids)
+
+
 class Reading:
     """What a storage reads."""
 
     _shared: SharedStore
     _is_instance: bool
     _own_tids: set[bytes]
+    _announcing: bytes | None
     _snapshot: Snapshot | None = None
     _seen: bytes | None = None
-    """The tid of the newest transaction in the snapshot of the last poll."""
-    _objects: ReadMapping
-    """The objects in the snapshot, or in the store if there is no snapshot."""
+    """The tid of the newest transaction in the state of the last poll."""
+    _polled_at = -1
+    """The GLSN of the last poll, if its state is still to be read."""
+    _begins = True
+    """Whether the next poll is for a transaction that begins."""
+    _objects: ReadMapping | _AsOf
+    """The objects of the last poll's state, or in the store if there is none."""
 
     # The snapshot
 
     def poll_invalidations(self) -> list[bytes] | None:
         """Moves to the newest commit. The oids that changed since the last poll; `None` if that is no longer known."""
         db = self._shared.db
-        if self._snapshot is not None and self._snapshot.glsn == db.newest:
+        begins, self._begins = self._begins, True
+        pins = begins or not self._shared.keep_history
+        if self._polled_at == db.newest and pins == (self._snapshot is not None):
             return []
         snapshot = db.snapshot()
         transactions = snapshot.keyspace(_rows.TRANSACTIONS)
@@ -55,22 +92,37 @@ class Reading:
                         oids.update(_rows.decode_oids(row))
                 changed = list(oids)
         self._leave_snapshot()
-        self._snapshot, self._seen, self._own_tids = snapshot, newest, set()
-        self._objects = snapshot.keyspace(_rows.OBJECTS)
+        self._seen, self._own_tids, self._polled_at = newest, set(), snapshot.glsn
+        if pins:
+            self._snapshot, self._objects = snapshot, snapshot.keyspace(_rows.OBJECTS)
+        else:
+            snapshot.close()
+            self._objects = _AsOf(self._shared, newest)
         return changed
 
     def sync(self, force: bool = True) -> None:
-        """Nothing to do: a poll sees whatever was committed."""
+        """Called before a poll; `force` says whether a transaction begins."""
+        self._begins = force
 
     def _leave_snapshot(self) -> None:
+        self._polled_at = -1
+        self._objects = self._shared.objects
         if self._snapshot is not None:
             snapshot, self._snapshot = self._snapshot, None
-            self._objects = self._shared.objects
             snapshot.close()
 
     def lastTransaction(self) -> bytes:
-        """The newest transaction whose invalidations were delivered; for a storage that was never polled, the newest one."""
-        return self._shared.last_tid() if self._seen is None else self._seen
+        """The newest transaction whose invalidations were delivered; for a storage that was never polled, the newest one, unless it is
+        one whose `tpc_finish` here has not called its callback yet: wrappers invalidate in that callback."""
+        if self._seen is not None:
+            return self._seen
+        last = self._shared.last_tid()
+        # In this order: the mark is set before the commit can be read, and removed after the callback.
+        announcing = self._announcing
+        if announcing is not None and last >= announcing:
+            before = self._shared.transactions.scan(None, announcing, reverse=True, limit=1)
+            return before[0][0] if before else _rows.ZERO
+        return last
 
     # Loads
 
@@ -107,7 +159,8 @@ class Reading:
 
     def loadSerial(self, oid: bytes, serial: bytes) -> bytes:
         """The data of one revision."""
-        for objects in (self._objects, self._shared.objects):
+        live = self._shared.objects
+        for objects in (live,) if self._snapshot is None else (self._objects, live):
             row = objects.get(oid)
             if row is not None and row[:8] == serial:
                 if len(row) == 8:

@@ -4,7 +4,7 @@
 |---|---|---|
 | `zodb.objects` | oid | tid, then the pickle; nothing after the tid if the object was deleted |
 | `zodb.history` | oid, tid | the pickle of a revision that is no longer current; empty if the object was deleted |
-| `zodb.transactions` | tid | status, user, description, extension, the oids, and where records repeat an earlier one, its tid |
+| `zodb.transactions` | tid | status, user, description, extension, the oids, and where records repeat an earlier one, its tid; once packed, the GLSN |
 | `zodb.meta` | a name | settings of the database, how far it was packed |
 
 A revision moves to `zodb.history` in the commit that replaces it, so one commit shows either all of a transaction or none.
@@ -44,6 +44,8 @@ class TransactionRow(NamedTuple):
     oids: tuple[bytes, ...]
     data_tids: dict[bytes, bytes]
     """For records that repeat the data of an earlier one: its tid by oid."""
+    glsn: int = 0
+    """The GLSN of the transaction's commit if a pack has written the row again, which then has another one; otherwise 0."""
 
     def encode(self) -> bytes:
         """As bytes."""
@@ -56,7 +58,8 @@ class TransactionRow(NamedTuple):
             len(self.data_tids),
         )
         repeats = b"".join(oid + tid for oid, tid in self.data_tids.items())
-        return b"".join((header, self.user, self.description, self.extension, *self.oids, repeats))
+        glsn = self.glsn.to_bytes(8, "big") if self.glsn else b""
+        return b"".join((header, self.user, self.description, self.extension, *self.oids, repeats, glsn))
 
 
 def decode_transaction(row: bytes) -> TransactionRow:
@@ -70,7 +73,8 @@ def decode_transaction(row: bytes) -> TransactionRow:
     found = tuple(row[start : start + 8] for start in range(at, at + 8 * oids, 8))
     at += 8 * oids
     data_tids = {row[start : start + 8]: row[start + 8 : start + 16] for start in range(at, at + 16 * repeats, 16)}
-    return TransactionRow(status, parts[0], parts[1], parts[2], found, data_tids)
+    glsn = int.from_bytes(row[at + 16 * repeats :], "big")
+    return TransactionRow(status, parts[0], parts[1], parts[2], found, data_tids, glsn)
 
 
 def decode_oids(row: bytes) -> list[bytes]:

@@ -7,6 +7,7 @@ the oids that it may hand out. What was committed is read from the store.
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ZODB.POSException import ReadOnlyError, StorageError  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from .. import _native
-from .._errors import Conflict, Error
+from .._errors import Conflict, Error, NotAStore
 from .._turn import Turn
 from . import _rows
 
@@ -81,6 +82,11 @@ class SharedStore:
         if _rows.META_FORMAT not in meta:
             meta.put_many({_rows.META_FORMAT: _rows.FORMAT, _rows.META_KEEP_HISTORY: b"1" if keep_history else b"0"})
         return meta[_rows.META_FORMAT]
+
+    def is_open(self) -> bool:
+        """Whether a storage of this process has a store in the folder open."""
+        with _guard:
+            return self.path in _stores
 
     def last_tid(self) -> bytes:
         """The tid of the newest transaction."""
@@ -171,6 +177,28 @@ def acquire(path: str, *, read_only: bool, keep_history: bool, options: dict[str
             raise StorageError(f"{path} is open with keep_history={store.keep_history} in this process")
         store.users += 1
         return store
+
+
+_FILES = ("SHARED", "index", "members", "warm", "log", "LOCK")
+"""Names in the folder of a store. The log goes after the index: a folder with rows but no log would be taken for a damaged store."""
+
+
+def remove(path: str) -> None:
+    """Removes a store that nothing has open. Other files in the folder stay, and the folder with them."""
+    try:
+        # Refuses if another process has it open, and if it is no store.
+        _native.open(path, create=False).close()
+    except NotAStore:
+        return
+    names = [*_FILES, *(name for name in os.listdir(path) if name.endswith(".lock"))]
+    for name in names:
+        entry = os.path.join(path, name)
+        if os.path.isdir(entry):
+            shutil.rmtree(entry)
+        elif os.path.exists(entry):
+            os.unlink(entry)
+    with suppress(OSError):
+        os.rmdir(path)
 
 
 def release(store: SharedStore) -> None:

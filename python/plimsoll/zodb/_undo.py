@@ -10,7 +10,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ZODB.POSException import ConflictError, UndoError  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from ZODB.POSException import ConflictError, MultipleUndoErrors, UndoError  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from ZODB.UndoLogCompatible import UndoLogCompatible  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from . import _rows
@@ -21,11 +21,20 @@ if TYPE_CHECKING:
     from ._shared import SharedStore
 
 
+class _NotUndoable(Exception):
+    """One object of a transaction cannot be undone; the text is the reason."""
+
+
+def _undo_error(reason: str) -> UndoError:
+    """An `UndoError` of the class that ZEO can send to a client."""
+    return MultipleUndoErrors([(None, reason)])
+
+
 class Undo(UndoLogCompatible):  # type: ignore[misc, unused-ignore]
     """What a storage takes back."""
 
     _shared: SharedStore
-    _tid: bytes
+    _turn_tid: bytes
     _tx_objects: WriteMapping
     _tx_history: WriteMapping
     _tx_transactions: WriteMapping
@@ -79,36 +88,36 @@ class Undo(UndoLogCompatible):  # type: ignore[misc, unused-ignore]
     def _oids_to_undo(self, transactions: ReadMapping, undone: bytes) -> list[bytes]:
         row = transactions.get(undone) if len(undone) == 8 else None
         if row is None or not self._shared.keep_history:
-            raise UndoError("Invalid transaction id")
+            raise _undo_error("Invalid transaction id")
         if undone <= self._shared.meta.get(_rows.META_PACKED, _rows.ZERO):
-            raise UndoError("Undoing a packed transaction")
+            raise _undo_error("Undoing a packed transaction")
         return _rows.decode_oids(row)
 
     def _undo(self, undone: bytes) -> None:
         """Writes the revisions that take a transaction back. Raises `UndoError` if that is not possible."""
         restored: dict[bytes, tuple[bytes, bytes, bytes | None]] = {}
-        failures: dict[bytes, UndoError] = {}
+        failures: list[tuple[bytes, str]] = []
         for oid in self._oids_to_undo(self._tx_transactions, undone):
             try:
                 restored[oid] = self._before(oid, undone)
-            except UndoError as error:
-                failures[oid] = error
+            except _NotUndoable as error:
+                failures.append((oid, str(error)))
         if failures:
-            raise next(iter(failures.values()))
+            raise MultipleUndoErrors(failures)
         for oid, (current, data, data_tid) in restored.items():
             self._write(oid, current, data)
             if data_tid is not None:
                 # The origin may have been packed: the file is that of the revision before.
                 self._data_tids[oid] = self._origin(oid, data_tid)
                 if self.is_blob_record(data):
-                    self._copy_blob(oid, data_tid, self._tid)
+                    self._copy_blob(oid, data_tid, self._turn_tid)
 
     def _before(self, oid: bytes, undone: bytes) -> tuple[bytes, bytes, bytes | None]:
         """The current row of an object, the data it gets, and the tid of the revision that this data is from."""
         current = self._tx_objects.get(oid)
         taken = revision(self._tx_objects, self._tx_history, oid, undone)
         if current is None or taken is None:
-            raise UndoError("The record to undo was packed", oid)
+            raise _NotUndoable("The record to undo was packed")
         found = self._tx_history.scan(oid, oid + undone, reverse=True, limit=1)
         before_tid, before = (found[0][0][8:], found[0][1]) if found else (None, b"")
         newest = current[:8]
@@ -119,18 +128,18 @@ class Undo(UndoLogCompatible):  # type: ignore[misc, unused-ignore]
             assert before_tid is not None
             return current, before, before_tid
         if not before:
-            raise UndoError("The object was changed since it was created", oid)
+            raise _NotUndoable("The object was changed since it was created")
         if len(current) > 8 and taken:
             try:
                 data = self.tryToResolveConflict(oid, newest, undone, before, committedData=current[8:])
                 return current, data, None
             except ConflictError:
                 pass
-        raise UndoError("Some data were modified by a later transaction", oid)
+        raise _NotUndoable("Some data were modified by a later transaction")
 
     def _origin(self, oid: bytes, tid: bytes) -> bytes:
         """The revision whose data this one repeats, or the revision itself."""
-        if tid == self._tid:
+        if tid == self._turn_tid:
             return self._data_tids.get(oid, tid)
         row = self._tx_transactions.get(tid)
         return tid if row is None else _rows.decode_transaction(row).data_tids.get(oid, tid)

@@ -55,8 +55,8 @@ class Writing:
     _seen: bytes | None
     _is_read_only: bool
     _transaction: Any = None
-    _tid: bytes = _rows.ZERO
-    """The tid of the transaction that has the turn."""
+    _turn_tid: bytes = _rows.ZERO
+    """The tid of the transaction that has the turn. Not `_tid`: a storage that knows its tid before the vote has that, and wrappers rely on it."""
     _tx: Transaction | None = None
     """The transaction of the store, while this one has the turn."""
     _tx_objects: WriteMapping
@@ -64,6 +64,8 @@ class Writing:
     _tx_transactions: WriteMapping
     _hold: Hold | None = None
     """Of the turn."""
+    _announcing: bytes | None = None
+    """The tid of a transaction that is being committed and whose callback has not returned."""
     _begun: Turn
     """Held from `tpc_begin` to the end: an instance commits one transaction at a time."""
     _begun_hold: Hold | None = None
@@ -107,7 +109,7 @@ class Writing:
             raise ReadOnlyError()
 
     def _check_no_turn(self) -> None:
-        if self._shared.turn.is_mine or self._tx is not None:
+        if self._shared.turn.is_mine:
             raise StorageTransactionError(
                 "this thread commits another transaction of this database: finish or abort it first. (In one transaction, a database commits through one "
                 "connection, or undoes, once: `DB.undoMultiple` undoes several transactions.)"
@@ -151,6 +153,12 @@ class Writing:
         if transaction is None or transaction is not self._transaction:
             self._check_transaction(transaction)
         assert not version
+        if "tryToResolveConflict" in self.__dict__:
+            # A ZEO server whose clients resolve conflicts has replaced it. It collects the conflicts
+            # of a transaction from `store`; the vote could tell one only.
+            row = self._shared.objects.get(oid) or _rows.ZERO
+            self._resolved_data(oid, serial, data, row[:8], row[8:])
+            self._resolved.clear()
         self._stage(_STORE, oid, serial, data)
 
     def restore(self, oid: bytes, serial: bytes, data: bytes | None, version: str, prev_txn: bytes | None, transaction: Any) -> None:
@@ -221,7 +229,7 @@ class Writing:
             last = found[0] if found else _rows.ZERO
             if self._given_tid is not None:
                 self._check_tid(self._given_tid, last)
-            self._tid = self._given_tid or newTid(last)
+            self._turn_tid = self._given_tid or newTid(last)
             # From here on `tpc_finish` or `tpc_abort` gives the turn away.
             self._hold, self._tx = hold, tx
             hold.keep()
@@ -233,7 +241,7 @@ class Writing:
         named = 0
         try:
             for oid, path in self._staged_blobs:
-                self._blob_storeblob(oid, self._tid, path)
+                self._blob_storeblob(oid, self._turn_tid, path)
                 named += 1
         finally:
             del self._staged_blobs[:named]
@@ -268,7 +276,7 @@ class Writing:
         rows: dict[bytes, bytes | None] = dict(zip(oids, self._tx_objects.get_many(oids), strict=True))
         objects: dict[bytes, bytes] = {}
         history: dict[bytes, bytes] = {}
-        keeps, tid, written = self._shared.keep_history, self._tid, self._written
+        keeps, tid, written = self._shared.keep_history, self._turn_tid, self._written
         for kind, oid, serial, data in staged:
             current = rows[oid]
             # The common case first: no other transaction has changed the object.
@@ -307,7 +315,7 @@ class Writing:
         kept. The tid is `_rows.ZERO` for a new object."""
         if current is None:
             return _rows.ZERO, b""
-        if current[:8] != self._tid:
+        if current[:8] != self._turn_tid:
             return current[:8], current[8:]
         # Not what this transaction has written before: others do not know that.
         committed = self._written[oid]
@@ -323,7 +331,12 @@ class Writing:
             # The root of a database that two processes make at once: the other one may have filled it already.
             data = replaced
         else:
-            data = self.tryToResolveConflict(oid, committed, serial, data, committedData=replaced)
+            try:
+                data = self.tryToResolveConflict(oid, committed, serial, data, committedData=replaced)
+            except ConflictError as error:
+                # A ZEO server reads it.
+                error.data = data
+                raise
         self._resolved.append(oid)
         return data
 
@@ -341,11 +354,11 @@ class Writing:
 
     def _write(self, oid: bytes, current: bytes, data: bytes) -> None:
         """Makes `data` the newest revision, and `current` one of the history. For an undo."""
-        if current[:8] != self._tid:
+        if current[:8] != self._turn_tid:
             self._written[oid] = current[:8]
             self._tx_history.put(oid + current[:8], current[8:])
             self._bytes += len(current)
-        self._tx_objects.put(oid, self._tid + data)
+        self._tx_objects.put(oid, self._turn_tid + data)
         self._bytes += len(data)
         self._data_tids.pop(oid, None)
 
@@ -368,14 +381,18 @@ class Writing:
             tuple(self._written),
             self._data_tids,
         )
-        self._tx_transactions.put(self._tid, row.encode())
+        self._tx_transactions.put(self._turn_tid, row.encode())
         return self._resolved
 
     def tpc_finish(self, transaction: Any, f: Callable[[bytes], object] | None = None) -> bytes:
         """Commits; returns the tid once the transaction is durable."""
         self._check_transaction(transaction)
-        tx, tid, hold = self._tx, self._tid, self._hold
+        tx, tid, hold = self._tx, self._turn_tid, self._hold
         assert tx is not None and hold is not None, "tpc_vote comes before tpc_finish"
+        if f is not None:
+            # Before the commit can be read: `lastTransaction` must not return its tid until the
+            # callback has told the caller's instances what to invalidate.
+            self._announcing = tid
         try:
             try:
                 ticket = tx.commit_submit()
@@ -390,6 +407,7 @@ class Writing:
                 f(tid)
             self._shared.wrote(self._bytes)
         finally:
+            self._announcing = None
             if tx.glsn is not None:
                 # What `_blob_tpc_finish` does, also if a signal's handler has raised since the commit. In a call, one could raise again.
                 self.dirty_oids = []

@@ -7,13 +7,13 @@ newer one. There is no list of instances and none of invalidations.
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ZODB import interfaces  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from ZODB.ConflictResolution import ConflictResolvingStorage  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from ZODB.POSException import StorageError  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from zope.interface import alsoProvides, implementer  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from .._turn import Turn
@@ -23,6 +23,9 @@ from ._iteration import Iteration
 from ._reading import Reading
 from ._undo import Undo
 from ._writing import Writing
+
+if TYPE_CHECKING:
+    from .._native import Db
 
 
 @implementer(
@@ -142,6 +145,33 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
         self._leave_snapshot()
         _shared.release(self._shared)
 
+    def cleanup(self) -> None:
+        """Removes the files of the store, and the files of blobs, of a closed storage. Refuses while anything has the store open.
+
+        >>> storage = plimsoll.zodb.PlimsollStorage(path, memory="64MB")
+        >>> storage.close()
+        >>> storage.cleanup()
+        >>> os.path.exists(path)
+        False
+        """
+        self._check_writable()
+        if self._shared.is_open():
+            raise StorageError(f"{self._shared.path} is open in this process: close all storages on it before cleanup()")
+        _shared.remove(self._shared.path)
+        if self._blob_dir is not None:
+            self._remove_blobs()
+
+    @property
+    def db(self) -> Db:
+        """The store, for statistics, backups and the log of changes. Do not write through it.
+
+        >>> storage = plimsoll.zodb.PlimsollStorage(path, memory="64MB")
+        >>> sorted(storage.db.keyspaces())
+        ['default', 'zodb.history', 'zodb.meta', 'zodb.objects', 'zodb.transactions']
+        >>> storage.close()
+        """
+        return self._shared.db
+
     # Names
 
     def getName(self) -> str:
@@ -226,6 +256,4 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
                 names = (_rows.META_FORMAT, _rows.META_KEEP_HISTORY, _rows.META_OID)
                 tx.keyspace(self._shared.meta).put_many([(key, value) for key, value in kept if key in names])
             if self._blob_dir is not None:
-                for entry in os.scandir(self._blob_dir):
-                    if entry.name.startswith("0x"):
-                        shutil.rmtree(entry.path)
+                self._remove_blobs()
