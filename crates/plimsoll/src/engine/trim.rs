@@ -14,6 +14,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::Members;
 use plimsoll_log::members::holding::Removal;
 
+use crate::borders::{Border, hit};
 use crate::engine::Catalog;
 use crate::engine::held_back::HeldBack;
 use crate::index::blobs::Left;
@@ -124,6 +125,9 @@ fn free_up_to(space: &LogSpace, until: Glsn, active: Active, removal: Option<&Re
     let needed = space.reader.index.min_pointer().unwrap_or(Glsn::MAX);
     // What other members do not have in their runs yet, they read in the log.
     let others = space.members().map_or(Glsn::MAX, |members| members.oldest_needed());
+    if others < until.min(flushed).min(needed) {
+        hit(Border::TrimHeldBack);
+    }
     let until = until.min(flushed).min(needed).min(others);
     let (log, clock) = (&space.reader.log, &space.clock);
     if removal.is_some_and(|removal| !removal.may_free_below(until)) {
@@ -133,6 +137,7 @@ fn free_up_to(space: &LogSpace, until: Glsn, active: Active, removal: Option<&Re
     if let Active::EndsFrom(bytes) = active {
         space.file_log.end_segment_below(until, bytes, &|blob| space.reader.index.must_keep_blob(blob)).lift()?;
     }
+    hit(Border::TrimChosen);
     let first = match log.trim(until, &|blob| space.reader.index.must_keep_blob(blob)) {
         // Another process has freed what this one was about to.
         Err(LogError::Trimmed { first, .. }) if space.members().is_some() => first,

@@ -122,6 +122,7 @@ impl ReadSet {
 
     /// Coarsens to the full range: everything counts as read. Needs no memory.
     pub(crate) fn add_everything(&mut self) {
+        hit(Border::AllRead);
         self.ranges.clear();
         self.ranges.push(ReadRange { first: Vec::new(), last: Some(Bound::Unbounded) });
     }

@@ -319,7 +319,10 @@ impl RowsRestorer {
                 match brought.stopped {
                     None => {}
                     Some(Stopped::NoRoom) => return Ok(Taken::NoRoom),
-                    Some(Stopped::NotCurrent) => return Ok(self.partly(sum, at)),
+                    Some(Stopped::NotCurrent) => {
+                        hit(Border::RestoreStopped);
+                        return Ok(self.partly(sum, at));
+                    }
                 }
             }
             counts.stale.fetch_add(group.stale, Ordering::Relaxed);

@@ -10,6 +10,9 @@ use crate::op::{Edge, Key, Span};
 /// The size of a read set under the smallest budget.
 const LEAST_BYTES: u64 = 128 << 10;
 
+/// The longest key.
+const MAX_KEY_BYTES: usize = 4096;
+
 /// The reads of a transaction.
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
@@ -80,6 +83,40 @@ impl Reads {
         })
     }
 
+    /// The keyspace and a key at an edge of what was read, by a choice: at it, beside it, or the last key
+    /// within it. `None` if nothing was read.
+    pub fn key_at_edge(&self, model: &Model, pick: u32) -> Option<(u8, Key)> {
+        let (pick, count) = (pick as usize, self.spans.len());
+        // Mostly of what was read last.
+        let at = if pick.is_multiple_of(3) { pick / 3 % count.max(1) } else { count.checked_sub(1)? };
+        let (space, span) = self.spans.get(at)?;
+        let mut keys = model.keys(*space);
+        keys.sort();
+        let inside: Vec<&Key> = keys.iter().filter(|key| span.contains(key)).collect();
+        let (lower, upper) = match span {
+            Span::Range(lower, upper) => (lower.clone(), upper.clone()),
+            Span::Prefix(prefix) => (Edge::At(prefix.clone()), behind_prefix(prefix)),
+        };
+        let is_upper = pick / 7 % 3 > 0;
+        let (edge, last) = if is_upper { (&upper, inside.last()) } else { (&lower, inside.first()) };
+        let mut choices: Vec<Key> =
+            last.into_iter().flat_map(|key| [(*key).clone(), behind(key), before(key)]).collect();
+        match edge {
+            Edge::At(key) | Edge::Beside(key) => {
+                choices.extend([key.clone(), behind(key), before(key)]);
+                let beyond = match is_upper {
+                    true => keys.iter().find(|other| *other > key),
+                    false => keys.iter().rfind(|other| *other < key),
+                };
+                choices.extend(beyond.cloned());
+            }
+            Edge::Open => choices.push(if is_upper { vec![0xff, 0xff, 0xff] } else { Vec::new() }),
+        }
+        choices.retain(|key| key.len() <= MAX_KEY_BYTES);
+        let key = choices.get(pick / 21 % choices.len().max(1))?;
+        Some((*space, key.clone()))
+    }
+
     /// Whether commit `by` changed `key`, in a keyspace where it was read or may have been.
     pub fn changed_by(&self, model: &Model, key: &[u8], by: u64) -> bool {
         self.spans
@@ -97,6 +134,20 @@ fn span_bytes(span: &Span) -> usize {
     match span {
         Span::Prefix(prefix) => 2 * prefix.len(),
         Span::Range(lower, upper) => edge(lower) + edge(upper),
+    }
+}
+
+/// The key right behind another one.
+fn behind(key: &[u8]) -> Key {
+    [key, &[0]].concat()
+}
+
+/// A key before another one, with few between them.
+fn before(key: &[u8]) -> Key {
+    match key.split_last() {
+        None => Vec::new(),
+        Some((0, rest)) => rest.to_vec(),
+        Some((last, rest)) => [rest, &[last - 1, 0xff]].concat(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::MutexGuard;
 
+use plimsoll_disk::borders::{Border, hit};
 use plimsoll_disk::vfs::File;
 use plimsoll_memory::budget::Kind;
 
@@ -49,6 +50,7 @@ impl<'a> Turn<'a> {
     pub fn begin(&mut self) -> Result<Glsn, LogError> {
         let mut order = self.log.tail.order()?;
         if self.got == Got::Abandoned {
+            hit(Border::TurnAbandoned);
             bury(self.log, self.members, &mut order)?;
             self.got = Got::Clean;
         }
