@@ -113,6 +113,8 @@ borders! {
     PastExchanged,
     /// A row of an image is not taken in, because a run may have a younger version.
     RowRefused,
+    /// Rows of an image were read and compared with the runs.
+    RowsRead,
     /// The restore of rows is stopped by a flush.
     RestoreStopped,
     /// A part of the history is merged.

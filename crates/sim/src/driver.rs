@@ -10,6 +10,7 @@
 //! - without faults on the disk, nothing may fail.
 
 mod amid;
+mod charges;
 mod check;
 mod cursors;
 mod edges;
@@ -616,6 +617,7 @@ impl Driver {
         if step::may_drop_versions(op) {
             self.raise_floors();
         }
+        self.check_charges()?;
         self.check_counts()
     }
 

@@ -634,11 +634,11 @@ impl Db {
         self.store.maintenance.pool.clear();
     }
 
-    /// Refuses one reservation of memory after so many others ([`u64::MAX`]: none): for simulations.
+    /// Refuses `count` reservations of memory after so many others ([`u64::MAX`]: none): for simulations.
     #[doc(hidden)]
     #[cfg(any(test, feature = "testing"))]
-    pub fn refuse_after(&self, reservations: u64) {
-        self.store.reader.budget.fail_after(reservations);
+    pub fn refuse_after(&self, reservations: u64, count: u64) {
+        self.store.reader.budget.fail_some_after(reservations, count);
     }
 
     /// Seals a segment of the log that another one has followed, if one waits for it: for simulations.

@@ -125,9 +125,6 @@ fn free_up_to(space: &LogSpace, until: Glsn, active: Active, removal: Option<&Re
     let needed = space.reader.index.min_pointer().unwrap_or(Glsn::MAX);
     // What other members do not have in their runs yet, they read in the log.
     let others = space.members().map_or(Glsn::MAX, |members| members.oldest_needed());
-    if others < until.min(flushed).min(needed) {
-        hit(Border::TrimHeldBack);
-    }
     let until = until.min(flushed).min(needed).min(others);
     let (log, clock) = (&space.reader.log, &space.clock);
     if removal.is_some_and(|removal| !removal.may_free_below(until)) {
@@ -136,6 +133,9 @@ fn free_up_to(space: &LogSpace, until: Glsn, active: Active, removal: Option<&Re
     let (start, before) = (clock.monotonic_nanos(), log.bounds().first);
     if let Active::EndsFrom(bytes) = active {
         space.file_log.end_segment_below(until, bytes, &|blob| space.reader.index.must_keep_blob(blob)).lift()?;
+    }
+    if others == until {
+        hit(Border::TrimHeldBack);
     }
     hit(Border::TrimChosen);
     let first = match log.trim(until, &|blob| space.reader.index.must_keep_blob(blob)) {

@@ -125,11 +125,20 @@ impl ReadSet {
         hit(Border::AllRead);
         self.ranges.clear();
         self.ranges.push(ReadRange { first: Vec::new(), last: Some(Bound::Unbounded) });
+        // The keys are gone.
+        self.lease.shrink(self.lease.bytes().saturating_sub(list_bytes(self.ranges.capacity())));
     }
 
     /// The ranges that were read.
     pub(crate) fn ranges(&self) -> &[ReadRange] {
         &self.ranges
+    }
+
+    /// Bytes that are charged, and bytes that it holds.
+    #[cfg(feature = "testing")]
+    pub(crate) fn charges(&self) -> (u64, u64) {
+        let keys = self.ranges.iter().map(ReadRange::key_bytes).sum::<u64>();
+        (self.lease.bytes(), list_bytes(self.ranges.capacity()) + keys)
     }
 
     /// Merges adjacent ranges, eight into one.
@@ -152,6 +161,10 @@ fn list_bytes(ranges: usize) -> u64 {
 
 /// The smallest range that covers all of `ranges`, which are sorted by their first key and not empty.
 fn cover(ranges: &[ReadRange]) -> ReadRange {
+    if let [only] = ranges {
+        // As a range, a single key would take twice its bytes.
+        return only.clone();
+    }
     let last = ranges.iter().map(ReadRange::upper).max_by(|a, b| compare_upper(*a, *b)).expect("chunks are not empty");
     let last = match last {
         Bound::Included(key) => Bound::Included(key.to_vec()),
@@ -211,6 +224,22 @@ mod tests {
         }
         drop(set);
         assert_eq!(budget.free_bytes(), budget.limit_bytes());
+    }
+
+    #[test]
+    fn a_coarsened_set_holds_no_more_than_is_charged() {
+        let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
+        let mut set = ReadSet::new(&budget, 1 << 20);
+        for key in 0..8u8 {
+            set.add(&[key], None).unwrap();
+        }
+        set.add(&[9; 4096], None).unwrap();
+        let charged = set.lease.bytes();
+        set.coarsen();
+        let held = list_bytes(set.ranges.capacity()) + set.ranges.iter().map(ReadRange::key_bytes).sum::<u64>();
+        assert_eq!(set.ranges.len(), 2);
+        assert_eq!(set.lease.bytes(), held);
+        assert!(held <= charged);
     }
 
     #[test]

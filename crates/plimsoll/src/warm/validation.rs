@@ -18,7 +18,6 @@
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Touch;
 
-use crate::borders::{Border, hit};
 use crate::index::view::View;
 use crate::types::error::Result;
 
@@ -34,13 +33,9 @@ pub(crate) fn is_all_older(view: &View, since: Glsn) -> bool {
 /// `version` is the newest up to `since`. An unreadable run also means no; a read of the key reports the error. Guide pages are read
 /// through the pool; `loads` counts the ones that were not in memory.
 pub(crate) fn is_current(view: &View, key: &[u8], version: Glsn, since: Glsn, loads: &mut u64) -> bool {
-    let is_current = since >= youngest_deletion_dropped(view, key)
+    since >= youngest_deletion_dropped(view, key)
         && !shares_table_with_younger(view, key, version, since)
-        && has_nothing_younger(view, key, since, loads).unwrap_or(false);
-    if !is_current {
-        hit(Border::RowRefused);
-    }
-    is_current
+        && has_nothing_younger(view, key, since, loads).unwrap_or(false)
 }
 
 /// For the keyspace of the key.

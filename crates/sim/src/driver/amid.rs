@@ -77,6 +77,7 @@ impl Driver {
             Within::LargeWritten => Border::LargeWritten,
             Within::TrimChosen => Border::TrimChosen,
             Within::ImageMade => Border::ImageMade,
+            Within::RowsRead => Border::RowsRead,
             Within::RunsWritten => Border::RunsWritten,
         };
         if at == Within::MomentAsked && !matches!(deed, Deed::DropCaches) {

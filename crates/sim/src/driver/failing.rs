@@ -7,9 +7,9 @@ use crate::driver::{Driver, OpenTx};
 use crate::failure::{Outcome, ensure};
 use crate::judge::{bound, show};
 use crate::model::space_name;
-use crate::op::{Call, Edge, Key, Op, Removal, Span};
+use crate::op::{Call, Edge, Key, Op, Reader, Removal, Span};
 
-/// How many calls of an operation are refused memory at most: later ones go on.
+/// Behind so many reservations none is made.
 const NEVER: u64 = u64::MAX;
 
 impl Driver {
@@ -24,8 +24,12 @@ impl Driver {
         let before = self.excuses;
         let db = self.db().clone();
         match call {
-            Call::Reservation(n) => {
-                db.refuse_after(n);
+            Call::Reservation(n) | Call::Reservations(n) => {
+                if let Some(open) = tx_of(op).and_then(|tx| self.txs.get_mut(&tx)) {
+                    open.reads.may_be_refused();
+                }
+                let count = if matches!(call, Call::Reservation(_)) { 1 } else { u64::MAX };
+                db.refuse_after(n, count);
                 self.excuses.budget = true;
             }
             Call::Read(n) => {
@@ -34,7 +38,7 @@ impl Driver {
             }
         }
         let answer = self.step(op);
-        db.refuse_after(NEVER);
+        db.refuse_after(NEVER, 1);
         self.world.disk.fail_no_read();
         self.excuses.budget = before.budget;
         self.excuses.reads &= before.reads;
@@ -78,6 +82,16 @@ impl Driver {
         }
         open.reads.whole(space, span);
         Ok(Some(taken))
+    }
+}
+
+/// The transaction that an operation is of.
+fn tx_of(op: &Op) -> Option<u8> {
+    match op {
+        Op::Get { from: Reader::Tx(tx), .. } | Op::Walk { from: Reader::Tx(tx), .. } => Some(*tx),
+        Op::Remove { tx, .. } | Op::Put { tx, .. } | Op::Delete { tx, .. } => Some(*tx),
+        Op::Commit { tx, .. } | Op::Submit { tx } => Some(*tx),
+        _ => None,
     }
 }
 

@@ -45,6 +45,13 @@ enum Went {
     Failed,
 }
 
+impl OpenWalk {
+    /// Bytes that are charged for it, and bytes that it holds.
+    pub(super) fn charges(&self) -> (u64, u64) {
+        self.range.charges()
+    }
+}
+
 impl Driver {
     /// The number of moments that walks and readers keep open.
     pub(super) fn moments_held(&self) -> u64 {

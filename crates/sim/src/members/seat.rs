@@ -91,14 +91,16 @@ impl Seat {
     pub(super) fn let_fail(&self, call: FailingCall) {
         match call {
             FailingCall::Read(nth) => self.process.fail_read(Some(nth)),
-            FailingCall::Reservation(after) => self.db().iter().for_each(|db| db.refuse_after(after)),
+            FailingCall::Reservation(after) => {
+                self.db().iter().for_each(|db| db.refuse_after(after, 1 + after % 2 * 1000))
+            }
         }
     }
 
     /// From now on no call fails.
     pub(super) fn let_nothing_fail(&self) {
         self.process.fail_read(None);
-        self.db().iter().for_each(|db| db.refuse_after(u64::MAX));
+        self.db().iter().for_each(|db| db.refuse_after(u64::MAX, 1));
     }
 
     /// Does what is ordered in a thread, in which it stops at an operation; `None`: it has stopped.

@@ -20,6 +20,8 @@ pub struct Reads {
     /// What a walk that failed may have read beyond what it returned.
     perhaps: Vec<(u8, Span)>,
     bytes: usize,
+    /// It may have had no memory: then everything counts as read.
+    may_be_all: bool,
 }
 
 impl Reads {
@@ -54,6 +56,11 @@ impl Reads {
         self.perhaps.push((space, span.clone()));
     }
 
+    /// Memory may be refused to it from here on.
+    pub fn may_be_refused(&mut self) {
+        self.may_be_all = true;
+    }
+
     fn add(&mut self, space: u8, span: Span, bytes: usize) {
         self.spans.push((space, span));
         self.bytes += bytes + 100;
@@ -65,7 +72,7 @@ impl Reads {
         // While a walk goes on, the set holds the key that it has reached, also if it ends at none.
         let on_the_way = if self.spans.is_empty() { 0 } else { longest };
         // The store's representation of a range has a head, too.
-        (self.bytes + on_the_way) as u64 > limit_bytes.unwrap_or(LEAST_BYTES) / 8 * 3
+        self.may_be_all || (self.bytes + on_the_way) as u64 > limit_bytes.unwrap_or(LEAST_BYTES) / 8 * 3
     }
 
     /// Whether the set certainly covers a key.

@@ -128,7 +128,7 @@ impl Generator {
             (if_so(settings.limited, 10), Self::amid_upkeep),
             (4, Self::feed_begin),
             (14, Self::feed_on),
-            (if_so(settings.scenes, 14), Self::scene),
+            (if_so(settings.scenes, 24), Self::scene),
             (10, Self::snapshot),
             (8, Self::release),
             (12, Self::history),

@@ -22,13 +22,15 @@ pub enum Within {
     TrimChosen,
     /// Before a part of the warm image is written.
     ImageMade,
+    /// After rows of an image were compared with the runs, before they are kept.
+    RowsRead,
     /// After a flush or a merge has written its runs, before the manifest names them.
     RunsWritten,
 }
 
 impl Within {
     /// All of them, with their names.
-    pub(super) const ALL: [(Within, &str); 9] = [
+    pub(super) const ALL: [(Within, &str); 10] = [
         (Within::MomentAsked, "moment-asked"),
         (Within::SourcesTaken, "sources-taken"),
         (Within::ValueLoaded, "value-loaded"),
@@ -37,6 +39,7 @@ impl Within {
         (Within::LargeWritten, "large-written"),
         (Within::TrimChosen, "trim-chosen"),
         (Within::ImageMade, "image-made"),
+        (Within::RowsRead, "rows-read"),
         (Within::RunsWritten, "runs-written"),
     ];
 }
@@ -88,6 +91,8 @@ impl Deed {
 pub enum Call {
     /// The reservation of memory behind so many others is refused.
     Reservation(u64),
+    /// All reservations of memory behind so many are refused.
+    Reservations(u64),
     /// This read of the disk fails (1: the next one).
     Read(u64),
 }

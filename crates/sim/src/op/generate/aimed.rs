@@ -15,8 +15,9 @@ impl Generator {
     /// One of the first calls of an operation fails: most operations make few.
     fn call(&mut self) -> Call {
         let reach = 1 << self.below(7);
-        match self.below(5) {
+        match self.below(6) {
             0..3 => Call::Reservation(self.below(reach)),
+            3 => Call::Reservations(self.below(reach)),
             _ => Call::Read(1 + self.below(reach)),
         }
     }
@@ -160,7 +161,8 @@ impl Generator {
                 ops.push(self.write_in(space, count));
             }
         }
-        for _ in 0..1 + self.below(2) {
+        // Mostly one: a second one would hide that the first was missed.
+        for _ in 0..1 + self.below(5) / 4 {
             ops.push(self.edge_change_of(TX));
             if self.random.chance(0.3) {
                 ops.push([Op::Flush, Op::Compact, Op::Step][self.below(3) as usize].clone());
@@ -172,6 +174,37 @@ impl Generator {
         let (key, value) = (b"own".to_vec(), self.value_of(22));
         ops.extend([Op::Put { tx: TX, space, key, value, streamed: false }, commit(TX)]);
         ops.push(self.walk_of(Reader::Back(0), space, None));
+        ops
+    }
+
+    /// A commit that is written as a run begins or ends within a gap that walks know of.
+    pub(super) fn run_ends_in_a_gap(&mut self) -> Vec<Op> {
+        let (space, value) = (self.below(2) as u8, self.value_of(20));
+        let (first, count) = (500, 40);
+        let many = Op::PutMany { tx: TX, space, first, count, value, scattered: false };
+        let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX), Op::Begin { tx: TX }];
+        if self.random.chance(0.5) {
+            let how = if self.random.chance(0.5) { Removal::First } else { Removal::Last };
+            ops.extend((0..count).map(|_| Op::Remove { tx: TX, space, span: ALL, how, limit: 1 }));
+        } else {
+            let gone = (first..first + count).map(|number| Op::Delete { tx: TX, space, key: numbered_key(number) });
+            ops.extend(gone);
+        }
+        ops.push(commit(TX));
+        let span = Span::Range(Edge::At(numbered_key(first)), Edge::Open);
+        let walk = |reverse| {
+            let (from, limit, span) = (Reader::Back(0), u32::MAX, span.clone());
+            Op::Walk { from, space, span, reverse, limit, keys_only: false, amid: None }
+        };
+        ops.extend([walk(false), walk(true), walk(false)]);
+        let beside = if self.random.chance(0.5) { 0 } else { 1000 };
+        let value = Content { bytes: 900, seed: self.content().seed.wrapping_mul(0x9e37_79b1) };
+        let many = Op::PutMany { tx: TX, space, first: beside, count: 300, value, scattered: false };
+        let (key, value) = (numbered_key(first + self.below(u64::from(count)) as u32), self.value_of(24));
+        ops.extend([Op::Begin { tx: TX }, many, Op::Put { tx: TX, space, key, value, streamed: false }]);
+        ops.extend([commit(TX), walk(false), walk(true)]);
+        ops.extend(self.interruption());
+        ops.extend([walk(true), walk(false)]);
         ops
     }
 
@@ -213,8 +246,9 @@ impl Generator {
                     4..6 => ops.push(Op::Flush),
                     6 => ops.push(Op::Compact),
                     7..9 => ops.push(Op::Warm),
-                    9..11 => ops.push(Op::SaveImage),
-                    11 => ops.push(Op::Work { first: 4 }),
+                    9 | 10 => ops.push(Op::SaveImage),
+                    // A part of an image, which is written over several steps.
+                    11 => ops.extend([Op::Advance { micros: 30_000_000 }, Op::Work { first: 4 }]),
                     12 => ops.push(get(key, 0)),
                     _ => ops.push(Op::DropCaches),
                 }
@@ -224,7 +258,16 @@ impl Generator {
                 1 => self.reopen(),
                 _ => self.kill(),
             });
-            ops.extend((0..self.below(8)).map(|_| Op::Work { first: 4 }));
+            for _ in 0..self.below(8) {
+                let work = Op::Work { first: 4 };
+                let key = numbered_key(self.below(HOT) as u32);
+                ops.push(if self.random.chance(0.2) {
+                    let deed = Deed::Commit { space, key, value: self.value_of(bytes) };
+                    Op::Amid { at: Within::RowsRead, deed, op: Box::new(work) }
+                } else {
+                    work
+                });
+            }
             ops.extend((0..HOT).map(|number| get(numbered_key(number as u32), 0)));
         }
         let back = self.below(6);

@@ -32,7 +32,7 @@ impl Generator {
         let (upkeep, limited, faulty) =
             (settings.upkeep, settings.limited, settings.fault.is_some() && !settings.restores);
         let wide = settings.many > 250 && self.random.chance(0.3);
-        let scenes: [(bool, Scene); 36] = [
+        let scenes: [(bool, Scene); 40] = [
             (true, Self::spilled),
             (true, Self::many_versions),
             (true, Self::moved_deletion),
@@ -65,6 +65,10 @@ impl Generator {
             (true, Self::changed_at_the_edge),
             (true, Self::changed_at_the_edge),
             (true, Self::changed_at_the_edge),
+            (true, Self::changed_at_the_edge),
+            (true, Self::changed_at_the_edge),
+            (settings.many >= 250, Self::run_ends_in_a_gap),
+            (kills, Self::images_flushes_and_an_end),
             (kills, Self::images_flushes_and_an_end),
             (kills, Self::images_flushes_and_an_end),
             (crashes && limited, Self::cut_within_a_trim),

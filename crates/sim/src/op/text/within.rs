@@ -30,6 +30,7 @@ impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Call::Reservation(n) => write!(f, "reservation:{n}"),
+            Call::Reservations(n) => write!(f, "reservations:{n}"),
             Call::Read(n) => write!(f, "read:{n}"),
         }
     }
@@ -72,6 +73,7 @@ impl Words<'_> {
         let word = self.next()?;
         let call = match tagged(word) {
             Some(("reservation", n)) => Call::Reservation(n),
+            Some(("reservations", n)) => Call::Reservations(n),
             Some(("read", n)) => Call::Read(n),
             _ => return Err(format!("{word:?} is no call that fails")),
         };
