@@ -245,6 +245,15 @@ mod counted {
             let deed = Rc::clone(&done);
             at_next(Border::TableFull, move || deed.set(deed.get() + 1));
             assert_eq!((do_now(), done.get()), (true, 2));
+            let deed = Rc::clone(&done);
+            at_nth(Border::TableFull, 2, move || deed.set(deed.get() + 1));
+            hit(Border::TableFull);
+            assert_eq!(done.get(), 2);
+            hit(Border::TableFull);
+            assert_eq!(done.get(), 3);
+            at_next(Border::TableFull, || panic!("it was forgotten"));
+            forget();
+            hit(Border::TableFull);
         }
     }
 }

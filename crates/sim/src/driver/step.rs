@@ -28,6 +28,10 @@ impl Driver {
         if let Some(space) = op.space_mut() {
             *space = self.model.current_space(*space);
         }
+        if let Op::Salvage { .. } | Op::LoseLog { .. } | Op::LoseIndex | Op::Keep | Op::Restore { .. } = &op {
+            // They change files of the store by themselves.
+            self.world.disk.cut_power_at_change(u64::MAX);
+        }
         match &op {
             Op::Begin { tx } => self.begin(*tx),
             Op::BeginOrdered { tx } => self.begin_ordered(*tx),

@@ -387,6 +387,9 @@ impl Driver {
         if self.known.has_failed_sync {
             return Ok(());
         }
+        if let Some(member) = self.seats.keys().copied().find(|member| !self.is_stopped(*member)) {
+            self.check_memory(member)?;
+        }
         self.known.looks += 1;
         let looks = self.known.looks;
         if self.looks_seldom && !looks.is_multiple_of(LOOKS_SELDOM) {
@@ -405,7 +408,6 @@ impl Driver {
             if looks % 4 == u64::from(member) % 4 {
                 let span = Span { space: looks % 2, from: 0, to: 1 + looks % 40 };
                 self.check_spans(member, &[span])?;
-                self.check_memory(member)?;
             }
         }
         let is_one_stopped = self.seats.values().any(Seat::is_stopped);

@@ -318,7 +318,14 @@ impl Generator {
             let key = numbered_key(self.below(9) as u32);
             let bytes = [30, 3000, 20_000][self.below(3) as usize];
             ops.extend(self.put_one(space, &key, bytes));
-            if self.random.chance(0.3) {
+            if self.random.chance(0.2) {
+                // A commit that is written as runs, which a feed has to read.
+                let value = Content { bytes: 900, seed: self.content().seed.wrapping_mul(0x9e37_79b1) };
+                let (first, count) = (0, self.settings.many.clamp(100, 250));
+                let many = Op::PutMany { tx: TX, space, first, count, value, scattered: false };
+                ops.extend([Op::Begin { tx: TX }, many, commit(TX)]);
+            }
+            if self.random.chance(0.6) {
                 ops.push(Op::DropCaches);
             }
             let on = Op::FeedOn { slot: self.below(2) as u8, count: 1 + self.below(9) as u32 };

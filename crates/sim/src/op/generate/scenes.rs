@@ -32,7 +32,7 @@ impl Generator {
         let (upkeep, limited, faulty) =
             (settings.upkeep, settings.limited, settings.fault.is_some() && !settings.restores);
         let wide = settings.many > 250 && self.random.chance(0.3);
-        let scenes: [(bool, Scene); 40] = [
+        let scenes: [(bool, Scene); 41] = [
             (true, Self::spilled),
             (true, Self::many_versions),
             (true, Self::moved_deletion),
@@ -72,6 +72,7 @@ impl Generator {
             (kills, Self::images_flushes_and_an_end),
             (kills, Self::images_flushes_and_an_end),
             (crashes && limited, Self::cut_within_a_trim),
+            (true, Self::feed_over_errors),
             (true, Self::feed_over_errors),
         ];
         let permitted: Vec<Scene> =

@@ -291,8 +291,12 @@ fn leader_of_posts_ends(scene: &mut Scene<'_>) {
 fn joins_with_little_memory(scene: &mut Scene<'_>, members: u8) {
     let space = scene.random.below(2);
     let load = Act::Load { space, first: 1000, count: 100, bytes: 900 };
-    scene.by(scene.one, [Act::TxBegin, load, Act::Snapshot]);
-    for member in 0..members {
+    scene.by(scene.one, [load, Act::Snapshot, Act::TxBegin]);
+    // Values below the size of a blob file stay in memory until the commit.
+    let held = 4 + scene.random.below(40);
+    scene.by(scene.one, (0..held).map(|key| Act::TxPut { space, key, bytes: 200_000 }));
+    let one = scene.one;
+    for member in (0..members).filter(|member| *member != one) {
         let mebibytes = [16, 17, 24, 40, 64][scene.random.below(5) as usize];
         let (after, nth) = (scene.random.below(40), 1 + scene.random.below(9));
         match scene.random.below(6) {
