@@ -192,18 +192,6 @@ impl LyingDisk {
         state.fail_rename = Some(state.rename_count.saturating_add(n));
     }
 
-    /// Whether a sync or rename failure is still pending.
-    pub fn has_failure_to_come(&self) -> bool {
-        let state = self.state();
-        state.fail_sync.is_some() || state.fail_rename.is_some()
-    }
-
-    /// Cancels pending [`LyingDisk::fail_sync`] and [`LyingDisk::fail_rename`].
-    pub fn fail_nothing_to_come(&self) {
-        let mut state = self.state();
-        (state.fail_sync, state.fail_rename) = (None, None);
-    }
-
     /// Changes the bits in `mask` of one byte of a file for good. An error if the file ends before it.
     pub fn corrupt(&self, path: &Path, offset: u64, mask: u8) -> io::Result<()> {
         let mut state = self.state();

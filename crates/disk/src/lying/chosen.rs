@@ -44,6 +44,18 @@ impl LyingDisk {
         let mut state = self.state();
         state.chosen.cut_at_change = Some(state.chosen.changes.saturating_add(n));
     }
+
+    /// Whether a sync or rename failure is still pending.
+    pub fn has_failure_to_come(&self) -> bool {
+        let state = self.state();
+        state.fail_sync.is_some() || state.fail_rename.is_some()
+    }
+
+    /// Cancels pending [`LyingDisk::fail_sync`] and [`LyingDisk::fail_rename`].
+    pub fn fail_nothing_to_come(&self) {
+        let mut state = self.state();
+        (state.fail_sync, state.fail_rename) = (None, None);
+    }
 }
 
 impl State {

@@ -146,7 +146,9 @@ impl ReadSet {
         hit(Border::ReadSetCoarsened);
         let mut ranges = std::mem::take(&mut self.ranges);
         ranges.sort_by(|a, b| a.first.cmp(&b.first));
-        self.ranges = ranges.chunks(8).map(cover).collect();
+        // As a range, a single key would take twice its bytes.
+        let merge = |group: &[ReadRange]| if let [only] = group { only.clone() } else { cover(group) };
+        self.ranges = ranges.chunks(8).map(merge).collect();
         self.ranges.shrink_to_fit();
         let bytes = list_bytes(self.ranges.capacity()) + self.ranges.iter().map(ReadRange::key_bytes).sum::<u64>();
         let spare = self.lease.bytes().saturating_sub(bytes);
@@ -161,10 +163,6 @@ fn list_bytes(ranges: usize) -> u64 {
 
 /// The smallest range that covers all of `ranges`, which are sorted by their first key and not empty.
 fn cover(ranges: &[ReadRange]) -> ReadRange {
-    if let [only] = ranges {
-        // As a range, a single key would take twice its bytes.
-        return only.clone();
-    }
     let last = ranges.iter().map(ReadRange::upper).max_by(|a, b| compare_upper(*a, *b)).expect("chunks are not empty");
     let last = match last {
         Bound::Included(key) => Bound::Included(key.to_vec()),
