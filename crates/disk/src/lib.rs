@@ -6,6 +6,8 @@
 //! [`worker`]) and the lock that they take in turns ([`fair_lock`]), randomness ([`random`]), the one checksum ([`checksum`]) and the encoding of integers ([`codec`]). The
 //! crates above never call the operating system themselves; this lets one seed replay a whole run.
 
+#[doc(hidden)]
+pub mod borders;
 pub mod checksum;
 pub mod clock;
 pub mod codec;

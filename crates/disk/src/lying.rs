@@ -13,6 +13,7 @@
 //! copies it.
 
 mod bytes;
+mod chosen;
 mod lock;
 mod member;
 mod names;
@@ -32,6 +33,7 @@ use rustix::io::Errno;
 use crate::clock::ManualClock;
 use crate::image::{PAGE_BYTES, end_of};
 use crate::lying::bytes::Bytes;
+use crate::lying::chosen::Chosen;
 use crate::lying::lock::LyingLock;
 use crate::lying::names::DurableNames;
 pub use crate::lying::process::{AtChange, Process};
@@ -112,6 +114,7 @@ struct State {
     /// Chooses what survives. Separate from `read_random`, so that the number of reads does not change it.
     crash_random: Random,
     read_random: Random,
+    chosen: Chosen,
 }
 
 impl LyingDisk {
@@ -189,18 +192,6 @@ impl LyingDisk {
         state.fail_rename = Some(state.rename_count.saturating_add(n));
     }
 
-    /// Whether a sync or rename failure is still pending.
-    pub fn has_failure_to_come(&self) -> bool {
-        let state = self.state();
-        state.fail_sync.is_some() || state.fail_rename.is_some()
-    }
-
-    /// Cancels pending [`LyingDisk::fail_sync`] and [`LyingDisk::fail_rename`].
-    pub fn fail_nothing_to_come(&self) {
-        let mut state = self.state();
-        (state.fail_sync, state.fail_rename) = (None, None);
-    }
-
     /// Changes the bits in `mask` of one byte of a file for good. An error if the file ends before it.
     pub fn corrupt(&self, path: &Path, offset: u64, mask: u8) -> io::Result<()> {
         let mut state = self.state();
@@ -243,6 +234,7 @@ impl LyingDisk {
         state.handles.clear();
         state.locked.clear();
         state.shared.clear();
+        state.chosen.cut_at_no_change();
         state.sweep();
         Self { state: Arc::new(Mutex::new(state)), sharing: SharingInMemory::default() }
     }
@@ -332,6 +324,7 @@ impl State {
             refuses_room: false,
             crash_random: Random::new(0),
             read_random: Random::new(0),
+            chosen: Chosen::default(),
         };
         state.reseed(seed);
         state
@@ -369,6 +362,7 @@ impl State {
         self.generation += 1;
         self.power_is_cut = false;
         self.cut_at_sync = None;
+        self.chosen.cut_at_no_change();
     }
 
     /// Drops nodes without a present name, a durable name or a handle.
@@ -391,9 +385,11 @@ impl State {
         if open != Open::CreateNew {
             return self.tree.file(path);
         }
-        let (id, operation) = self.tree.create_file(path, Bytes::default())?;
-        self.names.add(operation);
-        Ok(id)
+        self.change(path, |state| {
+            let (id, operation) = state.tree.create_file(path, Bytes::default())?;
+            state.names.add(operation);
+            Ok(id)
+        })
     }
 
     fn close(&mut self, id: NodeId) {
@@ -419,6 +415,7 @@ impl State {
 
     fn read(&mut self, id: NodeId, path: &Path, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.take_time();
+        self.count_read(path)?;
         if self.read_random.chance(self.fail_reads) {
             self.injected.failed_reads += 1;
             return Err(at_path(path, Errno::IO));
@@ -435,10 +432,13 @@ impl State {
     fn write(&mut self, id: NodeId, path: &Path, bytes: &[u8], offset: u64) -> io::Result<()> {
         end_of(offset, bytes.len() as u64).map_err(|e| at_path(path, e))?;
         let spare = self.pages_max.map(|max| max.saturating_sub(self.pages_used()));
-        let file = self.file_mut(id, path)?;
+        let file = self.file(id, path)?;
         let fitting = spare.map_or(bytes.len(), |spare| file.current().fitting(offset, bytes.len(), spare));
         if !bytes[..fitting].is_empty() {
-            file.write(&bytes[..fitting], offset);
+            self.change(path, |state| {
+                state.file_mut(id, path)?.write(&bytes[..fitting], offset);
+                Ok(())
+            })?;
         }
         if fitting < bytes.len() {
             self.injected.refused_writes += 1;
@@ -449,8 +449,10 @@ impl State {
 
     fn set_len(&mut self, id: NodeId, path: &Path, len: u64) -> io::Result<()> {
         end_of(0, len).map_err(|e| at_path(path, e))?;
-        self.file_mut(id, path)?.set_len(len);
-        Ok(())
+        self.change(path, |state| {
+            state.file_mut(id, path)?.set_len(len);
+            Ok(())
+        })
     }
 
     /// Blocks of every file that has a name or a handle.
@@ -535,10 +537,11 @@ impl Disk for LyingDisk {
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        let mut state = self.powered(path)?;
-        let (_, operation) = state.tree.create_dir(path)?;
-        state.names.add(operation);
-        Ok(())
+        self.powered(path)?.change(path, |state| {
+            let (_, operation) = state.tree.create_dir(path)?;
+            state.names.add(operation);
+            Ok(())
+        })
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
@@ -550,25 +553,27 @@ impl Disk for LyingDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.powered(from)?.give_name(from, |tree| tree.rename(from, to))
+        self.powered(from)?.change(from, |state| state.give_name(from, |tree| tree.rename(from, to)))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let mut state = self.powered(path)?;
-        let operation = state.tree.remove(path)?;
-        state.names.add(operation);
-        Ok(())
+        self.powered(path)?.change(path, |state| {
+            let operation = state.tree.remove(path)?;
+            state.names.add(operation);
+            Ok(())
+        })
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        let mut state = self.powered(path)?;
-        let operation = state.tree.remove_dir(path)?;
-        state.names.add(operation);
-        Ok(())
+        self.powered(path)?.change(path, |state| {
+            let operation = state.tree.remove_dir(path)?;
+            state.names.add(operation);
+            Ok(())
+        })
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.powered(to)?.give_name(from, |tree| tree.hard_link(from, to))
+        self.powered(to)?.change(to, |state| state.give_name(from, |tree| tree.hard_link(from, to)))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {

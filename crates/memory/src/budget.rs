@@ -102,6 +102,9 @@ struct State {
     /// Reservations that still succeed before one is refused on purpose.
     #[cfg(any(test, feature = "testing"))]
     fail_after: Option<u64>,
+    /// How many are refused then.
+    #[cfg(any(test, feature = "testing"))]
+    fail_count: u64,
 }
 
 impl Budget {
@@ -287,7 +290,15 @@ impl Budget {
     /// Returns whether a refusal set up by an earlier call was still pending.
     #[cfg(any(test, feature = "testing"))]
     pub fn fail_after(&self, n: u64) -> bool {
-        self.inner.lock().fail_after.replace(n).is_some()
+        self.fail_some_after(n, 1)
+    }
+
+    /// As [`Budget::fail_after`], but refuses `count` reservations, one after the other.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn fail_some_after(&self, n: u64, count: u64) -> bool {
+        let mut state = self.inner.lock();
+        state.fail_count = count;
+        state.fail_after.replace(n).is_some()
     }
 }
 
@@ -415,7 +426,10 @@ impl State {
         match &mut self.fail_after {
             None => false,
             Some(0) => {
-                self.fail_after = None;
+                self.fail_count = self.fail_count.saturating_sub(1);
+                if self.fail_count == 0 {
+                    self.fail_after = None;
+                }
                 true
             }
             Some(n) => {

@@ -71,7 +71,7 @@ impl Mode {
             Mode::EverySync => 50,
             Mode::Metamorphic => 250,
             Mode::Rot => 80,
-            Mode::Members => 150,
+            Mode::Members => 200,
             _ => 400,
         }
     }

@@ -10,8 +10,12 @@
 //! - without faults on the disk, nothing may fail.
 
 mod amid;
+mod charges;
 mod check;
 mod cursors;
+mod edges;
+mod failing;
+mod feeds;
 mod held;
 mod image;
 mod loads;
@@ -33,6 +37,7 @@ use plimsoll::{CommitTicket, Db, Durability, Error, Glsn, Keyspace, Snapshot, Tr
 use plimsoll_disk::clock::Clock;
 
 use crate::driver::amid::CommitAmid;
+use crate::driver::feeds::OpenFeed;
 use crate::driver::held::{OpenReader, OpenWalk};
 use crate::driver::loads::OpenLoad;
 use crate::failure::{Failure, Outcome, ensure, same};
@@ -55,6 +60,8 @@ struct OpenTx {
     handle: Transaction,
     reads: Reads,
     writes: Writes,
+    /// A write of it may have failed half-way: then it is not committed.
+    may_be_spoiled: bool,
 }
 
 /// The errors that the current faults excuse.
@@ -94,6 +101,7 @@ pub struct Driver {
     snapshots: BTreeMap<u8, Snapshot>,
     walks: BTreeMap<u8, OpenWalk>,
     readers: BTreeMap<u8, OpenReader>,
+    feeds: BTreeMap<u8, OpenFeed>,
     loads: BTreeMap<u8, OpenLoad>,
     /// A commit that is made within the current operation.
     commit_amid: Option<CommitAmid>,
@@ -150,6 +158,7 @@ impl Driver {
             snapshots: BTreeMap::new(),
             walks: BTreeMap::new(),
             readers: BTreeMap::new(),
+            feeds: BTreeMap::new(),
             loads: BTreeMap::new(),
             commit_amid: None,
             tickets: VecDeque::new(),
@@ -430,6 +439,7 @@ impl Driver {
         self.snapshots.clear();
         self.walks.clear();
         self.readers.clear();
+        self.feeds.clear();
         self.loads.clear();
         self.tickets.clear();
         if let Some((_, keyspace)) = std::mem::take(&mut self.spaces).pop_last() {
@@ -612,6 +622,7 @@ impl Driver {
         if step::may_drop_versions(op) {
             self.raise_floors();
         }
+        self.check_charges()?;
         self.check_counts()
     }
 

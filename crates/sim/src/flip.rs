@@ -12,9 +12,10 @@ use plimsoll_disk::clock::Clock;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 
+use crate::content::Content;
 use crate::driver::{Care, Driver, compare, guarded, inspect};
-use crate::failure::{Failure, Outcome, ensure};
-use crate::model::Model;
+use crate::failure::{Failure, Outcome, ensure, same};
+use crate::model::{Entry, Model, Writes};
 use crate::op::Op;
 use crate::op::text::parse;
 use crate::world::{Setting, World};
@@ -264,6 +265,49 @@ impl ClosedStore {
             compare(&db, &model, &is_damage)
         })
         .map_err(|failure| Failure { message: format!("after a compaction: {}", failure.message), ..failure })
+    }
+}
+
+impl ClosedStore {
+    /// Checks that what is committed to a damaged copy is there after its process is killed, or damage is reported.
+    pub(crate) fn look_after_a_kill(&self, world: &World) -> Outcome {
+        guarded(|| {
+            let Ok(db) = world.open() else { return Ok(()) };
+            let mut model = self.model.clone();
+            let newest = db.newest();
+            model.cut_behind(newest.0);
+            let (key, value) = (b"after the damage".to_vec(), Content { bytes: 700, seed: 77 });
+            let committed = db.keyspace("default").and_then(|keyspace| db.put(&keyspace, &key, value.make()));
+            let committed = committed.and_then(|glsn| db.sync().map(|_| glsn));
+            match committed {
+                Ok(glsn) => {
+                    let writes = Writes::from([((0, key), Some(value))]);
+                    let (metadata, read_at) = (Content::default(), newest.0);
+                    let wanted = model.submit(vec![Entry::Commit { writes, metadata, read_at }]);
+                    same("GLSN of a commit to a damaged store", &glsn.0, &wanted)?;
+                }
+                Err(error) => {
+                    ensure(is_damage(&error), || format!("a commit to a damaged store: {error} [{error:?}]"))?
+                }
+            }
+            let mut after = world.copy();
+            world.disk.cut_power();
+            drop(db);
+            after.setting = world.setting;
+            let db = match after.open() {
+                Ok(db) => db,
+                Err(error) => {
+                    return ensure(is_damage(&error), || format!("it does not open: {error} [{error:?}]"));
+                }
+            };
+            ensure(db.newest().0 == model.newest(), || {
+                format!("the newest moment is {} after a kill, it was {}", db.newest(), model.newest())
+            })?;
+            model.raise_floors(model.newest(), model.newest(), after.clock.wall_micros());
+            model.trimmed(db.log().bounds().first.0);
+            compare(&db, &model, &is_damage)
+        })
+        .map_err(|failure| Failure { message: format!("after a kill: {}", failure.message), ..failure })
     }
 }
 

@@ -3,12 +3,13 @@
 //! Law: an answer equals the model's, or is an error that the current faults excuse; never another answer. A moment that is not retained
 //! may be refused, but not from the keyspace's floor on.
 
+mod feeds;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::ops::ControlFlow;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use plimsoll::{Commit, Db, Error, Glsn, Keyspace, LogEntryRef, Resident, ValueReader, VersionInfo};
 
@@ -17,6 +18,9 @@ use crate::failure::{Failure, Outcome, ensure, same};
 pub(crate) use crate::judge::view::{View, bound};
 use crate::model::{Entry, Model, Version, Writes, space_name};
 use crate::op::{Edge, Get, Key, Span};
+
+/// How often what failed is tried again where it can go on.
+const TRIES: usize = 8;
 
 /// The result of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,6 +52,11 @@ impl Way {
     pub(crate) fn whole(reverse: bool) -> Self {
         Self { reverse, limit: u32::MAX, keys_only: false, amid: None }
     }
+}
+
+/// The store's error within one of a reader of a value.
+pub(crate) fn cause_of(error: &std::io::Error) -> Option<&Error> {
+    error.get_ref().and_then(|cause| cause.downcast_ref::<Error>())
 }
 
 /// As the model keeps times.
@@ -185,19 +194,15 @@ impl Judge<'_> {
     fn drain(&self, what: impl Fn() -> String, reader: Option<ValueReader>) -> Outcome<Option<Option<Vec<u8>>>> {
         let Some(mut reader) = reader else { return Ok(Some(None)) };
         let (len, mut bytes) = (reader.len(), Vec::new());
-        match reader.read_to_end(&mut bytes) {
-            Ok(_) => {
+        for _ in 0..TRIES {
+            let Err(error) = reader.read_to_end(&mut bytes) else {
                 same(format!("{}: length", what()), &len, &(bytes.len() as u64))?;
-                Ok(Some(Some(bytes)))
-            }
-            Err(error) => {
-                let as_store = Error::Io { kind: error.kind(), message: error.to_string(), source: None };
-                let as_damage = Error::Corrupt { file: None, glsn: None, message: error.to_string() };
-                let excused = (self.excuse)(&as_store) || (self.excuse)(&as_damage);
-                ensure(excused, || format!("{} failed half-way: {error}", what()))?;
-                Ok(None)
-            }
+                return Ok(Some(Some(bytes)));
+            };
+            let excused = cause_of(&error).is_some_and(|cause| (self.excuse)(cause));
+            ensure(excused, || format!("{} failed half-way: {error}", what()))?;
         }
+        Ok(None)
     }
 
     /// Walks over keys.
@@ -262,6 +267,8 @@ impl Judge<'_> {
                 }
                 rows += 1;
                 let Some(item) = self.settle(what, Some((place.space, at)), range.advance())? else {
+                    let next = range.advance();
+                    ensure(matches!(next, Ok(None)), || format!("{}: goes on behind an error", what()))?;
                     walked.failed = true;
                     return Ok(walked);
                 };
@@ -394,7 +401,7 @@ impl Judge<'_> {
         placed.is_some_and(|placed| stream.is_none_or(|stream| placed.entry.stream() == stream))
     }
 
-    fn is_entry(&self, what: impl Fn() -> String, found: &LogEntryRef<'_>) -> Outcome {
+    pub(crate) fn is_entry(&self, what: impl Fn() -> String, found: &LogEntryRef<'_>) -> Outcome {
         let Some(placed) = self.model.entry(found.glsn.0) else {
             return Err(Failure::new(format!("{}: {} is beyond the newest entry", what(), found.glsn)));
         };
@@ -407,91 +414,6 @@ impl Judge<'_> {
                 is_value(|| format!("{}: payload of {}", what(), found.glsn), Some(found.payload), Some(*content))
             }
             _ => ensure(!found.payload.is_empty(), || format!("{}: commit {} is empty", what(), found.glsn)),
-        }
-    }
-
-    /// Follows the log to its end.
-    pub(crate) fn follow(&self, from: u64, stream: Option<u32>) -> Outcome<bool> {
-        let what = || format!("follow from {from}, stream {stream:?}");
-        let mut follow = match self.db.log().follow(Glsn(from), stream) {
-            Err(Error::Trimmed { .. }) if from < self.model.first() => return Ok(false),
-            answer => match self.settle(what, None, answer)? {
-                Some(follow) => follow,
-                None => return Ok(false),
-            },
-        };
-        let mut wanted = (from.max(1)..=self.db.newest().0).filter(|glsn| self.is_of(*glsn, stream));
-        loop {
-            let Some(entry) = self.settle(what, None, follow.next_timeout(Duration::ZERO))? else { return Ok(false) };
-            let wanted = wanted.next();
-            same(format!("{}: next GLSN", what()), &entry.as_ref().map(|entry| entry.glsn.0), &wanted)?;
-            let Some(entry) = entry else { break };
-            let (glsn, stream, time) = (entry.glsn, entry.stream, entry.time);
-            self.is_entry(what, &LogEntryRef { glsn, stream, time, payload: entry.payload() })?;
-        }
-        if matches!(stream, None | Some(0)) { self.feed(from) } else { Ok(true) }
-    }
-
-    /// Reads the change feed to its end: every commit once, in order, but for those that only move cursors.
-    fn feed(&self, from: u64) -> Outcome<bool> {
-        let what = || format!("commits from {from}");
-        let Some(mut commits) = self.settle(what, None, self.db.log().commits(Glsn(from)))? else { return Ok(false) };
-        let is_wanted = |glsn: &u64| {
-            let entry = self.model.entry(*glsn).map(|placed| &placed.entry);
-            entry.is_some_and(|entry| entry.stream() == 0 && !matches!(entry, Entry::Cursor { .. }))
-        };
-        let mut wanted = (from.max(1)..=self.db.newest().0).filter(is_wanted);
-        loop {
-            let Some(commit) = self.settle(what, None, commits.next().transpose())? else { return Ok(false) };
-            let wanted = wanted.next();
-            same(format!("{}: next GLSN", what()), &commit.as_ref().map(|commit| commit.glsn().0), &wanted)?;
-            let Some(commit) = commit else { return Ok(true) };
-            if !self.is_commit(what, &commit)? {
-                return Ok(false);
-            }
-        }
-    }
-
-    /// Reads the commits that changed keys with a prefix, each with these changes alone.
-    pub(crate) fn watch(&self, place: Place<'_>, from: u64, prefix: &[u8]) -> Outcome<bool> {
-        let what = || format!("watch {} in {} from {from}", show(prefix), space_name(place.space));
-        let mut commits = match self.db.watch(place.keyspace, prefix, Glsn(from)) {
-            Err(Error::Trimmed { .. }) if from < self.model.first() => return Ok(false),
-            answer => match self.settle(what, None, answer)? {
-                Some(commits) => commits,
-                None => return Ok(false),
-            },
-        };
-        let changes_of = |glsn: u64| -> Vec<(String, Option<Content>)> {
-            match self.model.entry(glsn).map(|placed| &placed.entry) {
-                Some(Entry::Commit { writes, .. }) => {
-                    let of_space = writes.iter().filter(|((space, _), _)| *space == place.space);
-                    let inside = of_space.filter(|((_, key), _)| key.starts_with(prefix));
-                    inside.map(|((_, key), value)| (show(key), *value)).collect()
-                }
-                Some(Entry::Dropped { space, keys }) if *space == place.space => {
-                    keys.iter().filter(|key| key.starts_with(prefix)).map(|key| (show(key), None)).collect()
-                }
-                _ => Vec::new(),
-            }
-        };
-        let mut wanted = (from.max(1)..=self.db.newest().0).filter(|glsn| !changes_of(*glsn).is_empty());
-        loop {
-            let Some(commit) = self.settle(what, None, commits.next().transpose())? else { return Ok(false) };
-            let wanted = wanted.next();
-            same(format!("{}: next GLSN", what()), &commit.as_ref().map(|commit| commit.glsn().0), &wanted)?;
-            let Some(commit) = commit else { return Ok(true) };
-            let mut wanted = changes_of(commit.glsn().0).into_iter();
-            let Some(changes) = self.settle(what, None, commit.changes())? else { return Ok(false) };
-            for change in changes {
-                let Some(change) = self.settle(what, None, change)? else { return Ok(false) };
-                let what = || format!("{}: {} in {}", what(), show(change.key()), commit.glsn());
-                let (key, content) = wanted.next().unzip();
-                same(what(), &Some(show(change.key())), &key)?;
-                let Some(value) = self.settle(what, None, change.value())? else { return Ok(false) };
-                is_value(what, value.as_deref(), content.flatten())?;
-            }
-            same(format!("{}: changes left out of {}", what(), commit.glsn()), &None, &wanted.next())?;
         }
     }
 
@@ -518,7 +440,7 @@ impl Judge<'_> {
     }
 
     /// A commit, its changes and their values are the model's.
-    fn is_commit(&self, what: impl Fn() -> String, commit: &Commit) -> Outcome<bool> {
+    pub(crate) fn is_commit(&self, what: impl Fn() -> String, commit: &Commit) -> Outcome<bool> {
         let glsn = commit.glsn().0;
         let what = || format!("{}: {glsn}", what());
         let Some(entry) = self.model.entry(glsn).map(|placed| &placed.entry) else {

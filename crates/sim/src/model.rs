@@ -166,6 +166,22 @@ impl Model {
         before.iter().any(|placed| matches!(&placed.entry, Entry::Dropped { space, .. } if is_it(*space)))
     }
 
+    /// What an entry changes of the keys with a prefix.
+    pub fn changes_under(&self, space: u8, prefix: &[u8], glsn: u64) -> Vec<(Key, Option<Content>)> {
+        let begins = |key: &&Key| key.starts_with(prefix);
+        match self.entry(glsn).map(|placed| &placed.entry) {
+            Some(Entry::Commit { writes, .. }) => {
+                let of_space = writes.iter().filter(|((of, _), _)| *of == space);
+                let changes = of_space.map(|((_, key), value)| (key, *value));
+                changes.filter(|(key, _)| begins(key)).map(|(key, value)| (key.clone(), value)).collect()
+            }
+            Some(Entry::Dropped { space: of, keys }) if *of == space => {
+                keys.iter().filter(begins).map(|key| (key.clone(), None)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// Records when an entry was appended.
     pub fn learn_time(&mut self, glsn: u64, micros: u64) {
         if let Some(placed) = glsn.checked_sub(1).and_then(|at| self.log.get_mut(at as usize)) {

@@ -10,12 +10,14 @@
 pub mod among;
 pub mod generate;
 pub mod text;
+mod within;
 
 use std::time::Duration;
 
 use plimsoll::Retention;
 
 use crate::content::Content;
+pub use crate::op::within::{Call, Deed, Feed, Within};
 
 /// A key's bytes.
 pub type Key = Vec<u8>;
@@ -231,6 +233,40 @@ pub enum Op {
         /// The operation.
         op: Box<Op>,
     },
+    /// Does an operation in which one call fails: it goes on as if nothing had happened.
+    Failing {
+        /// Which call.
+        call: Call,
+        /// The operation.
+        op: Box<Op>,
+    },
+    /// Another transaction changes a key at an edge of what this one has read.
+    Edge {
+        /// The one that has read.
+        tx: u8,
+        /// Which edge, and which key there.
+        pick: u32,
+        /// The value that is put, if one is.
+        value: Content,
+        /// The change is the first or the last of a commit that is written as a run.
+        spilled: bool,
+    },
+    /// Begins a feed that stays open over other operations; one that is open under this number is dropped.
+    FeedBegin {
+        /// Its number.
+        slot: u8,
+        /// From this many GLSNs before the newest.
+        back: u64,
+        /// What it yields.
+        feed: Feed,
+    },
+    /// Takes what a feed has next.
+    FeedOn {
+        /// Its number.
+        slot: u8,
+        /// How many at most.
+        count: u32,
+    },
     /// Opens a snapshot; one that is open under this number is dropped.
     Snapshot {
         /// Its number.
@@ -418,6 +454,16 @@ pub enum Op {
         /// At which sync from now on.
         after: u64,
     },
+    /// Lets the power be cut later, between two syncs, too.
+    CutAtChange {
+        /// At which change of a file or a name from now on.
+        after: u64,
+    },
+    /// Lets the process end there instead.
+    KillAtChange {
+        /// At which change of a file or a name from now on.
+        after: u64,
+    },
     /// Changes how the disk lies.
     Fault(Fault),
     /// What one of several processes does; with one process, nothing.
@@ -443,7 +489,8 @@ impl Op {
             | Op::Diff { space, .. }
             | Op::Keyspace { space, .. }
             | Op::DropSpace { space } => Some(space),
-            Op::Amid { op, .. } => op.space_mut(),
+            Op::FeedBegin { feed: Feed::Watch { space, .. }, .. } => Some(space),
+            Op::Amid { op, .. } | Op::Failing { op, .. } => op.space_mut(),
             _ => None,
         }
     }
@@ -490,39 +537,6 @@ pub enum Reader {
     Snapshot(u8),
     /// In the store as it was this many GLSNs before the newest.
     Back(u64),
-}
-
-/// A moment within an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Within {
-    /// Before a moment of the store is opened.
-    MomentAsked,
-    /// After a read has taken its sources.
-    SourcesTaken,
-    /// After a value was loaded, before it is kept as an object.
-    ValueLoaded,
-    /// After a walk has sat down in its sources.
-    WalkSat,
-}
-
-/// What is done within another operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deed {
-    /// A commit, and then a compaction.
-    Commit {
-        /// The keyspace's number.
-        space: u8,
-        /// The key.
-        key: Key,
-        /// Its value.
-        value: Content,
-    },
-    /// A compaction.
-    Compact,
-    /// A compaction, and the log is freed.
-    Trim,
-    /// Every cache is dropped.
-    DropCaches,
 }
 
 /// The key of a number, for [`Op::PutMany`], [`Op::BulkLoad`] and [`Op::LoadMany`].

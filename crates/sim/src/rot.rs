@@ -40,24 +40,37 @@ pub fn damage(case: &Case, ops: &[Op]) -> Outcome<Flips> {
     let mut flips = Flips::default();
     for number in 0..DAMAGES {
         let world = store.world();
-        let told = damage_once(&world, &store, &mut random)
+        let twice = number % 5 == 4;
+        let told = damage_some(&world, &store, twice, &mut random)
             .map_err(|error| Failure::new(format!("damage {number} cannot be done: {error}")))?;
         store
             .look(&world, &mut flips)
-            .and_then(|()| if number % 2 == 0 { store.look_after_work(&world) } else { Ok(()) })
+            .and_then(|()| match number % 4 {
+                0 | 2 => store.look_after_work(&world),
+                1 => store.look_after_a_kill(&world),
+                _ => Ok(()),
+            })
             .map_err(|failure| Failure::new(format!("damage {number} ({told}): {}", failure.message)))?;
     }
     Ok(flips)
 }
 
-fn damage_once(world: &World, store: &ClosedStore, random: &mut Random) -> std::io::Result<String> {
+fn damage_some(world: &World, store: &ClosedStore, twice: bool, random: &mut Random) -> std::io::Result<String> {
+    let once = damage_once(world, store, twice, random)?;
+    // The first damage may have taken away what the second one is to change.
+    let again = if twice { damage_once(world, store, twice, random).ok() } else { None };
+    Ok(again.into_iter().fold(once, |told, again| format!("{told}; {again}")))
+}
+
+fn damage_once(world: &World, store: &ClosedStore, twice: bool, random: &mut Random) -> std::io::Result<String> {
     let files: Vec<_> = store.contents().iter().filter(|(_, bytes)| !bytes.is_empty()).collect();
     let any = |random: &mut Random| files[random.below(files.len() as u64) as usize];
     let (path, bytes) = any(random);
     let len = bytes.len() as u64;
     let (at, piece_len) = piece(len, SECTOR_BYTES, 1, random);
     let (block, blocks_len) = piece(len, BLOCK_BYTES, 1 + random.below(MOST_BLOCKS), random);
-    match random.below(12) {
+    // Of two damages each can be told by itself: a lost manifest beside an older log cannot.
+    match random.below(if twice { 14 } else { 16 }) {
         0 | 1 => {
             let count = 1 + random.below(4);
             for _ in 0..count {
@@ -75,7 +88,10 @@ fn damage_once(world: &World, store: &ClosedStore, random: &mut Random) -> std::
         6 | 7 => overwrite(world, path, block, &vec![0; blocks_len], "whole blocks of zeros"),
         8 => misplace(world, (path, block, blocks_len), any(random), BLOCK_BYTES, random),
         9 => cut(world, path, len, random.below(len.div_ceil(BLOCK_BYTES)) * BLOCK_BYTES),
-        _ => lose_writes(world, store, random),
+        10 | 11 => lose_writes(world, store, random),
+        12 | 13 => lose_end_of_log(world, store, random),
+        14 => lose_file(world, store, random),
+        _ => older_file(world, store, random),
     }
 }
 
@@ -106,6 +122,43 @@ fn misplace(
     let start = (random.below((other.len() as u64).div_ceil(unit)) * unit) as usize;
     let bytes = &other[start..(start + len).min(other.len())];
     overwrite(world, path, at, bytes, &format!("bytes of {} at {start}", from.display()))
+}
+
+/// Overwrites the end of the newest segment with zeros, from any sector on: among it what tells that it was closed.
+fn lose_end_of_log(world: &World, store: &ClosedStore, random: &mut Random) -> std::io::Result<String> {
+    let is_segment = |path: &Path| path.extension().is_some_and(|ending| ending == "seg");
+    let Some((path, bytes)) = store.contents().iter().rfind(|(path, _)| is_segment(path)) else {
+        return Ok("nothing: there is no segment".to_owned());
+    };
+    let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1) as u64;
+    // Mostly little of it.
+    let reach = 1 << random.below(12);
+    let lost = (1 + random.below(reach)).min(used);
+    overwrite(world, path, used - lost, &vec![0; lost as usize], "the end of the log lost")
+}
+
+/// Removes a file.
+fn lose_file(world: &World, store: &ClosedStore, random: &mut Random) -> std::io::Result<String> {
+    let files = store.contents();
+    let (path, _) = &files[random.below(files.len() as u64) as usize];
+    world.disk.remove(path)?;
+    Ok(format!("{} lost", path.display()))
+}
+
+/// Puts a whole file back as it was earlier.
+fn older_file(world: &World, store: &ClosedStore, random: &mut Random) -> std::io::Result<String> {
+    let now = |path: &Path| store.contents().iter().find(|(of, _)| of == path).map(|(_, bytes)| bytes);
+    let is_other =
+        |(path, before): &&Contents| now(path).is_some_and(|bytes| bytes != before) && is_written_in_place(path);
+    let older: Vec<_> = store.earlier().iter().filter(is_other).collect();
+    if older.is_empty() {
+        return Ok("nothing: no file has changed".to_owned());
+    }
+    let (path, before) = older[random.below(older.len() as u64) as usize];
+    let file = world.disk.open(path, Open::ReadWrite, Caching::Buffered)?;
+    file.set_len(before.len() as u64)?;
+    file.write_at(before, 0)?;
+    Ok(format!("{} as it was earlier, of {} bytes", path.display(), before.len()))
 }
 
 /// Reverts blocks of a file of the log or of the index's runs to an earlier state.

@@ -7,8 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use crate::lying::process::{Held, Holding, Process};
 use crate::lying::{LyingDisk, dead};
+use crate::path_error::at_path;
 use crate::sharing::{LockFile, SharedWords};
 use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
 
@@ -134,6 +137,9 @@ impl MemberFile {
 
 impl File for MemberFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        if self.process.read_fails() {
+            return Err(at_path(&self.path, Errno::IO));
+        }
         self.alive()?.read_at(buf, offset)
     }
 

@@ -48,6 +48,8 @@ struct State {
     changes: u64,
     kill_at_change: Option<AtChange>,
     stop_at_change: Option<AtChange>,
+    /// How many reads from now the one is that fails (1: the next one).
+    fail_read: Option<u64>,
     /// It is killed when it is told that a sync failed, before it can tell anybody.
     killed_by_failed_sync: bool,
     has_died_of_sync: bool,
@@ -141,6 +143,30 @@ impl Process {
         let mut state = self.state();
         state.stop_at = n.map(|n| state.operations.saturating_add(n));
         state.stop_at_change = None;
+    }
+
+    /// Stops it now, in the thread that calls this, until it goes on or is killed.
+    pub fn stop_here(&self) {
+        let mut state = self.state();
+        state.is_stopped = true;
+        self.inner.changed.notify_all();
+        while state.is_stopped {
+            state = self.inner.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Makes its `n`-th read from now on fail (1: the next one); `None`: none.
+    pub fn fail_read(&self, n: Option<u64>) {
+        self.state().fail_read = n;
+    }
+
+    /// Counts a read; whether it fails.
+    pub(super) fn read_fails(&self) -> bool {
+        let mut state = self.state();
+        if let Some(left) = &mut state.fail_read {
+            *left = left.saturating_sub(1);
+        }
+        state.fail_read.take_if(|left| *left == 0).is_some()
     }
 
     /// Whether it was killed.

@@ -79,3 +79,58 @@ fn a_process_is_killed_at_a_change_of_a_file_or_a_number_of_operations_after_it(
     assert_eq!([at(1, 0), at(1, 1), at(2, 0), at(2, 2), at(3, 0), at(4, 0)], [1, 2, 3, 5, 6, 7]);
     assert_eq!(at(5, 0), 7, "there is no fifth");
 }
+
+#[test]
+fn the_chosen_read_fails_and_no_other() {
+    let disk = LyingDisk::new(1);
+    let file = disk.open(Path::new("file"), Open::CreateNew, Caching::Buffered).unwrap();
+    file.write_at(b"bytes", 0).unwrap();
+    let mut buf = [0; 5];
+    disk.fail_read(2);
+    let mut reads = || [0; 3].map(|_| file.read_at(&mut buf, 0).is_ok());
+    assert_eq!(reads(), [true, false, true]);
+    assert!(!disk.fail_no_read());
+    disk.fail_read(7);
+    assert!(disk.fail_no_read());
+    assert_eq!(reads(), [true, true, true]);
+    assert_eq!(disk.injected().failed_reads, 1);
+}
+
+#[test]
+fn the_power_is_cut_at_the_chosen_change_which_may_have_been_done() {
+    let (mut done, mut not_done) = (0, 0);
+    for seed in 0..40 {
+        let disk = LyingDisk::new(seed);
+        let (path, other) = (Path::new("file"), Path::new("other"));
+        disk.cut_power_at_change(3);
+        let file = disk.open(path, Open::CreateNew, Caching::Buffered).unwrap();
+        file.write_at(b"bytes", 0).unwrap();
+        assert!(disk.rename(path, other).is_err() && disk.power_is_cut());
+        disk.restart_process();
+        let renamed = disk.entry(other).unwrap().is_some();
+        assert_ne!(renamed, disk.entry(path).unwrap().is_some());
+        (done, not_done) = (done + u64::from(renamed), not_done + u64::from(!renamed));
+        // Once, and not in a copy.
+        disk.remove(if renamed { other } else { path }).unwrap();
+        disk.cut_power_at_change(1);
+        assert!(disk.snapshot().create_dir(Path::new("folder")).is_ok());
+    }
+    assert!(done > 5 && not_done > 5, "{done}, {not_done}");
+}
+
+#[test]
+fn a_process_fails_at_its_chosen_read_and_stops_where_it_is_told() {
+    let disk = LyingDisk::new(1);
+    let (process, own) = disk.process(7);
+    let file = own.open(Path::new("file"), Open::CreateNew, Caching::Buffered).unwrap();
+    file.write_at(b"bytes", 0).unwrap();
+    process.fail_read(Some(1));
+    let mut buf = [0; 5];
+    assert!(file.read_at(&mut buf, 0).is_err() && file.read_at(&mut buf, 0).is_ok());
+    let stops = process.clone();
+    let stopped = crate::thread::spawn("stops", move || stops.stop_here()).unwrap();
+    process.wait_until_stopped(&|| false);
+    assert!(process.is_stopped() && !stopped.is_finished());
+    process.go_on();
+    stopped.join().unwrap();
+}

@@ -653,6 +653,13 @@ impl Db {
         self.store.maintenance.pool.clear();
     }
 
+    /// Refuses `count` reservations of memory after so many others ([`u64::MAX`]: none): for simulations.
+    #[doc(hidden)]
+    #[cfg(any(test, feature = "testing"))]
+    pub fn refuse_after(&self, reservations: u64, count: u64) {
+        self.store.reader.budget.fail_some_after(reservations, count);
+    }
+
     /// Seals a segment of the log that another one has followed, if one waits for it: for simulations.
     #[doc(hidden)]
     #[cfg(any(test, feature = "testing"))]

@@ -10,6 +10,7 @@ use std::sync::{Arc, PoisonError};
 
 use plimsoll_log::glsn::Glsn;
 
+use crate::borders::{Border, hit};
 use crate::engine::Engine;
 use crate::engine::trim::LogSpace;
 use crate::index::view::Direction;
@@ -41,6 +42,7 @@ pub(crate) fn open(store: &Arc<Engine>, name: &str, from: Glsn) -> Result<Glsn> 
     // Nor does another member trim, until it can know of the cursor.
     let _held = store.hold_files()?;
     hold(store, from)?;
+    hit(Border::CursorHeld);
     let written = change(store, name, |now| Ok(Some(now.unwrap_or(from))));
     store.catalog.cursors.places().set_coming(None);
     Ok(written?.unwrap_or(from))

@@ -14,6 +14,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::Members;
 use plimsoll_log::members::holding::Removal;
 
+use crate::borders::{Border, hit};
 use crate::engine::Catalog;
 use crate::engine::held_back::HeldBack;
 use crate::index::blobs::Left;
@@ -133,6 +134,10 @@ fn free_up_to(space: &LogSpace, until: Glsn, active: Active, removal: Option<&Re
     if let Active::EndsFrom(bytes) = active {
         space.file_log.end_segment_below(until, bytes, &|blob| space.reader.index.must_keep_blob(blob)).lift()?;
     }
+    if others == until {
+        hit(Border::TrimHeldBack);
+    }
+    hit(Border::TrimChosen);
     let first = match log.trim(until, &|blob| space.reader.index.must_keep_blob(blob)) {
         // Another process has freed what this one was about to.
         Err(LogError::Trimmed { first, .. }) if space.members().is_some() => first,

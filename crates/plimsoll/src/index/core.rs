@@ -14,6 +14,7 @@ use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_memory::budget::{Backing, Budget, Kind, Lease};
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
+use crate::borders::{Border, hit};
 use crate::index::alignment::Alignment;
 use crate::index::blobs::Blobs;
 use crate::index::counters::Counters;
@@ -266,6 +267,7 @@ impl Core {
         term: Option<u64>,
         plan: impl FnOnce(&View) -> Change,
     ) -> Result<(), (Outcome, Error)> {
+        hit(Border::RunsWritten);
         let mut record = lock(&self.record);
         if term.is_none() || self.context.duty.term() != term {
             return Err((Outcome::Old, self.not_keeper()));
@@ -301,6 +303,7 @@ impl Core {
             }
             return Err((outcome, error));
         }
+        hit(Border::ManifestWritten);
         guards(&change.removed).for_each(|guard| guard.set_obsolete(true));
         guards(&change.added).for_each(|guard| guard.set_obsolete(false));
         let limits = Arc::new(head.limits.clone());

@@ -16,6 +16,7 @@ use plimsoll_disk::clock::Clock;
 use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_log::members::Members;
 
+use crate::borders::{Border, hit};
 use crate::index::Progress;
 use crate::index::core::Core;
 use crate::index::files::run_of;
@@ -223,7 +224,11 @@ impl Core {
 
     /// Becomes the keeper in place of one that does not answer.
     pub(crate) fn replace(&self, members: &Members, stopped: (u64, u64)) -> Result<bool> {
-        self.keep_by(members, || members.try_to_replace(stopped).lift())
+        let replaced = self.keep_by(members, || members.try_to_replace(stopped).lift())?;
+        if replaced {
+            hit(Border::KeeperReplaced);
+        }
+        Ok(replaced)
     }
 
     fn keep_by(&self, members: &Members, get: impl FnOnce() -> Result<bool>) -> Result<bool> {

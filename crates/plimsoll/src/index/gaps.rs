@@ -185,7 +185,11 @@ impl Gaps {
         if self.enabled {
             let mut state = self.lock();
             if state.note(Puts { glsn, first: prefix(first), last: prefix(last) }) {
-                state.list.cut(first, &behind(last));
+                let end = behind(last);
+                if state.list.touches(prefix(first), prefix(last)) {
+                    hit(Border::GapCutByRun);
+                }
+                state.list.cut(first, &end);
             }
         }
     }

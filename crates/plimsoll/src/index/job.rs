@@ -173,6 +173,9 @@ impl Job {
             Inputs::Current { .. } => Glsn::NONE,
             Inputs::History => task.runs.iter().map(|run| core.horizon_of_run(run)).max().unwrap_or(Glsn::NONE),
         };
+        if matches!(task.inputs, Inputs::History) && task.runs.len() < view.history.len() {
+            hit(Border::PartOfHistoryMerged);
+        }
         let below = match task.moves_unasked {
             true => core.horizon.relocate_below(),
             false => core.horizon.must_relocate_below(),

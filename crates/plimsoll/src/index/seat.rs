@@ -266,6 +266,12 @@ impl<W: Walk + 'static> Seat<W> {
         if bytes == self.kept.bytes() { Ok(()) } else { self.kept.set(bytes) }
     }
 
+    /// Bytes that are charged, and bytes that the walk keeps.
+    #[cfg(feature = "testing")]
+    pub(crate) fn charges(&self) -> (u64, u64) {
+        (self.kept.bytes(), self.walk_bytes)
+    }
+
     /// Runs `step` with the walk seated: where it was, or in the current sources that `view` returns. `key` is the key that the last step
     /// left there. Every step is followed by [`Seat::charge_user`], which charges the memory that the walk then keeps: a step that has
     /// moved on cannot be refused.

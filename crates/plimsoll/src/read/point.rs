@@ -328,13 +328,19 @@ impl ValueReader {
         while let Err(error) = self.fill(&mut into[..fits]) {
             self.find_again(error)?;
         }
-        self.at += fits as u64;
+        let end = self.at + fits as u64;
         if fits > 0 && !matches!(self.place, Place::Here(_)) {
+            let before = (end == self.len).then(|| self.sum.clone());
             self.sum.take(&into[..fits]);
-            if self.at == self.len {
-                self.stored().check_sum(self.glsn, self.sum.sum())?;
+            if let Some(before) = before
+                && let Err(error) = self.stored().check_sum(self.glsn, self.sum.sum())
+            {
+                // A caller that reads on gets the error again, not the end of the value.
+                self.sum = before;
+                return Err(error);
             }
         }
+        self.at = end;
         Ok(fits)
     }
 

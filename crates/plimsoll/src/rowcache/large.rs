@@ -20,6 +20,7 @@ use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::cache::CacheStats;
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
+use crate::borders::{Border, hit};
 use crate::rowcache::share::KEPT_FREE;
 
 /// A shorter value is a row like any other.
@@ -123,6 +124,7 @@ impl LargeValues {
         let hash = checksum(0, key);
         let mut entries = self.lock();
         if !is_current() {
+            hit(Border::LargeOfferedLate);
             return true;
         }
         if entries.by_hash.len() >= ENTRIES_MAX && !entries.by_hash.contains_key(&hash) {
@@ -139,6 +141,7 @@ impl LargeValues {
             self.renew_filter(&mut entries);
         }
         self.insertions.fetch_add(1, Ordering::Relaxed);
+        hit(Border::LargeKept);
         drop(entries);
         drop(before);
         true
@@ -170,6 +173,7 @@ impl LargeValues {
         if entries.by_hash.get(&hash).is_none_or(|entry| *entry.key != *key) {
             return;
         }
+        hit(Border::LargeSuperseded);
         let removed = entries.by_hash.remove(&hash);
         entries.order.retain(|&other| other != hash);
         drop(entries);

@@ -15,6 +15,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, OutOfBudget};
 use smallvec::SmallVec;
 
+use crate::borders::{Border, hit};
 use crate::rowcache::{Entry, GLSN_BYTES, Head, RowCache, RowHandle, glsns_of};
 use crate::types::value::Value;
 
@@ -59,6 +60,9 @@ impl RowCache {
             && !kept.reads_of_others.fetch_add(1, Ordering::Relaxed).is_multiple_of(READS_FOR_AN_EXCHANGE)
         {
             return;
+        }
+        if is_of_another_moment {
+            hit(Border::PastExchanged);
         }
         let missed = missed || is_of_another_moment;
         kept.fill(handle, missed, &key, &[&first.0.to_le_bytes(), &last.0.to_le_bytes(), value], || true);

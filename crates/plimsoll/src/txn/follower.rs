@@ -247,6 +247,9 @@ impl Follower {
             self.is_to_learn.store(true, Ordering::Relaxed);
         }
         // Entries of other streams may come last. And the log may have been taken in further meanwhile, by a thread that has not the lock.
+        if applied.is_err() && apply.applied() >= from {
+            hit(Border::CatchUpFailed);
+        }
         let last = if applied.is_ok() { Glsn(next.0 - 1).max(apply.applied()) } else { apply.applied() };
         self.sequencer.took_in(lock, last);
         if apply.lacks_room() {
@@ -271,6 +274,7 @@ impl Follower {
             return Ok(());
         }
         let Some(learn) = self.learn.get().and_then(Weak::upgrade) else { return Ok(()) };
+        hit(Border::Learning);
         let mut to_learn = self.to_learn.lock().unwrap_or_else(PoisonError::into_inner);
         if to_learn.keyspaces {
             learn.learn_keyspaces(self.sequencer.applied())?;

@@ -132,6 +132,13 @@ impl Pops {
         self.untold += 1;
     }
 
+    /// Bytes that are charged, and bytes of the rows ahead that it holds.
+    #[cfg(feature = "testing")]
+    pub(crate) fn charges(&self) -> (u64, u64) {
+        let held = self.bytes.capacity() + self.rows.capacity() * size_of::<Ends>();
+        (self.charge.as_ref().map_or(0, Charge::bytes), held as u64)
+    }
+
     /// Whether the last pop was from this end of this keyspace.
     pub(crate) fn are_at(&self, space: u32, direction: Direction) -> bool {
         self.place == Some((space, direction))

@@ -262,6 +262,18 @@ impl<'t> Range<'t> {
         charged
     }
 
+    /// Bytes that are charged, and bytes that the walk holds between two calls: for simulations.
+    #[doc(hidden)]
+    #[cfg(feature = "testing")]
+    pub fn charges(&self) -> (u64, u64) {
+        let Some(walk) = self.walk.as_ref().filter(|_| !self.rows.is_settled()) else { return (0, 0) };
+        let own_value = if self.value.charged_bytes() > 0 { 0 } else { self.value.capacity() };
+        let own = self.key.heap_bytes() + self.rows.heap_bytes() + own_value + walk.heap_bytes();
+        let span = self.span.as_ref().map_or(0, Span::heap_bytes);
+        let (charged, base) = walk.base.charges();
+        (charged, base + (size_of::<Self>() + own + span) as u64)
+    }
+
     /// Puts the next key and value into the buffers; false at the end.
     fn step(&mut self) -> Result<bool> {
         self.reader().check_open()?;

@@ -122,8 +122,11 @@ impl ReadSet {
 
     /// Coarsens to the full range: everything counts as read. Needs no memory.
     pub(crate) fn add_everything(&mut self) {
+        hit(Border::AllRead);
         self.ranges.clear();
         self.ranges.push(ReadRange { first: Vec::new(), last: Some(Bound::Unbounded) });
+        // The keys are gone.
+        self.lease.shrink(self.lease.bytes().saturating_sub(list_bytes(self.ranges.capacity())));
     }
 
     /// The ranges that were read.
@@ -131,12 +134,21 @@ impl ReadSet {
         &self.ranges
     }
 
+    /// Bytes that are charged, and bytes that it holds.
+    #[cfg(feature = "testing")]
+    pub(crate) fn charges(&self) -> (u64, u64) {
+        let keys = self.ranges.iter().map(ReadRange::key_bytes).sum::<u64>();
+        (self.lease.bytes(), list_bytes(self.ranges.capacity()) + keys)
+    }
+
     /// Merges adjacent ranges, eight into one.
     fn coarsen(&mut self) {
         hit(Border::ReadSetCoarsened);
         let mut ranges = std::mem::take(&mut self.ranges);
         ranges.sort_by(|a, b| a.first.cmp(&b.first));
-        self.ranges = ranges.chunks(8).map(cover).collect();
+        // As a range, a single key would take twice its bytes.
+        let merge = |group: &[ReadRange]| if let [only] = group { only.clone() } else { cover(group) };
+        self.ranges = ranges.chunks(8).map(merge).collect();
         self.ranges.shrink_to_fit();
         let bytes = list_bytes(self.ranges.capacity()) + self.ranges.iter().map(ReadRange::key_bytes).sum::<u64>();
         let spare = self.lease.bytes().saturating_sub(bytes);
@@ -210,6 +222,22 @@ mod tests {
         }
         drop(set);
         assert_eq!(budget.free_bytes(), budget.limit_bytes());
+    }
+
+    #[test]
+    fn a_coarsened_set_holds_no_more_than_is_charged() {
+        let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
+        let mut set = ReadSet::new(&budget, 1 << 20);
+        for key in 0..8u8 {
+            set.add(&[key], None).unwrap();
+        }
+        set.add(&[9; 4096], None).unwrap();
+        let charged = set.lease.bytes();
+        set.coarsen();
+        let held = list_bytes(set.ranges.capacity()) + set.ranges.iter().map(ReadRange::key_bytes).sum::<u64>();
+        assert_eq!(set.ranges.len(), 2);
+        assert_eq!(set.lease.bytes(), held);
+        assert!(held <= charged);
     }
 
     #[test]

@@ -61,7 +61,8 @@ impl Transaction {
 
     fn pop(&mut self, keyspace: &Keyspace, direction: Direction) -> Result<Option<(Vec<u8>, Value)>> {
         let space = self.id_of(keyspace)?;
-        if self.pops().are_at(space, direction) {
+        let goes_on = self.pops().are_at(space, direction);
+        if goes_on {
             if let Some(pair) = self.pop_ahead()? {
                 return Ok(Some(pair));
             }
@@ -74,6 +75,9 @@ impl Transaction {
             Direction::Forward => self.first(keyspace)?,
             Direction::Backward => self.last(keyspace)?,
         };
+        if goes_on && found.is_none() {
+            hit(Border::PoppedToTheEnd);
+        }
         if let Some((key, _)) = &found {
             self.delete(keyspace, key)?;
             self.pops().begin(space, direction, key);
@@ -259,6 +263,9 @@ impl Batch {
                 found.keys.extend_from_slice(key);
                 found.ends.push(found.keys.len());
                 if found.ends.len() >= pairs || found.keys.len() >= BATCH_BYTES {
+                    if found.ends.len() < pairs {
+                        hit(Border::BatchByBytes);
+                    }
                     found.last = Some(key.to_vec());
                     break;
                 }
@@ -295,6 +302,9 @@ impl<F> ExtractIf<'_, F> {
             self.ahead.push_back((key, value));
         }
         let is_full = self.ahead.len() == pairs || bytes >= BATCH_BYTES;
+        if is_full && self.ahead.len() < pairs {
+            hit(Border::BatchByBytes);
+        }
         let last = self.ahead.back().filter(|_| is_full).map(|(key, _)| key.clone());
         drop(walk);
         self.batch.pass(last);

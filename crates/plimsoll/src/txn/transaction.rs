@@ -350,6 +350,15 @@ impl Transaction {
         written
     }
 
+    /// For each thing that it keeps: bytes that are charged, and bytes that it holds. For simulations.
+    #[doc(hidden)]
+    #[cfg(feature = "testing")]
+    pub fn charges(&mut self) -> [(&'static str, u64, u64); 2] {
+        let reads = self.reads.get_mut().unwrap_or_else(PoisonError::into_inner).charges();
+        let pops = self.pops().charges();
+        [("read set", reads.0, reads.1), ("rows ahead of pops", pops.0, pops.1)]
+    }
+
     /// Walks a range of keys, own writes included.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ use plimsoll_memory::budget::{Kind, OutOfBudget};
 use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::sorted::{Position, SortedMap};
 
+use crate::borders::{Border, hit};
 use crate::txn::patience::Patience;
 use crate::txn::spill::Spill;
 use crate::txn::spill::run_builder::SpillBuilder;
@@ -219,6 +220,7 @@ impl WriteSet {
         let writer =
             self.large.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().expect("begin_large was called");
         writer.write(bytes).lift()?;
+        hit(Border::LargeWritten);
         Ok(())
     }
 

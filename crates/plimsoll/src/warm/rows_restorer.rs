@@ -121,7 +121,10 @@ impl<'a> Group<'a> {
             }
             match is_all_older || is_current(view, row.key, row.glsn, since, loads) {
                 true => group.rows.push(row),
-                false => group.stale += 1,
+                false => {
+                    hit(Border::RowRefused);
+                    group.stale += 1;
+                }
             }
             at = next;
         }
@@ -310,6 +313,7 @@ impl RowsRestorer {
         let mut at = self.rest.take().filter(|(of, _)| *of == sum).map_or(0, |(_, at)| at);
         loop {
             let (group, next) = Group::read(context, &view, (body, at), header.position.glsn, loads)?;
+            hit(Border::RowsRead);
             if !group.rows.is_empty() {
                 let brought = context.row_cache.bring_back((view.set, &view.rows), &group.rows);
                 counts.rows.fetch_add(brought.entered, Ordering::Relaxed);
@@ -319,7 +323,10 @@ impl RowsRestorer {
                 match brought.stopped {
                     None => {}
                     Some(Stopped::NoRoom) => return Ok(Taken::NoRoom),
-                    Some(Stopped::NotCurrent) => return Ok(self.partly(sum, at)),
+                    Some(Stopped::NotCurrent) => {
+                        hit(Border::RestoreStopped);
+                        return Ok(self.partly(sum, at));
+                    }
                 }
             }
             counts.stale.fetch_add(group.stale, Ordering::Relaxed);

@@ -21,6 +21,7 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Kind as Memory, Lease};
 use plimsoll_memory::cache::{Cache, Census, Changes, Copies, Standing};
 
+use crate::borders::{Border, hit};
 use crate::rowcache::past::is_of_the_past;
 use crate::rowcache::warm::{Row, parts_of};
 use crate::types::error::Result;
@@ -445,6 +446,7 @@ fn write(
         }
         writer.end_segment(when.next().is_none())?;
     }
+    hit(Border::ImageMade);
     let bytes = writer.bytes;
     if bytes == 0 {
         writer.file.forget(disk)?;

@@ -11,6 +11,7 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Kind as Memory;
 use plimsoll_memory::buffer::Buffer;
 
+use crate::borders::{Border, hit};
 use crate::types::error::Result;
 use crate::warm::files::{FileName, Files};
 use crate::warm::image::{self, Name, NewFile, SEGMENT_BYTES_MAX};
@@ -161,6 +162,7 @@ impl Saver {
         }
         let header = Header { kind: Kind::Pages, log_id: context.log.id(), position: round.position, entries, note: 0 };
         seal(&header, u64::from(number), bytes);
+        hit(Border::ImageMade);
         put(context, number, bytes)?;
         round.changed = true;
         self.knows(written);

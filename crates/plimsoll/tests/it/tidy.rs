@@ -134,13 +134,16 @@ fn the_clock_is_handed_down() {
 }
 
 /// Test hooks: files, and how the lines of the hooks begin.
-const HOOKS: [(&str, &[&str]); 7] = [
+const HOOKS: [(&str, &[&str]); 10] = [
     ("disk/src/lib.rs", &["pub mod lying;"]),
     ("disk/src/sharing.rs", &["fn between_stores("]),
     ("log/src/members/words.rs", &["shared.between_stores();"]),
-    ("memory/src/budget.rs", &["pub fn fail_after("]),
+    ("memory/src/budget.rs", &["pub fn fail_after(", "pub fn fail_some_after("]),
     ("plimsoll/src/lib.rs", &["pub mod borders;", "pub mod fuzz;", "pub use types::options::Sizes;"]),
     ("plimsoll/src/api/db.rs", &["pub fn drop_caches(", "pub fn drop_pages(", "pub fn step(", "pub fn step_from("]),
+    ("plimsoll/src/api/db.rs", &["pub fn refuse_after("]),
+    ("plimsoll/src/txn/transaction.rs", &["pub fn charges("]),
+    ("plimsoll/src/txn/range.rs", &["pub fn charges("]),
     ("plimsoll/src/types/options.rs", &["pub fn background(", "pub fn sizes(", "pub fn world(", "pub fn room_gauge("]),
 ];
 

@@ -33,7 +33,7 @@ impl Driver {
     /// Does an operation with something else within it.
     pub(super) fn amid(&mut self, at: Within, deed: &Deed, op: &Op) -> Outcome<String> {
         let mut deed = deed.clone();
-        if let Deed::Commit { space, .. } = &mut deed {
+        if let Deed::Commit { space, .. } | Deed::Put { space, .. } = &mut deed {
             *space = self.model.current_space(*space);
         }
         let deed = &deed;
@@ -47,6 +47,10 @@ impl Driver {
             return Ok("failed".to_owned());
         }
         let answer = self.step(op);
+        if deed.is_an_end() && self.db.is_none() {
+            // The operation has ended the store itself.
+            return answer;
+        }
         // If the point was not reached, it runs afterwards, so that the same is done under every setting of the store.
         do_now();
         self.absorb_amid()?;
@@ -69,6 +73,12 @@ impl Driver {
             Within::SourcesTaken => Border::SourcesTaken,
             Within::ValueLoaded => Border::ValueLoaded,
             Within::WalkSat => Border::WalkSat,
+            Within::CursorHeld => Border::CursorHeld,
+            Within::LargeWritten => Border::LargeWritten,
+            Within::TrimChosen => Border::TrimChosen,
+            Within::ImageMade => Border::ImageMade,
+            Within::RowsRead => Border::RowsRead,
+            Within::RunsWritten => Border::RunsWritten,
         };
         if at == Within::MomentAsked && !matches!(deed, Deed::DropCaches) {
             // A commit that was submitted may become readable before the moment is open, which is one before it.
@@ -76,22 +86,30 @@ impl Driver {
         }
         let db = self.db().clone();
         match deed {
-            Deed::Commit { space, key, value } => {
+            Deed::Commit { space, key, value } | Deed::Put { space, key, value } => {
                 let Some(keyspace) = self.keyspace(*space)? else { return Ok(false) };
                 let done = Rc::new(RefCell::new(None));
                 let writes = Writes::from([((*space, key.clone()), Some(*value))]);
                 self.commit_amid = Some(CommitAmid { writes, done: Rc::clone(&done) });
                 let (key, value) = (key.clone(), *value);
-                at_next(border, move || *done.borrow_mut() = Some(commit(&db, &keyspace, &key, value)));
+                let compacts = matches!(deed, Deed::Commit { .. });
+                let commit = move || commit(&db, &keyspace, &key, value, compacts);
+                at_next(border, move || *done.borrow_mut() = Some(commit()));
             }
             // The result of these is no part of any answer; later operations show whether the store still works.
             Deed::Compact => at_next(border, move || _ = db.compact()),
+            Deed::Flush => at_next(border, move || _ = db.flush()),
             Deed::Trim => {
                 let until = self.db().newest();
                 self.trim_asked = self.trim_asked.max(until.0);
                 at_next(border, move || _ = db.compact().and_then(|()| db.log().trim(until)));
             }
             Deed::DropCaches => at_next(border, move || db.drop_caches()),
+            Deed::Cut | Deed::Kill => {
+                self.ends_process = matches!(deed, Deed::Kill);
+                let disk = self.world.disk.clone();
+                at_next(border, move || disk.cut_power());
+            }
         }
         Ok(true)
     }
@@ -127,17 +145,17 @@ impl Driver {
     }
 }
 
-/// Commits one key and compacts, so that superseded versions are dropped.
-fn commit(db: &Db, keyspace: &Keyspace, key: &[u8], value: Content) -> Done {
+/// Commits one key; `compacts`: so that superseded versions are dropped.
+fn commit(db: &Db, keyspace: &Keyspace, key: &[u8], value: Content, compacts: bool) -> Done {
     let mut tx = db.begin();
     let at = tx.at();
     let glsn = tx.put(keyspace, key, &value.make()).and_then(|()| Ok(tx.commit()?.0));
-    Done { at: at.0, glsn, compacted: db.compact() }
+    Done { at: at.0, glsn, compacted: if compacts { db.compact() } else { Ok(()) } }
 }
 
 fn space_of(op: &Op) -> Option<u8> {
     match op {
-        Op::Get { space, .. } | Op::Walk { space, .. } => Some(*space),
+        Op::Get { space, .. } | Op::Walk { space, .. } | Op::Put { space, .. } => Some(*space),
         _ => None,
     }
 }

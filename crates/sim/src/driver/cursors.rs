@@ -19,6 +19,7 @@ impl Driver {
             return Ok("in doubt".to_owned());
         }
         let made = self.db().log().cursor(&cursor_name(name), Glsn(from));
+        self.absorb_amid()?;
         match self.model.cursors().get(&name) {
             Some(next) => {
                 let Some(found) = self.expect("cursor", made)? else { return Ok("failed".to_owned()) };

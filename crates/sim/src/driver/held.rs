@@ -10,7 +10,7 @@ use plimsoll::{Error, Range, Snapshot, ValueReader};
 use crate::content::Content;
 use crate::driver::Driver;
 use crate::failure::{Failure, Outcome, ensure, same};
-use crate::judge::{Place, View, show};
+use crate::judge::{Place, View, cause_of, show};
 use crate::model::{Writes, space_name};
 use crate::op::{Key, Reader, Span};
 
@@ -43,6 +43,13 @@ enum Went {
     On,
     ToItsEnd,
     Failed,
+}
+
+impl OpenWalk {
+    /// Bytes that are charged for it, and bytes that it holds.
+    pub(super) fn charges(&self) -> (u64, u64) {
+        self.range.charges()
+    }
 }
 
 impl Driver {
@@ -103,7 +110,10 @@ impl Driver {
         let excuse = |error: &Error| self.excused(error);
         let what = || walk.what.clone();
         let at = Some((walk.space, walk.snapshot.at().0));
-        let Some(found) = self.judge(&excuse).settle(what, at, walk.range.advance())? else { return Ok(Went::Failed) };
+        let Some(found) = self.judge(&excuse).settle(what, at, walk.range.advance())? else {
+            ensure(matches!(walk.range.advance(), Ok(None)), || format!("{} goes on behind an error", walk.what))?;
+            return Ok(Went::Failed);
+        };
         let wanted = walk.wanted.pop_front();
         let Some((key, value)) = found else {
             ensure(wanted.is_none(), || format!("{} ended before {:?}", walk.what, wanted.map(|(key, _)| show(&key))))?;
@@ -145,7 +155,11 @@ impl Driver {
             match self.read_piece(&mut open, left.min(PIECE_BYTES))? {
                 (Went::On, bytes) => left -= bytes,
                 (Went::ToItsEnd, _) => return Ok("ended".to_owned()),
-                (Went::Failed, _) => return Ok("failed".to_owned()),
+                // It goes on where it was.
+                (Went::Failed, _) => {
+                    self.readers.insert(slot, open);
+                    return Ok("failed".to_owned());
+                }
             }
         }
         self.readers.insert(slot, open);
@@ -163,9 +177,7 @@ impl Driver {
                 Ok((if bytes == 0 { Went::ToItsEnd } else { Went::On }, bytes))
             }
             Err(error) => {
-                let as_store = Error::Io { kind: error.kind(), message: error.to_string(), source: None };
-                let as_damage = Error::Corrupt { file: None, glsn: None, message: error.to_string() };
-                if self.excused(&as_store) || self.excused(&as_damage) {
+                if cause_of(&error).is_some_and(|cause| self.excused(cause)) {
                     return Ok((Went::Failed, 0));
                 }
                 Err(Failure::new(format!("{} failed at {}: {error}", open.what, open.read)))

@@ -3,6 +3,7 @@
 use plimsoll::Keyspace;
 
 use crate::content::Content;
+use crate::driver::failing::span_of;
 use crate::driver::step::{answered, said};
 use crate::driver::{Driver, OpenTx};
 use crate::failure::{Outcome, same};
@@ -18,15 +19,11 @@ impl Driver {
         answered(self.judge(&|error| self.excused(error)).get_now(place, key)?)
     }
 
-    /// Takes away what a walk finds. Where the call fails it is not known what was taken: the transaction is dropped.
+    /// Takes away what a walk finds. Where the call fails, what it has taken is read.
     pub(super) fn remove(&mut self, tx: u8, space: u8, span: &Span, how: Removal, limit: u32) -> Outcome<String> {
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
         let Some(mut open) = self.txs.remove(&tx) else { return said("no transaction") };
-        let span = match (how, span) {
-            (Removal::First | Removal::Last, _) => Span::Range(Edge::Open, Edge::Open),
-            (_, Span::Prefix(prefix)) => Span::Range(Edge::At(prefix.clone()), Edge::Open),
-            (_, span) => span.clone(),
-        };
+        let span = span_of(how, span);
         let wanted = self.model.walk(space, &span, open.handle.at().0, &open.writes);
         let what = format!("{how:?} of {span} at {} in {}", open.handle.at(), space_name(space));
         let taken = match how {
@@ -37,8 +34,23 @@ impl Driver {
             Removal::Retain(_) => self.retain(&mut open, (space, &keyspace), (&span, how), &wanted, &what)?,
             Removal::Extract(_) => self.extract(&mut open, (space, &keyspace), (&span, how), limit, &wanted, &what)?,
         };
-        let Some(taken) = taken else { return said("failed") };
-        let answer = format!("{} keys", taken.len());
+        let answer_of_failed = taken.is_none();
+        let taken = match taken {
+            Some(taken) => taken,
+            None => {
+                open.may_be_spoiled = true;
+                let keys: Vec<Key> = wanted.into_iter().map(|(key, _)| key).collect();
+                let of = (&span, how);
+                match self.taken_by_a_failed_one(&mut open, (space, &keyspace), of, &keys)? {
+                    Some(taken) => taken,
+                    None => return said("failed"),
+                }
+            }
+        };
+        let answer = match answer_of_failed {
+            true => "failed".to_owned(),
+            false => format!("{} keys", taken.len()),
+        };
         open.writes.extend(taken.into_iter().map(|key| ((space, key), None)));
         self.txs.insert(tx, open);
         said(answer)

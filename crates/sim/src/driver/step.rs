@@ -4,7 +4,7 @@ use std::collections::btree_map::Entry as Slot;
 use std::io::{Cursor, Read};
 use std::time::Duration;
 
-use plimsoll::{Db, Error, Glsn};
+use plimsoll::{Db, Error, Glsn, InvalidInput};
 use plimsoll_disk::clock::Clock;
 
 use crate::content::Content;
@@ -27,6 +27,10 @@ impl Driver {
         let mut op = op.clone();
         if let Some(space) = op.space_mut() {
             *space = self.model.current_space(*space);
+        }
+        if let Op::Salvage { .. } | Op::LoseLog { .. } | Op::LoseIndex | Op::Keep | Op::Restore { .. } = &op {
+            // They change files of the store by themselves.
+            self.world.disk.cut_power_at_change(u64::MAX);
         }
         match &op {
             Op::Begin { tx } => self.begin(*tx),
@@ -72,6 +76,10 @@ impl Driver {
             Op::ReaderBegin { slot, from, space, key } => self.begin_reader(*slot, *from, *space, key),
             Op::ReaderOn { slot, bytes } => self.read_on(*slot, *bytes),
             Op::Amid { at, deed, op } => self.amid(*at, deed, op),
+            Op::Failing { call, op } => self.failing(*call, op),
+            Op::Edge { tx, pick, value, spilled } => self.change_at_edge(*tx, *pick, *value, *spilled),
+            Op::FeedBegin { slot, back, feed } => self.begin_feed(*slot, *back, feed),
+            Op::FeedOn { slot, count } => self.feed_on(*slot, *count),
             Op::Snapshot { slot, moment } => self.snapshot(*slot, *moment),
             Op::Release { slot } => {
                 self.snapshots.remove(slot);
@@ -185,6 +193,11 @@ impl Driver {
                 disk.cut_power_at_sync(disk.sync_count().saturating_add(*after));
                 said("")
             }
+            Op::CutAtChange { after } | Op::KillAtChange { after } => {
+                self.ends_process = matches!(op, Op::KillAtChange { .. });
+                self.world.disk.cut_power_at_change(*after);
+                said("")
+            }
             Op::Among(_) => said(""),
             Op::Fault(fault) => {
                 self.lie(*fault);
@@ -233,7 +246,7 @@ impl Driver {
                 self.model.newest()
             )
         })?;
-        self.txs.insert(tx, OpenTx { handle, reads: Reads::default(), writes: Writes::new() });
+        self.txs.insert(tx, OpenTx { handle, reads: Reads::default(), writes: Writes::new(), may_be_spoiled: false });
         said(format!("at {at}"))
     }
 
@@ -245,7 +258,7 @@ impl Driver {
         ensure(if self.in_doubt { at <= newest } else { at == newest }, || {
             format!("a transaction that reads what was ordered begins at {at}; submitted {newest}")
         })?;
-        self.txs.insert(tx, OpenTx { handle, reads: Reads::default(), writes: Writes::new() });
+        self.txs.insert(tx, OpenTx { handle, reads: Reads::default(), writes: Writes::new(), may_be_spoiled: false });
         said(format!("at {at}"))
     }
 
@@ -323,23 +336,27 @@ impl Driver {
         self.written(tx, &format!("delete {}", show(key)), deleted)
     }
 
-    /// After a failed write a transaction can only be aborted.
+    /// After a failed write a transaction can only be aborted: its commit is refused.
     fn written<T>(&mut self, tx: u8, what: &str, written: plimsoll::Result<T>) -> Outcome<String> {
         if self.expect(what, written)?.is_some() {
             return said("");
         }
-        self.txs.remove(&tx);
+        if let Some(open) = self.txs.remove(&tx) {
+            let committed = open.handle.commit();
+            ensure(committed.is_err(), || format!("{what} failed, and its transaction was committed"))?;
+        }
         said("failed")
     }
 
     fn commit(&mut self, tx: u8, metadata: Content, wait: bool) -> Outcome<String> {
         let Some(mut open) = self.txs.remove(&tx) else { return said("no transaction") };
         if metadata.bytes > 0 {
-            open.handle
-                .set_metadata(&metadata.make())
-                .map_err(|error| Failure::new(format!("set_metadata: {error}")))?;
+            let set = open.handle.set_metadata(&metadata.make());
+            if self.expect("set_metadata", set)?.is_none() {
+                return said("failed");
+            }
         }
-        let at = open.handle.at();
+        let (at, may_be_spoiled) = (open.handle.at(), open.may_be_spoiled);
         let committed = if wait {
             open.handle.commit()
         } else {
@@ -349,6 +366,9 @@ impl Driver {
                 glsn
             })
         };
+        if may_be_spoiled && matches!(committed, Err(Error::InvalidInput(InvalidInput::TransactionFailed))) {
+            return said("spoiled");
+        }
         if open.writes.is_empty() {
             let Some(glsn) = self.expect("commit", committed)? else { return said("failed") };
             same("GLSN of a commit that wrote nothing", &glsn, &at)?;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use plimsoll::borders::Border;
 use plimsoll::{Durability, Options, Retention};
 use plimsoll_disk::lying::{AtChange, LyingDisk};
 
@@ -17,7 +18,7 @@ use crate::members::driver::judge::{Known, Space};
 use crate::members::life::{Life, Order, PASSING, STORE, load_writes, mark, writes_of};
 use crate::members::model::{Span, Write};
 use crate::members::notes::Note;
-use crate::members::seat::{At, Crew, Ended, Seat};
+use crate::members::seat::{At, Crew, Ended, FailingCall, Seat};
 use crate::op::Op;
 use crate::op::among::{Act, Among};
 use crate::world::{Setting, World};
@@ -48,6 +49,7 @@ pub(super) struct Pending {
 struct Armed {
     kill: Option<At>,
     stop: Option<At>,
+    failing: Option<FailingCall>,
 }
 
 /// Which processes acknowledge commits before they are durable.
@@ -162,6 +164,16 @@ impl Driver {
             Act::StopAtChange { nth, later } => {
                 self.armed.entry(member).or_default().stop = Some(At::Change(AtChange { nth, later }));
             }
+            Act::KillAtBorder { border, nth } => {
+                self.armed.entry(member).or_default().kill = Some(At::Border(border_of(border), nth));
+            }
+            Act::StopAtBorder { border, nth } => {
+                self.armed.entry(member).or_default().stop = Some(At::Border(border_of(border), nth));
+            }
+            Act::Refuse { after } => {
+                self.armed.entry(member).or_default().failing = Some(FailingCall::Reservation(after));
+            }
+            Act::FailRead { nth } => self.armed.entry(member).or_default().failing = Some(FailingCall::Read(nth)),
             Act::Kill => {
                 if let Some(seat) = self.seats.get(&member) {
                     seat.process.kill();
@@ -207,12 +219,23 @@ impl Driver {
         match armed.kill {
             Some(At::Operation(after)) => seat.process.kill_at(after),
             Some(At::Change(change)) => seat.process.kill_at_change(change),
-            None => {}
+            Some(At::Border(..)) | None => {}
         }
+        // One that is stopped in it may go on much later.
+        self.known.call_fails = armed.failing.is_some() && armed.stop.is_none() && act != Act::Snapshot;
+        if matches!(act, Act::TxBegin | Act::Join { .. }) {
+            self.known.may_be_behind.remove(&member);
+            self.known.may_be_behind.extend(self.known.call_fails.then_some(member));
+        }
+        if let Some(call) = armed.failing.filter(|_| self.known.call_fails) {
+            seat.let_fail(call);
+        }
+        let kill = if let Some(At::Border(border, nth)) = armed.kill { Some((border, nth)) } else { None };
         let ended = match armed.stop {
             Some(at) => seat.perform_and_stop(&order, at),
-            None => Some(seat.perform(&order)),
+            None => Some(seat.perform(&order, kill)),
         };
+        seat.let_nothing_fail();
         match ended {
             Some(ended) => self.ended(member, &order, ended),
             None => {
@@ -492,4 +515,9 @@ impl Driver {
         let store = self.disk().entry(STORE.as_ref());
         if store.is_ok_and(|entry| entry.is_some()) { self.check_alone(STORE) } else { Ok(()) }
     }
+}
+
+/// The border of a number.
+fn border_of(number: u64) -> Border {
+    Border::ALL[number as usize % Border::ALL.len()]
 }

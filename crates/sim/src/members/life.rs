@@ -205,9 +205,17 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
     }
     let db = life.db.clone();
     match order.act {
-        Act::TxBegin | Act::TxGet { .. } | Act::TxRange { .. } | Act::TxPut { .. } | Act::TxDelete { .. } => {
-            transact(life, order)
-        }
+        Act::TxBegin
+        | Act::TxGet { .. }
+        | Act::TxRange { .. }
+        | Act::TxPut { .. }
+        | Act::TxPop { .. }
+        | Act::TxDelete { .. } => transact(life, order).inspect_err(|error| {
+            // After a write that failed it can only be aborted; so can one that could not see all.
+            let is_read = matches!(order.act, Act::TxGet { .. } | Act::TxRange { .. });
+            let is_read = is_read && !matches!(error, Error::Behind { .. });
+            life.tx.take_if(|_| !is_read);
+        }),
         Act::TxCommit => {
             let Some(Tx { mut handle, .. }) = life.tx.take() else { return Ok(Answer::Done) };
             put(&mut handle, &life.marks, &mark(order.id))?;
@@ -333,6 +341,7 @@ fn transact(life: &mut Life, order: &Order) -> Result<Answer> {
         Act::TxDelete { space, key } => Write { space: space % 2, key, content: None },
         Act::TxGet { space, key } => return read_tx(tx, spaces, Span { space: space % 2, from: key, to: key + 1 }),
         Act::TxRange { space, from, to } => return read_tx(tx, spaces, Span { space: space % 2, from, to }),
+        Act::TxPop { space, last } => return pop(tx, spaces, space % 2, last % 2 == 1),
         _ => return Ok(Answer::Done),
     };
     put(&mut tx.handle, &spaces[write.space as usize], &write)?;
@@ -351,7 +360,30 @@ fn read_tx(tx: &mut Tx, spaces: &[Keyspace; 2], span: Span) -> Result<Answer> {
             rows.push((number_of(&key), value.to_vec()));
         }
     }
-    // What it reads of its own writes depends on nobody else's.
+    let own = tx.writes.clone();
+    note_read(tx, span);
+    Ok(Answer::Rows { span, at: tx.at, own, rows })
+}
+
+/// Takes the first or the last key away.
+fn pop(tx: &mut Tx, spaces: &[Keyspace; 2], number: u64, is_last: bool) -> Result<Answer> {
+    let space = &spaces[number as usize];
+    let popped = if is_last { tx.handle.pop_last(space)? } else { tx.handle.pop_first(space)? };
+    let rows: Vec<_> = popped.map(|(key, value)| (number_of(&key), value.to_vec())).into_iter().collect();
+    let span = match rows.first() {
+        None => Span { space: number, from: 0, to: u64::MAX },
+        Some((key, _)) if is_last => Span { space: number, from: *key, to: u64::MAX },
+        Some((key, _)) => Span { space: number, from: 0, to: key + 1 },
+    };
+    let own = tx.writes.clone();
+    note_read(tx, span);
+    let deleted = rows.first().map(|(key, _)| Write { space: number, key: *key, content: None });
+    tx.writes.extend(deleted);
+    Ok(Answer::Rows { span, at: tx.at, own, rows })
+}
+
+/// What it reads of its own writes depends on nobody else's.
+fn note_read(tx: &mut Tx, span: Span) {
     let mut from = span.from;
     let own: BTreeSet<u64> = tx.writes.iter().filter(|w| w.space == span.space).map(|w| w.key).collect();
     for key in own.range(span.from..span.to) {
@@ -359,7 +391,6 @@ fn read_tx(tx: &mut Tx, spaces: &[Keyspace; 2], span: Span) -> Result<Answer> {
         from = key + 1;
     }
     tx.reads.push(Span { from, ..span });
-    Ok(Answer::Rows { span, at: tx.at, own: tx.writes.clone(), rows })
 }
 
 fn cursor(db: &Db, act: Act) -> Result<Answer> {

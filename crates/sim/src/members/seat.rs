@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use plimsoll::borders::{Border, at_nth, forget};
 use plimsoll::{Db, Error};
 use plimsoll_disk::clock::{Clock, ManualClock};
 use plimsoll_disk::lying::{AtChange, Process};
@@ -30,6 +31,15 @@ pub(super) type Ended = Result<plimsoll::Result<Answer>, String>;
 pub(super) enum At {
     Operation(u64),
     Change(AtChange),
+    /// Where its thread crosses a border of the store for the n-th time.
+    Border(Border, u64),
+}
+
+/// A call of an act that fails.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FailingCall {
+    Reservation(u64),
+    Read(u64),
 }
 
 /// A process and what it has open.
@@ -66,9 +76,31 @@ impl Seat {
         if self.is_stopped() { None } else { self.life().as_ref().map(|life| life.db.clone()) }
     }
 
-    /// Does what is ordered.
-    pub(super) fn perform(&self, order: &Order) -> Ended {
-        act(&self.life, order)
+    /// Does what is ordered; `kill`: is killed where its thread crosses a border.
+    pub(super) fn perform(&self, order: &Order, kill: Option<(Border, u64)>) -> Ended {
+        if let Some((border, nth)) = kill {
+            let process = self.process.clone();
+            at_nth(border, nth, move || process.kill());
+        }
+        let ended = act(&self.life, order);
+        forget();
+        ended
+    }
+
+    /// Has a call of the next act fail.
+    pub(super) fn let_fail(&self, call: FailingCall) {
+        match call {
+            FailingCall::Read(nth) => self.process.fail_read(Some(nth)),
+            FailingCall::Reservation(after) => {
+                self.db().iter().for_each(|db| db.refuse_after(after, 1 + after % 2 * 1000))
+            }
+        }
+    }
+
+    /// From now on no call fails.
+    pub(super) fn let_nothing_fail(&self) {
+        self.process.fail_read(None);
+        self.db().iter().for_each(|db| db.refuse_after(u64::MAX, 1));
     }
 
     /// Does what is ordered in a thread, in which it stops at an operation; `None`: it has stopped.
@@ -76,12 +108,18 @@ impl Seat {
         match at {
             At::Operation(after) => self.process.stop_at(Some(after)),
             At::Change(change) => self.process.stop_at_change(change),
+            At::Border(..) => {}
         }
         let (life, process, of) = (Arc::clone(&self.life), self.process.clone(), order.clone());
         let is_done = Arc::new(AtomicBool::new(false));
         let done = Arc::clone(&is_done);
         let job = spawn("member", move || {
+            if let At::Border(border, nth) = at {
+                let process = process.clone();
+                at_nth(border, nth, move || process.stop_here());
+            }
             let ended = act(&life, &of);
+            forget();
             done.store(true, Ordering::SeqCst);
             process.tell();
             ended

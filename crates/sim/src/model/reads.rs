@@ -10,6 +10,9 @@ use crate::op::{Edge, Key, Span};
 /// The size of a read set under the smallest budget.
 const LEAST_BYTES: u64 = 128 << 10;
 
+/// The longest key.
+const MAX_KEY_BYTES: usize = 4096;
+
 /// The reads of a transaction.
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
@@ -17,6 +20,8 @@ pub struct Reads {
     /// What a walk that failed may have read beyond what it returned.
     perhaps: Vec<(u8, Span)>,
     bytes: usize,
+    /// It may have had no memory: then everything counts as read.
+    may_be_all: bool,
 }
 
 impl Reads {
@@ -51,6 +56,11 @@ impl Reads {
         self.perhaps.push((space, span.clone()));
     }
 
+    /// Memory may be refused to it from here on.
+    pub fn may_be_refused(&mut self) {
+        self.may_be_all = true;
+    }
+
     fn add(&mut self, space: u8, span: Span, bytes: usize) {
         self.spans.push((space, span));
         self.bytes += bytes + 100;
@@ -62,7 +72,7 @@ impl Reads {
         // While a walk goes on, the set holds the key that it has reached, also if it ends at none.
         let on_the_way = if self.spans.is_empty() { 0 } else { longest };
         // The store's representation of a range has a head, too.
-        (self.bytes + on_the_way) as u64 > limit_bytes.unwrap_or(LEAST_BYTES) / 8 * 3
+        self.may_be_all || (self.bytes + on_the_way) as u64 > limit_bytes.unwrap_or(LEAST_BYTES) / 8 * 3
     }
 
     /// Whether the set certainly covers a key.
@@ -78,6 +88,40 @@ impl Reads {
                 .find(|key| model.changed(*space, key, at).next().is_some())
                 .map(|key| (*space, key))
         })
+    }
+
+    /// The keyspace and a key at an edge of what was read, by a choice: at it, beside it, or the last key
+    /// within it. `None` if nothing was read.
+    pub fn key_at_edge(&self, model: &Model, pick: u32) -> Option<(u8, Key)> {
+        let (pick, count) = (pick as usize, self.spans.len());
+        // Mostly of what was read last.
+        let at = if pick.is_multiple_of(3) { pick / 3 % count.max(1) } else { count.checked_sub(1)? };
+        let (space, span) = self.spans.get(at)?;
+        let mut keys = model.keys(*space);
+        keys.sort();
+        let inside: Vec<&Key> = keys.iter().filter(|key| span.contains(key)).collect();
+        let (lower, upper) = match span {
+            Span::Range(lower, upper) => (lower.clone(), upper.clone()),
+            Span::Prefix(prefix) => (Edge::At(prefix.clone()), behind_prefix(prefix)),
+        };
+        let is_upper = pick / 7 % 3 > 0;
+        let (edge, last) = if is_upper { (&upper, inside.last()) } else { (&lower, inside.first()) };
+        let mut choices: Vec<Key> =
+            last.into_iter().flat_map(|key| [(*key).clone(), behind(key), before(key)]).collect();
+        match edge {
+            Edge::At(key) | Edge::Beside(key) => {
+                choices.extend([key.clone(), behind(key), before(key)]);
+                let beyond = match is_upper {
+                    true => keys.iter().find(|other| *other > key),
+                    false => keys.iter().rfind(|other| *other < key),
+                };
+                choices.extend(beyond.cloned());
+            }
+            Edge::Open => choices.push(if is_upper { vec![0xff, 0xff, 0xff] } else { Vec::new() }),
+        }
+        choices.retain(|key| key.len() <= MAX_KEY_BYTES);
+        let key = choices.get(pick / 21 % choices.len().max(1))?;
+        Some((*space, key.clone()))
     }
 
     /// Whether commit `by` changed `key`, in a keyspace where it was read or may have been.
@@ -97,6 +141,20 @@ fn span_bytes(span: &Span) -> usize {
     match span {
         Span::Prefix(prefix) => 2 * prefix.len(),
         Span::Range(lower, upper) => edge(lower) + edge(upper),
+    }
+}
+
+/// The key right behind another one.
+fn behind(key: &[u8]) -> Key {
+    [key, &[0]].concat()
+}
+
+/// A key before another one, with few between them.
+fn before(key: &[u8]) -> Key {
+    match key.split_last() {
+        None => Vec::new(),
+        Some((0, rest)) => rest.to_vec(),
+        Some((last, rest)) => [rest, &[last - 1, 0xff]].concat(),
     }
 }
 

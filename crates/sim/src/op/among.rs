@@ -30,6 +30,14 @@ pub enum Act {
     KillAtChange { nth: u64, later: u64 },
     /// Is stopped so many operations after this change of a file or a name in its next act.
     StopAtChange { nth: u64, later: u64 },
+    /// Is killed when it crosses this border for the n-th time in its next act.
+    KillAtBorder { border: u64, nth: u64 },
+    /// Is stopped there.
+    StopAtBorder { border: u64, nth: u64 },
+    /// The reservation of memory behind so many others is refused in its next act.
+    Refuse { after: u64 },
+    /// This read of it from now on fails, in its next act.
+    FailRead { nth: u64 },
     /// Goes on.
     GoOn,
     /// Commits a value.
@@ -48,6 +56,8 @@ pub enum Act {
     TxPut { space: u64, key: u64, bytes: u64 },
     /// Deletes in it.
     TxDelete { space: u64, key: u64 },
+    /// Takes its first or last key away in it.
+    TxPop { space: u64, last: u64 },
     /// Commits it.
     TxCommit,
     /// Gives it up.
@@ -122,6 +132,10 @@ fn parts(act: Act) -> (&'static str, Vec<u64>) {
         Act::StopAt { after } => ("stop-at", vec![after]),
         Act::KillAtChange { nth, later } => ("kill-at-change", vec![nth, later]),
         Act::StopAtChange { nth, later } => ("stop-at-change", vec![nth, later]),
+        Act::KillAtBorder { border, nth } => ("kill-at-border", vec![border, nth]),
+        Act::StopAtBorder { border, nth } => ("stop-at-border", vec![border, nth]),
+        Act::Refuse { after } => ("refuse", vec![after]),
+        Act::FailRead { nth } => ("fail-read", vec![nth]),
         Act::GoOn => ("go-on", vec![]),
         Act::Put { space, key, bytes } => ("put", vec![space, key, bytes]),
         Act::Delete { space, key } => ("delete", vec![space, key]),
@@ -131,6 +145,7 @@ fn parts(act: Act) -> (&'static str, Vec<u64>) {
         Act::TxRange { space, from, to } => ("tx-range", vec![space, from, to]),
         Act::TxPut { space, key, bytes } => ("tx-put", vec![space, key, bytes]),
         Act::TxDelete { space, key } => ("tx-delete", vec![space, key]),
+        Act::TxPop { space, last } => ("tx-pop", vec![space, last]),
         Act::TxCommit => ("tx-commit", vec![]),
         Act::TxAbort => ("tx-abort", vec![]),
         Act::Get { space, key } => ("get", vec![space, key]),
@@ -175,6 +190,10 @@ fn act(name: &str, numbers: &[u64]) -> Option<Act> {
         ("stop-at", &[after]) => Act::StopAt { after },
         ("kill-at-change", &[nth, later]) => Act::KillAtChange { nth, later },
         ("stop-at-change", &[nth, later]) => Act::StopAtChange { nth, later },
+        ("kill-at-border", &[border, nth]) => Act::KillAtBorder { border, nth },
+        ("stop-at-border", &[border, nth]) => Act::StopAtBorder { border, nth },
+        ("refuse", &[after]) => Act::Refuse { after },
+        ("fail-read", &[nth]) => Act::FailRead { nth },
         ("go-on", []) => Act::GoOn,
         ("put", &[space, key, bytes]) => Act::Put { space, key, bytes },
         ("delete", &[space, key]) => Act::Delete { space, key },
@@ -184,6 +203,7 @@ fn act(name: &str, numbers: &[u64]) -> Option<Act> {
         ("tx-range", &[space, from, to]) => Act::TxRange { space, from, to },
         ("tx-put", &[space, key, bytes]) => Act::TxPut { space, key, bytes },
         ("tx-delete", &[space, key]) => Act::TxDelete { space, key },
+        ("tx-pop", &[space, last]) => Act::TxPop { space, last },
         ("tx-commit", []) => Act::TxCommit,
         ("tx-abort", []) => Act::TxAbort,
         ("get", &[space, key]) => Act::Get { space, key },

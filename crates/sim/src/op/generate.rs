@@ -3,6 +3,7 @@
 //! The generator tracks the transactions and snapshots that it left open, so that most operations address something. Facts that it cannot
 //! know (whether a commit met a conflict) are determined by the driver.
 
+mod aimed;
 pub mod among;
 mod loads;
 mod past;
@@ -122,7 +123,12 @@ impl Generator {
             (5, Self::reader_begin),
             (8, Self::reader_on),
             (8, Self::amid),
-            (if_so(settings.scenes, 14), Self::scene),
+            (if_so(settings.fails, 40), Self::failing),
+            (if_so(open, 10), Self::edge_change),
+            (if_so(settings.limited, 10), Self::amid_upkeep),
+            (4, Self::feed_begin),
+            (14, Self::feed_on),
+            (if_so(settings.scenes, 24), Self::scene),
             (10, Self::snapshot),
             (8, Self::release),
             (12, Self::history),
@@ -162,6 +168,7 @@ impl Generator {
             (if_so(settings.jumps, 2), Self::jump),
             (if_so(settings.crashes, 6), Self::crash),
             (if_so(settings.crashes, 6), Self::cut),
+            (if_so(settings.crashes, 5), Self::cut_at_change),
             (if_so(settings.crashes, 4), |generator| Op::KillAtSync { after: 1 + generator.below(12) }),
             (if_so(settings.fault.is_some(), if self.faulty { 40 } else { 15 }), Self::fault),
         ]

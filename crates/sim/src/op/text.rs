@@ -7,11 +7,13 @@
 //! A key is written after a sign that gives its role (`=` a key, `[` `(` `]` `)` an edge, `^` a prefix). A byte that is not plain text is
 //! `%` and two hex digits, and a run of one byte is `{61*4000}`. `#` begins a comment, in a line of its own.
 
+mod within;
+
 use std::fmt::{self, Write};
 use std::str::FromStr;
 
 use crate::content::Content;
-use crate::op::{Deed, Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Removal, Span, Within};
+use crate::op::{Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Removal, Span};
 
 /// A byte repeated at least this often is written as a run.
 const RUN_BYTES: usize = 9;
@@ -80,6 +82,12 @@ impl fmt::Display for Op {
             }
             Op::ReaderOn { slot, bytes } => write!(f, "reader-on r{slot} {bytes}"),
             Op::Amid { at, deed, op } => write!(f, "amid {at} {deed} then {op}"),
+            Op::Failing { call, op } => write!(f, "failing {call} then {op}"),
+            Op::Edge { tx, pick, value, spilled } => {
+                write!(f, "edge t{tx} {pick} {value} {}", if *spilled { "spilled" } else { "plain" })
+            }
+            Op::FeedBegin { slot, back, feed } => write!(f, "feed-begin f{slot} {back} {feed}"),
+            Op::FeedOn { slot, count } => write!(f, "feed-on f{slot} {count}"),
             Op::Snapshot { slot, moment } => write!(f, "snapshot v{slot} {moment}"),
             Op::Release { slot } => write!(f, "release v{slot}"),
             Op::History { space, key } => write!(f, "history s{space} ={}", Escaped(key)),
@@ -128,6 +136,8 @@ impl fmt::Display for Op {
             Op::Crash { again } => write!(f, "crash {again}"),
             Op::KillAtSync { after } => write!(f, "kill-at-sync {after}"),
             Op::CutAtSync { after } => write!(f, "cut {after}"),
+            Op::CutAtChange { after } => write!(f, "cut-at-change {after}"),
+            Op::KillAtChange { after } => write!(f, "kill-at-change {after}"),
             Op::Fault(Fault::Reads(permille)) => write!(f, "fault reads {permille}"),
             Op::Fault(Fault::Flips(permille)) => write!(f, "fault flips {permille}"),
             Op::Fault(Fault::Sync) => f.write_str("fault sync"),
@@ -147,28 +157,6 @@ fn direction_name(reverse: bool) -> &'static str {
 
 fn what_name(keys_only: bool) -> &'static str {
     if keys_only { "keys" } else { "values" }
-}
-
-impl fmt::Display for Within {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Within::MomentAsked => "moment-asked",
-            Within::SourcesTaken => "sources-taken",
-            Within::ValueLoaded => "value-loaded",
-            Within::WalkSat => "walk-sat",
-        })
-    }
-}
-
-impl fmt::Display for Deed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Deed::Commit { space, key, value } => write!(f, "commit s{space} ={} {value}", Escaped(key)),
-            Deed::Compact => f.write_str("compact"),
-            Deed::Trim => f.write_str("trim"),
-            Deed::DropCaches => f.write_str("drop-caches"),
-        }
-    }
 }
 
 fn get_name(how: Get) -> &'static str {
@@ -385,6 +373,15 @@ impl<'a> Words<'a> {
             },
             "reader-on" => Op::ReaderOn { slot: self.sign("r")?, bytes: self.number()? },
             "amid" => self.amid()?,
+            "failing" => self.failing()?,
+            "edge" => Op::Edge {
+                tx: self.sign("t")?,
+                pick: self.number()?,
+                value: self.content()?,
+                spilled: self.either("spilled", "plain")?,
+            },
+            "feed-begin" => Op::FeedBegin { slot: self.sign("f")?, back: self.number()?, feed: self.feed()? },
+            "feed-on" => Op::FeedOn { slot: self.sign("f")?, count: self.number()? },
             "snapshot" => Op::Snapshot { slot: self.sign("v")?, moment: self.moment()? },
             "release" => Op::Release { slot: self.sign("v")? },
             "history" => Op::History { space: self.sign("s")?, key: self.key("=")? },
@@ -428,6 +425,8 @@ impl<'a> Words<'a> {
             "crash" => Op::Crash { again: self.number()? },
             "kill-at-sync" => Op::KillAtSync { after: self.number()? },
             "cut" => Op::CutAtSync { after: self.number()? },
+            "cut-at-change" => Op::CutAtChange { after: self.number()? },
+            "kill-at-change" => Op::KillAtChange { after: self.number()? },
             "fault" => Op::Fault(self.fault()?),
             _ => return Err(format!("there is no operation {verb:?}")),
         })
@@ -464,29 +463,6 @@ impl<'a> Words<'a> {
             (_, Some(("extract", each))) => Ok(Removal::Extract(each as u8)),
             _ => Err(format!("{word:?} is no way to take keys away")),
         }
-    }
-
-    fn amid(&mut self) -> Result<Op, String> {
-        let at = match self.next()? {
-            "moment-asked" => Within::MomentAsked,
-            "sources-taken" => Within::SourcesTaken,
-            "value-loaded" => Within::ValueLoaded,
-            "walk-sat" => Within::WalkSat,
-            word => return Err(format!("{word:?} is no moment within an operation")),
-        };
-        let deed = match self.next()? {
-            "commit" => Deed::Commit { space: self.sign("s")?, key: self.key("=")?, value: self.content()? },
-            "compact" => Deed::Compact,
-            "trim" => Deed::Trim,
-            "drop-caches" => Deed::DropCaches,
-            word => return Err(format!("{word:?} cannot be done within an operation")),
-        };
-        match self.next()? {
-            "then" => {}
-            word => return Err(format!("{word:?} should be \"then\"")),
-        }
-        let verb = self.next()?;
-        Ok(Op::Amid { at, deed, op: Box::new(self.op(verb)?) })
     }
 
     fn append(&mut self, wait: bool) -> Result<Op, String> {

@@ -3,6 +3,7 @@
 //! Law: a segment's name is durably removed before the next segment is touched, so that a crash in between leaves no
 //! hole. Blob files are removed last; those that a crash leaves behind are swept.
 
+use plimsoll_disk::borders::{Border, hit};
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::page::PAGE_BYTES;
@@ -74,6 +75,7 @@ impl OpenLog {
         let is_free = |named: &&NamedBlob| named.record_first < until && !keep(named.blob.id);
         let free_pages: u64 = named.iter().filter(is_free).map(|named| u64::from(named.blob.pages)).sum();
         if free_pages * PAGE_BYTES as u64 >= enough {
+            hit(Border::SegmentEndedForBlobs);
             with_order(self, |order| end_segment_from(self, order, 0))?;
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use plimsoll_disk::borders::{Border, hit};
 use plimsoll_disk::vfs::{Caching, File, Open};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::CHUNK_BYTES;
@@ -66,6 +67,7 @@ pub(crate) fn read_active(
             write_zeros(&*file, cut.offset, outcome.used)?;
         }
         epoch = epoch.saturating_add(1);
+        hit(Border::TailCut);
         report.cut = Some(cut);
     }
     let is_known = |known: Position| (known.glsn.next(), known.chain) == (outcome.next, outcome.chain);

@@ -3,6 +3,8 @@
 //! Each commit posts its record and waits. One of the waiting threads gathers the others, orders all posts in one turn, and syncs them. A group costs one
 //! turn, one write and one sync, however many processes and threads it serves.
 
+use plimsoll_disk::borders::{Border, hit};
+
 use crate::draft::{Draft, DraftEntry};
 use crate::error::LogError;
 use crate::file_log::append::{place, publish};
@@ -125,6 +127,7 @@ fn order_all(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), 
     }
     members.end_group();
     if is_any_placed {
+        hit(Border::PostsPlaced);
         publish(log, order)?;
     }
     done.iter().for_each(|cell| members.clear_post(*cell));

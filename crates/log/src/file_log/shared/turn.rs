@@ -2,6 +2,7 @@
 
 use std::sync::MutexGuard;
 
+use plimsoll_disk::borders::{Border, hit};
 use plimsoll_disk::vfs::File;
 use plimsoll_memory::budget::Kind;
 
@@ -51,6 +52,7 @@ impl<'a> Turn<'a> {
         // Under the lock: nothing is ordered by words that are lost.
         check(self.log, self.members)?;
         if self.got == Got::Abandoned {
+            hit(Border::TurnAbandoned);
             bury(self.log, self.members, &mut order)?;
             self.got = Got::Clean;
         }

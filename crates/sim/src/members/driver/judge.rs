@@ -58,6 +58,10 @@ pub(in crate::members) struct Known {
     /// Whether the process that answers was stopped in its act.
     pub(in crate::members) was_stopped: bool,
     looks: u64,
+    /// Whether a call of the act fails.
+    pub(in crate::members) call_fails: bool,
+    /// Those whose transaction was begun while a call failed: it may have seen too little, and says so.
+    pub(in crate::members) may_be_behind: BTreeSet<u8>,
 }
 
 impl Known {
@@ -159,6 +163,11 @@ impl Driver {
         let answer = match answer {
             Ok(answer) => answer,
             Err(_) if dead => return Ok(()),
+            Err(error) if self.known.call_fails && is_of_failing_call(&error) => {
+                // Nothing was committed: whoever reads it finds what nobody has committed.
+                self.known.in_doubt.remove(&order.id);
+                return Ok(());
+            }
             Err(error) => return self.judge_error(member, order, &error, &format!("{:?}", order.act)),
         };
         if !dead && matches!(answer, Answer::Synced) {
@@ -338,6 +347,7 @@ impl Driver {
             Error::Stalled { .. } => is_stopped,
             Error::Conflict { at, by, .. } => order.act == Act::TxCommit && by > at,
             Error::InvalidInput(_) => matches!(order.act, Act::Join { .. }) && self.seats.len() > 2,
+            Error::Behind { .. } => self.known.may_be_behind.contains(&member),
             error => is_not_keeper(error),
         };
         if is_excused {
@@ -377,6 +387,9 @@ impl Driver {
         if self.known.has_failed_sync {
             return Ok(());
         }
+        if let Some(member) = self.seats.keys().copied().find(|member| !self.is_stopped(*member)) {
+            self.check_memory(member)?;
+        }
         self.known.looks += 1;
         let looks = self.known.looks;
         if self.looks_seldom && !looks.is_multiple_of(LOOKS_SELDOM) {
@@ -395,7 +408,6 @@ impl Driver {
             if looks % 4 == u64::from(member) % 4 {
                 let span = Span { space: looks % 2, from: 0, to: 1 + looks % 40 };
                 self.check_spans(member, &[span])?;
-                self.check_memory(member)?;
             }
         }
         let is_one_stopped = self.seats.values().any(Seat::is_stopped);
@@ -518,6 +530,11 @@ impl Driver {
         let Life { db, .. } = life;
         db.close().map_err(|error| error_in(&who, &error))
     }
+}
+
+/// Whether an error says that a call failed, and nothing else.
+fn is_of_failing_call(error: &Error) -> bool {
+    matches!(error, Error::OutOfBudget(_) | Error::Io { .. } | Error::Behind { .. })
 }
 
 fn show(value: &[u8]) -> String {

@@ -60,7 +60,7 @@ impl Interests {
             upkeep: one_of(&[8, 20, 40]),
             syncs_fail: one_of(&[0, 0, 0, 1]) == 1,
             reach: one_of(&[20, 100, 400, 2000]),
-            scenes: one_of(&[6, 12, 40]),
+            scenes: one_of(&[3, 6, 12]),
             sweeps: false,
             streams: 0,
             only_reads: false,
@@ -98,10 +98,12 @@ pub fn generate(seed: u64, count: usize) -> Vec<Op> {
 }
 
 fn choose(random: &mut Random, of: &Interests) -> Act {
-    let weights = [90, of.transactions, 40, of.kills, of.stops, of.power, of.cursors, of.upkeep, 14, of.streams];
+    let aimed = of.kills / 2 + of.stops + 6;
+    let upkeep = of.upkeep;
+    let weights = [90, of.transactions, 40, of.kills, of.stops, of.power, of.cursors, upkeep, 14, of.streams, aimed];
     let mut at = random.below(weights.iter().sum());
-    let makers: [fn(&mut Random, &Interests) -> Act; 10] =
-        [write, transact, read, kill, stop, power, cursor, keep_up, come_and_go, stream];
+    let makers: [fn(&mut Random, &Interests) -> Act; 11] =
+        [write, transact, read, kill, stop, power, cursor, keep_up, come_and_go, stream, aim];
     for (weight, make) in weights.into_iter().zip(makers) {
         match at.checked_sub(weight) {
             None => return make(random, of),
@@ -133,13 +135,14 @@ fn write(random: &mut Random, of: &Interests) -> Act {
 
 fn transact(random: &mut Random, of: &Interests) -> Act {
     let (space, key) = (space(random), random.below(of.keys));
-    match random.below(12) {
+    match random.below(13) {
         0..2 => Act::TxBegin,
         2..4 => Act::TxGet { space, key },
         4 => Act::TxRange { space, from: key, to: key + 1 + random.below(5) },
         5..8 => Act::TxPut { space, key, bytes: bytes(random, of) },
         8 => Act::TxDelete { space, key },
-        9..11 => Act::TxCommit,
+        9 => Act::TxPop { space, last: random.below(2) },
+        10..12 => Act::TxCommit,
         _ if random.below(4) == 0 => Act::TxAbort,
         _ => Act::TxCommit,
     }
@@ -168,6 +171,18 @@ fn stop(random: &mut Random, of: &Interests) -> Act {
     match random.below(2) {
         0 => Act::StopAt { after: 1 + random.below(of.reach.min(400)) },
         _ => Act::GoOn,
+    }
+}
+
+/// Something happens at a border, or a call fails.
+fn aim(random: &mut Random, of: &Interests) -> Act {
+    let (reach, far) = (1 << random.below(5), 1 << random.below(6));
+    let (border, nth) = (random.below(1 << 16), 1 + random.below(reach));
+    match random.below(of.kills / 2 + of.stops + 6) {
+        at if at < of.kills / 2 => Act::KillAtBorder { border, nth },
+        at if at < of.kills / 2 + of.stops => Act::StopAtBorder { border, nth },
+        at if at % 2 == 0 => Act::Refuse { after: random.below(far) },
+        _ => Act::FailRead { nth },
     }
 }
 

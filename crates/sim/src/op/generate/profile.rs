@@ -62,6 +62,8 @@ pub struct Settings {
     pub crashes: bool,
     /// The process is killed.
     pub kills: bool,
+    /// Single calls within operations fail.
+    pub fails: bool,
     /// A fault that comes and goes.
     pub fault: Option<fn(&mut Random) -> Fault>,
 }
@@ -99,6 +101,7 @@ impl Profile {
             restores: false,
             crashes: false,
             kills: true,
+            fails: true,
             fault: None,
         };
         match self {
@@ -113,9 +116,15 @@ impl Profile {
                 Settings { large: 0.05, fault: Some(|random| Fault::Full(random.below(400_000))), ..plain }
             }
             Profile::FailedSyncs => Settings { crashes: true, fault: Some(failed_sync), ..plain },
-            Profile::Metamorphic => {
-                Settings { limited: false, submits: false, jumps: false, kills: false, many: 100, ..plain }
-            }
+            Profile::Metamorphic => Settings {
+                limited: false,
+                submits: false,
+                jumps: false,
+                kills: false,
+                fails: false,
+                many: 100,
+                ..plain
+            },
             Profile::Budget => Settings { keys: 400, large: 0.1, value_bytes_min: 3000, crashes: true, ..plain },
         }
     }

@@ -32,7 +32,7 @@ impl Generator {
         let (upkeep, limited, faulty) =
             (settings.upkeep, settings.limited, settings.fault.is_some() && !settings.restores);
         let wide = settings.many > 250 && self.random.chance(0.3);
-        let scenes: [(bool, Scene); 29] = [
+        let scenes: [(bool, Scene); 41] = [
             (true, Self::spilled),
             (true, Self::many_versions),
             (true, Self::moved_deletion),
@@ -62,6 +62,18 @@ impl Generator {
             (true, Self::removed_in_batches),
             (true, Self::deletions_of_nothing),
             (true, Self::reads_with_one_end),
+            (true, Self::changed_at_the_edge),
+            (true, Self::changed_at_the_edge),
+            (true, Self::changed_at_the_edge),
+            (true, Self::changed_at_the_edge),
+            (true, Self::changed_at_the_edge),
+            (settings.many >= 250, Self::run_ends_in_a_gap),
+            (kills, Self::images_flushes_and_an_end),
+            (kills, Self::images_flushes_and_an_end),
+            (kills, Self::images_flushes_and_an_end),
+            (crashes && limited, Self::cut_within_a_trim),
+            (true, Self::feed_over_errors),
+            (true, Self::feed_over_errors),
         ];
         let permitted: Vec<Scene> =
             scenes.into_iter().filter(|(permitted, _)| *permitted).map(|(_, scene)| scene).collect();

@@ -2,6 +2,7 @@
 //!
 //! Each scene is written for a kind of fault; what it does is right for any store.
 
+use plimsoll::borders::Border;
 use plimsoll_disk::random::Random;
 
 use crate::op::among::{Act, Among};
@@ -65,7 +66,13 @@ pub(super) fn scene(random: &mut Random, of: &Interests) -> Vec<Among> {
         keyspace_of_another_one(&mut scene);
         return scene.acts;
     }
-    match scene.random.below(10) {
+    match scene.random.below(24) {
+        10..13 => leader_of_posts_ends(&mut scene),
+        13..15 => joins_with_little_memory(&mut scene, of.members as u8),
+        15..18 => changed_at_the_edge(&mut scene),
+        18..20 => catches_up_and_fails(&mut scene),
+        20..22 => ends_or_stops_at_a_border(&mut scene),
+        22 | 23 => learns_and_fails(&mut scene),
         0..2 => killed_in_a_commit(&mut scene),
         2..4 => sync_fails(&mut scene),
         4 => written_over_behind_a_row(&mut scene),
@@ -244,4 +251,197 @@ fn keeper_stops(scene: &mut Scene<'_>) {
     }
     let last = scene.put(IN_LEAF_BYTES);
     scene.by(scene.other, [Act::Check, last, Act::Flush, Act::Check]);
+}
+
+/// One has posted a commit and is stopped before it is ordered, or in the middle of that; the other orders both, and is killed in that; the
+/// first one goes on, and a third commit shows what became of both.
+fn leader_of_posts_ends(scene: &mut Scene<'_>) {
+    let reach = 1 << (3 + scene.random.below(4));
+    let (first, second, third) = (scene.put(IN_LEAF_BYTES), scene.put(IN_LEAF_BYTES), scene.put(IN_LEAF_BYTES));
+    // A process that reads does not post.
+    let (before, again) = (scene.put(IN_LEAF_BYTES), scene.put(IN_LEAF_BYTES));
+    scene.by(scene.one, [before]);
+    scene.by(scene.other, [again]);
+    let stops = Act::StopAt { after: 1 + scene.random.below(reach) };
+    let border = Border::PostsPlaced as u64;
+    let ends = match scene.random.below(4) {
+        0 => Act::KillAtBorder { border, nth: 1 },
+        1 => Act::StopAtBorder { border, nth: 1 },
+        _ => Act::KillAt { after: 1 + scene.random.below(reach) },
+    };
+    scene.by(scene.one, [stops, first]);
+    scene.by(scene.other, [ends, second]);
+    if scene.random.below(2) == 0 {
+        scene.by(scene.one, [Act::GoOn]);
+        scene.by(scene.other, [Act::GoOn, Act::Join { mebibytes: 0 }, third]);
+    } else {
+        scene.by(scene.other, [Act::GoOn, Act::Join { mebibytes: 0 }, third]);
+        scene.by(scene.one, [Act::GoOn]);
+    }
+    scene.join();
+    scene.by(scene.one, [Act::Check]);
+    if scene.random.below(3) == 0 {
+        scene.by(scene.one, [Act::PowerCut]);
+        scene.join();
+        scene.by(scene.one, [Act::Check]);
+    }
+}
+
+/// More want to join than their memory allows, while one of them holds much; then some leave, and others come again.
+fn joins_with_little_memory(scene: &mut Scene<'_>, members: u8) {
+    let space = scene.random.below(2);
+    let load = Act::Load { space, first: 1000, count: 100, bytes: 900 };
+    scene.by(scene.one, [load, Act::Snapshot, Act::TxBegin]);
+    // Values below the size of a blob file stay in memory until the commit.
+    let held = 4 + scene.random.below(40);
+    scene.by(scene.one, (0..held).map(|key| Act::TxPut { space, key, bytes: 200_000 }));
+    let one = scene.one;
+    for member in (0..members).filter(|member| *member != one) {
+        let mebibytes = [16, 17, 24, 40, 64][scene.random.below(5) as usize];
+        let (after, nth) = (scene.random.below(40), 1 + scene.random.below(9));
+        match scene.random.below(6) {
+            0 => scene.by(member, [Act::Refuse { after }]),
+            1 => scene.by(member, [Act::FailRead { nth }]),
+            _ => {}
+        }
+        let put = scene.put(IN_LOG_BYTES);
+        scene.by(member, [Act::Leave, Act::Join { mebibytes }, put, Act::Scan { space }]);
+    }
+    scene.by(scene.other, [Act::Leave]);
+    scene.by(scene.one, [load, Act::Scan { space }]);
+    scene.join();
+    scene.by(scene.one, [Act::Check]);
+}
+
+/// A transaction of one reads a range, or pops; the other changes a key at an edge of that.
+fn changed_at_the_edge(scene: &mut Scene<'_>) {
+    let (space, from) = (scene.random.below(2), scene.key);
+    let to = from + 1 + scene.random.below(4);
+    scene.by(scene.one, [Act::TxBegin]);
+    match scene.random.below(3) {
+        0 => {
+            let (last, pops) = (scene.random.below(2), 1 + scene.random.below(9));
+            scene.by(scene.one, (0..pops).map(|_| Act::TxPop { space, last }));
+        }
+        1 => scene.by(scene.one, [Act::TxGet { space, key: from }]),
+        _ => scene.by(scene.one, [Act::TxRange { space, from, to }]),
+    }
+    let keys = [from, to, to.saturating_sub(1), from.saturating_sub(1), 0, 999];
+    let key = keys[scene.random.below(6) as usize];
+    let change = match scene.random.below(4) {
+        0 => Act::Delete { space, key },
+        _ => Act::Put { space, key, bytes: IN_LEAF_BYTES },
+    };
+    scene.by(scene.other, [change]);
+    if scene.random.below(3) == 0 {
+        scene.by(scene.other, [Act::Flush]);
+    }
+    let write = Act::TxPut { space: 1 - space, key: from, bytes: IN_LEAF_BYTES };
+    scene.by(scene.one, [write, Act::TxCommit, Act::Check]);
+}
+
+/// One has much to take in that others have committed, and a call of that fails; what it has is right, and it goes on.
+fn catches_up_and_fails(scene: &mut Scene<'_>) {
+    for _ in 0..2 + scene.random.below(8) {
+        scene.key += 1;
+        let bytes = [IN_LEAF_BYTES, IN_LOG_BYTES, LARGE_BYTES][scene.random.below(3) as usize];
+        let put = scene.put(bytes);
+        scene.by(scene.other, [put]);
+    }
+    if scene.random.below(2) == 0 {
+        // A commit that is written as runs.
+        let (space, bytes) = (scene.random.below(2), 2000 + scene.random.below(1000));
+        scene.by(scene.other, [Act::Load { space, first: 1000, count: 120, bytes }]);
+    }
+    for _ in 0..3 {
+        let reach = 1 << scene.random.below(6);
+        let fails = match scene.random.below(3) {
+            0 => Act::FailRead { nth: 1 + scene.random.below(reach) },
+            _ => Act::Refuse { after: scene.random.below(reach) },
+        };
+        let put = scene.put(IN_LEAF_BYTES);
+        let act = match scene.random.below(5) {
+            0 => put,
+            1 => Act::Scan { space: 0 },
+            2 => Act::TxBegin,
+            3 => Act::Take,
+            _ => Act::Get { space: 1, key: scene.key },
+        };
+        scene.by(scene.one, [fails, act]);
+    }
+    scene.by(scene.one, [Act::Check, Act::Flush, Act::Check]);
+}
+
+/// One changes cursors and keyspaces; the other has to learn that, and a call of it fails, or it ends or stops in it.
+fn learns_and_fails(scene: &mut Scene<'_>) {
+    let (name, back) = (scene.random.below(3), scene.random.below(6));
+    let changes = [
+        Act::Cursor { name, back },
+        Act::AdvanceCursor { name, back: 0 },
+        Act::DropCursor { name },
+        Act::MakeSpace,
+        Act::DropSpace,
+    ];
+    for _ in 0..2 + scene.random.below(3) {
+        let change = changes[scene.random.below(5) as usize];
+        scene.by(scene.other, [change]);
+        let reach = 1 << scene.random.below(5);
+        let fails = match scene.random.below(6) {
+            0 => Act::StopAtBorder { border: Border::Learning as u64, nth: 1 },
+            1 | 2 => Act::FailRead { nth: 1 + scene.random.below(reach) },
+            _ => Act::Refuse { after: scene.random.below(reach) },
+        };
+        let put = scene.put(IN_LEAF_BYTES);
+        let act = [put, Act::Scan { space: 0 }, Act::Trim { back: 0 }, change][scene.random.below(4) as usize];
+        scene.by(scene.one, [Act::DropCaches, fails, act]);
+        if scene.random.below(2) == 0 {
+            scene.by(scene.other, [Act::Trim { back: 0 }]);
+        }
+        scene.by(scene.one, [Act::GoOn, Act::Check]);
+    }
+}
+
+/// One ends or stops where it crosses a border of upkeep, and the other works meanwhile.
+fn ends_or_stops_at_a_border(scene: &mut Scene<'_>) {
+    let borders = [
+        Border::RunsWritten,
+        Border::ManifestWritten,
+        Border::TrimChosen,
+        Border::CursorHeld,
+        Border::Learning,
+        Border::ImageMade,
+        Border::LargeWritten,
+        Border::KeeperReplaced,
+        Border::MergeStopped,
+        Border::TurnAbandoned,
+    ];
+    let border = borders[scene.random.below(10) as usize] as u64;
+    let nth = 1 + scene.random.below(2);
+    let (first, large) = (scene.put(IN_LOG_BYTES), scene.put(LARGE_BYTES));
+    let act = match scene.random.below(6) {
+        0 => Act::Compact,
+        1 => Act::Trim { back: 0 },
+        2 => Act::Cursor { name: scene.random.below(3), back: scene.random.below(5) },
+        3 => large,
+        _ => Act::Flush,
+    };
+    let ends = match scene.random.below(3) {
+        0 => Act::KillAtBorder { border, nth },
+        _ => Act::StopAtBorder { border, nth },
+    };
+    scene.by(scene.one, [first, ends, act]);
+    for _ in 0..1 + scene.random.below(4) {
+        let put = scene.put(IN_LOG_BYTES);
+        let act = match scene.random.below(5) {
+            0 => Act::Trim { back: 0 },
+            1 => Act::Compact,
+            2 => Act::Verify,
+            3 => Act::Advance { millis: 3000 },
+            _ => Act::Flush,
+        };
+        scene.by(scene.other, [put, act]);
+    }
+    scene.by(scene.one, [Act::GoOn]);
+    scene.join();
+    scene.by(scene.one, [Act::Check, Act::Trim { back: 0 }, Act::Check]);
 }

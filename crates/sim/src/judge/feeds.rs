@@ -1,0 +1,121 @@
+//! Feeds: each entry or commit once, in order; behind an error they go on where they were.
+
+use std::time::Duration;
+
+use plimsoll::{Commit, Error, Glsn, LogEntryRef};
+
+use crate::failure::{Outcome, ensure, same};
+use crate::judge::{Judge, Place, TRIES, is_value, show};
+use crate::model::{Entry, space_name};
+
+impl Judge<'_> {
+    /// What `next` yields; after an error, what it yields when it is asked again. `None` if it fails again
+    /// and again. An iterator ends at an error, and goes on with the next call.
+    fn after_errors<T>(
+        &self,
+        what: impl Fn() -> String,
+        iterates: bool,
+        mut next: impl FnMut() -> plimsoll::Result<Option<T>>,
+    ) -> Outcome<Option<Option<T>>> {
+        for _ in 0..TRIES {
+            if let Some(found) = self.settle(&what, None, next())? {
+                return Ok(Some(found));
+            }
+            if iterates {
+                ensure(matches!(next(), Ok(None)), || format!("{}: does not end at an error", what()))?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Follows the log to its end.
+    pub(crate) fn follow(&self, from: u64, stream: Option<u32>) -> Outcome<bool> {
+        let what = || format!("follow from {from}, stream {stream:?}");
+        let mut follow = match self.db.log().follow(Glsn(from), stream) {
+            Err(Error::Trimmed { .. }) if from < self.model.first() => return Ok(false),
+            answer => match self.settle(what, None, answer)? {
+                Some(follow) => follow,
+                None => return Ok(false),
+            },
+        };
+        let mut wanted = (from.max(1)..=self.db.newest().0).filter(|glsn| self.is_of(*glsn, stream));
+        loop {
+            let entry = self.after_errors(what, false, || follow.next_timeout(Duration::ZERO))?;
+            let Some(entry) = entry else { return Ok(false) };
+            let wanted = wanted.next();
+            same(format!("{}: next GLSN", what()), &entry.as_ref().map(|entry| entry.glsn.0), &wanted)?;
+            let Some(entry) = entry else { break };
+            let (glsn, stream, time) = (entry.glsn, entry.stream, entry.time);
+            self.is_entry(what, &LogEntryRef { glsn, stream, time, payload: entry.payload() })?;
+        }
+        if matches!(stream, None | Some(0)) { self.feed(from) } else { Ok(true) }
+    }
+
+    /// Reads the change feed to its end: every commit once, in order, but for those that only move cursors.
+    fn feed(&self, from: u64) -> Outcome<bool> {
+        let what = || format!("commits from {from}");
+        let Some(mut commits) = self.settle(what, None, self.db.log().commits(Glsn(from)))? else { return Ok(false) };
+        let is_wanted = |glsn: &u64| {
+            let entry = self.model.entry(*glsn).map(|placed| &placed.entry);
+            entry.is_some_and(|entry| entry.stream() == 0 && !matches!(entry, Entry::Cursor { .. }))
+        };
+        let mut wanted = (from.max(1)..=self.db.newest().0).filter(is_wanted);
+        loop {
+            let commit = self.after_errors(what, true, || commits.next().transpose())?;
+            let Some(commit) = commit else { return Ok(false) };
+            let wanted = wanted.next();
+            same(format!("{}: next GLSN", what()), &commit.as_ref().map(|commit| commit.glsn().0), &wanted)?;
+            let Some(commit) = commit else { return Ok(true) };
+            if !self.is_commit(what, &commit)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Reads the commits that changed keys with a prefix, each with these changes alone.
+    pub(crate) fn watch(&self, place: Place<'_>, from: u64, prefix: &[u8]) -> Outcome<bool> {
+        let what = || format!("watch {} in {} from {from}", show(prefix), space_name(place.space));
+        let mut commits = match self.db.watch(place.keyspace, prefix, Glsn(from)) {
+            Err(Error::Trimmed { .. }) if from < self.model.first() => return Ok(false),
+            answer => match self.settle(what, None, answer)? {
+                Some(commits) => commits,
+                None => return Ok(false),
+            },
+        };
+        let changes = |glsn: &u64| !self.model.changes_under(place.space, prefix, *glsn).is_empty();
+        let mut wanted = (from.max(1)..=self.db.newest().0).filter(changes);
+        loop {
+            let commit = self.after_errors(what, true, || commits.next().transpose())?;
+            let Some(commit) = commit else { return Ok(false) };
+            let wanted = wanted.next();
+            same(format!("{}: next GLSN", what()), &commit.as_ref().map(|commit| commit.glsn().0), &wanted)?;
+            let Some(commit) = commit else { return Ok(true) };
+            if !self.is_watched(what, &commit, place, prefix)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// A commit has the model's changes of keys with a prefix, and no others.
+    pub(crate) fn is_watched(
+        &self,
+        what: impl Fn() -> String,
+        commit: &Commit,
+        place: Place<'_>,
+        prefix: &[u8],
+    ) -> Outcome<bool> {
+        let mut wanted = self.model.changes_under(place.space, prefix, commit.glsn().0).into_iter();
+        let Some(changes) = self.settle(&what, None, commit.changes())? else { return Ok(false) };
+        for change in changes {
+            let Some(change) = self.settle(&what, None, change)? else { return Ok(false) };
+            let what = || format!("{}: {} in {}", what(), show(change.key()), commit.glsn());
+            let (key, content) = wanted.next().unzip();
+            same(what(), &Some(show(change.key())), &key.map(|key| show(&key)))?;
+            let Some(value) = self.settle(what, None, change.value())? else { return Ok(false) };
+            is_value(what, value.as_deref(), content.flatten())?;
+        }
+        let left = wanted.next().map(|(key, _)| show(&key));
+        same(format!("{}: changes left out of {}", what(), commit.glsn()), &None, &left)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,338 @@
+//! Operations and scenes that are aimed: at the edges of what was read, at single calls, at the order of upkeep and of ends.
+
+use crate::content::Content;
+use crate::op::generate::Generator;
+use crate::op::generate::scenes::{ALL, SLOT, TX, commit};
+use crate::op::{Call, Deed, Edge, Feed, Get, Key, Op, Reader, Removal, Span, Within, numbered_key};
+
+/// The most choices of an edge.
+const PICKS: u64 = 1 << 20;
+
+/// Keys of a scene whose images and flushes come in any order.
+const HOT: u64 = 5;
+
+impl Generator {
+    /// One of the first calls of an operation fails: most operations make few.
+    fn call(&mut self) -> Call {
+        let reach = 1 << self.below(7);
+        match self.below(6) {
+            0..3 => Call::Reservation(self.below(reach)),
+            3 => Call::Reservations(self.below(reach)),
+            _ => Call::Read(1 + self.below(reach)),
+        }
+    }
+
+    pub(super) fn failing(&mut self) -> Op {
+        let call = self.call();
+        let op = match self.below(30) {
+            0..5 => self.get(),
+            5..9 => self.walk(),
+            9 | 10 => self.remove(),
+            11 => self.history(),
+            12 => self.diff(),
+            13 => self.scan(),
+            14 => self.follow(),
+            15 => self.watch(),
+            16 => self.read(),
+            17 => self.walk_on(),
+            18 => self.reader_on(),
+            19 => self.feed_on(),
+            20..22 if self.open_txs.contains(&true) => self.put(),
+            22..25 if self.open_txs.contains(&true) => self.commit(),
+            25 => Op::Flush,
+            26 => Op::Compact,
+            27 if self.settings.limited => Op::Trim { back: self.back() },
+            28 => self.bulk_load(),
+            _ => Op::Step,
+        };
+        Op::Failing { call, op: Box::new(op) }
+    }
+
+    pub(super) fn edge_change(&mut self) -> Op {
+        let tx = self.open_slot(self.open_txs);
+        self.edge_change_of(tx)
+    }
+
+    fn edge_change_of(&mut self, tx: u8) -> Op {
+        let value = Content { bytes: 30, ..self.content() };
+        Op::Edge { tx, pick: self.below(PICKS) as u32, value, spilled: self.random.chance(0.1) }
+    }
+
+    pub(super) fn feed_begin(&mut self) -> Op {
+        let feed = match self.below(4) {
+            0 => Feed::Entries(self.stream()),
+            1 => Feed::Commits,
+            _ => Feed::Watch { space: self.space(), prefix: self.prefix() },
+        };
+        Op::FeedBegin { slot: self.below(2) as u8, back: self.back(), feed }
+    }
+
+    pub(super) fn feed_on(&mut self) -> Op {
+        let reach = 1 << self.below(7);
+        Op::FeedOn { slot: self.below(2) as u8, count: 1 + self.below(reach) as u32 }
+    }
+
+    pub(super) fn cut_at_change(&mut self) -> Op {
+        let after = 1 + self.below(60);
+        if self.random.chance(0.5) { Op::CutAtChange { after } } else { Op::KillAtChange { after } }
+    }
+
+    /// Something within upkeep, as another thread could do it, or the end of the process or of the power there.
+    pub(super) fn amid_upkeep(&mut self) -> Op {
+        let (at, op) = match self.below(10) {
+            0..2 => (Within::CursorHeld, self.cursor()),
+            2..4 => (Within::TrimChosen, Op::Trim { back: self.back() / 4 }),
+            4..6 => (Within::ImageMade, Op::SaveImage),
+            6..8 if self.open_txs.contains(&true) => {
+                let (tx, space, key) = (self.open_slot(self.open_txs), self.space(), self.key());
+                let value = self.value_of((257 << 10) + self.settings.value_bytes_min);
+                let streamed = self.random.chance(0.5);
+                (Within::LargeWritten, Op::Put { tx, space, key, value, streamed })
+            }
+            8 => (Within::RunsWritten, Op::Compact),
+            _ => (Within::RunsWritten, Op::Flush),
+        };
+        let ends = match (self.settings.crashes, self.settings.kills) {
+            (true, true) if self.random.chance(0.3) => Some(Deed::Kill),
+            (true, _) if self.random.chance(0.4) => Some(Deed::Cut),
+            _ => None,
+        };
+        let deed = match (ends, at) {
+            (Some(end), _) => {
+                self.closed();
+                end
+            }
+            // The upkeep that is under way holds the locks of another one.
+            (None, Within::RunsWritten) => Deed::DropCaches,
+            (None, Within::TrimChosen) => self.put_within(),
+            (None, _) => match self.below(6) {
+                0 => Deed::Flush,
+                1 => Deed::Compact,
+                2 => Deed::Trim,
+                3 => self.put_within(),
+                _ => Deed::Commit { space: self.space(), key: self.key(), value: self.content() },
+            },
+        };
+        Op::Amid { at, deed, op: Box::new(op) }
+    }
+
+    fn put_within(&mut self) -> Deed {
+        Deed::Put { space: self.space(), key: self.key(), value: self.value_of(60) }
+    }
+
+    /// A transaction reads: some of a queue or all of it, a part of a range, one key. Another one changes a key at an edge of that.
+    pub(super) fn changed_at_the_edge(&mut self) -> Vec<Op> {
+        let (space, count) = (self.below(2) as u8, 1 + self.below(40) as u32);
+        let value = self.value_of(20);
+        let many = Op::PutMany { tx: TX, space, first: 0, count, value, scattered: false };
+        let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX)];
+        ops.extend((0..self.below(3)).flat_map(|_| self.interruption()));
+        ops.push(Op::Begin { tx: TX });
+        let empties = self.random.chance(0.4);
+        for _ in 0..1 + self.below(3) {
+            let from = if empties { 0 } else { self.below(u64::from(count) + 3) as u32 };
+            let width = self.below(20) as u32;
+            let (lower, upper) = (self.edge_at(from), self.edge_at(from + width));
+            let span = match self.below(6) {
+                0 => Span::Prefix(b"m/".to_vec()),
+                1 => Span::Range(lower, Edge::Open),
+                2 => Span::Range(Edge::Open, upper),
+                _ => Span::Range(lower, upper),
+            };
+            let limit = if self.random.chance(0.4) { u32::MAX } else { 1 + self.below(9) as u32 };
+            let (from, reverse) = (Reader::Tx(TX), self.random.chance(0.5));
+            let keys_only = self.random.chance(0.3);
+            let reads = match self.below(8) {
+                0 | 1 => self.pops_to_the_end(space, count, empties),
+                2 => vec![Op::Remove { tx: TX, space, span, how: Removal::Extract(1 + self.below(3) as u8), limit }],
+                3 => vec![Op::Remove { tx: TX, space, span, how: Removal::Retain(1 + self.below(3) as u8), limit }],
+                4 => {
+                    let key = numbered_key(self.below(u64::from(count) + 2) as u32);
+                    let how = [Get::Value, Get::Contains, Get::Lent, Get::Streamed][self.below(4) as usize];
+                    vec![Op::Get { from, space, key, how }]
+                }
+                _ => vec![Op::Walk { from, space, span, reverse, limit, keys_only, amid: None }],
+            };
+            for op in reads {
+                let fails = self.settings.fails && self.random.chance(0.05);
+                ops.push(if fails { Op::Failing { call: self.call(), op: Box::new(op) } } else { op });
+            }
+            if self.random.chance(0.2) {
+                ops.push(self.write_in(space, count));
+            }
+        }
+        // Mostly one: a second one would hide that the first was missed.
+        for _ in 0..1 + self.below(5) / 4 {
+            ops.push(self.edge_change_of(TX));
+            if self.random.chance(0.3) {
+                ops.push([Op::Flush, Op::Compact, Op::Step][self.below(3) as usize].clone());
+            }
+        }
+        if self.random.chance(0.2) {
+            ops.push(self.walk_of(Reader::Tx(TX), space, None));
+        }
+        let (key, value) = (b"own".to_vec(), self.value_of(22));
+        ops.extend([Op::Put { tx: TX, space, key, value, streamed: false }, commit(TX)]);
+        ops.push(self.walk_of(Reader::Back(0), space, None));
+        ops
+    }
+
+    /// A commit that is written as a run begins or ends within a gap that walks know of.
+    pub(super) fn run_ends_in_a_gap(&mut self) -> Vec<Op> {
+        let (space, value) = (self.below(2) as u8, self.value_of(20));
+        let (first, count) = (500, 40);
+        let many = Op::PutMany { tx: TX, space, first, count, value, scattered: false };
+        let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX), Op::Begin { tx: TX }];
+        if self.random.chance(0.5) {
+            let how = if self.random.chance(0.5) { Removal::First } else { Removal::Last };
+            ops.extend((0..count).map(|_| Op::Remove { tx: TX, space, span: ALL, how, limit: 1 }));
+        } else {
+            let gone = (first..first + count).map(|number| Op::Delete { tx: TX, space, key: numbered_key(number) });
+            ops.extend(gone);
+        }
+        ops.push(commit(TX));
+        let span = Span::Range(Edge::At(numbered_key(first)), Edge::Open);
+        let walk = |reverse| {
+            let (from, limit, span) = (Reader::Back(0), u32::MAX, span.clone());
+            Op::Walk { from, space, span, reverse, limit, keys_only: false, amid: None }
+        };
+        ops.extend([walk(false), walk(true), walk(false)]);
+        let beside = if self.random.chance(0.5) { 0 } else { 1000 };
+        let value = Content { bytes: 900, seed: self.content().seed.wrapping_mul(0x9e37_79b1) };
+        let many = Op::PutMany { tx: TX, space, first: beside, count: 300, value, scattered: false };
+        let (key, value) = (numbered_key(first + self.below(u64::from(count)) as u32), self.value_of(24));
+        ops.extend([Op::Begin { tx: TX }, many, Op::Put { tx: TX, space, key, value, streamed: false }]);
+        ops.extend([commit(TX), walk(false), walk(true)]);
+        ops.extend(self.interruption());
+        ops.extend([walk(true), walk(false)]);
+        ops
+    }
+
+    fn edge_at(&mut self, number: u32) -> Edge {
+        let key = numbered_key(number);
+        if self.random.chance(0.5) { Edge::At(key) } else { Edge::Beside(key) }
+    }
+
+    /// Values are small, or a few of them fill what is read ahead.
+    fn pops_to_the_end(&mut self, space: u8, count: u32, empties: bool) -> Vec<Op> {
+        let how = if self.random.chance(0.5) { Removal::First } else { Removal::Last };
+        // Other keys may be there, too.
+        let pops = if empties { count + 3 } else { 1 + self.below(u64::from(count)) as u32 };
+        (0..pops).map(|_| Op::Remove { tx: TX, space, span: ALL, how, limit: 1 }).collect()
+    }
+
+    fn write_in(&mut self, space: u8, count: u32) -> Op {
+        let (key, value) = (numbered_key(self.below(u64::from(count)) as u32), self.value_of(23));
+        match self.below(3) {
+            0 => Op::Delete { tx: TX, space, key },
+            _ => Op::Put { tx: TX, space, key, value, streamed: false },
+        }
+    }
+
+    /// Commits, images, flushes and reads of a few keys in any order, and the end of the process or of the power.
+    pub(super) fn images_flushes_and_an_end(&mut self) -> Vec<Op> {
+        let space = if self.settings.limited && self.random.chance(0.3) { 2 } else { self.below(2) as u8 };
+        let bytes = [40, 200, 900, 3000, 30_000, 300_000][self.below(6) as usize];
+        let value = self.value_of(if bytes > 3000 { 200 } else { bytes });
+        let many = Op::PutMany { tx: TX, space, first: 0, count: HOT as u32, value, scattered: false };
+        let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX)];
+        let get = |key: Key, back: u64| Op::Get { from: Reader::Back(back), space, key, how: Get::Value };
+        for _ in 0..1 + self.below(3) {
+            for _ in 0..4 + self.below(9) {
+                let key = numbered_key(self.below(HOT) as u32);
+                match self.below(14) {
+                    0..3 => ops.extend(self.put_one(space, &key, bytes)),
+                    3 => ops.extend([Op::Begin { tx: TX }, Op::Delete { tx: TX, space, key }, commit(TX)]),
+                    4..6 => ops.push(Op::Flush),
+                    6 => ops.push(Op::Compact),
+                    7..9 => ops.push(Op::Warm),
+                    9 | 10 => ops.push(Op::SaveImage),
+                    // A part of an image, which is written over several steps.
+                    11 => ops.extend([Op::Advance { micros: 30_000_000 }, Op::Work { first: 4 }]),
+                    12 => ops.push(get(key, 0)),
+                    _ => ops.push(Op::DropCaches),
+                }
+            }
+            ops.push(match self.below(4) {
+                0 if self.settings.crashes => self.crash(),
+                1 => self.reopen(),
+                _ => self.kill(),
+            });
+            for _ in 0..self.below(8) {
+                let work = Op::Work { first: 4 };
+                let key = numbered_key(self.below(HOT) as u32);
+                ops.push(if self.random.chance(0.2) {
+                    let deed = Deed::Commit { space, key, value: self.value_of(bytes) };
+                    Op::Amid { at: Within::RowsRead, deed, op: Box::new(work) }
+                } else {
+                    work
+                });
+            }
+            ops.extend((0..HOT).map(|number| get(numbered_key(number as u32), 0)));
+        }
+        let back = self.below(6);
+        ops.extend((0..HOT).map(|number| get(numbered_key(number as u32), back)));
+        ops
+    }
+
+    /// The power is cut, or the process ends, at any change within a trim, or right behind it.
+    pub(super) fn cut_within_a_trim(&mut self) -> Vec<Op> {
+        let space = 2;
+        let mut ops = Vec::new();
+        for number in 0..1 + self.below(4) as u32 {
+            let bytes = [60, 17_000, 70_000, 300_000][self.below(4) as usize];
+            ops.extend(self.put_one(space, &numbered_key(number), bytes));
+        }
+        ops.extend(self.fill_segment(space));
+        if self.random.chance(0.5) {
+            ops.push(Op::Compact);
+        }
+        let reach = if self.random.chance(0.5) { 12 } else { 70 };
+        let after = 1 + self.below(reach);
+        ops.push(match self.random.chance(0.6) {
+            true => Op::CutAtChange { after },
+            false => Op::KillAtChange { after },
+        });
+        ops.push(Op::Trim { back: self.below(2) });
+        let key = numbered_key(self.below(4) as u32);
+        ops.extend(self.put_one(space, &key, 50));
+        ops.push(Op::Trim { back: 0 });
+        ops.push(self.crash());
+        ops.extend([Op::Verify, Op::Check]);
+        ops
+    }
+
+    /// Feeds go on behind calls that failed, while more is committed and freed.
+    pub(super) fn feed_over_errors(&mut self) -> Vec<Op> {
+        let space = self.below(3) as u8;
+        let mut ops = Vec::new();
+        for slot in 0..2 {
+            let Op::FeedBegin { back, feed, .. } = self.feed_begin() else { continue };
+            let feed = match feed {
+                Feed::Watch { .. } => Feed::Watch { space, prefix: b"m/".to_vec() },
+                feed => feed,
+            };
+            ops.push(Op::FeedBegin { slot, back, feed });
+        }
+        for _ in 0..3 + self.below(6) {
+            let key = numbered_key(self.below(9) as u32);
+            let bytes = [30, 3000, 20_000][self.below(3) as usize];
+            ops.extend(self.put_one(space, &key, bytes));
+            if self.random.chance(0.2) {
+                // A commit that is written as runs, which a feed has to read.
+                let value = Content { bytes: 900, seed: self.content().seed.wrapping_mul(0x9e37_79b1) };
+                let (first, count) = (0, self.settings.many.clamp(100, 250));
+                let many = Op::PutMany { tx: TX, space, first, count, value, scattered: false };
+                ops.extend([Op::Begin { tx: TX }, many, commit(TX)]);
+            }
+            if self.random.chance(0.6) {
+                ops.push(Op::DropCaches);
+            }
+            let on = Op::FeedOn { slot: self.below(2) as u8, count: 1 + self.below(9) as u32 };
+            let fails = self.settings.fails && self.random.chance(0.7);
+            ops.push(if fails { Op::Failing { call: self.call(), op: Box::new(on) } } else { on });
+        }
+        ops.extend([SLOT, SLOT + 1].map(|slot| Op::FeedOn { slot, count: u32::MAX }));
+        ops
+    }
+}
