@@ -40,7 +40,7 @@ pub(crate) struct Readme {
     /// A run of the yardstick [default: the newest full one]
     #[arg(long)]
     csv: Option<PathBuf>,
-    /// The file to change [default: the project's README.md]
+    /// The file to change [default: the project's docs/explanation/performance.md]
     #[arg(long)]
     readme: Option<PathBuf>,
     /// Where the pictures go [default: the project's docs/pictures]
@@ -58,7 +58,7 @@ impl Report {
     }
 }
 
-/// The row of which README shows the memory over time: the longest that every store survives.
+/// The row of which the README shows the memory over time: the longest that every store survives.
 const MEMORY_ROW: &str = "load-random";
 
 impl Readme {
@@ -79,7 +79,7 @@ impl Readme {
             Some(restart) => write("restart.svg", restart)?,
             None => println!("no run of `bench warm` with requests over time: restart.svg stays as it is"),
         }
-        let file = self.readme.clone().unwrap_or_else(|| project.join("README.md"));
+        let file = self.readme.clone().unwrap_or_else(|| project.join("docs/explanation/performance.md"));
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         fs::write(&file, readme::replaced(&text, &run).with_context(|| format!("in {}", file.display()))?)?;
         println!("{}", file.display());

@@ -3,6 +3,7 @@
 mod bring;
 mod care;
 mod cursors;
+#[cfg(feature = "replay")]
 mod replay;
 mod scripts;
 mod upkeep;
@@ -25,6 +26,7 @@ use crate::size::parse_size;
 pub(crate) use self::bring::{Import, ImportGit, Load};
 pub(crate) use self::care::{Backup, Rebuild, Salvage, Verify};
 pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
+#[cfg(feature = "replay")]
 pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
 pub(crate) use self::upkeep::{
@@ -164,6 +166,7 @@ pub(crate) enum Command {
     /// Show or delete the warm image: the hot set, saved for the next restart
     Warm(Warm),
     /// Replay a trace of requests against the object cache
+    #[cfg(feature = "replay")]
     Replay(Replay),
     /// Print a completion script for a shell
     Completions(Completions),

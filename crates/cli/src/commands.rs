@@ -16,6 +16,7 @@ mod load;
 mod log;
 mod put;
 mod rebuild;
+#[cfg(feature = "replay")]
 mod replay;
 mod report;
 mod restart_time;
@@ -60,6 +61,7 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Trim(args) => trim::run(globals, &args, output),
         Command::RestartTime(args) => restart_time::run(globals, &args, output),
         Command::Warm(args) => warm::run(globals, &args, output),
+        #[cfg(feature = "replay")]
         Command::Replay(args) => replay::run(globals, &args, output),
         Command::Completions(args) => completions::run(&args, output),
     }

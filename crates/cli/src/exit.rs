@@ -174,6 +174,7 @@ impl From<plimsoll_git::Error> for Failure {
     }
 }
 
+#[cfg(feature = "replay")]
 impl From<plimsoll_replay::Error> for Failure {
     fn from(error: plimsoll_replay::Error) -> Self {
         use plimsoll_replay::Error as Replay;

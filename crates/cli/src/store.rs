@@ -14,7 +14,7 @@ use crate::stderr::say;
 use crate::wait;
 
 /// What is said where the system forbids to open a store to write.
-const FORBIDDEN: &str = "This user may not write to the store; \"Users, containers, builds\" in docs/processes.md says how several users share one.";
+const FORBIDDEN: &str = "This user may not write to the store; \"Users, containers, builds\" in docs/explanation/processes.md says how several users share one.";
 
 /// What is said where the system forbids to make one.
 const FORBIDDEN_TO_MAKE: &str =

@@ -1,4 +1,4 @@
-//! The bytes of the log on disk, as drawn in `docs/format.md`, encoded and decoded by pure functions.
+//! The bytes of the log on disk, as drawn in `docs/reference/format.md`, encoded and decoded by pure functions.
 //!
 //! A segment is an array of blocks. Records are written as fragments that never cross a block, so every block can be
 //! checked by itself, once, when it is read from disk. Decoders accept any bytes: they never panic and never allocate.

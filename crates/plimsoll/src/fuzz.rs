@@ -23,7 +23,7 @@ use crate::index::run::inner::check_inner;
 use crate::index::run::leaf::{Leaf, Sought, Stepped, check_leaf};
 use crate::txn::payload::{Payload, Writes};
 
-/// Bytes of a manifest's head, and of the blocks that its checksum goes over (`docs/format.md`).
+/// Bytes of a manifest's head, and of the blocks that its checksum goes over (`docs/reference/format.md`).
 const MANIFEST_HEAD_BYTES: usize = 56;
 const MANIFEST_BLOCK_BYTES: usize = 16 << 10;
 

@@ -1,4 +1,4 @@
-//! The table of a README, between two marker comments.
+//! The table of the performance page, between two marker comments.
 
 use anyhow::{Context as _, Result};
 

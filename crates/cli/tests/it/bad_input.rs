@@ -145,7 +145,7 @@ fn a_store_of_a_newer_format_is_refused() {
         segment.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "seg")).unwrap();
     let mut bytes = fs::read(&segment).unwrap();
     bytes[8..12].copy_from_slice(&3_u32.to_le_bytes());
-    // As docs/format.md draws a segment's header: the checksum of its first 120 bytes stands behind them.
+    // As docs/reference/format.md draws a segment's header: the checksum of its first 120 bytes stands behind them.
     let sum = checksum(0x5345_474d_454e_5431, &bytes[..120]);
     bytes[120..128].copy_from_slice(&sum.to_le_bytes());
     fs::write(&segment, bytes).unwrap();

@@ -203,11 +203,11 @@ fn a_store_of_somebody_else_can_be_read_and_says_so_to_writers() {
     let nobody = |arguments: &[&str]| run_as_nobody(&program, arguments);
     assert_eq!(nobody(&["get", &store, "k"]).ok().out, b"v");
     nobody(&["verify", &store]).ok();
-    let remedy = "This user may not write to the store; \"Users, containers, builds\" in docs/processes.md";
+    let remedy = "This user may not write to the store; \"Users, containers, builds\" in docs/explanation/processes.md";
     nobody(&["put", &store, "k", "w"]).fails(6, &["ermission denied", &store, remedy]);
     let ran = nobody(&["put", &folder.at("new"), "k", "w"]);
     let ran = ran.fails(6, &["ermission denied", "new", "This user may not make a store there;"]);
-    assert!(!ran.err.contains("docs/processes.md"), "{}", ran.err);
+    assert!(!ran.err.contains("docs/explanation/processes.md"), "{}", ran.err);
     folders.iter().for_each(|path| set_mode(path, 0o755));
     assert_eq!(run(&["get", &store, "k"]).ok().out, b"v");
 }

@@ -29,6 +29,7 @@ mod load_stops;
 mod locks;
 mod moments;
 mod reads_and_writes;
+#[cfg(feature = "replay")]
 mod replay;
 #[path = "../../../git/tests/it/repository.rs"]
 mod repository;

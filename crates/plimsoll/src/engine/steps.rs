@@ -126,7 +126,7 @@ pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
     Ok(Some(until.min(space.catalog.cursors.oldest())))
 }
 
-/// If values that runs point to hold much of the log back, compaction is to move them into blob files (decision 48): true if it is from now
+/// If values that runs point to hold much of the log back, compaction is to move them into blob files: true if it is from now
 /// on. A value is moved once, and each time the index is rewritten once at most: so at least as many bytes of the log must become free,
 /// beside those that are copied.
 ///

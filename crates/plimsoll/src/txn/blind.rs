@@ -2,7 +2,7 @@
 //! durable without applying them to its index. They stay in the log until the process reads; in the keeper, until its apply thread takes them.
 //!
 //! A blind commit conflicts with nothing, so it can be ordered without the commits of other processes. Inserting these is most of the work of a process
-//! that only writes (decision 78).
+//! that only writes (decision 14).
 //!
 //! Laws:
 //! 1. A read sees every commit that was durable in any process when its moment was opened: it applies what was left in the log first.

@@ -20,7 +20,7 @@ use plimsoll_log::log::Log;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 
-/// How many commits of others pass the thread that waits longest for the commit lock before it is handed the lock: measured in decision 77.
+/// How many commits of others pass the thread that waits longest for the commit lock before it is handed the lock: measured in decision 15.
 const PASSED_MAX: u32 = 64;
 
 /// Orders the commits of one open store.

@@ -199,7 +199,7 @@ impl Options {
 
     /// Whether other processes may have the store open at the same time, to read and to write, each with this option. What one commits the
     /// others read at once; transactions are serializable over all of them. A process that opens the store without it is refused
-    /// while others share it, and the other way round. `docs/processes.md` tells what is shared and what it costs.
+    /// while others share it, and the other way round. `docs/explanation/processes.md` tells what is shared and what it costs.
     ///
     /// With [`Options::read_only`], the process follows those that share the store, whether they are there yet or not, and changes nothing but
     /// its own entry among them. Without the right to write to the folder it does not even do that; then what it reads is not kept for it, and reads of

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The last checksum covers bytes 0 to 80 and is seeded with the segment's kind and number: valid bytes under another name fail.
-//! `docs/format.md` describes the bytes.
+//! `docs/reference/format.md` describes the bytes.
 
 use std::fmt;
 

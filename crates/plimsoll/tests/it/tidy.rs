@@ -169,7 +169,7 @@ fn test_hooks_are_there_only_with_the_feature_testing() {
 
 #[test]
 fn what_the_documents_name_is_there() {
-    for document in ["ARCHITECTURE.md", "README.md", "docs/durability.md"] {
+    for document in ["ARCHITECTURE.md", "README.md", "docs/reference/faults.md"] {
         let text = fs::read_to_string(root().join(document)).unwrap();
         for word in text.split('`').skip(1).step_by(2) {
             if word.starts_with("crates/") || word.starts_with("docs/") {

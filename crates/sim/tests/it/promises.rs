@@ -34,7 +34,7 @@ fn is_test_name(word: &str) -> bool {
 #[test]
 fn each_fault_in_the_list_has_a_test_that_is_there() {
     let workspace = workspace();
-    let text = fs::read_to_string(workspace.join("docs/durability.md")).unwrap();
+    let text = fs::read_to_string(workspace.join("docs/reference/faults.md")).unwrap();
     let mut tests = BTreeSet::new();
     collect_tests(&workspace.join("crates"), &mut tests);
     let rows = rows(&text);
@@ -48,15 +48,15 @@ fn each_fault_in_the_list_has_a_test_that_is_there() {
         }
     }
     let missing: Vec<&str> = quoted(&text).filter(|name| is_test_name(name) && !tests.contains(*name)).collect();
-    assert!(missing.is_empty(), "docs/durability.md names tests that are not there: {missing:?}");
+    assert!(missing.is_empty(), "docs/reference/faults.md names tests that are not there: {missing:?}");
 }
 
 #[test]
 fn each_mode_of_the_simulation_keeps_a_promise() {
-    let text = fs::read_to_string(workspace().join("docs/durability.md")).unwrap();
+    let text = fs::read_to_string(workspace().join("docs/reference/faults.md")).unwrap();
     let named: BTreeSet<&str> = rows(&text).into_iter().flat_map(|[_, _, kept_by]| quoted(kept_by)).collect();
     let unnamed: Vec<&str> = Mode::ALL.iter().map(|(_, name)| *name).filter(|name| !named.contains(name)).collect();
-    assert!(unnamed.is_empty(), "docs/durability.md does not say what these modes are for: {unnamed:?}");
+    assert!(unnamed.is_empty(), "docs/reference/faults.md does not say what these modes are for: {unnamed:?}");
 }
 
 /// The names of all functions below `dir` that are marked as tests.

@@ -1,4 +1,4 @@
-//! The manifest's encoding; `docs/format.md` describes the bytes.
+//! The manifest's encoding; `docs/reference/format.md` describes the bytes.
 //!
 //! Law: nothing is taken from a manifest before all of it was checked, and no length in it is trusted beyond the file's end.
 
