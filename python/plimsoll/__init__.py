@@ -60,6 +60,7 @@ from ._native import (
     LogScan,
     MemberInfo,
     ReadMapping,
+    RecoverReport,
     Rows,
     Snapshot,
     Ticket,
@@ -71,6 +72,7 @@ from ._native import (
     in_memory,
     members,
     open,
+    recover,
     verify,
 )
 from ._value_reader import ValueReader
@@ -127,6 +129,7 @@ __all__ = [
     "OutOfBudget",
     "Poisoned",
     "ReadMapping",
+    "RecoverReport",
     "ReadOnly",
     "Rows",
     "Snapshot",
@@ -147,6 +150,7 @@ __all__ = [
     "members",
     "memoize_stampede",
     "open",
+    "recover",
     "verify",
 ]
 

@@ -15,9 +15,8 @@ pub(crate) mod keyspace;
 mod load;
 mod log;
 mod put;
-mod rebuild;
+mod recover;
 mod replay;
-mod salvage;
 mod scan;
 mod shell;
 mod stat;
@@ -52,8 +51,7 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Stat(args) => stat::run(globals, &args, output),
         Command::Verify(args) => verify::run(globals, &args, output),
         Command::Backup(args) => backup::run(globals, &args, output),
-        Command::Rebuild(args) => rebuild::run(globals, &args, output),
-        Command::Salvage(args) => salvage::run(globals, &args, output),
+        Command::Recover(args) => recover::run(globals, &args, output),
         Command::Compact(args) => compact::run(globals, &args, output),
         Command::Trim(args) => trim::run(globals, &args, output),
         Command::Warm(args) => warm::run(globals, &args, output),
