@@ -61,6 +61,7 @@ from ._native import (
     LogScan,
     MemberInfo,
     ReadMapping,
+    RecoverReport,
     Rows,
     Snapshot,
     Ticket,
@@ -72,6 +73,7 @@ from ._native import (
     in_memory,
     members,
     open,
+    recover,
     verify,
 )
 from ._value_reader import ValueReader
@@ -129,6 +131,7 @@ __all__ = [
     "OutOfBudget",
     "Poisoned",
     "ReadMapping",
+    "RecoverReport",
     "ReadOnly",
     "Rows",
     "Snapshot",
@@ -149,6 +152,7 @@ __all__ = [
     "members",
     "memoize_stampede",
     "open",
+    "recover",
     "verify",
 ]
 

@@ -221,7 +221,7 @@ class Corrupt(Error):
 
 
 class Dropped(Error):
-    """The value was damaged, and a salvage has dropped it."""
+    """The value is lost: it was damaged when the store was recovered."""
 
     glsn: int
 

@@ -35,6 +35,7 @@ __all__ = [
     "MemberInfo",
     "RawValueReader",
     "ReadMapping",
+    "RecoverReport",
     "Rows",
     "Snapshot",
     "Ticket",
@@ -49,6 +50,7 @@ __all__ = [
     "in_memory",
     "members",
     "open",
+    "recover",
     "verify",
 ]
 
@@ -79,6 +81,13 @@ def open(
 ) -> Db: ...
 def in_memory(*, memory: _Size | None = None, retention: _Retention | None = None) -> Db: ...
 def members(path: _Path) -> list[MemberInfo]: ...
+def recover(
+    path: _Path,
+    dest: _Path | None = None,
+    *,
+    dry_run: bool = False,
+    memory: _Size | None = None,
+) -> RecoverReport: ...
 def verify(
     path: _Path,
     *,
@@ -454,6 +463,24 @@ class VerifyReport:
     opens: Final[bool]
     @property
     def ok(self) -> bool: ...
+
+@final
+class RecoverReport:
+    glsn: Final[int]
+    index: Final[str]
+    whole: Final[bool]
+    damage: Final[list[str]]
+    lost_entries: Final[list[tuple[int, int]]]
+    lost_commits: Final[list[tuple[int, int]]]
+    values: Final[list[tuple[str, bytes, int]]]
+    value_count: Final[int]
+    lost_ranges: Final[list[str]]
+    deleted: Final[int]
+    readable_from: Final[int]
+    renamed: Final[list[str]]
+    unresolved: Final[list[str]]
+    bytes_linked: Final[int]
+    bytes_copied: Final[int]
 
 @final
 class MemberInfo:

@@ -1,9 +1,10 @@
-//! Looking after the bytes: verification and backups.
+//! Looking after the bytes: verification, backups and recovery.
 
 use plimsoll::{Db, Options, VerifyProgress};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-use crate::calls::interruptible_with;
+use crate::calls::{interruptible, interruptible_with};
 use crate::errors::OrRaise;
 use crate::options::{Folder, Size};
 
@@ -123,5 +124,109 @@ impl BackupReport {
 impl BackupReport {
     fn __repr__(&self) -> String {
         format!("<plimsoll backup up to GLSN {}, {} files>", self.glsn, self.files)
+    }
+}
+
+/// Makes a sound store at `dest` of everything that can be read of the one at `path`, which stays as it is, and reports what is lost. `dest` must not
+/// exist, or be an empty folder. With `dry_run` nothing is written, and `dest` is not needed.
+///
+/// >>> plimsoll.open(path, memory="16MiB").close()
+/// >>> plimsoll.recover(path, path + ".recovered", memory="16MiB").whole
+/// True
+/// >>> plimsoll.recover(path, dry_run=True, memory="16MiB").lost_commits
+/// []
+#[pyfunction]
+#[pyo3(signature = (path, dest = None, *, dry_run = false, memory = None))]
+pub(crate) fn recover(
+    py: Python<'_>,
+    path: Folder,
+    dest: Option<Folder>,
+    dry_run: bool,
+    memory: Option<Size>,
+) -> PyResult<RecoverReport> {
+    let options = memory.map_or_else(Options::new, |Size(bytes)| Options::new().memory_bytes(bytes));
+    let report = match (dest, dry_run) {
+        (_, true) => interruptible(py, move || Db::recover_dry_run(path.0, options))?,
+        (Some(dest), false) => interruptible(py, move || Db::recover(path.0, dest.0, options, &mut |_, _| {}))?,
+        (None, false) => return Err(PyTypeError::new_err("recover() needs dest, or dry_run=True")),
+    };
+    Ok(RecoverReport::new(&report.or_raise()?))
+}
+
+/// The result of a recovery.
+///
+/// >>> plimsoll.open(path, memory="16MiB").close()
+/// >>> report = plimsoll.recover(path, dry_run=True, memory="16MiB")
+/// >>> report.whole, report.index, report.values
+/// (True, 'index', [])
+#[pyclass(module = "plimsoll", frozen, get_all)]
+pub struct RecoverReport {
+    /// The newest GLSN of the new store.
+    glsn: u64,
+    /// The source of its index: "index", "log", or "log and runs".
+    index: &'static str,
+    /// Whether nothing is lost.
+    whole: bool,
+    /// The damaged places, one line each.
+    damage: Vec<String>,
+    /// Entries of the log that are lost: the first and the last GLSN of each range.
+    lost_entries: Vec<(u64, u64)>,
+    /// Those of which nothing is left in the index.
+    lost_commits: Vec<(u64, u64)>,
+    /// Versions whose values are lost, at most a thousand: keyspace, key, and GLSN.
+    values: Vec<(String, Vec<u8>, u64)>,
+    /// How many versions these are in all.
+    value_count: u64,
+    /// Ranges of keys that were on damaged pages, one line each.
+    lost_ranges: Vec<String>,
+    /// Keys that were deleted because their newest value is lost.
+    deleted: u64,
+    /// Moments before this GLSN cannot be read in every keyspace; 0 if the recovery changed nothing in this.
+    readable_from: u64,
+    /// The names that keyspaces have now whose records are lost.
+    renamed: Vec<String>,
+    /// Files whose contents are not in the new store, one line each.
+    unresolved: Vec<String>,
+    /// Bytes of files that both stores share.
+    bytes_linked: u64,
+    /// Bytes copied.
+    bytes_copied: u64,
+}
+
+impl RecoverReport {
+    fn new(report: &plimsoll::RecoverReport) -> Self {
+        let pairs = |ranges: &[std::ops::RangeInclusive<plimsoll::Glsn>]| -> Vec<(u64, u64)> {
+            ranges.iter().map(|lost| (lost.start().0, lost.end().0)).collect()
+        };
+        let value = |value: &plimsoll::DamagedKey| (value.keyspace.clone(), value.key.clone(), value.glsn.0);
+        Self {
+            glsn: report.glsn.0,
+            index: match report.index {
+                plimsoll::IndexSource::Index => "index",
+                plimsoll::IndexSource::Log => "log",
+                _ => "log and runs",
+            },
+            whole: report.is_whole(),
+            damage: report.damage.iter().map(ToString::to_string).collect(),
+            lost_entries: pairs(&report.lost_entries),
+            lost_commits: pairs(&report.lost_commits),
+            values: report.values.iter().map(value).collect(),
+            value_count: report.value_count,
+            lost_ranges: report.lost_ranges.iter().map(ToString::to_string).collect(),
+            deleted: report.deleted,
+            readable_from: report.readable_from.0,
+            renamed: report.renamed.clone(),
+            unresolved: report.unresolved.clone(),
+            bytes_linked: report.bytes_linked,
+            bytes_copied: report.bytes_copied,
+        }
+    }
+}
+
+#[pymethods]
+impl RecoverReport {
+    fn __repr__(&self) -> String {
+        let lost = if self.whole { "nothing is lost" } else { "something is lost" };
+        format!("<plimsoll recovery up to GLSN {}: {lost}>", self.glsn)
     }
 }

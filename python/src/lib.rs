@@ -43,7 +43,7 @@ mod write_mapping;
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::admin::{BackupReport, VerifyReport, verify};
+    use crate::admin::{BackupReport, RecoverReport, VerifyReport, recover, verify};
     #[pymodule_export]
     use crate::block::Block;
     #[pymodule_export]

@@ -194,6 +194,26 @@ def test_damage_is_reported(path: str) -> None:
     assert caught.value.file is not None and run.name in caught.value.file
 
 
+def test_a_damaged_store_is_recovered_into_a_new_one(path: str) -> None:
+    with plimsoll.open(path, memory="16MiB") as db:
+        db.put_many((b"%05d" % number, b"x" * 100) for number in range(5_000))
+        db.flush()
+    run = max(Path(path).rglob("*.run"), key=lambda file: file.stat().st_size)
+    bytes_of = bytearray(run.read_bytes())
+    bytes_of[len(bytes_of) // 2] ^= 1
+    run.write_bytes(bytes_of)
+    dest = path + ".recovered"
+    assert plimsoll.recover(path, dry_run=True, memory="16MiB").whole
+    assert not Path(dest).exists()
+    report = plimsoll.recover(path, dest, memory="16MiB")
+    assert report.whole and report.index in ("log", "log and runs") and len(report.damage) == 1
+    with plimsoll.open(dest, memory="16MiB") as db:
+        assert len(db) == 5_000 and db.verify().ok
+    with pytest.raises(TypeError):
+        plimsoll.recover(path)
+    assert not plimsoll.verify(path, memory="16MiB").ok
+
+
 def test_a_progress_callback_may_end_a_verification(db: plimsoll.Db) -> None:
     db.put_many((b"%05d" % number, b"x" * 1000) for number in range(5_000))
 

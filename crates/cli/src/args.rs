@@ -24,7 +24,7 @@ use crate::output::Colour;
 use crate::size::parse_size;
 
 pub(crate) use self::bring::{Import, ImportGit, Load};
-pub(crate) use self::care::{Backup, Rebuild, Salvage, Verify};
+pub(crate) use self::care::{Backup, Recover, Verify};
 pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
 #[cfg(feature = "replay")]
 pub(crate) use self::replay::Replay;
@@ -48,8 +48,8 @@ Exit codes:
   130  stopped by Ctrl-C or SIGTERM: import, load, batch, backup, replay, watch, log --follow (what was committed is kept); the signal kills other commands
 
 Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, warm, keyspace list, cursor list, shell --read-only) work \
-while another process writes. Those that write share the store with each other, and with programs that open it shared; rebuild and salvage need it \
-for themselves. replay opens no store.";
+while another process writes. Those that write share the store with each other, and with programs that open it shared; recover needs it \
+for itself. replay opens no store.";
 
 /// An embedded, versioned, transactional key-value store that keeps to one memory budget.
 #[derive(Debug, Parser)]
@@ -153,10 +153,8 @@ pub(crate) enum Command {
     Verify(Verify),
     /// Make a consistent copy of a store, also while it is in use
     Backup(Backup),
-    /// Rebuild the index from the log
-    Rebuild(Rebuild),
-    /// Repair a damaged store: drop damaged data, cut the log, or keep the data of the index if the log is lost
-    Salvage(Salvage),
+    /// Make a sound store of everything that can be read of a damaged one
+    Recover(Recover),
     /// Merge the runs of the index now
     Compact(Compact),
     /// Delete the oldest part of the log

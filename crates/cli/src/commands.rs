@@ -15,12 +15,11 @@ pub(crate) mod keyspace;
 mod load;
 mod log;
 mod put;
-mod rebuild;
+mod recover;
 #[cfg(feature = "replay")]
 mod replay;
 mod report;
 mod restart_time;
-mod salvage;
 mod scan;
 mod shell;
 mod stat;
@@ -55,8 +54,7 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Stat(args) => stat::run(globals, &args, output),
         Command::Verify(args) => verify::run(globals, &args, output),
         Command::Backup(args) => backup::run(globals, &args, output),
-        Command::Rebuild(args) => rebuild::run(globals, &args, output),
-        Command::Salvage(args) => salvage::run(globals, &args, output),
+        Command::Recover(args) => recover::run(globals, &args, output),
         Command::Compact(args) => compact::run(globals, &args, output),
         Command::Trim(args) => trim::run(globals, &args, output),
         Command::RestartTime(args) => restart_time::run(globals, &args, output),

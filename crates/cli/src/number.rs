@@ -16,12 +16,6 @@ pub(crate) fn parse_glsn(text: &str) -> Result<u64, String> {
     whole(text).ok_or_else(|| format!("`{text}` is not a GLSN; write a whole number, e.g. 120"))
 }
 
-/// Reads the GLSN of an entry; they begin at 1.
-pub(crate) fn parse_entry(text: &str) -> Result<u64, String> {
-    let glsn = whole(text).filter(|&glsn| glsn > 0);
-    glsn.ok_or_else(|| format!("`{text}` is not the GLSN of an entry; write a whole number from 1 on, e.g. 120"))
-}
-
 /// Reads the number of a stream.
 pub(crate) fn parse_stream(text: &str) -> Result<u32, String> {
     let stream = whole(text).and_then(|number| u32::try_from(number).ok());
@@ -40,15 +34,15 @@ mod tests {
     #[test]
     fn a_whole_number_is_read_and_all_else_is_named() {
         assert_eq!((parse_count("0"), parse_glsn("120"), parse_stream("7")), (Ok(0), Ok(120), Ok(7)));
-        assert_eq!((parse_positive("1"), parse_entry("1")), (Ok(1), Ok(1)));
+        assert_eq!(parse_positive("1"), Ok(1));
         for text in ["", "-1", "+1", "x", "1.5", "99999999999999999999"] {
-            let refusals = [parse_count(text), parse_positive(text), parse_glsn(text), parse_entry(text)];
+            let refusals = [parse_count(text), parse_positive(text), parse_glsn(text)];
             for refusal in refusals.into_iter().chain([parse_stream(text).map(u64::from)]) {
                 let message = refusal.unwrap_err();
                 assert!(message.contains(&format!("`{text}` is not")) && message.contains("write"), "{message}");
             }
         }
-        assert!(parse_positive("0").is_err() && parse_entry("0").is_err());
+        assert!(parse_positive("0").is_err());
         assert!(parse_stream("4294967296").is_err());
     }
 }

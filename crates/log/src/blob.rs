@@ -81,7 +81,7 @@ pub trait BlobWriter: Send {
 /// Kind byte of pages of plain bytes.
 pub const BLOB_BYTES_PAGE: u8 = 1;
 
-/// Kind byte of a page that replaces a damaged page dropped by a salvage; it has no payload.
+/// Kind byte of a page that replaces one that a recovery could not read; it has no payload.
 pub const BLOB_DROPPED_PAGE: u8 = 0x21;
 
 /// A blob file to read, through the pool.

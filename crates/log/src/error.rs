@@ -54,9 +54,9 @@ pub enum LogError {
         /// The limit.
         limit_bytes: u64,
     },
-    /// Bytes on disk are not those that were written: restore a backup, or cut the log by `salvage`.
+    /// Bytes on disk are not those that were written: restore a backup, or recover the log.
     #[error(
-        "the log is corrupt at GLSN {glsn} ({file}, offset {offset}): {what}; restore a backup or see `plimsoll salvage`"
+        "the log is corrupt at GLSN {glsn} ({file}, offset {offset}): {what}; restore a backup, or see `plimsoll verify`"
     )]
     Corrupt {
         /// The first GLSN that cannot be read (as far as known).
@@ -68,11 +68,9 @@ pub enum LogError {
         /// What is wrong.
         what: String,
     },
-    /// The entry, or a page of a blob file that it names, was damaged and then dropped by a salvage: it cannot be
+    /// The entry, or a page of a blob file that it names, was damaged, and a recovery could not read it: it cannot be
     /// recovered.
-    #[error(
-        "GLSN {glsn} was damaged and has been dropped by `plimsoll salvage`: what it wrote cannot be read any more"
-    )]
+    #[error("what GLSN {glsn} wrote is lost: it was damaged when the store was recovered")]
     Dropped {
         /// The GLSN.
         glsn: Glsn,

@@ -101,7 +101,7 @@ pub struct StreamId(pub u32);
 impl StreamId {
     /// The store's transactions.
     pub const TRANSACTIONS: StreamId = StreamId(0);
-    /// Entries that were damaged and dropped by a salvage: only their GLSNs are left.
+    /// Entries that were damaged and are lost: only their GLSNs are left.
     pub const DROPPED: StreamId = StreamId(u32::MAX);
 }
 

@@ -38,7 +38,7 @@ pub(crate) mod gaps;
 mod job;
 pub(crate) mod kept_cursors;
 mod key_prefix;
-mod limits;
+pub(crate) mod limits;
 pub(crate) mod manifest;
 pub(crate) mod merge;
 mod output;

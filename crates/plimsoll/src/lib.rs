@@ -8,7 +8,7 @@
 //! - [`Db::snapshot`] and [`Db::snapshot_at`] read the store as it is, and as it was.
 //! - [`Db::history`] and [`Db::diff`] tell what changed; [`Log::commits`] and [`Db::watch`] are the change feed; [`Db::log`] also carries streams of the
 //!   user's own.
-//! - [`Db::verify`], [`Db::backup`], [`rebuild`] and [`salvage`] look after the bytes.
+//! - [`Db::verify`], [`Db::backup`] and [`Db::recover`] look after the bytes.
 //!
 //! Keys have up to 4 KiB and compare as bytes, values up to 1 GiB. Every type can be sent to and shared with other threads; one thread at a time writes
 //! into a transaction.
@@ -38,9 +38,7 @@ pub use plimsoll_memory::budget::{Kind as MemoryKind, OutOfBudget, Usage as Memo
 pub use api::admin::backup::BackupReport;
 pub use api::admin::backup_options::BackupOptions;
 pub use api::admin::members::{MemberInfo, members};
-pub use api::admin::repair::{RebuildReport, SalvageReport, rebuild, salvage};
-pub use api::admin::salvage_drop::{DropSalvageReport, DropTarget, salvage_drop};
-pub use api::admin::salvage_index::{IndexSalvageReport, IndexSource, salvage_from_index};
+pub use api::admin::recover::{IndexSource, RecoverReport};
 pub use api::admin::verify::{VerifyProgress, VerifyReport, verify};
 pub use api::commit::{Change, Changes, Commit};
 pub use api::commits::Commits;

@@ -20,9 +20,9 @@ mod held;
 mod image;
 mod loads;
 mod moments;
+mod recover;
 mod removals;
 mod restore;
-mod salvage;
 mod spaces;
 mod step;
 

@@ -237,12 +237,6 @@ impl Model {
         glsn == 0 || self.entry(glsn).is_some_and(|placed| placed.record_last == glsn)
     }
 
-    /// Removes everything after `glsn`, acknowledged or not.
-    pub fn give_up_behind(&mut self, glsn: u64) {
-        self.acked = self.acked.min(glsn);
-        self.cut_behind(glsn);
-    }
-
     /// Removes everything after `glsn`, as a crash does.
     pub fn cut_behind(&mut self, glsn: u64) {
         self.log.truncate(glsn as usize);

@@ -372,15 +372,10 @@ pub enum Op {
         /// Its number.
         name: u8,
     },
-    /// Closes the store, cuts its log, and opens it again.
-    Salvage {
-        /// At this many GLSNs before the newest.
-        back: u64,
-    },
-    /// In a copy of the store: the log loses its last segments, and what the index has is salvaged.
-    LoseLog {
-        /// How many segments.
-        segments: u8,
+    /// In a copy of the store: files are damaged, and it is recovered.
+    Recover {
+        /// Which files, and how: a seed.
+        damage: u64,
     },
     /// Writes what is in memory into runs.
     Flush,
@@ -409,8 +404,8 @@ pub enum Op {
     },
     /// Closes the store and opens it again.
     Reopen,
-    /// Closes the store, makes the index anew from the log, and opens it again.
-    Rebuild,
+    /// Closes the store, recovers a copy of it as it is, and opens it again.
+    RecoverWhole,
     /// Closes the store, removes the index by hand, and opens it again.
     LoseIndex,
     /// Backs the store up, opens the backup and compares it.

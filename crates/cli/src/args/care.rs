@@ -1,16 +1,12 @@
-//! The command line of what cares for the bytes of a store: verify, backup, rebuild, salvage.
+//! The command line of what cares for the bytes of a store: verify, backup, recover.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{InKeyspace, KeysAs};
-use crate::number::parse_entry;
-
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Prints one line per problem: file and offset; GLSNs, keyspace and keys, if they can be determined; and the command that repairs it. Each value above \
+Prints one line per problem: file and offset; GLSNs, keyspace and keys, if they can be determined; and the command that helps. Each value above \
 1 KiB is compared with the checksum that was stored with it. Notes need no action. Exit code 0: no problems; 1: problems found; 4: too damaged to be \
 opened.
 
@@ -46,59 +42,21 @@ pub(crate) struct Backup {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-For a store with a sound log and a damaged index. No other process may have the store open. The old index is kept until the new one \
-is complete, so there must be room for both. If the index holds commits that the log does not have, the command fails and lists them.
+Reads everything that can be read of the log and the index, and writes a sound store: entries keep their GLSNs and times, \
+sound files are hard-linked or copied, and what cannot be read becomes entries that say so. Nothing in STORE is changed; no \
+process may have it open. A key whose newest value is lost is deleted; its other versions are kept, and reading a lost \
+version is an error that says so. Everything that is lost is listed, by GLSN, keyspace and key. A store without damage is \
+copied. DESTINATION appears when it is complete and was verified. Exit code 0: nothing is lost; 1: something is lost.
 
 Examples:
-  plimsoll rebuild demo.plimsoll")]
-pub(crate) struct Rebuild {
-    /// Store
+  plimsoll recover demo.plimsoll --dry-run
+  plimsoll recover demo.plimsoll recovered.plimsoll")]
+pub(crate) struct Recover {
+    /// Damaged store
     pub(crate) store: PathBuf,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = "\
---drop removes single damaged items and keeps everything else. It takes a GLSN, or a key as KEY or key:KEY (digits alone are a GLSN, and the key `key:a` is key:key:a), that \
-`plimsoll verify` reports as damaged; sound data is refused (`plimsoll delete` deletes it). A key whose newest value is dropped is \
-deleted; its other versions are kept. Reading a dropped version, at its old moment, is an error that says so. A record of the log is dropped as a \
-whole, with all its values above 1 KiB. Pages of the index are dropped only if `plimsoll rebuild` cannot help; earlier moments of their keyspaces \
-can then no longer be read. --drop-damaged drops everything that is damaged.
-
---cut-at is for a log with a damaged end: all commits from that GLSN on are removed from the store.
-
---from-index is for a store that lost the end of its log, or all of it, and has a sound index: the intact part of the log is kept, and one \
-commit after it sets each key to the newest state in the index. Keys whose values were lost with the log are listed (exit code 4) and \
-keep the state of the log. It is also for a store whose newest manifest is damaged or missing while its log was trimmed: an older manifest is taken if \
-all that it names is there, which loses nothing; or else the run files in the folder, and then only the newest state and later moments can be read. \
-Keys of damaged pages, and files of which nothing says how they belong to the store, are listed (exit code 4).
-
-Files that are taken out of the store are moved aside and listed, not deleted.
-
-Examples:
-  plimsoll salvage demo.plimsoll --drop 1042 --dry-run
-  plimsoll salvage demo.plimsoll --drop 1042 --drop README.md
-  plimsoll salvage demo.plimsoll --cut-at 1042
-  plimsoll salvage demo.plimsoll --from-index")]
-pub(crate) struct Salvage {
-    /// Store
-    pub(crate) store: PathBuf,
-    /// Drop the damaged data of this GLSN or key; may be given several times
-    #[arg(long, value_name = "GLSN|KEY", conflicts_with_all = ["cut_at", "from_index"])]
-    pub(crate) drop: Vec<OsString>,
-    /// Drop everything that is damaged
-    #[arg(long, conflicts_with_all = ["cut_at", "from_index"])]
-    pub(crate) drop_damaged: bool,
-    /// Print what --drop would drop, and change nothing
-    #[arg(long, conflicts_with_all = ["cut_at", "from_index"])]
-    pub(crate) dry_run: bool,
-    /// First GLSN to remove
-    #[arg(long, value_name = "GLSN", value_parser = parse_entry, conflicts_with = "from_index")]
-    pub(crate) cut_at: Option<u64>,
-    /// Keep the newest state that the index holds
+    /// Folder of the new store; it must be empty or not exist
+    pub(crate) destination: Option<PathBuf>,
+    /// List what would be lost, and write nothing
     #[arg(long)]
-    pub(crate) from_index: bool,
-    #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) dry_run: bool,
 }

@@ -98,7 +98,7 @@ pub(crate) struct KeyspaceDrop {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Deletes whole segments of the log. Values that are current or retained are moved out first, so no key loses a retained version; \
-but `plimsoll log` can no longer list the older commits, older times cannot be looked up, and `plimsoll rebuild` is no longer possible. \
+but `plimsoll log` can no longer list the older commits, older times cannot be looked up, and the index cannot be made anew from the log alone. \
 This does not change which past versions are kept: see `plimsoll keyspace retention`.
 
 Examples:

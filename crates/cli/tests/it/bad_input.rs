@@ -22,10 +22,8 @@ fn what_is_no_store_is_named_and_left_alone() {
             vec!["verify", path],
             vec!["log", path],
             vec!["delete", path, "k"],
-            vec!["rebuild", path],
-            vec!["salvage", path, "--cut-at", "1"],
-            vec!["salvage", path, "--drop-damaged"],
-            vec!["salvage", path, "--from-index"],
+            vec!["recover", path, "x"],
+            vec!["recover", path, "--dry-run"],
             vec!["warm", path],
             vec!["warm", path, "--delete"],
             vec!["backup", path, "x"],
@@ -149,7 +147,7 @@ fn a_store_of_a_newer_format_is_refused() {
     let sum = checksum(0x5345_474d_454e_5431, &bytes[..120]);
     bytes[120..128].copy_from_slice(&sum.to_le_bytes());
     fs::write(&segment, bytes).unwrap();
-    for command in [vec!["get", &store, "k"], vec!["put", &store, "k", "w"], vec!["rebuild", &store]] {
+    for command in [vec!["get", &store, "k"], vec!["put", &store, "k", "w"], vec!["recover", &store, "x"]] {
         run(&command).fails(3, &["format 3", "use a newer one"]);
     }
 }
@@ -160,7 +158,7 @@ fn a_wrong_command_line_ends_with_2() {
         &[][..],
         &["frobnicate"],
         &["get"],
-        &["salvage", "x"],
+        &["recover", "x"],
         &["load", "x", "y.csv", "--batch", "0"],
         &["log", "x", "--from", "abc"],
     ] {

@@ -1,4 +1,4 @@
-//! Looking after a store: stat, verify, backup, rebuild, salvage.
+//! Looking after a store: stat, verify, backup, recover.
 
 use std::fs;
 use std::process::Command;
@@ -74,9 +74,9 @@ fn what_was_done_is_said_where_its_report_cannot_be_printed() {
     };
     into_full(&["backup", &store, &backup]).fails(6, &["cannot write the output", "The backup is made."]);
     run(&["verify", &backup]).ok();
-    into_full(&["salvage", &backup, "--cut-at", "4"]).fails(6, &["The salvage is done; the newest GLSN is 3."]);
-    into_full(&["salvage", &backup, "--drop-damaged"]).fails(6, &["The salvage is done; the newest GLSN is 3."]);
-    into_full(&["salvage", &backup, "--drop-damaged", "--dry-run"]).fails(6, &["Nothing was changed."]);
+    let recovered = folder.at("recovered");
+    into_full(&["recover", &backup, &recovered]).fails(6, &["nothing is lost; the newest GLSN is 5."]);
+    into_full(&["recover", &backup, "--dry-run"]).fails(6, &["Nothing was written."]);
     // A reader that left is no failure, and does not make a damaged store a sound one.
     run_without_reader(&["verify", &backup], b"").ok();
     let segment = fs::read_dir(format!("{backup}/log")).unwrap().map(|entry| entry.unwrap().path());
@@ -90,7 +90,7 @@ fn what_was_done_is_said_where_its_report_cannot_be_printed() {
 }
 
 #[test]
-fn rebuild_makes_a_damaged_index_anew() {
+fn a_store_whose_index_is_damaged_is_recovered_whole_and_stays_as_it_is() {
     let folder = Folder::new();
     let store = store(&folder);
     let index = format!("{store}/index");
@@ -103,63 +103,42 @@ fn rebuild_makes_a_damaged_index_anew() {
     assert_eq!(ran.code, 4, "{}", ran.err);
     assert!(ran.err.contains("verify"), "{}", ran.err);
     let found = run(&["verify", &store]);
-    assert!(found.code == 4 && found.text().contains("run `plimsoll rebuild"), "{}", found.text());
-    let report = run(&["rebuild", &store, "--json"]).ok().json();
-    assert_eq!((&report["newest_glsn"], &report["versions"]), (&5.into(), &5.into()));
-    assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "k1\nk2\nk3\nk4\nk5\n");
-    run(&["verify", &store]).ok();
+    let advice = format!("run `plimsoll recover {store} {store}.recovered`");
+    assert!(found.code == 4 && found.text().contains(&advice), "{}", found.text());
+    let dest = folder.at("recovered");
+    let foreseen = run(&["recover", &store, "--dry-run"]).ok().text();
+    assert!(foreseen.contains("index from\tthe log") && !std::path::Path::new(&dest).exists(), "{foreseen}");
+    let report = run(&["recover", &store, &dest, "--json"]).ok().json();
+    assert_eq!((&report["newest_glsn"], &report["is_whole"]), (&5.into(), &true.into()), "{report}");
+    assert_eq!(run(&["scan", &dest, "--keys"]).ok().text(), "k1\nk2\nk3\nk4\nk5\n");
+    run(&["verify", &dest]).ok();
+    assert_eq!(run(&["verify", &store]).text(), found.text());
+    run(&["recover", &store, &dest]).fails(2, &["recovered", "this path is in use already"]);
+    run(&["recover", &store, &format!("{store}/sub")]).fails(2, &["sub", "inside the store"]);
+    run(&["recover", &store]).fails(2, &["--dry-run"]);
 }
 
 #[test]
-fn salvage_keeps_what_stands_before_the_cut_and_moves_the_rest_aside() {
+fn commits_that_were_durable_and_are_gone_are_named() {
     let folder = Folder::new();
-    let store = store(&folder);
-    let report = run(&["salvage", &store, "--cut-at", "4", "--json"]).ok().json();
-    assert_eq!(report["newest_glsn"], 3);
-    assert!(!report["moved"].as_array().unwrap().is_empty());
-    assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "k1\nk2\nk3\n");
-    assert_eq!(run(&["put", &store, "k4", "again"]).ok().text(), "4\n");
-    run(&["verify", &store]).ok();
-    run(&["salvage", &store, "--cut-at", "0"]).fails(2, &["--cut-at"]);
-    // A pipe gets the paths of what was moved; that there are none is said beside it.
-    let nothing = run(&["salvage", &store, "--cut-at", "99"]).ok();
-    assert_eq!(
-        (nothing.text(), nothing.err),
-        (String::new(), "plimsoll: there was nothing to cut; the newest GLSN is 4\n".to_owned())
-    );
-    for dry_run in [&[][..], &["--dry-run"]] {
-        let sound = run(&[&["salvage", &store, "--drop-damaged"], dry_run].concat()).ok();
-        assert_eq!(sound.text(), "Nothing is damaged; nothing was dropped.\n");
+    let store = folder.at("store");
+    run(&["put", &store, "a", "1"]).ok();
+    let log = std::path::Path::new(&store).join("log/00000000000000000001.seg");
+    let before = std::fs::read(&log).unwrap();
+    for key in ["b", "c", "d"] {
+        run(&["put", &store, key, "1"]).ok();
     }
-    run(&["salvage", &store]).fails(2, &["--cut-at"]);
-}
-
-#[test]
-fn what_only_the_index_holds_is_not_thrown_away_and_can_be_kept() {
-    let folder = Folder::new();
-    let store = store(&folder);
-    let (index, log) = (format!("{store}/index"), format!("{store}/log"));
-    {
-        // An index that holds all five, beside a log of the first two.
-        let options = plimsoll::Options::new().memory_bytes(32 << 20);
-        plimsoll::Db::open(&store, options).unwrap().compact().unwrap();
-    }
-    // What is said where a tool does not help.
-    run(&["salvage", &store, "--from-index"]).fails(2, &["nothing to salvage"]);
-    run(&["salvage", &store, "--cut-at", "99"]).ok();
-    let other = folder.at("other");
-    run(&["backup", "--copy", &store, &other]).ok();
-    run(&["salvage", &other, "--cut-at", "3"]).ok();
-    fs::remove_dir_all(&log).unwrap();
-    fs::rename(format!("{other}/log"), &log).unwrap();
-    assert!(fs::read_dir(&index).unwrap().count() > 1);
-    let ran = run(&["get", &store, "k1"]).fails(4, &["--from-index"]);
-    assert!(!ran.err.contains("rebuild"), "{}", ran.err);
-    run(&["rebuild", &store]).fails(4, &["GLSNs 3 to 5 are only in the index", "--from-index", "--cut-at 3"]);
-    let report = run(&["salvage", &store, "--from-index", "--json"]).ok().json();
-    assert_eq!((&report["newest_glsn"], &report["front"], &report["written"]), (&3.into(), &2.into(), &3.into()));
-    assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "k1\nk2\nk3\nk4\nk5\n");
-    run(&["verify", &store]).ok();
+    std::fs::write(&log, before).unwrap();
+    let advice =
+        format!("(GLSN 2 to 4): the log ends before what is durable; run `plimsoll recover {store} {store}.recovered`");
+    let found = run(&["verify", &store]);
+    assert!(found.code == 4 && found.text().contains(&advice), "{}", found.text());
+    let dest = folder.at("recovered");
+    let ran = run(&["recover", &store, &dest]);
+    assert!(ran.code == 1 && ran.text().contains("lost: all that GLSN 2 to 4 wrote"), "{} {}", ran.text(), ran.err);
+    assert_eq!(run(&["scan", &dest, "--keys"]).ok().text(), "a\n");
+    assert_eq!(run(&["put", &dest, "e", "1"]).ok().text(), "5\n");
+    run(&["verify", &dest]).ok();
 }
 
 #[test]
@@ -200,25 +179,4 @@ fn the_warm_image_is_shown_and_deleted() {
     assert_eq!(deleted["bytes_deleted"], shown["bytes"]);
     assert_eq!(run(&["warm", &store, "--json"]).ok().json()["segments"], 0);
     run(&["warm", &folder.at("nothing")]).fails(3, &["no store"]);
-}
-
-#[test]
-fn a_cut_says_which_durable_commits_it_gives_up() {
-    let folder = Folder::new();
-    let store = folder.at("store");
-    run(&["put", &store, "a", "1"]).ok();
-    let log = std::path::Path::new(&store).join("log/00000000000000000001.seg");
-    let before = std::fs::read(&log).unwrap();
-    for key in ["b", "c", "d"] {
-        run(&["put", &store, key, "1"]).ok();
-    }
-    std::fs::write(&log, before).unwrap();
-    let advice =
-        format!("(GLSN 2 to 4): the log ends before what is durable; run `plimsoll salvage {store} --cut-at 2`");
-    let found = run(&["verify", &store]);
-    assert!(found.code == 4 && found.text().contains(&advice), "{}", found.text());
-    let ran = run(&["salvage", &store, "--cut-at", "2"]).ok();
-    assert!(ran.err.contains("GLSN 2 to 4, which were durable, are given up"), "{}", ran.err);
-    assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "a\n");
-    run(&["verify", &store]).ok();
 }

@@ -8,7 +8,7 @@ use crate::run::{Folder, run};
 fn each_shell_has_a_script_that_knows_the_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = run(&["completions", shell]).ok().text();
-        for word in ["import", "salvage", "--keyspace", "plimsoll"] {
+        for word in ["import", "recover", "--keyspace", "plimsoll"] {
             let word = if shell == "fish" { word.trim_start_matches("--") } else { word };
             assert!(script.contains(word), "{shell} does not know {word}");
         }

@@ -1,5 +1,5 @@
-//! Every kind of damage, in stores with all of their log and in stores whose log was trimmed: `verify` names it and a command; the command is run as it
-//! is written, and afterwards everything can be read but what was named as lost.
+//! Every kind of damage, in stores with all of their log and in stores whose log was trimmed: `verify` names it and a command; the
+//! command is run as it is written, and in the new store everything can be read but what was named as lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -113,11 +113,12 @@ fn spoil_page(store: &Path, kind: u8) {
     });
 }
 
-/// What helps: the command that a hint has to name, without and with a trimmed log; empty: nothing is wrong, or nothing helps.
+/// A kind of damage.
 struct Kind {
     name: &'static str,
     damage: fn(&Path),
-    helps: [&'static str; 2],
+    /// Whether `verify` finds it: nothing needs what is left.
+    is_found: bool,
     /// Whether values may be lost, without and with a trimmed log.
     loses: [bool; 2],
 }
@@ -126,67 +127,62 @@ const KINDS: [Kind; 16] = [
     Kind {
         name: "a record of a sealed segment",
         damage: |store| change(&sealed(store), |bytes| bytes[7 * PAGE + 900] ^= 4),
-        helps: ["salvage --drop GLSN"; 2],
+        is_found: true,
         loses: [true; 2],
     },
     Kind {
         name: "a block of zeros",
         damage: |store| change(&sealed(store), |bytes| bytes[5 * PAGE..6 * PAGE].fill(0)),
-        helps: ["salvage --drop GLSN"; 2],
+        is_found: true,
         loses: [true; 2],
     },
     Kind {
         name: "a sealed segment that was cut",
         damage: |store| change(&sealed(store), |bytes| bytes.truncate(9 * PAGE)),
-        helps: ["salvage --drop GLSN"; 2],
+        is_found: true,
         loses: [true; 2],
     },
     Kind {
         name: "a sealed segment that is gone",
         damage: |store| fs::remove_file(sealed(store)).unwrap(),
-        helps: ["salvage --drop GLSN"; 2],
+        is_found: true,
         loses: [true; 2],
     },
     Kind {
         name: "the header of a segment",
         damage: |store| change(&sealed(store), |bytes| bytes[40] ^= 1),
-        helps: ["salvage --drop GLSN"; 2],
+        is_found: true,
         loses: [false; 2],
     },
     Kind {
         name: "a page of a blob file",
         damage: |store| change(&largest(log(store, ".blob")), |bytes| bytes[30 * PAGE + 5000] ^= 1),
-        helps: ["salvage --drop GLSN"; 2],
+        is_found: true,
         loses: [true; 2],
     },
     Kind {
         name: "a blob file that is gone",
         damage: |store| fs::remove_file(largest(log(store, ".blob"))).unwrap(),
-        helps: ["salvage --drop GLSN"; 2],
+        is_found: true,
         loses: [true; 2],
     },
-    Kind {
-        name: "a leaf of a run",
-        damage: |store| spoil_page(store, 16),
-        helps: ["rebuild", "salvage --drop KEY"],
-        loses: [false, true],
-    },
+    Kind { name: "a leaf of a run", damage: |store| spoil_page(store, 16), is_found: true, loses: [false, true] },
     Kind {
         name: "a guide (index and filter) of a run",
         damage: |store| spoil_page(store, 17),
-        helps: ["rebuild", "salvage --drop KEY"],
+        is_found: true,
         loses: [false, false],
     },
     Kind {
         name: "a table file that is gone",
         damage: |store| fs::remove_file(run_file(store)).unwrap(),
-        helps: ["rebuild", "salvage --drop KEY"],
+        is_found: true,
         loses: [false, true],
     },
     Kind {
         name: "an offset table",
         damage: |store| change(&log(store, ".idx")[1], |bytes| bytes[200] ^= 1),
-        helps: [""; 2],
+        is_found: false,
         loses: [false; 2],
     },
     Kind {
@@ -196,13 +192,13 @@ const KINDS: [Kind; 16] = [
                 change(&file, |bytes| bytes[50] ^= 1);
             }
         },
-        helps: [""; 2],
+        is_found: false,
         loses: [false; 2],
     },
     Kind {
         name: "the manifest",
         damage: |store| change(&newest_manifest(store), |bytes| bytes[70] ^= 1),
-        helps: ["rebuild", "salvage --from-index"],
+        is_found: true,
         loses: [false; 2],
     },
     Kind {
@@ -212,19 +208,19 @@ const KINDS: [Kind; 16] = [
                 change(&manifest, |bytes| bytes[70] ^= 1);
             }
         },
-        helps: ["rebuild", "salvage --from-index"],
+        is_found: true,
         loses: [false; 2],
     },
     Kind {
         name: "the last segment cut",
         damage: |store| change(log(store, ".seg").last().unwrap(), |bytes| bytes.truncate(PAGE + 3000)),
-        helps: ["salvage --from-index"; 2],
+        is_found: true,
         loses: [true; 2],
     },
     Kind {
         name: "a blob file that was cut",
         damage: |store| change(&largest(log(store, ".blob")), |bytes| bytes.truncate(30 * PAGE + 5000)),
-        helps: ["salvage --drop GLSN"; 2],
+        is_found: true,
         loses: [true; 2],
     },
 ];
@@ -234,25 +230,25 @@ const KINDS_OF_MOVED_VALUES: [Kind; 6] = [
     Kind {
         name: "moved values that are gone",
         damage: |store| fs::remove_file(largest(log(store, ".blob"))).unwrap(),
-        helps: ["salvage --drop GLSN"; 2],
+        is_found: true,
         loses: [true; 2],
     },
     Kind {
         name: "moved values in an empty file",
         damage: |store| change(&largest(log(store, ".blob")), Vec::clear),
-        helps: ["salvage --drop GLSN"; 2],
+        is_found: true,
         loses: [true; 2],
     },
     Kind {
         name: "moved values that were cut",
         damage: |store| change(&largest(log(store, ".blob")), |bytes| bytes.truncate(3 * PAGE + 70)),
-        helps: ["salvage --drop GLSN"; 2],
+        is_found: true,
         loses: [true; 2],
     },
     Kind {
         name: "a page of moved values",
         damage: |store| change(&largest(log(store, ".blob")), |bytes| bytes[3 * PAGE + 500] ^= 1),
-        helps: ["salvage --drop GLSN"; 2],
+        is_found: true,
         loses: [true; 2],
     },
     Kind {
@@ -263,7 +259,7 @@ const KINDS_OF_MOVED_VALUES: [Kind; 6] = [
                 bytes[at] ^= 1;
             });
         },
-        helps: ["salvage --drop-damaged"; 2],
+        is_found: true,
         loses: [false; 2],
     },
     Kind {
@@ -274,7 +270,7 @@ const KINDS_OF_MOVED_VALUES: [Kind; 6] = [
                 bytes.truncate(len);
             });
         },
-        helps: ["salvage --drop-damaged"; 2],
+        is_found: true,
         loses: [false; 2],
     },
 ];
@@ -309,20 +305,6 @@ fn build_with_keyspaces(path: &str) -> Content {
     content
 }
 
-/// What of a command a hint has to name.
-fn shape(command: &str) -> String {
-    let words: Vec<&str> = command.split(' ').collect();
-    match &words[1..] {
-        ["rebuild", _] => "rebuild".to_owned(),
-        ["salvage", _, "--drop", what, ..] if what.bytes().all(|b| b.is_ascii_digit()) => {
-            "salvage --drop GLSN".to_owned()
-        }
-        ["salvage", _, "--drop", ..] => "salvage --drop KEY".to_owned(),
-        ["salvage", _, option, ..] => format!("salvage {option}"),
-        _ => command.to_owned(),
-    }
-}
-
 /// Runs a line as a shell would.
 fn sh(line: &str) -> Ran {
     let bin = Path::new(env!("CARGO_BIN_EXE_plimsoll")).parent().unwrap();
@@ -346,14 +328,11 @@ struct Named {
 }
 
 impl Named {
-    fn take(&mut self, damage: &Value, values: &Value) {
+    fn take(&mut self, report: &Value) {
         let key = |value: &Value| value.as_str().unwrap().as_bytes().to_vec();
-        self.keys.extend(values.as_array().unwrap().iter().map(|value| key(&value["key"])));
-        for place in damage.as_array().unwrap() {
-            self.keys.extend(place["keys"].as_array().unwrap().iter().map(|value| key(&value["key"])));
-            if !place["key_range"].is_null() {
-                self.ranges.push((key(&place["key_range"]["first"]), key(&place["key_range"]["last"])));
-            }
+        self.keys.extend(report["values"].as_array().unwrap().iter().map(|value| key(&value["key"])));
+        for range in report["lost_ranges"].as_array().unwrap() {
+            self.ranges.push((key(&range["first"]), key(&range["last"])));
         }
     }
 
@@ -387,108 +366,78 @@ fn copy(from: &str, to: &str) {
     assert!(Command::new("cp").args(["-r", from, to]).status().unwrap().success());
 }
 
-fn heal(folder: &Folder, original: &str, content: &Content, trimmed: bool, kind: &Kind) {
+fn recovers(folder: &Folder, original: &str, content: &Content, trimmed: bool, kind: &Kind) {
     let at = usize::from(trimmed);
     let told = format!("{}{}", kind.name, if trimmed { ", trimmed" } else { "" });
     let store = folder.at(&told.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
     copy(original, &store);
     (kind.damage)(Path::new(&store));
-    let mut named = Named::default();
-    for round in 0.. {
-        let verified = run(&["verify", &store, "--json"]);
-        let report = verified.json();
-        if verified.code == 0 {
-            assert!(round > 0 || kind.helps[at].is_empty(), "{told}: verify found nothing");
-            break;
-        }
-        assert!(round < 6, "{told}: it is still damaged: {report}");
+    let verified = run(&["verify", &store, "--json"]);
+    let report = verified.json();
+    assert_eq!(verified.code != 0, kind.is_found, "{told}: {report}");
+    let dest = format!("{store}.recovered");
+    let command = if kind.is_found {
         let damage = &report["damage"][0];
         assert_eq!(verified.code, if report["opens"] == true { 1 } else { 4 }, "{told}");
         assert!(!damage["file"].as_str().unwrap().is_empty(), "{told}: {report}");
-        // What people read holds the same hint.
+        // The text for people has the same hint.
         let text = run(&["verify", &store]).text();
         assert!(text.contains(damage["hint"].as_str().unwrap()), "{told}: {text}");
-        let Some(command) = damage["command"].as_str() else {
-            assert!(damage["hint"].as_str().unwrap().contains(kind.helps[at]), "{told}: {report}");
-            return;
-        };
-        assert_eq!(shape(command), kind.helps[at], "{told}: {report}");
-        if command.contains("--drop") {
-            let before = run(&["verify", &store]).text();
-            let foreseen = sh(&format!("{command} --dry-run --json"));
-            assert_eq!(foreseen.code, 0, "{told}: {}", foreseen.err);
-            let foreseen = foreseen.json();
-            named.take(&foreseen["dropped"], &foreseen["values"]);
-            assert_eq!(run(&["verify", &store]).text(), before, "{told}: a dry run changed something");
-        }
-        let ran = sh(command);
-        let lost: Vec<Vec<u8>> = ran
-            .err
-            .lines()
-            .filter_map(|line| line.strip_prefix("plimsoll: the newest value is lost: default\t"))
-            .map(|key| key.as_bytes().to_vec())
-            .collect();
-        assert!(ran.code == 0 || (ran.code == 4 && !lost.is_empty()), "{told}: {command}: {}", ran.err);
-        named.keys.extend(lost);
-    }
-    let lost = is_whole(&store, content, &named, &told);
-    assert_eq!(lost > 0, kind.loses[at], "{told}: {lost} keys are lost");
+        damage["command"].as_str().unwrap().to_owned()
+    } else {
+        format!("plimsoll recover {store} {dest}")
+    };
+    let before = verified.text();
+    let foreseen = sh(&format!("{command} --dry-run --json"));
+    assert!(foreseen.code <= 1 && !Path::new(&dest).exists(), "{told}: {}", foreseen.err);
+    let foreseen = foreseen.json();
+    let ran = sh(&format!("{command} --json"));
+    assert!(ran.code <= 1, "{told}: {}", ran.err);
+    let report = ran.json();
+    let parts = ["index_from", "lost_entries", "lost_commits", "values", "lost_ranges"];
+    parts.iter().for_each(|part| assert_eq!(foreseen[part], report[part], "{told}: {part}"));
+    assert_eq!(run(&["verify", &store, "--json"]).text(), before, "{told}: the source has changed");
+    let mut named = Named::default();
+    named.take(&report);
+    let lost = is_whole(&dest, content, &named, &told);
+    assert!(lost == 0 || (kind.loses[at] && ran.code == 1), "{told}: {lost} keys are lost: {report}");
+    assert!(ran.code == 1 || report["is_whole"] == true, "{told}");
     // And it goes on: writing, compaction, trimming.
-    run(&["put", &store, "zz-new", "value"]).ok();
-    run(&["compact", &store]).ok();
-    let newest = run(&["stat", &store, "--json"]).ok().json()["store"]["newest_glsn"].to_string();
-    run(&["trim", &store, "--until", &newest]).ok();
-    let verified = run(&["verify", &store]);
+    run(&["put", &dest, "zz-new", "value"]).ok();
+    run(&["compact", &dest]).ok();
+    let newest = run(&["stat", &dest, "--json"]).ok().json()["store"]["newest_glsn"].to_string();
+    run(&["trim", &dest, "--until", &newest]).ok();
+    let verified = run(&["verify", &dest]);
     assert_eq!(verified.code, 0, "{told}, trimmed afterwards: {}", verified.text());
-    assert_eq!(pairs(&run(&["scan", &store]).ok()).len(), content.len() - lost + 1, "{told}");
+    assert_eq!(pairs(&run(&["scan", &dest]).ok()).len(), content.len() - lost + 1, "{told}");
     fs::remove_dir_all(&store).unwrap();
+    fs::remove_dir_all(&dest).unwrap();
 }
 
 #[test]
-fn every_kind_of_damage_is_healed_by_the_command_that_verify_names() {
+fn every_kind_of_damage_is_recovered_by_the_command_that_verify_names() {
     let folder = Folder::new();
     for trimmed in [false, true] {
         let original = folder.at(if trimmed { "trimmed" } else { "whole" });
         let content = build(&original, trimmed);
         for kind in &KINDS {
-            heal(&folder, &original, &content, trimmed, kind);
+            recovers(&folder, &original, &content, trimmed, kind);
         }
     }
 }
 
 #[test]
-fn damage_of_values_that_only_the_index_names_is_healed_by_the_command_that_verify_names() {
+fn damage_of_values_that_only_the_index_names_is_recovered_by_that_command() {
     let folder = Folder::new();
     let original = folder.at("moved");
     let content = build_with_keyspaces(&original);
     for kind in &KINDS_OF_MOVED_VALUES {
-        heal(&folder, &original, &content, true, kind);
-    }
-}
-
-/// Runs what `verify` names until it finds nothing; what the commands printed.
-fn heal_as_told(store: &str, told: &str) -> Vec<Ran> {
-    let mut all = Vec::new();
-    loop {
-        let verified = run(&["verify", store, "--json"]);
-        if verified.code == 0 {
-            return all;
-        }
-        assert!(all.len() < 6, "{told}: it is still damaged: {}", verified.text());
-        let damage = &verified.json()["damage"][0];
-        let command = damage["command"].as_str().unwrap_or_else(|| panic!("{told}: {damage}")).to_owned();
-        let ran = sh(&command);
-        // `zoo` loses its name; `gone`, which was dropped, has one in the past, and is there again without keys.
-        let is_renaming =
-            |line: &str| ["recovered-16", "gone"].iter().any(|name| line.contains(&format!("in keyspace {name} now")));
-        let is_renamed = ran.code == 4 && !ran.err.is_empty() && ran.err.lines().all(is_renaming);
-        assert!(ran.code == 0 || is_renamed, "{told}: {command}: {}", ran.err);
-        all.push(ran);
+        recovers(&folder, &original, &content, true, kind);
     }
 }
 
 #[test]
-fn a_damaged_page_beside_the_records_of_keyspaces_is_healed_and_no_key_comes_into_another_keyspace() {
+fn a_damaged_page_beside_the_records_of_keyspaces_moves_no_key_into_another_keyspace() {
     let folder = Folder::new();
     let original = folder.at("keyspaces");
     build_with_keyspaces(&original);
@@ -498,8 +447,12 @@ fn a_damaged_page_beside_the_records_of_keyspaces_is_healed_and_no_key_comes_int
         let (told, store) = (format!("page {page}"), folder.at(&format!("page-{page}")));
         copy(&original, &store);
         change(&run_file(Path::new(&store)), |bytes| bytes[page * PAGE + 100] ^= 1);
-        let healed = heal_as_told(&store, &told);
-        assert!(!healed.is_empty(), "{told}: verify found nothing");
+        assert_ne!(run(&["verify", &store]).code, 0, "{told}: verify found nothing");
+        let damaged = store;
+        let store = format!("{damaged}.recovered");
+        let ran = run(&["recover", &damaged, &store, "--json"]);
+        assert!(ran.code <= 1, "{told}: {}", ran.err);
+        run(&["verify", &store]).ok();
         run(&["keyspace", "create", &store, "fresh"]).ok();
         assert_eq!(run(&["scan", &store, "--keyspace", "fresh"]).ok().text(), "", "{told}");
         run(&["keyspace", "create", &store, "gone"]).ok();
@@ -513,47 +466,27 @@ fn a_damaged_page_beside_the_records_of_keyspaces_is_healed_and_no_key_comes_int
         assert!(found.len() > 150 && found.keys().all(|key| is_of_it(key)), "{told}: {} keys", found.len());
         if zoo != "zoo" {
             renamed += 1;
-            let losses = fs::read_to_string(Path::new(&store).join("losses.txt.cut")).unwrap();
-            assert!(losses.contains("recovered-16") && losses.contains("keyspace \"default\""), "{told}: {losses}");
-            assert!(healed.iter().any(|ran| ran.code == 4 && ran.err.contains("recovered-16")), "{told}");
+            // `gone`, which was dropped, has a name in the past, and is there again without keys.
+            assert_eq!((ran.code, &ran.json()["renamed"][0]), (1, &serde_json::json!("recovered-16")), "{told}");
         }
+        fs::remove_dir_all(&damaged).unwrap();
         fs::remove_dir_all(&store).unwrap();
     }
     assert!(renamed > 0, "no page held the record");
 }
 
 #[test]
-fn everything_that_is_lost_with_a_table_is_named_by_the_salvage_that_rewrites_it() {
+fn damage_of_a_run_is_recovered_also_from_a_store_that_was_recovered_before() {
     let folder = Folder::new();
-    let store = folder.at("store");
-    let content = build_with_keyspaces(&store);
-    change(&run_file(Path::new(&store)), |bytes| {
-        let leaves: Vec<usize> = (0..bytes.len() / PAGE).filter(|page| bytes[page * PAGE + 8] == 16).collect();
-        for page in [leaves[2], leaves[4]] {
-            bytes[page * PAGE + 100] ^= 1;
-        }
-    });
-    let report = run(&["verify", &store, "--json"]).json();
-    assert_eq!(report["damage"].as_array().unwrap().len(), 2, "{report}");
-    let command = report["damage"][0]["command"].as_str().unwrap();
-    let dropped = sh(&format!("{command} --json")).json();
-    assert_eq!(dropped["dropped"].as_array().unwrap().len(), 2, "{dropped}");
-    run(&["verify", &store]).ok();
-    let found = pairs(&run(&["scan", &store]).ok());
-    assert!(found.iter().all(|(key, value)| content.get(key) == Some(value)));
-}
-
-#[test]
-fn damage_of_a_run_is_named_also_where_something_was_dropped_before() {
-    let folder = Folder::new();
-    let store = folder.at("store");
+    let [store, first, second] = ["store", "first", "second"].map(|name| folder.at(name));
     build(&store, false);
     (KINDS[0].damage)(Path::new(&store));
-    heal_as_told(&store, "a record");
-    spoil_page(Path::new(&store), 16);
-    run(&["verify", &store]).fails(1, &[]);
-    assert!(!heal_as_told(&store, "a leaf").is_empty());
-    run(&["scan", &store]).ok();
+    run(&["recover", &store, &first]).fails(1, &[]);
+    spoil_page(Path::new(&first), 16);
+    run(&["verify", &first]).fails(1, &[]);
+    assert!(run(&["recover", &first, &second]).code <= 1);
+    run(&["verify", &second]).ok();
+    run(&["scan", &second]).ok();
 }
 
 #[test]
@@ -571,7 +504,7 @@ fn what_is_damaged_can_be_left_out_of_a_scan_and_of_the_log() {
         let failed = run(&["scan", &store]).fails(4, &["keyspace \"default\"", "--skip-damaged", "plimsoll"]);
         if !name.is_empty() {
             assert!(
-                failed.err.contains("GLSN") && failed.err.contains("salvage") && failed.err.contains(name),
+                failed.err.contains("GLSN") && failed.err.contains("plimsoll recover") && failed.err.contains(name),
                 "{}",
                 failed.err
             );
@@ -618,29 +551,26 @@ fn what_is_damaged_can_be_left_out_of_a_scan_and_of_the_log() {
 }
 
 #[test]
-fn what_was_dropped_says_so_at_its_old_moment_and_what_is_sound_is_not_dropped() {
+fn what_is_lost_says_so_at_its_old_moment() {
     let folder = Folder::new();
+    let damaged = folder.at("damaged");
+    build(&damaged, false);
+    change(&log(Path::new(&damaged), ".blob")[0], |bytes| bytes[30 * PAGE + 5000] ^= 1);
+    run(&["put", &damaged, "side-a", "an undamaged newer value"]).ok();
+    let before = run(&["scan", &damaged, "--keys"]).ok().text();
     let store = folder.at("store");
-    build(&store, false);
-    run(&["salvage", &store, "--drop", "7"]).fails(2, &["GLSN 7 is not damaged", "plimsoll delete"]);
-    run(&["salvage", &store, "--drop", "side-a"]).fails(2, &["side-a", "not damaged"]);
-    run(&["salvage", &store, "--drop", "x", "--keyspace", "other"]).fails(2, &["no keyspace"]);
-    change(&log(Path::new(&store), ".blob")[0], |bytes| bytes[30 * PAGE + 5000] ^= 1);
-    run(&["put", &store, "side-a", "an undamaged newer value"]).ok();
-    let before = run(&["scan", &store, "--keys"]).ok().text();
-    let dropped = run(&["salvage", &store, "--drop", "side-a"]).ok().text();
-    assert!(dropped.contains("dropped: side-a of keyspace default at GLSN 81, 2097154 bytes"), "{dropped}");
+    let ran = run(&["recover", &damaged, &store]).fails(1, &[]);
+    let lost = "lost: the value of side-a in keyspace default at GLSN 81, 2097154 bytes";
+    assert!(ran.text().contains(lost), "{}", ran.text());
     // The newer value stays, nothing is deleted, and the old moment says what happened to it.
     assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), before);
     assert_eq!(run(&["get", &store, "side-a"]).ok().text(), "an undamaged newer value");
-    run(&["get", &store, "side-a", "--at", "90"]).fails(4, &["GLSN 81", "dropped"]);
+    run(&["get", &store, "side-a", "--at", "90"]).fails(4, &["GLSN 81", "lost"]);
     run(&["get", &store, "small-00001", "--at", "90"]).ok();
-    run(&["scan", &store, "--at", "90"]).fails(4, &["side-a", "dropped"]);
+    run(&["scan", &store, "--at", "90"]).fails(4, &["side-a", "lost"]);
     let scanned = run(&["scan", &store, "--at", "90", "--skip-damaged"]);
     assert_eq!((scanned.code, scanned.text().lines().count()), (4, 4080), "{}", scanned.err);
     run(&["history", &store, "side-a"]).ok();
-    run(&["rebuild", &store]).ok();
-    run(&["get", &store, "side-a", "--at", "90"]).fails(4, &["GLSN 81", "dropped"]);
     run(&["verify", &store]).ok();
 }
 

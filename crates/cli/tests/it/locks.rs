@@ -26,12 +26,12 @@ fn a_locked_store_and_one_that_is_not_there_have_exit_codes_of_their_own() {
         vec!["compact", &store],
         vec!["trim", &store, "--until", "1"],
         vec!["keyspace", "create", &store, "users"],
-        vec!["rebuild", &store],
-        vec!["salvage", &store, "--cut-at", "1"],
+        vec!["recover", &store, "x"],
+        vec!["recover", &store, "--dry-run"],
     ] {
         let ran = run(&command).fails(8, &["open for writing", &pid, "--wait 10s"]);
         assert!(!ran.err.contains("read-only"), "it is no remedy: {}", ran.err);
-        let needs_it_alone = ["rebuild", "salvage"].contains(&command[0]);
+        let needs_it_alone = command[0] == "recover";
         assert_eq!(
             ran.err.contains("; close it there, or have that process open it shared\n"),
             !needs_it_alone,
@@ -54,8 +54,8 @@ fn what_needs_the_store_for_itself_is_not_advised_to_share_it() {
     let folder = Folder::new();
     let store = folder.at("store");
     let sharing = Db::open(&store, Options::new().memory_bytes(16 << 20).shared(true)).unwrap();
-    for command in [["rebuild", &store].as_slice(), &["salvage", &store, "--cut-at", "1"]] {
-        let ran = run(command).fails(8, &["open for writing", "; close it there\n", "--wait 10s"]);
+    for command in [["recover", &store, "x"], ["recover", &store, "--dry-run"]] {
+        let ran = run(&command).fails(8, &["open for writing", "; close it there\n", "--wait 10s"]);
         assert!(!ran.err.contains("shared, too"), "{}", ran.err);
     }
     sharing.close().unwrap();

@@ -52,11 +52,11 @@ fn commands_write_and_read_beside_a_program_that_shares_the_store() {
     let shown = Ran::of(shell.wait_with_output().unwrap()).ok().text();
     assert_eq!(shown.trim(), "7");
     // What needs the store for itself says who has it.
-    run(&["rebuild", &store])
+    run(&["recover", &store, "--dry-run"])
         .fails(8, &["a process that shares it", &format!("pid {}", std::process::id()), "--wait 10s"]);
     service.close().unwrap();
     assert_eq!(run(&["stat", &store, "--json"]).ok().json()["processes"], serde_json::json!({}));
-    run(&["rebuild", &store]).ok();
+    run(&["recover", &store, "--dry-run"]).ok();
 }
 
 #[test]

@@ -1,9 +1,7 @@
-//! Repair of log files: verification, dropping damaged records and pages, and cutting.
+//! Damaged log files: what can be read of them, verification, and a sound copy.
 
-pub(crate) mod aside;
-pub(crate) mod dropped_record;
-pub mod mend;
-pub mod salvage;
-pub(crate) mod spare_blobs;
+pub(crate) mod lost_record;
+pub mod recover;
+pub mod survey;
 pub mod verify;
 pub(crate) mod verify_table;

@@ -17,9 +17,9 @@
 //! record, so that an entry's GLSN is known. `body bytes` is the sum of all entries, headers and padding included. The
 //! chain hash of the record covers its header from `first` on, its references and its entries (`content`).
 //!
-//! A record of kind 1 replaces records that were damaged and dropped by a salvage (`mend`). Its entries are of the
-//! stream [`StreamId::DROPPED`] and have no content; `read at` holds the chain hash of the last dropped record, from
-//! which the chain continues.
+//! A record of kind 1, a lost record, replaces records that a recovery could not read. Its entries are of the stream
+//! [`StreamId::DROPPED`] and have no content; `read at` holds the chain hash of the last lost record, from which the
+//! chain continues.
 
 use crate::blob::{BlobId, BlobRef};
 use crate::draft::MAX_BLOBS;

@@ -12,7 +12,9 @@ use plimsoll_log::draft::{Draft, DraftEntry, Ticket};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
-use plimsoll_log::glsn::{Glsn, StreamId};
+use plimsoll_log::file_log::repair::recover::{Copied, DamagedBlob, write_blobs, write_segments};
+use plimsoll_log::file_log::repair::survey::{Scope, Survey, survey};
+use plimsoll_log::glsn::{Glsn, Position, StreamId};
 use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
@@ -134,4 +136,42 @@ pub(crate) fn write_file(disk: &dyn Disk, name: &str, bytes: &[u8]) {
 pub(crate) fn names(disk: &dyn Disk, ending: &str) -> Vec<String> {
     let entries = disk.list(Path::new(DIR)).unwrap();
     entries.into_iter().map(|entry| entry.name).filter(|name| name.ends_with(ending)).collect()
+}
+
+/// The survey of a log, and a disk with its copy.
+pub(crate) fn recover(
+    disk: &Arc<dyn Disk>,
+    known: Position,
+    blobs: &[DamagedBlob],
+    unusable: &dyn Fn(Glsn) -> bool,
+) -> (Survey, Arc<dyn Disk>) {
+    let memory = Memory::new(16 << 20);
+    let options = options(disk, &memory);
+    let into = Path::new("/copy");
+    disk.create_dir(into).unwrap();
+    let before = all_files(&**disk);
+    let surveyed = survey(&Scope { options: &options, log_id: options.id, known, unusable, asked: &[] }).unwrap();
+    let mut copied = Copied::default();
+    write_blobs(&options, surveyed.log_id, blobs, into, &mut copied).unwrap();
+    write_segments(&options, &surveyed, into, &mut copied).unwrap();
+    assert!(before == all_files(&**disk), "the source has changed");
+    let copy = MemDisk::new();
+    copy.create_dir(Path::new(DIR)).unwrap();
+    for entry in disk.list(into).unwrap() {
+        let file = disk.open(&into.join(&entry.name), Open::Read, Caching::Buffered).unwrap();
+        let mut bytes = vec![0; entry.len as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        write_file(&copy, &entry.name, &bytes);
+    }
+    (surveyed, Arc::new(copy))
+}
+
+fn all_files(disk: &dyn Disk) -> Vec<(String, Vec<u8>)> {
+    let names = names(disk, "").into_iter().filter(|name| name != "LOCK");
+    names.map(|name| (name.clone(), read_file(disk, &name))).collect()
+}
+
+/// Every record can be used.
+pub(crate) fn no(_: Glsn) -> bool {
+    false
 }

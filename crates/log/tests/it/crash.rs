@@ -12,7 +12,6 @@ use plimsoll_log::blob::BlobRef;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
-use plimsoll_log::file_log::repair::salvage::salvage;
 use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_log::log::{Durability, Log};
 use plimsoll_memory::page::page_payload;
@@ -212,32 +211,6 @@ fn one_run_is_cut_at_each_of_its_syncs_in_turn() {
                 assert!(at > 20, "{at}");
                 break;
             }
-        }
-    }
-}
-
-#[test]
-fn salvage_that_is_cut_short_can_be_run_again() {
-    for at in 0.. {
-        let memory = Memory::new(16 << 20);
-        let disk = LyingDisk::new(at);
-        let log = open(&disk, &memory, None).unwrap();
-        let payloads: Vec<_> = (0..120).map(|number| payload(number, 6000)).collect();
-        payloads.iter().for_each(|payload| assert!(crate::common::append(&log, 0, payload) > Glsn::NONE));
-        log.close().unwrap();
-        drop(log);
-        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-        disk.cut_power_at_sync(disk.sync_count() + at);
-        let first = salvage(&options(&shared, &memory), Glsn(50));
-        let was_cut = disk.power_is_cut();
-        assert_eq!(first.is_err(), was_cut);
-        disk.restore_power();
-        let again = salvage(&options(&shared, &memory), Glsn(50)).unwrap();
-        assert_eq!(again.kept.glsn, Glsn(49), "sync {at}");
-        let log = open(&disk, &memory, Some(again.kept)).unwrap();
-        assert!(scan_all(&log, 1, 999, None).iter().map(|(_, payload)| payload).eq(&payloads[..49]));
-        if !was_cut {
-            break;
         }
     }
 }

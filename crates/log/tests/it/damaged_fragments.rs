@@ -8,12 +8,11 @@ use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
-use plimsoll_log::file_log::repair::mend::{Wanted, mend};
 use plimsoll_log::file_log::repair::verify::{Finding, VerifyScope, verify};
-use plimsoll_log::glsn::Glsn;
+use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_log::log::Log;
 
-use crate::common::{Memory, append, copy_of, open, options, payload, read_file, submit, write_file};
+use crate::common::{Memory, append, copy_of, no, open, options, payload, read_file, recover, submit, write_file};
 
 const SEALED: &str = "00000000000000000001.seg";
 
@@ -92,9 +91,7 @@ fn costs_only(lost: &[u64], count: u64, size: usize, damage: impl FnOnce(&mut Ve
     log.close().unwrap();
     drop(log);
 
-    let wanted =
-        Wanted { damaged: &|_| true, sound: &|_| false, blobs: &[], kept: &|_| false, log_id: None, dry_run: false };
-    mend(&options(&disk, &memory), &wanted).unwrap();
+    let (_, disk) = recover(&disk, Position::default(), &[], &no);
     let log = open(&disk, &memory);
     for glsn in 1..=count {
         match log.read(Glsn(glsn)) {

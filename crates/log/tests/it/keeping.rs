@@ -1,4 +1,4 @@
-//! What keeps a log in good order: verify, backup, salvage.
+//! What keeps a log in good order: verify, backup.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,6 @@ use plimsoll_log::blob::BlobId;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
-use plimsoll_log::file_log::repair::salvage::salvage;
 use plimsoll_log::file_log::repair::verify::{Finding, VerifyScope, verify};
 use plimsoll_log::format::BLOCK_BYTES;
 use plimsoll_log::glsn::Glsn;
@@ -176,78 +175,6 @@ fn a_backup_taken_while_others_append_opens_at_its_position() {
 }
 
 #[test]
-fn salvage_keeps_what_is_below_the_cut_and_deletes_nothing() {
-    let memory = Memory::new(16 << 20);
-    let disk = mem_disk();
-    let log = open(&disk, &memory);
-    let payloads = fill(&log);
-    log.close().unwrap();
-    drop(log);
-    let bytes_before: u64 = disk.list(Path::new(DIR)).unwrap().iter().map(|entry| entry.len).sum();
-    for cut_at in [2u64, 21, 47, 100, 159, 160] {
-        let disk = copy_of(&*disk);
-        let salvaged = salvage(&options(&disk, &memory), Glsn(cut_at)).unwrap();
-        assert_eq!(salvaged.kept.glsn.0, cut_at - 1);
-        assert!(!salvaged.aside.is_empty());
-        let bytes_after: u64 = disk.list(Path::new(DIR)).unwrap().iter().map(|entry| entry.len).sum();
-        assert!(bytes_after >= bytes_before);
-        let with = FileLogOptions { known: Some(salvaged.kept), ..options(&disk, &memory) };
-        let (log, report) = FileLog::open(with).unwrap();
-        assert_eq!((log.bounds().next, report.cut), (Glsn(cut_at), None));
-        let found = scan_all(&log, 1, u64::MAX, None);
-        assert!(found.iter().map(|(_, payload)| payload).eq(&payloads[..cut_at as usize - 1]));
-        assert_eq!(append(&log, 0, b"goes on"), Glsn(cut_at));
-        drop(log);
-        assert!(findings(&*disk, &memory).iter().all(|finding| finding.harmless));
-        let (log, _) = FileLog::open(options(&disk, &memory)).unwrap();
-        assert_eq!(&*log.read(Glsn(cut_at)).unwrap(), b"goes on");
-    }
-}
-
-#[test]
-fn salvage_gets_a_corrupt_log_open_again_and_who_knew_more_learns_of_it() {
-    let memory = Memory::new(16 << 20);
-    let disk = mem_disk();
-    let log = open(&disk, &memory);
-    let payloads = fill(&log);
-    let position = log.position();
-    log.close().unwrap();
-    drop(log);
-    let segment = names(&*disk, ".seg")[1].clone();
-    let first: u64 = segment[..20].parse().unwrap();
-    let mut bytes = read_file(&*disk, &segment);
-    bytes[100_000] ^= 1;
-    write_file(&*disk, &segment, &bytes);
-    let (log, _) = FileLog::open(options(&disk, &memory)).unwrap();
-    let bad = (first..200).find(|glsn| log.read(Glsn(*glsn)).is_err()).unwrap();
-    drop(log);
-    let salvaged = salvage(&options(&disk, &memory), Glsn(bad)).unwrap();
-    assert_eq!(salvaged.kept.glsn.0, bad - 1);
-    let known = FileLogOptions { known: Some(position), ..options(&disk, &memory) };
-    assert!(matches!(FileLog::open(known), Err(LogError::Forked { .. })));
-    let (log, _) = FileLog::open(options(&disk, &memory)).unwrap();
-    assert!(scan_all(&log, 1, 999, None).iter().map(|(_, payload)| payload).eq(&payloads[..bad as usize - 1]));
-    append(&log, 0, b"another history");
-    drop(log);
-    // Whatever is cut, asking for more than is good keeps what is good.
-    let again = salvage(&options(&disk, &memory), Glsn(5000)).unwrap();
-    assert_eq!((again.kept.glsn.0, again.aside.len()), (bad, 0));
-}
-
-#[test]
-fn salvage_refuses_to_leave_nothing_and_to_cut_under_a_writer() {
-    let memory = Memory::new(16 << 20);
-    let disk = mem_disk();
-    let log = open(&disk, &memory);
-    append(&log, 0, b"one");
-    assert!(matches!(salvage(&options(&disk, &memory), Glsn(1)), Err(LogError::Locked { .. })));
-    drop(log);
-    assert!(matches!(salvage(&options(&disk, &memory), Glsn(1)), Err(LogError::Format { .. })));
-    let reader = FileLogOptions { mode: Mode::ReadOnly, ..options(&disk, &memory) };
-    assert_eq!(scan_all(&FileLog::open(reader).unwrap().0, 1, 9, None).len(), 1);
-}
-
-#[test]
 fn a_copy_of_the_active_segment_is_whole_although_the_segment_went_on_and_was_sealed_meanwhile() {
     let memory = Memory::new(16 << 20);
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
@@ -310,32 +237,6 @@ fn bytes_of(disk: &dyn Disk, dir: &str) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn salvage_and_what_follows_it_change_no_byte_of_a_backup_that_shares_files() {
-    for cut_at in [2u64, 30, 47, 60, 100, 140, 159] {
-        let memory = Memory::new(16 << 20);
-        let disk = mem_disk();
-        let log = open(&disk, &memory);
-        fill(&log);
-        linked_backup(&*disk, &log);
-        log.close().unwrap();
-        drop(log);
-        let before = bytes_of(&*disk, BACKUP);
-        // At a place in a segment, and once more so that whole segments go: then one that was sealed becomes the last.
-        let first = names(&*disk, ".seg").iter().map(|name| name[..20].parse().unwrap()).rfind(|first| *first < cut_at);
-        for cut_at in [cut_at, first.filter(|first| *first > 1).unwrap_or(cut_at)] {
-            salvage(&options(&disk, &memory), Glsn(cut_at)).unwrap();
-            assert!(bytes_of(&*disk, BACKUP) == before, "cut at {cut_at}: salvage changed a file of the backup");
-            let log = open(&disk, &memory);
-            assert_eq!(log.bounds().next, Glsn(cut_at));
-            append(&log, 0, b"goes on");
-            log.close().unwrap();
-            drop(log);
-            assert!(bytes_of(&*disk, BACKUP) == before, "cut at {cut_at}: an append changed a file of the backup");
-        }
-    }
-}
-
-#[test]
 fn a_log_that_lost_its_last_segment_goes_on_in_a_file_of_its_own() {
     let memory = Memory::new(16 << 20);
     let disk = mem_disk();
@@ -352,32 +253,6 @@ fn a_log_that_lost_its_last_segment_goes_on_in_a_file_of_its_own() {
     drop(log);
     assert!(bytes_of(&*disk, BACKUP) == before, "the backup changed");
     assert_eq!(&*open(&disk, &memory).read(glsn).unwrap(), b"goes on");
-}
-
-#[test]
-fn a_log_of_a_newer_format_is_not_salvaged() {
-    let memory = Memory::new(16 << 20);
-    let disk = mem_disk();
-    let log = open(&disk, &memory);
-    fill(&log);
-    log.close().unwrap();
-    drop(log);
-    let segment = names(&*disk, ".seg").pop().unwrap();
-    let mut bytes = read_file(&*disk, &segment);
-    // The version, with the checksum that belongs to it.
-    bytes[8..12].copy_from_slice(&99u32.to_le_bytes());
-    let sum = plimsoll_disk::checksum::checksum(0x5345_474d_454e_5431, &bytes[..120]);
-    bytes[120..128].copy_from_slice(&sum.to_le_bytes());
-    write_file(&*disk, &segment, &bytes);
-    let before = bytes_of(&*disk, DIR);
-    let error = salvage(&options(&disk, &memory), Glsn(2)).unwrap_err();
-    assert!(matches!(&error, LogError::Format { message } if message.contains("newer")), "{error}");
-    assert!(
-        bytes_of(&*disk, DIR)
-            .iter()
-            .filter(|(name, _)| name != "LOCK")
-            .eq(before.iter().filter(|(name, _)| name != "LOCK"))
-    );
 }
 
 /// What a killed writer leaves is told and is no damage; the same bytes in a file that something needs are.

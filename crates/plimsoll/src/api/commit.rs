@@ -269,7 +269,7 @@ pub struct Change {
 #[derive(Clone)]
 enum Written {
     Here(Value),
-    /// Stored in the log or in a blob file; or a deletion, or a value dropped by a salvage.
+    /// Stored in the log or in a blob file; or a deletion, or a value that is lost.
     Elsewhere(Stored<'static>),
 }
 

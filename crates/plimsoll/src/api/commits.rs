@@ -22,7 +22,7 @@ const PASSED_ONE_BY_ONE: u32 = 32;
 /// The change feed: the commits from a GLSN on, from [`Log::commits`](crate::Log::commits) or [`Db::watch`](crate::Db::watch).
 ///
 /// As an iterator it ends at the newest commit; calling `next` later continues with newer commits. [`Commits::next_timeout`] waits for
-/// them. An error also ends the iteration; the next call retries the same commit. A damaged commit that a salvage dropped yields
+/// them. An error also ends the iteration; the next call retries the same commit. A lost commit yields
 /// [`Error::Dropped`] once and is then skipped.
 ///
 /// To process each commit exactly once, even across restarts, store [`Commits::position`] together with the result, in one transaction,
@@ -97,7 +97,7 @@ impl Commits {
         }
     }
 
-    /// Finds the next commit, or entry dropped by a salvage, before `end`, and advances to it.
+    /// Finds the next commit, or lost entry, before `end`, and advances to it.
     fn find(&mut self, end: Glsn) -> Result<Option<Glsn>> {
         let mut passed = 0;
         while self.position.next < end {

@@ -13,6 +13,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::api::admin::backup::{self, BackupReport};
 use crate::api::admin::backup_options::BackupOptions;
 use crate::api::admin::members::MemberInfo;
+use crate::api::admin::recover::{self, RecoverReport};
 use crate::api::admin::verify::{self, VerifyProgress, VerifyReport};
 use crate::api::commits::Commits;
 use crate::api::feed::Log;
@@ -110,6 +111,30 @@ impl Db {
             return Err(InvalidInput::InMemoryMustCreate.into());
         }
         Self::open("/store", Options { disk: Arc::new(MemDisk::new()), warm: false, ..options })
+    }
+
+    /// Makes a sound store at `dest`, which must not exist or be an empty folder, of everything that can be read of the one
+    /// at `path`, which stays as it is; reports what is lost. Entries keep their GLSNs and times; sound files are
+    /// hard-linked where possible. `progress` receives the bytes read of the log, and their total.
+    ///
+    /// # Errors
+    /// [`crate::Error::Locked`]; [`crate::Error::InvalidInput`] if `dest` is in use or inside the store;
+    /// [`crate::Error::Corrupt`] if nothing can be read; disk errors, the budget. Then there is no store at `dest`.
+    pub fn recover(
+        path: impl AsRef<Path>,
+        dest: impl AsRef<Path>,
+        options: Options,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<RecoverReport> {
+        recover::recover(path.as_ref(), dest.as_ref(), options, progress)
+    }
+
+    /// Reports what [`Db::recover`] would lose, and writes nothing.
+    ///
+    /// # Errors
+    /// As for [`Db::recover`].
+    pub fn recover_dry_run(path: impl AsRef<Path>, options: Options) -> Result<RecoverReport> {
+        recover::dry_run(path.as_ref(), options)
     }
 
     /// Closes the store for all clones and releases the folder. Memtables are flushed to runs, unless they are so small that the next open

@@ -149,7 +149,7 @@ impl<'db> Log<'db> {
     }
 
     /// Follows the log's entries from `from` on, of one stream or of all, as the bytes that were appended: to read user streams, or to ship
-    /// the whole log. For commits, use [`Log::commits`]. Damaged entries that a salvage dropped are skipped. Entries trimmed before the
+    /// the whole log. For commits, use [`Log::commits`]. Lost entries are skipped. Entries trimmed before the
     /// walk reaches them are an error; a cursor ([`Log::cursor`]) prevents that.
     ///
     /// # Errors

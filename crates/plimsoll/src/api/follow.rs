@@ -56,7 +56,7 @@ impl Position {
         Ok(scan.next().transpose().lift()?.map(|entry| entry.meta.glsn))
     }
 
-    /// Reads the entry at `glsn` and advances past it, even if a salvage dropped it.
+    /// Reads the entry at `glsn` and advances past it, even if it is lost.
     ///
     /// # Errors
     /// [`Error::Dropped`], [`Error::Trimmed`], disk errors, the budget, or corruption.

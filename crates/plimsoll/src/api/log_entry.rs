@@ -9,7 +9,7 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 
 use crate::types::times::of_micros;
 
-/// The stream of damaged entries that a salvage dropped. A scan returns them with an empty payload, reading one returns
+/// The stream of entries that are lost: a recovery could not read them. A scan returns them with an empty payload, reading one returns
 /// [`Error::Dropped`](crate::Error::Dropped), and a follower skips them.
 pub const DROPPED_STREAM: u32 = StreamId::DROPPED.0;
 

@@ -7,11 +7,10 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::api::admin::diagnose::is_damage;
 use crate::api::snapshot::Snapshot;
-use crate::engine::Engine;
 use crate::index::run::survey::survey;
 use crate::index::view::Direction;
 use crate::read::span::Span;
-use crate::types::damage::{command, key_arguments};
+use crate::types::damage::{recover_command, verify_command};
 use crate::types::error::{Error, Result, show_key};
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
@@ -111,10 +110,7 @@ impl Snapshot {
         };
         let hint = match error {
             Error::Dropped { .. } => "other moments of the key can be read".to_owned(),
-            _ => format!(
-                "`{}` takes it out of the store",
-                command("salvage", &store.path, &drop_arguments(store, keyspace, &key, glsn))
-            ),
+            _ => format!("`{}` makes a store of what can be read", recover_command(&store.path)),
         };
         Ok(Some(Skipped {
             keyspace: keyspace.name().to_owned(),
@@ -181,7 +177,7 @@ impl Snapshot {
             (false, edge) => (owned(range.0), edge.unwrap_or_else(|| owned(range.1))),
             (true, edge) => (edge.unwrap_or_else(|| owned(range.0)), owned(range.1)),
         };
-        let hint = format!("`{}` says what is lost and what helps", command("verify", &store.path, ""));
+        let hint = format!("`{}` says what is lost and what helps", verify_command(&store.path));
         Ok(Skipped { keyspace: keyspace.name().to_owned(), key: None, glsn: None, bounds, error, hint })
     }
 
@@ -199,8 +195,3 @@ impl Snapshot {
 
 /// Sampling interval: one version in this many is tried as a restart point.
 const CANDIDATE_EVERY: u32 = 16;
-
-/// The salvage arguments that name a damaged value: by its commit, if the log holds it.
-fn drop_arguments(store: &Engine, keyspace: &Keyspace, key: &[u8], glsn: Glsn) -> String {
-    if glsn >= store.reader.log.bounds().first { format!("--drop {glsn}") } else { key_arguments(keyspace.name(), key) }
-}

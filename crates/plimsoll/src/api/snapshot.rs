@@ -83,11 +83,6 @@ impl Snapshot {
         Self { store: Arc::clone(store), moment: Arc::new(store.open_newest()) }
     }
 
-    /// A snapshot at a moment that the index retains, even if the log does not.
-    pub(crate) fn of_index(store: &Arc<Engine>, at: Glsn) -> Result<Self> {
-        Ok(Self { store: Arc::clone(store), moment: Arc::new(store.committer.open_at(at)?) })
-    }
-
     pub(crate) fn of(store: &Arc<Engine>, moment: Moment) -> Result<Self> {
         store.check_open()?;
         let at = match moment {

@@ -20,9 +20,6 @@ use crate::warm::WARM_DIR;
 /// time.
 pub(crate) const LASTING: [&str; 3] = ["log", "index", LOCKS_DIR];
 
-/// The new store during a salvage from the index.
-pub(crate) const SALVAGED: &str = "salvaged";
-
 /// Makes the folder if it is missing and may be made.
 pub(crate) fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
     let disk = &*options.disk;
@@ -60,9 +57,6 @@ pub(crate) fn check_folder(path: &Path, options: &Options) -> Result<()> {
         None => {}
     }
     let names = disk.names(path)?;
-    if names.iter().any(|name| name == SALVAGED) {
-        return not_a_store(path, "a salvage was cut short here; run `plimsoll salvage --from-index` again");
-    }
     if is_unfinished(&names) {
         let what = "this folder holds an unfinished backup; unless it is being made now, delete it and make another";
         return not_a_store(path, what);
@@ -92,8 +86,8 @@ pub(crate) fn check_folder(path: &Path, options: &Options) -> Result<()> {
 /// these folders.
 pub(crate) fn refuse_index_without_log(path: &Path, disk: &dyn Disk) -> Result<()> {
     let names = if is_folder(disk, path)? { disk.names(path)? } else { return Ok(()) };
-    // A salvage that was cut short goes on; a backup that was is none.
-    if names.iter().any(|name| name == SALVAGED) || is_unfinished(&names) {
+    // A backup that was cut short is none.
+    if is_unfinished(&names) {
         return Ok(());
     }
     let names_in = |folder: &str| match is_folder(disk, &path.join(folder))? {

@@ -93,7 +93,7 @@ fn settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     }
 }
 
-/// The first id above those of all keys: a salvage may have lost the record of a keyspace that has keys.
+/// The first id above those of all keys: damage may have cost the record of a keyspace that has keys.
 fn unused_id(store: &Engine) -> u32 {
     let view = store.reader.index.view();
     let in_runs = view.infos().map(|info| keyspace_of(&info.last_key));

@@ -11,7 +11,7 @@
 //! A creation that was interrupted leaves a folder with some of these and no entry in the log: it opens as an empty store.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -55,6 +55,7 @@ use crate::txn::committer::Committer;
 use crate::txn::follower::Follower;
 use crate::txn::patience::{self, Patience};
 use crate::txn::sequencer::CommitSequencer;
+use crate::types::damage::recover_command;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 use crate::types::keyspaces::Keyspaces;
@@ -62,9 +63,6 @@ use crate::types::machine_memory::{ceiling_bytes, check_there_is};
 use crate::types::options::{Durability, Options};
 use crate::types::stats::OpeningStats;
 use crate::warm::{self, WARM_DIR, Warm};
-
-/// The old index during a rebuild, until the new one is complete.
-pub(crate) const INDEX_OLD: &str = "index.old";
 
 /// How often the lock of a store is tried, and the pause between two tries.
 const LOCK_TRIES: usize = 5;
@@ -76,42 +74,22 @@ pub(crate) const POOL_FLOOR_SHARE: u64 = 8;
 /// Opens or creates the store at `path`.
 pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<Engine>> {
     if !options.read_only && !options.shared {
-        return open_by(path, options, &Way::default(), &mut |_, _| {});
+        return open_by(path, options);
     }
     let read = || read_manifest(path, &options);
-    open_beside_a_writer(&read, || open_by(path, options.clone(), &Way::default(), &mut |_, _| {}))
+    open_beside_a_writer(&read, || open_by(path, options.clone()))
 }
 
 fn read_manifest(path: &Path, options: &Options) -> Result<Option<Manifest>> {
     Manifest::read_of_store(&*options.disk, path)
 }
 
-/// How a repair opens a store.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Way {
-    /// The store's lock, if the caller holds it already.
-    pub(crate) lock: Option<Arc<dyn DirLock>>,
-    /// Another folder of the log, which may end before the last GLSN of the index: to read the contents of the index.
-    pub(crate) log: Option<PathBuf>,
-    /// If there is no index, the least id of the first run file of the new one.
-    pub(crate) first_run: u64,
-    /// If there is no index, the number of the last manifest that there was.
-    pub(crate) last_manifest: u64,
-}
-
-/// As [`open`]; `progress` is called with the GLSN of each transaction that is replayed, and the last GLSN.
-pub(crate) fn open_by(
-    path: &Path,
-    mut options: Options,
-    way: &Way,
-    progress: &mut dyn FnMut(Glsn, Glsn),
-) -> Result<Arc<Engine>> {
+/// As [`open`], once.
+pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> {
     options.check()?;
     [Some(options.memory_bytes), options.memory_total].into_iter().flatten().try_for_each(check_there_is)?;
     let watch = Stopwatch::start(&options);
-    if way.log.is_none() {
-        find_or_make_folder(path, &options)?;
-    }
+    find_or_make_folder(path, &options)?;
     // A process that only reads follows one that writes, which may make them anew.
     let lasting: &[&str] = if options.read_only { &[] } else { &LASTING };
     let path = &match options.disk.of_store(path, lasting)? {
@@ -121,18 +99,14 @@ pub(crate) fn open_by(
         }
         None => path.to_owned(),
     };
-    if way.log.is_none() {
-        check_folder(path, &options)?;
-    }
-    let is_shared = options.shared && way.lock.is_none() && way.log.is_none();
-    let joining = is_shared.then(|| Joining::begin(path, &options)).transpose()?;
+    check_folder(path, &options)?;
+    let joining = options.shared.then(|| Joining::begin(path, &options)).transpose()?;
     if let Some(joining) = &joining {
         options.memory_bytes = joining.memory_bytes;
     }
-    let lock = match (&joining, &way.lock) {
-        (Some(joining), _) => joining.lock.clone(),
-        (None, Some(lock)) => Some(Arc::clone(lock)),
-        (None, None) => take_lock(path, &options)?.map(Arc::from),
+    let lock = match &joining {
+        Some(joining) => joining.lock.clone(),
+        None => take_lock(path, &options)?.map(Arc::from),
     };
     let members = joining.as_ref().map(|joining| Arc::clone(&joining.members));
     let duty = match &members {
@@ -147,9 +121,7 @@ pub(crate) fn open_by(
     let upkeep = Upkeep::start(&pool, &options)?;
     make_folders(path, &options)?;
     let manifest = Manifest::read_of_store(&*options.disk, path)?;
-    if way.log.is_none()
-        && let (Some(manifest), Some(log_id)) = (&manifest, id_in(&*options.disk, &path.join("log")))
-    {
+    if let (Some(manifest), Some(log_id)) = (&manifest, id_in(&*options.disk, &path.join("log"))) {
         check_log_id(path, manifest, log_id)?;
     }
     let before_log = watch.nanos();
@@ -158,14 +130,13 @@ pub(crate) fn open_by(
         shared: joining
             .as_ref()
             .map(|joining| Shared { members: Arc::clone(&joining.members), is_first: joining.is_first }),
-        ..log_options(path, &options, &budget, &pool, manifest.as_ref(), way)
+        ..log_options(path, &options, &budget, &pool, manifest.as_ref())
     })
     .map_err(|error| explain(path, error))?;
     let log_nanos = watch.nanos() - before_log;
     let file_log = Arc::new(file_log);
     let log: Arc<dyn Log> = Arc::clone(&file_log) as _;
     let manifest = match manifest {
-        Some(manifest) if way.log.is_some() => manifest,
         Some(manifest) => {
             let manifest = check_manifest(path, manifest, &*log)?;
             // Other members may be writing manifests.
@@ -175,9 +146,8 @@ pub(crate) fn open_by(
             manifest
         }
         None => {
-            let empty = Manifest::empty(log.id());
             refuse_to_forget(path, &options, &*log, &budget)?;
-            Manifest { number: way.last_manifest, next_run: empty.next_run.max(way.first_run), ..empty }
+            Manifest::empty(log.id())
         }
     };
     let snapshots = Arc::new(Snapshots::default());
@@ -213,11 +183,9 @@ pub(crate) fn open_by(
         background: options.background && !options.read_only,
     };
     let index = Index::open(context, manifest, Arc::clone(&horizon) as _)?;
-    if way.log.is_none() {
-        check_pointers(path, &index, &*log)?;
-    }
+    check_pointers(path, &index, &*log)?;
     let before_replay = watch.nanos();
-    let replayed = replay(&log, &budget, &index, checkpoint, progress)?;
+    let replayed = replay(&log, &budget, &index, checkpoint)?;
     let replay_nanos = watch.nanos() - before_replay;
     sequencer.replayed(replayed.last);
     let warm = options
@@ -299,9 +267,6 @@ pub(crate) fn open_by(
         // With threads, the checkpoint thread does this, and opening does not wait for it.
         checkpoints.sweep()?;
     }
-    if store.reader.index.may_write() {
-        remove_old_index(&*store.options.disk, path)?;
-    }
     let _ = store.catalog.horizon.ready.set(());
     // Not before it is known what the log is kept for: the index has threads already.
     store.reader.index.free_log_by(Arc::downgrade(&store.space) as _);
@@ -373,6 +338,13 @@ pub(crate) fn take_lock(path: &Path, options: &Options) -> Result<Option<Box<dyn
     if options.read_only {
         return Ok(None);
     }
+    let lock = lock_alone(path, options)?;
+    tell_readers_of_one_alone(&*options.disk, path).lift()?;
+    Ok(Some(lock))
+}
+
+/// Keeps all others from writing to the store. Changes no file but the lock's.
+pub(crate) fn lock_alone(path: &Path, options: &Options) -> Result<Box<dyn DirLock>> {
     let mut locked = options.disk.lock(path);
     for _ in 0..LOCK_TRIES {
         // A process that only reads may be looking who has it.
@@ -383,10 +355,7 @@ pub(crate) fn take_lock(path: &Path, options: &Options) -> Result<Option<Box<dyn
         locked = options.disk.lock(path);
     }
     match locked {
-        Ok(lock) => {
-            tell_readers_of_one_alone(&*options.disk, path).lift()?;
-            Ok(Some(lock))
-        }
+        Ok(lock) => Ok(lock),
         Err(LockError::Held { pid, who }) => {
             let (pid, who) = sharers(path, options).unwrap_or((pid, who));
             Err(Error::Locked { path: path.to_owned(), pid, who })
@@ -416,11 +385,9 @@ fn log_options(
     budget: &Budget,
     pool: &Arc<Pool>,
     manifest: Option<&Manifest>,
-    way: &Way,
 ) -> FileLogOptions {
     let (disk, clock) = (Arc::clone(&options.disk), Arc::clone(&options.clock));
-    let dir = way.log.clone().unwrap_or_else(|| path.join("log"));
-    let mut log = FileLogOptions::new(disk, clock, dir, Arc::clone(pool), budget.clone());
+    let mut log = FileLogOptions::new(disk, clock, path.join("log"), Arc::clone(pool), budget.clone());
     if let Some(bytes) = options.segment_bytes {
         log.segment_bytes = u32::try_from(bytes).expect("checked: at most 1 GiB");
     }
@@ -431,7 +398,7 @@ fn log_options(
     log.background = options.background;
     log.on_poison = Some(events::poisoned);
     // An empty index has no knowledge of the log.
-    log.known = manifest.map(|manifest| manifest.durable).filter(|known| known.glsn > Glsn::NONE && way.log.is_none());
+    log.known = manifest.map(|manifest| manifest.durable).filter(|known| known.glsn > Glsn::NONE);
     log.mode = match manifest {
         _ if options.read_only => Mode::ReadOnly,
         // An index without its log is damage, not a new store.
@@ -441,8 +408,14 @@ fn log_options(
     log
 }
 
-/// The advice if log and index do not belong together. Not `plimsoll rebuild`: it reports what would be lost.
-const FORKED_ADVICE: &str = "put the right log back; or keep what the index holds, by `plimsoll salvage --from-index`, or what the log holds, by `--cut-at`";
+/// The advice if log and index do not belong together.
+fn forked_advice(path: &Path) -> String {
+    format!(
+        "put back the folder as it was at one time; or run `{}`, which makes a new store of what can be read and changes \
+         nothing in this one",
+        recover_command(path)
+    )
+}
 
 /// Adds advice to the error about a log that lacks entries known to the index.
 fn explain(path: &Path, error: LogError) -> Error {
@@ -450,23 +423,13 @@ fn explain(path: &Path, error: LogError) -> Error {
         LogError::Forked { glsn, what } => Error::Forked {
             glsn: Some(glsn),
             message: format!(
-                "{}: the log was forked, cut back or exchanged: at GLSN {glsn} {what}; {FORKED_ADVICE}",
-                path.display()
+                "{}: the log was forked, cut back or exchanged: at GLSN {glsn} {what}; {}",
+                path.display(),
+                forked_advice(path)
             ),
         },
         error => Error::of_log(error),
     }
-}
-
-/// Removes a rebuild's old index, which is no longer needed: the store has reached its newest moment without it. Durably: from now on the log may
-/// be trimmed, and it must not come back.
-fn remove_old_index(disk: &dyn Disk, path: &Path) -> Result<()> {
-    let old = path.join(INDEX_OLD);
-    if disk.entry(&old)?.is_none() {
-        return Ok(());
-    }
-    remove_folder(disk, &old)?;
-    Ok(disk.sync_dir(path)?)
 }
 
 /// Removes a folder of the store with its contents, if it exists.
@@ -511,9 +474,10 @@ fn refuse_to_forget(path: &Path, options: &Options, log: &dyn Log, budget: &Budg
             glsn: Some(bounds.next),
             message: format!(
                 "{}: the index has no manifest, and its runs hold commits up to GLSN {newest}, which the log, with its end at {}, does not have; \
-                 {FORKED_ADVICE}",
+                 {}",
                 path.display(),
-                bounds.next.0 - 1
+                bounds.next.0 - 1,
+                forked_advice(path)
             ),
         });
     }
@@ -521,7 +485,7 @@ fn refuse_to_forget(path: &Path, options: &Options, log: &dyn Log, budget: &Budg
 }
 
 fn forked<T>(path: &Path, glsn: Option<Glsn>, what: &str) -> Result<T> {
-    Err(Error::Forked { glsn, message: format!("{}: {what}; {FORKED_ADVICE}", path.display()) })
+    Err(Error::Forked { glsn, message: format!("{}: {what}; {}", path.display(), forked_advice(path)) })
 }
 
 fn check_log_id(path: &Path, manifest: &Manifest, log_id: u128) -> Result<()> {

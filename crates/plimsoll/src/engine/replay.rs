@@ -24,14 +24,8 @@ pub(crate) struct Replayed {
     pub(crate) bytes: u64,
 }
 
-/// Replays everything after `from`. `progress` is called with the GLSN of each transaction, and the last GLSN.
-pub(crate) fn replay(
-    log: &Arc<dyn Log>,
-    budget: &Budget,
-    index: &Index,
-    from: Glsn,
-    progress: &mut dyn FnMut(Glsn, Glsn),
-) -> Result<Replayed> {
+/// Replays everything after `from`.
+pub(crate) fn replay(log: &Arc<dyn Log>, budget: &Budget, index: &Index, from: Glsn) -> Result<Replayed> {
     let bounds = log.bounds();
     // What other members have ordered and is not readable yet is taken in later.
     let last = Glsn(bounds.next.0 - 1).min(log.readable());
@@ -49,10 +43,9 @@ pub(crate) fn replay(
     let mut scan = log.scan(from.next()..last.next(), Some(StreamId::TRANSACTIONS)).lift()?;
     while let Some(entry) = scan.next() {
         let entry = entry.lift()?;
-        apply.apply(&entry)?;
+        apply.apply(&entry).map_err(|error| error.at_glsn(entry.meta.glsn))?;
         replayed.transactions += 1;
         replayed.bytes += entry.payload.len() as u64;
-        progress(apply.applied(), last);
     }
     index.stop_deferring();
     Ok(replayed)

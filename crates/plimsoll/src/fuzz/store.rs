@@ -25,7 +25,6 @@ use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES};
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::api::admin::repair::rebuild;
 use crate::api::db::Db;
 use crate::api::snapshot::{Moment, Snapshot};
 use crate::fuzz::reseal::{Placed, continues, reseal};
@@ -48,6 +47,8 @@ const CHANGES_MAX: usize = 12;
 const ROWS_MAX: usize = 100_000;
 
 const STORE: &str = "/store";
+
+const RECOVERED: &str = "/recovered";
 
 /// A file of the sample.
 struct Sample {
@@ -388,19 +389,18 @@ fn fragments_of(bytes: &[u8], header: &SegmentHeader) -> Vec<Placed> {
     found
 }
 
-/// Opens what is there and asks everything of it; then makes its index anew and looks once more.
+/// Recovers what is there and asks everything of the new store; then opens the old one and asks the same.
 fn ask(disk: &MemDisk) {
+    if Db::recover(STORE, RECOVERED, options(disk), &mut |_, _| {}).is_ok() {
+        let db = Db::open(RECOVERED, options(disk)).expect("a recovered store opens");
+        read_all(&db);
+    }
     if let Ok(db) = Db::open(STORE, options(disk).read_only(true)) {
         read_all(&db);
     }
     if let Ok(db) = Db::open(STORE, options(disk)) {
         use_all(&db);
         let _ = db.close();
-    }
-    if rebuild(STORE, options(disk), &mut |_, _| {}).is_ok()
-        && let Ok(db) = Db::open(STORE, options(disk))
-    {
-        read_all(&db);
     }
 }
 

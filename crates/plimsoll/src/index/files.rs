@@ -100,7 +100,7 @@ impl Files {
         let lease = context.budget.lease(Kind::Metadata, RESERVE_BYTES)?;
         let mut next = next_run;
         let names = match context.disk.names(&context.dir) {
-            // A salvage moved the folder aside: the next process that writes recreates it.
+            // The folder was removed: the next process that writes recreates it.
             Err(error) if !context.duty.may_write() && error.kind() == io::ErrorKind::NotFound => Vec::new(),
             names => names?,
         };

@@ -244,6 +244,7 @@ pub(crate) fn foreign_names(disk: &dyn Disk, dir: &Path, log_id: u128) -> Result
 }
 
 /// The number of the next manifest in a folder: above all that are there, whether or not they can be read.
+#[cfg(test)]
 pub(crate) fn next_number(disk: &dyn Disk, dir: &Path) -> Result<u64> {
     number_after(newest_number(disk, dir)?.unwrap_or(0))
 }
@@ -255,8 +256,8 @@ pub(crate) fn next_number(disk: &dyn Disk, dir: &Path) -> Result<u64> {
 pub(crate) fn number_after(number: u64) -> Result<u64> {
     number.checked_add(1).ok_or_else(|| {
         Error::corrupt(format!(
-            "{} has the last number that a manifest can have, which no store reaches: move it out of the store, \
-             and run `plimsoll salvage --from-index`",
+            "{} has the last number that a manifest can have, which no store reaches; `plimsoll verify` \
+             says what helps",
             manifest_name(number)
         ))
         .in_file(|| format!("index/{}", manifest_name(number)))

@@ -1,4 +1,4 @@
-//! Damage as reported by `verify` and `salvage`: its place, the data lost with it, and the command that repairs it.
+//! Damage as reported by `verify` and `recover`: its place, the data lost with it, and the command that helps.
 
 use plimsoll_log::glsn::Glsn;
 use std::fmt;
@@ -28,7 +28,7 @@ pub struct Damage {
     pub key_range: Option<DamagedKeys>,
     /// What is wrong.
     pub what: String,
-    /// The command that removes the damage from the store, if there is one.
+    /// The command that makes a sound store of everything that can be read, if there is one.
     pub command: Option<String>,
     /// Suggested remedy, as a sentence; it names the command.
     pub hint: String,
@@ -90,9 +90,10 @@ impl Damage {
         if self.keys.len() < KEYS_SHOWN { self.keys.push(key) } else { self.more_keys += 1 }
     }
 
-    /// Sets the command that repairs the damage, and its consequences.
-    pub(crate) fn advise(&mut self, command: String, comes_to: &str) {
-        self.hint = format!("run `{command}`{comes_to}");
+    /// Sets the command that makes a sound store of what can be read of the one at `path`.
+    pub(crate) fn advise(&mut self, path: &Path) {
+        let command = recover_command(path);
+        self.hint = format!("run `{command}`");
         self.command = Some(command);
     }
 }
@@ -123,24 +124,15 @@ impl fmt::Display for Damage {
     }
 }
 
-/// A `plimsoll` command line for the store at `path`.
-pub(crate) fn command(name: &str, path: &Path, arguments: &str) -> String {
-    let path = quoted(&path.display().to_string());
-    format!("plimsoll {name} {path}{}{arguments}", if arguments.is_empty() { "" } else { " " })
+/// The command that recovers the store at `path` into a new folder beside it. It changes nothing in the store.
+pub(crate) fn recover_command(path: &Path) -> String {
+    let path = path.display().to_string();
+    format!("plimsoll recover {} {}", quoted(&path), quoted(&format!("{path}.recovered")))
 }
 
-/// The arguments that name a key.
-pub(crate) fn key_arguments(keyspace: &str, key: &[u8]) -> String {
-    let keyspace = if keyspace == "default" { String::new() } else { format!(" --keyspace {}", quoted(keyspace)) };
-    match std::str::from_utf8(key) {
-        Ok(text) if !text.chars().any(char::is_control) => {
-            format!("--drop {}{keyspace}", quoted(&format!("key:{text}")))
-        }
-        _ => {
-            let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-            format!("--drop key:{hex} --hex{keyspace}")
-        }
-    }
+/// The command that lists the damage of the store at `path`.
+pub(crate) fn verify_command(path: &Path) -> String {
+    format!("plimsoll verify {}", quoted(&path.display().to_string()))
 }
 
 /// Quotes a word for the shell.
@@ -158,11 +150,10 @@ mod tests {
 
     #[test]
     fn a_command_can_be_given_to_a_shell() {
-        assert_eq!(command("salvage", Path::new("/a/b.c"), "--drop 7"), "plimsoll salvage /a/b.c --drop 7");
-        assert_eq!(command("rebuild", Path::new("/a b/it's"), ""), r"plimsoll rebuild '/a b/it'\''s'");
-        assert_eq!(key_arguments("default", b"12"), "--drop key:12");
-        assert_eq!(key_arguments("more", b"a b"), "--drop 'key:a b' --keyspace more");
-        assert_eq!(key_arguments("default", b"\0\xff"), "--drop key:00ff --hex");
+        assert_eq!(recover_command(Path::new("/a/b.c")), "plimsoll recover /a/b.c /a/b.c.recovered");
+        let command = r"plimsoll recover '/a b/it'\''s' '/a b/it'\''s.recovered'";
+        assert_eq!(recover_command(Path::new("/a b/it's")), command);
+        assert_eq!(verify_command(Path::new("s")), "plimsoll verify s");
     }
 
     #[test]
@@ -174,9 +165,9 @@ mod tests {
             damage.add_key(DamagedKey { keyspace, key: vec![b'a', b'0' + number], glsn: Glsn(4), bytes: 9 });
         }
         damage.keys.truncate(2);
-        damage.advise("plimsoll salvage s --drop 4".to_owned(), "");
+        damage.advise(Path::new("s"));
         let told = "log/1.blob, offset 16384 (GLSN 4): the page is cut short; in keyspace \"default\" the values of \"a0\" at GLSN 4, \
-                    \"a1\" at GLSN 4 and 2 more; run `plimsoll salvage s --drop 4`";
+                    \"a1\" at GLSN 4 and 2 more; run `plimsoll recover s s.recovered`";
         assert_eq!(damage.to_string(), told);
     }
 }

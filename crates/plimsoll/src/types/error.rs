@@ -139,7 +139,7 @@ pub enum Error {
         /// What was found and what to do.
         message: String,
     },
-    /// Bytes on disk differ from the bytes written: restore a backup, `rebuild` the index, or `salvage` the log.
+    /// Bytes on disk differ from the bytes written: restore a backup, or [recover](crate::Db::recover) the store.
     #[error("{message}")]
     Corrupt {
         /// The file, if known: relative to the store's folder, e.g. `index/12.run`, or its whole path.
@@ -149,10 +149,9 @@ pub enum Error {
         /// Place and nature of the damage, and what to do.
         message: String,
     },
-    /// The requested data was damaged and dropped by a salvage: it is lost. Other keys, other moments and later writes are unaffected.
-    #[error(
-        "what GLSN {glsn} wrote here was damaged and has been dropped by `plimsoll salvage`; it cannot be read any more"
-    )]
+    /// The requested data was damaged, and a recovery could not read it: it is lost. Other keys, other moments and later
+    /// writes are unaffected.
+    #[error("what GLSN {glsn} wrote here is lost: it was damaged when the store was recovered")]
     Dropped {
         /// The commit that wrote it.
         glsn: Glsn,

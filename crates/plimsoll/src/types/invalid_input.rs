@@ -276,63 +276,6 @@ pub enum InvalidInput {
     /// An earlier write of the transaction failed, so it cannot be committed.
     #[error("an earlier write of this transaction failed; abort it and run it again")]
     TransactionFailed,
-    /// A rebuild would lose what an entry wrote that was damaged and dropped: only the index has it.
-    #[error(
-        "GLSN {glsn} was damaged and dropped from the log: what it wrote is only in the index, which is therefore not thrown away; `plimsoll \
-         verify` says what helps where the index is damaged"
-    )]
-    RebuildLosesDropped {
-        /// The dropped entry.
-        glsn: Glsn,
-    },
-    /// A rebuild would lose what the trimmed part of the log wrote: only the index has it.
-    #[error(
-        "the log is trimmed below GLSN {first}: what lies before is only in the index, which is therefore not thrown away; `plimsoll verify` says \
-         what helps"
-    )]
-    RebuildLosesTrimmed {
-        /// The log's first entry.
-        first: Glsn,
-    },
-    /// A log that was trimmed, or from which something was dropped, cannot be cut before what the index holds.
-    #[error(
-        "the index holds commits up to GLSN {held}; cut behind GLSN {kept}, the log does not fit it any more, and the index cannot be made anew, because \
-         the log was trimmed or something was dropped from it; keep what the index holds, by `plimsoll salvage --from-index`"
-    )]
-    CutStrandsIndex {
-        /// The log's last entry then.
-        kept: Glsn,
-        /// The newest commit that the index holds.
-        held: Glsn,
-    },
-    /// A salvage would remove the index that a rebuild set aside.
-    #[error(
-        "a rebuild did not end, and the index that it set aside is in `index.old`: run `plimsoll rebuild` again, which ends it or puts that index \
-         back; a salvage now could lose what only that index holds"
-    )]
-    RebuildUnfinished,
-    /// A log cannot be cut at GLSN 0.
-    #[error("GLSNs begin at 1: a log is cut at 1 or later")]
-    CutAtZero,
-    /// A salvage drops only what is damaged.
-    #[error(
-        "{what} is not damaged, so nothing was dropped; `plimsoll verify` lists what is, and `plimsoll delete` deletes what is sound"
-    )]
-    NotDamaged {
-        /// The GLSN or the key.
-        what: String,
-    },
-    /// The log has everything that the index has.
-    #[error(
-        "{}: the log has everything that the index holds (up to GLSN {glsn}): there is nothing to salvage from it",
-        path.display()
-    )]
-    NothingToSalvage {
-        /// The store.
-        path: PathBuf,
-        /// The index's newest GLSN.
-        glsn: Glsn,
-    },
 }
 
 fn show_begin(first: Option<SystemTime>) -> String {

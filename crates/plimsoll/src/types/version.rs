@@ -8,7 +8,7 @@
 //! 1 bytes...            the value itself (at most INLINE_BYTES)
 //! 2 offset len sum      (varints, u64) the value stands in the payload of the log entry with the version's GLSN
 //! 3 blob offset len sum (varints, u64) the value is in a blob file of plain bytes
-//! 0 len                 (varint, above INLINE_BYTES) the value was damaged, and a salvage dropped it
+//! 0 len                 (varint, above INLINE_BYTES) the value was damaged, and a recovery could not read it
 //! ```
 //!
 //! `sum` is the checksum of the whole value ([`value_sum`]), computed when it was written. It moves with the value and is verified
@@ -107,7 +107,7 @@ pub(crate) enum Stored<'a> {
         /// Its checksum.
         sum: u64,
     },
-    /// The value was damaged, and a salvage dropped it. A version becomes this when it is moved out of a log entry that a salvage dropped.
+    /// The value was damaged, and a recovery could not read it.
     Dropped {
         /// Its length.
         len: u64,

@@ -455,33 +455,16 @@ fn the_index_can_be_made_anew_from_the_log() {
     }
     db.compact().unwrap();
     db.close().unwrap();
-    let report = plimsoll::rebuild(&path, options(), &mut |_, _| {}).unwrap();
+    std::fs::remove_dir_all(path.join("index")).unwrap();
+    let dest = dir.path().join("recovered");
+    let report = Db::recover(&path, &dest, options(), &mut |_, _| {}).unwrap();
     assert_eq!(report.glsn, *glsns.last().unwrap());
-    let db = open(&dir);
+    let db = Db::open(&dest, options()).unwrap();
     let ks = db.keyspace("default").unwrap();
     for (i, &glsn) in glsns.iter().enumerate() {
         let then = db.snapshot_at(Moment::Glsn(Glsn(glsn))).unwrap();
         assert_eq!(then.get(&ks, b"a").unwrap().unwrap(), i.to_string().as_bytes());
     }
-}
-
-#[test]
-fn a_salvaged_store_ends_before_the_cut() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("store");
-    let db = open(&dir);
-    let ks = db.keyspace("default").unwrap();
-    let kept = put(&db, &ks, &[("a", "kept")]);
-    let cut = put(&db, &ks, &[("a", "cut")]);
-    put(&db, &ks, &[("b", "cut")]);
-    db.close().unwrap();
-    let report = plimsoll::salvage(&path, options(), Glsn(cut)).unwrap();
-    assert_eq!(report.glsn, kept);
-    assert!(!report.moved.is_empty());
-    let db = open(&dir);
-    let ks = db.keyspace("default").unwrap();
-    assert_eq!((get(&db, &ks, "a").as_deref(), get(&db, &ks, "b")), (Some("kept"), None));
-    assert_eq!(put(&db, &ks, &[("c", "new life")]), cut);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use plimsoll::{BackupOptions, Db, Error, Glsn, InvalidInput, Options, salvage};
+use plimsoll::{BackupOptions, Db, Error, InvalidInput, Options};
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
@@ -203,24 +203,6 @@ fn a_backup_is_not_made_inside_the_store_by_whatever_path() {
     // A folder whose name only begins like the store's.
     db.backup(dir.path().join("store2")).unwrap();
     check(&Db::open(dir.path().join("store2"), small()).unwrap(), 0..3);
-}
-
-#[test]
-fn a_store_that_is_salvaged_leaves_its_backups_as_they_are() {
-    for cut_at in [5, 60, 120, 199] {
-        let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
-        let db = Db::open("/store", options(&disk)).unwrap();
-        fill(&db, 0..200);
-        db.flush().unwrap();
-        db.backup("/linked").unwrap();
-        db.close().unwrap();
-        let report = salvage("/store", options(&disk), Glsn(cut_at)).unwrap();
-        assert_eq!(report.glsn, cut_at - 1);
-        let db = Db::open("/store", options(&disk)).unwrap();
-        fill(&db, 500..600);
-        db.close().unwrap();
-        check(&Db::open("/linked", options(&disk).create(false)).unwrap(), 0..200);
-    }
 }
 
 #[test]

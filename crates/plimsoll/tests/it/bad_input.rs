@@ -112,12 +112,12 @@ fn an_index_of_another_log_is_refused() {
     fs::rename(dir.path().join("two/index"), dir.path().join("one/index")).unwrap();
     let error = Db::open(dir.path().join("one"), options()).unwrap_err();
     assert!(matches!(error, Error::Forked { .. }), "{error}");
-    // A rebuild would lose what only that index holds; who wants the log says so.
-    let error = plimsoll::rebuild(dir.path().join("one"), options(), &mut |_, _| {}).unwrap_err();
-    assert!(matches!(&error, Error::Forked { message, .. } if message.contains("--cut-at 2")), "{error}");
-    let report = plimsoll::salvage(dir.path().join("one"), options(), Glsn(2)).unwrap();
-    assert_eq!((report.glsn.0, report.moved.len()), (1, 1));
-    let db = Db::open(dir.path().join("one"), options()).unwrap();
+    assert!(error.to_string().contains("plimsoll recover"), "{error}");
+    // The log wins, and the index that is not of it is named.
+    let dest = dir.path().join("recovered");
+    let report = Db::recover(dir.path().join("one"), &dest, options(), &mut |_, _| {}).unwrap();
+    assert_eq!((report.glsn.0, report.unresolved.len()), (1, 1), "{report:?}");
+    let db = Db::open(&dest, options()).unwrap();
     assert_eq!(db.snapshot().get(&db.keyspace("default").unwrap(), b"name").unwrap().unwrap(), b"one");
 }
 
@@ -146,7 +146,7 @@ fn a_folder_whose_log_is_a_file_is_not_called_empty() {
 }
 
 #[test]
-fn a_damaged_manifest_is_reported_and_mended_by_a_rebuild() {
+fn a_damaged_manifest_is_reported_and_made_anew_by_a_recovery() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, options()).unwrap();
@@ -163,7 +163,8 @@ fn a_damaged_manifest_is_reported_and_mended_by_a_rebuild() {
     fs::write(&manifest, bytes).unwrap();
     let error = Db::open(&path, options()).unwrap_err();
     assert!(error.to_string().contains("verify"), "{error}");
-    plimsoll::rebuild(&path, options(), &mut |_, _| {}).unwrap();
-    let db = Db::open(&path, options()).unwrap();
+    let dest = dir.path().join("recovered");
+    assert!(Db::recover(&path, &dest, options(), &mut |_, _| {}).unwrap().is_whole());
+    let db = Db::open(&dest, options()).unwrap();
     assert_eq!(db.snapshot().get(&db.keyspace("default").unwrap(), b"a").unwrap().unwrap(), b"1");
 }

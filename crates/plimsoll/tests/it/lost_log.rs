@@ -1,12 +1,13 @@
-//! A store whose log is gone: all of its folder, what is in that, or the segments alone. The index has what was flushed, and a command takes it.
+//! A store whose log is gone: all of its folder, what is in that, or the segments alone. The index has what was flushed, and
+//! a recovery keeps it.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll::{Db, Error, Options, rebuild, salvage_from_index, verify};
+use plimsoll::{Db, Error, Options, verify};
 use plimsoll_disk::vfs::Disk;
 
-use crate::repair::{Model, STORE, content, files, fill, mem_disk, options};
+use crate::recover::{Model, STORE, content, files, fill, mem_disk, options, recover, recovered};
 
 const LOG: &str = "/store/log";
 
@@ -38,17 +39,14 @@ fn is_mended(disk: &Arc<dyn Disk>, file: &str, expected: &Model) {
         let error = Db::open(STORE, options).unwrap_err();
         assert!(matches!(&error, Error::Corrupt { file: Some(found), .. } if found.starts_with(file)), "{error:?}");
     }
-    assert!(rebuild(STORE, options(disk), &mut |_, _| {}).is_err());
     assert!(files(&**disk, Path::new(STORE)) == before, "what was refused changed something");
     let report = verify(STORE, options(disk), &mut |_| {}).unwrap();
     let found = &report.damage[0].file;
     assert!(found.starts_with(file) && disk.entry(&Path::new(STORE).join(found)).unwrap().is_some(), "{report:?}");
-    assert_eq!(report.damage[0].command.as_deref(), Some("plimsoll salvage /store --from-index"), "{report:?}");
+    assert_eq!(report.damage[0].command.as_deref(), Some("plimsoll recover /store /store.recovered"), "{report:?}");
     assert!(!report.problems[0].contains("says what helps"), "{report:?}");
-    salvage_from_index(STORE, options(disk)).unwrap();
-    let db = Db::open(STORE, options(disk)).unwrap();
-    assert_eq!(content(&db), *expected);
-    assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+    assert!(recover(disk).lost_commits.is_empty());
+    assert_eq!(recovered(disk), *expected);
 }
 
 #[test]
@@ -83,9 +81,11 @@ fn a_store_without_its_folder_of_the_log_gets_no_new_one() {
         assert!(!path.join("log").exists());
     }
     let report = verify(&path, options(), &mut |_| {}).unwrap();
-    assert!(report.damage[0].command.as_deref().is_some_and(|command| command.ends_with("--from-index")), "{report:?}");
-    salvage_from_index(&path, options()).unwrap();
-    let db = Db::open(&path, options()).unwrap();
+    let command = report.damage[0].command.as_deref();
+    assert!(command.is_some_and(|command| command.starts_with("plimsoll recover")), "{report:?}");
+    let dest = dir.path().join("recovered");
+    Db::recover(&path, &dest, options(), &mut |_, _| {}).unwrap();
+    let db = Db::open(&dest, options()).unwrap();
     assert_eq!(db.get(&db.keyspace("default").unwrap(), "key").unwrap().unwrap(), b"value");
 }
 

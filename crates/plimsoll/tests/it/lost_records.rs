@@ -1,14 +1,15 @@
-//! The store's own records on damaged pages: keyspaces are named again, each row stays in its keyspace, and a log with streams of the user is
-//! not trimmed by itself.
+//! The store's own records on damaged pages: keyspaces are named again, each row stays in its keyspace, and a log with
+//! streams of the user is not trimmed by itself.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use plimsoll::{Db, DropTarget, Glsn, IndexSource, Retention, salvage_drop, salvage_from_index, verify};
-use plimsoll_disk::lying::LyingDisk;
-use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll::{Db, Glsn, IndexSource, Retention};
+use plimsoll_disk::vfs::Disk;
 
-use crate::repair::{Model, STORE, content, files, manifests, mem_disk, options, segments};
+use crate::recover::{
+    DEST, Model, STORE, content, manifests, mem_disk, options, recover, recovered, runs, segments, spoil,
+};
 
 const PAGE: usize = 16 << 10;
 
@@ -43,28 +44,16 @@ fn build(disk: &Arc<dyn Disk>, later: &str, replaced: bool) -> Model {
     model
 }
 
-fn runs(disk: &dyn Disk) -> Vec<(PathBuf, Vec<u8>)> {
-    let mut runs = files(disk, &Path::new(STORE).join("index"));
-    runs.retain(|(path, _)| path.extension().is_some_and(|ending| ending == "run"));
-    runs
-}
-
-fn spoil(disk: &dyn Disk, path: &Path, at: usize) {
-    let file = disk.open(path, Open::ReadWrite, Caching::Buffered).unwrap();
-    file.write_at(&[0x5a; 3], at as u64).unwrap();
-    file.sync().unwrap();
-}
-
 /// Damages the page with the record of the streams, and so the one of `zoo`.
 fn lose_records(disk: &dyn Disk) {
     let place = |bytes: &[u8]| bytes.windows(STREAMS.len()).position(|bytes| bytes == STREAMS);
     let (run, at) = runs(disk).into_iter().find_map(|(run, bytes)| Some((run, place(&bytes)?))).unwrap();
-    spoil(disk, &run, at);
+    spoil(disk, &run, at as u64);
 }
 
 /// Whether the log loses nothing by itself, although no keyspace keeps its past; the store is no other afterwards.
-fn keeps_its_log(disk: &Arc<dyn Disk>) -> bool {
-    let db = Db::open(STORE, options(disk)).unwrap();
+fn keeps_its_log(disk: &Arc<dyn Disk>, path: &str) -> bool {
+    let db = Db::open(path, options(disk)).unwrap();
     for info in db.keyspaces() {
         db.set_retention(&db.keyspace(&info.name).unwrap(), Retention::Latest).unwrap();
     }
@@ -76,15 +65,6 @@ fn keeps_its_log(disk: &Arc<dyn Disk>) -> bool {
     keeps
 }
 
-fn is_sound(disk: &Arc<dyn Disk>, told: &str) -> Model {
-    let report = verify(STORE, options(disk), &mut |_| {}).unwrap();
-    assert!(report.problems.is_empty(), "{told}: {:?}", report.problems);
-    let db = Db::open(STORE, options(disk).create(false)).unwrap();
-    let found = content(&db);
-    db.close().unwrap();
-    found
-}
-
 /// Each row is where it was, or in the keyspace `name` if it was in `zoo`; how many there are of `zoo`.
 fn are_in_their_places(found: &Model, model: &Model, name: &str, told: &str) -> usize {
     for ((keyspace, key), value) in found {
@@ -94,61 +74,43 @@ fn are_in_their_places(found: &Model, model: &Model, name: &str, told: &str) -> 
     found.keys().filter(|(keyspace, _)| keyspace == name).count()
 }
 
-fn losses(disk: &dyn Disk) -> String {
-    let mut lists = files(disk, Path::new(STORE));
-    lists.retain(|(path, _)| path.parent() == Some(Path::new(STORE)) && path.to_str().unwrap().contains("losses"));
-    lists.into_iter().map(|(_, bytes)| String::from_utf8(bytes).unwrap()).collect()
-}
-
 #[test]
 fn a_log_that_the_user_has_streams_in_is_trimmed_only_by_the_user() {
     // What the other tests look at.
     let disk = mem_disk();
     build(&disk, "later", false);
-    assert!(keeps_its_log(&disk));
+    assert!(keeps_its_log(&disk, STORE));
     let disk = mem_disk();
     let db = Db::open(STORE, options(&disk)).unwrap();
     put(&db, "default", 0..600);
     db.close().unwrap();
-    assert!(!keeps_its_log(&disk));
+    assert!(!keeps_its_log(&disk, STORE));
 }
 
 #[test]
-fn records_that_are_lost_are_written_again_by_a_salvage_by_dropping_that_was_cut_short_anywhere() {
-    let lying = LyingDisk::new(7);
-    let disk: Arc<dyn Disk> = Arc::new(lying.clone());
-    // Its record is in the log, so only the salvaged store knows that the name is taken.
-    let model = build(&disk, "recovered-16", false);
-    lose_records(&*disk);
-    for sync in 0.. {
-        let lying = lying.snapshot();
-        lying.reseed(sync);
-        let disk: Arc<dyn Disk> = Arc::new(lying.clone());
-        let drop = || salvage_drop(STORE, options(&disk), &[DropTarget::Damaged], false);
-        lying.cut_power_at_sync(lying.sync_count() + sync);
-        let first = drop();
-        let was_cut = lying.power_is_cut();
-        lying.restore_power();
-        let told = format!("sync {sync}");
-        if was_cut {
-            drop().unwrap_or_else(|error| panic!("{told}: {error}"));
-        } else {
-            assert_eq!(first.unwrap().recovered, ["recovered-16-again"]);
+fn records_that_are_lost_are_written_again_with_or_without_a_manifest() {
+    for has_manifest in [true, false] {
+        let disk = mem_disk();
+        // Its record is in the log, so only the recovered store knows that the name is taken.
+        let model = build(&disk, "recovered-16", false);
+        lose_records(&*disk);
+        if !has_manifest {
+            manifests(&*disk).iter().for_each(|manifest| disk.remove(manifest).unwrap());
         }
-        let found = is_sound(&disk, &told);
-        let rows = are_in_their_places(&found, &model, "recovered-16-again", &told);
+        let report = recover(&disk);
+        assert_eq!(
+            (report.index, &report.renamed[..]),
+            (IndexSource::LogAndRuns, &["recovered-16-again".to_owned()][..])
+        );
+        let told = format!("manifest: {has_manifest}");
+        let rows = are_in_their_places(&recovered(&disk), &model, "recovered-16-again", &told);
         assert!(rows > 100, "{told}: {rows}");
-        assert!(losses(&*disk).contains("\"recovered-16-again\""), "{told}: {}", losses(&*disk));
-        assert!(keeps_its_log(&disk), "{told}");
-        if !was_cut {
-            assert!(sync > 8, "{sync}");
-            return;
-        }
+        assert!(keeps_its_log(&disk, DEST), "{told}");
     }
 }
 
 #[test]
-fn streams_are_recorded_again_also_beside_damage_that_stays() {
+fn streams_are_recorded_again_also_beside_damage_of_the_log() {
     let disk = mem_disk();
     build(&disk, "later", false);
     let db = Db::open(STORE, options(&disk)).unwrap();
@@ -157,13 +119,11 @@ fn streams_are_recorded_again_also_beside_damage_that_stays() {
     db.close().unwrap();
     lose_records(&*disk);
     // Before the only entry of a stream.
-    spoil(&*disk, &segments(&*disk)[0], 7 * PAGE + 900);
-    let target = DropTarget::Key { keyspace: "default".to_owned(), key: b"a".to_vec() };
-    let report = salvage_drop(STORE, options(&disk), &[target], false).unwrap();
-    assert_eq!(report.recovered, ["recovered-16"]);
-    let problems = verify(STORE, options(&disk), &mut |_| {}).unwrap().problems;
-    assert!(!problems.is_empty() && problems.iter().all(|problem| problem.starts_with("log/")), "{problems:?}");
-    assert!(keeps_its_log(&disk));
+    spoil(&*disk, &segments(&*disk)[0], 7 * (16 << 10) + 900);
+    let report = recover(&disk);
+    assert_eq!(report.renamed, ["recovered-16"]);
+    assert!(!report.lost_entries.is_empty());
+    assert!(keeps_its_log(&disk, DEST));
 }
 
 #[test]
@@ -171,27 +131,10 @@ fn a_keyspace_of_which_only_a_record_that_was_replaced_is_left_keeps_its_name() 
     let disk = mem_disk();
     let model = build(&disk, "later", true);
     lose_records(&*disk);
-    let drop = |dry_run| salvage_drop(STORE, options(&disk), &[DropTarget::Damaged], dry_run).unwrap();
-    let told = drop(true);
-    let report = drop(false);
-    assert_eq!(told.recovered, report.recovered);
-    assert_eq!(report.recovered, ["zoo"]);
-    assert!(losses(&*disk).contains("its name is \"zoo\" now"), "{}", losses(&*disk));
-    assert!(are_in_their_places(&is_sound(&disk, ""), &model, "zoo", "") > 100);
-}
-
-#[test]
-fn records_that_are_lost_with_the_manifest_are_written_again_where_the_log_has_the_rest() {
-    let disk = mem_disk();
-    let model = build(&disk, "recovered-16", false);
-    lose_records(&*disk);
-    manifests(&*disk).iter().for_each(|manifest| disk.remove(manifest).unwrap());
-    let report = salvage_from_index(STORE, options(&disk)).unwrap();
-    assert!(matches!(report.index_from, Some(IndexSource::Runs(_))), "{report:?}");
-    assert_eq!(report.recovered, ["recovered-16-again"]);
-    assert!(are_in_their_places(&is_sound(&disk, ""), &model, "recovered-16-again", "") > 100);
-    assert!(losses(&*disk).contains("\"recovered-16-again\""), "{}", losses(&*disk));
-    assert!(keeps_its_log(&disk));
+    let foreseen = Db::recover_dry_run(STORE, options(&disk)).unwrap();
+    let report = recover(&disk);
+    assert_eq!((&foreseen.renamed[..], &report.renamed[..]), (&["zoo".to_owned()][..], &["zoo".to_owned()][..]));
+    assert!(are_in_their_places(&recovered(&disk), &model, "zoo", "") > 100);
 }
 
 /// A store whose log lost its end, and whose manifests are lost; what it held. The front of the log has `a` (number 16), which was dropped, and
@@ -233,12 +176,14 @@ fn records_that_only_the_front_of_the_log_has_come_back_and_replace_none() {
         let disk = mem_disk();
         let model = without_the_end(&disk);
         let (run, bytes) = runs(&*disk).into_iter().max_by_key(|(_, bytes)| bytes.len()).unwrap();
-        spoil(&*disk, &run, page * PAGE + 900);
+        spoil(&*disk, &run, (page * PAGE + 900) as u64);
         // That is also the page with the records of dropped keyspaces.
         let is_first = bytes[page * PAGE..][..PAGE].windows(STREAMS.len()).any(|bytes| bytes == STREAMS);
-        let report = salvage_from_index(STORE, options(&disk)).unwrap();
+        let report = recover(&disk);
         let told = format!("page {page}: {report:?}");
-        let found = is_sound(&disk, &told);
+        let db = Db::open(DEST, options(&disk)).unwrap();
+        let found = content(&db);
+        db.close().unwrap();
         for ((keyspace, key), value) in &found {
             // The rows say where they belong.
             let home = key.split(|byte| *byte == b'-').next().unwrap();
@@ -251,12 +196,12 @@ fn records_that_only_the_front_of_the_log_has_come_back_and_replace_none() {
             assert!(rows == 30 || !is_first, "{told}: {rows} rows of {name}");
             lost += 30 - rows;
         }
-        renamed += report.recovered.len();
-        let db = Db::open(STORE, options(&disk)).unwrap();
+        renamed += report.renamed.len();
+        let db = Db::open(DEST, options(&disk)).unwrap();
         let fresh = db.keyspace("fresh").unwrap();
         assert!(db.snapshot().range(&fresh, ..).unwrap().next().is_none(), "{told}");
         db.close().unwrap();
-        assert!(keeps_its_log(&disk), "{told}");
+        assert!(keeps_its_log(&disk, DEST), "{told}");
     }
     assert!(renamed > 0, "no record was lost whose name was taken");
     assert!(lost < 60, "the page of the rows was lost each time");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll::{Db, DropTarget, Error, Options, salvage_drop};
+use plimsoll::{Db, Error, Options};
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
@@ -91,9 +91,9 @@ fn a_damaged_sector_within_a_value_costs_that_value_alone() {
         assert!(!db.verify(&mut |_| {}).unwrap().problems.is_empty());
         db.close().unwrap();
 
-        let report = salvage_drop(Path::new("/store"), options(&disk), &[DropTarget::Damaged], false).unwrap();
+        let report = Db::recover("/store", "/recovered", options(&disk), &mut |_, _| {}).unwrap();
         assert_eq!(report.value_count, wanted.len() as u64, "of {value_bytes} bytes");
-        let db = Db::open("/store", options(&disk)).unwrap();
+        let db = Db::open("/recovered", options(&disk)).unwrap();
         let gone = db.snapshot().range(&db.keyspace("default").unwrap(), ..).unwrap().count();
         assert_eq!(gone, keys as usize - wanted.len(), "of {value_bytes} bytes");
         assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());

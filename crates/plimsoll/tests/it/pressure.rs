@@ -449,7 +449,7 @@ fn numbers_at_their_ends_are_answered_and_not_overflowed() {
     assert_eq!(db.diff(&ks, Glsn(u64::MAX), Glsn(0), b"").unwrap_err(), future(Glsn(u64::MAX)));
     assert_eq!(db.diff(&ks, Glsn(0), newest, b"").unwrap().count(), 1);
     assert!(log.append_submit(u32::MAX - 1, &[b""]).is_ok());
-    // The last number is that of what a salvage dropped.
+    // The last number is that of lost entries.
     assert!(matches!(log.append_submit(u32::MAX, &[b""]), Err(Error::InvalidInput { .. })));
     assert!(matches!(log.append(1, &[&vec![0; (1 << 20) + 1]]), Err(Error::InvalidInput { .. })));
     db.create_keyspace("few", Retention::Glsns(u64::MAX)).unwrap();

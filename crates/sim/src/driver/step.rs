@@ -28,7 +28,7 @@ impl Driver {
         if let Some(space) = op.space_mut() {
             *space = self.model.current_space(*space);
         }
-        if let Op::Salvage { .. } | Op::LoseLog { .. } | Op::LoseIndex | Op::Keep | Op::Restore { .. } = &op {
+        if let Op::Recover { .. } | Op::RecoverWhole | Op::LoseIndex | Op::Keep | Op::Restore { .. } = &op {
             // They change files of the store by themselves.
             self.world.disk.cut_power_at_change(u64::MAX);
         }
@@ -121,8 +121,7 @@ impl Driver {
             Op::Cursor { name, back } => self.make_cursor(*name, *back),
             Op::AdvanceCursor { name, back } => self.advance_cursor(*name, *back),
             Op::DropCursor { name } => self.drop_cursor(*name),
-            Op::Salvage { back } => self.salvage(*back),
-            Op::LoseLog { segments } => self.lose_log(*segments),
+            Op::Recover { damage } => self.recover_damaged(*damage),
             Op::Flush => self.upkeep("flush", |db| db.flush()),
             Op::Compact => self.upkeep("compact", |db| db.compact()),
             // Between two steps no page may be relied on to be in memory: the row cache then answers instead of pages.
@@ -142,7 +141,7 @@ impl Driver {
                 self.reopen()?;
                 said("")
             }
-            Op::Rebuild => self.rebuild(),
+            Op::RecoverWhole => self.recover_whole(),
             Op::LoseIndex => self.lose_index(),
             Op::Backup => self.back_up(),
             Op::BackupCut => self.back_up_and_cut(),
@@ -612,38 +611,6 @@ impl Driver {
     /// After damage was detected, compaction does nothing more until the store is opened again.
     pub(super) fn is_stopped<T>(&self, done: &plimsoll::Result<T>) -> bool {
         self.excuses.stopped && matches!(done, Err(Error::Corrupt { .. } | Error::Format { .. }))
-    }
-
-    fn rebuild(&mut self) -> Outcome<String> {
-        self.close()?;
-        if self.world.disk.power_is_cut() {
-            self.recover(0)?;
-            return said("failed");
-        }
-        if !self.closed_cleanly && self.excuses.flips {
-            self.heal();
-        }
-        let (first, newest) = (self.model.first(), self.model.newest());
-        let rebuilt = plimsoll::rebuild(self.world.store_path(), self.world.options(), &mut |_, _| {});
-        match rebuilt {
-            Err(Error::InvalidInput { .. }) if first > 1 => {}
-            Ok(_) if first > 1 => {
-                return Err(Failure::new(format!("the index was thrown away although the log begins at {first}")));
-            }
-            rebuilt => {
-                if let Some(report) = self.expect("rebuild", rebuilt)? {
-                    ensure(self.model.may_end_at(report.glsn.0) && report.glsn <= newest, || {
-                        format!("rebuilt up to {}, submitted {newest}", report.glsn)
-                    })?;
-                }
-            }
-        }
-        if self.world.disk.power_is_cut() {
-            self.recover(0)?;
-            return said("failed");
-        }
-        self.open_store(0)?;
-        said("")
     }
 }
 

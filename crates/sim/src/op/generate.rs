@@ -145,18 +145,17 @@ impl Generator {
             (if_so(settings.limited, 2), Self::cursor),
             (if_so(settings.limited, 4), Self::advance_cursor),
             (if_so(settings.limited, 3), |generator| Op::DropCursor { name: generator.cursor_name() }),
-            (if_so(settings.restores && settings.upkeep, 1), Self::salvage),
             (8, |_| Op::Flush),
             (4, |_| Op::Compact),
             (30, |_| Op::Step),
             (10, Self::work),
             (3, |_| Op::DropCaches),
             (2, Self::memory),
-            (if_so(settings.restores, 2), Self::lose_log),
+            (if_so(settings.restores, 4), Self::recover_damaged),
             (if_so(settings.restores, 3), Self::keep),
             (if_so(settings.restores, 4), Self::restore),
             (if_so(settings.upkeep, 6), Self::reopen),
-            (if_so(settings.upkeep, 1), Self::rebuild),
+            (if_so(settings.upkeep, 1), Self::recover_whole),
             (if_so(settings.upkeep, 1), Self::lose_index),
             (if_so(settings.upkeep, 1), |_| Op::Backup),
             (if_so(settings.kills, 3), Self::kill),
@@ -530,9 +529,9 @@ impl Generator {
         Op::Restore { part }
     }
 
-    fn rebuild(&mut self) -> Op {
+    fn recover_whole(&mut self) -> Op {
         self.closed();
-        Op::Rebuild
+        Op::RecoverWhole
     }
 
     fn advance(&mut self) -> Op {

@@ -146,9 +146,9 @@ impl Printer {
         output.raw(b"]}\n")
     }
 
-    /// An entry that was damaged and that a salvage dropped.
+    /// An entry that was damaged and is lost.
     fn print_dropped(&self, glsn: u64, output: &mut Output) -> Result<(), Failure> {
-        let what = "was damaged and dropped by a salvage";
+        let what = "is lost: it was damaged when the store was recovered";
         let number = glsn.to_string();
         match output.reader() {
             Reader::Json => {

@@ -499,7 +499,7 @@ pub(crate) fn continued(block: &[u8], head: u64) -> Option<(FragmentHeader, Cont
     Some((fragment, continues))
 }
 
-/// Rejects an entry that a salvage dropped.
+/// Rejects an entry that is lost.
 fn check_is_there(meta: &EntryMeta) -> Result<(), LogError> {
     if meta.stream == StreamId::DROPPED { Err(LogError::Dropped { glsn: meta.glsn }) } else { Ok(()) }
 }

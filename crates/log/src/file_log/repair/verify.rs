@@ -62,11 +62,11 @@ pub struct BlobDamage {
 /// The cure of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cure {
-    /// It can be dropped from the log ([`crate::file_log::repair::mend`]).
+    /// A good record follows: only this is lost.
     Drop,
-    /// No good record follows: the log can be cut there.
+    /// No good record follows: the log ends there.
     Cut,
-    /// It was dropped from the log before.
+    /// An earlier recovery found it lost.
     Dropped,
     /// None here.
     Other,
@@ -442,7 +442,11 @@ impl Check<'_> {
             self.advance(PAGE_BYTES as u64);
         }
         if dropped > 0 {
-            self.report_dropped(name, None, format!("{dropped} of its pages were dropped by a salvage"));
+            self.report_dropped(
+                name,
+                None,
+                format!("{dropped} of its pages are lost: they were damaged when the store was recovered"),
+            );
         }
         if pages == 0 {
             bad.add(0, "the blob file was never finished", false);
@@ -620,7 +624,11 @@ impl Visitor for VerifyVisitor<'_, '_> {
             }
         }
         if header.dropped.is_some() {
-            let what = format!("GLSNs {} to {} were damaged and dropped by a salvage", header.first, header.last());
+            let what = format!(
+                "GLSNs {} to {} are lost: they were damaged when the store was recovered",
+                header.first,
+                header.last()
+            );
             self.check.report_dropped(self.name, Some((header.first, header.last())), what);
         }
         Ok(())

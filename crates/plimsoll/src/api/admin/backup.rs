@@ -205,7 +205,7 @@ fn manifest_blobs(manifest: &Manifest) -> BTreeSet<String> {
 }
 
 /// Rejects a destination inside the store's own folder, by whatever path it is reached.
-fn refuse_inside(disk: &dyn Disk, store: &Path, dest: &Path) -> Result<()> {
+pub(crate) fn refuse_inside(disk: &dyn Disk, store: &Path, dest: &Path) -> Result<()> {
     let place = match disk.entry(dest)? {
         Some(_) => disk.resolve(dest)?,
         None => disk.resolve(parent_of(dest))?,
@@ -239,7 +239,7 @@ fn prepare(disk: &dyn Disk, dest: &Path) -> Result<bool> {
 }
 
 /// The parent folder of a path.
-fn parent_of(path: &Path) -> &Path {
+pub(crate) fn parent_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
         Some(parent) => parent,

@@ -1,6 +1,6 @@
 //! Maps damage in a store to the data lost with it: from findings in the log and in the index's tables to keys.
 //!
-//! Works on stores that do not open. Each place comes with a remedy; `rebuild` is offered only if the log is intact from its beginning.
+//! Works on stores that do not open.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -10,43 +10,45 @@ use std::sync::Arc;
 
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::BlobId;
-use plimsoll_log::file_log::repair::mend;
+use plimsoll_log::file_log::options::{FileLogOptions, Mode};
+use plimsoll_log::file_log::repair::recover::blob_pages;
 use plimsoll_log::file_log::repair::verify::{self, BlobDamage, Cure, Finding, VerifyScope};
 use plimsoll_log::glsn::Glsn;
-use plimsoll_memory::budget::Budget;
+use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES};
 use plimsoll_memory::pool::{PageSource, Pool};
 
+use crate::engine::folder::refuse_index_without_log;
+use crate::engine::open::POOL_FLOOR_SHARE;
 use crate::index::manifest::Manifest;
 use crate::index::run::check::check_table;
-use crate::index::run::file::{open_run, pages_of_run};
-use crate::index::run::survey::{LostSpan, survey};
+use crate::index::run::file::{open_run, pages_of_run, run_id_of};
+use crate::index::run::survey::survey;
 use crate::index::run::table::{Table, TableId, TableInfo};
-use crate::types::damage::{Damage, DamagedKey, DamagedKeys, command, key_arguments};
+use crate::types::damage::{Damage, DamagedKey, DamagedKeys};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::keyspaces::{CURSORS, Record, SYSTEM, dropped_name, keyspace_of};
+use crate::types::options::Options;
 use crate::types::version::{Stored, Version};
 
-/// One finding and its remedy.
+/// One finding, and what is lost with it.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) damage: Damage,
-    pub(crate) mend: Mend,
+    pub(crate) lost: LostPart,
 }
 
-/// How to remove the damage from the store.
+/// The part of the store that is lost.
 #[derive(Clone, Debug)]
-pub(crate) enum Mend {
-    /// Drop records in a GLSN range; empty if only a header or a mark is damaged.
+pub(crate) enum LostPart {
+    /// Records in a GLSN range; empty if only a header or a mark is damaged.
     Records(Range<Glsn>),
-    /// Drop pages of a blob file, and the record that names it.
+    /// Pages of a blob file, and the commit that names it.
     Blob(BlobDamage, Option<Glsn>),
-    /// Drop pages of a blob file that match their checksums and hold another value than the one that was written.
+    /// Pages of a blob file that match their checksums and hold another value than the one that was written.
     Value(BlobId, Range<u32>),
-    /// Replace a table, which may have lost versions of the keys in the span.
-    Table(TableId, Option<LostSpan>),
-    /// Dropping does not help.
-    Otherwise,
+    /// Pages of a table, or something else.
+    Other,
 }
 
 /// A table of the index.
@@ -54,6 +56,10 @@ pub(crate) struct Part {
     pub(crate) info: Arc<TableInfo>,
     /// Index of its run in the manifest.
     pub(crate) run: usize,
+    /// Whether that is a history run.
+    pub(crate) history: bool,
+    /// Whether its metadata is known, from a manifest or from its own header and footer.
+    pub(crate) described: bool,
     /// `None` if it cannot be opened.
     pub(crate) source: Option<Arc<dyn PageSource>>,
     /// The problems found so far.
@@ -63,7 +69,7 @@ pub(crate) struct Part {
 impl Part {
     pub(crate) fn of(table: &Table, run: usize, problems: Vec<String>) -> Self {
         let source = Some(Arc::clone(table.file.source()));
-        Self { info: Arc::clone(&table.info), run, source, problems }
+        Self { info: Arc::clone(&table.info), run, history: false, described: true, source, problems }
     }
 
     /// Total bytes of its pages.
@@ -76,10 +82,6 @@ impl Part {
 pub(crate) struct Scene<'a> {
     pub(crate) path: &'a Path,
     pub(crate) budget: &'a Budget,
-    /// The log's first GLSN, if known.
-    pub(crate) first: Glsn,
-    /// The newest GLSN contained in the runs.
-    pub(crate) checkpoint: Glsn,
     /// Keyspace names by id.
     pub(crate) names: BTreeMap<u32, String>,
 }
@@ -92,19 +94,26 @@ pub(crate) struct LostPlaces {
 }
 
 impl LostPlaces {
-    pub(crate) fn of<'a>(found: impl Iterator<Item = &'a Mend>) -> Self {
+    pub(crate) fn of<'a>(found: impl Iterator<Item = &'a Found>) -> Self {
         let mut places = Self { records: Vec::new(), blobs: Vec::new() };
-        for (number, mend) in found.enumerate() {
-            match mend {
-                Mend::Records(glsns) if !glsns.is_empty() => places.records.push((glsns.clone(), number)),
-                Mend::Blob(blob, _) if !blob.pages.is_empty() => {
+        for (number, found) in found.enumerate() {
+            match &found.lost {
+                LostPart::Records(glsns) => places.add_records(glsns.clone(), number),
+                LostPart::Blob(blob, _) if !blob.pages.is_empty() => {
                     places.blobs.push((blob.id, blob.pages.clone(), number))
                 }
-                Mend::Value(blob, pages) => places.blobs.push((*blob, vec![pages.clone()], number)),
-                _ => {}
+                LostPart::Value(blob, pages) => places.blobs.push((*blob, vec![pages.clone()], number)),
+                LostPart::Blob(..) | LostPart::Other => {}
             }
         }
         places
+    }
+
+    /// Adds a range of GLSNs.
+    pub(crate) fn add_records(&mut self, glsns: Range<Glsn>, number: usize) {
+        if !glsns.is_empty() {
+            self.records.push((glsns, number));
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -139,11 +148,9 @@ impl Scene<'_> {
                 found.push(self.of_log(finding));
             }
         }
-        let has_dropped = findings.iter().any(|finding| finding.cure == Cure::Dropped);
-        let can_rebuild = found.is_empty() && !has_dropped && self.first <= Glsn::FIRST;
         self.name_keys(&mut found, parts)?;
         for part in parts.iter().filter(|part| !part.problems.is_empty()) {
-            self.of_part(part, can_rebuild, &mut found)?;
+            self.of_part(part, &mut found)?;
         }
         Ok((found, notes))
     }
@@ -152,28 +159,17 @@ impl Scene<'_> {
         let mut damage = Damage::new(format!("log/{}", finding.file), finding.offset, finding.what.clone());
         damage.glsns = finding.glsn.map(|first| first..=finding.last.unwrap_or(first));
         let first = finding.glsn.unwrap_or(Glsn::FIRST);
-        let mend = match (finding.cure, &finding.blob) {
-            (Cure::Drop, Some(blob)) => Mend::Blob(blob.clone(), finding.glsn),
-            (Cure::Drop, None) => Mend::Records(first..finding.last.map_or(first, Glsn::next)),
-            _ => Mend::Otherwise,
+        let lost = match (finding.cure, &finding.blob) {
+            (_, Some(blob)) => LostPart::Blob(blob.clone(), finding.glsn),
+            (Cure::Drop, None) => LostPart::Records(first..finding.last.map_or(first, Glsn::next)),
+            (Cure::Cut, None) => LostPart::Records(first..finding.last.map_or(Glsn::MAX, Glsn::next)),
+            _ => LostPart::Other,
         };
-        match (finding.cure, finding.glsn) {
-            (Cure::Drop, Some(glsn)) => {
-                let nothing = matches!(&mend, Mend::Records(glsns) if glsns.is_empty());
-                let comes_to = if nothing { " (nothing is lost by it)" } else { "" };
-                damage.advise(command("salvage", self.path, &format!("--drop {glsn}")), comes_to);
-            }
-            (Cure::Drop, None) => damage.advise(command("salvage", self.path, "--drop-damaged"), ""),
-            (Cure::Cut, _) if self.checkpoint >= first => {
-                damage.advise(command("salvage", self.path, "--from-index"), " (it keeps the newest state)");
-            }
-            (Cure::Cut, _) => damage.advise(command("salvage", self.path, &format!("--cut-at {first}")), ""),
-            _ => {}
-        }
-        Found { damage, mend }
+        damage.advise(self.path);
+        Found { damage, lost }
     }
 
-    fn of_part(&self, part: &Part, can_rebuild: bool, found: &mut Vec<Found>) -> Result<()> {
+    fn of_part(&self, part: &Part, found: &mut Vec<Found>) -> Result<()> {
         let info = &part.info;
         let file = info.id.file();
         let surveyed = survey(part.source.as_deref(), info, self.budget, &mut |_| Ok(()))?;
@@ -182,44 +178,25 @@ impl Scene<'_> {
             problems => format!(" (and {} more problems in this file)", problems - 1),
         };
         let what = format!("{}{more}", part.problems.first().map_or("it is damaged", |problem| problem));
-        let page_offset = |page: u32| u64::from(page) * PAGE_BYTES as u64;
-        let new = |page: u32| {
-            let mut damage = Damage::new(file.clone(), page_offset(page), what.clone());
+        let mut add = |page: u32, key_range: Option<DamagedKeys>| {
+            let mut damage = Damage::new(file.clone(), u64::from(page) * PAGE_BYTES as u64, what.clone());
             damage.glsns = Some(info.min_glsn..=info.max_glsn);
-            damage
+            damage.key_range = key_range;
+            damage.advise(self.path);
+            found.push(Found { damage, lost: LostPart::Other });
         };
-        let advise = |damage: &mut Damage, near: &[u8]| {
-            if can_rebuild {
-                damage.advise(command("rebuild", self.path, ""), " (nothing is lost by it)");
-            } else {
-                let (arguments, comes_to) = match self.names.get(&keyspace_of(near)) {
-                    Some(keyspace) => (key_arguments(keyspace, &self.split(near).1), ""),
-                    // Nothing that a user could name.
-                    None => ("--drop-damaged".to_owned(), " (all other damage is dropped, too)"),
-                };
-                damage.advise(command("salvage", self.path, &arguments), comes_to);
-            }
-        };
-        for span in &surveyed.lost {
-            let mut damage = new(span.page);
-            damage.key_range = Some(self.range(&span.first, &span.last));
-            advise(&mut damage, &span.first);
-            found.push(Found { damage, mend: Mend::Table(info.id, Some(span.clone())) });
-        }
         if surveyed.lost.is_empty() {
-            let mut damage = new(surveyed.bad.map_or(0, |(first, _)| first));
-            advise(&mut damage, &info.first_key);
-            if !can_rebuild {
-                damage.hint += " (nothing is lost by it)";
-            }
-            found.push(Found { damage, mend: Mend::Table(info.id, None) });
+            add(surveyed.bad.map_or(0, |(first, _)| first), None);
+        }
+        for span in &surveyed.lost {
+            add(span.page, Some(self.range(&span.first, &span.last)));
         }
         Ok(())
     }
 
     /// Adds to each log finding the keys of the index that store their values there.
     fn name_keys(&self, found: &mut [Found], parts: &[Part]) -> Result<()> {
-        let places = LostPlaces::of(found.iter().map(|found| &found.mend));
+        let places = LostPlaces::of(found.iter());
         if places.is_empty() {
             return Ok(());
         }
@@ -231,7 +208,6 @@ impl Scene<'_> {
                     if damage.glsns.is_none() {
                         // No record names this blob file any more: take the GLSN from the values in it.
                         damage.glsns = Some(version.glsn..=version.glsn);
-                        damage.advise(command("salvage", self.path, &format!("--drop {}", version.glsn)), "");
                     }
                 }
                 Ok(())
@@ -335,6 +311,41 @@ pub(crate) fn look(
     Ok(Closed { manifest, parts, findings })
 }
 
+/// Options to read the log in the folder `dir`, with a budget and a pool of its own.
+pub(crate) fn look_at(dir: &Path, options: &Options) -> Result<(FileLogOptions, Budget)> {
+    let budget = Budget::new(options.memory_bytes, Backing::Mapped)?;
+    let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE).lift()?;
+    let (disk, clock) = (Arc::clone(&options.disk), Arc::clone(&options.clock));
+    let mut log = FileLogOptions::new(disk, clock, dir.to_owned(), pool, budget.clone());
+    if let Some(bytes) = options.segment_bytes {
+        log.segment_bytes = u32::try_from(bytes).expect("checked: at most 1 GiB");
+    }
+    Ok((FileLogOptions { mode: Mode::ReadOnly, ..log }, budget))
+}
+
+/// Rejects a path that is not the folder of a store.
+pub(crate) fn check_is_store(path: &Path, disk: &dyn Disk) -> Result<()> {
+    if disk.entry(path)?.is_some_and(|entry| !entry.is_dir) {
+        return Err(Error::is_a_file(path));
+    }
+    refuse_index_without_log(path, disk)?;
+    match disk.entry(&path.join("log"))? {
+        Some(entry) if entry.is_dir => Ok(()),
+        _ => Err(Error::NotAStore { path: path.to_owned(), what: "there is no store here; check the path".to_owned() }),
+    }
+}
+
+/// Whether an index has no manifest that fits its log, which begins with `first` ([`Glsn::NONE`] if there is none).
+pub(crate) fn is_lost(disk: &dyn Disk, index: &Path, manifest: &Result<Option<Manifest>>, first: Glsn) -> Result<bool> {
+    Ok(match manifest {
+        Ok(Some(manifest)) => first > manifest.checkpoint.glsn.next(),
+        // Without runs, opening makes the index anew.
+        Ok(None) => disk.entry(index)?.is_some() && disk.names(index)?.iter().any(|name| run_id_of(name).is_some()),
+        Err(Error::Corrupt { .. }) => true,
+        Err(_) => false,
+    })
+}
+
 /// The blob files that hold values of the runs.
 pub(crate) fn value_blobs(manifest: &Manifest) -> Vec<BlobId> {
     let infos = manifest.runs.iter().flat_map(|run| &run.tables);
@@ -344,7 +355,7 @@ pub(crate) fn value_blobs(manifest: &Manifest) -> Vec<BlobId> {
     blobs
 }
 
-fn look_at_part(
+pub(crate) fn look_at_part(
     disk: &dyn Disk,
     path: &Path,
     pool: &Arc<Pool>,
@@ -355,7 +366,7 @@ fn look_at_part(
     let opened = match info.id {
         TableId::Run(_) => open_run(disk, &path.join("index"), pool, log_id, info.clone()),
         TableId::Blob(blob) => {
-            let pages = mend::blob_pages(disk, &path.join("log"), log_id, blob);
+            let pages = blob_pages(disk, &path.join("log"), log_id, blob);
             pages.lift().map(|source| Table { info: Arc::new(info.clone()), file: pool.attach(source) })
         }
     };
@@ -366,7 +377,8 @@ fn look_at_part(
         }
         Err(Error::Io { kind: ErrorKind::NotFound, .. }) => {
             let problems = vec!["the file is missing".to_owned()];
-            Ok(Part { info: Arc::new(info.clone()), run, source: None, problems })
+            let info = Arc::new(info.clone());
+            Ok(Part { info, run, history: false, described: true, source: None, problems })
         }
         Err(Error::Corrupt { message, .. }) => {
             // The file has the wrong length, but the pages in it can be read.
@@ -374,7 +386,8 @@ fn look_at_part(
                 TableId::Run(id) => Some(pages_of_run(disk, &path.join("index"), log_id, id)?),
                 TableId::Blob(_) => None,
             };
-            Ok(Part { info: Arc::new(info.clone()), run, source, problems: vec![message] })
+            let (info, problems) = (Arc::new(info.clone()), vec![message]);
+            Ok(Part { info, run, history: false, described: true, source, problems })
         }
         Err(error) => Err(error),
     }

@@ -7,22 +7,18 @@ use std::path::Path;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::file_log::id_in;
-use plimsoll_log::file_log::repair::verify::{Cure, Finding};
-use plimsoll_log::glsn::Glsn;
+use plimsoll_log::file_log::repair::verify::Finding;
 
-use crate::api::admin::diagnose::{Found, LostPlaces, Part, Scene, first_of_log, is_damage, look, value_blobs};
-use crate::api::admin::lost_manifest::is_lost;
-use crate::api::admin::lost_names::unnamed;
-use crate::api::admin::repair::{check_is_store, look_at};
-use crate::api::admin::salvage_drop::is_dropped;
+use crate::api::admin::diagnose::{
+    Found, LostPlaces, Part, Scene, check_is_store, first_of_log, is_damage, is_lost, look, look_at, value_blobs,
+};
+use crate::api::admin::lost_keyspaces::unnamed;
 use crate::api::admin::verify_values::{BadValue, Values};
 use crate::engine::Engine;
 use crate::engine::open::open;
 use crate::index::manifest::names::{manifest_name, manifest_number};
 use crate::index::manifest::{Manifest, foreign_names, newest_number};
-use crate::index::view::Direction;
-use crate::read::span::Span;
-use crate::types::damage::{Damage, DamagedKey, command};
+use crate::types::damage::Damage;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::options::Options;
 use crate::types::version::Stored;
@@ -58,10 +54,10 @@ pub struct VerifyProgress {
 pub struct VerifyReport {
     /// The problems, one line each, with file and place. Empty if the store is intact.
     pub problems: Vec<String>,
-    /// The same problems in detail: place, commits and keys affected, and the command that repairs them.
+    /// The same problems in detail: place, commits and keys affected, and the command that helps.
     pub damage: Vec<Damage>,
     /// Deviations from a cleanly closed store that need no action: leftovers of a killed process or a power cut, tables that will be
-    /// rebuilt, data dropped by a salvage.
+    /// rebuilt, data that a recovery could not read.
     pub notes: Vec<String>,
     /// Bytes read.
     pub bytes: u64,
@@ -70,12 +66,6 @@ pub struct VerifyReport {
     /// Whether the store opens.
     pub opens: bool,
 }
-
-/// What `salvage --from-index` does without a manifest.
-const FROM_FOLDER: &str = " (it takes an older manifest, or else the runs in the folder)";
-
-/// What `salvage --from-index` does without a log.
-const WHAT_THE_INDEX_HAS: &str = " (it keeps what the index has)";
 
 /// The end of an error of an opening.
 const SEE_VERIFY: &str = "; `plimsoll verify` says what helps";
@@ -146,8 +136,6 @@ pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgres
     let mut scene = Scene {
         path: &store.path,
         budget: &store.reader.budget,
-        first: store.reader.log.bounds().first,
-        checkpoint: store.reader.index.checkpoint().glsn,
         names: store.reader.keyspaces.names().into_iter().map(|(id, name)| (id, name.to_string())).collect(),
     };
     let mut values = Values::new(store)?;
@@ -169,30 +157,19 @@ pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgres
     findings.retain(|finding| finding.blob.as_ref().is_none_or(|blob| !gone.contains(&blob.id)));
     bad.retain(|bad| !matches!(bad.stored, Stored::InBlob { blob, .. } if gone.contains(&blob)));
     let (mut found, notes) = scene.describe(&findings, &parts)?;
-    let places = LostPlaces::of(found.iter().map(|found| &found.mend));
+    let places = LostPlaces::of(found.iter());
     bad.retain(|bad| places.find(bad.glsn, &bad.stored).is_none());
     let mut damage: Vec<Damage> = found.drain(..).map(|Found { damage, .. }| damage).collect();
     damage.extend(bad.into_iter().map(|bad| bad.describe(&scene).damage));
-    let is_sound = damage.is_empty();
     let file = format!("index/{}", manifest_name(store.reader.index.manifest_number()));
-    damage.extend(between.into_iter().map(|what| between_runs(&scene, &file, what, is_sound)));
-    if findings.iter().any(|finding| finding.cure == Cure::Dropped) {
-        let blobs = findings.iter().filter(|finding| finding.cure == Cure::Dropped && finding.glsn.is_none());
-        let blobs = blobs.filter_map(|finding| finding.file.split('.').next()?.parse().ok().map(BlobId)).collect();
-        damage.extend(unless_damaged(unfinished(store, &blobs), &damage)?.flatten());
-    }
+    damage.extend(between.into_iter().map(|what| advised(&store.path, &file, what)));
     let at = store.visible();
     // What other members have committed up to then, their keyspaces among it.
     store.committer.fresh()?;
     let unnamed = unless_damaged(unnamed(store, at), &damage)?.unwrap_or_default();
     damage.extend(unnamed.into_iter().map(|id| {
-        let mut damage =
-            Damage::new("index", 0, format!("the record of keyspace number {id} is lost, and its keys are there"));
-        damage.advise(
-            command("salvage", &store.path, "--drop-damaged"),
-            " (it gets a new name; all other damage is dropped, too)",
-        );
-        damage
+        let what = format!("the record of keyspace number {id} is lost, and its keys are there");
+        advised(&store.path, "index", what)
     }));
     let mut notes = notes;
     notes.extend(older_manifests(&*store.options.disk, &store.path, store.reader.index.manifest_number())?);
@@ -263,32 +240,11 @@ fn removed_elsewhere(store: &Engine, findings: &[Finding], bad: &[BadValue]) -> 
     Ok(gone)
 }
 
-fn between_runs(scene: &Scene<'_>, manifest: &str, what: String, log_is_sound: bool) -> Damage {
-    let mut damage = Damage::new(manifest, 0, what);
-    if log_is_sound && scene.first <= Glsn::FIRST {
-        damage.advise(command("rebuild", scene.path, ""), " (nothing is lost by it)");
-    }
+/// Damage of a file as a whole.
+fn advised(path: &Path, file: &str, what: String) -> Damage {
+    let mut damage = Damage::new(file, 0, what);
+    damage.advise(path);
     damage
-}
-
-/// Keys with a dropped newest value that an interrupted salvage did not delete.
-fn unfinished(store: &Engine, blobs: &BTreeSet<BlobId>) -> Result<Option<Damage>> {
-    let mut damage = Damage::new("index", 0, "newest values were dropped by a salvage that was cut short");
-    let at = store.visible();
-    for (name, record) in store.reader.keyspaces.all() {
-        let span = Span::new(record.id, &(..));
-        let mut walk = store.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
-        let mut key = Vec::new();
-        while let Some(version) = walk.next(&mut key)? {
-            if is_dropped(store, blobs, &version)? {
-                let (keyspace, key) = (name.to_string(), version.key[4..].to_vec());
-                let (glsn, bytes) = (version.glsn.0, version.stored.value_bytes());
-                damage.add_key(DamagedKey { keyspace, key, glsn: Glsn(glsn), bytes });
-            }
-        }
-    }
-    damage.advise(command("salvage", &store.path, "--drop-damaged"), " again");
-    Ok((!damage.keys.is_empty()).then_some(damage))
 }
 
 /// Checks a store that does not open; `error` is the reason.
@@ -299,12 +255,10 @@ fn verify_closed(
     progress: &mut dyn FnMut(VerifyProgress),
 ) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
-    match check_is_store(path, options) {
+    match check_is_store(path, &*options.disk) {
         // There is no log to be read.
         Err(error) if is_damage(&error) => {
-            let mut found = Damage::new("log", 0, without_advice(&error, path));
-            found.advise(command("salvage", path, "--from-index"), WHAT_THE_INDEX_HAS);
-            fill(&mut report, vec![found], Vec::new());
+            fill(&mut report, vec![advised(path, "log", without_advice(&error, path))], Vec::new());
             return Ok(report);
         }
         looked => looked?,
@@ -315,40 +269,24 @@ fn verify_closed(
         report.bytes = done_bytes;
         progress(VerifyProgress { done_bytes, total_bytes });
     })?;
-    let known = closed.manifest.as_ref().ok().and_then(Option::as_ref);
-    let checkpoint = known.map_or(Glsn::NONE, |manifest| manifest.checkpoint.glsn);
     let first = first_of_log(disk, path)?;
-    let mut scene = Scene { path, budget: &budget, first, checkpoint, names: BTreeMap::new() };
+    let mut scene = Scene { path, budget: &budget, names: BTreeMap::new() };
     scene.learn_names(&closed.parts)?;
     let (found, notes) = scene.describe(&closed.findings, &closed.parts)?;
     let mut damage: Vec<Damage> = found.into_iter().map(|found| found.damage).collect();
     if let Err(error) = &closed.manifest {
-        let has_dropped = closed.findings.iter().any(|finding| finding.cure == Cure::Dropped);
         let newest = newest_number(disk, &path.join("index"))?.unwrap_or(0);
         let manifest = format!("index/{}", manifest_name(newest));
-        let what = without_advice(error, &path.join(&manifest));
-        let mut found = between_runs(&scene, &manifest, what, damage.is_empty() && !has_dropped);
-        if found.command.is_none() {
-            found.advise(command("salvage", path, "--from-index"), FROM_FOLDER);
-        }
-        // Without a manifest nothing else can be mended.
-        damage.insert(0, found);
+        damage.insert(0, advised(path, &manifest, without_advice(error, &path.join(&manifest))));
     } else if is_lost(disk, &path.join("index"), &closed.manifest, first)? {
-        let mut found = Damage::new("index", 0, error.to_string());
-        found.advise(command("salvage", path, "--from-index"), FROM_FOLDER);
-        damage.insert(0, found);
+        damage.insert(0, advised(path, "index", without_advice(error, path)));
     }
     if damage.is_empty() {
         let file = match error {
             Error::Corrupt { file: Some(file), .. } => file.as_str(),
             _ => "log",
         };
-        let mut unknown = Damage::new(file, 0, error.to_string());
-        match known {
-            Some(_) => unknown.advise(command("salvage", path, "--from-index"), WHAT_THE_INDEX_HAS),
-            None => unknown.hint = "restore a backup".to_owned(),
-        }
-        damage.push(unknown);
+        damage.push(advised(path, file, without_advice(error, path)));
     }
     let mut notes = notes;
     notes.extend(older_manifests(disk, path, newest_number(disk, &path.join("index"))?.unwrap_or(0))?);

@@ -14,10 +14,10 @@ use plimsoll_memory::budget::Kind;
 use plimsoll_memory::chunk::Chunk;
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES};
 
-use crate::api::admin::diagnose::{Found, Mend, Scene};
+use crate::api::admin::diagnose::{Found, LostPart, Scene};
 use crate::engine::Engine;
 use crate::txn::payload::{Payload, Writes};
-use crate::types::damage::{Damage, DamagedKey, command};
+use crate::types::damage::{Damage, DamagedKey};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::version::{Stored, Version, running_value_sum, value_sum};
 
@@ -34,7 +34,7 @@ pub(crate) struct BadValue {
 
 impl BadValue {
     /// The pages of a blob file that are dropped with the value: those that no other value shares, if there are any.
-    fn pages(&self) -> Option<(BlobId, Range<u32>)> {
+    pub(crate) fn pages(&self) -> Option<(BlobId, Range<u32>)> {
         let Stored::InBlob { blob, offset, len, .. } = self.stored else { return None };
         let page = |offset: u64| u32::try_from(offset / PAGE_PAYLOAD_BYTES as u64).ok();
         let (first, last) = (page(offset)?, page(offset.saturating_add(len).saturating_sub(1))?);
@@ -42,24 +42,19 @@ impl BadValue {
     }
 
     pub(crate) fn describe(self, scene: &Scene<'_>) -> Found {
-        let (file, offset, mend) = match self.pages() {
+        let (file, offset, lost) = match self.pages() {
             Some((blob, pages)) => {
                 let offset = u64::from(pages.start) * PAGE_BYTES as u64;
-                (format!("log/{}", blob.file_name()), offset, Mend::Value(blob, pages))
+                (format!("log/{}", blob.file_name()), offset, LostPart::Value(blob, pages))
             }
-            None => ("log".to_owned(), 0, Mend::Otherwise),
+            None => ("log".to_owned(), 0, LostPart::Records(self.glsn..self.glsn.next())),
         };
         let mut damage = Damage::new(file, offset, self.what);
         damage.glsns = Some(self.glsn..=self.glsn);
         let (keyspace, key) = scene.split(&self.key);
         damage.add_key(DamagedKey { keyspace, key, glsn: self.glsn, bytes: self.stored.value_bytes() });
-        if matches!(mend, Mend::Otherwise) {
-            damage.hint =
-                "pages and blocks are good one by one, and not the ones that were written: restore a backup".to_owned();
-        } else {
-            damage.advise(command("salvage", scene.path, &format!("--drop {}", self.glsn)), "");
-        }
-        Found { damage, mend }
+        damage.advise(scene.path);
+        Found { damage, lost }
     }
 }
 

@@ -65,15 +65,9 @@ impl Generator {
         Op::LoseIndex
     }
 
-    pub(super) fn lose_log(&mut self) -> Op {
+    pub(super) fn recover_damaged(&mut self) -> Op {
         self.closed();
-        Op::LoseLog { segments: 1 + self.below(3) as u8 }
-    }
-
-    pub(super) fn salvage(&mut self) -> Op {
-        self.closed();
-        let reach = 1 << self.below(5);
-        Op::Salvage { back: self.below(reach) }
+        Op::Recover { damage: self.below(1 << 40) }
     }
 
     /// A walk or reader is open at a moment that its keyspace need not keep any more, and is used after everything droppable is gone.

@@ -62,7 +62,7 @@ impl Generator {
         ops.extend((from..upto).map(|number| Op::Delete { tx: TX, space, key: numbered_key(number) }));
         ops.push(commit(TX));
         self.closed();
-        ops.push(Op::LoseLog { segments: 1 });
+        ops.push(Op::Recover { damage: self.below(1 << 40) });
         ops
     }
 

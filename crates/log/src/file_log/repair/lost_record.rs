@@ -1,5 +1,5 @@
-//! Writes a record of kind "dropped" in place of damaged records: it reaches exactly from the last good record to the
-//! next one.
+//! Writes a lost record (kind 1) in place of damaged records: it reaches exactly from the last good record to the next
+//! one, so that GLSNs stay dense and every other record stays where it is.
 //!
 //! Its entries are empty except for the last, whose zeros fill the rest.
 
@@ -7,7 +7,7 @@ use plimsoll_disk::vfs::File;
 
 use crate::error::LogError;
 use crate::file_log::files::names::FileName;
-use crate::file_log::repair::salvage::write_mark;
+use crate::file_log::options::MAX_SEGMENT_BYTES;
 use crate::file_log::segments::walk::Lost;
 use crate::format::fragment::{CONTINUED_HEADER_BYTES, Continues, FRAGMENT_HEADER_BYTES, FragmentType, seal_fragment};
 use crate::format::layout::block_end;
@@ -15,6 +15,9 @@ use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, MARK_BYTES, Mark, R
 use crate::format::segment_header::SegmentHeader;
 use crate::format::{BLOCK_BYTES, segment_seed};
 use crate::glsn::{Glsn, StreamId};
+
+/// Entries that the headers of segment and record take the place of in the first block, rounded up.
+const SEGMENT_SLACK: usize = 16;
 
 /// The least that a record's first fragment takes.
 const HEAD_BYTES: u64 = (FRAGMENT_HEADER_BYTES + RECORD_HEADER_BYTES + ENTRY_HEADER_BYTES) as u64;
@@ -26,7 +29,7 @@ pub(crate) fn fill(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Res
     }
     let Some((fragments, last_payload)) = plan(lost) else {
         let what = format!(
-            "{} bytes do not hold the numbers of the {} entries that were there; cut the log here",
+            "{} bytes do not hold the headers of the {} entries that were there",
             lost.end - lost.start,
             lost.next.0 - lost.from.0
         );
@@ -98,10 +101,27 @@ fn fill_with_marks(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Res
             at = end;
             continue;
         }
-        write_mark(file, segment, at, lost.epoch, &mark)?;
+        let mut fragment = [0; FRAGMENT_HEADER_BYTES + MARK_BYTES];
+        fragment[FRAGMENT_HEADER_BYTES..].copy_from_slice(&mark.encode());
+        let seed = segment_seed(segment.log_id, segment.first);
+        seal_fragment(&mut fragment, seed, lost.epoch, at, FragmentType::Mark);
+        file.write_at(&fragment, u64::from(at))?;
         at += bytes;
     }
     Ok(())
+}
+
+/// Whether a lost record of these entries fits between two offsets.
+pub(crate) fn fits(lost: &Lost) -> bool {
+    plan(lost).is_some()
+}
+
+/// The end of the room that `entries` lost entries need from the front of a segment on, in whole blocks. `None` if they
+/// are more than a segment holds.
+pub(crate) fn room_for(entries: u64) -> Option<u32> {
+    let in_a_block = ((BLOCK_BYTES - CONTINUED_HEADER_BYTES) / ENTRY_HEADER_BYTES - SEGMENT_SLACK) as u64;
+    let blocks = entries.div_ceil(in_a_block);
+    u32::try_from(blocks.checked_mul(BLOCK_BYTES as u64)?).ok().filter(|end| *end <= MAX_SEGMENT_BYTES)
 }
 
 /// A fragment of the record.
@@ -178,6 +198,14 @@ mod tests {
         assert_eq!(plan(&lost(128, 128 + 16 + 64 + 16 * 3, 4)), None);
         assert!(plan(&lost(128, 128 + 16 + 64 + 16 * 4, 4)).is_some());
         assert_eq!(plan(&lost(128, 128, 1)), None);
+    }
+
+    #[test]
+    fn the_room_for_entries_holds_them() {
+        for entries in [1, 2, 1000, 1001, 1002, 5000, 100_000] {
+            assert!(fits(&lost(128, room_for(entries).unwrap(), entries)), "{entries}");
+        }
+        assert_eq!(room_for(u64::MAX), None);
     }
 
     #[test]

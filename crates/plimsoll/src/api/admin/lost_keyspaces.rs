@@ -1,7 +1,8 @@
 //! Keyspaces whose records were on a damaged page: the index has their keys, and nothing names them.
 //!
-//! A salvage gives each of them a record again, by an ordinary commit: then its keys can be read. It has the name that an older record says, if
-//! there is one and no other keyspace has that name, else `recovered-ID`; its retention is `Forever`.
+//! A recovery gives each of them a record again, by an ordinary commit: then its keys can be read. It has the name that
+//! an older record says, if there is one and no other keyspace has that name, else `recovered-ID`; its retention is
+//! `Forever`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -14,7 +15,6 @@ use plimsoll_memory::budget::Budget;
 use crate::api::admin::diagnose::{Part, Scene, is_damage};
 use crate::engine::Engine;
 use crate::engine::keyspace_commits::{FIRST_ID, note_streams, system};
-use crate::index::manifest::Manifest;
 use crate::index::run::survey::survey;
 use crate::index::view::Direction;
 use crate::txn::transaction::Transaction;
@@ -34,11 +34,6 @@ fn name_for(id: u32, known: Option<&String>, is_taken: &dyn Fn(&str) -> bool) ->
         name.push_str("-again");
     }
     name
-}
-
-/// What is lost with the record of a keyspace, as a sentence.
-pub(crate) fn loss(id: u32, name: &str) -> String {
-    format!("the record of keyspace number {id}, which says its name and its retention: its name is {name:?} now")
 }
 
 /// The ids of the users' keyspaces that have versions in tables up to `at`, deletions included.
@@ -63,12 +58,12 @@ fn ids_in(parts: &[Part], at: Glsn, budget: &Budget) -> Result<BTreeSet<u32>> {
     Ok(ids)
 }
 
-/// Gives names to the keyspaces of a store that is not open which have no record in `parts`, the tables of `manifest`; returns their ids.
-pub(crate) fn name_in(scene: &mut Scene<'_>, manifest: Option<&Manifest>, parts: &[Part]) -> Result<BTreeSet<u32>> {
+/// Gives names to the keyspaces of a store that is not open which have no record in `parts`, its tables; returns their
+/// ids.
+pub(crate) fn name_in(scene: &mut Scene<'_>, parts: &[Part]) -> Result<BTreeSet<u32>> {
     // The newest version of each record. A record that only a history run has was replaced.
     let mut records: BTreeMap<Vec<u8>, (Glsn, Option<u32>)> = BTreeMap::new();
-    let is_current = |part: &&Part| manifest.is_none_or(|manifest| !manifest.runs[part.run].history);
-    for part in parts.iter().filter(is_current).filter(|part| keyspace_of(&part.info.first_key) == SYSTEM) {
+    for part in parts.iter().filter(|part| !part.history).filter(|part| keyspace_of(&part.info.first_key) == SYSTEM) {
         survey(part.source.as_deref(), &part.info, scene.budget, &mut |version| {
             let is_newest = |newest: &(Glsn, _)| newest.0 < version.glsn;
             if keyspace_of(version.key) == SYSTEM && records.get(&version.key[4..]).is_none_or(is_newest) {
@@ -158,7 +153,7 @@ pub(crate) fn write_records(store: &Arc<Engine>, names: &BTreeMap<u32, String>) 
     for (id, name) in names {
         tx.put(&system(store), name.as_bytes(), &Record::new(*id, Retention::Forever).encode())?;
     }
-    tx.set_metadata(format!("{{\"salvage_named\":{{\"keyspaces\":{}}}}}", names.len()).as_bytes())?;
+    tx.set_metadata(format!("{{\"recover_named\":{{\"keyspaces\":{}}}}}", names.len()).as_bytes())?;
     tx.commit()?;
     for (id, name) in names {
         store.reader.keyspaces.learn(name, Record::new(*id, Retention::Forever));

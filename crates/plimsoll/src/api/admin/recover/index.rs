@@ -1,0 +1,308 @@
+//! Makes the index of the new store.
+//!
+//! - If the old index is sound, its files get a second name in the new store, and a manifest of their own.
+//! - Else the log is replayed into an empty index, and if the log does not hold every commit, the versions of these runs
+//!   and of the old ones are merged into new runs.
+//!
+//! Laws of a merge:
+//! 1. Commits that the log holds come from the log, whatever the old index says of them.
+//! 2. If the newest version of a key may have been on a page that cannot be read, and neither the log nor another page
+//!    has it, then an older version does not take its place: the key is deleted. The record of a keyspace stays, unless it
+//!    is known that another one has replaced it.
+//! 3. Moments at which versions may be missing can no longer be read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use plimsoll_disk::vfs::Disk;
+use plimsoll_log::file_log::options::FileLogOptions;
+use plimsoll_log::file_log::repair::recover::{Copied, blob_pages, link_or_copy};
+use plimsoll_log::glsn::{Glsn, Position};
+use plimsoll_memory::budget::Budget;
+use plimsoll_memory::pool::Touch;
+
+use crate::api::admin::diagnose::{Part, Scene, look_at};
+use crate::api::admin::recover::source::Source;
+use crate::index::limits::Limits;
+use crate::index::manifest::names::manifest_name;
+use crate::index::manifest::{Manifest, RunInfo};
+use crate::index::merge::{Cursor, Direction, Merge};
+use crate::index::run::builder::TableBuilder;
+use crate::index::run::cursor::{Feed, RunCursor};
+use crate::index::run::file::{RunFileSink, open_run, run_id_of};
+use crate::index::run::survey::{LostSpan, survey};
+use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
+use crate::types::damage::DamagedKeys;
+use crate::types::error::{Lift, Result};
+use crate::types::keyspaces::{SYSTEM, keyspace_of};
+use crate::types::options::Options;
+use crate::types::version::{Stored, Version};
+
+/// Writes the manifest with which the new store is first opened: the one of the old index, if its files are kept; else one
+/// without runs, behind which all of the log is replayed.
+pub(crate) fn begin(source: &Source, path: &Path, into: &Path, kept: bool, copied: &mut Copied) -> Result<()> {
+    let (disk, index) = (&*source.log_options.disk, into.join("index"));
+    let mut manifest = Manifest::empty(source.survey.log_id);
+    if let Some(known) = source.manifest.as_ref().filter(|_| kept) {
+        manifest = known.clone();
+        for part in &source.parts {
+            if let TableId::Run(id) = part.info.id {
+                let from = path.join("index").join(run_file_name(id));
+                link_or_copy(&source.log_options, &from, &index, copied).lift()?;
+            }
+        }
+    } else {
+        manifest.checkpoint = source.survey.start();
+    }
+    manifest.durable = durable(source);
+    manifest.number = source.next_manifest;
+    manifest.next_run = source.next_run;
+    disk.sync_dir(&index)?;
+    manifest.write(disk, &index)
+}
+
+/// The end of the new log.
+fn durable(source: &Source) -> Position {
+    let end = source.survey.end();
+    if end.glsn == Glsn::NONE { Position::default() } else { end }
+}
+
+/// What a merge could not keep.
+#[derive(Default)]
+pub(crate) struct MergeLosses {
+    /// Ranges of keys that were on pages that cannot be read.
+    pub(crate) ranges: Vec<DamagedKeys>,
+    /// Moments before this one cannot be read in every keyspace.
+    pub(crate) readable_from: Glsn,
+}
+
+/// The key ranges of pages that cannot be read and that hold commits which the log does not have, each with the newest of
+/// these commits and whether the page was in a current run.
+pub(crate) fn lost_spans(source: &Source) -> Result<Vec<(LostSpan, Glsn, bool)>> {
+    let mut spans = Vec::new();
+    for part in source.parts.iter().filter(|part| part.described && !part.problems.is_empty()) {
+        let Some(gap) = source.newest_gap(part.info.min_glsn, part.info.max_glsn) else { continue };
+        let lost = survey(part.source.as_deref(), &part.info, &source.budget, &mut |_| Ok(()))?.lost;
+        spans.extend(lost.into_iter().map(|span| (span, gap, !part.history)));
+    }
+    Ok(spans)
+}
+
+/// Merges the runs of the new store, which hold what its log has, with the old ones.
+pub(crate) fn merge(source: &Source, scene: &Scene<'_>, into: &Path, options: &Options) -> Result<MergeLosses> {
+    let (log_options, budget) = look_at(&into.join("log"), options)?;
+    let (disk, index) = (&*options.disk, into.join("index"));
+    let replayed = Manifest::read(disk, &index)?.unwrap_or_else(|| Manifest::empty(source.survey.log_id));
+    let spans = lost_spans(source)?;
+    let mut output = Output {
+        log_options: &log_options,
+        budget: &budget,
+        index: &index,
+        source,
+        options,
+        blobs: disk.names(&into.join("log"))?.into_iter().collect(),
+        next: replayed.next_run.max(source.next_run),
+        builder: None,
+        tables: Vec::new(),
+    };
+    let mut cursors: Vec<Cursor> = Vec::new();
+    // Each group is a run: its tables are sorted and do not overlap. The log's come first: of two equal versions they win.
+    for tables in output.open_new(&replayed)?.into_iter().chain(output.open_old()?) {
+        cursors.push(Cursor::Run(Box::new(RunCursor::new(Arc::from(tables), Feed::Pool(Touch::Scan)))));
+    }
+    let mut merge = Merge::new(cursors, Direction::Forward);
+    merge.seek_end()?;
+    let replaced = replaced_records(source)?;
+    let mut ids: BTreeSet<u32> = scene.names.keys().copied().collect();
+    let mut last: Option<(Vec<u8>, Glsn)> = None;
+    while let Some(version) = merge.top() {
+        let is_new = last.as_ref().is_none_or(|(key, _)| key != version.key);
+        let is_again = last.as_ref().is_some_and(|(key, glsn)| key == version.key && *glsn == version.glsn);
+        ids.insert(keyspace_of(version.key));
+        if !is_again {
+            let mut may_split = is_new;
+            let is_stale = |(span, gap, is_current): &&(LostSpan, Glsn, bool)| {
+                *is_current && *gap > version.glsn && span.holds(version.key)
+            };
+            let by = spans.iter().filter(|_| is_new).filter(is_stale).map(|(_, gap, _)| *gap).max();
+            let is_record =
+                keyspace_of(version.key) == SYSTEM && !replaced.contains(&(version.key.to_vec(), version.glsn));
+            if let Some(glsn) = by.filter(|_| !is_record) {
+                output.add(&Version { key: version.key, glsn, stored: Stored::Deleted }, true)?;
+                may_split = false;
+            }
+            let stored = output.what_is_left(&version);
+            output.add(&Version { stored, ..version }, may_split)?;
+            let (key, glsn) = last.get_or_insert_default();
+            version.key.clone_into(key);
+            *glsn = version.glsn;
+        }
+        merge.advance()?;
+    }
+    drop(merge);
+    output.close()?;
+    let runs = match std::mem::take(&mut output.tables) {
+        tables if tables.is_empty() => Vec::new(),
+        tables => vec![RunInfo { history: false, tables }],
+    };
+    let limits = limits(source, &replayed, &spans, ids);
+    let mut head = replayed.head();
+    (head.number, head.next_run, head.limits) = (replayed.number.saturating_add(1), output.next, limits);
+    (head.checkpoint, head.durable) = (durable(source), durable(source));
+    let manifest = Manifest::of(head, runs);
+    disk.sync_dir(&index)?;
+    manifest.write(disk, &index)?;
+    sweep(disk, &index, &manifest)?;
+    let ranges = spans.iter().map(|(span, ..)| scene.range(&span.first, &span.last)).collect();
+    Ok(MergeLosses { ranges, readable_from: manifest.oldest_readable })
+}
+
+/// The records of keyspaces that others have replaced.
+fn replaced_records(source: &Source) -> Result<BTreeSet<(Vec<u8>, Glsn)>> {
+    let mut records = BTreeSet::new();
+    let system = |part: &&Part| part.history && keyspace_of(&part.info.first_key) == SYSTEM;
+    for part in source.parts.iter().filter(system) {
+        survey(part.source.as_deref(), &part.info, &source.budget, &mut |version| {
+            if keyspace_of(version.key) == SYSTEM {
+                records.insert((version.key.to_vec(), version.glsn));
+            }
+            Ok(())
+        })?;
+    }
+    Ok(records)
+}
+
+/// From which moments on the keyspaces can be read.
+fn limits(source: &Source, replayed: &Manifest, spans: &[(LostSpan, Glsn, bool)], ids: BTreeSet<u32>) -> Limits {
+    let mut limits = replayed.head().limits;
+    let users = |id: &u32| *id != SYSTEM;
+    match &source.manifest {
+        Some(manifest) => limits.merge(&manifest.head().limits),
+        None => {
+            // Nothing says which versions compaction has dropped.
+            let newest = source.parts.iter().map(|part| part.info.max_glsn).fold(source.survey.start().glsn, Glsn::max);
+            for keyspace in ids.iter().copied().filter(users).filter(|_| newest > Glsn::NONE) {
+                limits.dropped(keyspace, newest);
+                limits.deletion_dropped(keyspace, newest);
+            }
+        }
+    }
+    for (span, gap, _) in spans {
+        let touched = keyspace_of(&span.first)..=keyspace_of(&span.last);
+        ids.iter().copied().filter(users).filter(|id| touched.contains(id)).for_each(|id| limits.dropped(id, *gap));
+    }
+    limits
+}
+
+/// Removes the files that the new manifest does not name.
+fn sweep(disk: &dyn Disk, index: &Path, manifest: &Manifest) -> Result<()> {
+    let tables = manifest.runs.iter().flat_map(|run| &run.tables);
+    let named: BTreeSet<TableId> = tables.map(|info| info.id).collect();
+    for name in disk.names(index)? {
+        let is_named = run_id_of(&name).is_none_or(|id| named.contains(&TableId::Run(id)));
+        let is_older = name.starts_with("MANIFEST.") && name != manifest_name(manifest.number);
+        if !is_named || is_older {
+            disk.remove(&index.join(name))?;
+        }
+    }
+    Ok(disk.sync_dir(index)?)
+}
+
+/// Writes the new runs.
+struct Output<'a> {
+    log_options: &'a FileLogOptions,
+    budget: &'a Budget,
+    index: &'a Path,
+    source: &'a Source,
+    options: &'a Options,
+    /// The names of the files of the new log.
+    blobs: BTreeSet<String>,
+    next: u64,
+    builder: Option<TableBuilder<RunFileSink>>,
+    tables: Vec<TableInfo>,
+}
+
+impl Output<'_> {
+    fn begin(&mut self) -> Result<TableBuilder<RunFileSink>> {
+        let log_id = self.source.survey.log_id;
+        let sink = RunFileSink::create(&self.options.disk, self.index, self.next, log_id, self.budget)?;
+        self.next += 1;
+        TableBuilder::new(sink, self.budget, false)
+    }
+
+    /// The runs of the new store.
+    fn open_new(&self, manifest: &Manifest) -> Result<Vec<Vec<Table>>> {
+        let open = |info: &TableInfo| self.open(self.index, &self.log_options.dir, info.clone());
+        manifest.runs.iter().map(|run| run.tables.iter().map(open).collect()).collect()
+    }
+
+    fn open(&self, index: &Path, log: &Path, info: TableInfo) -> Result<Table> {
+        let (disk, pool, log_id) = (&*self.options.disk, &self.log_options.pool, self.source.survey.log_id);
+        match info.id {
+            TableId::Run(_) => open_run(disk, index, pool, log_id, info),
+            TableId::Blob(blob) => {
+                let source = blob_pages(disk, log, log_id, blob).lift()?;
+                Ok(Table { info: Arc::new(info), file: pool.attach(source) })
+            }
+        }
+    }
+
+    /// The old runs. Of those that are damaged, or that hold commits in whose place the log has others, copies of what can
+    /// be used.
+    fn open_old(&mut self) -> Result<Vec<Vec<Table>>> {
+        let source = self.source;
+        let first = source.survey.bounds().start;
+        let mut runs: BTreeMap<usize, Vec<Table>> = BTreeMap::new();
+        for part in &source.parts {
+            let Some(pages) = &part.source else { continue };
+            if part.problems.is_empty() && part.described && !source.is_forked {
+                let file = self.log_options.pool.attach(Arc::clone(pages));
+                runs.entry(part.run).or_default().push(Table { info: Arc::clone(&part.info), file });
+                continue;
+            }
+            let mut builder = self.begin()?;
+            survey(Some(&**pages), &part.info, self.budget, &mut |version| {
+                if source.is_forked && version.glsn >= first { Ok(()) } else { builder.add(version) }
+            })?;
+            if builder.versions() > 0 {
+                let (sink, info) = builder.finish()?;
+                sink.finish()?;
+                let table = self.open(self.index, &self.log_options.dir, info)?;
+                runs.entry(part.run).or_default().push(table);
+            }
+        }
+        Ok(runs.into_values().collect())
+    }
+
+    /// What a version stores, or that its value is lost.
+    fn what_is_left<'v>(&self, version: &Version<'v>) -> Stored<'v> {
+        let is_there = match version.stored {
+            Stored::InLog { .. } => self.source.survey.has(version.glsn),
+            Stored::InBlob { blob, .. } => self.blobs.contains(&blob.file_name()),
+            Stored::Deleted | Stored::Inline(_) | Stored::Dropped { .. } => true,
+        };
+        if is_there { version.stored } else { Stored::Dropped { len: version.stored.value_bytes() } }
+    }
+
+    /// Adds a version; all versions of a key are in one table.
+    fn add(&mut self, version: &Version<'_>, may_split: bool) -> Result<()> {
+        let table_bytes = self.options.sizes.table_bytes;
+        if may_split && self.builder.as_ref().is_some_and(|builder| builder.bytes() > table_bytes) {
+            self.close()?;
+        }
+        if self.builder.is_none() {
+            self.builder = Some(self.begin()?);
+        }
+        self.builder.as_mut().expect("made above").add(version)
+    }
+
+    fn close(&mut self) -> Result<()> {
+        if let Some(builder) = self.builder.take() {
+            let (sink, info) = builder.finish()?;
+            sink.finish()?;
+            self.tables.push(info);
+        }
+        Ok(())
+    }
+}

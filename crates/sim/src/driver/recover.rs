@@ -1,0 +1,219 @@
+//! Recoveries of a closed store. In a copy of it, files are damaged and a recovery makes a new store: what can be read is
+//! there, nothing wrong is there, and all that is lost is named. A store without damage is recovered into an equal one. Or
+//! the index is removed, and opening makes it anew from the log. The warm image stays, with data on runs that are gone.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use plimsoll::{Db, Error, Glsn, RecoverReport};
+use plimsoll_disk::random::Random;
+use plimsoll_disk::vfs::{Caching, Disk, Open};
+
+use crate::driver::Driver;
+use crate::failure::{Failure, Outcome, ensure, same};
+use crate::judge::{is_value, show};
+use crate::model::{Writes, space_name};
+use crate::op::{Edge, Span};
+use crate::world::World;
+
+/// Longer values are in the log only, or in blob files.
+const INLINE_BYTES: u32 = 1024;
+
+const ALL: Span = Span::Range(Edge::Open, Edge::Open);
+
+/// Where recoveries write to.
+const DEST: &str = "/recovered";
+
+impl Driver {
+    /// Takes the index away.
+    pub(super) fn lose_index(&mut self) -> Outcome<String> {
+        if self.model.first() > 1 {
+            return Ok("left alone".to_owned());
+        }
+        self.heal();
+        self.close()?;
+        if !self.world.disk.power_is_cut() && self.closed_cleanly {
+            let taken = self.take_index_away();
+            let cut = self.world.disk.power_is_cut();
+            taken.or_else(
+                |error| if cut { Ok(()) } else { Err(Failure::new(format!("taking the index away: {error}"))) },
+            )?;
+            self.was_hurt = true;
+            self.wait_for_somebody();
+        }
+        if self.world.disk.power_is_cut() {
+            self.recover(0)?;
+            return Ok("cut".to_owned());
+        }
+        self.open_store(0)?;
+        Ok("made anew".to_owned())
+    }
+
+    fn take_index_away(&mut self) -> std::io::Result<()> {
+        let (disk, store) = (&self.world.disk, self.world.store_path());
+        self.backups += 1;
+        // In one rename: a power cut leaves it whole, in one place or the other.
+        let away = PathBuf::from(format!("/away{}", self.backups));
+        disk.rename(&store.join("index"), &away)?;
+        disk.sync_dir(&store)?;
+        disk.sync_dir(Path::new("/"))
+    }
+
+    /// Recovers the store as it is: nothing is lost.
+    pub(super) fn recover_whole(&mut self) -> Outcome<String> {
+        if !self.close_for_copying()? {
+            return Ok("failed".to_owned());
+        }
+        let world = self.world.copy();
+        let report = Db::recover(world.store_path(), DEST, world.options(), &mut |_, _| {});
+        let report = report.map_err(|error| Failure::new(format!("recovering a whole store: {error} [{error:?}]")))?;
+        ensure(report.is_whole(), || format!("a store without damage is not whole when it is recovered: {report:?}"))?;
+        same("newest moment of a whole store that was recovered", &report.glsn.0, &self.model.newest())?;
+        self.judge_recovered(&world, &report)?;
+        self.open_store(0)?;
+        Ok(format!("up to {}", report.glsn))
+    }
+
+    /// Has the index know everything at times, damages a copy of the store, and recovers that.
+    pub(super) fn recover_damaged(&mut self, seed: u64) -> Outcome<String> {
+        if self.model.last_commit() == 0 {
+            return Ok("nothing to recover".to_owned());
+        }
+        let mut random = Random::new(seed);
+        self.heal();
+        let flushes = random.chance(0.7);
+        if flushes && self.upkeep("flush", |db| db.flush())? != "answered" {
+            self.reopen()?;
+            return Ok("failed".to_owned());
+        }
+        if !self.close_for_copying()? {
+            return Ok("failed".to_owned());
+        }
+        let world = self.world.copy();
+        let mut told = Vec::new();
+        for _ in 0..=random.below(2) {
+            let damaged = damage(&world, &mut random);
+            told.push(damaged.map_err(|error| Failure::new(format!("damaging a copy: {error}")))?);
+        }
+        let foreseen = Db::recover_dry_run(world.store_path(), world.options());
+        let report = Db::recover(world.store_path(), DEST, world.options(), &mut |_, _| {});
+        let said = match (report, foreseen) {
+            (Ok(report), Ok(foreseen)) => {
+                let what = || format!("after {}", told.join(", "));
+                self.judge_recovered(&world, &report)
+                    .map_err(|failure| Failure::new(format!("{}: {}", what(), failure.message)))?;
+                same(format!("lost entries, {}", what()), &foreseen.lost_entries, &report.lost_entries)?;
+                if report.is_whole() { "whole" } else { "recovered" }
+            }
+            // Segments of which nothing can be read, and an index that holds nothing.
+            (Err(Error::Corrupt { .. }), _) => "refused",
+            (Err(error), _) | (_, Err(error)) => {
+                return Err(Failure::new(format!("recovering after {}: {error} [{error:?}]", told.join(", "))));
+            }
+        };
+        self.open_store(0)?;
+        Ok(format!("{said} after {}", told.join(", ")))
+    }
+
+    /// Compares a recovered store with the model.
+    fn judge_recovered(&self, world: &World, report: &RecoverReport) -> Outcome<()> {
+        let failed = |what: &str, error: &Error| Failure::new(format!("{what} a recovered store: {error} [{error:?}]"));
+        let db = Db::open(DEST, world.options().create(false)).map_err(|error| failed("opening", &error))?;
+        same("newest moment of a recovered store", &db.newest(), &report.glsn)?;
+        let problems = db.verify(&mut |_| {}).map_err(|error| failed("verifying", &error))?.problems;
+        ensure(problems.is_empty(), || format!("a recovered store is damaged: {problems:?}"))?;
+        let newest = self.model.newest();
+        let is_lost_commit = |glsn: u64| report.lost_commits.iter().any(|lost| lost.contains(&Glsn(glsn)));
+        for (space, _) in self.model.spaces() {
+            let name = space_name(space);
+            let keyspace = db.keyspaces().iter().any(|info| info.name == name).then(|| db.keyspace(&name));
+            let Some(keyspace) = keyspace else {
+                // Its record is lost, and its keys are in a keyspace of another name.
+                ensure(!report.is_whole(), || format!("keyspace {name} is not in a recovered store"))?;
+                continue;
+            };
+            let keyspace = keyspace.map_err(|error| failed("a keyspace of", &error))?;
+            let walk = db.snapshot().range(&keyspace, ..).map_err(|error| failed("walking over", &error))?;
+            let found: Vec<_> =
+                walk.collect::<plimsoll::Result<_>>().map_err(|error| failed("walking over", &error))?;
+            for (key, value) in &found {
+                let version = self.model.version_at(space, key, newest);
+                let mut at = version;
+                // An older version is there only if all newer ones were in lost commits.
+                while let Some((glsn, _)) = at.filter(|(glsn, _)| is_lost_commit(*glsn)) {
+                    at = self.model.version_at(space, key, glsn - 1);
+                }
+                let content = at.and_then(|(_, content)| content);
+                // Nothing says how old the rows of a run without a manifest and a footer are.
+                if report.unresolved.is_empty() {
+                    is_value(|| format!("{} in {name} of a recovered store", show(key)), Some(value), content)?;
+                }
+            }
+            for (key, content) in self.model.walk(space, &ALL, newest, &Writes::new()) {
+                if found.iter().any(|(there, _)| *there == key) {
+                    continue;
+                }
+                let glsn = self.model.version_at(space, &key, newest).map_or(0, |(glsn, _)| glsn);
+                let is_value = |value: &plimsoll::DamagedKey| value.keyspace == name && value.key == key;
+                let is_named = (content.bytes > INLINE_BYTES && report.values.iter().any(is_value))
+                    || is_lost_commit(glsn)
+                    || !report.lost_ranges.is_empty()
+                    || report.unresolved.iter().any(|what| what.contains(".run"));
+                ensure(is_named, || {
+                    format!(
+                        "{} in {name}, of commit {glsn}, is not in a recovered store, and was not named",
+                        show(&key)
+                    )
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Advances the clock: a manual repair takes time.
+    fn wait_for_somebody(&self) {
+        self.world.clock.advance(Duration::from_secs(1));
+    }
+}
+
+/// Damages a file of a closed store; says which, and how.
+fn damage(world: &World, random: &mut Random) -> std::io::Result<String> {
+    let disk = &world.disk;
+    let mut files = world.files(&world.store_path())?;
+    let endings = ["seg", "seg", "run", "blob", "idx", ""];
+    let ending = endings[random.below(endings.len() as u64) as usize];
+    let is_meant = |path: &Path| match ending {
+        "" => path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("MANIFEST.")),
+        ending => path.extension().is_some_and(|extension| extension == ending),
+    };
+    files.retain(|(path, len)| is_meant(path) && *len > 0);
+    files.sort();
+    if files.is_empty() {
+        return Ok("nothing".to_owned());
+    }
+    let (path, len) = files[random.below(files.len() as u64) as usize].clone();
+    let at = random.below(len);
+    let how = match random.below(4) {
+        0 => {
+            // A file of its own: others may share this one.
+            disk.remove(&path)?;
+            "removed"
+        }
+        how => {
+            let mut bytes = vec![0; len as usize];
+            disk.open(&path, Open::Read, Caching::Buffered)?.read_exact_at(&mut bytes, 0)?;
+            disk.remove(&path)?;
+            let from = at as usize;
+            let reach = 1 << random.below(16);
+            let end = (from + 1 + random.below(reach) as usize).min(bytes.len());
+            match how {
+                1 => bytes.truncate(from),
+                2 => bytes[from..end].fill(0),
+                _ => bytes[from] ^= 1 << random.below(8),
+            }
+            disk.open(&path, Open::CreateNew, Caching::Buffered)?.write_at(&bytes, 0)?;
+            ["cut", "zeros in", "a bit of"][how as usize - 1]
+        }
+    };
+    Ok(format!("{how} {} at {at}", path.display()))
+}
