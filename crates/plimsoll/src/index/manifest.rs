@@ -243,12 +243,6 @@ pub(crate) fn foreign_names(disk: &dyn Disk, dir: &Path, log_id: u128) -> Result
     Ok(names)
 }
 
-/// The number of the next manifest in a folder: above all that are there, whether or not they can be read.
-#[cfg(test)]
-pub(crate) fn next_number(disk: &dyn Disk, dir: &Path) -> Result<u64> {
-    number_after(newest_number(disk, dir)?.unwrap_or(0))
-}
-
 /// The number after a manifest's.
 ///
 /// # Errors

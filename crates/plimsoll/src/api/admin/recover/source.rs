@@ -55,8 +55,9 @@ pub(crate) struct Source {
     pub(crate) plan: Plan,
     /// Files whose contents are not in the new store, one sentence each.
     pub(crate) unresolved: Vec<String>,
-    /// Above the ids of all run files and the numbers of all manifests.
+    /// Above the ids of all run files.
     pub(crate) next_run: u64,
+    /// The number of the first manifest of the new store.
     pub(crate) next_manifest: u64,
 }
 
@@ -309,7 +310,8 @@ impl Reader<'_> {
         let foreign = survey.foreign.iter().map(|name| format!("log/{name} is a segment of another log"));
         let mut source = Source {
             next_run: runs.first().map_or(named, |id| named.max(id.saturating_add(1))),
-            next_manifest: self.newest.unwrap_or(0).saturating_add(1),
+            // In a new folder they may begin anew.
+            next_manifest: self.newest.filter(|newest| *newest < u64::MAX >> 1).map_or(1, |newest| newest + 1),
             unresolved: foreign.collect(),
             findings: Vec::new(),
             manifest: None,
