@@ -168,10 +168,9 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
         places().find(|place| place.has(address)).is_some_and(Place::replace)
     } else if code <= 0 {
         // Raised, which may be for an access that another handler could not serve: the access is
-        // made again.
-        places()
-            .filter(|place| place.is_cut() && !place.is_lost.load(Ordering::SeqCst))
-            .fold(false, |any, place| place.replace() || any)
+        // made again. Which one it was is not known: every file that was cut is looked after.
+        let is_new = |place: &&Place| place.is_cut() && !place.is_lost.load(Ordering::SeqCst);
+        places().filter(is_new).filter(|place| place.replace()).count() > 0
     } else {
         false
     };

@@ -136,8 +136,11 @@ fn a_shared_file_that_was_removed_or_replaced_is_an_error_in_every_process() {
     }
 }
 
+/// What becomes of a file, and how it is named.
+type Damage = (&'static str, fn(&Path));
+
 /// What becomes of the bytes of `SHARED`.
-const OVERWRITES: [(&str, fn(&Path)); 4] = [
+const OVERWRITES: [Damage; 4] = [
     ("cut", |path| File::options().write(true).open(path).unwrap().set_len(0).unwrap()),
     ("cut to a page", |path| File::options().write(true).open(path).unwrap().set_len(4096).unwrap()),
     ("zeros", |path| {

@@ -139,8 +139,11 @@ impl Driver {
             for (key, value) in &found {
                 let version = self.model.version_at(space, key, newest);
                 let mut at = version;
-                // An older version is there only if all newer ones were in lost commits.
-                while let Some((glsn, _)) = at.filter(|(glsn, _)| is_lost_commit(*glsn)) {
+                // An older version is there only if all newer ones were in lost commits. A run may have these.
+                while let Some((glsn, content)) = at.filter(|(glsn, _)| is_lost_commit(*glsn)) {
+                    if is_value(String::new, Some(value), content).is_ok() {
+                        break;
+                    }
                     at = self.model.version_at(space, key, glsn - 1);
                 }
                 let content = at.and_then(|(_, content)| content);

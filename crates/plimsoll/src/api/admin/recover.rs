@@ -91,7 +91,7 @@ pub struct RecoverReport {
     /// Entries of the log that are lost. Values above 1 KiB that they wrote are lost too; smaller ones are in the index up
     /// to the last commit that it held.
     pub lost_entries: Vec<RangeInclusive<Glsn>>,
-    /// Those among them that are newer than everything in the index: all that they wrote is lost.
+    /// Those among them that the index is not known to hold: what they wrote is lost, as far as no run has it.
     pub lost_commits: Vec<RangeInclusive<Glsn>>,
     /// Versions whose values are lost, at most a thousand.
     pub values: Vec<DamagedKey>,
@@ -394,7 +394,8 @@ fn describe(path: &Path, source: &Source, scene: &Scene<'_>, found: &[Found]) ->
     }
     let records = survey_of_log.lost.iter().filter(|lost| !lost.glsns.is_empty());
     lost.extend(records.map(|lost| lost.glsns.start..=Glsn(lost.glsns.end.0 - 1)));
-    let newer = lost.iter().filter(|lost| *lost.end() > index_end);
+    let held = source.complete_to();
+    let newer = lost.iter().filter(|lost| *lost.end() > held);
     let mut report = RecoverReport {
         glsn: survey_of_log.end().glsn,
         index: match source.plan {
@@ -403,7 +404,7 @@ fn describe(path: &Path, source: &Source, scene: &Scene<'_>, found: &[Found]) ->
             Plan::Merge => IndexSource::LogAndRuns,
         },
         damage: found.iter().map(|found| found.damage.clone()).collect(),
-        lost_commits: newer.map(|lost| *lost.start().max(&index_end.next())..=*lost.end()).collect(),
+        lost_commits: newer.map(|lost| *lost.start().max(&held.next())..=*lost.end()).collect(),
         unresolved: source.unresolved.clone(),
         ..RecoverReport::default()
     };

@@ -210,12 +210,33 @@ impl Source {
         newest.fold(checkpoint, Glsn::max)
     }
 
+    /// The last commit up to which the index is known to be complete: later ones may be in it if they were adopted.
+    pub(crate) fn complete_to(&self) -> Glsn {
+        self.manifest.as_ref().map_or(Glsn::NONE, |manifest| manifest.checkpoint.glsn)
+    }
+
     /// A scene for the diagnosis.
     pub(crate) fn scene<'a>(&'a self, path: &'a Path) -> Result<Scene<'a>> {
         let mut scene = Scene { path, budget: &self.budget, names: BTreeMap::new() };
         scene.learn_names(&self.parts)?;
         Ok(scene)
     }
+}
+
+/// Removes tables whose files are missing, if runs from `next_run` on may have been merged of them: these cover their keys and
+/// commits. The others are lost.
+fn retain_unmerged(parts: &mut Vec<Part>, next_run: u64) {
+    let is_newer = |part: &&Part| matches!(part.info.id, TableId::Run(id) if id >= next_run);
+    let newer = || parts.iter().filter(|part| part.described && part.source.is_some()).filter(is_newer);
+    let first = newer().map(|part| part.info.first_key.clone()).min();
+    let last = newer().map(|part| part.info.last_key.clone()).max();
+    let commits = newer().map(|part| part.info.max_glsn).max();
+    let is_merged = |info: &TableInfo| {
+        first.as_ref().is_some_and(|first| *first <= info.first_key)
+            && last.as_ref().is_some_and(|last| *last >= info.last_key)
+            && commits >= Some(info.max_glsn)
+    };
+    parts.retain(|part| part.source.is_some() || !is_merged(&part.info));
 }
 
 /// Finds the parts of a source.
@@ -344,7 +365,7 @@ impl Reader<'_> {
                 });
             let is_newest = self.newest == Some(manifest.number);
             // An older one is as good if the log has every commit behind it. A newer one may have dropped blob files.
-            let is_complete = is_newest
+            let is_complete = (is_newest && run_commits <= manifest.checkpoint.glsn)
                 || (run_commits < bounds.end
                     && source.survey.newest_gap(manifest.checkpoint.glsn.next(), Glsn(bounds.end.0 - 1)).is_none()
                     && self.has_blobs(&parts)?);
@@ -353,10 +374,12 @@ impl Reader<'_> {
                 return Ok(source);
             }
             // A file that is missing, beside files that it does not know, was merged into these: a newer one is missing.
+            source.is_forked |= is_forked;
             let is_merged =
                 parts.iter().any(|part| part.source.is_none()) && runs.iter().any(|id| *id >= manifest.next_run);
-            if is_newest && !is_merged && manifest.checkpoint.glsn.next() >= bounds.start {
-                (source.manifest, source.parts, source.is_forked) = (Some(manifest.clone()), parts, is_forked);
+            let has_newer = is_merged || run_commits > manifest.checkpoint.glsn;
+            if is_newest && !has_newer && manifest.checkpoint.glsn.next() >= bounds.start {
+                (source.manifest, source.parts) = (Some(manifest.clone()), parts);
                 return Ok(source);
             }
         }
@@ -396,7 +419,6 @@ impl Reader<'_> {
             Some(manifest) => self.parts_of(manifest)?,
             None => Vec::new(),
         };
-        parts.retain(|part| part.source.is_some());
         let is_known = |id: u64, parts: &[Part]| parts.iter().any(|part| part.info.id == TableId::Run(id));
         for id in runs.iter().copied().filter(|id| before.is_none_or(|manifest| *id >= manifest.next_run)) {
             if is_known(id, &parts) {
@@ -421,6 +443,7 @@ impl Reader<'_> {
             let (info, run) = (Arc::new(info), parts.len() + before.map_or(0, |manifest| manifest.runs.len()));
             parts.push(Part { info, run, history: false, described, source: Some(source), problems });
         }
+        retain_unmerged(&mut parts, before.map_or(0, |manifest| manifest.next_run));
         Ok(parts)
     }
 
