@@ -380,7 +380,7 @@ fn a_manifest_of_another_log_is_never_the_newest_and_is_named() {
         drop(db);
         let foreign = newest_manifest(&other);
         let name = foreign.file_name().unwrap().to_owned();
-        assert!(name > newest_manifest(&path).file_name().unwrap().to_owned());
+        assert!(*name > *newest_manifest(&path).file_name().unwrap());
         fs::copy(&foreign, path.join("index").join(&name)).unwrap();
         let name = name.to_str().unwrap();
         let is_named = |text: &Vec<String>| text.iter().any(|note| note.contains(name) && note.contains("another log"));
