@@ -79,3 +79,22 @@ pub use types::stats::{
 pub use types::value::Value;
 pub use types::version::{INLINE_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 pub use warm::image::{WarmImage, delete_warm_image, warm_image};
+
+/// The examples of the documents, which `cargo test` runs.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/tutorial.md")]
+    struct Tutorial;
+    #[doc = include_str!("../../../docs/how-to/memory-in-a-container.md")]
+    struct MemoryInAContainer;
+    #[doc = include_str!("../../../docs/how-to/choose-durability.md")]
+    struct ChooseDurability;
+    #[doc = include_str!("../../../docs/how-to/share-a-store-between-processes.md")]
+    struct ShareAStore;
+    #[doc = include_str!("../../../docs/how-to/follow-the-log.md")]
+    struct FollowTheLog;
+    #[doc = include_str!("../../../docs/explanation/processes.md")]
+    struct Processes;
+}

@@ -581,9 +581,11 @@ impl Driver {
     }
 
     fn may_be_trimmed(&self, first: u64) -> Outcome {
+        // Where nothing older than the newest commit is read, its own entry is not needed either.
+        let below = |oldest, newest| if oldest >= newest { newest + 1 } else { oldest };
         let unasked = match &self.db {
-            Some(_) => self.model.may_free_below(self.oldest_read()),
-            None => self.model.may_free_below(self.model.newest()),
+            Some(db) => self.model.may_free_below(below(self.oldest_read(), db.newest().0)),
+            None => self.model.may_free_below(below(self.model.newest(), self.model.newest())),
         };
         let allowed = self.model.first().max(self.trim_asked).max(unasked);
         ensure(first <= allowed, || {

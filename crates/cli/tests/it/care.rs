@@ -107,7 +107,7 @@ fn a_store_whose_index_is_damaged_is_recovered_whole_and_stays_as_it_is() {
     assert!(found.code == 4 && found.text().contains(&advice), "{}", found.text());
     let dest = folder.at("recovered");
     let foreseen = run(&["recover", &store, "--dry-run"]).ok().text();
-    assert!(foreseen.contains("index from\tthe log") && !std::path::Path::new(&dest).exists(), "{foreseen}");
+    assert!(foreseen.contains("index from   the log") && !std::path::Path::new(&dest).exists(), "{foreseen}");
     let report = run(&["recover", &store, &dest, "--json"]).ok().json();
     assert_eq!((&report["newest_glsn"], &report["is_whole"]), (&5.into(), &true.into()), "{report}");
     assert_eq!(run(&["scan", &dest, "--keys"]).ok().text(), "k1\nk2\nk3\nk4\nk5\n");

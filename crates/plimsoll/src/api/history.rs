@@ -95,7 +95,7 @@ pub struct History {
     versions: Option<Seat<Versions>>,
     /// The keyspaces that had the name before, oldest first.
     older: Vec<u32>,
-    /// The index key, in the keyspace of `versions`.
+    /// The index key, in the keyspace of `versions`; empty once that is the oldest keyspace.
     wanted: KeptKey,
     /// The index key of the version that was returned last.
     key: Vec<u8>,
@@ -113,15 +113,10 @@ impl History {
         let (store, key) = (Arc::clone(store), Vec::new());
         let mut history = Self { store, versions: None, older, wanted, key, moment };
         let mut versions = history.begin()?;
-        charge(&history.store, &mut versions, history.own_bytes())?;
+        history.forget_wanted();
+        charge(&history.store, &mut versions, own_bytes(&history.older, &history.key, &history.wanted))?;
         history.versions = Some(versions);
         Ok(history)
-    }
-
-    /// Memory of its own, beside the walk.
-    fn own_bytes(&self) -> usize {
-        let lists = self.older.capacity() * size_of::<u32>() + self.key.capacity();
-        size_of::<Self>() + lists + self.wanted.len()
     }
 
     /// A walk over the versions of the wanted index key.
@@ -136,8 +131,8 @@ impl History {
             let next = self.store.reader.walk(versions, &mut self.key, |versions, key| {
                 Ok(versions.next(key)?.map(|version| measure(version.glsn, version.stored)))
             })?;
-            let own_bytes = size_of::<Self>() + self.older.capacity() * size_of::<u32>() + self.wanted.len();
-            charge(&self.store, versions, own_bytes + self.key.capacity())?;
+            let own_bytes = own_bytes(&self.older, &self.key, &self.wanted);
+            charge(&self.store, versions, own_bytes)?;
             if let Some(version) = next {
                 return VersionInfo::new(&self.store, version).map(Some);
             }
@@ -146,10 +141,23 @@ impl History {
                 self.wanted[..4].copy_from_slice(&id.to_be_bytes());
                 self.key.clear();
                 self.versions = Some(self.begin()?);
+                self.forget_wanted();
             }
         }
         Ok(None)
     }
+
+    /// Releases the key if no older keyspace needs it: the iterator has its own copies.
+    fn forget_wanted(&mut self) {
+        if self.older.is_empty() {
+            self.wanted = KeptKey::new();
+        }
+    }
+}
+
+/// Memory that a history holds beside its iterator over the index.
+fn own_bytes(older: &Vec<u32>, key: &Vec<u8>, wanted: &KeptKey) -> usize {
+    size_of::<History>() + older.capacity() * size_of::<u32>() + key.capacity() + wanted.len()
 }
 
 impl Iterator for History {

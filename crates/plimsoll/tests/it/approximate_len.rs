@@ -228,5 +228,6 @@ fn a_handle_that_is_not_of_this_store_is_refused() {
     let foreign = other.keyspace("foreign").unwrap();
     let refused = db.approximate_len(&foreign, ..);
     assert!(matches!(refused, Err(Error::InvalidInput(_))), "{refused:?}");
-    assert!(db.approximate_len(&db.keyspace("long").unwrap(), vec![0; 1 << 16]..).is_err());
+    // A bound may be longer than a key.
+    assert_eq!(db.approximate_len(&db.keyspace("long").unwrap(), vec![0; 1 << 16]..).unwrap(), 0);
 }

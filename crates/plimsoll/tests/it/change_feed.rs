@@ -159,7 +159,7 @@ fn a_watch_gives_the_keys_under_its_prefix_and_no_others() {
         let wanted: Vec<_> = wanted.map(|(key, glsn)| (*glsn, vec![(key.to_vec(), None)])).collect();
         assert_eq!(deleted, wanted, "{prefix:?}");
     }
-    assert!(matches!(db.watch(&ks, [7; 4097], Glsn(1)), Err(Error::InvalidInput { .. })));
+    assert!(db.watch(&ks, [7; 4097], Glsn(1)).is_ok());
 }
 
 #[test]

@@ -26,8 +26,13 @@ fn money_is_neither_made_nor_lost_and_the_history_is_serializable() {
 
 #[test]
 fn of_two_on_call_one_stays() {
-    let db = store();
-    let report = write_skew(&db, THREADS).unwrap_or_else(|failure| panic!("{failure}"));
-    assert!(report.commits >= 2000 && report.conflicts > 0, "{report:?}");
-    db.close().unwrap();
+    // Threads that the system runs one after the other meet no conflict: then once more.
+    let has_conflicts = (0..50).any(|_| {
+        let db = store();
+        let report = write_skew(&db, THREADS).unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(report.commits >= 2000, "{report:?}");
+        db.close().unwrap();
+        report.conflicts > 0
+    });
+    assert!(has_conflicts);
 }
