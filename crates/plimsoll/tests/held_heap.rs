@@ -176,7 +176,7 @@ fn walks_wait_for_memory_that_memtables_hold_as_writers_do() {
     drop(walks);
     fill_memtables(&db, &filled, 8 << 20);
     let mut histories: Vec<_> =
-        (0..1000).map(|number| db.history(&keyspace, key(number)).expect("a history")).collect();
+        (0..1000).map(|n| db.history(&keyspace, key(n)).unwrap_or_else(|e| panic!("{n}: {e}"))).collect();
     histories.iter_mut().for_each(|history| assert!(history.next().expect("a version").is_ok()));
 }
 

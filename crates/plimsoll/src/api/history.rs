@@ -121,7 +121,9 @@ impl History {
 
     /// A walk over the versions of the wanted index key.
     fn begin(&self) -> Result<Seat<Versions>> {
-        let range = (Bound::Included(self.wanted.clone()), Bound::Included(self.wanted.clone()));
+        // A clone of a long key would take a power of two of bytes.
+        let bound = || Bound::Included(KeptKey::from_slice(&self.wanted));
+        let range = (bound(), bound());
         begin(&self.store, Versions::new(range, Glsn::NONE, self.moment.readable()?))
     }
 
