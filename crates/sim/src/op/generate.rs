@@ -155,7 +155,7 @@ impl Generator {
             (if_so(settings.restores, 3), Self::keep),
             (if_so(settings.restores, 4), Self::restore),
             (if_so(settings.upkeep, 6), Self::reopen),
-            (if_so(settings.upkeep, 1), Self::recover_whole),
+            (if_so(settings.restores, 2), Self::recover_whole),
             (if_so(settings.upkeep, 1), Self::lose_index),
             (if_so(settings.upkeep, 1), |_| Op::Backup),
             (if_so(settings.kills, 3), Self::kill),
