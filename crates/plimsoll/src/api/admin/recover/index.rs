@@ -93,7 +93,8 @@ pub(crate) fn lost_spans(source: &Source) -> Result<Vec<(LostSpan, Glsn, bool)>>
 pub(crate) fn merge(source: &Source, scene: &Scene<'_>, into: &Path, options: &Options) -> Result<MergeLosses> {
     let (log_options, budget) = look_at(&into.join("log"), options)?;
     let (disk, index) = (&*options.disk, into.join("index"));
-    let replayed = Manifest::read(disk, &index)?.unwrap_or_else(|| Manifest::empty(source.survey.log_id));
+    let replayed = Manifest::read_beyond(disk, &index, Some(source.survey.log_id), None)?
+        .unwrap_or_else(|| Manifest::empty(source.survey.log_id));
     let spans = lost_spans(source)?;
     let mut output = Output {
         log_options: &log_options,
