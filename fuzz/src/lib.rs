@@ -1,6 +1,7 @@
 //! What the fuzz targets do with any bytes, where one call does not say it.
 //!
-//! A checksum or a chain hash would keep a fuzzer out of everything behind it, so they are made right here where the bytes ask for it.
+//! A checksum or a chain hash would keep a fuzzer out of everything behind it, so they are made
+//! right here where the bytes ask for it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -40,14 +41,17 @@ const FOLLOWS: u8 = 0x40;
 
 /// Lays fragments into a segment, opens it as a log, and reads all of it.
 ///
-/// Each fragment is a byte for its type and the flags above, its length in units of eight bytes (two bytes), and its bytes.
+/// Each fragment is a byte for its type and the flags above, its length in units of eight bytes
+/// (two bytes), and its bytes.
 pub fn log_record(bytes: &[u8]) {
     decode_raw(bytes);
     let segment = lay(bytes);
     let disk = MemDisk::new();
     let placed = disk
         .create_dir(Path::new("log"))
-        .and_then(|()| disk.open(&Path::new("log").join(SEGMENT_NAME), Open::CreateNew, Caching::Buffered))
+        .and_then(|()| {
+            disk.open(&Path::new("log").join(SEGMENT_NAME), Open::CreateNew, Caching::Buffered)
+        })
         .and_then(|file| file.write_at(&segment, 0));
     placed.expect("a disk in memory takes it");
     read_log(disk);
@@ -63,7 +67,8 @@ fn decode_raw(bytes: &[u8]) {
     let _ = BlobTrailer::decode(bytes);
     let _ = DirectoryItem::decode(bytes);
     let _ = NamedBlob::decode(bytes);
-    let _ = TableHeader::decode(bytes).map(|table| (table.pages(), table.offset_place(0), table.stream_place(0)));
+    let _ = TableHeader::decode(bytes)
+        .map(|table| (table.pages(), table.offset_place(0), table.stream_place(0)));
     let mut block = bytes.to_vec();
     block.resize(BLOCK_BYTES, 0);
     let _ = check_block(&block, 1, 0);
@@ -111,7 +116,8 @@ fn lay(mut bytes: &[u8]) -> Vec<u8> {
     segment
 }
 
-/// Seals each record with the fragments that continue it, and lets it follow the one before it if it says so.
+/// Seals each record with the fragments that continue it, and lets it follow the one before it if
+/// it says so.
 fn seal(segment: &mut [u8], placed: &[(Placed, u8)]) {
     let seed = segment_seed(LOG_ID, Glsn(1));
     let (mut next, mut chain) = (1u64, genesis_chain(LOG_ID));
@@ -123,7 +129,9 @@ fn seal(segment: &mut [u8], placed: &[(Placed, u8)]) {
         if follows && begins && glsn + 8 <= end {
             segment[glsn..glsn + 8].copy_from_slice(&next.to_le_bytes());
         }
-        let header = RecordHeader::decode(&segment[start + FRAGMENT_HEADER_BYTES..end]).ok().filter(|_| begins);
+        let header = RecordHeader::decode(&segment[start + FRAGMENT_HEADER_BYTES..end])
+            .ok()
+            .filter(|_| begins);
         let parts: Vec<Placed> = record.iter().map(|(placed, _)| *placed).collect();
         chain = reseal(segment, &parts, seed, 1, chain, follows);
         next = header.map_or(next, |header| header.last().0.saturating_add(1));
@@ -172,7 +180,10 @@ fn read_log(disk: MemDisk) {
         let glsn = Glsn(glsn);
         match log.read(glsn) {
             Ok(entry) => {
-                assert!(entry.meta.glsn == glsn && !dropped.contains(&glsn), "scanned as dropped, read: {glsn}")
+                assert!(
+                    entry.meta.glsn == glsn && !dropped.contains(&glsn),
+                    "scanned as dropped, read: {glsn}"
+                )
             }
             Err(LogError::Dropped { glsn: named }) => {
                 assert!(named == glsn && dropped.contains(&glsn), "{named}, {glsn}")
@@ -192,7 +203,9 @@ pub fn fragments_of(segment: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     for (number, block) in segment.chunks(BLOCK_BYTES).enumerate() {
         let mut at = if number == 0 { SEGMENT_HEADER_BYTES } else { 0 };
-        while let Found::Fragment(fragment) = fragment_at(block, at, (number * BLOCK_BYTES) as u32, seed) {
+        while let Found::Fragment(fragment) =
+            fragment_at(block, at, (number * BLOCK_BYTES) as u32, seed)
+        {
             out.push(fragment.part as u8 | FOLLOWS);
             out.extend_from_slice(&((fragment.bytes.len() / 8) as u16).to_le_bytes());
             out.extend_from_slice(fragment.bytes);
@@ -208,7 +221,9 @@ pub fn engine_ops(bytes: &[u8]) {
     let profile = Profile::ALL[usize::from(*kind) % Profile::ALL.len()];
     let ops = from_bytes(rest, &profile.settings());
     let care = Care { may_refuse: profile == Profile::Budget, ..Care::default() };
-    if let Err(failure) = run(World::new(u64::from(*kind), Setting::of_seed(u64::from(*kind))), care, &ops) {
+    if let Err(failure) =
+        run(World::new(u64::from(*kind), Setting::of_seed(u64::from(*kind))), care, &ops)
+    {
         panic!("{failure}\n{profile:?}, world {kind}:\n{}", print(&ops));
     }
 }

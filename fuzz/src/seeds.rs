@@ -1,6 +1,7 @@
 //! Makes the seed corpora from the bytes of real stores: `seeds FOLDER`.
 //!
-//! A fuzz target only by its frame: so it is built with the others, once, and ends before the fuzzer would begin.
+//! A fuzz target only by its frame: so it is built with the others, once, and ends before the
+//! fuzzer would begin.
 #![no_main]
 #![allow(clippy::disallowed_methods, reason = "a tool that writes its own files")]
 
@@ -34,14 +35,20 @@ fn make_all() -> Result<(), Box<dyn std::error::Error>> {
     let folder = Path::new(&folder);
     for seed in 0..STORES {
         let case = Case { ops: 120, ..Case::new(Mode::Model, seed) };
-        let driver = run(case.world(), Care::default(), &case.workload()).map_err(|failure| failure.to_string())?;
+        let driver = run(case.world(), Care::default(), &case.workload())
+            .map_err(|failure| failure.to_string())?;
         store(folder, seed, driver.world())?;
         let mut random = Random::new(seed);
         let bytes: Vec<u8> = (0..3 * 80).map(|_| random.next_u64() as u8).collect();
         seed_file(folder, "engine_ops", &format!("{seed}"), &bytes)?;
         // A few changes each.
         let changes = seed as usize % 3 + 1;
-        seed_file(folder, "store", &format!("{seed}"), &bytes[..changes * plimsoll::fuzz::store::CHANGE_BYTES])?;
+        seed_file(
+            folder,
+            "store",
+            &format!("{seed}"),
+            &bytes[..changes * plimsoll::fuzz::store::CHANGE_BYTES],
+        )?;
     }
     Ok(())
 }
@@ -53,12 +60,22 @@ fn store(folder: &Path, seed: u64, world: &World) -> Result<(), Box<dyn std::err
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let file = format!("{seed}-{name}");
         if name.starts_with("MANIFEST.") {
-            seed_file(folder, "manifest", &file, &bytes[MANIFEST_HEAD_BYTES..bytes.len() - SUM_BYTES])?;
+            seed_file(
+                folder,
+                "manifest",
+                &file,
+                &bytes[MANIFEST_HEAD_BYTES..bytes.len() - SUM_BYTES],
+            )?;
         } else if name.ends_with(".seg") {
             seed_file(folder, "log_record", &file, &fragments_of(&bytes))?;
         } else if name.ends_with(".run") {
             for (number, page) in bytes.chunks(PAGE_BYTES).enumerate() {
-                seed_file(folder, "run_page", &format!("{file}-{number}"), plimsoll_memory::page::page_payload(page))?;
+                seed_file(
+                    folder,
+                    "run_page",
+                    &format!("{file}-{number}"),
+                    plimsoll_memory::page::page_payload(page),
+                )?;
             }
         }
     }

@@ -14,7 +14,9 @@ const STEP_BYTES: u64 = 1 << 20;
 fn verified(
     py: Python<'_>,
     progress: Option<Bound<'_, PyAny>>,
-    work: impl FnOnce(&mut dyn FnMut(VerifyProgress)) -> plimsoll::Result<plimsoll::VerifyReport> + Send + 'static,
+    work: impl FnOnce(&mut dyn FnMut(VerifyProgress)) -> plimsoll::Result<plimsoll::VerifyReport>
+    + Send
+    + 'static,
 ) -> PyResult<VerifyReport> {
     let sparse = move |report: &mut dyn FnMut(VerifyProgress)| {
         let mut reported = None;
@@ -39,13 +41,18 @@ fn verified(
     })
 }
 
-pub(crate) fn verify_open(py: Python<'_>, db: &Db, progress: Option<Bound<'_, PyAny>>) -> PyResult<VerifyReport> {
+pub(crate) fn verify_open(
+    py: Python<'_>,
+    db: &Db,
+    progress: Option<Bound<'_, PyAny>>,
+) -> PyResult<VerifyReport> {
     let db = db.clone();
     verified(py, progress, move |report| db.verify(report))
 }
 
-/// Checks all of a store that is not open in this process, even one too damaged to open. `progress(done_bytes, total_bytes)` is called now and
-/// then. Damage is no exception: it is in the report.
+/// Checks all of a store that is not open in this process, even one too damaged to open.
+/// `progress(done_bytes, total_bytes)` is called now and then. Damage is no exception: it is in the
+/// report.
 ///
 /// >>> plimsoll.open(path, memory="16MiB").close()
 /// >>> plimsoll.verify(path, memory="16MiB").problems
@@ -58,7 +65,8 @@ pub(crate) fn verify(
     memory: Option<Size>,
     progress: Option<Bound<'_, PyAny>>,
 ) -> PyResult<VerifyReport> {
-    let options = memory.map_or_else(Options::new, |Size(bytes)| Options::new().memory_bytes(bytes));
+    let options =
+        memory.map_or_else(Options::new, |Size(bytes)| Options::new().memory_bytes(bytes));
     verified(py, progress, move |report| plimsoll::verify(path.0, options, report))
 }
 
@@ -116,7 +124,12 @@ pub struct BackupReport {
 impl BackupReport {
     pub(crate) fn new(report: &plimsoll::BackupReport) -> Self {
         let glsn = report.glsn.0;
-        Self { glsn, files: report.files, bytes_copied: report.bytes_copied, bytes_linked: report.bytes_linked }
+        Self {
+            glsn,
+            files: report.files,
+            bytes_copied: report.bytes_copied,
+            bytes_linked: report.bytes_linked,
+        }
     }
 }
 
@@ -127,8 +140,9 @@ impl BackupReport {
     }
 }
 
-/// Makes a sound store at `dest` of everything that can be read of the one at `path`, which stays as it is, and reports what is lost. `dest` must not
-/// exist, or be an empty folder. With `dry_run` nothing is written, and `dest` is not needed.
+/// Makes a sound store at `dest` of everything that can be read of the one at `path`, which stays
+/// as it is, and reports what is lost. `dest` must not exist, or be an empty folder. With `dry_run`
+/// nothing is written, and `dest` is not needed.
 ///
 /// >>> plimsoll.open(path, memory="16MiB").close()
 /// >>> plimsoll.recover(path, path + ".recovered", memory="16MiB").whole
@@ -144,10 +158,13 @@ pub(crate) fn recover(
     dry_run: bool,
     memory: Option<Size>,
 ) -> PyResult<RecoverReport> {
-    let options = memory.map_or_else(Options::new, |Size(bytes)| Options::new().memory_bytes(bytes));
+    let options =
+        memory.map_or_else(Options::new, |Size(bytes)| Options::new().memory_bytes(bytes));
     let report = match (dest, dry_run) {
         (_, true) => interruptible(py, move || Db::recover_dry_run(path.0, options))?,
-        (Some(dest), false) => interruptible(py, move || Db::recover(path.0, dest.0, options, &mut |_, _| {}))?,
+        (Some(dest), false) => {
+            interruptible(py, move || Db::recover(path.0, dest.0, options, &mut |_, _| {}))?
+        }
         (None, false) => return Err(PyTypeError::new_err("recover() needs dest, or dry_run=True")),
     };
     Ok(RecoverReport::new(&report.or_raise()?))
@@ -181,7 +198,8 @@ pub struct RecoverReport {
     lost_ranges: Vec<String>,
     /// Keys that were deleted because their newest value is lost.
     deleted: u64,
-    /// Moments before this GLSN cannot be read in every keyspace; 0 if the recovery changed nothing in this.
+    /// Moments before this GLSN cannot be read in every keyspace; 0 if the recovery changed nothing
+    /// in this.
     readable_from: u64,
     /// The names that keyspaces have now whose records are lost.
     renamed: Vec<String>,
@@ -198,7 +216,9 @@ impl RecoverReport {
         let pairs = |ranges: &[std::ops::RangeInclusive<plimsoll::Glsn>]| -> Vec<(u64, u64)> {
             ranges.iter().map(|lost| (lost.start().0, lost.end().0)).collect()
         };
-        let value = |value: &plimsoll::DamagedKey| (value.keyspace.clone(), value.key.clone(), value.glsn.0);
+        let value = |value: &plimsoll::DamagedKey| {
+            (value.keyspace.clone(), value.key.clone(), value.glsn.0)
+        };
         Self {
             glsn: report.glsn.0,
             index: match report.index {

@@ -1,13 +1,16 @@
 //! A `with` block of the steps of a generator, whatever the handler of a signal raises.
 //!
-//! `contextlib.contextmanager` does the same in Python, and Python runs handlers between two of its own instructions: one that raised there would leave the
-//! generator as it is, with all that it holds, for as long as the exception lives. Here the generator is begun and ended in one native call each.
+//! `contextlib.contextmanager` does the same in Python, and Python runs handlers between two of its
+//! own instructions: one that raised there would leave the generator as it is, with all that it
+//! holds, for as long as the exception lives. Here the generator is begun and ended in one native
+//! call each.
 
 use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::intern;
 use pyo3::prelude::*;
 
-/// What a generator does before and after its only `yield`, around a `with` block; from `plimsoll._block.block`.
+/// What a generator does before and after its only `yield`, around a `with` block; from
+/// `plimsoll._block.block`.
 #[pyclass(module = "plimsoll._native", frozen)]
 pub struct Block {
     steps: Py<PyAny>,
@@ -40,7 +43,9 @@ impl Block {
             steps.call_method0(intern!(py, "__next__"))
         };
         match ended {
-            Ok(_) => Err(PyRuntimeError::new_err("the generator of a `with` block went on after its end")),
+            Ok(_) => Err(PyRuntimeError::new_err(
+                "the generator of a `with` block went on after its end",
+            )),
             Err(error) if error.value(py).is(raised) => Ok(false),
             Err(error) if error.is_instance_of::<PyStopIteration>(py) => Ok(is_raised),
             // So Python raises a `StopIteration` that leaves a generator.

@@ -1,6 +1,8 @@
-//! Keys and values as callers give them: `bytes` as they are, other objects with a buffer copied once.
+//! Keys and values as callers give them: `bytes` as they are, other objects with a buffer copied
+//! once.
 //!
-//! A copy is needed where the bytes may change: another thread can write into a `bytearray` while the interpreter's lock is released.
+//! A copy is needed where the bytes may change: another thread can write into a `bytearray` while
+//! the interpreter's lock is released.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -31,10 +33,13 @@ impl<'py> FromPyObject<'_, 'py> for BytesLike<'py> {
 #[cold]
 fn copied<'py>(object: &Bound<'py, PyAny>) -> PyResult<BytesLike<'py>> {
     if object.is_instance_of::<PyString>() {
-        return Err(PyTypeError::new_err("keys and values are bytes, not str: encode the text, e.g. text.encode()"));
+        return Err(PyTypeError::new_err(
+            "keys and values are bytes, not str: encode the text, e.g. text.encode()",
+        ));
     }
     let view = PyMemoryView::from(object).map_err(|_| {
-        let class = object.get_type().name().map_or_else(|_| "this".to_owned(), |name| name.to_string());
+        let class =
+            object.get_type().name().map_or_else(|_| "this".to_owned(), |name| name.to_string());
         PyTypeError::new_err(format!("keys and values are bytes-like objects, not {class}"))
     })?;
     Ok(BytesLike(view.call_method0("tobytes")?.cast_into::<PyBytes>()?))

@@ -1,8 +1,8 @@
 //! Calls that may take long: the interpreter's lock is released, and Ctrl-C ends the call.
 //!
-//! Python runs handlers of signals in its main thread only. So there, what takes long runs on a thread of its own, and the
-//! main thread waits at a queue of Python's, which a signal interrupts; every other thread just waits. Nothing wakes to look
-//! whether a signal came.
+//! Python runs handlers of signals in its main thread only. So there, what takes long runs on a
+//! thread of its own, and the main thread waits at a queue of Python's, which a signal interrupts;
+//! every other thread just waits. Nothing wakes to look whether a signal came.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,8 +19,8 @@ pub(crate) fn handles_signals(py: Python<'_>) -> PyResult<bool> {
     threading.call_method0("current_thread")?.eq(threading.call_method0("main_thread")?)
 }
 
-/// Runs `work` on a thread of its own, and waits for it. If a signal's handler raises, that exception is returned at once; the work then
-/// ends by itself, and its result is dropped.
+/// Runs `work` on a thread of its own, and waits for it. If a signal's handler raises, that
+/// exception is returned at once; the work then ends by itself, and its result is dropped.
 pub(crate) fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -33,7 +33,8 @@ enum Message<P, T> {
     Done(T),
 }
 
-/// As [`interruptible`], for work that reports progress: `see` is called with it, and may end the call.
+/// As [`interruptible`], for work that reports progress: `see` is called with it, and may end the
+/// call.
 pub(crate) fn interruptible_with<P: Send + 'static, T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce(&mut dyn FnMut(P)) -> T + Send + 'static,
@@ -106,8 +107,9 @@ impl<P, T> Drop for Reports<P, T> {
 
 /// A queue of Python's with an entry for each ring.
 ///
-/// It is the class of the C module `_queue`. gevent and eventlet replace the locks of `_thread` and `threading` by locks that
-/// switch to another greenlet, and a thread of the engine cannot wake a greenlet; they leave this class as it is.
+/// It is the class of the C module `_queue`. gevent and eventlet replace the locks of `_thread` and
+/// `threading` by locks that switch to another greenlet, and a thread of the engine cannot wake a
+/// greenlet; they leave this class as it is.
 struct Bell {
     queue: Py<PyAny>,
     /// Whether the wait was interrupted: nothing more is heard, and the interpreter may be ending.
@@ -130,7 +132,10 @@ impl Bell {
         if self.is_left.load(Ordering::Relaxed) {
             return;
         }
-        // It fails only where there is no memory for the entry; the thread that waits then hears the next ring.
-        let _ = Python::try_attach(|py| self.queue.bind(py).call_method1("put", (py.None(),)).map(drop));
+        // It fails only where there is no memory for the entry; the thread that waits then hears
+        // the next ring.
+        let _ = Python::try_attach(|py| {
+            self.queue.bind(py).call_method1("put", (py.None(),)).map(drop)
+        });
     }
 }

@@ -15,7 +15,8 @@ use crate::store::Store;
 
 /// The commits of the log from a GLSN on, in order: an iterator, from `Log.commits`.
 ///
-/// It ends at the newest commit; asked again later, it goes on with newer ones. `next` waits for them.
+/// It ends at the newest commit; asked again later, it goes on with newer ones. `next` waits for
+/// them.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> first = db.put(b"a", b"1")
@@ -47,7 +48,8 @@ impl Commits {
         self.next(py, Some(0.0))
     }
 
-    /// The next commit, waited for up to `timeout` seconds (`None`: without end); `None` if none came.
+    /// The next commit, waited for up to `timeout` seconds (`None`: without end); `None` if none
+    /// came.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.put(b"a", b"1")
@@ -56,10 +58,14 @@ impl Commits {
     /// (True, None)
     #[pyo3(signature = (timeout = None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Commit>> {
-        Ok(self.commits.next(py, timeout_of(timeout)?)?.map(|commit| Commit::new(&self.store, commit)))
+        Ok(self
+            .commits
+            .next(py, timeout_of(timeout)?)?
+            .map(|commit| Commit::new(&self.store, commit)))
     }
 
-    /// The GLSN from which a new feed continues this one. To process each commit exactly once, store it in the same transaction as the result.
+    /// The GLSN from which a new feed continues this one. To process each commit exactly once,
+    /// store it in the same transaction as the result.
     #[getter]
     fn position(&self) -> PyResult<u64> {
         Ok(self.commits.position()?.0)
@@ -93,8 +99,10 @@ impl Commit {
         py: Python<'_>,
         then: impl FnOnce(&plimsoll::Commit) -> EngineResult<T> + Send,
     ) -> PyResult<T> {
-        py.detach(|| -> PyResult<_> { Ok(then(self.commit.lock().unwrap_or_else(PoisonError::into_inner).get()?)) })?
-            .or_raise()
+        py.detach(|| -> PyResult<_> {
+            Ok(then(self.commit.lock().unwrap_or_else(PoisonError::into_inner).get()?))
+        })?
+        .or_raise()
     }
 }
 
@@ -132,7 +140,8 @@ impl Commit {
     /// >>> [change.key for change in db.log.commit(glsn).changes()]
     /// [b'a', b'b']
     fn changes(&self, py: Python<'_>) -> PyResult<Vec<Change>> {
-        let changes = self.with(py, |commit| commit.changes()?.collect::<EngineResult<Vec<_>>>())?;
+        let changes =
+            self.with(py, |commit| commit.changes()?.collect::<EngineResult<Vec<_>>>())?;
         Ok(changes.into_iter().map(|change| Change::new(&self.store, change)).collect())
     }
 

@@ -25,10 +25,11 @@ use crate::store::Store;
 use crate::transact::transact;
 use crate::transaction::Transaction;
 
-/// An open store: a sorted mapping (its keyspace "default"), transactions, snapshots of any moment, the log.
+/// An open store: a sorted mapping (its keyspace "default"), transactions, snapshots of any moment,
+/// the log.
 ///
-/// Made by `plimsoll.open`. Can be used from many threads. Closed by `close`, at the end of a `with` block, or when the interpreter exits; a
-/// commit that has returned is safe without that.
+/// Made by `plimsoll.open`. Can be used from many threads. Closed by `close`, at the end of a
+/// `with` block, or when the interpreter exits; a commit that has returned is safe without that.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> with db.transaction() as tx:
@@ -74,7 +75,8 @@ impl Db {
         store(&this).close(this.py())
     }
 
-    /// The store's folder as an absolute path, as `os.fsdecode` shows it; empty for a store in memory.
+    /// The store's folder as an absolute path, as `os.fsdecode` shows it; empty for a store in
+    /// memory.
     ///
     /// >>> import os
     /// >>> plimsoll.open(path, memory="16MiB").path == os.path.abspath(path)
@@ -111,8 +113,8 @@ impl Db {
         Ok(store(&this).newest(this.py(), plimsoll::Db::newest)?.0)
     }
 
-    /// The keyspace with this name; it is made, by a commit, if there is none. With `retention`: it keeps this much of the past, and must not
-    /// exist with another one.
+    /// The keyspace with this name; it is made, by a commit, if there is none. With `retention`: it
+    /// keeps this much of the past, and must not exist with another one.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> sessions = db.keyspace("sessions", retention="latest")
@@ -120,7 +122,11 @@ impl Db {
     /// >>> b"42" in db, b"42" in sessions
     /// (False, True)
     #[pyo3(signature = (name, *, retention = None))]
-    fn keyspace(this: PyRef<'_, Self>, name: &str, retention: Option<Keeps>) -> PyResult<Py<Keyspace>> {
+    fn keyspace(
+        this: PyRef<'_, Self>,
+        name: &str,
+        retention: Option<Keeps>,
+    ) -> PyResult<Py<Keyspace>> {
         let (py, store) = (this.py(), store(&this));
         let db = store.db()?;
         let keyspace = py.detach(|| match retention {
@@ -145,8 +151,8 @@ impl Db {
         Ok(all)
     }
 
-    /// Deletes a keyspace with all its keys, in one commit; returns the commit's GLSN. Earlier moments stay readable as far back as its
-    /// retention allows.
+    /// Deletes a keyspace with all its keys, in one commit; returns the commit's GLSN. Earlier
+    /// moments stay readable as far back as its retention allows.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> cats = db.keyspace("cats")
@@ -168,14 +174,19 @@ impl Db {
     /// >>> db.set_retention("default", timedelta(days=30))
     /// >>> db.keyspaces()
     /// {'default': datetime.timedelta(days=30)}
-    fn set_retention(this: PyRef<'_, Self>, keyspace: &Bound<'_, PyAny>, retention: Keeps) -> PyResult<()> {
+    fn set_retention(
+        this: PyRef<'_, Self>,
+        keyspace: &Bound<'_, PyAny>,
+        retention: Keeps,
+    ) -> PyResult<()> {
         let (py, store) = (this.py(), store(&this));
         let keyspace = existing(py, store, keyspace)?;
         let db = store.db()?;
         py.detach(|| db.set_retention(&keyspace, retention.0)).or_raise()
     }
 
-    /// Begins a transaction. As a context manager it is committed at the end of the block, and aborted by an exception.
+    /// Begins a transaction. As a context manager it is committed at the end of the block, and
+    /// aborted by an exception.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> with db.transaction(metadata=b"by Ada") as tx:
@@ -183,11 +194,16 @@ impl Db {
     /// >>> db.log.commit(tx.glsn).metadata
     /// b'by Ada'
     ///
-    /// With `ordered=True` it reads at the last commit that was ordered, by any process, even if it is not durable yet: for writers that take turns
-    /// under a lock of their own, and release it between `commit_submit` and the ticket's `wait`. What it reads may be told to others once that
-    /// has returned.
+    /// With `ordered=True` it reads at the last commit that was ordered, by any process, even if it
+    /// is not durable yet: for writers that take turns under a lock of their own, and release it
+    /// between `commit_submit` and the ticket's `wait`. What it reads may be told to others once
+    /// that has returned.
     #[pyo3(signature = (*, metadata = None, ordered = false))]
-    fn transaction(this: PyRef<'_, Self>, metadata: Option<BytesLike<'_>>, ordered: bool) -> PyResult<Py<Transaction>> {
+    fn transaction(
+        this: PyRef<'_, Self>,
+        metadata: Option<BytesLike<'_>>,
+        ordered: bool,
+    ) -> PyResult<Py<Transaction>> {
         let (py, store) = (this.py(), store(&this));
         let mut transaction = if ordered {
             let db = store.db()?;
@@ -201,8 +217,9 @@ impl Db {
         Transaction::new(py, store, transaction)
     }
 
-    /// Calls `function(tx, *args, **kwargs)` in a transaction and commits it; on a conflict with another transaction it is called again in a new
-    /// one, after a short random pause. Returns what the last call returned. If it raises, nothing is written.
+    /// Calls `function(tx, *args, **kwargs)` in a transaction and commits it; on a conflict with
+    /// another transaction it is called again in a new one, after a short random pause. Returns
+    /// what the last call returned. If it raises, nothing is written.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> def count(tx, key):
@@ -246,8 +263,9 @@ impl Db {
         Snapshot::new(this.py(), store, store.newest(this.py(), plimsoll::Db::snapshot)?)
     }
 
-    /// The store as it was at an earlier moment: right after the commit with a GLSN, or at a time (a `datetime`; one without a time zone is local
-    /// time). A time in the future is the newest state; a GLSN that no commit has yet raises `NotYet`.
+    /// The store as it was at an earlier moment: right after the commit with a GLSN, or at a time
+    /// (a `datetime`; one without a time zone is local time). A time in the future is the newest
+    /// state; a GLSN that no commit has yet raises `NotYet`.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> first = db.put(b"tea", b"3.10")
@@ -290,7 +308,8 @@ impl Db {
         stats::to_python(py, &stats)
     }
 
-    /// What the last open found, one line each: a clock that was set back, a torn tail that was cut, an ignored warm image.
+    /// What the last open found, one line each: a clock that was set back, a torn tail that was
+    /// cut, an ignored warm image.
     ///
     /// >>> with plimsoll.open(path, memory="16MiB") as db:
     /// ...     db.warnings
@@ -300,7 +319,8 @@ impl Db {
         Ok(store(&this).db()?.warnings())
     }
 
-    /// The processes that have the store open with `shared=True`, the oldest first; none if this one has it alone.
+    /// The processes that have the store open with `shared=True`, the oldest first; none if this
+    /// one has it alone.
     ///
     /// >>> with plimsoll.open(path, shared=True, memory_total="64MiB") as db:
     /// ...     [(member.is_here, member.is_keeper, member.memory_bytes) for member in db.members()]
@@ -322,7 +342,8 @@ impl Db {
         this.py().detach(|| db.set_memory(memory.0)).or_raise()
     }
 
-    /// Reads and checks every byte of the store. `progress(done_bytes, total_bytes)` is called now and then. Ctrl-C ends the call.
+    /// Reads and checks every byte of the store. `progress(done_bytes, total_bytes)` is called now
+    /// and then. Ctrl-C ends the call.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.verify().ok
@@ -332,8 +353,9 @@ impl Db {
         verify_open(this.py(), store(&this).db()?, progress)
     }
 
-    /// Copies the store, as it is at one moment, into a new folder while it is in use. Files that do not change any more are hard-linked where
-    /// possible; with `copy` all of them are copied. A store in memory has no backup.
+    /// Copies the store, as it is at one moment, into a new folder while it is in use. Files that
+    /// do not change any more are hard-linked where possible; with `copy` all of them are copied. A
+    /// store in memory has no backup.
     ///
     /// >>> with plimsoll.open(path, memory="16MiB") as db:
     /// ...     db[b"a"] = b"1"
@@ -350,11 +372,16 @@ impl Db {
             ));
         }
         let dest = dest.0;
-        let report = interruptible(this.py(), move || if copy { db.backup_copy(dest) } else { db.backup(dest) })?;
+        let report =
+            interruptible(
+                this.py(),
+                move || if copy { db.backup_copy(dest) } else { db.backup(dest) },
+            )?;
         Ok(BackupReport::new(&report.or_raise()?))
     }
 
-    /// Makes durable what was committed before, where `durability` is "buffered"; returns the GLSN up to which everything is.
+    /// Makes durable what was committed before, where `durability` is "buffered"; returns the GLSN
+    /// up to which everything is.
     ///
     /// >>> db = plimsoll.open(path, memory="16MiB", durability="buffered")
     /// >>> glsn = db.put(b"a", b"1")
@@ -377,7 +404,8 @@ impl Db {
         interruptible(this.py(), move || db.flush())?.or_raise()
     }
 
-    /// Merges the index's files into as few as possible, and frees what it then can of the log. `db.log.trim(db.newest + 1)` frees the rest.
+    /// Merges the index's files into as few as possible, and frees what it then can of the log.
+    /// `db.log.trim(db.newest + 1)` frees the rest.
     ///
     /// >>> db = plimsoll.in_memory(retention="latest")
     /// >>> for value in (b"1", b"2"):
@@ -393,7 +421,9 @@ impl Db {
 
     /// A store cannot be sent to another process.
     fn __reduce__(&self) -> PyResult<()> {
-        Err(PyTypeError::new_err("a store cannot be pickled: open it in the other process, or send its path"))
+        Err(PyTypeError::new_err(
+            "a store cannot be pickled: open it in the other process, or send its path",
+        ))
     }
 
     fn __repr__(this: PyRef<'_, Self>) -> String {
@@ -414,9 +444,9 @@ pub(crate) fn existing(
     if let Ok(keyspace) = keyspace.cast::<Keyspace>() {
         return Ok(handle(&keyspace.borrow()));
     }
-    let name: String = keyspace
-        .extract()
-        .map_err(|_| PyTypeError::new_err("a keyspace is given by its name or by what Db.keyspace returned"))?;
+    let name: String = keyspace.extract().map_err(|_| {
+        PyTypeError::new_err("a keyspace is given by its name or by what Db.keyspace returned")
+    })?;
     let db = store.db()?;
     let found = py.detach(|| db.snapshot().keyspace(&name)).or_raise()?;
     found.ok_or_else(|| errors::no_keyspace(&name))

@@ -12,7 +12,8 @@ use crate::fork::ForkSafe;
 use crate::history::Version;
 use crate::place::Place;
 
-/// The keys whose values differ between two moments, in key order: an iterator, from `LiveMapping.diff`.
+/// The keys whose values differ between two moments, in key order: an iterator, from
+/// `LiveMapping.diff`.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> before = db.put_many({b"coffee": b"4.50", b"tea": b"3.10"})
@@ -107,6 +108,9 @@ impl Difference {
             _ => "changed",
         };
         let key = String::from_utf8_lossy(&self.key);
-        format!("<plimsoll difference: {key:?} {what} between GLSN {} and {}>", self.moments.0, self.moments.1)
+        format!(
+            "<plimsoll difference: {key:?} {what} between GLSN {} and {}>",
+            self.moments.0, self.moments.1
+        )
     }
 }

@@ -1,4 +1,5 @@
-//! Errors of the engine as exceptions of Python. The classes are in `plimsoll/_errors.py`; the numbers become attributes.
+//! Errors of the engine as exceptions of Python. The classes are in `plimsoll/_errors.py`; the
+//! numbers become attributes.
 
 use plimsoll::Error;
 use pyo3::prelude::*;
@@ -31,7 +32,10 @@ pub(crate) fn used_after_fork() -> PyErr {
 
 /// A transaction was used after its end.
 pub(crate) fn transaction_ended(how: &str) -> PyErr {
-    plain("TransactionEnded", &format!("the transaction was {how}; begin a new one with Db.transaction()"))
+    plain(
+        "TransactionEnded",
+        &format!("the transaction was {how}; begin a new one with Db.transaction()"),
+    )
 }
 
 /// A snapshot, watch or iterator was used after it was closed.
@@ -174,10 +178,14 @@ fn convert<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
     })
 }
 
-fn invalid_input<'py>(py: Python<'py>, input: &plimsoll::InvalidInput) -> PyResult<Bound<'py, PyAny>> {
+fn invalid_input<'py>(
+    py: Python<'py>,
+    input: &plimsoll::InvalidInput,
+) -> PyResult<Bound<'py, PyAny>> {
     use plimsoll::InvalidInput as Input;
     let message = in_words_of_python(&input.to_string());
-    let class = if matches!(input, Input::NoKeyspace { .. }) { "NoKeyspace" } else { "InvalidInput" };
+    let class =
+        if matches!(input, Input::NoKeyspace { .. }) { "NoKeyspace" } else { "InvalidInput" };
     let made = exception(py, class, &message)?;
     match input {
         Input::KeyTooLong { bytes, limit_bytes }
@@ -187,7 +195,8 @@ fn invalid_input<'py>(py: Python<'py>, input: &plimsoll::InvalidInput) -> PyResu
             made.setattr("bytes", *bytes)?;
             made.setattr("limit_bytes", *limit_bytes)?;
         }
-        Input::BudgetTooSmall { bytes, min_bytes: limit } | Input::BudgetTooLarge { bytes, limit_bytes: limit, .. } => {
+        Input::BudgetTooSmall { bytes, min_bytes: limit }
+        | Input::BudgetTooLarge { bytes, limit_bytes: limit, .. } => {
             made.setattr("bytes", *bytes)?;
             made.setattr("limit_bytes", *limit)?;
         }

@@ -1,7 +1,8 @@
-//! A feed of the engine that threads wait in: each of them once, until something is there, its time is over, the feed is closed, or a signal
-//! interrupts it.
+//! A feed of the engine that threads wait in: each of them once, until something is there, its time
+//! is over, the feed is closed, or a signal interrupts it.
 //!
-//! One thread at a time is in the engine, and the others wait for it. What it finds is kept until a call returns it.
+//! One thread at a time is in the engine, and the others wait for it. What it finds is kept until a
+//! call returns it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -77,7 +78,8 @@ pub(crate) struct Feed<F: Follow> {
 struct State<F: Follow> {
     /// `None` while a thread has it.
     feed: Option<ForkSafe<F>>,
-    /// What [`Feed::hold`] has found, with the position before it. It stays where the call that waited for it was interrupted.
+    /// What [`Feed::hold`] has found, with the position before it. It stays where the call that
+    /// waited for it was interrupted.
     kept: Option<ForkSafe<(Glsn, F::Found)>>,
 }
 
@@ -89,7 +91,11 @@ impl<F: Follow> Feed<F> {
     }
 
     /// The next that is found, waited for up to `timeout` (`None`: without end).
-    pub(crate) fn next(self: &Arc<Self>, py: Python<'_>, timeout: Option<Duration>) -> PyResult<Option<F::Found>> {
+    pub(crate) fn next(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        timeout: Option<Duration>,
+    ) -> PyResult<Option<F::Found>> {
         let begun = Instant::now();
         let deadline = timeout.and_then(|timeout| begun.checked_add(timeout));
         // What is there already needs no other thread.
@@ -107,7 +113,11 @@ impl<F: Follow> Feed<F> {
         Ok(None)
     }
 
-    fn hold_interruptibly(self: &Arc<Self>, py: Python<'_>, deadline: Option<Instant>) -> PyResult<bool> {
+    fn hold_interruptibly(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        deadline: Option<Instant>,
+    ) -> PyResult<bool> {
         if !handles_signals(py)? {
             return py.detach(|| self.hold(deadline, &NEVER))?.or_raise();
         }
@@ -123,14 +133,24 @@ impl<F: Follow> Feed<F> {
         }
     }
 
-    /// Waits until something is found, and keeps it for [`Feed::ahead`]; returns false at `deadline`, or once `is_left` is set and the feed is woken.
-    pub(crate) fn hold(&self, deadline: Option<Instant>, is_left: &AtomicBool) -> PyResult<EngineResult<bool>> {
+    /// Waits until something is found, and keeps it for [`Feed::ahead`]; returns false at
+    /// `deadline`, or once `is_left` is set and the feed is woken.
+    pub(crate) fn hold(
+        &self,
+        deadline: Option<Instant>,
+        is_left: &AtomicBool,
+    ) -> PyResult<EngineResult<bool>> {
         // First: in a forked child no thread gives the feed back.
         self.handle.get()?;
-        let left = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = || {
+            deadline.map_or(Duration::MAX, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            })
+        };
         let is_over = || self.is_closed() || is_left.load(Ordering::SeqCst);
         loop {
-            let waits = |state: &mut State<F>| state.kept.is_none() && state.feed.is_none() && !is_over();
+            let waits =
+                |state: &mut State<F>| state.kept.is_none() && state.feed.is_none() && !is_over();
             let waited = self.changed.wait_timeout_while(self.state(), left(), waits);
             let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             if state.kept.is_some() {
@@ -140,7 +160,8 @@ impl<F: Follow> Feed<F> {
             drop(state);
             let found = feed.get_mut().map(|feed| {
                 let before = feed.position();
-                feed.next_timeout(left()).map(|found| found.map(|found| ForkSafe::new((before, found))))
+                feed.next_timeout(left())
+                    .map(|found| found.map(|found| ForkSafe::new((before, found))))
             });
             // At once with the feed, so that its position never passes what no call has returned.
             let mut state = self.state();

@@ -1,7 +1,8 @@
 //! What a forked child may do with a store of its parent: nothing.
 //!
-//! A child has the parent's memory, but none of its threads: a lock that one of them held stays locked, and to close the store would write to
-//! the parent's files. So each object of the engine is wrapped in [`ForkSafe`], which refuses its use in a child and leaks it there.
+//! A child has the parent's memory, but none of its threads: a lock that one of them held stays
+//! locked, and to close the store would write to the parent's files. So each object of the engine
+//! is wrapped in [`ForkSafe`], which refuses its use in a child and leaks it there.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

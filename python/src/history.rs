@@ -13,7 +13,8 @@ use crate::fork::ForkSafe;
 use crate::moments::to_datetime;
 use crate::place::Place;
 
-/// The kept versions of a key, newest first: an iterator, from `LiveMapping.history`. While it is there, so is the moment at which it was made.
+/// The kept versions of a key, newest first: an iterator, from `LiveMapping.history`. While it is
+/// there, so is the moment at which it was made.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> db[b"tea"] = b"3.10"
@@ -39,7 +40,8 @@ impl VersionWalk {
     /// The next version, and the latest known moment at which it is the key's.
     fn next(&mut self) -> plimsoll::Result<Option<(VersionInfo, Glsn)>> {
         let Some(info) = self.history.next().transpose()? else { return Ok(None) };
-        // A key that was written after `_moment` was opened and before `history` was: its version is newer than `_moment`.
+        // A key that was written after `_moment` was opened and before `history` was: its version
+        // is newer than `_moment`.
         let readable_at = self.readable_at.max(info.glsn);
         self.readable_at = Glsn(info.glsn.0.saturating_sub(1));
         Ok(Some((info, readable_at)))
@@ -48,7 +50,12 @@ impl VersionWalk {
 
 impl History {
     /// `moment` was opened before `history`.
-    pub(crate) fn new(place: &Place, key: &[u8], moment: plimsoll::Snapshot, history: plimsoll::History) -> Self {
+    pub(crate) fn new(
+        place: &Place,
+        key: &[u8],
+        moment: plimsoll::Snapshot,
+        history: plimsoll::History,
+    ) -> Self {
         let walk = VersionWalk { history, readable_at: moment.at(), _moment: moment };
         Self { place: place.clone(), key: key.to_vec(), walk: Mutex::new(ForkSafe::new(walk)) }
     }
@@ -83,7 +90,8 @@ pub struct Version {
     glsn: Glsn,
     time: Option<SystemTime>,
     bytes: Option<u64>,
-    /// A moment at which the key has this version. The one at which it was written may be kept no longer, though the version is.
+    /// A moment at which the key has this version. The one at which it was written may be kept no
+    /// longer, though the version is.
     readable_at: Glsn,
 }
 
@@ -126,8 +134,8 @@ impl Version {
         PyBytes::new(py, &self.key)
     }
 
-    /// The value; `None` if the key was deleted. It is read only now, at a moment that the iterator or difference knew of. Raises `Trimmed` if the
-    /// keyspace no longer keeps that moment.
+    /// The value; `None` if the key was deleted. It is read only now, at a moment that the iterator
+    /// or difference knew of. Raises `Trimmed` if the keyspace no longer keeps that moment.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db[b"tea"] = b"3.10"

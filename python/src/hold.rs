@@ -1,7 +1,8 @@
 //! A turn of writers that a `with` block holds, whatever the handler of a signal raises.
 //!
-//! Python runs handlers between two of its own instructions. A lock that Python code had just taken, and not noted yet, would stay taken for good. Here it is
-//! taken and noted in one native call, and given back in one.
+//! Python runs handlers between two of its own instructions. A lock that Python code had just
+//! taken, and not noted yet, would stay taken for good. Here it is taken and noted in one native
+//! call, and given back in one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,8 +11,9 @@ use pyo3::prelude::*;
 
 use crate::fork::ForkSafe;
 
-/// A turn (`plimsoll._turn.Turn`) for a `with` block, from `Turn.hold`. Entering it waits for the turn, and says whether it was had in time; the turn is given
-/// back at the end of the block, or when the hold is no longer referred to.
+/// A turn (`plimsoll._turn.Turn`) for a `with` block, from `Turn.hold`. Entering it waits for the
+/// turn, and says whether it was had in time; the turn is given back at the end of the block, or
+/// when the hold is no longer referred to.
 #[pyclass(module = "plimsoll._native", frozen)]
 pub struct Hold {
     turn: Py<PyAny>,
@@ -36,13 +38,15 @@ impl Hold {
 
     fn __enter__(&self, py: Python<'_>) -> PyResult<bool> {
         let arguments = (true, self.timeout.unwrap_or(-1.0));
-        // While it waits, a handler may raise; once it has the lock, none is run before this returns.
+        // While it waits, a handler may raise; once it has the lock, none is run before this
+        // returns.
         if !self.lock.bind(py).call_method1(intern!(py, "acquire"), arguments)?.is_truthy()? {
             return Ok(false);
         }
         // Relaxed: one thread at a time uses a hold, and the interpreter's lock orders them.
         self.is_held.store(true, Ordering::Relaxed);
-        let taken = self.turn.bind(py).call_method1(intern!(py, "take_from_processes"), (self.deadline,));
+        let taken =
+            self.turn.bind(py).call_method1(intern!(py, "take_from_processes"), (self.deadline,));
         let taken = taken.and_then(|taken| taken.is_truthy());
         if !matches!(taken, Ok(true)) {
             self.give(py)?;

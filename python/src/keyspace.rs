@@ -21,7 +21,11 @@ use crate::store::Store;
 pub struct Keyspace;
 
 impl Keyspace {
-    pub(crate) fn new(py: Python<'_>, store: &Arc<Store>, keyspace: plimsoll::Keyspace) -> PyResult<Py<Self>> {
+    pub(crate) fn new(
+        py: Python<'_>,
+        store: &Arc<Store>,
+        keyspace: plimsoll::Keyspace,
+    ) -> PyResult<Py<Self>> {
         Py::new(py, init(Place::now(store, keyspace), Self))
     }
 }
@@ -43,7 +47,8 @@ impl Keyspace {
         place(&this).keyspace.name().to_owned()
     }
 
-    /// What it keeps of its past: "forever", "latest", a `timedelta`, or a number of GLSNs. Can be set, by a commit.
+    /// What it keeps of its past: "forever", "latest", a `timedelta`, or a number of GLSNs. Can be
+    /// set, by a commit.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> sessions = db.keyspace("sessions")
@@ -78,7 +83,12 @@ impl Keyspace {
         let place = place(&this);
         let db = place.store.db()?;
         let size = this.py().detach(|| db.keyspace_size(&place.keyspace, keys_max)).or_raise()?;
-        Ok(KeyspaceSize { keys: size.keys, bytes: size.bytes, exact: size.exact, oldest: size.oldest.0 })
+        Ok(KeyspaceSize {
+            keys: size.keys,
+            bytes: size.bytes,
+            exact: size.exact,
+            oldest: size.oldest.0,
+        })
     }
 }
 

@@ -1,9 +1,11 @@
-//! Plimsoll for Python: the module `plimsoll._native`. Names for users are in the package `plimsoll`, which re-exports it.
+//! Plimsoll for Python: the module `plimsoll._native`. Names for users are in the package
+//! `plimsoll`, which re-exports it.
 //!
 //! Laws:
-//! 1. The interpreter's lock is kept for what is answered from memory, and released around what can block: files, syncs, waiting.
-//! 2. No lock of this crate is waited for while the interpreter's lock is held (`lock_py_attached` and `try_lock` only), so a thread may wait
-//!    for the interpreter's lock while it holds another.
+//! 1. The interpreter's lock is kept for what is answered from memory, and released around what can
+//!    block: files, syncs, waiting.
+//! 2. No lock of this crate is waited for while the interpreter's lock is held (`lock_py_attached`
+//!    and `try_lock` only), so a thread may wait for the interpreter's lock while it holds another.
 //! 3. What belongs to a store is neither used nor dropped in a forked child (`fork`).
 
 mod admin;

@@ -1,4 +1,5 @@
-//! A keyspace of an open store, now: what only the present has, such as history, changes, bulk loads.
+//! A keyspace of an open store, now: what only the present has, such as history, changes, bulk
+//! loads.
 
 use plimsoll::Glsn;
 use pyo3::PyClass;
@@ -32,7 +33,10 @@ pub(crate) fn layers(place: Place) -> PyClassInitializer<LiveMapping> {
 }
 
 /// The layers of a class above.
-pub(crate) fn init<T: PyClass<BaseType = LiveMapping>>(place: Place, top: T) -> PyClassInitializer<T> {
+pub(crate) fn init<T: PyClass<BaseType = LiveMapping>>(
+    place: Place,
+    top: T,
+) -> PyClassInitializer<T> {
     layers(place).add_subclass(top)
 }
 
@@ -70,16 +74,22 @@ impl LiveMapping {
     /// >>> [(d.key, d.before.value(), d.after.value()) for d in db.diff(before, after)]
     /// [(b'tea', b'3.10', b'3.20')]
     #[pyo3(signature = (first, second, prefix = None))]
-    fn diff(this: PyRef<'_, Self>, first: u64, second: u64, prefix: Option<BytesLike<'_>>) -> PyResult<Diff> {
+    fn diff(
+        this: PyRef<'_, Self>,
+        first: u64,
+        second: u64,
+        prefix: Option<BytesLike<'_>>,
+    ) -> PyResult<Diff> {
         let (py, place) = (this.py(), place(&this));
         let db = place.store.db()?;
         let prefix = prefix.as_ref().map_or(&b""[..], BytesLike::get);
-        let diff = py.detach(|| db.diff(&place.keyspace, Glsn(first), Glsn(second), prefix)).or_raise()?;
+        let diff =
+            py.detach(|| db.diff(&place.keyspace, Glsn(first), Glsn(second), prefix)).or_raise()?;
         Ok(Diff::new(place, (first, second), diff))
     }
 
-    /// Watches the keys that begin with `prefix`: an iterator over their changes that waits for the next one. It begins with the commit `start`,
-    /// or with what is committed from now on.
+    /// Watches the keys that begin with `prefix`: an iterator over their changes that waits for the
+    /// next one. It begins with the commit `start`, or with what is committed from now on.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> with db.watch(b"user/") as watch:
@@ -88,7 +98,11 @@ impl LiveMapping {
     /// >>> change.key, change.value()
     /// (b'user/ada', b'Ada')
     #[pyo3(signature = (prefix = None, *, start = None))]
-    fn watch(this: PyRef<'_, Self>, prefix: Option<BytesLike<'_>>, start: Option<u64>) -> PyResult<Watch> {
+    fn watch(
+        this: PyRef<'_, Self>,
+        prefix: Option<BytesLike<'_>>,
+        start: Option<u64>,
+    ) -> PyResult<Watch> {
         let place = place(&this);
         let db = place.store.db()?;
         let from = match start {
@@ -121,8 +135,9 @@ impl LiveMapping {
         py.import("plimsoll._watch_async")?.getattr("AsyncWatch")?.call1((watch,))
     }
 
-    /// Loads pairs in one commit, in any order and however many: sorted in a quarter of the budget, several times as fast as `put_many`. Of pairs
-    /// with the same key the last one counts. Returns the commit's GLSN.
+    /// Loads pairs in one commit, in any order and however many: sorted in a quarter of the budget,
+    /// several times as fast as `put_many`. Of pairs with the same key the last one counts. Returns
+    /// the commit's GLSN.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.bulk_load((b"%06d" % n, b"x") for n in range(20_000))
@@ -132,7 +147,8 @@ impl LiveMapping {
         let (py, place) = (this.py(), place(&this));
         let mut load = place.store.db()?.begin_bulk_load(&place.keyspace).or_raise()?;
         many::for_pairs(&pairs, |batch, _| {
-            let rows: Vec<(&[u8], &[u8])> = batch.iter().map(|(key, value)| (key.get(), value.get())).collect();
+            let rows: Vec<(&[u8], &[u8])> =
+                batch.iter().map(|(key, value)| (key.get(), value.get())).collect();
             py.detach(|| rows.iter().try_for_each(|(key, value)| load.put(key, value))).or_raise()
         })?;
         Ok(py.detach(|| load.commit()).or_raise()?.0)

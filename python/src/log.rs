@@ -18,7 +18,8 @@ use crate::options::timeout as timeout_of;
 use crate::store::{Store, ended_by_exit};
 use crate::ticket::Ticket;
 
-/// The log of a store: its commits and streams of your own, in one total order, each entry with a GLSN.
+/// The log of a store: its commits and streams of your own, in one total order, each entry with a
+/// GLSN.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> first, last = db.log.append(7, b"started", b"stopped")
@@ -49,15 +50,20 @@ impl Log {
         Ok(LogBounds { first: bounds.first.0, next: bounds.next.0, durable: bounds.durable.0 })
     }
 
-    /// Appends entries to a stream (1 or higher), all of them or none; returns the GLSNs of the first and the last once they are durable. The
-    /// payloads of one call add up to at most 1 MiB.
+    /// Appends entries to a stream (1 or higher), all of them or none; returns the GLSNs of the
+    /// first and the last once they are durable. The payloads of one call add up to at most 1 MiB.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> first, last = db.log.append(7, b"started", b"stopped")
     /// >>> last - first, db.log.read(last).payload
     /// (1, b'stopped')
     #[pyo3(signature = (stream, *payloads))]
-    fn append(&self, py: Python<'_>, stream: u32, payloads: Vec<BytesLike<'_>>) -> PyResult<(u64, u64)> {
+    fn append(
+        &self,
+        py: Python<'_>,
+        stream: u32,
+        payloads: Vec<BytesLike<'_>>,
+    ) -> PyResult<(u64, u64)> {
         let db = self.store.db()?;
         let payloads: Vec<&[u8]> = payloads.iter().map(BytesLike::get).collect();
         let glsns = py.detach(|| db.log().append(stream, &payloads)).or_raise()?;
@@ -72,7 +78,12 @@ impl Log {
     /// >>> db.log.read(glsns[0]).payload
     /// b'started'
     #[pyo3(signature = (stream, *payloads))]
-    fn append_submit(&self, py: Python<'_>, stream: u32, payloads: Vec<BytesLike<'_>>) -> PyResult<Ticket> {
+    fn append_submit(
+        &self,
+        py: Python<'_>,
+        stream: u32,
+        payloads: Vec<BytesLike<'_>>,
+    ) -> PyResult<Ticket> {
         let db = self.store.db()?;
         let payloads: Vec<&[u8]> = payloads.iter().map(BytesLike::get).collect();
         Ok(Ticket::new(py.detach(|| db.log().append_submit(stream, &payloads)).or_raise()?))
@@ -91,14 +102,20 @@ impl Log {
         Ok(LogEntry::new(entry.glsn, entry.stream, entry.time, entry.payload()))
     }
 
-    /// The entries from `start` (inclusive) to `stop` (exclusive), of one stream or of all: an iterator up to the newest entry.
+    /// The entries from `start` (inclusive) to `stop` (exclusive), of one stream or of all: an
+    /// iterator up to the newest entry.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> first, last = db.log.append(7, b"started", b"stopped")
     /// >>> [entry.payload for entry in db.log.scan(last, stream=7)]
     /// [b'stopped']
     #[pyo3(signature = (start = None, stop = None, *, stream = None))]
-    fn scan(&self, start: Option<u64>, stop: Option<u64>, stream: Option<u32>) -> PyResult<LogScan> {
+    fn scan(
+        &self,
+        start: Option<u64>,
+        stop: Option<u64>,
+        stream: Option<u32>,
+    ) -> PyResult<LogScan> {
         let first = self.store.db()?.log().bounds().first;
         let walk = LogWalk {
             next: Glsn(start.unwrap_or(first.0)),
@@ -110,7 +127,8 @@ impl Log {
         Ok(LogScan { store: Arc::clone(&self.store), walk: Mutex::new(walk) })
     }
 
-    /// Follows the entries from `start` on, of one stream or of all: an iterator that waits for the next one.
+    /// Follows the entries from `start` on, of one stream or of all: an iterator that waits for the
+    /// next one.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> follow = db.log.follow(stream=7)
@@ -120,7 +138,12 @@ impl Log {
     /// >>> next(follow).payload
     /// b'started'
     #[pyo3(signature = (start = None, *, stream = None))]
-    fn follow(&self, py: Python<'_>, start: Option<u64>, stream: Option<u32>) -> PyResult<LogFollow> {
+    fn follow(
+        &self,
+        py: Python<'_>,
+        start: Option<u64>,
+        stream: Option<u32>,
+    ) -> PyResult<LogFollow> {
         let db = self.store.db()?;
         let from = match start {
             Some(start) => Glsn(start),
@@ -130,15 +153,13 @@ impl Log {
         Ok(LogFollow { _store: Arc::clone(&self.store), follow: Feed::new(follow) })
     }
 
-    /// The commits from `start` on, in order. With `keyspace`: those that changed its keys that begin with `prefix`, reduced to these changes.
+    /// The commits from `start` on, in order. With `keyspace`: those that changed its keys that
+    /// begin with `prefix`, reduced to these changes.
     ///
-    /// >>> db = plimsoll.in_memory()
-    /// >>> first = db.put(b"user/ada", b"Ada")
-    /// >>> second = db.put(b"visits", b"1")
-    /// >>> [commit.glsn - first for commit in db.log.commits(first)]
-    /// [0, 1]
-    /// >>> [commit.glsn - first for commit in db.log.commits(first, keyspace="default", prefix=b"user/")]
-    /// [0]
+    /// >>> db = plimsoll.in_memory() >>> first = db.put(b"user/ada", b"Ada") >>> second =
+    /// db.put(b"visits", b"1") >>> [commit.glsn - first for commit in db.log.commits(first)] [0, 1]
+    /// >>> [commit.glsn - first for commit in db.log.commits(first, keyspace="default",
+    /// prefix=b"user/")] [0]
     #[pyo3(signature = (start = None, *, keyspace = None, prefix = None))]
     fn commits(
         &self,
@@ -151,7 +172,11 @@ impl Log {
         let from = Glsn(start.unwrap_or_else(|| db.log().bounds().first.0));
         let commits = match (keyspace, prefix) {
             (None, None) => db.log().commits(from),
-            (None, Some(_)) => return Err(errors::invalid("a prefix needs a keyspace, e.g. keyspace=\"default\"")),
+            (None, Some(_)) => {
+                return Err(errors::invalid(
+                    "a prefix needs a keyspace, e.g. keyspace=\"default\"",
+                ));
+            }
             (Some(keyspace), prefix) => {
                 let keyspace = crate::db::existing(py, &self.store, keyspace)?;
                 db.watch(&keyspace, prefix.as_ref().map_or(&b""[..], BytesLike::get), from)
@@ -172,7 +197,8 @@ impl Log {
         Ok(commit.map(|commit| Commit::new(&self.store, commit)))
     }
 
-    /// The next GLSN to read of a follower's named cursor; it is made at `start` if there is none. What a cursor has not passed is never trimmed.
+    /// The next GLSN to read of a follower's named cursor; it is made at `start` if there is none.
+    /// What a cursor has not passed is never trimmed.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.put(b"a", b"1")
@@ -240,8 +266,10 @@ impl Log {
         Ok(interruptible(py, move || db.log().restart_time())?.or_raise()?.map(|last| last.0))
     }
 
-    /// Frees whole segments of the log below `until`; returns the first remaining GLSN. Keys and their kept versions stay readable; commits and
-    /// entries below it are not, and raise `Trimmed`. Up to `db.newest + 1` it can free all of the log, the segment of the newest commit, too.
+    /// Frees whole segments of the log below `until`; returns the first remaining GLSN. Keys and
+    /// their kept versions stay readable; commits and entries below it are not, and raise
+    /// `Trimmed`. Up to `db.newest + 1` it can free all of the log, the segment of the newest
+    /// commit, too.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.put(b"a", b"1")
@@ -275,7 +303,10 @@ pub struct LogBounds {
 #[pymethods]
 impl LogBounds {
     fn __repr__(&self) -> String {
-        format!("<plimsoll log bounds: first {}, next {}, durable {}>", self.first, self.next, self.durable)
+        format!(
+            "<plimsoll log bounds: first {}, next {}, durable {}>",
+            self.first, self.next, self.durable
+        )
     }
 }
 
@@ -327,11 +358,17 @@ impl LogEntry {
     }
 
     fn __repr__(&self) -> String {
-        format!("<plimsoll log entry of GLSN {}, stream {}, {} bytes>", self.glsn, self.stream, self.payload.len())
+        format!(
+            "<plimsoll log entry of GLSN {}, stream {}, {} bytes>",
+            self.glsn,
+            self.stream,
+            self.payload.len()
+        )
     }
 }
 
-/// Entries of the log, from `Log.scan`. Read ahead in batches. An entry that cannot be read is not passed over: each call reads it again.
+/// Entries of the log, from `Log.scan`. Read ahead in batches. An entry that cannot be read is not
+/// passed over: each call reads it again.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> first, last = db.log.append(7, b"started", b"stopped")
@@ -369,7 +406,12 @@ impl LogWalk {
                 Some(Ok(entry)) => {
                     bytes += entry.payload.len();
                     self.next = entry.glsn.next();
-                    entries.push(LogEntry::new(entry.glsn, entry.stream, entry.time, entry.payload));
+                    entries.push(LogEntry::new(
+                        entry.glsn,
+                        entry.stream,
+                        entry.time,
+                        entry.payload,
+                    ));
                 }
                 Some(Err(error)) if entries.is_empty() => return Err(error),
                 // What is before it comes first; the next batch meets it again.
@@ -432,7 +474,8 @@ impl LogFollow {
         ended_by_exit(py, self.next(py, None))
     }
 
-    /// The next entry, waited for up to `timeout` seconds (`None`: without end); `None` if none came.
+    /// The next entry, waited for up to `timeout` seconds (`None`: without end); `None` if none
+    /// came.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> follow = db.log.follow(stream=7)

@@ -15,7 +15,8 @@ const ROWS: usize = 1024;
 /// Bytes of them.
 const BYTES: usize = 1 << 20;
 
-/// The values of keys at one moment. What is in memory is taken with the interpreter's lock held; the lock is released once for all others.
+/// The values of keys at one moment. What is in memory is taken with the interpreter's lock held;
+/// the lock is released once for all others.
 pub(crate) fn get_many<'py>(
     py: Python<'py>,
     place: &Place,
@@ -71,7 +72,9 @@ fn load(py: Python<'_>, place: &Place, keys: &[&[u8]]) -> PyResult<Vec<Option<Va
     };
     match place.snapshot(py)? {
         Some(snapshot) => py.detach(|| take(&|key| snapshot.get(&place.keyspace, key))).or_raise(),
-        None => place.read_in_transaction(py, |transaction| take(&|key| transaction.get(&place.keyspace, key))),
+        None => place.read_in_transaction(py, |transaction| {
+            take(&|key| transaction.get(&place.keyspace, key))
+        }),
     }
 }
 
@@ -88,15 +91,19 @@ pub(crate) fn for_pairs<'py>(
     let (mut batch, mut bytes) = (Vec::with_capacity(64), 0);
     for pair in items.try_iter()? {
         let pair = pair?;
-        let (key, value): (BytesLike<'py>, BytesLike<'py>) = pair.extract().map_err(|error: PyErr| {
-            let py = pair.py();
-            let is_pair = pair.cast::<PyTuple>().is_ok_and(|pair| pair.len() == 2);
-            if is_pair {
-                error
-            } else {
-                PyTypeError::new_err(format!("pairs of key and value are wanted, as tuples: {}", error.value(py)))
-            }
-        })?;
+        let (key, value): (BytesLike<'py>, BytesLike<'py>) =
+            pair.extract().map_err(|error: PyErr| {
+                let py = pair.py();
+                let is_pair = pair.cast::<PyTuple>().is_ok_and(|pair| pair.len() == 2);
+                if is_pair {
+                    error
+                } else {
+                    PyTypeError::new_err(format!(
+                        "pairs of key and value are wanted, as tuples: {}",
+                        error.value(py)
+                    ))
+                }
+            })?;
         bytes += key.get().len() + value.get().len();
         batch.push((key, value));
         if batch.len() == ROWS || bytes >= BYTES {
@@ -130,7 +137,8 @@ pub(crate) fn for_keys<'py>(
 pub(crate) fn put_into(py: Python<'_>, place: &Place, pairs: &Bound<'_, PyAny>) -> PyResult<()> {
     let When::In(transaction) = &place.when else { unreachable!("asked only where there is one") };
     for_pairs(pairs, |batch, bytes| {
-        let rows: Vec<(&[u8], &[u8])> = batch.iter().map(|(key, value)| (key.get(), value.get())).collect();
+        let rows: Vec<(&[u8], &[u8])> =
+            batch.iter().map(|(key, value)| (key.get(), value.get())).collect();
         transaction.write(py, bytes.max(ROWS), |transaction| {
             rows.iter().try_for_each(|(key, value)| transaction.put(&place.keyspace, key, value))
         })
@@ -143,7 +151,8 @@ pub(crate) fn delete_from(py: Python<'_>, place: &Place, keys: &Bound<'_, PyAny>
     for_keys(keys, |batch| {
         let keys: Vec<&[u8]> = batch.iter().map(BytesLike::get).collect();
         let bytes = keys.iter().map(|key| key.len()).sum::<usize>();
-        transaction
-            .write(py, bytes, |transaction| keys.iter().try_for_each(|key| transaction.delete(&place.keyspace, key)))
+        transaction.write(py, bytes, |transaction| {
+            keys.iter().try_for_each(|key| transaction.delete(&place.keyspace, key))
+        })
     })
 }

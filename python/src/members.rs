@@ -52,13 +52,15 @@ impl MemberInfo {
         self.info.memory_bytes
     }
 
-    /// The last commit that it had taken in when it last looked, which is every half second while something is committed.
+    /// The last commit that it had taken in when it last looked, which is every half second while
+    /// something is committed.
     #[getter]
     fn applied(&self) -> u64 {
         self.info.applied.0
     }
 
-    /// The oldest moment that it may read: versions from there on are kept, and so is the log behind it.
+    /// The oldest moment that it may read: versions from there on are kept, and so is the log
+    /// behind it.
     #[getter]
     fn floor(&self) -> u64 {
         self.info.floor.0
@@ -72,11 +74,15 @@ impl MemberInfo {
 
     fn __repr__(&self) -> String {
         let role = if self.info.is_keeper { "keeper" } else { "follower" };
-        format!("<plimsoll member: process {}, {role}, {} bytes>", self.info.pid, self.info.memory_bytes)
+        format!(
+            "<plimsoll member: process {}, {role}, {} bytes>",
+            self.info.pid, self.info.memory_bytes
+        )
     }
 }
 
-/// The processes that have the store in a folder open with `shared=True`, the oldest first. Opens nothing.
+/// The processes that have the store in a folder open with `shared=True`, the oldest first. Opens
+/// nothing.
 ///
 /// >>> with plimsoll.open(path, memory="16MiB", shared=True):
 /// ...     [member.is_keeper for member in plimsoll.members(path)]

@@ -22,18 +22,21 @@ impl<'py> FromPyObject<'_, 'py> for When {
         }
         match object.extract::<u64>() {
             Ok(glsn) if !object.is_instance_of::<PyBool>() => Ok(Self(Moment::Glsn(Glsn(glsn)))),
-            Err(_) if object.is_instance_of::<PyInt>() => {
-                Err(invalid(format!("a GLSN is a number from 0 to 2**64 - 1, not {}", shown(&object))))
-            }
-            _ => Err(PyTypeError::new_err("a moment is a GLSN (an int, as commits return it) or a datetime")),
+            Err(_) if object.is_instance_of::<PyInt>() => Err(invalid(format!(
+                "a GLSN is a number from 0 to 2**64 - 1, not {}",
+                shown(&object)
+            ))),
+            _ => Err(PyTypeError::new_err(
+                "a moment is a GLSN (an int, as commits return it) or a datetime",
+            )),
         }
     }
 }
 
 /// A `datetime` without a time zone is local time, as everywhere in Python.
 ///
-/// Near the ends of what a `datetime` can be, the time in another zone may not be one: it is then taken as UTC, since no commit
-/// is within a day of these times.
+/// Near the ends of what a `datetime` can be, the time in another zone may not be one: it is then
+/// taken as UTC, since no commit is within a day of these times.
 fn from_datetime(time: &Bound<'_, PyAny>) -> PyResult<SystemTime> {
     let py = time.py();
     let since = match since_epoch(time) {
@@ -58,14 +61,16 @@ fn since_epoch<'py>(time: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDelta>> {
     Ok(aware.sub(epoch(py)?)?.cast_into()?)
 }
 
-/// Whether it is one of the errors that Python's functions of time raise for a time that they cannot compute with.
+/// Whether it is one of the errors that Python's functions of time raise for a time that they
+/// cannot compute with.
 fn is_out_of_range(py: Python<'_>, error: &PyErr) -> bool {
     error.is_instance_of::<PyOverflowError>(py)
         || error.is_instance_of::<PyValueError>(py)
         || error.is_instance_of::<PyOSError>(py)
 }
 
-/// An object in an error message. Python refuses to show an integer of more than some thousand digits.
+/// An object in an error message. Python refuses to show an integer of more than some thousand
+/// digits.
 pub(crate) fn shown(object: &Bound<'_, PyAny>) -> String {
     object.repr().map_or_else(|_| "an integer that large".to_owned(), |repr| repr.to_string())
 }

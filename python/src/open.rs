@@ -13,19 +13,22 @@ use crate::store::Store;
 
 /// Opens the store in a folder, or makes one there.
 ///
-/// - `memory`: the budget for everything that grows with the data, as a number of bytes or as text ("256MB", "1GiB"); at least 16 MiB. By
-///   default a quarter of the container's or the machine's memory. What Python holds (keys, values, results) comes on top.
-/// - `durability`: "sync" (a commit returns when it survives a power cut) or "buffered" (a crash may lose the last 200 ms).
-/// - `retention`: what the keyspace "default", and keyspaces made without one of their own, keep of the past: "forever", "latest", a
-///   `timedelta`, or a number of GLSNs.
-/// - `read_only`: works beside a process that writes, and shows the state that was durable at opening.
+/// - `memory`: the budget for everything that grows with the data, as a number of bytes or as text
+///   ("256MB", "1GiB"); at least 16 MiB. By default a quarter of the container's or the machine's
+///   memory. What Python holds (keys, values, results) comes on top.
+/// - `durability`: "sync" (a commit returns when it survives a power cut) or "buffered" (a crash
+///   may lose the last 200 ms).
+/// - `retention`: what the keyspace "default", and keyspaces made without one of their own, keep of
+///   the past: "forever", "latest", a `timedelta`, or a number of GLSNs.
+/// - `read_only`: works beside a process that writes, and shows the state that was durable at
+///   opening.
 /// - `create`: whether to make the store if there is none.
 /// - `warm`: whether what was hot in memory is there again after a restart.
 /// - `io`: "auto", "direct" (past the page cache) or "cached".
-/// - `shared`: whether other processes may have the store open at the same time, to read and to write, each with `shared=True`. What one commits
-///   the others read at once.
-/// - `memory_total`: with `shared`, the budget of all processes together that share the store; each gets an equal part, but no more than its own `memory` if that
-///   is given, too.
+/// - `shared`: whether other processes may have the store open at the same time, to read and to
+///   write, each with `shared=True`. What one commits the others read at once.
+/// - `memory_total`: with `shared`, the budget of all processes together that share the store; each
+///   gets an equal part, but no more than its own `memory` if that is given, too.
 ///
 /// >>> with plimsoll.open(path, memory="64MB") as db:
 /// ...     db[b"ada"] = b"Ada Lovelace"
@@ -48,8 +51,11 @@ pub(crate) fn open(
     shared: bool,
     memory_total: Option<Size>,
 ) -> PyResult<Py<Db>> {
-    let mut options =
-        options(memory, durability, retention)?.read_only(read_only).create(create).warm(warm).io(io_of(io)?);
+    let mut options = options(memory, durability, retention)?
+        .read_only(read_only)
+        .create(create)
+        .warm(warm)
+        .io(io_of(io)?);
     options = options.shared(shared);
     if let Some(Size(bytes)) = memory_total {
         if !shared {
@@ -66,8 +72,9 @@ pub(crate) fn open(
     Db::new(py, Store::new(engine, path, read_only)?)
 }
 
-/// Makes an empty store in memory: the ordinary store on files in memory, gone when it is closed. For tests, and for data that need not outlive
-/// the process. The bytes that it holds come on top of the budget.
+/// Makes an empty store in memory: the ordinary store on files in memory, gone when it is closed.
+/// For tests, and for data that need not outlive the process. The bytes that it holds come on top
+/// of the budget.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> db[b"a"] = b"1"
@@ -75,7 +82,11 @@ pub(crate) fn open(
 /// 1
 #[pyfunction]
 #[pyo3(signature = (*, memory = None, retention = None))]
-pub(crate) fn in_memory(py: Python<'_>, memory: Option<Size>, retention: Option<Keeps>) -> PyResult<Py<Db>> {
+pub(crate) fn in_memory(
+    py: Python<'_>,
+    memory: Option<Size>,
+    retention: Option<Keeps>,
+) -> PyResult<Py<Db>> {
     const MEMORY: Size = Size(16 << 20);
     let options = options(memory.or(Some(MEMORY)), "sync", retention)?;
     let engine = py.detach(|| Engine::in_memory(options)).or_raise()?;

@@ -52,8 +52,9 @@ fn parse_size(text: &str) -> PyResult<u64> {
     };
     let power = ["", "k", "m", "g", "t"].iter().position(|known| *known == unit);
     let size = digits.parse::<u64>().ok().zip(power);
-    size.and_then(|(number, power)| number.checked_mul(thousand.pow(power as u32)))
-        .ok_or_else(|| invalid(format!("{text:?} is not a size; write e.g. \"256MB\", \"64MiB\" or \"1GiB\"")))
+    size.and_then(|(number, power)| number.checked_mul(thousand.pow(power as u32))).ok_or_else(
+        || invalid(format!("{text:?} is not a size; write e.g. \"256MB\", \"64MiB\" or \"1GiB\"")),
+    )
 }
 
 /// When a commit is acknowledged.
@@ -90,7 +91,10 @@ impl<'py> FromPyObject<'_, 'py> for Keeps {
             };
         }
         if object.is_instance_of::<PyDelta>() {
-            return object.extract().map(|age| Self(Retention::Time(age))).or_else(|_| Err(refused(&shown(&object))));
+            return object
+                .extract()
+                .map(|age| Self(Retention::Time(age)))
+                .or_else(|_| Err(refused(&shown(&object))));
         }
         match object.extract::<u64>() {
             Ok(glsns) if !object.is_instance_of::<PyBool>() => Ok(Self(Retention::Glsns(glsns))),
@@ -106,7 +110,10 @@ fn refused(what: &str) -> PyErr {
 }
 
 /// A retention as [`Keeps`] takes it.
-pub(crate) fn retention_to_python<'py>(py: Python<'py>, retention: Retention) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn retention_to_python<'py>(
+    py: Python<'py>,
+    retention: Retention,
+) -> PyResult<Bound<'py, PyAny>> {
     match retention {
         Retention::Forever => "forever".into_bound_py_any(py),
         Retention::Latest => "latest".into_bound_py_any(py),
@@ -120,8 +127,9 @@ pub(crate) fn retention_to_python<'py>(py: Python<'py>, retention: Retention) ->
 pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     seconds
         .map(|seconds| {
-            Duration::try_from_secs_f64(seconds.max(0.0))
-                .map_err(|_| invalid(format!("a timeout is a number of seconds or None, not {seconds}")))
+            Duration::try_from_secs_f64(seconds.max(0.0)).map_err(|_| {
+                invalid(format!("a timeout is a number of seconds or None, not {seconds}"))
+            })
         })
         .transpose()
 }

@@ -46,13 +46,18 @@ impl OpenSnapshot {
 
     /// Calls `then` without waiting for who closes it.
     #[inline]
-    fn with<T>(&self, py: Python<'_>, then: impl FnOnce(&plimsoll::Snapshot) -> plimsoll::Result<T>) -> PyResult<T> {
+    fn with<T>(
+        &self,
+        py: Python<'_>,
+        then: impl FnOnce(&plimsoll::Snapshot) -> plimsoll::Result<T>,
+    ) -> PyResult<T> {
         let guard = self.snapshot.read_py_attached(py).unwrap_or_else(PoisonError::into_inner);
         then(guard.as_ref().ok_or_else(|| errors::closed("snapshot"))?.get()?).or_raise()
     }
 
     pub(crate) fn close(&self, py: Python<'_>) {
-        let taken = self.snapshot.write_py_attached(py).unwrap_or_else(PoisonError::into_inner).take();
+        let taken =
+            self.snapshot.write_py_attached(py).unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(taken));
     }
 }
@@ -75,10 +80,12 @@ pub(crate) enum State {
     Aborted,
 }
 
-/// Writes of a transaction below this size stay in memory whatever the budget is: the engine begins to spill at 1 MiB.
+/// Writes of a transaction below this size stay in memory whatever the budget is: the engine begins
+/// to spill at 1 MiB.
 const UNSPILLED_BYTES: usize = 512 << 10;
 
-/// One write below this size goes into no file: the engine puts a value above 256 KiB into one of its own.
+/// One write below this size goes into no file: the engine puts a value above 256 KiB into one of
+/// its own.
 const INLINE_BYTES: usize = 256 << 10;
 
 impl OpenTransaction {
@@ -89,7 +96,11 @@ impl OpenTransaction {
     }
 
     fn ended(state: &State) -> PyErr {
-        errors::transaction_ended(if matches!(state, State::Committed(_)) { "committed" } else { "aborted" })
+        errors::transaction_ended(if matches!(state, State::Committed(_)) {
+            "committed"
+        } else {
+            "aborted"
+        })
     }
 
     /// The GLSN of its commit, once there is one.
@@ -101,12 +112,16 @@ impl OpenTransaction {
     }
 
     pub(crate) fn is_open(&self, py: Python<'_>) -> bool {
-        matches!(&*self.transaction.read_py_attached(py).unwrap_or_else(PoisonError::into_inner), State::Open { .. })
+        matches!(
+            &*self.transaction.read_py_attached(py).unwrap_or_else(PoisonError::into_inner),
+            State::Open { .. }
+        )
     }
 
     /// Ends it: takes the transaction out, to be committed or dropped.
     pub(crate) fn end(&self, py: Python<'_>) -> PyResult<plimsoll::Transaction> {
-        let mut state = self.transaction.write_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+        let mut state =
+            self.transaction.write_py_attached(py).unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *state, State::Aborted) {
             State::Open { transaction, .. } => transaction.into_inner(),
             ended => {
@@ -118,12 +133,17 @@ impl OpenTransaction {
     }
 
     pub(crate) fn note_committed(&self, py: Python<'_>, glsn: Glsn) {
-        *self.transaction.write_py_attached(py).unwrap_or_else(PoisonError::into_inner) = State::Committed(glsn);
+        *self.transaction.write_py_attached(py).unwrap_or_else(PoisonError::into_inner) =
+            State::Committed(glsn);
     }
 
-    /// Reads with the interpreter's lock held: `then` must not block. `None` if another thread writes into the transaction.
+    /// Reads with the interpreter's lock held: `then` must not block. `None` if another thread
+    /// writes into the transaction.
     #[inline]
-    fn with<T>(&self, then: impl FnOnce(&plimsoll::Transaction) -> plimsoll::Result<T>) -> PyResult<Option<T>> {
+    fn with<T>(
+        &self,
+        then: impl FnOnce(&plimsoll::Transaction) -> plimsoll::Result<T>,
+    ) -> PyResult<Option<T>> {
         let guard = match self.transaction.try_read() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -142,7 +162,8 @@ impl OpenTransaction {
         then: impl FnOnce(&plimsoll::Transaction) -> plimsoll::Result<T> + Send,
     ) -> PyResult<T> {
         py.detach(|| {
-            let guard: RwLockReadGuard<'_, State> = self.transaction.read().unwrap_or_else(PoisonError::into_inner);
+            let guard: RwLockReadGuard<'_, State> =
+                self.transaction.read().unwrap_or_else(PoisonError::into_inner);
             match &*guard {
                 State::Open { transaction, .. } => Ok(then(transaction.get()?)),
                 ended => Err(Self::ended(ended)),
@@ -204,12 +225,20 @@ impl Place {
 
     /// Looks at a value that is in memory, with the interpreter's lock held.
     #[inline]
-    pub(crate) fn look<T>(&self, py: Python<'_>, key: &[u8], look: impl FnOnce(&[u8]) -> T) -> PyResult<Resident<T>> {
+    pub(crate) fn look<T>(
+        &self,
+        py: Python<'_>,
+        key: &[u8],
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> PyResult<Resident<T>> {
         match &self.when {
             When::Now => self.store.db()?.get_resident(&self.keyspace, key, look).or_raise(),
-            When::At(snapshot) => snapshot.with(py, |snapshot| snapshot.get_resident(&self.keyspace, key, look)),
+            When::At(snapshot) => {
+                snapshot.with(py, |snapshot| snapshot.get_resident(&self.keyspace, key, look))
+            }
             When::In(transaction) => {
-                let seen = transaction.with(|transaction| transaction.get_resident(&self.keyspace, key, look))?;
+                let seen = transaction
+                    .with(|transaction| transaction.get_resident(&self.keyspace, key, look))?;
                 Ok(seen.unwrap_or(Resident::NotResident))
             }
         }
@@ -226,7 +255,9 @@ impl Place {
                 let snapshot = snapshot.get(py)?;
                 py.detach(|| snapshot.get(&self.keyspace, key)).or_raise()
             }
-            When::In(transaction) => transaction.read(py, |transaction| transaction.get(&self.keyspace, key)),
+            When::In(transaction) => {
+                transaction.read(py, |transaction| transaction.get(&self.keyspace, key))
+            }
         }
     }
 
@@ -246,18 +277,26 @@ impl Place {
                 let snapshot = snapshot.get(py)?;
                 py.detach(|| snapshot.contains_key(&self.keyspace, key)).or_raise()
             }
-            When::In(transaction) => transaction.read(py, |transaction| transaction.contains_key(&self.keyspace, key)),
+            When::In(transaction) => {
+                transaction.read(py, |transaction| transaction.contains_key(&self.keyspace, key))
+            }
         }
     }
 
     /// A reader of a value piece by piece.
-    pub(crate) fn value_reader(&self, py: Python<'_>, key: &[u8]) -> PyResult<Option<plimsoll::ValueReader>> {
+    pub(crate) fn value_reader(
+        &self,
+        py: Python<'_>,
+        key: &[u8],
+    ) -> PyResult<Option<plimsoll::ValueReader>> {
         match &self.when {
             When::Now | When::At(_) => {
                 let snapshot = self.snapshot(py)?.expect("it is no transaction");
                 py.detach(|| snapshot.get_reader(&self.keyspace, key)).or_raise()
             }
-            When::In(transaction) => transaction.read(py, |transaction| transaction.get_reader(&self.keyspace, key)),
+            When::In(transaction) => {
+                transaction.read(py, |transaction| transaction.get_reader(&self.keyspace, key))
+            }
         }
     }
 
@@ -265,7 +304,8 @@ impl Place {
     pub(crate) fn steady(&self, py: Python<'_>) -> PyResult<Self> {
         Ok(match &self.when {
             When::Now => {
-                let when = When::At(OpenSnapshot::new(self.store.newest(py, plimsoll::Db::snapshot)?));
+                let when =
+                    When::At(OpenSnapshot::new(self.store.newest(py, plimsoll::Db::snapshot)?));
                 Self { store: Arc::clone(&self.store), keyspace: self.keyspace.clone(), when }
             }
             _ => self.clone(),

@@ -14,8 +14,9 @@ use crate::value_reader::RawValueReader;
 
 /// A sorted mapping of `bytes` to `bytes`: the keys of one keyspace, at one moment or now.
 ///
-/// Keys and values are given as any object with a buffer (`bytes`, `bytearray`, `memoryview`, arrays) and returned as `bytes`. Keys have up to
-/// 4 KiB and are sorted as bytes; values have up to 1 GiB.
+/// Keys and values are given as any object with a buffer (`bytes`, `bytearray`, `memoryview`,
+/// arrays) and returned as `bytes`. Keys have up to 4 KiB and are sorted as bytes; values have up
+/// to 1 GiB.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
@@ -33,7 +34,9 @@ impl ReadMapping {
         match self.place.look(py, key, |value| PyBytes::new(py, value))? {
             Resident::Value(value) => Ok(Some(value)),
             Resident::Absent => Ok(None),
-            Resident::NotResident => Ok(self.place.load(py, key)?.map(|value| PyBytes::new(py, &value))),
+            Resident::NotResident => {
+                Ok(self.place.load(py, key)?.map(|value| PyBytes::new(py, &value)))
+            }
         }
     }
 
@@ -53,7 +56,8 @@ impl ReadMapping {
 impl ReadMapping {
     /// The value of a key, or `default` if it has none.
     ///
-    /// A value in memory is returned without giving up the interpreter's lock; for others the lock is released while they are read.
+    /// A value in memory is returned without giving up the interpreter's lock; for others the lock
+    /// is released while they are read.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db[b"ada"] = b"Ada Lovelace"
@@ -71,7 +75,11 @@ impl ReadMapping {
         Ok(self.value(py, key.get())?.map(Bound::into_any).or(default))
     }
 
-    fn __getitem__<'py>(&self, py: Python<'py>, key: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    fn __getitem__<'py>(
+        &self,
+        py: Python<'py>,
+        key: Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         if let Ok(slice) = key.cast::<PySlice>() {
             let part = |name| -> PyResult<Option<Bound<'py, PyAny>>> {
                 Ok(Some(slice.getattr(name)?).filter(|part| !part.is_none()))
@@ -81,7 +89,9 @@ impl ReadMapping {
                     "a slice of keys has no step; items(…, reverse=True) walks backwards",
                 ));
             }
-            let bytes = |part: Option<Bound<'py, PyAny>>| part.map(|part| part.extract::<BytesLike<'_>>()).transpose();
+            let bytes = |part: Option<Bound<'py, PyAny>>| {
+                part.map(|part| part.extract::<BytesLike<'_>>()).transpose()
+            };
             let span = KeySpan::new(bytes(part("start")?)?, bytes(part("stop")?)?, None)?;
             let rows = Rows::new(py, &self.place, Visit { span, ..Visit::default() }, Part::Items)?;
             return Ok(Bound::new(py, rows)?.into_any());
@@ -116,7 +126,8 @@ impl ReadMapping {
         Rows::new(py, &self.place, Visit { reverse: true, ..Visit::default() }, Part::Keys)
     }
 
-    /// The keys from `start` (inclusive) to `stop` (exclusive) that begin with `prefix`, in order; backwards with `reverse`.
+    /// The keys from `start` (inclusive) to `stop` (exclusive) that begin with `prefix`, in order;
+    /// backwards with `reverse`.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
@@ -222,9 +233,11 @@ impl ReadMapping {
         Ok(list)
     }
 
-    /// The values of many keys at one moment, in the order of the keys; `default` for those without one.
+    /// The values of many keys at one moment, in the order of the keys; `default` for those without
+    /// one.
     ///
-    /// What is in memory is taken first, without giving up the interpreter's lock; it is released once for all the others.
+    /// What is in memory is taken first, without giving up the interpreter's lock; it is released
+    /// once for all the others.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"a": b"1", b"b": b"2"})
@@ -261,7 +274,8 @@ impl ReadMapping {
         self.end(py, true)
     }
 
-    /// The number of keys from `start` to `stop` that begin with `prefix`. Walks over them without reading their values.
+    /// The number of keys from `start` to `stop` that begin with `prefix`. Walks over them without
+    /// reading their values.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"user/ada": b"1", b"user/alan": b"2", b"visits": b"3"})
@@ -278,14 +292,19 @@ impl ReadMapping {
         rows::count(py, &self.place, KeySpan::new(start, stop, prefix)?)
     }
 
-    /// A file object that reads a large value piece by piece; raises `KeyError` if the key has no value.
+    /// A file object that reads a large value piece by piece; raises `KeyError` if the key has no
+    /// value.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db[b"film"] = b"x" * 3_000_000
     /// >>> with db.open_value(b"film") as film:
     /// ...     len(film.read(1_000_000))
     /// 1000000
-    fn open_value<'py>(&self, py: Python<'py>, key: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    fn open_value<'py>(
+        &self,
+        py: Python<'py>,
+        key: Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let bytes: BytesLike<'_> = key.extract()?;
         match self.place.value_reader(py, bytes.get())? {
             Some(reader) => RawValueReader::open(py, reader),
@@ -305,7 +324,10 @@ impl ReadMapping {
             When::Now => format!("<plimsoll keyspace {name:?} of {:?}>", self.place.store.path),
             When::At(snapshot) => format!("<plimsoll keyspace {name:?} at GLSN {}>", snapshot.at),
             When::In(transaction) if transaction.is_open(py) => {
-                format!("<plimsoll keyspace {name:?} in a transaction that reads at GLSN {}>", transaction.at)
+                format!(
+                    "<plimsoll keyspace {name:?} in a transaction that reads at GLSN {}>",
+                    transaction.at
+                )
             }
             When::In(_) => format!("<plimsoll keyspace {name:?} in a transaction that has ended>"),
         })

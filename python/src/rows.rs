@@ -1,7 +1,9 @@
-//! Walks over rows: read ahead in batches with the interpreter's lock released, handed out one by one with it held.
+//! Walks over rows: read ahead in batches with the interpreter's lock released, handed out one by
+//! one with it held.
 //!
-//! A walk of a snapshot stays in its place. A walk of a transaction begins anew behind its last key with each batch, so the transaction can be
-//! written to in between; keys ahead of the walk that are written then are seen.
+//! A walk of a snapshot stays in its place. A walk of a transaction begins anew behind its last key
+//! with each batch, so the transaction can be written to in between; keys ahead of the walk that
+//! are written then are seen.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -71,7 +73,10 @@ impl Batch {
 #[allow(clippy::large_enum_variant, reason = "one for each walk, which lies on the heap")]
 enum Source {
     /// With the store, which stays open as long.
-    Snapshot(ForkSafe<plimsoll::Range<'static>>, #[allow(dead_code, reason = "it is held")] Arc<Store>),
+    Snapshot(
+        ForkSafe<plimsoll::Range<'static>>,
+        #[allow(dead_code, reason = "it is held")] Arc<Store>,
+    ),
     Transaction {
         place: Place,
         last: Option<Vec<u8>>,
@@ -90,10 +95,16 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
-    pub(crate) fn new(py: Python<'_>, place: &Place, visit: Visit, keys_only: bool) -> PyResult<Self> {
+    pub(crate) fn new(
+        py: Python<'_>,
+        place: &Place,
+        visit: Visit,
+        keys_only: bool,
+    ) -> PyResult<Self> {
         let source = match place.snapshot(py)? {
             Some(snapshot) => {
-                let walk = snapshot.range(&place.keyspace, visit.span.behind(None, false)).or_raise()?;
+                let walk =
+                    snapshot.range(&place.keyspace, visit.span.behind(None, false)).or_raise()?;
                 let walk = if visit.reverse { walk.reverse() } else { walk };
                 let walk = if keys_only { walk.keys_only() } else { walk };
                 Source::Snapshot(ForkSafe::new(walk), Arc::clone(&place.store))
@@ -107,7 +118,8 @@ impl Walk {
     pub(crate) fn fill(&mut self, py: Python<'_>) -> PyResult<bool> {
         py.check_signals()?;
         self.batch.clear();
-        let left = self.visit.limit.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX));
+        let left =
+            self.visit.limit.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX));
         let wanted = self.wanted.min(left);
         self.wanted = (self.wanted * 4).min(ROWS_MAX);
         if wanted == 0 {
@@ -169,7 +181,11 @@ impl Walk {
 }
 
 /// Takes rows of a walk into a batch; returns whether the walk is at its end.
-fn take(walk: &mut plimsoll::Range<'_>, batch: &mut Batch, wanted: usize) -> plimsoll::Result<bool> {
+fn take(
+    walk: &mut plimsoll::Range<'_>,
+    batch: &mut Batch,
+    wanted: usize,
+) -> plimsoll::Result<bool> {
     while batch.ends.len() < wanted && batch.bytes.len() < BATCH_BYTES {
         match walk.advance()? {
             Some((key, value)) => batch.push(key, value),
@@ -192,7 +208,8 @@ pub(crate) fn count(py: Python<'_>, place: &Place, span: KeySpan) -> PyResult<u6
         return Ok(rows);
     }
     let snapshot = place.snapshot(py)?.expect("it is no transaction");
-    let mut walk = snapshot.range(&place.keyspace, span.behind(None, false)).or_raise()?.keys_only();
+    let mut walk =
+        snapshot.range(&place.keyspace, span.behind(None, false)).or_raise()?.keys_only();
     let mut rows = 0;
     loop {
         let counted = py.detach(|| {
@@ -212,18 +229,25 @@ pub(crate) fn count(py: Python<'_>, place: &Place, span: KeySpan) -> PyResult<u6
 }
 
 /// A row for Python.
-pub(crate) fn part_of<'py>(py: Python<'py>, part: Part, (key, value): (&[u8], &[u8])) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn part_of<'py>(
+    py: Python<'py>,
+    part: Part,
+    (key, value): (&[u8], &[u8]),
+) -> PyResult<Bound<'py, PyAny>> {
     Ok(match part {
         Part::Keys => PyBytes::new(py, key).into_any(),
         Part::Values => PyBytes::new(py, value).into_any(),
-        Part::Items => PyTuple::new(py, [PyBytes::new(py, key), PyBytes::new(py, value)])?.into_any(),
+        Part::Items => {
+            PyTuple::new(py, [PyBytes::new(py, key), PyBytes::new(py, value)])?.into_any()
+        }
     })
 }
 
 /// An iterator over keys, values, or pairs of both, in the order of the keys.
 ///
-/// It reads the store as it was when the iterator was made (in a transaction: with what the transaction writes ahead of it). Rows are read
-/// ahead in batches of up to 1,024 rows or about 1 MiB.
+/// It reads the store as it was when the iterator was made (in a transaction: with what the
+/// transaction writes ahead of it). Rows are read ahead in batches of up to 1,024 rows or about 1
+/// MiB.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
@@ -247,7 +271,10 @@ impl Rows {
 impl Rows {
     /// `Rows[bytes]` in annotations.
     #[classmethod]
-    fn __class_getitem__<'py>(class: &Bound<'py, PyType>, item: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    fn __class_getitem__<'py>(
+        class: &Bound<'py, PyType>,
+        item: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         class.py().import("types")?.getattr("GenericAlias")?.call1((class, item))
     }
 

@@ -11,9 +11,11 @@ use crate::place::{OpenSnapshot, Place, When};
 use crate::read_mapping::ReadMapping;
 use crate::store::Store;
 
-/// The store as it was at one moment: a mapping to read, of the keyspace "default". `keyspace` gives the others.
+/// The store as it was at one moment: a mapping to read, of the keyspace "default". `keyspace`
+/// gives the others.
 ///
-/// While it is open, no version that it can see is dropped: close it, or use it as a context manager.
+/// While it is open, no version that it can see is dropped: close it, or use it as a context
+/// manager.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> db[b"a"] = b"1"
@@ -27,7 +29,11 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    pub(crate) fn new(py: Python<'_>, store: &Arc<Store>, snapshot: plimsoll::Snapshot) -> PyResult<Py<Self>> {
+    pub(crate) fn new(
+        py: Python<'_>,
+        store: &Arc<Store>,
+        snapshot: plimsoll::Snapshot,
+    ) -> PyResult<Py<Self>> {
         let open = OpenSnapshot::new(snapshot);
         let keyspace = store.default.clone();
         let place = Place { store: Arc::clone(store), keyspace, when: When::At(Arc::clone(&open)) };
@@ -43,7 +49,8 @@ impl Snapshot {
         self.open.at.0
     }
 
-    /// Time of the last commit in it; `None` for an empty store, or if the log no longer holds that commit.
+    /// Time of the last commit in it; `None` for an empty store, or if the log no longer holds that
+    /// commit.
     #[getter]
     fn time<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let snapshot = self.open.get(py)?;
@@ -51,7 +58,8 @@ impl Snapshot {
         time.map(|time| to_datetime(py, time)).transpose()
     }
 
-    /// The keyspace that had this name at the moment, even if it was dropped since. Raises `NoKeyspace` if there was none.
+    /// The keyspace that had this name at the moment, even if it was dropped since. Raises
+    /// `NoKeyspace` if there was none.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> cats = db.keyspace("cats")
@@ -61,7 +69,8 @@ impl Snapshot {
     fn keyspace(this: PyRef<'_, Self>, name: &str) -> PyResult<Py<ReadMapping>> {
         let py = this.py();
         let snapshot = this.open.get(py)?;
-        let keyspace = py.detach(|| snapshot.keyspace(name)).or_raise()?.ok_or_else(|| no_keyspace(name))?;
+        let keyspace =
+            py.detach(|| snapshot.keyspace(name)).or_raise()?.ok_or_else(|| no_keyspace(name))?;
         Py::new(py, ReadMapping { place: this.as_super().place.in_keyspace(keyspace) })
     }
 

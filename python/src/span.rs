@@ -37,7 +37,11 @@ impl KeySpan {
     }
 
     /// As bounds, without the keys that a walk has passed up to `last`.
-    pub(crate) fn behind(&self, last: Option<&[u8]>, reverse: bool) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    pub(crate) fn behind(
+        &self,
+        last: Option<&[u8]>,
+        reverse: bool,
+    ) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
         let mut start = self.start.clone().map_or(Bound::Unbounded, Bound::Included);
         let mut stop = self.stop.clone().map_or(Bound::Unbounded, Bound::Excluded);
         match (last, reverse) {

@@ -14,9 +14,13 @@ macro_rules! dict_of {
 }
 
 pub(crate) fn to_python<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict>> {
-    let Stats { opening, memory, pressure, evictor, pool, row_cache, log, index, io, warm, .. } = stats;
+    let Stats { opening, memory, pressure, evictor, pool, row_cache, log, index, io, warm, .. } =
+        stats;
     let all = PyDict::new(py);
-    all.set_item("opening", dict_of!(py, opening, nanos, log_nanos, replay_nanos, replayed, replayed_bytes))?;
+    all.set_item(
+        "opening",
+        dict_of!(py, opening, nanos, log_nanos, replay_nanos, replayed, replayed_bytes),
+    )?;
     let dict = dict_of!(py, memory, limit_bytes, free_bytes, peak_bytes);
     let kinds = PyDict::new(py);
     for (kind, bytes) in &memory.by_kind {
@@ -24,7 +28,10 @@ pub(crate) fn to_python<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'
     }
     dict.set_item("by_kind", kinds)?;
     all.set_item("memory", dict)?;
-    all.set_item("pressure", dict_of!(py, pressure, inline_page_evictions, inline_chunk_evictions, waits, refusals))?;
+    all.set_item(
+        "pressure",
+        dict_of!(py, pressure, inline_page_evictions, inline_chunk_evictions, waits, refusals),
+    )?;
     all.set_item(
         "evictor",
         dict_of!(
@@ -41,7 +48,10 @@ pub(crate) fn to_python<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'
             room_bytes,
         ),
     )?;
-    all.set_item("pool", dict_of!(py, pool, hits, loads, read_ahead, waits, evictions, resident_pages, page_bytes))?;
+    all.set_item(
+        "pool",
+        dict_of!(py, pool, hits, loads, read_ahead, waits, evictions, resident_pages, page_bytes),
+    )?;
     all.set_item(
         "row_cache",
         dict_of!(

@@ -43,9 +43,14 @@ impl Store {
         self.db.as_ref().expect("it is taken out only on drop").get()
     }
 
-    /// Asks the engine for what is the newest. The interpreter's lock is released where commits of other processes would have to be taken in first.
+    /// Asks the engine for what is the newest. The interpreter's lock is released where commits of
+    /// other processes would have to be taken in first.
     #[inline]
-    pub(crate) fn newest<T: Send>(&self, py: Python<'_>, ask: impl Fn(&Db) -> T + Sync) -> PyResult<T> {
+    pub(crate) fn newest<T: Send>(
+        &self,
+        py: Python<'_>,
+        ask: impl Fn(&Db) -> T + Sync,
+    ) -> PyResult<T> {
         let db = self.db()?;
         Ok(if db.is_caught_up() { ask(db) } else { py.detach(|| ask(db)) })
     }
@@ -59,7 +64,8 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         let db = self.db.take();
-        // Closing writes files and joins threads. An interpreter that is shutting down is not attached to any more.
+        // Closing writes files and joins threads. An interpreter that is shutting down is not
+        // attached to any more.
         let mut db = Some(db);
         if Python::try_attach(|py| py.detach(|| drop(db.take()))).is_none() {
             drop(db);
@@ -67,16 +73,19 @@ impl Drop for Store {
     }
 }
 
-/// What an iterator that waits for news returns. It ends if the store was closed because the interpreter exits: the thread that waits cannot know of
-/// that, and an exception would be printed.
+/// What an iterator that waits for news returns. It ends if the store was closed because the
+/// interpreter exits: the thread that waits cannot know of that, and an exception would be printed.
 pub(crate) fn ended_by_exit<T>(py: Python<'_>, next: PyResult<Option<T>>) -> PyResult<Option<T>> {
     match next {
-        Err(error) if IS_EXITING.load(Ordering::SeqCst) && errors::is_closed(py, &error) => Ok(None),
+        Err(error) if IS_EXITING.load(Ordering::SeqCst) && errors::is_closed(py, &error) => {
+            Ok(None)
+        }
         next => next,
     }
 }
 
-/// Closes every store that is still open: registered with `atexit`, so that memtables are flushed and the warm image is saved.
+/// Closes every store that is still open: registered with `atexit`, so that memtables are flushed
+/// and the warm image is saved.
 #[pyfunction]
 pub(crate) fn _close_all(py: Python<'_>) {
     IS_EXITING.store(true, Ordering::SeqCst);

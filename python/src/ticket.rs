@@ -6,8 +6,8 @@ use pyo3::prelude::*;
 use crate::errors::OrRaise;
 use crate::fork::ForkSafe;
 
-/// A commit that is ordered but may not be durable yet, from `Transaction.commit_submit` or `Log.append_submit`. Dropping it does not affect the
-/// commit.
+/// A commit that is ordered but may not be durable yet, from `Transaction.commit_submit` or
+/// `Log.append_submit`. Dropping it does not affect the commit.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> tx = db.transaction()
@@ -41,7 +41,8 @@ impl Ticket {
         Ok(self.ticket.get()?.is_durable())
     }
 
-    /// Waits until the commit is durable, as the store's durability says; returns its GLSN. Called again, it waits again.
+    /// Waits until the commit is durable, as the store's durability says; returns its GLSN. Called
+    /// again, it waits again.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> tickets = [db.log.append_submit(7, b"%d" % n) for n in range(3)]
@@ -54,7 +55,10 @@ impl Ticket {
 
     /// `await ticket` waits in another thread.
     fn __await__<'py>(this: Py<Self>, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        py.import("plimsoll._watch_async")?.getattr("wait_for")?.call1((this,))?.call_method0("__await__")
+        py.import("plimsoll._watch_async")?
+            .getattr("wait_for")?
+            .call1((this,))?
+            .call_method0("__await__")
     }
 
     fn __repr__(&self) -> String {

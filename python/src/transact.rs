@@ -13,14 +13,15 @@ use crate::store::Store;
 /// Attempts before a conflict is an error, as for the engine's own `Db::transact`.
 const ATTEMPTS: u32 = 32;
 
-/// From this attempt on, a transaction reads what is ordered, durable or not, as in the engine's own.
+/// From this attempt on, a transaction reads what is ordered, durable or not, as in the engine's
+/// own.
 const FIRST_ORDERED: u32 = 4;
 
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Runs `change` with an open transaction and commits it, until there is no conflict. Returns the result of the last run, and the commit's
-/// GLSN.
+/// Runs `change` with an open transaction and commits it, until there is no conflict. Returns the
+/// result of the last run, and the commit's GLSN.
 pub(crate) fn transact<T>(
     py: Python<'_>,
     store: &Arc<Store>,
@@ -56,7 +57,8 @@ pub(crate) fn transact<T>(
     }
 }
 
-/// Waits until everything that is ordered now is durable: what was read may be told after this. A failure is told by the next commit.
+/// Waits until everything that is ordered now is durable: what was read may be told after this. A
+/// failure is told by the next commit.
 fn wait_for_what_was_read(py: Python<'_>, store: &Arc<Store>) {
     if let Ok(transaction) = store.newest(py, plimsoll::Db::begin_ordered) {
         let _ = py.detach(|| transaction.commit());
@@ -80,7 +82,8 @@ fn pause(py: Python<'_>, attempt: u32) -> PyResult<()> {
     py.check_signals()
 }
 
-/// Runs a change of one keyspace: in the place's transaction, or in one of its own. Returns the commit's GLSN in the second case.
+/// Runs a change of one keyspace: in the place's transaction, or in one of its own. Returns the
+/// commit's GLSN in the second case.
 pub(crate) fn change<T>(
     py: Python<'_>,
     place: &Place,

@@ -12,10 +12,11 @@ use crate::store::Store;
 use crate::ticket::Ticket;
 use crate::write_mapping::{self, WriteMapping};
 
-/// A transaction: a mapping of the keyspace "default" as of its beginning, with its own changes on top. `keyspace` gives the others.
+/// A transaction: a mapping of the keyspace "default" as of its beginning, with its own changes on
+/// top. `keyspace` gives the others.
 ///
-/// Its changes become one commit, or none. It is serializable: `commit` raises `Conflict` if another transaction has changed since what it
-/// read; `Db.transact` runs it again then.
+/// Its changes become one commit, or none. It is serializable: `commit` raises `Conflict` if
+/// another transaction has changed since what it read; `Db.transact` runs it again then.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> with db.transaction() as tx:
@@ -31,11 +32,19 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    pub(crate) fn new(py: Python<'_>, store: &Arc<Store>, transaction: plimsoll::Transaction) -> PyResult<Py<Self>> {
+    pub(crate) fn new(
+        py: Python<'_>,
+        store: &Arc<Store>,
+        transaction: plimsoll::Transaction,
+    ) -> PyResult<Py<Self>> {
         Self::of(py, store, &OpenTransaction::new(transaction))
     }
 
-    pub(crate) fn of(py: Python<'_>, store: &Arc<Store>, open: &Arc<OpenTransaction>) -> PyResult<Py<Self>> {
+    pub(crate) fn of(
+        py: Python<'_>,
+        store: &Arc<Store>,
+        open: &Arc<OpenTransaction>,
+    ) -> PyResult<Py<Self>> {
         let keyspace = store.default.clone();
         let place = Place { store: Arc::clone(store), keyspace, when: When::In(Arc::clone(open)) };
         let top = Self { store: Arc::clone(store), open: Arc::clone(open) };
@@ -64,7 +73,8 @@ impl Transaction {
         self.open.committed(py).map(|glsn| glsn.0)
     }
 
-    /// A keyspace in this transaction, by its name (it must exist) or by what `Db.keyspace` returned.
+    /// A keyspace in this transaction, by its name (it must exist) or by what `Db.keyspace`
+    /// returned.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> cats, dogs = db.keyspace("cats"), db.keyspace("dogs")
@@ -106,7 +116,8 @@ impl Transaction {
         self.do_commit(py)
     }
 
-    /// Gives the commit its place in the order without waiting until it is durable: one sync serves all that wait then.
+    /// Gives the commit its place in the order without waiting until it is durable: one sync serves
+    /// all that wait then.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> tickets = []

@@ -17,7 +17,10 @@ pub struct RawValueReader {
 }
 
 impl RawValueReader {
-    pub(crate) fn open<'py>(py: Python<'py>, reader: plimsoll::ValueReader) -> PyResult<Bound<'py, PyAny>> {
+    pub(crate) fn open<'py>(
+        py: Python<'py>,
+        reader: plimsoll::ValueReader,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let raw = Self { reader: Mutex::new(ForkSafe::new(reader)) };
         py.import("plimsoll._value_reader")?.getattr("ValueReader")?.call1((raw,))
     }
@@ -27,7 +30,8 @@ impl RawValueReader {
 impl RawValueReader {
     /// Length of the whole value.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.reader.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner).get()?.len() as usize)
+        Ok(self.reader.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner).get()?.len()
+            as usize)
     }
 
     /// The next bytes, at most `size` of them; none at the end.

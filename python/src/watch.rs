@@ -14,10 +14,12 @@ use crate::feed::{Feed, Follow};
 use crate::options::timeout as timeout_of;
 use crate::store::{Store, ended_by_exit};
 
-/// The changes of keys with a prefix, as they are committed: an iterator that waits, from `LiveMapping.watch`.
+/// The changes of keys with a prefix, as they are committed: an iterator that waits, from
+/// `LiveMapping.watch`.
 ///
-/// It ends when it is closed, by `close` (also from another thread) or at the end of a `with` block. Ctrl-C interrupts it. A commit that cannot be
-/// read is not passed over: each call reads it again.
+/// It ends when it is closed, by `close` (also from another thread) or at the end of a `with`
+/// block. Ctrl-C interrupts it. A commit that cannot be read is not passed over: each call reads it
+/// again.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> with db.watch(b"user/") as watch:
@@ -63,7 +65,11 @@ impl Follow for Changes {
 
     /// A commit counts as passed once all its changes were handed out.
     fn position(&self) -> Glsn {
-        if self.unread.is_none() && self.ahead.is_empty() { self.commits.position() } else { self.commit }
+        if self.unread.is_none() && self.ahead.is_empty() {
+            self.commits.position()
+        } else {
+            self.commit
+        }
     }
 
     fn handle(&self) -> FeedHandle {
@@ -91,7 +97,8 @@ impl Watch {
         ended_by_exit(py, self.next(py, None))
     }
 
-    /// The next change, waited for up to `timeout` seconds (`None`: without end); `None` if none came.
+    /// The next change, waited for up to `timeout` seconds (`None`: without end); `None` if none
+    /// came.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> with db.watch(b"user/") as watch:
@@ -103,10 +110,14 @@ impl Watch {
         if self.changes.is_closed() {
             return Err(closed("watch"));
         }
-        Ok(self.changes.next(py, timeout_of(timeout)?)?.map(|change| Change::new(&self.store, change)))
+        Ok(self
+            .changes
+            .next(py, timeout_of(timeout)?)?
+            .map(|change| Change::new(&self.store, change)))
     }
 
-    /// Waits for a change, and keeps it for `_ahead`; returns false once it is closed. For `AsyncWatch`.
+    /// Waits for a change, and keeps it for `_ahead`; returns false once it is closed. For
+    /// `AsyncWatch`.
     fn _hold(&self, py: Python<'_>) -> PyResult<bool> {
         self.changes.hold_without_end(py)
     }
@@ -116,7 +127,8 @@ impl Watch {
         Ok(self.changes.ahead()?.map(|change| Change::new(&self.store, change)))
     }
 
-    /// The GLSN from which a new watch misses nothing: a commit counts as passed once all its changes were handed out.
+    /// The GLSN from which a new watch misses nothing: a commit counts as passed once all its
+    /// changes were handed out.
     #[getter]
     fn position(&self) -> PyResult<u64> {
         Ok(self.changes.position()?.0)

@@ -13,8 +13,8 @@ use crate::rows::{self, Part, Visit, Walk};
 use crate::span::KeySpan;
 use crate::transact::change;
 
-/// A sorted mapping of `bytes` to `bytes` that can be changed: the keyspace of an open store, where each call is a commit of its own, or of a
-/// transaction, where all of them are one commit.
+/// A sorted mapping of `bytes` to `bytes` that can be changed: the keyspace of an open store, where
+/// each call is a commit of its own, or of a transaction, where all of them are one commit.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> db[b"a"] = b"1"
@@ -37,7 +37,12 @@ fn place_of<'a>(this: &'a PyRef<'_, WriteMapping>) -> &'a Place {
     &read.place
 }
 
-pub(crate) fn put(py: Python<'_>, place: &Place, key: &[u8], value: &[u8]) -> PyResult<Option<u64>> {
+pub(crate) fn put(
+    py: Python<'_>,
+    place: &Place,
+    key: &[u8],
+    value: &[u8],
+) -> PyResult<Option<u64>> {
     match &place.when {
         When::Now => {
             let db = place.store.db()?;
@@ -45,7 +50,9 @@ pub(crate) fn put(py: Python<'_>, place: &Place, key: &[u8], value: &[u8]) -> Py
             Ok(Some(glsn.0))
         }
         When::In(transaction) => transaction
-            .write(py, key.len() + value.len(), |transaction| transaction.put(&place.keyspace, key, value))
+            .write(py, key.len() + value.len(), |transaction| {
+                transaction.put(&place.keyspace, key, value)
+            })
             .map(|()| None),
         When::At(_) => unreachable!("a snapshot is no WriteMapping"),
     }
@@ -58,15 +65,19 @@ pub(crate) fn delete(py: Python<'_>, place: &Place, key: &[u8]) -> PyResult<Opti
             let glsn = py.detach(|| db.delete(&place.keyspace, key)).or_raise()?;
             Ok(Some(glsn.0))
         }
-        When::In(transaction) => {
-            transaction.write(py, key.len(), |transaction| transaction.delete(&place.keyspace, key)).map(|()| None)
-        }
+        When::In(transaction) => transaction
+            .write(py, key.len(), |transaction| transaction.delete(&place.keyspace, key))
+            .map(|()| None),
         When::At(_) => unreachable!("a snapshot is no WriteMapping"),
     }
 }
 
 /// Takes the first or the last row out.
-fn take_end<'py>(py: Python<'py>, place: &Place, reverse: bool) -> PyResult<Option<Bound<'py, PyAny>>> {
+fn take_end<'py>(
+    py: Python<'py>,
+    place: &Place,
+    reverse: bool,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
     let (taken, _) = change(py, place, |place| {
         let visit = Visit { reverse, limit: Some(1), ..Visit::default() };
         let mut taken = None;
@@ -96,11 +107,16 @@ impl WriteMapping {
     /// >>> glsn = db.put(b"ada", b"Ada Lovelace")
     /// >>> db.at(glsn)[b"ada"]
     /// b'Ada Lovelace'
-    fn put(this: PyRef<'_, Self>, key: BytesLike<'_>, value: BytesLike<'_>) -> PyResult<Option<u64>> {
+    fn put(
+        this: PyRef<'_, Self>,
+        key: BytesLike<'_>,
+        value: BytesLike<'_>,
+    ) -> PyResult<Option<u64>> {
         put(this.py(), place_of(&this), key.get(), value.get())
     }
 
-    /// Takes a key's value away, if it has one. Returns the commit's GLSN; in a transaction: `None`.
+    /// Takes a key's value away, if it has one. Returns the commit's GLSN; in a transaction:
+    /// `None`.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
@@ -111,7 +127,11 @@ impl WriteMapping {
         delete(this.py(), place_of(&this), key.get())
     }
 
-    fn __setitem__(this: PyRef<'_, Self>, key: BytesLike<'_>, value: BytesLike<'_>) -> PyResult<()> {
+    fn __setitem__(
+        this: PyRef<'_, Self>,
+        key: BytesLike<'_>,
+        value: BytesLike<'_>,
+    ) -> PyResult<()> {
         put(this.py(), place_of(&this), key.get(), value.get()).map(drop)
     }
 
@@ -128,7 +148,8 @@ impl WriteMapping {
         if was_there { Ok(()) } else { Err(PyKeyError::new_err(key.unbind())) }
     }
 
-    /// Puts the pairs of a mapping or an iterable, all in one transaction. Returns the commit's GLSN; in a transaction: `None`.
+    /// Puts the pairs of a mapping or an iterable, all in one transaction. Returns the commit's
+    /// GLSN; in a transaction: `None`.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.put_many((b"%03d" % n, b"x") for n in range(1000))
@@ -139,7 +160,8 @@ impl WriteMapping {
         Ok(change(py, place_of(&this), |place| many::put_into(py, place, &pairs))?.1)
     }
 
-    /// Deletes keys, all in one transaction; those without a value are left alone. Returns as `put_many`.
+    /// Deletes keys, all in one transaction; those without a value are left alone. Returns as
+    /// `put_many`.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
@@ -151,7 +173,8 @@ impl WriteMapping {
         Ok(change(py, place_of(&this), |place| many::delete_from(py, place, &keys))?.1)
     }
 
-    /// Deletes the keys from `start` (inclusive) to `stop` (exclusive) that begin with `prefix`, in one transaction. Returns how many there were.
+    /// Deletes the keys from `start` (inclusive) to `stop` (exclusive) that begin with `prefix`, in
+    /// one transaction. Returns how many there were.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"a/1": b"", b"a/2": b"", b"b": b""})
@@ -230,11 +253,12 @@ impl WriteMapping {
     /// >>> db.popitem(), list(db)
     /// ((b'a', b'1'), [b'b'])
     fn popitem<'py>(this: PyRef<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        take_end(this.py(), place_of(&this), false)?.ok_or_else(|| PyKeyError::new_err("there is no key"))
+        take_end(this.py(), place_of(&this), false)?
+            .ok_or_else(|| PyKeyError::new_err("there is no key"))
     }
 
-    /// Removes the first key, and returns it and its value; `None` if there is none. Consumers that take from one keyspace at once each get
-    /// another key.
+    /// Removes the first key, and returns it and its value; `None` if there is none. Consumers that
+    /// take from one keyspace at once each get another key.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"1": b"wash", b"2": b"dry"})
@@ -283,7 +307,9 @@ fn delete_range(py: Python<'_>, place: &Place, span: &KeySpan) -> PyResult<u64> 
         Walk::new(py, place, visit, true)?.for_each_batch(py, |batch| {
             let keys: Vec<Vec<u8>> = batch.map(|(key, _)| key.to_vec()).collect();
             deleted += keys.len() as u64;
-            let When::In(transaction) = &place.when else { unreachable!("a change is in a transaction") };
+            let When::In(transaction) = &place.when else {
+                unreachable!("a change is in a transaction")
+            };
             let bytes = keys.iter().map(Vec::len).sum();
             transaction.write(py, bytes, |transaction| {
                 keys.iter().try_for_each(|key| transaction.delete(&place.keyspace, key))

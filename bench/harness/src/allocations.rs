@@ -1,4 +1,5 @@
-//! Counts heap allocations of each thread, so that "no allocation per entry" is a number and not a hope.
+//! Counts heap allocations of each thread, so that "no allocation per entry" is a number and not a
+//! hope.
 #![allow(unsafe_code, reason = "an allocator that counts has to be an allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -21,8 +22,9 @@ fn note() {
     let _ = COUNT.try_with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: every call goes to the system's allocator with what was given; counting touches no memory of the caller, and the counter
-// is a plain cell without a destructor, so it allocates nothing itself.
+// SAFETY: every call goes to the system's allocator with what was given; counting touches no memory
+// of the caller, and the counter is a plain cell without a destructor, so it allocates nothing
+// itself.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note();
@@ -38,12 +40,14 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         note();
-        // SAFETY: the caller keeps `realloc`'s contract; the block came from the system's allocator.
+        // SAFETY: the caller keeps `realloc`'s contract; the block came from the system's
+        // allocator.
         unsafe { System.realloc(block, layout, bytes) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps `dealloc`'s contract; the block came from the system's allocator.
+        // SAFETY: the caller keeps `dealloc`'s contract; the block came from the system's
+        // allocator.
         unsafe { System.dealloc(block, layout) }
     }
 }

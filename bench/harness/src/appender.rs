@@ -1,4 +1,5 @@
-//! What takes durable appends, as a measurement sees it. Each contestant is an adapter in a file of its own.
+//! What takes durable appends, as a measurement sees it. Each contestant is an adapter in a file of
+//! its own.
 
 pub(crate) mod bare;
 pub(crate) mod commits;
@@ -14,7 +15,8 @@ use hdrhistogram::Histogram;
 
 /// Something that makes entries durable. Calls come from many threads at once.
 pub(crate) trait Appender: Sync {
-    /// Makes some entries durable, all of them or none; `number` is another for each call. Returns when they are.
+    /// Makes some entries durable, all of them or none; `number` is another for each call. Returns
+    /// when they are.
     fn append(&self, number: u64) -> Result<()>;
 }
 
@@ -40,7 +42,12 @@ pub(crate) fn new_histogram() -> Histogram<u64> {
 }
 
 /// Lets `threads` threads append for a while, each one call after the other.
-pub(crate) fn turn(appender: &dyn Appender, threads: u64, length: Duration, first: u64) -> Result<Turn> {
+pub(crate) fn turn(
+    appender: &dyn Appender,
+    threads: u64,
+    length: Duration,
+    first: u64,
+) -> Result<Turn> {
     let stop = AtomicBool::new(false);
     let all: Mutex<Vec<Result<Histogram<u64>>>> = Mutex::new(Vec::new());
     let start = Instant::now();

@@ -1,8 +1,9 @@
 //! `bench bigger`: is a store ever slower because it was given more memory?
 //!
-//! Budgets are compared with their neighbours only, in alternating pairs. `replay` imports a Git history with the `plimsoll` command, each time
-//! into a new store. `mix` reads one store, opened twice at once, once under each budget: nine point reads (keys by Zipf's law) and a short
-//! walk, again and again.
+//! Budgets are compared with their neighbours only, in alternating pairs. `replay` imports a Git
+//! history with the `plimsoll` command, each time into a new store. `mix` reads one store, opened
+//! twice at once, once under each budget: nine point reads (keys by Zipf's law) and a short walk,
+//! again and again.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -82,16 +83,48 @@ impl Bigger {
                 results.keep()?;
             }
         }
-        println!("Work a second under a budget and under the next one (the ratio bigger/smaller may not lie below 1)");
-        table::print(&["what", "smaller", "bigger", "smaller/s", "bigger/s", "ratio", "low", "high", "reached"], &rows);
+        println!(
+            "Work a second under a budget and under the next one (the ratio bigger/smaller may not lie below 1)"
+        );
+        table::print(
+            &[
+                "what",
+                "smaller",
+                "bigger",
+                "smaller/s",
+                "bigger/s",
+                "ratio",
+                "low",
+                "high",
+                "reached",
+            ],
+            &rows,
+        );
         results.save()
     }
 
-    fn row(&self, what: Work, budgets: &[u64], smaller: &[f64], bigger: &[f64], results: &mut Results) -> Vec<String> {
-        let Interval { low, median: middle, high } =
-            interval(&bigger.iter().zip(smaller).map(|(bigger, smaller)| bigger / smaller).collect::<Vec<_>>());
-        let name = what.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
-        let settings = format!("what={name} smaller={} bigger={}", show_size(budgets[0]), show_size(budgets[1]));
+    fn row(
+        &self,
+        what: Work,
+        budgets: &[u64],
+        smaller: &[f64],
+        bigger: &[f64],
+        results: &mut Results,
+    ) -> Vec<String> {
+        let Interval { low, median: middle, high } = interval(
+            &bigger
+                .iter()
+                .zip(smaller)
+                .map(|(bigger, smaller)| bigger / smaller)
+                .collect::<Vec<_>>(),
+        );
+        let name =
+            what.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        let settings = format!(
+            "what={name} smaller={} bigger={}",
+            show_size(budgets[0]),
+            show_size(budgets[1])
+        );
         let numbers = [
             ("smaller_per_second", median(smaller)),
             ("bigger_per_second", median(bigger)),
@@ -99,7 +132,9 @@ impl Bigger {
             ("ratio_low", low),
             ("ratio_high", high),
         ];
-        numbers.into_iter().for_each(|(metric, value)| results.note("bigger", &settings, metric, value));
+        numbers
+            .into_iter()
+            .for_each(|(metric, value)| results.note("bigger", &settings, metric, value));
         let reached = match (low >= 1.0, high < 1.0) {
             (true, _) => "faster",
             (_, true) => "SLOWER",
@@ -119,13 +154,15 @@ impl Bigger {
         let stores = work.path().join("replay");
         std::fs::create_dir(&stores)?;
         let mut next = 0;
-        // All stores stay until the last is made: a file system that has just lost some hundreds of files makes new ones slowly (ext4 passes over
-        // the inodes of the last minutes one by one), and that cost would be the next turn's.
+        // All stores stay until the last is made: a file system that has just lost some hundreds of
+        // files makes new ones slowly (ext4 passes over the inodes of the last minutes one by one),
+        // and that cost would be the next turn's.
         let rates = in_pairs(self.pairs, [smaller, bigger], |memory| {
             next += 1;
             let store = stores.join(next.to_string());
             let [from, to] = [&repository, &store].map(|path| path.display().to_string());
-            let arguments = ["import", "git", &from, &to, "--memory", &memory.to_string()].map(str::to_owned);
+            let arguments =
+                ["import", "git", &from, &to, "--memory", &memory.to_string()].map(str::to_owned);
             let outcome = launch(&plimsoll, &arguments, &Limit::None)?;
             ensure!(
                 outcome.seen.end == End::Well,
@@ -156,7 +193,8 @@ impl Bigger {
         in_pairs(self.pairs, [0, 1], |&at: &usize| {
             seed += 1;
             cpu_quiet::wait(Duration::from_secs(5));
-            // Keys of its own for each turn: whoever asked for them a moment ago would have them in memory.
+            // Keys of its own for each turn: whoever asked for them a moment ago would have them in
+            // memory.
             turn(&stores[at], &zipf, Duration::from_millis(self.turn_ms), seed)
         })
     }
@@ -167,7 +205,11 @@ fn open(folder: &Path, rows: u64, memory: u64) -> Result<RowStore> {
 }
 
 /// Takes turns, each first in every second pair.
-fn in_pairs<T>(pairs: u64, of: [T; 2], mut turn: impl FnMut(&T) -> Result<f64>) -> Result<(Vec<f64>, Vec<f64>)> {
+fn in_pairs<T>(
+    pairs: u64,
+    of: [T; 2],
+    mut turn: impl FnMut(&T) -> Result<f64>,
+) -> Result<(Vec<f64>, Vec<f64>)> {
     let mut rates = (Vec::new(), Vec::new());
     for pair in 0..pairs {
         if pair.is_multiple_of(2) {

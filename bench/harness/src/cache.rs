@@ -1,9 +1,11 @@
 //! `bench cache`: the row cache in the store, and the object cache that it is made of, by itself.
 //!
-//! In the store: what rows save one whose data are larger than its memory, against the same store with pages only. By itself: what a hit costs in
-//! a small and in a large cache, against a bare hash table of as many entries; whether the cache stays below its number while eight threads
-//! fill it; and, against other caches that were brought to the same real memory, requests a second, hit ratios on traces, and the cachebench workload.
-//! Each goal ends in a line that says whether it was met.
+//! In the store: what rows save one whose data are larger than its memory, against the same store
+//! with pages only. By itself: what a hit costs in a small and in a large cache, against a bare
+//! hash table of as many entries; whether the cache stays below its number while eight threads fill
+//! it; and, against other caches that were brought to the same real memory, requests a second, hit
+//! ratios on traces, and the cachebench workload. Each goal ends in a line that says whether it was
+//! met.
 
 mod contest;
 mod contestant;
@@ -44,7 +46,11 @@ enum Part {
 #[derive(Args, Debug)]
 pub(crate) struct Cache {
     /// What is measured
-    #[arg(long, value_delimiter = ',', default_value = "store,hits,strict,requests,traces,cachebench")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "store,hits,strict,requests,traces,cachebench"
+    )]
     only: Vec<Part>,
     /// Rows of the store, of some 120 B each
     #[arg(long, default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1000..))]

@@ -1,7 +1,8 @@
-//! A memory limit that the kernel enforces: a memory cgroup of its own for one child, version 1 or 2.
+//! A memory limit that the kernel enforces: a memory cgroup of its own for one child, version 1 or
+//! 2.
 //!
-//! It is made inside the cgroup that the bench itself runs in, so that no limit above it is escaped, and removed when dropped.
-//! Where that is not permitted, [`MemoryCgroup::make`] says why.
+//! It is made inside the cgroup that the bench itself runs in, so that no limit above it is
+//! escaped, and removed when dropped. Where that is not permitted, [`MemoryCgroup::make`] says why.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,8 @@ impl MemoryCgroup {
         let (parent, version) = find_own()?;
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let folder = parent.join(format!("plimsoll-bench-{}-{number}", std::process::id()));
-        fs::create_dir(&folder).with_context(|| format!("not permitted to make {}", folder.display()))?;
+        fs::create_dir(&folder)
+            .with_context(|| format!("not permitted to make {}", folder.display()))?;
         let cgroup = Self { folder, version };
         cgroup.limit(limit_bytes)?;
         Ok(cgroup)
@@ -112,7 +114,9 @@ fn find_parent(own: &str, mount: &Path) -> Result<(PathBuf, Version)> {
             wanted(id, controllers).then(|| path.trim_start_matches('/').to_owned())
         })
     };
-    if let Some(path) = path_of(&|_, controllers| controllers.split(',').any(|name| name == "memory")) {
+    if let Some(path) =
+        path_of(&|_, controllers| controllers.split(',').any(|name| name == "memory"))
+    {
         return Ok((existing(&mount.join("memory"), &path)?, Version::One));
     }
     let Some(path) = path_of(&|id, controllers| id == "0" && controllers.is_empty()) else {
@@ -126,7 +130,8 @@ fn find_parent(own: &str, mount: &Path) -> Result<(PathBuf, Version)> {
     Ok((parent, Version::Two))
 }
 
-/// The cgroup's folder; inside a container the path may be the host's, and the mount itself is then the own one.
+/// The cgroup's folder; inside a container the path may be the host's, and the mount itself is then
+/// the own one.
 fn existing(mount: &Path, path: &str) -> Result<PathBuf> {
     let folder = mount.join(path);
     match (folder.is_dir(), mount.is_dir()) {
@@ -150,11 +155,17 @@ mod tests {
         fs::create_dir_all(mount.path().join("memory/a/b")).unwrap();
         fs::create_dir_all(mount.path().join("user")).unwrap();
         let one = "8:pids:/\n4:cpu,memory:/a/b\n0::/user\n";
-        assert_eq!(find_parent(one, mount.path()).unwrap(), (mount.path().join("memory/a/b"), Version::One));
+        assert_eq!(
+            find_parent(one, mount.path()).unwrap(),
+            (mount.path().join("memory/a/b"), Version::One)
+        );
         let two = "0::/user\n";
         assert!(find_parent(two, mount.path()).is_err());
         fs::write(mount.path().join("user/cgroup.controllers"), "cpu memory\n").unwrap();
-        assert_eq!(find_parent(two, mount.path()).unwrap(), (mount.path().join("user"), Version::Two));
+        assert_eq!(
+            find_parent(two, mount.path()).unwrap(),
+            (mount.path().join("user"), Version::Two)
+        );
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! What runs in a child process, so that it can be watched from outside: one piece of work on one store.
+//! What runs in a child process, so that it can be watched from outside: one piece of work on one
+//! store.
 //!
-//! Each prints one JSON object with what only it can know: how long its phases took, and that the answer was right. A wrong answer is
-//! a failure.
+//! Each prints one JSON object with what only it can know: how long its phases took, and that the
+//! answer was right. A wrong answer is a failure.
 
 mod scenes;
 mod snapshots;
@@ -222,7 +223,13 @@ impl Child {
     }
 }
 
-fn pairs(peer: Box<dyn Peer>, rows: u64, order: Order, batch: u64, report: &mut Report) -> Result<()> {
+fn pairs(
+    peer: Box<dyn Peer>,
+    rows: u64,
+    order: Order,
+    batch: u64,
+    report: &mut Report,
+) -> Result<()> {
     report.time("load_seconds", || load(&*peer, rows, order, batch))?;
     report.time("scan_seconds", || check_pairs(&*peer, rows, order))?;
     report.time("get_seconds", || check_gets(&*peer, rows, order))?;
@@ -235,7 +242,9 @@ fn load(peer: &dyn Peer, rows: u64, order: Order, batch: u64) -> Result<()> {
         let numbers = first..rows.min(first + batch);
         peer.commit(&mut |transaction| {
             let mut pairs = numbers.clone();
-            pairs.try_for_each(|number| transaction.put(&order.key(number).to_be_bytes(), &number.to_le_bytes()))
+            pairs.try_for_each(|number| {
+                transaction.put(&order.key(number).to_be_bytes(), &number.to_le_bytes())
+            })
         })?;
     }
     Ok(())
@@ -245,14 +254,23 @@ fn load(peer: &dyn Peer, rows: u64, order: Order, batch: u64) -> Result<()> {
 fn check_pairs(peer: &dyn Peer, rows: u64, order: Order) -> Result<()> {
     let (mut seen, mut wrong, mut last) = (0_u64, 0_u64, None);
     peer.scan(&[], &mut |key, value| {
-        let parsed = key.try_into().map(u64::from_be_bytes).ok().zip(value.try_into().map(u64::from_le_bytes).ok());
-        let right = parsed.is_some_and(|(key, number)| number < rows && order.key(number) == key && last < Some(key));
+        let parsed = key
+            .try_into()
+            .map(u64::from_be_bytes)
+            .ok()
+            .zip(value.try_into().map(u64::from_le_bytes).ok());
+        let right = parsed.is_some_and(|(key, number)| {
+            number < rows && order.key(number) == key && last < Some(key)
+        });
         last = parsed.map(|(key, _)| key);
         seen += 1;
         wrong += u64::from(!right);
         true
     })?;
-    ensure!(seen == rows && wrong == 0, "{rows} pairs were loaded, {seen} are there, {wrong} of them wrong");
+    ensure!(
+        seen == rows && wrong == 0,
+        "{rows} pairs were loaded, {seen} are there, {wrong} of them wrong"
+    );
     Ok(())
 }
 
@@ -262,7 +280,9 @@ fn check_gets(peer: &dyn Peer, rows: u64, order: Order) -> Result<()> {
     for _ in 0..GETS.min(rows) {
         let number = random.u64(0..rows);
         let mut right = false;
-        peer.get(&order.key(number).to_be_bytes(), &mut |value| right = value == number.to_le_bytes())?;
+        peer.get(&order.key(number).to_be_bytes(), &mut |value| {
+            right = value == number.to_le_bytes()
+        })?;
         ensure!(right, "pair {number} is not what was loaded");
         let missing = order.key(rows + number).to_be_bytes();
         ensure!(!peer.get(&missing, &mut |_| {})?, "a key is there that was not loaded");
@@ -290,7 +310,9 @@ struct Stream {
 
 impl Read for Stream {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        let bytes = self.left.min(into.len() as u64 & !7).max(self.left.min(8)).min(into.len() as u64) as usize;
+        let bytes =
+            self.left.min(into.len() as u64 & !7).max(self.left.min(8)).min(into.len() as u64)
+                as usize;
         for piece in into[..bytes].chunks_mut(8) {
             self.next += 1;
             piece.copy_from_slice(&payload::mix(self.next).to_le_bytes()[..piece.len()]);
@@ -303,7 +325,8 @@ impl Read for Stream {
 fn write_value(db: &Db, bytes: u64) -> Result<()> {
     let keyspace = db.keyspace("value")?;
     let mut transaction = db.begin();
-    let written = transaction.put_reader(&keyspace, b"value", &mut Stream { next: 0, left: bytes })?;
+    let written =
+        transaction.put_reader(&keyspace, b"value", &mut Stream { next: 0, left: bytes })?;
     ensure!(written == bytes, "{written} of {bytes} bytes were taken");
     transaction.commit()?;
     Ok(())
@@ -311,15 +334,21 @@ fn write_value(db: &Db, bytes: u64) -> Result<()> {
 
 fn read_value(db: &Db, bytes: u64) -> Result<()> {
     let keyspace = db.keyspace("value")?;
-    let mut reader =
-        db.snapshot().get_reader(&keyspace, b"value")?.ok_or_else(|| anyhow::anyhow!("the value is not there"))?;
+    let mut reader = db
+        .snapshot()
+        .get_reader(&keyspace, b"value")?
+        .ok_or_else(|| anyhow::anyhow!("the value is not there"))?;
     let mut expected = Stream { next: 0, left: bytes };
     let (mut got, mut want) = (vec![0; 64 << 10], vec![0; 64 << 10]);
     while expected.left > 0 {
         let piece = expected.left.min(got.len() as u64) as usize;
         reader.read_exact(&mut got[..piece])?;
         expected.read_exact(&mut want[..piece])?;
-        ensure!(got[..piece] == want[..piece], "the value differs, {} bytes before its end", expected.left);
+        ensure!(
+            got[..piece] == want[..piece],
+            "the value differs, {} bytes before its end",
+            expected.left
+        );
     }
     ensure!(reader.read(&mut got)? == 0, "the value is too long");
     Ok(())
@@ -341,7 +370,12 @@ fn scan(db: &Db) -> Result<(u64, u64)> {
 
 fn verify(db: &Db) -> Result<u64> {
     let report = db.verify(&mut |_| {})?;
-    ensure!(report.problems.is_empty(), "{} problems, first: {}", report.problems.len(), report.problems[0]);
+    ensure!(
+        report.problems.is_empty(),
+        "{} problems, first: {}",
+        report.problems.len(),
+        report.problems[0]
+    );
     Ok(report.bytes)
 }
 
@@ -404,7 +438,10 @@ mod tests {
 
     #[test]
     fn a_report_is_read_back() {
-        assert_eq!(numbers("{\"a\":1.5,\"b\":2}\n"), [("a".to_owned(), 1.5), ("b".to_owned(), 2.0)]);
+        assert_eq!(
+            numbers("{\"a\":1.5,\"b\":2}\n"),
+            [("a".to_owned(), 1.5), ("b".to_owned(), 2.0)]
+        );
         assert!(numbers("").is_empty());
     }
 }

@@ -1,7 +1,9 @@
-//! The machine's disk, counting what is done to it: the log's syncs, writes and their bytes, and the reads of each thread.
+//! The machine's disk, counting what is done to it: the log's syncs, writes and their bytes, and
+//! the reads of each thread.
 //!
-//! Syncs and writes count for files whose path has the folder `log` in it: the index of a store writes in its own time. Reads count for
-//! all files: so one can tell who found what he wanted in memory, and who had to read.
+//! Syncs and writes count for files whose path has the folder `log` in it: the index of a store
+//! writes in its own time. Reads count for all files: so one can tell who found what he wanted in
+//! memory, and who had to read.
 
 use std::cell::Cell;
 use std::io;
@@ -166,7 +168,9 @@ mod tests {
         let disk = CountingDisk::default();
         for name in ["log", "index"] {
             disk.create_dir(&folder.path().join(name)).unwrap();
-            let file = disk.open(&folder.path().join(name).join("file"), Open::CreateNew, Caching::Buffered).unwrap();
+            let file = disk
+                .open(&folder.path().join(name).join("file"), Open::CreateNew, Caching::Buffered)
+                .unwrap();
             file.write_at(&[7; 100], 0).unwrap();
             file.sync().unwrap();
         }

@@ -1,4 +1,5 @@
-//! Waits until this process has nothing to do in the background, so that what one contestant left does not fall into the next one's turn.
+//! Waits until this process has nothing to do in the background, so that what one contestant left
+//! does not fall into the next one's turn.
 
 use std::time::{Duration, Instant};
 

@@ -1,12 +1,15 @@
 //! `bench evictor`: a store on a full pool, with the evictor and without.
 //!
-//! Two stores with the same rows, four times their budget, are open at once and take turns; between turns the process comes to rest. Half
-//! of the operations are reads, half are buffered commits of one put, over keys by Zipf's law. First in a closed loop, as fast as it
-//! goes; then in an open one at a part of the rate that the store without an evictor reached: each operation is due at its time, and its
-//! latency counts from then, so that whoever is late is not forgiven what waited behind him.
+//! Two stores with the same rows, four times their budget, are open at once and take turns; between
+//! turns the process comes to rest. Half of the operations are reads, half are buffered commits of
+//! one put, over keys by Zipf's law. First in a closed loop, as fast as it goes; then in an open
+//! one at a part of the rate that the store without an evictor reached: each operation is due at
+//! its time, and its latency counts from then, so that whoever is late is not forgiven what waited
+//! behind him.
 //!
-//! Each turn begins with a flushed and compacted store whose pool is full again, so that none pays for what an earlier one left. With `--causes` it is told what slow
-//! operations waited for ([`causes`]).
+//! Each turn begins with a flushed and compacted store whose pool is full again, so that none pays
+//! for what an earlier one left. With `--causes` it is told what slow operations waited for
+//! ([`causes`]).
 
 mod causes;
 
@@ -61,7 +64,8 @@ pub(crate) struct EvictorBench {
     /// Percent of the closed loop's rate at which operations come in the open one
     #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u64).range(1..=100))]
     load: u64,
-    /// Tell what operations above a millisecond waited for (looking costs time of its own: not for comparing latencies)
+    /// Tell what operations above a millisecond waited for (looking costs time of its own: not for
+    /// comparing latencies)
     #[arg(long)]
     causes: bool,
 }
@@ -80,7 +84,8 @@ struct Party {
 }
 
 /// Quantiles of latencies that are noted of each turn.
-const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("p9999", 0.9999)];
+const QUANTILES: [(&str, f64); 4] =
+    [("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("p9999", 0.9999)];
 
 impl EvictorBench {
     /// Measures, prints the table, keeps the results.
@@ -93,8 +98,10 @@ impl EvictorBench {
         copy_folder(&work.path().join("off"), &work.path().join("on"))?;
         let mut parties = Vec::new();
         for name in ["off", "on"] {
-            let options =
-                Options::new().memory_bytes(self.memory).durability(Durability::Buffered).evictor(name == "on");
+            let options = Options::new()
+                .memory_bytes(self.memory)
+                .durability(Durability::Buffered)
+                .evictor(name == "on");
             parties.push(Party::new(name, RowStore::open(&work.path().join(name), rows, options)?));
         }
         // The same reads fill both pools; the first pair is not counted.
@@ -106,7 +113,8 @@ impl EvictorBench {
                 parties[at].closed(self, pair)?;
             }
         }
-        let interval_nanos = 1e9 * self.threads as f64 / (median(&parties[0].closed_rates) * self.load as f64 / 100.0);
+        let interval_nanos = 1e9 * self.threads as f64
+            / (median(&parties[0].closed_rates) * self.load as f64 / 100.0);
         for pair in 1..=self.pairs {
             for at in in_turn(pair) {
                 parties[at].open(self, pair, interval_nanos)?;
@@ -120,15 +128,25 @@ impl EvictorBench {
     }
 
     fn report(&self, parties: &[Party], results: &mut Results) {
-        let settings = format!("memory={} threads={} load={}%", show_size(self.memory), self.threads, self.load);
+        let settings = format!(
+            "memory={} threads={} load={}%",
+            show_size(self.memory),
+            self.threads,
+            self.load
+        );
         let [off, on] = [&parties[0], &parties[1]];
         let ratio = |of: &dyn Fn(&Party) -> Vec<f64>| {
             interval(&of(on).iter().zip(of(off)).map(|(on, off)| on / off).collect::<Vec<_>>())
         };
         let mut rows = Vec::new();
-        let mut line = |what: &str, of: &dyn Fn(&Party) -> Vec<f64>, goal: &str, is_reached: &dyn Fn(f64) -> bool| {
+        let mut line = |what: &str,
+                        of: &dyn Fn(&Party) -> Vec<f64>,
+                        goal: &str,
+                        is_reached: &dyn Fn(f64) -> bool| {
             let Interval { low, median: middle, high } = ratio(of);
-            for (metric, value) in [("off", median(&of(off))), ("on", median(&of(on))), ("ratio", middle)] {
+            for (metric, value) in
+                [("off", median(&of(off))), ("on", median(&of(on))), ("ratio", middle)]
+            {
                 results.note("evictor", &settings, &format!("{what}_{metric}"), value);
             }
             results.note("evictor", &settings, &format!("{what}_ratio_low"), low);
@@ -138,10 +156,15 @@ impl EvictorBench {
                 _ if is_reached(middle) => "yes",
                 _ => "NO",
             };
-            let cells = [median(&of(off)), median(&of(on)), middle, low, high].map(|value| format!("{value:.4}"));
-            rows.push([&[what.to_owned()], &cells[..], &[goal.to_owned(), reached.to_owned()]].concat());
+            let cells = [median(&of(off)), median(&of(on)), middle, low, high]
+                .map(|value| format!("{value:.4}"));
+            rows.push(
+                [&[what.to_owned()], &cells[..], &[goal.to_owned(), reached.to_owned()]].concat(),
+            );
         };
-        line("closed_ops_per_second", &|party| party.closed_rates.clone(), ">= 0.98", &|ratio| ratio >= 0.98);
+        line("closed_ops_per_second", &|party| party.closed_rates.clone(), ">= 0.98", &|ratio| {
+            ratio >= 0.98
+        });
         for (at, (name, _)) in QUANTILES.iter().enumerate() {
             let goal = if *name == "p999" { "<= 0.7" } else { "" };
             let of = |party: &Party| party.open_quantiles.iter().map(|turn| turn[at]).collect();
@@ -156,11 +179,15 @@ impl EvictorBench {
         );
         table::print(&["what", "off", "on", "on/off", "low", "high", "goal", "reached"], &rows);
         for party in parties {
-            let all =
-                QUANTILES.map(|(name, q)| format!("{name} {:.1}", party.open_all.value_at_quantile(q) as f64 / 1e3));
+            let all = QUANTILES.map(|(name, q)| {
+                format!("{name} {:.1}", party.open_all.value_at_quantile(q) as f64 / 1e3)
+            });
             println!("{}: all turns of the open loop, us: {}", party.name, all.join(", "));
             let stats = party.store.db.stats();
-            println!("{}: {:?}\n    {:?}\n    {:?}", party.name, stats.pressure, stats.evictor, stats.index.stalls);
+            println!(
+                "{}: {:?}\n    {:?}\n    {:?}",
+                party.name, stats.pressure, stats.evictor, stats.index.stalls
+            );
             if self.causes {
                 println!("{}: operations of the open loop above 1 ms", party.name);
                 party.causes.lock().expect("no code under this lock panics").print();
@@ -210,13 +237,19 @@ impl Party {
         let (hits, loads) = (after.0 - before.0, after.1 - before.1);
         self.hit_ratios.push(100.0 * hits as f64 / (hits + loads) as f64);
         self.resident.push(self.store.db.stats().pool.resident_pages as f64);
-        self.open_quantiles.push(QUANTILES.map(|(_, q)| latencies.value_at_quantile(q) as f64 / 1e3));
+        self.open_quantiles
+            .push(QUANTILES.map(|(_, q)| latencies.value_at_quantile(q) as f64 / 1e3));
         self.open_all.add(&latencies)?;
         Ok(())
     }
 
     /// Operations of all threads, after the process has come to rest.
-    fn turn(&self, bench: &EvictorBench, seed: u64, interval_nanos: Option<f64>) -> Result<Histogram<u64>> {
+    fn turn(
+        &self,
+        bench: &EvictorBench,
+        seed: u64,
+        interval_nanos: Option<f64>,
+    ) -> Result<Histogram<u64>> {
         self.store.db.compact()?;
         // What compaction pushed out comes back before anybody looks at the clock.
         self.fill(bench.memory / PAGE_BYTES as u64 * READS_TO_REFILL)?;
@@ -224,7 +257,9 @@ impl Party {
         let mut all = new_histogram();
         std::thread::scope(|scope| -> Result<()> {
             let threads: Vec<_> = (0..bench.threads)
-                .map(|thread| scope.spawn(move || self.operate(bench, seed << 8 | thread, interval_nanos)))
+                .map(|thread| {
+                    scope.spawn(move || self.operate(bench, seed << 8 | thread, interval_nanos))
+                })
                 .collect();
             for thread in threads {
                 all.add(&thread.join().expect("an operation does not panic")?)?;
@@ -235,9 +270,15 @@ impl Party {
     }
 
     /// Nanoseconds of each operation, from when it was due.
-    fn operate(&self, bench: &EvictorBench, seed: u64, interval_nanos: Option<f64>) -> Result<Histogram<u64>> {
+    fn operate(
+        &self,
+        bench: &EvictorBench,
+        seed: u64,
+        interval_nanos: Option<f64>,
+    ) -> Result<Histogram<u64>> {
         let length = Duration::from_millis(bench.turn_ms);
-        let mut watch = (bench.causes && interval_nanos.is_some()).then(|| Watch::new(&self.store.db));
+        let mut watch =
+            (bench.causes && interval_nanos.is_some()).then(|| Watch::new(&self.store.db));
         let mut random = fastrand::Rng::with_seed(payload::mix(seed));
         let mut latencies = new_histogram();
         let began = Instant::now();
@@ -252,7 +293,8 @@ impl Party {
             wait_until(began, due);
             let number = self.zipf.rank(random.f64());
             let is_read = random.bool();
-            let operate = || if is_read { self.store.get(number) } else { self.store.put(number, at) };
+            let operate =
+                || if is_read { self.store.get(number) } else { self.store.put(number, at) };
             match &mut watch {
                 None => operate()?,
                 Some(watch) => {

@@ -70,9 +70,11 @@ pub(crate) fn run(file: &Path, job: Job) -> Result<Reads> {
 fn parse(text: &str) -> Result<Reads> {
     // fio writes notes before the answer where it has some.
     let start = text.find('{').context("fio gave no answer")?;
-    let answer: Value = serde_json::from_str(&text[start..]).context("fio gave an answer that is no JSON")?;
+    let answer: Value =
+        serde_json::from_str(&text[start..]).context("fio gave an answer that is no JSON")?;
     let read = &answer["jobs"][0]["read"];
-    let number = |name: &str| read[name].as_f64().with_context(|| format!("fio's answer has no {name}"));
+    let number =
+        |name: &str| read[name].as_f64().with_context(|| format!("fio's answer has no {name}"));
     Ok(Reads { per_second: number("iops")?, bytes_per_second: number("bw_bytes")? })
 }
 
@@ -83,7 +85,10 @@ mod tests {
     #[test]
     fn the_answer_is_read_behind_notes() {
         let text = "note: both iodepth >= 1\n{\"jobs\": [{\"read\": {\"iops\": 1500.5, \"bw_bytes\": 24584192}}]}";
-        assert_eq!(parse(text).unwrap(), Reads { per_second: 1500.5, bytes_per_second: 24_584_192.0 });
+        assert_eq!(
+            parse(text).unwrap(),
+            Reads { per_second: 1500.5, bytes_per_second: 24_584_192.0 }
+        );
         assert!(parse("{}").is_err() && parse("").is_err());
     }
 }

@@ -1,9 +1,11 @@
 //! `bench hits`: what it costs to read a word of a page that is resident.
 //!
-//! Each thread reads a word of a random page, and that word says which page is next: so a read cannot begin before the one before it
-//! has ended, and what is measured is the time of one read. The unit is a load that misses the processor's caches, measured in the same
-//! way in the same rounds: the same pages, without a cache around them. The time of a read is processor time of the thread, which others
-//! at work on the machine change little; how much several threads get done is by the clock on the wall.
+//! Each thread reads a word of a random page, and that word says which page is next: so a read
+//! cannot begin before the one before it has ended, and what is measured is the time of one read.
+//! The unit is a load that misses the processor's caches, measured in the same way in the same
+//! rounds: the same pages, without a cache around them. The time of a read is processor time of the
+//! thread, which others at work on the machine change little; how much several threads get done is
+//! by the clock on the wall.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,7 +92,9 @@ impl Hits {
         println!(
             "A word of a resident page: a load is one that misses the processor's caches (goal of the pool: {LOADS_MAX} with one thread,"
         );
-        println!("{TWO_THREADS_MIN} times the work with two, no less than with two with more; ahead of all others)");
+        println!(
+            "{TWO_THREADS_MIN} times the work with two, no less than with two with more; ahead of all others)"
+        );
         let head = [
             "cache",
             "threads",
@@ -124,8 +128,10 @@ impl Hits {
             let mut series = all.iter_mut();
             for cache in caches {
                 for &threads in &self.threads {
-                    let (rate, nanos) = turn(&**cache, pages, threads, Duration::from_millis(self.turn_ms), round)?;
-                    let series = series.next().expect("one series for each cache and count of threads");
+                    let (rate, nanos) =
+                        turn(&**cache, pages, threads, Duration::from_millis(self.turn_ms), round)?;
+                    let series =
+                        series.next().expect("one series for each cache and count of threads");
                     // The first round warms up.
                     if round > 0 {
                         series.rates.push(rate);
@@ -138,24 +144,35 @@ impl Hits {
     }
 
     fn row(&self, series: &Series, all: &[Series], results: &mut Results) -> Vec<String> {
-        let find = |name: &str, threads| all.iter().find(|other| other.name == name && other.threads == threads);
+        let find = |name: &str, threads| {
+            all.iter().find(|other| other.name == name && other.threads == threads)
+        };
         let loads = find("load", 1).map(|load| ratios(&series.nanos, &load.nanos));
         let to_one = find(series.name, 1).map(|one| ratios(&series.rates, &one.rates));
         let lead = find("pool", series.threads).map(|pool| ratios(&pool.rates, &series.rates));
-        let settings = format!("cache={} pages={} threads={}", series.name, show_size(self.pages), series.threads);
+        let settings = format!(
+            "cache={} pages={} threads={}",
+            series.name,
+            show_size(self.pages),
+            series.threads
+        );
         let mut note = |metric: &str, value| results.note("hits", &settings, metric, value);
         note("read_ns", median(&series.nanos));
         note("reads_per_second", median(&series.rates));
-        for (metric, interval) in [("loads", loads), ("to_one_thread", to_one), ("pool_lead", lead)] {
+        for (metric, interval) in [("loads", loads), ("to_one_thread", to_one), ("pool_lead", lead)]
+        {
             if let Some(Interval { low, median, high }) = interval {
                 note(metric, median);
                 note(&format!("{metric}_low"), low);
                 note(&format!("{metric}_high"), high);
             }
         }
-        let cell = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
+        let cell = |value: Option<f64>| {
+            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"))
+        };
         let of = |interval: Option<Interval>| {
-            [interval.map(|i| i.median), interval.map(|i| i.low), interval.map(|i| i.high)].map(cell)
+            [interval.map(|i| i.median), interval.map(|i| i.low), interval.map(|i| i.high)]
+                .map(cell)
         };
         let mut row = vec![series.name.to_owned(), series.threads.to_string()];
         row.extend([number(median(&series.nanos)), number(median(&series.rates))]);
@@ -172,7 +189,13 @@ fn ratios(own: &[f64], other: &[f64]) -> Interval {
 }
 
 /// Reads a second, of all threads together, and nanoseconds of processor time of one.
-fn turn(cache: &dyn PageCache, pages: u32, threads: u64, length: Duration, round: u64) -> Result<(f64, f64)> {
+fn turn(
+    cache: &dyn PageCache,
+    pages: u32,
+    threads: u64,
+    length: Duration,
+    round: u64,
+) -> Result<(f64, f64)> {
     let (start, stop) = (Barrier::new(threads as usize + 1), AtomicBool::new(false));
     let (done, seconds) = std::thread::scope(|scope| {
         let walks: Vec<_> = (0..threads)
@@ -238,7 +261,9 @@ mod tests {
         assert!(turn(&Liar, 100, 2, length, 0).is_err());
         let direct = page_cache::direct(100).unwrap();
         // On a busy machine a short turn may end before its threads came to theirs.
-        let rate = [1, 50, 1000].into_iter().find_map(|times| turn(&*direct, 100, 2, times * length, 0).ok());
+        let rate = [1, 50, 1000]
+            .into_iter()
+            .find_map(|times| turn(&*direct, 100, 2, times * length, 0).ok());
         assert!(rate.unwrap().0 > 0.0);
     }
 }

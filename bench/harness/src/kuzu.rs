@@ -24,8 +24,10 @@ pub(crate) fn load_pairs(
     let csv = work.path().join("pairs.csv");
     let store = work.path().join("pairs.kuzu");
     write_csv(&csv, pairs)?;
-    let arguments = [PROGRAM.into(), csv.clone().into(), store.into(), pool_bytes.to_string().into()];
-    let arguments = arguments.map(|argument: std::ffi::OsString| argument.to_string_lossy().into_owned());
+    let arguments =
+        [PROGRAM.into(), csv.clone().into(), store.into(), pool_bytes.to_string().into()];
+    let arguments =
+        arguments.map(|argument: std::ffi::OsString| argument.to_string_lossy().into_owned());
     let outcome = launch(python, &arguments, limit);
     std::fs::remove_file(&csv)?;
     for name in ["pairs.kuzu", "pairs.kuzu.wal"] {

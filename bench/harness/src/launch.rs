@@ -1,7 +1,7 @@
 //! Children of the bench: how they are started, and the command `launch` that they start as.
 //!
-//! A child first runs as `bench launch`, which ties its life to ours and joins the cgroup, and then becomes the wanted program with the
-//! same process id: what is measured starts from nothing.
+//! A child first runs as `bench launch`, which ties its life to ours and joins the cgroup, and then
+//! becomes the wanted program with the same process id: what is measured starts from nothing.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -66,7 +66,9 @@ impl Limit {
         match cgroup::MemoryCgroup::make(bytes) {
             Ok(_) => Self::Hard(bytes),
             Err(error) => {
-                eprintln!("no hard memory limit on this machine: {error:#}; the rows are marked cgroup=refused");
+                eprintln!(
+                    "no hard memory limit on this machine: {error:#}; the rows are marked cgroup=refused"
+                );
                 Self::Refused
             }
         }
@@ -99,7 +101,12 @@ pub(crate) struct Launched {
 
 impl Launched {
     /// Starts a program that can be talked to by lines, or not.
-    pub(crate) fn start(program: &Path, arguments: &[String], limit: &Limit, talk: bool) -> Result<Self> {
+    pub(crate) fn start(
+        program: &Path,
+        arguments: &[String],
+        limit: &Limit,
+        talk: bool,
+    ) -> Result<Self> {
         let cgroup = match limit {
             Limit::Hard(bytes) => Some(cgroup::MemoryCgroup::make(*bytes)?),
             Limit::None | Limit::Refused => None,
@@ -122,7 +129,10 @@ impl Launched {
         if is_killed && self.cgroup.as_ref().is_some_and(|cgroup| cgroup.kills() > 0) {
             seen.end = End::OutOfMemory;
         }
-        Ok(Outcome { seen, cgroup_peak_bytes: self.cgroup.as_ref().and_then(cgroup::MemoryCgroup::peak_bytes) })
+        Ok(Outcome {
+            seen,
+            cgroup_peak_bytes: self.cgroup.as_ref().and_then(cgroup::MemoryCgroup::peak_bytes),
+        })
     }
 }
 

@@ -1,8 +1,10 @@
 //! `bench line`: does the process stay under its line, whatever it does and whatever the line is?
 //!
-//! Each workload runs in a process of its own, watched from outside, in a memory cgroup whose hard limit, page cache included, is
-//! its budget + 32 MiB. It may hold the budget, 8 MiB for what lies outside (code's data, fixed tables, page tables) and 64 KiB for
-//! each thread. The import runs the `plimsoll` command itself; git's own processes are not part of the budget, and are neither counted nor limited.
+//! Each workload runs in a process of its own, watched from outside, in a memory cgroup whose hard
+//! limit, page cache included, is its budget + 32 MiB. It may hold the budget, 8 MiB for what lies
+//! outside (code's data, fixed tables, page tables) and 64 KiB for each thread. The import runs the
+//! `plimsoll` command itself; git's own processes are not part of the budget, and are neither
+//! counted nor limited.
 
 mod outside;
 mod workload;
@@ -58,7 +60,8 @@ pub(crate) struct Line {
     /// The plimsoll command [default: it is built]
     #[arg(long)]
     plimsoll: Option<PathBuf>,
-    /// A Python that can import kuzu: the pairs in Kùzu too, with a buffer pool of 64 MiB, once in a cgroup and once without
+    /// A Python that can import kuzu: the pairs in Kùzu too, with a buffer pool of 64 MiB, once in
+    /// a cgroup and once without
     #[arg(long)]
     kuzu: Option<PathBuf>,
 }
@@ -71,7 +74,8 @@ struct Took {
 }
 
 impl Line {
-    /// Measures, prints and keeps each row as it comes, and the tables at the end; an error if a process was above its line or failed.
+    /// Measures, prints and keeps each row as it comes, and the tables at the end; an error if a
+    /// process was above its line or failed.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let mut results = Results::new("line", places.results().as_deref());
         quiet::check(&mut results);
@@ -110,14 +114,30 @@ impl Line {
     }
 
     /// The pairs in Kùzu, once: in a cgroup like ours, and without a limit.
-    fn kuzu(&self, python: &std::path::Path, work: &WorkFolder, results: &mut Results) -> Result<Vec<Vec<String>>> {
+    fn kuzu(
+        &self,
+        python: &std::path::Path,
+        work: &WorkFolder,
+        results: &mut Results,
+    ) -> Result<Vec<Vec<String>>> {
         [Limit::for_budget(true, KUZU_POOL_BYTES), Limit::None]
             .iter()
             .map(|limit| {
                 let outcome = kuzu::load_pairs(work, python, self.rows, KUZU_POOL_BYTES, limit)?;
-                note(results, "kuzu-pairs", &self.settings("kuzu", KUZU_POOL_BYTES, limit), &outcome);
+                note(
+                    results,
+                    "kuzu-pairs",
+                    &self.settings("kuzu", KUZU_POOL_BYTES, limit),
+                    &outcome,
+                );
                 let name = format!("kuzu-pairs, limit {}", limit.name());
-                Ok(cells((&name, 0), "kuzu", KUZU_POOL_BYTES, &outcome, outcome.seen.end.to_string()))
+                Ok(cells(
+                    (&name, 0),
+                    "kuzu",
+                    KUZU_POOL_BYTES,
+                    &outcome,
+                    outcome.seen.end.to_string(),
+                ))
             })
             .collect()
     }
@@ -137,9 +157,13 @@ impl Line {
 
     /// Seconds of each workload under each budget, and what the smaller ones cost over the largest.
     fn print_times(&self, took: &[Took]) {
-        let Some(&largest) = self.memory.iter().max().filter(|_| self.memory.len() > 1) else { return };
+        let Some(&largest) = self.memory.iter().max().filter(|_| self.memory.len() > 1) else {
+            return;
+        };
         let seconds = |name: &str, memory| {
-            took.iter().find(|took| took.name == name && took.memory == memory).map(|took| took.seconds)
+            took.iter()
+                .find(|took| took.name == name && took.memory == memory)
+                .map(|took| took.seconds)
         };
         let rows: Vec<Vec<String>> = took
             .iter()
@@ -153,9 +177,12 @@ impl Line {
                 std::iter::once(most.name.clone()).chain(times).collect()
             })
             .collect();
-        println!("\nseconds under the largest budget, and what it takes under the others over that");
+        println!(
+            "\nseconds under the largest budget, and what it takes under the others over that"
+        );
         let sizes: Vec<_> = self.memory.iter().map(|&memory| show_size(memory)).collect();
-        let head: Vec<&str> = std::iter::once("workload store").chain(sizes.iter().map(String::as_str)).collect();
+        let head: Vec<&str> =
+            std::iter::once("workload store").chain(sizes.iter().map(String::as_str)).collect();
         table::print(&head, &rows);
     }
 }

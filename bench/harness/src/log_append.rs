@@ -1,8 +1,9 @@
 //! `bench log-append`: durable appends and durable commits against the bound that the disk sets.
 //!
-//! The bound is a bare loop of write + fdatasync that writes as many appends at once as the contestant got into one sync. Both take
-//! turns, in changing order; a ratio is taken within a pair of turns, and the table shows the median of the pairs and its
-//! interval. With several threads a plain group commit takes part too: it shows what waking threads costs here.
+//! The bound is a bare loop of write + fdatasync that writes as many appends at once as the
+//! contestant got into one sync. Both take turns, in changing order; a ratio is taken within a pair
+//! of turns, and the table shows the median of the pairs and its interval. With several threads a
+//! plain group commit takes part too: it shows what waking threads costs here.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -69,7 +70,9 @@ impl Contestant {
         payload_bytes: usize,
     ) -> Result<Box<dyn Appender>> {
         Ok(match self {
-            Self::Log => Box::new(FileLogAppender::make(folder, disk, batch as usize, payload_bytes)?),
+            Self::Log => {
+                Box::new(FileLogAppender::make(folder, disk, batch as usize, payload_bytes)?)
+            }
             Self::Commits => Box::new(CommitAppender::make(folder, disk, batch, payload_bytes)?),
         })
     }
@@ -225,9 +228,12 @@ impl LogAppend {
 
     fn note(&self, results: &mut Results, case: &Case, measured: &Measured) {
         let name = format!("log-{}", case.contestant.name());
-        let settings = format!("threads={} batch={} payload={}", case.threads, case.batch, self.payload_bytes);
+        let settings =
+            format!("threads={} batch={} payload={}", case.threads, case.batch, self.payload_bytes);
         let mut note = |metric: &str, value: f64| results.note(&name, &settings, metric, value);
-        for (party, who) in [(&measured.own, "own"), (&measured.bare, "bare"), (&measured.group, "group")] {
+        for (party, who) in
+            [(&measured.own, "own"), (&measured.bare, "bare"), (&measured.group, "group")]
+        {
             if party.turns.is_empty() {
                 continue;
             }
@@ -251,7 +257,11 @@ fn since(before: [u64; 3], now: [u64; 3]) -> [u64; 3] {
 }
 
 fn ratios(own: &Party, other: &Party) -> Vec<f64> {
-    own.turns.iter().zip(&other.turns).map(|(own, other)| own.per_second() / other.per_second()).collect()
+    own.turns
+        .iter()
+        .zip(&other.turns)
+        .map(|(own, other)| own.per_second() / other.per_second())
+        .collect()
 }
 
 fn micros(latency: &Histogram<u64>, q: f64) -> f64 {
@@ -259,7 +269,8 @@ fn micros(latency: &Histogram<u64>, q: f64) -> f64 {
 }
 
 fn row(case: &Case, measured: &Measured) -> Vec<String> {
-    let mut row = vec![case.contestant.name().to_owned(), case.threads.to_string(), case.batch.to_string()];
+    let mut row =
+        vec![case.contestant.name().to_owned(), case.threads.to_string(), case.batch.to_string()];
     let latency = measured.own.latency();
     row.push(number(interval(&measured.own.per_second()).median));
     row.extend([0.5, 0.99, 0.999, 1.0].map(|q| number(micros(&latency, q))));

@@ -12,7 +12,8 @@ use anyhow::Result;
 pub(crate) enum Setting {
     /// All of them in memory, checked when they came there; a peer that compacts has done it.
     Resident,
-    /// All of them in memory, as they were written; the same as `Resident` for a peer that makes no difference.
+    /// All of them in memory, as they were written; the same as `Resident` for a peer that makes no
+    /// difference.
     ResidentFresh,
     /// In files, behind a cache of 1 MiB.
     SmallCache,

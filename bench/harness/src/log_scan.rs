@@ -1,8 +1,9 @@
-//! `bench log-scan`: scans by global sequence number against the access pattern of Varlog's storage, and one entry by scan against one
-//! entry by `read`.
+//! `bench log-scan`: scans by global sequence number against the access pattern of Varlog's
+//! storage, and one entry by scan against one entry by `read`.
 //!
-//! All logs hold the same entries. They take turns in one run: a few slices each, round after round, so that whatever else the
-//! machine does hits them alike. A ratio is taken within a round; the table shows the median of the rounds and the interval of it.
+//! All logs hold the same entries. They take turns in one run: a few slices each, round after
+//! round, so that whatever else the machine does hits them alike. A ratio is taken within a round;
+//! the table shows the median of the rounds and the interval of it.
 
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -58,11 +59,18 @@ impl LogScan {
         let mut results = Results::new("log-scan", places.results().as_deref());
         quiet::check(&mut results);
         let work = places.work("log-scan")?;
-        let shape =
-            Shape { entries: self.entries, payload_bytes: self.payload_bytes, entries_of_a_record: self.record };
+        let shape = Shape {
+            entries: self.entries,
+            payload_bytes: self.payload_bytes,
+            entries_of_a_record: self.record,
+        };
         let log = work.path().join("log");
         let mut peers: Vec<Box<dyn LogPeer>> = vec![
-            Box::new(VarlogPattern::start(&work.path().join("varlog"), self.entries, self.payload_bytes)?),
+            Box::new(VarlogPattern::start(
+                &work.path().join("varlog"),
+                self.entries,
+                self.payload_bytes,
+            )?),
             Box::new(FileLogPeer::make(&log, shape)?),
             Box::new(FileLogPeer::again(&work.path().join("log-direct"), shape, Caching::Direct)),
             Box::new(StoreLogPeer::make(&work.path().join("store"), shape)?),
@@ -70,7 +78,9 @@ impl LogScan {
         copy_folder(&log, &work.path().join("log-direct"))?;
         let scans = self.scans(&mut peers, &mut results)?;
         let reads = self.reads(&mut peers, &mut results)?;
-        println!("Scans: ns of one scan, median (minimum); ratio to varlog-pattern with its 95 % interval");
+        println!(
+            "Scans: ns of one scan, median (minimum); ratio to varlog-pattern with its 95 % interval"
+        );
         let head = [
             "setting",
             "entries",
@@ -85,13 +95,19 @@ impl LogScan {
             "allocations/entry",
         ];
         table::print(&head, &scans);
-        println!("\nOne entry: ns by scan and by read; the ratio may be at most {SCAN_TO_READ_LIMIT}");
+        println!(
+            "\nOne entry: ns by scan and by read; the ratio may be at most {SCAN_TO_READ_LIMIT}"
+        );
         let head = ["setting", "log", "scan ns", "read ns", "ratio", "low", "high", "reached"];
         table::print(&head, &reads);
         results.save()
     }
 
-    fn scans(&self, peers: &mut [Box<dyn LogPeer>], results: &mut Results) -> Result<Vec<Vec<String>>> {
+    fn scans(
+        &self,
+        peers: &mut [Box<dyn LogPeer>],
+        results: &mut Results,
+    ) -> Result<Vec<Vec<String>>> {
         let mut rows = Vec::new();
         for setting in SETTINGS {
             for &n in &self.n {
@@ -116,16 +132,27 @@ impl LogScan {
         Ok(rows)
     }
 
-    fn reads(&self, peers: &mut [Box<dyn LogPeer>], results: &mut Results) -> Result<Vec<Vec<String>>> {
+    fn reads(
+        &self,
+        peers: &mut [Box<dyn LogPeer>],
+        results: &mut Results,
+    ) -> Result<Vec<Vec<String>>> {
         let mut rows = Vec::new();
         for setting in [Setting::Resident, Setting::SmallCache] {
-            let mut operations = self.take_turns(peers, setting, &[Operation::Read, Operation::Scan(1)])?;
-            let (scans, reads) = (operations.pop().unwrap_or_default(), operations.pop().unwrap_or_default());
+            let mut operations =
+                self.take_turns(peers, setting, &[Operation::Read, Operation::Scan(1)])?;
+            let (scans, reads) =
+                (operations.pop().unwrap_or_default(), operations.pop().unwrap_or_default());
             for read in reads {
                 let Some(scan) = scans.iter().find(|scan| scan.name == read.name) else { continue };
                 self.note(results, setting, Operation::Read, &read);
                 let ratio = interval(&ratios(scan, &read));
-                results.note("log-scan", &self.settings(setting, read.name), "scan-1_to_read_ratio", ratio.median);
+                results.note(
+                    "log-scan",
+                    &self.settings(setting, read.name),
+                    "scan-1_to_read_ratio",
+                    ratio.median,
+                );
                 rows.push(read_row(setting, scan, &read, ratio));
             }
         }
@@ -141,13 +168,22 @@ impl LogScan {
     ) -> Result<Vec<Vec<Series>>> {
         let mut all = Vec::new();
         for _ in operations {
-            all.push(peers.iter().map(|peer| Series { name: peer.name(), rounds: Vec::new() }).collect::<Vec<_>>());
+            all.push(
+                peers
+                    .iter()
+                    .map(|peer| Series { name: peer.name(), rounds: Vec::new() })
+                    .collect::<Vec<_>>(),
+            );
         }
         for _ in 0..self.rounds {
             for (operation, series) in operations.iter().zip(&mut all) {
                 for (peer, series) in peers.iter_mut().zip(series) {
                     if peer.takes(setting, *operation) {
-                        series.rounds.push(peer.measure(setting, *operation, self.slices as usize)?);
+                        series.rounds.push(peer.measure(
+                            setting,
+                            *operation,
+                            self.slices as usize,
+                        )?);
                     }
                 }
             }
@@ -197,7 +233,11 @@ impl Series {
 
 /// Round by round, how much of the other's time it took.
 fn ratios(own: &Series, other: &Series) -> Vec<f64> {
-    own.rounds.iter().zip(&other.rounds).map(|(own, other)| median(&own.nanos) / median(&other.nanos)).collect()
+    own.rounds
+        .iter()
+        .zip(&other.rounds)
+        .map(|(own, other)| median(&own.nanos) / median(&other.nanos))
+        .collect()
 }
 
 /// The part of Varlog's time that a scan may take at most.
@@ -213,7 +253,9 @@ fn scan_row(setting: Setting, n: u64, series: &Series, ratio: Option<Interval>) 
         None => row.extend(["1", "-", "-", "-", ""].map(str::to_owned)),
         Some(ratio) => {
             let goal = goal(setting, n);
-            row.extend([ratio.median, ratio.low, ratio.high, goal].map(|part| format!("{part:.4}")));
+            row.extend(
+                [ratio.median, ratio.low, ratio.high, goal].map(|part| format!("{part:.4}")),
+            );
             row.push(reached(ratio, goal));
         }
     }

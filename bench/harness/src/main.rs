@@ -1,4 +1,5 @@
-//! The bench: measures Plimsoll, and its peers under the same conditions. `bench/README.md` says what each number means.
+//! The bench: measures Plimsoll, and its peers under the same conditions. `bench/README.md` says
+//! what each number means.
 
 mod allocations;
 mod appender;
@@ -81,13 +82,16 @@ enum Command {
     ScanResistance(scan_resistance::ScanResistance),
     /// A store on a full pool, with the evictor and without
     Evictor(evictor::EvictorBench),
-    /// Whether more memory ever makes a store slower: replays of a Git history and reads under growing budgets
+    /// Whether more memory ever makes a store slower: replays of a Git history and reads under
+    /// growing budgets
     Bigger(bigger::Bigger),
     /// The operations of a replay of Tezos blocks, under small and large budgets
     Tezos(tezos::Tezos),
-    /// Data that fits in memory: gets, ranges, deletes, queues, large values and slow commits, against the peers
+    /// Data that fits in memory: gets, ranges, deletes, queues, large values and slow commits,
+    /// against the peers
     Resident(resident::Resident),
-    /// Several processes that read and write one store: commits, reads, memory, deaths, against the peers
+    /// Several processes that read and write one store: commits, reads, memory, deaths, against the
+    /// peers
     Processes(processes::Processes),
     /// The yardstick: twelve rows against the peers, under the same memory limit
     All(yardstick::All),

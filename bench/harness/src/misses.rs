@@ -1,8 +1,10 @@
 //! `bench misses`: pages that are not there, against what fio gets from the same file.
 //!
-//! The file has sixteen times the pool's pages. Reads are random, by so many threads, each with one read in flight, as fio's are; only
-//! those that the pool had to load count. The scan reads the file once, front to back, with the pool's readers ahead of it; fio reads it
-//! with as many threads, each a part, in blocks of as many bytes. Both go past the page cache, in turns; a ratio is taken within a round.
+//! The file has sixteen times the pool's pages. Reads are random, by so many threads, each with one
+//! read in flight, as fio's are; only those that the pool had to load count. The scan reads the
+//! file once, front to back, with the pool's readers ahead of it; fio reads it with as many
+//! threads, each a part, in blocks of as many bytes. Both go past the page cache, in turns; a ratio
+//! is taken within a round.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -95,7 +97,11 @@ impl Misses {
         let work = places.work("misses")?;
         let path = work.path().join("pages");
         let pages = u32::try_from(self.pool * FILE_TO_POOL / PAGE_BYTES as u64)?;
-        ensure!(pages >= RUN_PAGES * 64, "a pool of {} is too small to measure: --pool", show_size(self.pool));
+        ensure!(
+            pages >= RUN_PAGES * 64,
+            "a pool of {} is too small to measure: --pool",
+            show_size(self.pool)
+        );
         make_file(&path, pages)?;
         let world = self.open(&path, pages)?;
         let random = self.threads.iter().map(|&threads| Case::Random { threads });
@@ -134,7 +140,9 @@ impl Misses {
     /// Loads a second, or bytes a second of a scan.
     fn own(&self, world: &World, case: Case, round: u64) -> Result<f64> {
         match case {
-            Case::Random { threads } => world.random(threads, Duration::from_millis(self.turn_ms), round),
+            Case::Random { threads } => {
+                world.random(threads, Duration::from_millis(self.turn_ms), round)
+            }
             Case::Scan { .. } => world.scan(),
         }
     }
@@ -143,17 +151,23 @@ impl Misses {
         Ok(match case {
             Case::Random { threads } => {
                 let seconds = Some(self.turn_ms as f64 / 1e3);
-                fio::run(path, fio::Job { random: true, block_bytes: PAGE_BYTES, threads, seconds })?.per_second
+                fio::run(
+                    path,
+                    fio::Job { random: true, block_bytes: PAGE_BYTES, threads, seconds },
+                )?
+                .per_second
             }
             Case::Scan { readers: threads } => {
-                let job = fio::Job { random: false, block_bytes: CHUNK_BYTES, threads, seconds: None };
+                let job =
+                    fio::Job { random: false, block_bytes: CHUNK_BYTES, threads, seconds: None };
                 fio::run(path, job)?.bytes_per_second
             }
         })
     }
 
     fn row(&self, case: Case, own: &[f64], theirs: &[f64], results: &mut Results) -> Vec<String> {
-        let ratio = interval(&own.iter().zip(theirs).map(|(own, theirs)| own / theirs).collect::<Vec<_>>());
+        let ratio =
+            interval(&own.iter().zip(theirs).map(|(own, theirs)| own / theirs).collect::<Vec<_>>());
         let (name, threads, unit, scale) = match case {
             Case::Random { threads } => ("random", threads, "loads/s", 1.0),
             Case::Scan { readers } => ("scan", readers, "MB/s", 1e-6),
@@ -166,7 +180,9 @@ impl Misses {
             ("ratio_low", ratio.low),
             ("ratio_high", ratio.high),
         ];
-        numbers.into_iter().for_each(|(metric, value)| results.note("misses", &settings, metric, value));
+        numbers
+            .into_iter()
+            .for_each(|(metric, value)| results.note("misses", &settings, metric, value));
         let mut row = vec![name.to_owned(), threads.to_string(), unit.to_owned()];
         row.extend([median(own), median(theirs)].map(|rate| number(rate * scale)));
         row.extend([ratio.median, ratio.low, ratio.high].map(|part| format!("{part:.3}")));
@@ -188,7 +204,10 @@ impl World {
                         let mut state = payload::mix(round << 8 | thread);
                         while !stop.load(Ordering::Relaxed) {
                             state = payload::mix(state.wrapping_add(1));
-                            self.read((((state >> 32) * u64::from(self.pages)) >> 32) as u32, Touch::Point)?;
+                            self.read(
+                                (((state >> 32) * u64::from(self.pages)) >> 32) as u32,
+                                Touch::Point,
+                            )?;
                         }
                         Ok(())
                     })
@@ -197,7 +216,9 @@ impl World {
             std::thread::sleep(length);
             stop.store(true, Ordering::Relaxed);
             let seconds = began.elapsed().as_secs_f64();
-            readers.into_iter().try_for_each(|reader| reader.join().expect("a reader does not panic"))?;
+            readers
+                .into_iter()
+                .try_for_each(|reader| reader.join().expect("a reader does not panic"))?;
             Ok(seconds)
         })?;
         Ok((self.pool.stats().loads - before) as f64 / seconds)
@@ -208,7 +229,8 @@ impl World {
         let began = Instant::now();
         let ahead = self.file.read_ahead_max();
         for page in 0..self.pages {
-            // As a long walk through a run does: each time that it has come to the end of a read's worth of pages.
+            // As a long walk through a run does: each time that it has come to the end of a read's
+            // worth of pages.
             if page % RUN_PAGES == 0 {
                 self.file.prefetch(page, ahead.min(self.pages - page));
             }
@@ -219,14 +241,18 @@ impl World {
 
     fn read(&self, number: u32, touch: Touch) -> Result<()> {
         let page = self.file.get(number, touch)?;
-        ensure!(page[..8] == page_cache::word_at(number, 0).to_le_bytes(), "page {number} is another");
+        ensure!(
+            page[..8] == page_cache::word_at(number, 0).to_le_bytes(),
+            "page {number} is another"
+        );
         Ok(())
     }
 }
 
 fn make_file(path: &Path, pages: u32) -> Result<()> {
     use std::os::unix::fs::FileExt as _;
-    let file = std::fs::File::create_new(path).with_context(|| format!("cannot make {}", path.display()))?;
+    let file = std::fs::File::create_new(path)
+        .with_context(|| format!("cannot make {}", path.display()))?;
     let mut bytes = vec![0; CHUNK_BYTES];
     for first in (0..pages).step_by(RUN_PAGES as usize) {
         for (number, page) in (first..).zip(bytes.chunks_exact_mut(PAGE_BYTES)) {

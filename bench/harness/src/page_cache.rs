@@ -1,7 +1,8 @@
-//! What a cache of pages is to a measurement of hits: one word of a page that is resident. Each contestant is an adapter in a file of
-//! its own.
+//! What a cache of pages is to a measurement of hits: one word of a page that is resident. Each
+//! contestant is an adapter in a file of its own.
 //!
-//! All of them hold the same pages, whose words follow from their place, so that every answer can be checked.
+//! All of them hold the same pages, whose words follow from their place, so that every answer can
+//! be checked.
 
 mod direct;
 #[cfg(feature = "peers")]
@@ -84,7 +85,9 @@ mod tests {
         let mut caches = contestants(40, folder.path()).unwrap();
         caches.push(direct(40).unwrap());
         for cache in caches {
-            for (page, word) in (0..40).flat_map(|page| [0, 7, PAGE_WORDS - 1].map(|word| (page, word))) {
+            for (page, word) in
+                (0..40).flat_map(|page| [0, 7, PAGE_WORDS - 1].map(|word| (page, word)))
+            {
                 assert_eq!(cache.read(page, word), word_at(page, word), "{}", cache.name());
             }
         }

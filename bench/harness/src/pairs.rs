@@ -1,6 +1,8 @@
-//! `bench pairs`: many pairs of integers, loaded with consecutive keys and with random ones, under a small budget and under a large one.
+//! `bench pairs`: many pairs of integers, loaded with consecutive keys and with random ones, under
+//! a small budget and under a large one.
 //!
-//! The load runs in a child that is watched from outside. Each load starts from an empty store, and is checked by a walk over all of it.
+//! The load runs in a child that is watched from outside. Each load starts from an empty store, and
+//! is checked by a walk over all of it.
 
 use anyhow::Result;
 use clap::Args;
@@ -34,7 +36,8 @@ pub(crate) struct Pairs {
     /// Stores to load
     #[arg(long, value_delimiter = ',', default_value = "plimsoll")]
     peer: Vec<PeerKind>,
-    /// Run each load in a memory cgroup with a hard limit of its budget + 32 MiB, page cache included
+    /// Run each load in a memory cgroup with a hard limit of its budget + 32 MiB, page cache
+    /// included
     #[arg(long)]
     cgroup: bool,
 }
@@ -50,7 +53,8 @@ impl Pairs {
             for &memory in &self.memory {
                 let limit = Limit::for_budget(self.cgroup, memory);
                 for &order in &self.order {
-                    let outcome = self.load(peer, memory, order, &limit, &work.path().join("store"))?;
+                    let outcome =
+                        self.load(peer, memory, order, &limit, &work.path().join("store"))?;
                     let disk_bytes = bytes_on_disk(&work.path().join("store"));
                     work.remove("store");
                     let settings = self.settings(peer, memory, order, &limit);
@@ -86,7 +90,17 @@ impl Pairs {
         store: &std::path::Path,
     ) -> Result<Outcome> {
         let (peer, rows, batch) = (peer.name(), self.rows.to_string(), self.batch.to_string());
-        let work = ["pairs", "--peer", &peer, "--rows", &rows, "--batch", &batch, "--order", name_of(order)];
+        let work = [
+            "pairs",
+            "--peer",
+            &peer,
+            "--rows",
+            &rows,
+            "--batch",
+            &batch,
+            "--order",
+            name_of(order),
+        ];
         launch(&std::env::current_exe()?, &child::arguments(store, memory, &work), limit)
     }
 
@@ -113,7 +127,14 @@ impl Pairs {
         results.note("pairs", settings, "disk_bytes", disk_bytes as f64);
     }
 
-    fn row(&self, peer: PeerKind, memory: u64, order: Order, outcome: &Outcome, disk_bytes: u64) -> Vec<String> {
+    fn row(
+        &self,
+        peer: PeerKind,
+        memory: u64,
+        order: Order,
+        outcome: &Outcome,
+        disk_bytes: u64,
+    ) -> Vec<String> {
         let seen = &outcome.seen;
         let numbers = child::numbers(&seen.output);
         let seconds = |name: &str| {

@@ -1,6 +1,8 @@
-//! What is stored: bytes and keys that follow from a number, so that nothing has to be remembered to check them.
+//! What is stored: bytes and keys that follow from a number, so that nothing has to be remembered
+//! to check them.
 
-/// The payload of entry `number`: the same bytes in every program that takes part in a comparison (splitmix64, little endian).
+/// The payload of entry `number`: the same bytes in every program that takes part in a comparison
+/// (splitmix64, little endian).
 pub(crate) fn fill(number: u64, into: &mut [u8]) {
     let mut state = number;
     for piece in into.chunks_mut(8) {

@@ -1,4 +1,5 @@
-//! What a store is to a workload: a few calls that every store has. Each peer is an adapter in a file of its own.
+//! What a store is to a workload: a few calls that every store has. Each peer is an adapter in a
+//! file of its own.
 
 mod btree;
 #[cfg(feature = "peers")]
@@ -28,7 +29,8 @@ pub(crate) enum PeerKind {
     Plimsoll,
     /// Plimsoll, with every version kept.
     PlimsollForever,
-    /// Plimsoll without the row cache: everything is read from pages. Shows the benefit of the row cache.
+    /// Plimsoll without the row cache: everything is read from pages. Shows the benefit of the row
+    /// cache.
     PlimsollPages,
     /// RocksDB.
     Rocksdb,
@@ -40,7 +42,8 @@ pub(crate) enum PeerKind {
     Fjall,
     /// SQLite, by rusqlite.
     Sqlite,
-    /// The standard library's map behind a lock: no file and no bound; shows what the measuring sees of a store without a line.
+    /// The standard library's map behind a lock: no file and no bound; shows what the measuring
+    /// sees of a store without a line.
     Btree,
 }
 
@@ -60,7 +63,10 @@ pub(crate) struct Setup {
     pub(crate) memory_bytes: u64,
     pub(crate) commits: Commits,
     /// Bytes of most values.
-    #[cfg_attr(not(feature = "peers"), expect(dead_code, reason = "only some peers are set up by it"))]
+    #[cfg_attr(
+        not(feature = "peers"),
+        expect(dead_code, reason = "only some peers are set up by it")
+    )]
     pub(crate) value_bytes: usize,
 }
 
@@ -71,7 +77,8 @@ impl Setup {
     }
 }
 
-/// Values from here on are large: stores that have another place for large values are told to use it.
+/// Values from here on are large: stores that have another place for large values are told to use
+/// it.
 #[cfg(feature = "peers")]
 const LARGE_VALUE_BYTES: usize = 4096;
 
@@ -90,7 +97,8 @@ impl PeerKind {
         }
     }
 
-    /// What the store is given of a hard limit. Plimsoll's documentation asks for 32 MiB beside the budget; of a small limit, a quarter.
+    /// What the store is given of a hard limit. Plimsoll's documentation asks for 32 MiB beside the
+    /// budget; of a small limit, a quarter.
     pub(crate) fn share_of(self, limit_bytes: u64) -> u64 {
         match self {
             Self::Plimsoll | Self::PlimsollForever | Self::PlimsollPages => {
@@ -100,7 +108,8 @@ impl PeerKind {
         }
     }
 
-    /// Whether the store's file depends on nothing but what is put, in which order: then it may be made with more memory.
+    /// Whether the store's file depends on nothing but what is put, in which order: then it may be
+    /// made with more memory.
     pub(crate) fn is_tree(self) -> bool {
         matches!(self, Self::Lmdb | Self::Redb | Self::Sqlite)
     }
@@ -109,8 +118,12 @@ impl PeerKind {
     pub(crate) fn open(self, folder: &Path, setup: &Setup) -> Result<Box<dyn Peer>> {
         Ok(match self {
             Self::Plimsoll => Box::new(PlimsollPeer::open(folder, setup, Retention::Latest, true)?),
-            Self::PlimsollForever => Box::new(PlimsollPeer::open(folder, setup, Retention::Forever, true)?),
-            Self::PlimsollPages => Box::new(PlimsollPeer::open(folder, setup, Retention::Latest, false)?),
+            Self::PlimsollForever => {
+                Box::new(PlimsollPeer::open(folder, setup, Retention::Forever, true)?)
+            }
+            Self::PlimsollPages => {
+                Box::new(PlimsollPeer::open(folder, setup, Retention::Latest, false)?)
+            }
             Self::Btree => Box::new(btree::BtreePeer::default()),
             #[cfg(feature = "rocksdb")]
             Self::Rocksdb => Box::new(rocksdb::RocksdbPeer::open(folder, setup)?),
@@ -129,9 +142,12 @@ impl PeerKind {
 }
 
 impl PeerKind {
-    /// Opens a store that other processes may have open, to read and to write. Plimsoll has more to be measured than a [`Peer`] has, and is
-    /// opened where that is.
-    #[cfg_attr(not(feature = "peers"), expect(unused_variables, reason = "without peers there is nothing to open"))]
+    /// Opens a store that other processes may have open, to read and to write. Plimsoll has more to
+    /// be measured than a [`Peer`] has, and is opened where that is.
+    #[cfg_attr(
+        not(feature = "peers"),
+        expect(unused_variables, reason = "without peers there is nothing to open")
+    )]
     pub(crate) fn open_shared(self, folder: &Path, setup: &Setup) -> Result<Box<dyn Peer>> {
         match self {
             #[cfg(feature = "peers")]
@@ -159,7 +175,8 @@ pub(crate) trait Peer: Send + Sync {
     /// Hands pairs to `each` in the order of their keys, from `from` on, until it returns false.
     fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()>;
 
-    /// Opens a moment that stays as it is while the store goes on; none if the store has no such thing, or the adapter does not use it.
+    /// Opens a moment that stays as it is while the store goes on; none if the store has no such
+    /// thing, or the adapter does not use it.
     fn hold(&self) -> Result<Option<Box<dyn Held + '_>>> {
         Ok(None)
     }
@@ -167,10 +184,12 @@ pub(crate) trait Peer: Send + Sync {
     /// Makes durable what relaxed commits have left.
     fn sync(&self) -> Result<()>;
 
-    /// Writes what is in memory to its place. Background work that follows from it is waited for by whoever asks.
+    /// Writes what is in memory to its place. Background work that follows from it is waited for by
+    /// whoever asks.
     fn settle(&self) -> Result<()>;
 
-    /// Closes the store: everything it has is on disk, in its final place as far as the store ever puts it there on closing.
+    /// Closes the store: everything it has is on disk, in its final place as far as the store ever
+    /// puts it there on closing.
     fn close(self: Box<Self>) -> Result<()>;
 }
 
@@ -203,7 +222,10 @@ mod tests {
     }
 
     fn put_all(peer: &dyn Peer, pairs: &[(&[u8], &[u8])]) {
-        peer.commit(&mut |transaction| pairs.iter().try_for_each(|(key, value)| transaction.put(key, value))).unwrap();
+        peer.commit(&mut |transaction| {
+            pairs.iter().try_for_each(|(key, value)| transaction.put(key, value))
+        })
+        .unwrap();
     }
 
     fn get(peer: &dyn Peer, key: &[u8]) -> Option<Vec<u8>> {
@@ -293,7 +315,12 @@ mod tests {
             put_all(&*peer, &[(&[1], &[1]), (&[2], &[2]), (&[3], &[3]), (&[4], &[4])]);
             peer.commit(&mut |transaction| transaction.delete(&[1])).unwrap();
             let popped = peer.commit(&mut |transaction| {
-                assert!(transaction.pop_first()? && transaction.pop_first()? && transaction.pop_first()?, "{kind:?}");
+                assert!(
+                    transaction.pop_first()?
+                        && transaction.pop_first()?
+                        && transaction.pop_first()?,
+                    "{kind:?}"
+                );
                 assert!(!transaction.pop_first()?, "{kind:?}");
                 transaction.put(&[4], &[5])
             });
@@ -330,7 +357,11 @@ mod tests {
                     scope.spawn(move || {
                         for number in 0..50 {
                             put_all(peer, &[(&[thread, number], &[number])]);
-                            assert_eq!(get(peer, &[thread, number]), Some(vec![number]), "{kind:?}");
+                            assert_eq!(
+                                get(peer, &[thread, number]),
+                                Some(vec![number]),
+                                "{kind:?}"
+                            );
                         }
                     });
                 }

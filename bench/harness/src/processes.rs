@@ -1,7 +1,8 @@
 //! `bench processes`: several processes that have one store open, to read and to write.
 //!
-//! Each is a real process, started from this program. Every contestant has the same memory, divided among its processes, and each commit is
-//! durable when it returns. Contestants take turns within a run. Below each scene it is said which goals were reached.
+//! Each is a real process, started from this program. Every contestant has the same memory, divided
+//! among its processes, and each commit is durable when it returns. Contestants take turns within a
+//! run. Below each scene it is said which goals were reached.
 
 mod commits;
 mod fleet;
@@ -36,7 +37,8 @@ pub(crate) enum Scene {
     Commits,
     /// 8 processes that read and write the same counters: conflicts that `transact` tries again
     Conflicts,
-    /// Gets, walks and `begin` of a process that is alone in shared mode, against one that has the store for itself
+    /// Gets, walks and `begin` of a process that is alone in shared mode, against one that has the
+    /// store for itself
     Alone,
     /// When a commit of one process is seen by another
     Visible,
@@ -46,7 +48,8 @@ pub(crate) enum Scene {
     Memory,
     /// How warm a ninth process starts
     Ninth,
-    /// What the others feel of a process that is stopped and of one that is killed; when its space comes back
+    /// What the others feel of a process that is stopped and of one that is killed; when its space
+    /// comes back
     Lost,
     /// Commits with `sync` in a loop beside them
     Sync,
@@ -85,11 +88,21 @@ impl Processes {
         let mut results = Results::new("processes", places.results().as_deref());
         quiet::check(&mut results);
         let work = places.work("processes")?;
-        for scene in Scene::value_variants().iter().filter(|scene| self.scene.is_empty() || self.scene.contains(scene))
+        for scene in Scene::value_variants()
+            .iter()
+            .filter(|scene| self.scene.is_empty() || self.scene.contains(scene))
         {
-            let about = scene.to_possible_value().and_then(|value| value.get_help().map(ToString::to_string));
+            let about = scene
+                .to_possible_value()
+                .and_then(|value| value.get_help().map(ToString::to_string));
             println!("\n{}: {}", scene.name(), about.unwrap_or_default());
-            let mut run = Run { settings: &self, scene: *scene, work: &work, results: &mut results, goals: Vec::new() };
+            let mut run = Run {
+                settings: &self,
+                scene: *scene,
+                work: &work,
+                results: &mut results,
+                goals: Vec::new(),
+            };
             scene.play(&mut run)?;
             run.goals.iter().for_each(|goal| println!("{}", goal.line()));
             results.keep()?;
@@ -146,7 +159,12 @@ impl Goal {
             Bound::AtMost(most) => ("<=", most),
         };
         let verdict = if self.is_met() { "met" } else { "MISSED" };
-        format!("{verdict}: {}: {}, wanted {sign} {}", self.what, number(self.reached), number(bound))
+        format!(
+            "{verdict}: {}: {}, wanted {sign} {}",
+            self.what,
+            number(self.reached),
+            number(bound)
+        )
     }
 }
 
@@ -204,7 +222,9 @@ impl Run<'_> {
     fn note(&mut self, contestant: &str, metric: &str, value: f64) {
         let Processes { memory, rows, seconds, rounds, .. } = self.settings;
         let memory = show_size(*memory);
-        let settings = format!("contestant={contestant} memory={memory} rows={rows} seconds={seconds} rounds={rounds}");
+        let settings = format!(
+            "contestant={contestant} memory={memory} rows={rows} seconds={seconds} rounds={rounds}"
+        );
         self.results.note(&format!("processes-{}", self.scene.name()), &settings, metric, value);
     }
 
@@ -234,7 +254,9 @@ impl Run<'_> {
             let numbers = summary.numbers();
             numbers.iter().for_each(|(metric, value)| self.note(contestant, metric, *value));
             lines.push(
-                std::iter::once(contestant.clone()).chain(numbers.iter().map(|(_, value)| number(*value))).collect(),
+                std::iter::once(contestant.clone())
+                    .chain(numbers.iter().map(|(_, value)| number(*value)))
+                    .collect(),
             );
         }
         table::print(&head, &lines);
@@ -256,7 +278,8 @@ mod tests {
     #[test]
     fn only_stores_that_several_processes_write_to_are_contestants() {
         assert!(can_be_shared(PeerKind::Plimsoll).is_ok());
-        for peer in [PeerKind::Btree, PeerKind::Fjall, PeerKind::Rocksdb, PeerKind::PlimsollForever] {
+        for peer in [PeerKind::Btree, PeerKind::Fjall, PeerKind::Rocksdb, PeerKind::PlimsollForever]
+        {
             assert!(can_be_shared(peer).is_err(), "{peer:?}");
         }
     }

@@ -1,4 +1,5 @@
-//! Whether anybody else is at work on this machine: then absolute numbers mean little, and a result says so.
+//! Whether anybody else is at work on this machine: then absolute numbers mean little, and a result
+//! says so.
 
 use std::fs;
 use std::time::Duration;
@@ -14,7 +15,9 @@ const LIMIT: f64 = 0.1;
 pub(crate) fn check(results: &mut Results) {
     let before = ticks();
     std::thread::sleep(LOOK);
-    let Some(busy) = before.zip(ticks()).and_then(|(before, after)| share(before, after)) else { return };
+    let Some(busy) = before.zip(ticks()).and_then(|(before, after)| share(before, after)) else {
+        return;
+    };
     results.note("machine", "", "busy_before", busy);
     if busy > LIMIT {
         eprintln!(
@@ -32,7 +35,8 @@ fn ticks() -> Option<[u64; 2]> {
 /// Idle ticks and all ticks of all processors, from the first line of `/proc/stat`.
 fn parse(stat: &str) -> Option<[u64; 2]> {
     let fields = stat.lines().next()?.strip_prefix("cpu ")?;
-    let ticks: Vec<u64> = fields.split_whitespace().take(8).map(str::parse).collect::<Result<_, _>>().ok()?;
+    let ticks: Vec<u64> =
+        fields.split_whitespace().take(8).map(str::parse).collect::<Result<_, _>>().ok()?;
     // Waiting for a disk is idle too.
     Some([ticks.get(3)? + ticks.get(4)?, ticks.iter().sum()])
 }

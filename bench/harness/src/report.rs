@@ -1,4 +1,5 @@
-//! `bench report` and `bench readme`: what the yardstick measured, for people. Both read a CSV and measure nothing.
+//! `bench report` and `bench readme`: what the yardstick measured, for people. Both read a CSV and
+//! measure nothing.
 
 mod page;
 mod picture;
@@ -52,7 +53,8 @@ impl Report {
     /// Writes the page.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let run = read(self.csv.as_deref(), places, true)?;
-        fs::write(&self.out, page::page(&run)).with_context(|| format!("cannot write {}", self.out.display()))?;
+        fs::write(&self.out, page::page(&run))
+            .with_context(|| format!("cannot write {}", self.out.display()))?;
         println!("{}", self.out.display());
         Ok(())
     }
@@ -67,21 +69,30 @@ impl Readme {
         let run = read(self.csv.as_deref(), places, false)?;
         let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let pictures = self.pictures.clone().unwrap_or_else(|| project.join("docs/pictures"));
-        fs::create_dir_all(&pictures).with_context(|| format!("cannot make {}", pictures.display()))?;
+        fs::create_dir_all(&pictures)
+            .with_context(|| format!("cannot make {}", pictures.display()))?;
         let write = |name: &str, picture: String| {
             let file = pictures.join(name);
-            fs::write(&file, picture).with_context(|| format!("cannot write {}", file.display()))?;
+            fs::write(&file, picture)
+                .with_context(|| format!("cannot write {}", file.display()))?;
             println!("{}", file.display());
             anyhow::Ok(())
         };
         write("memory.svg", picture::memory(&run, MEMORY_ROW))?;
         match restart(places)? {
             Some(restart) => write("restart.svg", restart)?,
-            None => println!("no run of `bench warm` with requests over time: restart.svg stays as it is"),
+            None => println!(
+                "no run of `bench warm` with requests over time: restart.svg stays as it is"
+            ),
         }
-        let file = self.readme.clone().unwrap_or_else(|| project.join("docs/explanation/performance.md"));
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        fs::write(&file, readme::replaced(&text, &run).with_context(|| format!("in {}", file.display()))?)?;
+        let file =
+            self.readme.clone().unwrap_or_else(|| project.join("docs/explanation/performance.md"));
+        let text =
+            fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        fs::write(
+            &file,
+            readme::replaced(&text, &run).with_context(|| format!("in {}", file.display()))?,
+        )?;
         println!("{}", file.display());
         Ok(())
     }
@@ -99,7 +110,8 @@ fn read(csv: Option<&Path>, places: &Places, may_be_quick: bool) -> Result<Run> 
         return Run::read(csv);
     }
     let folder = places.results().context("results are where? give the file with --csv")?;
-    newest(&folder, may_be_quick)?.with_context(|| format!("no run of `bench all` below {}", folder.display()))
+    newest(&folder, may_be_quick)?
+        .with_context(|| format!("no run of `bench all` below {}", folder.display()))
 }
 
 /// The youngest run of the yardstick in the folders of all machines.
@@ -115,9 +127,13 @@ fn newest(folder: &Path, may_be_quick: bool) -> Result<Option<Run>> {
 /// All runs, of any command, in the folders of all machines.
 fn runs(folder: &Path) -> Result<Vec<Run>> {
     let mut runs = Vec::new();
-    for machine in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+    for machine in
+        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?
+    {
         let machine = machine?.path();
-        for file in machine.is_dir().then(|| fs::read_dir(&machine)).transpose()?.into_iter().flatten() {
+        for file in
+            machine.is_dir().then(|| fs::read_dir(&machine)).transpose()?.into_iter().flatten()
+        {
             runs.extend(Run::read(&file?.path()).ok());
         }
     }
@@ -133,9 +149,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let machine = folder.path().join("m");
         fs::create_dir(&machine).unwrap();
-        let other = run::tests::EXAMPLE.replace("mode=full", "peer=x").replace("2026-01", "2026-12");
-        let quick = run::tests::EXAMPLE.replace("mode=full", "mode=quick").replace("2026-01", "2026-03");
-        let files = [("a.csv", run::tests::EXAMPLE), ("b-quick.csv", &quick), ("c-pairs.csv", &other), ("d.txt", "?")];
+        let other =
+            run::tests::EXAMPLE.replace("mode=full", "peer=x").replace("2026-01", "2026-12");
+        let quick =
+            run::tests::EXAMPLE.replace("mode=full", "mode=quick").replace("2026-01", "2026-03");
+        let files = [
+            ("a.csv", run::tests::EXAMPLE),
+            ("b-quick.csv", &quick),
+            ("c-pairs.csv", &other),
+            ("d.txt", "?"),
+        ];
         files.iter().for_each(|(name, text)| fs::write(machine.join(name), text).unwrap());
         let date = |may_be_quick| newest(folder.path(), may_be_quick).unwrap().unwrap().date;
         assert!(date(false).starts_with("2026-01") && date(true).starts_with("2026-03"));

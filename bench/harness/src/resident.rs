@@ -1,7 +1,9 @@
-//! `bench resident`: stores whose data fits in memory, against the peers: gets, ranges, deletes, queues, large values, slow commits.
+//! `bench resident`: stores whose data fits in memory, against the peers: gets, ranges, deletes,
+//! queues, large values, slow commits.
 //!
-//! Each scene runs in a process of its own, in a new store, with the same memory for every contestant. Contestants take turns, and a ratio
-//! is taken within a round. Every answer is checked.
+//! Each scene runs in a process of its own, in a new store, with the same memory for every
+//! contestant. Contestants take turns, and a ratio is taken within a round. Every answer is
+//! checked.
 
 mod commits;
 mod gets;
@@ -62,7 +64,8 @@ type Numbers = BTreeMap<String, Vec<f64>>;
 impl Resident {
     /// Measures, prints a table for each scene, keeps the results after each.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
-        let missing: Vec<_> = self.peer.iter().filter(|peer| !peer.is_built()).map(|peer| peer.name()).collect();
+        let missing: Vec<_> =
+            self.peer.iter().filter(|peer| !peer.is_built()).map(|peer| peer.name()).collect();
         ensure!(
             missing.is_empty(),
             "this program was built without {}: leave it out with --peer, or build with --features rocksdb",
@@ -71,7 +74,9 @@ impl Resident {
         let mut results = Results::new("resident", places.results().as_deref());
         quiet::check(&mut results);
         let (work, limit) = (places.work("resident")?, Limit::hard(self.limit));
-        for scene in Scene::all().filter(|scene| self.scene.is_empty() || self.scene.contains(scene)) {
+        for scene in
+            Scene::all().filter(|scene| self.scene.is_empty() || self.scene.contains(scene))
+        {
             println!("\n{}: {} (limit {})", scene.name(), scene.about(), show_size(self.limit));
             let mut all = vec![Numbers::new(); self.peer.len()];
             for round in 0..self.rounds as usize {
@@ -90,11 +95,27 @@ impl Resident {
     }
 
     /// One scene of one contestant; what fails is said, and has no numbers.
-    fn play(&self, scene: Scene, peer: PeerKind, work: &WorkFolder, limit: &Limit) -> Result<Vec<(String, f64)>> {
-        let (peer_name, rows, seconds) = (peer.name(), self.rows.to_string(), self.seconds.to_string());
+    fn play(
+        &self,
+        scene: Scene,
+        peer: PeerKind,
+        work: &WorkFolder,
+        limit: &Limit,
+    ) -> Result<Vec<(String, f64)>> {
+        let (peer_name, rows, seconds) =
+            (peer.name(), self.rows.to_string(), self.seconds.to_string());
         let scene_name = scene.name();
-        let arguments =
-            ["resident", "--peer", &peer_name, "--scene", &scene_name, "--rows", &rows, "--seconds", &seconds];
+        let arguments = [
+            "resident",
+            "--peer",
+            &peer_name,
+            "--scene",
+            &scene_name,
+            "--rows",
+            &rows,
+            "--seconds",
+            &seconds,
+        ];
         let store = work.path().join("store");
         let arguments = child::arguments(&store, peer.share_of(self.limit), &arguments);
         let outcome = launch(&std::env::current_exe()?, &arguments, limit)?;
@@ -142,14 +163,20 @@ impl Resident {
     fn print(&self, all: &[Numbers]) {
         let metrics: std::collections::BTreeSet<_> = all.iter().flat_map(Numbers::keys).collect();
         let names: Vec<_> = self.peer.iter().map(|peer| peer.name()).collect();
-        let head: Vec<_> = std::iter::once("metric").chain(names.iter().map(String::as_str)).collect();
-        let cell = |metric: &str, numbers: &Numbers| match (numbers.get(metric), self.lead(all, metric, numbers)) {
+        let head: Vec<_> =
+            std::iter::once("metric").chain(names.iter().map(String::as_str)).collect();
+        let cell = |metric: &str, numbers: &Numbers| match (
+            numbers.get(metric),
+            self.lead(all, metric, numbers),
+        ) {
             (None, _) => "-".to_owned(),
             (Some(values), None) => number(median(values)),
             (Some(values), Some(lead)) => format!("{} ({lead:.2})", number(median(values))),
         };
         let line = |metric: &String| {
-            std::iter::once(metric.clone()).chain(all.iter().map(|numbers| cell(metric, numbers))).collect()
+            std::iter::once(metric.clone())
+                .chain(all.iter().map(|numbers| cell(metric, numbers)))
+                .collect()
         };
         table::print(&head, &metrics.into_iter().map(line).collect::<Vec<_>>());
     }
@@ -196,7 +223,9 @@ mod tests {
                 let folder = tempfile::tempdir().unwrap();
                 let mut notes = Vec::new();
                 let mut note = |metric: &str, value: f64| notes.push((metric.to_owned(), value));
-                scene.play(peer, &folder.path().join("store"), 64 << 20, &scale, &mut note).unwrap();
+                scene
+                    .play(peer, &folder.path().join("store"), 64 << 20, &scale, &mut note)
+                    .unwrap();
                 let measures = peer == OURS || scene != Scene::Held;
                 assert_eq!(notes.iter().any(|(_, value)| *value > 0.0), measures, "{scene:?}");
                 assert!(notes.iter().all(|(_, value)| value.is_finite()), "{scene:?}: {notes:?}");

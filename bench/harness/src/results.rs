@@ -1,5 +1,6 @@
-//! Where results go: one CSV a day and subcommand, below a folder named after the machine. Runs are appended, never overwritten; a run
-//! is known by its date. The yardstick keeps one CSV for each run; rows that are measured again can be added to it.
+//! Where results go: one CSV a day and subcommand, below a folder named after the machine. Runs are
+//! appended, never overwritten; a run is known by its date. The yardstick keeps one CSV for each
+//! run; rows that are measured again can be added to it.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -26,8 +27,11 @@ impl Results {
     /// For subcommand `name`; `folder` is where the machines' folders are, `None` keeps nothing.
     pub(crate) fn new(name: &str, folder: Option<&Path>) -> Self {
         let machine = machine();
-        let date = timestamp(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()));
-        let file = folder.map(|folder| folder.join(&machine).join(format!("{}-{name}.csv", &date[..10])));
+        let date = timestamp(
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        );
+        let file =
+            folder.map(|folder| folder.join(&machine).join(format!("{}-{name}.csv", &date[..10])));
         Self { file, machine, date, commit: commit(), lines: String::new() }
     }
 
@@ -52,7 +56,9 @@ impl Results {
 
     /// Notes one number.
     pub(crate) fn note(&mut self, workload: &str, settings: &str, metric: &str, value: f64) {
-        debug_assert!(![workload, settings, metric].iter().any(|cell| cell.contains([',', '"', '\n'])));
+        debug_assert!(
+            ![workload, settings, metric].iter().any(|cell| cell.contains([',', '"', '\n']))
+        );
         let Self { machine, date, commit, lines, .. } = self;
         writeln!(lines, "{machine},{date},{commit},{workload},{settings},{metric},{value}")
             .expect("writing to a string");
@@ -84,15 +90,18 @@ impl Results {
 /// A short name of this machine: its processor and how many cores of it.
 fn machine() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model =
-        info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':')).map_or("", |(_, name)| name);
+    let model = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map_or("", |(_, name)| name);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     format!("{}-{cores}c", slug(model))
 }
 
 fn slug(model: &str) -> String {
     let lower = model.to_lowercase().replace("(r)", "").replace("(tm)", "");
-    let plain: String = lower.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { ' ' }).collect();
+    let plain: String =
+        lower.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { ' ' }).collect();
     let words: Vec<&str> = plain
         .split_whitespace()
         .take_while(|word| !word.ends_with("core"))
@@ -104,11 +113,18 @@ fn slug(model: &str) -> String {
 /// The commit that is measured; `+` says that the tree has changes beside it.
 fn commit() -> String {
     let git = |arguments: &[&str]| {
-        let output = Command::new("git").args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().ok()?;
+        let output = Command::new("git")
+            .args(arguments)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "unknown".to_owned() };
-    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_none_or(|changes| !changes.is_empty());
+    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else {
+        return "unknown".to_owned();
+    };
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"])
+        .is_none_or(|changes| !changes.is_empty());
     if changed { commit + "+" } else { commit }
 }
 
@@ -119,13 +135,19 @@ fn timestamp(seconds: u64) -> String {
     let shifted = days + 719_468;
     let era = shifted / 146_097;
     let day_of_era = shifted % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
     let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
+        rest / 3600,
+        rest / 60 % 60,
+        rest % 60
+    )
 }
 
 #[cfg(test)]
@@ -143,7 +165,10 @@ mod tests {
     #[test]
     fn a_processor_gets_a_short_name() {
         assert_eq!(slug(" AMD EPYC"), "amd-epyc");
-        assert_eq!(slug(" Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz"), "intel-xeon-e5-2680-v4-2-40ghz");
+        assert_eq!(
+            slug(" Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz"),
+            "intel-xeon-e5-2680-v4-2-40ghz"
+        );
         assert_eq!(slug("AMD Ryzen 9 7950X 16-Core Processor"), "amd-ryzen-9-7950x-16");
         assert_eq!(slug(""), "unknown");
     }
@@ -159,7 +184,8 @@ mod tests {
             }
         }
         let machine = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
-        let files: Vec<_> = fs::read_dir(machine).unwrap().map(|file| file.unwrap().path()).collect();
+        let files: Vec<_> =
+            fs::read_dir(machine).unwrap().map(|file| file.unwrap().path()).collect();
         assert_eq!(files.len(), 2);
         assert!(files.iter().all(|file| fs::read_to_string(file).unwrap().lines().count() == 3));
     }

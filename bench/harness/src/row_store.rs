@@ -1,4 +1,5 @@
-//! A store of Plimsoll filled with rows that follow from their numbers: for measurements that look inside the store.
+//! A store of Plimsoll filled with rows that follow from their numbers: for measurements that look
+//! inside the store.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -32,7 +33,8 @@ pub(crate) fn rows_in(bytes: u64) -> u64 {
 }
 
 impl RowStore {
-    /// Makes a store of so many rows, without order among neighbours, and merges them into one run. Closes it.
+    /// Makes a store of so many rows, without order among neighbours, and merges them into one run.
+    /// Closes it.
     pub(crate) fn make(folder: &Path, rows: u64, memory_bytes: u64) -> Result<()> {
         let store = Self::open(folder, rows, Options::new().memory_bytes(memory_bytes))?;
         let mut value = [0; VALUE_BYTES];

@@ -1,8 +1,10 @@
-//! `bench scan-resistance`: does a set of rows that is read again and again stay in memory while everything else is read once?
+//! `bench scan-resistance`: does a set of rows that is read again and again stay in memory while
+//! everything else is read once?
 //!
-//! A store with sixteen times its budget in rows. One thread reads rows of the hot set, each on a leaf of its own as a rule; beside it
-//! runs a walk over all rows, then a full compaction. A read is a hit if its thread did not read from the disk: which is stricter than
-//! a ratio of pages, for one missing page of several makes the read a miss.
+//! A store with sixteen times its budget in rows. One thread reads rows of the hot set, each on a
+//! leaf of its own as a rule; beside it runs a walk over all rows, then a full compaction. A read
+//! is a hit if its thread did not read from the disk: which is stricter than a ratio of pages, for
+//! one missing page of several makes the read a miss.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,14 +118,21 @@ impl ScanResistance {
                 ]);
             }
         }
-        println!("Reads of {hot} hot rows that found all their pages in memory (goal: above {} %)", GOAL * 100.0);
-        table::print(&["round", "beside", "seconds", "reads", "misses", "hits %", "reached"], &table_rows);
+        println!(
+            "Reads of {hot} hot rows that found all their pages in memory (goal: above {} %)",
+            GOAL * 100.0
+        );
+        table::print(
+            &["round", "beside", "seconds", "reads", "misses", "hits %", "reached"],
+            &table_rows,
+        );
         store.db.close()?;
         results.save()
     }
 }
 
-/// Reads hot rows until what runs beside it has ended (alone: as many reads as the set has rows, ten times over).
+/// Reads hot rows until what runs beside it has ended (alone: as many reads as the set has rows,
+/// ten times over).
 fn measure(store: &RowStore, hot: u64, beside: Beside) -> Result<Reads> {
     if beside == Beside::Compaction {
         // So that there is something to merge: a part of every leaf is new.

@@ -10,7 +10,8 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "GiB" => 1 << 30,
         other => return Err(format!("no unit {other:?}: write KiB, MiB, GiB or nothing")),
     };
-    let count: u64 = digits.parse().map_err(|_| format!("{text:?} is no size: write for example 64MiB"))?;
+    let count: u64 =
+        digits.parse().map_err(|_| format!("{text:?} is no size: write for example 64MiB"))?;
     count.checked_mul(unit).ok_or_else(|| format!("{text} is too much"))
 }
 

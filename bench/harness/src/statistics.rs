@@ -21,8 +21,8 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// The median with its 95 % interval by order statistics: it asks nothing about how the values are spread. Of fewer than six values it
-/// is all of them.
+/// The median with its 95 % interval by order statistics: it asks nothing about how the values are
+/// spread. Of fewer than six values it is all of them.
 pub(crate) fn interval(values: &[f64]) -> Interval {
     let sorted = sorted(values);
     let n = sorted.len() as f64;

@@ -9,7 +9,13 @@ fn render(head: &[&str], rows: &[Vec<String>]) -> String {
     let widths: Vec<usize> = head
         .iter()
         .enumerate()
-        .map(|(i, title)| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0).max(title.chars().count()))
+        .map(|(i, title)| {
+            rows.iter()
+                .map(|row| row[i].chars().count())
+                .max()
+                .unwrap_or(0)
+                .max(title.chars().count())
+        })
         .collect();
     let mut lines = vec![line(&widths, head, rows)];
     lines.push(widths.iter().map(|&width| "-".repeat(width)).collect::<Vec<_>>().join("  "));
@@ -45,7 +51,11 @@ mod tests {
 
     #[test]
     fn words_stand_left_and_numbers_right() {
-        let rows = vec![vec!["scan".to_owned(), "7".to_owned()], vec!["r".to_owned(), "1200".to_owned()]];
-        assert_eq!(render(&["what", "ns"], &rows), "what    ns\n----  ----\nscan     7\nr     1200");
+        let rows =
+            vec![vec!["scan".to_owned(), "7".to_owned()], vec!["r".to_owned(), "1200".to_owned()]];
+        assert_eq!(
+            render(&["what", "ns"], &rows),
+            "what    ns\n----  ----\nscan     7\nr     1200"
+        );
     }
 }

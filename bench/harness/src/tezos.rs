@@ -1,7 +1,9 @@
-//! `bench tezos`: the operations of a replay of Tezos blocks, one transaction a block, under small and large budgets.
+//! `bench tezos`: the operations of a replay of Tezos blocks, one transaction a block, under small
+//! and large budgets.
 //!
-//! The trace that Irmin is measured by is not to be had everywhere: [`generator`] makes commits of the published mix on the published shape of
-//! paths. Each replay runs in a process of its own ([`replay`]) on a copy of one store that holds all that is there before the first commit.
+//! The trace that Irmin is measured by is not to be had everywhere: [`generator`] makes commits of
+//! the published mix on the published shape of paths. Each replay runs in a process of its own
+//! ([`replay`]) on a copy of one store that holds all that is there before the first commit.
 
 mod generator;
 mod leaf;
@@ -46,7 +48,8 @@ pub(crate) struct Tezos {
     /// Seed of the commits
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Run each replay in a memory cgroup with a hard limit of its budget + 32 MiB, page cache included
+    /// Run each replay in a memory cgroup with a hard limit of its budget + 32 MiB, page cache
+    /// included
     #[arg(long)]
     cgroup: bool,
 }
@@ -93,14 +96,28 @@ impl Tezos {
         Ok(())
     }
 
-    fn replay(&self, returns: Returns, memory: u64, work: &WorkFolder, results: &mut Results) -> Result<Measured> {
+    fn replay(
+        &self,
+        returns: Returns,
+        memory: u64,
+        work: &WorkFolder,
+        results: &mut Results,
+    ) -> Result<Measured> {
         let store = work.path().join("store");
         copy_folder(&work.path().join("population"), &store)?;
         drop_from_page_cache(&store)?;
         let limit = Limit::for_budget(self.cgroup, memory);
-        let mut arguments = vec!["tezos-replay".to_owned(), "--store".to_owned(), store.display().to_string()];
-        let numbers = [("memory", memory), ("entries", self.entries), ("commits", self.commits), ("seed", self.seed)];
-        numbers.iter().for_each(|(name, value)| arguments.extend([format!("--{name}"), value.to_string()]));
+        let mut arguments =
+            vec!["tezos-replay".to_owned(), "--store".to_owned(), store.display().to_string()];
+        let numbers = [
+            ("memory", memory),
+            ("entries", self.entries),
+            ("commits", self.commits),
+            ("seed", self.seed),
+        ];
+        numbers
+            .iter()
+            .for_each(|(name, value)| arguments.extend([format!("--{name}"), value.to_string()]));
         if returns == Returns::Relaxed {
             arguments.push("--relaxed".to_owned());
         }

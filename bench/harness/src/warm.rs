@@ -1,9 +1,11 @@
 //! `bench warm`: what a restart costs, with a warm image and without one.
 //!
-//! A store many times larger than memory is made once, and once a process asks for hot rows until they are in memory. The image that it
-//! leaves is kept: what begins with hot rows in memory begins with a copy of it, and has removed that before anything is measured. Then,
-//! round after round, a process lives and ends (it closes, or kills itself); the store's files are taken out of the page cache; and another
-//! process opens it and answers requests. Each in a process of its own ([`life`]), with the image and without, one after the other.
+//! A store many times larger than memory is made once, and once a process asks for hot rows until
+//! they are in memory. The image that it leaves is kept: what begins with hot rows in memory begins
+//! with a copy of it, and has removed that before anything is measured. Then, round after round, a
+//! process lives and ends (it closes, or kills itself); the store's files are taken out of the page
+//! cache; and another process opens it and answers requests. Each in a process of its own
+//! ([`life`]), with the image and without, one after the other.
 
 mod life;
 mod relstorage;
@@ -46,16 +48,19 @@ pub(crate) struct Warm {
     /// Seconds between two images
     #[arg(long, default_value_t = 2.0)]
     interval: f64,
-    /// Seconds that a process lives before it is killed or closes the store: an interval and a sixth of it, if nothing else is said
+    /// Seconds that a process lives before it is killed or closes the store: an interval and a
+    /// sixth of it, if nothing else is said
     #[arg(long)]
     kill_after: Option<f64>,
     /// Rounds
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Requests by eight threads, after each hot object was asked for once, until the image of what is hot is kept
+    /// Requests by eight threads, after each hot object was asked for once, until the image of what
+    /// is hot is kept
     #[arg(long, default_value_t = 10_000_000)]
     requests: u64,
-    /// Folder in which the stores stay, with the images of their hot rows: the next run with the same sizes begins with them
+    /// Folder in which the stores stay, with the images of their hot rows: the next run with the
+    /// same sizes begins with them
     #[arg(long)]
     keep: Option<PathBuf>,
 }
@@ -86,21 +91,44 @@ impl Warm {
         };
         let (mut rows, mut goals) = (Vec::new(), Vec::new());
         for &hot in &self.hot {
-            let name =
-                format!("{}-{}-{}-{}-{}", hot.name(), self.memory, self.times, self.value_bytes, self.hot_percent);
-            let place =
-                Place { store: work.path().join(&name).join("store"), image: work.path().join(&name).join("image") };
-            results.note("warm", &self.settings(hot, "make"), "make_seconds", self.make(&place, hot)?);
+            let name = format!(
+                "{}-{}-{}-{}-{}",
+                hot.name(),
+                self.memory,
+                self.times,
+                self.value_bytes,
+                self.hot_percent
+            );
+            let place = Place {
+                store: work.path().join(&name).join("store"),
+                image: work.path().join(&name).join("image"),
+            };
+            results.note(
+                "warm",
+                &self.settings(hot, "make"),
+                "make_seconds",
+                self.make(&place, hot)?,
+            );
             for end in [End::Close, End::Kill] {
                 let seen = self.restarts(&place, hot, end)?;
-                rows.extend(seen.rows(&mut results, &self.settings(hot, end.name()), hot, end.name()));
+                rows.extend(seen.rows(
+                    &mut results,
+                    &self.settings(hot, end.name()),
+                    hot,
+                    end.name(),
+                ));
                 goals.extend(seen.restart_goals(hot, end));
             }
             // Not in the table: there is a metric for each moment. `bench readme` draws them.
             let seen = self.answers(&place, hot)?;
             seen.rows(&mut results, &self.settings(hot, "answer"), hot, "answer");
             let seen = self.closes(&place, hot)?;
-            rows.extend(seen.rows(&mut results, &self.settings(hot, End::Changed.name()), hot, End::Changed.name()));
+            rows.extend(seen.rows(
+                &mut results,
+                &self.settings(hot, End::Changed.name()),
+                hot,
+                End::Changed.name(),
+            ));
             goals.extend(seen.close_goal(hot, "all is new", 300.0));
             let (seen, what) = (self.cost(&place, hot)?, "an image each interval");
             rows.extend(seen.rows(&mut results, &self.settings(hot, what), hot, what));
@@ -117,7 +145,8 @@ impl Warm {
         results.save()
     }
 
-    /// Makes the store and the image of its hot rows, unless they exist; returns the seconds that it took.
+    /// Makes the store and the image of its hot rows, unless they exist; returns the seconds that
+    /// it took.
     fn make(&self, place: &Place, hot: Hot) -> Result<f64> {
         if place.image.exists() {
             return Ok(0.0);
@@ -130,25 +159,38 @@ impl Warm {
                 std::fs::remove_dir_all(&making)?;
             }
             std::fs::create_dir_all(place.store.parent().expect("it was joined"))?;
-            self.live(&making, &Life { act: "make", hot, end: End::Close, warm: false, interval: 30.0 })?;
+            self.live(
+                &making,
+                &Life { act: "make", hot, end: End::Close, warm: false, interval: 30.0 },
+            )?;
             std::fs::rename(&making, &place.store)?;
         }
         plimsoll::delete_warm_image(&place.store, &plimsoll::Options::new())?;
-        self.live(&place.store, &Life { act: "heat", hot, end: End::Close, warm: true, interval: 2.0 })?;
+        self.live(
+            &place.store,
+            &Life { act: "heat", hot, end: End::Close, warm: true, interval: 2.0 },
+        )?;
         std::fs::rename(place.store.join("warm"), &place.image)?;
         let took = begun.elapsed().as_secs_f64();
         println!("made in {took:.0} s");
         Ok(took)
     }
 
-    /// Restarts after one kind of end. Where no image is written nothing of a life is left: only the restart differs.
+    /// Restarts after one kind of end. Where no image is written nothing of a life is left: only
+    /// the restart differs.
     fn restarts(&self, place: &Place, hot: Hot, end: End) -> Result<Pairs> {
         let store = &place.store;
         let reopen = |warm| Life { act: "reopen", hot, end: End::Close, warm, interval: 3600.0 };
         let mut seen = Pairs::default();
         for _ in 0..self.rounds {
             self.heat(place)?;
-            seen.add(true, &self.live(store, &Life { act: "live", hot, end, warm: true, interval: self.interval })?);
+            seen.add(
+                true,
+                &self.live(
+                    store,
+                    &Life { act: "live", hot, end, warm: true, interval: self.interval },
+                )?,
+            );
             drop_from_page_cache(store)?;
             seen.add(true, &self.live(store, &reopen(true))?);
             self.drop_image(store)?;
@@ -200,7 +242,11 @@ impl Warm {
                 let until = self.interval * 2.2;
                 seen.add(
                     writes,
-                    &self.live_until(&place.store, &Life { act: "serve", hot, end, warm: true, interval }, until)?,
+                    &self.live_until(
+                        &place.store,
+                        &Life { act: "serve", hot, end, warm: true, interval },
+                        until,
+                    )?,
                 );
             }
         }
@@ -226,9 +272,22 @@ impl Warm {
     }
 
     /// Runs a process that lives so many seconds.
-    fn live_until(&self, store: &Path, life: &Life<'_>, seconds: f64) -> Result<Map<String, Value>> {
+    fn live_until(
+        &self,
+        store: &Path,
+        life: &Life<'_>,
+        seconds: f64,
+    ) -> Result<Map<String, Value>> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["warm-life", "--act", life.act, "--hot", life.hot.name(), "--end", life.end.name()]);
+        command.args([
+            "warm-life",
+            "--act",
+            life.act,
+            "--hot",
+            life.hot.name(),
+            "--end",
+            life.end.name(),
+        ]);
         command.arg("--store").arg(store);
         let numbers = [
             ("--memory", self.memory.to_string()),
@@ -243,9 +302,13 @@ impl Warm {
         if life.warm {
             command.arg("--warm");
         }
-        let output = command.stderr(std::process::Stdio::inherit()).output().context("starting a process")?;
+        let output = command
+            .stderr(std::process::Stdio::inherit())
+            .output()
+            .context("starting a process")?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let killed = life.end == End::Kill && std::os::unix::process::ExitStatusExt::signal(&output.status) == Some(9);
+        let killed = life.end == End::Kill
+            && std::os::unix::process::ExitStatusExt::signal(&output.status) == Some(9);
         if !output.status.success() && !killed {
             bail!("a process ended with {}: {text}", output.status);
         }
@@ -291,7 +354,10 @@ impl Pairs {
     /// Medians with the image and without.
     fn medians(&self, metric: &str) -> Option<[f64; 2]> {
         let (_, values) = self.metrics.iter().find(|(known, _)| known == metric)?;
-        values.iter().all(|values| !values.is_empty()).then(|| values.each_ref().map(|values| median(values)))
+        values
+            .iter()
+            .all(|values| !values.is_empty())
+            .then(|| values.each_ref().map(|values| median(values)))
     }
 
     /// The median with the image, of what is measured only there.
@@ -316,8 +382,11 @@ impl Pairs {
         if let Some([first, _]) = self.medians("open_and_first_request_ms") {
             goals.push(Goal::at_most(of("open and first request, ms"), first, 20.0));
         }
-        if let (Some(warm), Some([first, cold])) = (self.median_with("warm_10k_ms"), self.medians("first_10k_ms")) {
-            let mut goal = Goal::at_most(of("first 10,000 requests over those when warm"), first / warm, 2.0);
+        if let (Some(warm), Some([first, cold])) =
+            (self.median_with("warm_10k_ms"), self.medians("first_10k_ms"))
+        {
+            let mut goal =
+                Goal::at_most(of("first 10,000 requests over those when warm"), first / warm, 2.0);
             goal.verdict += &format!("; without an image {}", number(cold / warm));
             goals.push(goal);
         }
@@ -328,26 +397,40 @@ impl Pairs {
         let of = |what: &str| format!("goal 3, {}: {what} with an image over without", hot.name());
         let ratio = |metric| self.medians(metric).map(|[with, without]| with / without);
         let mut goals = Vec::new();
-        goals.extend(ratio("requests_per_second").map(|ratio| Goal::at_least(of("requests per second"), ratio, 0.97)));
+        goals.extend(
+            ratio("requests_per_second")
+                .map(|ratio| Goal::at_least(of("requests per second"), ratio, 0.97)),
+        );
         goals.extend(ratio("p99_ns").map(|ratio| Goal::at_most(of("p99"), ratio, 1.10)));
         goals
     }
 
-    fn rows(&self, results: &mut Results, settings: &str, hot: Hot, what: &str) -> Vec<Vec<String>> {
+    fn rows(
+        &self,
+        results: &mut Results,
+        settings: &str,
+        hot: Hot,
+        what: &str,
+    ) -> Vec<Vec<String>> {
         let mut rows = Vec::new();
         for (metric, [with, without]) in &self.metrics {
             for (name, values) in [("with", with), ("without", without)] {
-                values.iter().for_each(|&value| results.note("warm", settings, &format!("{metric}_{name}"), value));
+                values.iter().for_each(|&value| {
+                    results.note("warm", settings, &format!("{metric}_{name}"), value)
+                });
             }
             // Neighbours ran one after the other: their ratios bear what the machine did meanwhile.
-            let ratios: Vec<f64> = with.iter().zip(without).filter(|(_, b)| **b > 0.0).map(|(a, b)| a / b).collect();
+            let ratios: Vec<f64> =
+                with.iter().zip(without).filter(|(_, b)| **b > 0.0).map(|(a, b)| a / b).collect();
             let ratio = if ratios.is_empty() {
                 "-".to_owned()
             } else {
                 let of = interval(&ratios);
                 format!("{} [{} {}]", number(of.median), number(of.low), number(of.high))
             };
-            let middle = |values: &[f64]| if values.is_empty() { "-".to_owned() } else { number(median(values)) };
+            let middle = |values: &[f64]| {
+                if values.is_empty() { "-".to_owned() } else { number(median(values)) }
+            };
             rows.push(vec![
                 hot.name().to_owned(),
                 what.to_owned(),
@@ -371,13 +454,23 @@ struct Goal {
 impl Goal {
     fn at_most(of: String, value: f64, most: f64) -> Self {
         let met = value <= most;
-        let verdict = if met { "met".to_owned() } else { format!("MISSED by {}", number(value - most)) };
-        Self { of, met, verdict: format!("{} (at most {}): {verdict}", number(value), number(most)) }
+        let verdict =
+            if met { "met".to_owned() } else { format!("MISSED by {}", number(value - most)) };
+        Self {
+            of,
+            met,
+            verdict: format!("{} (at most {}): {verdict}", number(value), number(most)),
+        }
     }
 
     fn at_least(of: String, value: f64, least: f64) -> Self {
         let met = value >= least;
-        let verdict = if met { "met".to_owned() } else { format!("MISSED by {}", number(least - value)) };
-        Self { of, met, verdict: format!("{} (at least {}): {verdict}", number(value), number(least)) }
+        let verdict =
+            if met { "met".to_owned() } else { format!("MISSED by {}", number(least - value)) };
+        Self {
+            of,
+            met,
+            verdict: format!("{} (at least {}): {verdict}", number(value), number(least)),
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! Watches a process from outside: memory, bytes at the device, processor time.
 //!
-//! Memory is sampled every 10 ms (at first every millisecond) from `/proc/PID/status`; what counts against the line is RssAnon + RssShmem + VmPTE, at
-//! the same moment (the kernel keeps these counters exact to some 256 KiB). What is counted since the start (bytes, time) is
-//! read after the process has ended and before it is forgotten, so nothing is missed.
+//! Memory is sampled every 10 ms (at first every millisecond) from `/proc/PID/status`; what counts
+//! against the line is RssAnon + RssShmem + VmPTE, at the same moment (the kernel keeps these
+//! counters exact to some 256 KiB). What is counted since the start (bytes, time) is read after the
+//! process has ended and before it is forgotten, so nothing is missed.
 
 use std::fmt;
 use std::fs;
@@ -107,7 +108,8 @@ impl Seen {
 /// What is counted since a process started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
-    /// Bytes it caused to be written to the device, without those that were dropped before they got there.
+    /// Bytes it caused to be written to the device, without those that were dropped before they got
+    /// there.
     pub(crate) written_bytes: u64,
     /// Bytes it caused to be read from the device.
     pub(crate) read_bytes: u64,
@@ -122,9 +124,11 @@ pub(crate) struct Counters {
 impl Counters {
     /// What a process has used up to now.
     pub(crate) fn of(pid: u32) -> Result<Self> {
-        let io = fs::read_to_string(format!("/proc/{pid}/io")).context("cannot read the process's I/O counters")?;
+        let io = fs::read_to_string(format!("/proc/{pid}/io"))
+            .context("cannot read the process's I/O counters")?;
         Ok(Self {
-            written_bytes: field(&io, "write_bytes").saturating_sub(field(&io, "cancelled_write_bytes")),
+            written_bytes: field(&io, "write_bytes")
+                .saturating_sub(field(&io, "cancelled_write_bytes")),
             read_bytes: field(&io, "read_bytes"),
             read_calls: field(&io, "syscr"),
             written_calls: field(&io, "syscw"),
@@ -165,7 +169,9 @@ impl Watched {
             .with_context(|| format!("cannot start {}", command.get_program().display()))?;
         let output = BufReader::new(child.stdout.take().context("standard output is piped")?);
         let (sender, lines) = mpsc::channel();
-        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
         let is_paused = Arc::new(AtomicBool::new(false));
         let (pid, paused) = (child.id(), Arc::clone(&is_paused));
         let sampler = Some(std::thread::spawn(move || sample_until_end(pid, &paused)));
@@ -211,7 +217,8 @@ impl Watched {
         let mut output = String::new();
         let until = patience.map(|patience| Instant::now() + patience);
         let is_late = loop {
-            let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+            let left = until
+                .map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
             match self.lines.recv_timeout(left) {
                 Ok(line) => output.extend([&line, "\n"]),
                 Err(RecvTimeoutError::Disconnected) => break false,
@@ -297,13 +304,15 @@ impl Seen {
     }
 }
 
-/// The number of a line `name: number`; 0 if it is not there (a process that has just ended has no memory).
+/// The number of a line `name: number`; 0 if it is not there (a process that has just ended has no
+/// memory).
 fn field(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// User and system time of a line of `/proc/PID/stat`, whose second field may hold anything, in brackets.
+/// User and system time of a line of `/proc/PID/stat`, whose second field may hold anything, in
+/// brackets.
 fn cpu_seconds(stat: &str) -> f64 {
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
     let ticks = |i: usize| fields.get(i).and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or(0.0);
@@ -322,13 +331,19 @@ mod tests {
             echo ${{#x}}; sleep 1; exit 3",
             folder.path().display()
         );
-        let seen = Watched::start(Command::new("bash").args(["-c", &script]), false).unwrap().end(None).unwrap();
+        let seen = Watched::start(Command::new("bash").args(["-c", &script]), false)
+            .unwrap()
+            .end(None)
+            .unwrap();
         assert_eq!(seen.output, "30000000\n");
         assert_eq!(seen.end, End::Code(3));
         assert_eq!(seen.peak_threads, 1);
         assert!(seen.peak_line_bytes > 30_000_000, "{seen:?}");
         assert!(seen.counters.written_bytes >= 2_000_000, "{seen:?}");
-        assert!(seen.counters.cpu_seconds > 0.0 && seen.seconds > 1.0 && seen.samples > 2, "{seen:?}");
+        assert!(
+            seen.counters.cpu_seconds > 0.0 && seen.seconds > 1.0 && seen.samples > 2,
+            "{seen:?}"
+        );
     }
 
     #[test]

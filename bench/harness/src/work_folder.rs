@@ -9,7 +9,8 @@ use clap::Args;
 /// Where the bench puts what it measures, and its results.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Places {
-    /// Folder to work in; it should lie on the disk that is to be measured [default: a new one in the system's folder for temporary files]
+    /// Folder to work in; it should lie on the disk that is to be measured [default: a new one in
+    /// the system's folder for temporary files]
     #[arg(long, global = true)]
     work: Option<PathBuf>,
     /// Folder of results [default: bench/results]
@@ -26,7 +27,11 @@ impl Places {
         if self.no_results {
             return None;
         }
-        Some(self.results.clone().unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../results")))
+        Some(
+            self.results
+                .clone()
+                .unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../results")),
+        )
     }
 
     /// A new folder for subcommand `name`.
@@ -109,7 +114,8 @@ pub(crate) fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes the files of a folder and below out of the page cache, so that the next reader starts cold.
+/// Takes the files of a folder and below out of the page cache, so that the next reader starts
+/// cold.
 pub(crate) fn drop_from_page_cache(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

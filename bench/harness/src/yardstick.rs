@@ -1,9 +1,10 @@
-//! `bench all`: twelve rows against the peers, at equal durability and under the same hard memory limit, page cache included; and two
-//! rows of our own.
+//! `bench all`: twelve rows against the peers, at equal durability and under the same hard memory
+//! limit, page cache included; and two rows of our own.
 //!
-//! Contestants take turns. Where a row is measured in slices, each has a process that goes on, warmed up, and stopped while the
-//! others work; a ratio is taken within a round. Loads and cold opens are whole processes, one after the other. What fails is a
-//! failed cell: the rest goes on, and what was measured up to then is in the results.
+//! Contestants take turns. Where a row is measured in slices, each has a process that goes on,
+//! warmed up, and stopped while the others work; a ratio is taken within a round. Loads and cold
+//! opens are whole processes, one after the other. What fails is a failed cell: the rest goes on,
+//! and what was measured up to then is in the results.
 
 mod cell;
 pub(crate) mod data;
@@ -39,7 +40,8 @@ use crate::work_folder::{Places, WorkFolder, bytes_on_disk, drop_from_page_cache
 /// Ratios of fewer pairs than this have no interval of 95 %.
 const PAIRS_FOR_INTERVAL: usize = 6;
 
-/// Rows in the order in which they run: those that only read come before those that write on the same store.
+/// Rows in the order in which they run: those that only read come before those that write on the
+/// same store.
 const ORDER: [Row; 13] = [
     Row::LoadSorted,
     Row::LoadRandom,
@@ -61,11 +63,16 @@ const OURS: [PeerKind; 2] = [PeerKind::Plimsoll, PeerKind::PlimsollForever];
 
 #[derive(Args, Debug)]
 pub(crate) struct All {
-    /// A small limit and short slices: ends within a quarter of an hour on two cores, and is marked as quick
+    /// A small limit and short slices: ends within a quarter of an hour on two cores, and is marked
+    /// as quick
     #[arg(long)]
     quick: bool,
     /// Contestants
-    #[arg(long, value_delimiter = ',', default_value = "plimsoll,plimsoll-forever,rocksdb,lmdb,redb,fjall,sqlite")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "plimsoll,plimsoll-forever,rocksdb,lmdb,redb,fjall,sqlite"
+    )]
     peer: Vec<PeerKind>,
     /// Rows [default: all]
     #[arg(long, value_delimiter = ',')]
@@ -79,7 +86,8 @@ pub(crate) struct All {
     /// A Python that can import kuzu
     #[arg(long, default_value = "python3")]
     kuzu: PathBuf,
-    /// Add the rows to this run's CSV, in place of what it says of them: for a row that something else disturbed
+    /// Add the rows to this run's CSV, in place of what it says of them: for a row that something
+    /// else disturbed
     #[arg(long, requires = "row")]
     add_to: Option<PathBuf>,
     /// Leave out the pairs in Kùzu and the import of a Git history
@@ -91,7 +99,8 @@ impl All {
     /// Measures, prints a table for each row, keeps the results after each.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let start = Instant::now();
-        let missing: Vec<_> = self.peer.iter().filter(|peer| !peer.is_built()).map(|peer| peer.name()).collect();
+        let missing: Vec<_> =
+            self.peer.iter().filter(|peer| !peer.is_built()).map(|peer| peer.name()).collect();
         ensure!(
             missing.is_empty(),
             "this program was built without {}: leave it out with --peer, or build with --features rocksdb",
@@ -104,8 +113,14 @@ impl All {
         };
         quiet::check(&mut results);
         let work = places.work("all")?;
-        let mut contest =
-            Contest { peers: &self.peer, scale: self.scale()?, work, results, stores: None, without_store: Vec::new() };
+        let mut contest = Contest {
+            peers: &self.peer,
+            scale: self.scale()?,
+            work,
+            results,
+            stores: None,
+            without_store: Vec::new(),
+        };
         for row in ORDER {
             if self.row.is_empty() || self.row.contains(&row) {
                 contest.run(row)?;
@@ -175,7 +190,8 @@ impl Contest<'_> {
         // Without the limit: stores of the same content are wanted, not a measurement.
         let cells = self.in_turns(build, &Limit::None, 1);
         let is_unfinished = |cell: &&Cell| cell.rate().is_none() || cell.is_cut;
-        self.without_store = cells.iter().filter(is_unfinished).map(|cell| cell.contestant).collect();
+        self.without_store =
+            cells.iter().filter(is_unfinished).map(|cell| cell.contestant).collect();
         self.note(build, &Limit::None, &cells);
         self.print(&cells);
         self.results.keep()
@@ -335,8 +351,11 @@ fn failed(mut cell: Cell, error: &anyhow::Error) -> Cell {
 }
 
 fn printed(cell: &Cell, ours: Option<&Cell>) -> Vec<String> {
-    let ratios = ours.filter(|ours| ours.contestant != cell.contestant).and_then(|ours| ratios(ours, cell));
-    let micros = |name: &str| cell.reported(name).map_or_else(|| "-".to_owned(), |nanos| number(nanos / 1000.0));
+    let ratios =
+        ours.filter(|ours| ours.contestant != cell.contestant).and_then(|ours| ratios(ours, cell));
+    let micros = |name: &str| {
+        cell.reported(name).map_or_else(|| "-".to_owned(), |nanos| number(nanos / 1000.0))
+    };
     let outcome = match (&cell.failure, cell.end) {
         (_, End::OutOfMemory) => End::OutOfMemory.to_string(),
         (Some(failure), _) => failure.clone(),
@@ -395,6 +414,10 @@ mod tests {
     fn every_row_of_the_twelve_runs_and_no_build_does() {
         assert!(Row::TWELVE.iter().all(|row| ORDER.contains(row)));
         assert!(!ORDER.contains(&Row::Build) && !ORDER.contains(&Row::Build16k));
-        assert!(Row::value_variants().iter().all(|row| !row.name().is_empty() && !row.unit().is_empty()));
+        assert!(
+            Row::value_variants()
+                .iter()
+                .all(|row| !row.name().is_empty() && !row.unit().is_empty())
+        );
     }
 }

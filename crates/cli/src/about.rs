@@ -1,4 +1,5 @@
-//! What travelled with a commit, as people read it: who made it, when, and the first line of what they said.
+//! What travelled with a commit, as people read it: who made it, when, and the first line of what
+//! they said.
 
 use std::time::SystemTime;
 
@@ -29,7 +30,8 @@ impl About {
         if let Ok(Value::Object(object)) = serde_json::from_slice(metadata) {
             let text = |name: &str| object.get(name).and_then(Value::as_str);
             if let (Some(commit), Some(message)) = (text("commit"), text("message")) {
-                let committed = object.get("committer").and_then(|committer| committer.get("date")?.as_str());
+                let committed =
+                    object.get("committer").and_then(|committer| committer.get("date")?.as_str());
                 return Self {
                     commit: Some(commit.to_owned()),
                     author: text("author").map(str::to_owned),
@@ -54,7 +56,8 @@ impl About {
         }
     }
 
-    /// The time of a commit that was written to the store at `stored`: its committer's, if that is earlier.
+    /// The time of a commit that was written to the store at `stored`: its committer's, if that is
+    /// earlier.
     pub(crate) fn time(&self, stored: SystemTime) -> Timestamp {
         let stored = of_system(stored);
         self.committed.map_or(stored, |committed| committed.min(stored))
@@ -65,7 +68,8 @@ impl About {
         self.committed.is_some()
     }
 
-    /// One line: a Git commit as `1a2b3c4d Ada Lovelace: subject`, other metadata as its first line.
+    /// One line: a Git commit as `1a2b3c4d Ada Lovelace: subject`, other metadata as its first
+    /// line.
     pub(crate) fn line(&self) -> String {
         match &self.commit {
             Some(commit) => {
@@ -79,8 +83,11 @@ impl About {
     /// The same as members of a JSON object: those that are known.
     pub(crate) fn put_json(&self, object: &mut Map<String, Value>) {
         let subject = Some(&self.subject).filter(|subject| !subject.is_empty());
-        for (name, value) in [("commit", self.commit.as_ref()), ("author", self.author.as_ref()), ("subject", subject)]
-        {
+        for (name, value) in [
+            ("commit", self.commit.as_ref()),
+            ("author", self.author.as_ref()),
+            ("subject", subject),
+        ] {
             if let Some(value) = value {
                 object.insert(name.to_owned(), value.as_str().into());
             }
@@ -109,7 +116,8 @@ mod tests {
 
     #[test]
     fn the_time_is_the_committers_unless_the_store_had_the_commit_before() {
-        let metadata = br#"{"commit":"0123","message":"m","committer":{"date":"2024-01-31T13:00:00+01:00"}}"#;
+        let metadata =
+            br#"{"commit":"0123","message":"m","committer":{"date":"2024-01-31T13:00:00+01:00"}}"#;
         let about = About::of(metadata);
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         assert_eq!(about.time(at(1_800_000_000)).to_string(), "2024-01-31T12:00:00Z");

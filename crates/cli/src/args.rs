@@ -13,7 +13,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Command as ClapCommand, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{
+    Args, Command as ClapCommand, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
+};
 use clap_complete::Shell as CompletedShell;
 use jiff::Timestamp;
 
@@ -30,7 +32,8 @@ pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
 pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
 pub(crate) use self::upkeep::{
-    Compact, Count as CountKeys, Keyspace, KeyspaceCreate, KeyspaceDrop, KeyspaceRetention, RestartTime, Trim,
+    Compact, Count as CountKeys, Keyspace, KeyspaceCreate, KeyspaceDrop, KeyspaceRetention,
+    RestartTime, Trim,
 };
 pub(crate) use self::watch::Watch;
 
@@ -65,8 +68,9 @@ pub(crate) struct Cli {
 /// Reads the command line of this process. What is wrong with it ends the process.
 pub(crate) fn parse() -> Cli {
     let mut command = with_negative_numbers(Cli::command());
-    let read =
-        command.try_get_matches_from_mut(std::env::args_os()).and_then(|matches| Cli::from_arg_matches(&matches));
+    let read = command
+        .try_get_matches_from_mut(std::env::args_os())
+        .and_then(|matches| Cli::from_arg_matches(&matches));
     read.unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
@@ -82,23 +86,34 @@ pub(crate) fn with_negative_numbers(command: ClapCommand) -> ClapCommand {
 /// Options of every command.
 #[derive(Args, Debug)]
 pub(crate) struct Globals {
-    /// Memory budget of the store, at least 16MiB [default: a quarter of what the machine or container has]
+    /// Memory budget of the store, at least 16MiB [default: a quarter of what the machine or
+    /// container has]
     #[arg(long, global = true, value_name = "SIZE", env = "PLIMSOLL_MEMORY", value_parser = parse_size)]
     #[arg(hide_env_values = true, help_heading = "Global options")]
     pub(crate) memory: Option<u64>,
-    /// How to read the store's files: cached: through the page cache; direct: past it (O_DIRECT); auto: by the amount of free memory
-    #[arg(long, global = true, value_name = "HOW", default_value = "auto", help_heading = "Global options")]
+    /// How to read the store's files: cached: through the page cache; direct: past it (O_DIRECT);
+    /// auto: by the amount of free memory
+    #[arg(
+        long,
+        global = true,
+        value_name = "HOW",
+        default_value = "auto",
+        help_heading = "Global options"
+    )]
     pub(crate) io: HowToRead,
-    /// Disable warm restart: do not reload or save the hot set (see `plimsoll warm`); read-only commands never do
+    /// Disable warm restart: do not reload or save the hot set (see `plimsoll warm`); read-only
+    /// commands never do
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) no_warm: bool,
-    /// If another process has the store for itself, wait up to this long for it, e.g. 5s [default: do not wait]
+    /// If another process has the store for itself, wait up to this long for it, e.g. 5s [default:
+    /// do not wait]
     #[arg(long, global = true, value_name = "TIME", value_parser = parse_duration, help_heading = "Global options")]
     pub(crate) wait: Option<Duration>,
     /// Print JSON: one object, or one object per line
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
-    /// Colour the output; auto: on a terminal, unless NO_COLOR is set; always: also to a pipe, e.g. for less -R
+    /// Colour the output; auto: on a terminal, unless NO_COLOR is set; always: also to a pipe, e.g.
+    /// for less -R
     #[arg(long = "color", global = true, value_name = "WHEN", default_value = "auto")]
     #[arg(help_heading = "Global options")]
     pub(crate) colour: Colour,
@@ -189,7 +204,8 @@ pub(crate) struct KeysAs {
 /// Which moment is read.
 #[derive(Args, Debug)]
 pub(crate) struct AtMoment {
-    /// Moment to read: a GLSN, a time (2024-01-31, "2024-01-31 12:00", yesterday, "2 hours ago"; UTC) or commit:ID [default: newest]
+    /// Moment to read: a GLSN, a time (2024-01-31, "2024-01-31 12:00", yesterday, "2 hours ago";
+    /// UTC) or commit:ID [default: newest]
     #[arg(long, value_name = "MOMENT", value_parser = parse_at, long_help = AT_LONG)]
     pub(crate) at: Option<At>,
 }
@@ -414,7 +430,8 @@ pub(crate) struct Log {
     /// Wait for new entries, oldest first; ends with Ctrl-C
     #[arg(long, conflicts_with_all = ["to", "until", "reverse"])]
     pub(crate) follow: bool,
-    /// Start at this cursor and move it past the printed entries; created at --from if it does not exist
+    /// Start at this cursor and move it past the printed entries; created at --from if it does not
+    /// exist
     #[arg(long, value_name = "NAME", conflicts_with_all = ["to", "since", "until", "reverse"])]
     pub(crate) cursor: Option<String>,
     /// Show each operation of a transaction
@@ -485,7 +502,10 @@ mod tests {
 
     #[test]
     fn global_options_stand_before_and_after_the_command() {
-        for line in [["plimsoll", "--memory", "64MiB", "stat", "x"], ["plimsoll", "stat", "x", "--memory", "64MiB"]] {
+        for line in [
+            ["plimsoll", "--memory", "64MiB", "stat", "x"],
+            ["plimsoll", "stat", "x", "--memory", "64MiB"],
+        ] {
             assert_eq!(Cli::parse_from(line).globals.memory, Some(64 << 20));
         }
     }
@@ -493,7 +513,10 @@ mod tests {
     #[test]
     fn reads_are_chosen_by_the_store_unless_it_is_told() {
         assert_eq!(Cli::parse_from(["plimsoll", "stat", "x"]).globals.io, HowToRead::Auto);
-        assert_eq!(Cli::parse_from(["plimsoll", "stat", "x", "--io", "direct"]).globals.io, HowToRead::Direct);
+        assert_eq!(
+            Cli::parse_from(["plimsoll", "stat", "x", "--io", "direct"]).globals.io,
+            HowToRead::Direct
+        );
     }
 
     #[test]
@@ -502,8 +525,11 @@ mod tests {
         // Hands the global options down, which some commands refer to.
         cli.build();
         for command in cli.get_subcommands_mut() {
-            let leaves =
-                if command.has_subcommands() { command.get_subcommands_mut().collect() } else { vec![command] };
+            let leaves = if command.has_subcommands() {
+                command.get_subcommands_mut().collect()
+            } else {
+                vec![command]
+            };
             for leaf in leaves {
                 let name = leaf.get_name().to_owned();
                 assert!(leaf.render_long_help().to_string().contains("Examples:\n  "), "{name}");

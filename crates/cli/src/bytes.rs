@@ -13,10 +13,13 @@ pub(crate) fn key_bytes(text: OsString, hex: bool) -> Result<Vec<u8>, String> {
 
 /// Reads pairs of hexadecimal digits.
 pub(crate) fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
-    hex::decode(text).map_err(|_| format!("`{text}` is not hexadecimal: write two digits (0-9, a-f) for each byte"))
+    hex::decode(text).map_err(|_| {
+        format!("`{text}` is not hexadecimal: write two digits (0-9, a-f) for each byte")
+    })
 }
 
-/// Bytes for one line of a terminal: text as it is, control characters and bytes that are no text as escapes.
+/// Bytes for one line of a terminal: text as it is, control characters and bytes that are no text
+/// as escapes.
 pub(crate) fn show_bytes(bytes: &[u8]) -> String {
     let mut shown = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -72,7 +75,8 @@ fn push_hex(shown: &mut String, bytes: &[u8]) {
     }
 }
 
-/// The beginning of something that is `bytes` long for one line of a terminal, and its size if that is not all.
+/// The beginning of something that is `bytes` long for one line of a terminal, and its size if that
+/// is not all.
 pub(crate) fn preview(beginning: &[u8], bytes: u64, characters_max: usize) -> String {
     // A character is up to four bytes, so this many always fill the line.
     let head = &beginning[..beginning.len().min(characters_max * 4)];
@@ -94,7 +98,8 @@ pub(crate) fn shorten(shown: &str, characters_max: usize) -> String {
     format!("{}…", kept.trim_end())
 }
 
-/// Appends a field of a line of tab-separated output: tab, line breaks and backslash as `\t`, `\n`, `\r`, `\\`, all else raw.
+/// Appends a field of a line of tab-separated output: tab, line breaks and backslash as `\t`, `\n`,
+/// `\r`, `\\`, all else raw.
 pub(crate) fn push_field(line: &mut Vec<u8>, bytes: &[u8]) {
     for &byte in bytes {
         match byte {

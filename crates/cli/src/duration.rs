@@ -45,7 +45,9 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused_with_examples() {
-        for text in ["", "s", "5 parsecs", "-1s", "1.5s", "99999999999999999999s", "18446744073709551615w"] {
+        for text in
+            ["", "s", "5 parsecs", "-1s", "1.5s", "99999999999999999999s", "18446744073709551615w"]
+        {
             assert!(parse_duration(text).unwrap_err().contains("e.g."), "{text}");
         }
     }

@@ -25,12 +25,17 @@ impl Effort {
 
     /// Time, peak memory, and the budget beside it. `beside`: what the peak does not count.
     pub(crate) fn facts(&self, limit_bytes: u64, beside: &str) -> [Fact; 3] {
-        let elapsed = Duration::from_nanos(self.clock.monotonic_nanos().saturating_sub(self.start_nanos));
+        let elapsed =
+            Duration::from_nanos(self.clock.monotonic_nanos().saturating_sub(self.start_nanos));
         let peak = self.memory.peak_bytes();
         let shown = peak.map_or_else(|| "unknown".to_owned(), show_size);
         [
             Fact::new("time", show_duration(elapsed), elapsed.as_secs_f64()),
-            Fact::new("peak memory", format!("{shown}{beside}"), peak.map_or(Value::Null, Value::from)),
+            Fact::new(
+                "peak memory",
+                format!("{shown}{beside}"),
+                peak.map_or(Value::Null, Value::from),
+            ),
             Fact::bytes("memory budget", limit_bytes),
         ]
     }

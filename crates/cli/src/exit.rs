@@ -1,6 +1,8 @@
-//! How the command ends: one exit code for each kind of outcome, and the sentence that goes with a failure.
+//! How the command ends: one exit code for each kind of outcome, and the sentence that goes with a
+//! failure.
 //!
-//! Law: a number here never changes its meaning, for scripts test it. `--help` prints the same table.
+//! Law: a number here never changes its meaning, for scripts test it. `--help` prints the same
+//! table.
 
 use std::fmt;
 use std::io;
@@ -24,7 +26,8 @@ pub(crate) enum Exit {
     Corrupt = 4,
     /// The memory budget is too small for the request.
     Memory = 5,
-    /// The system refused: no space, no permission, a program that is missing; or another process does not answer.
+    /// The system refused: no space, no permission, a program that is missing; or another process
+    /// does not answer.
     System = 6,
     /// Another transaction was faster.
     Conflict = 7,
@@ -83,7 +86,8 @@ impl Failure {
         }
     }
 
-    /// The exit code of a failure; `None` if the reader of the output has left, which is no failure.
+    /// The exit code of a failure; `None` if the reader of the output has left, which is no
+    /// failure.
     pub(crate) fn exit(&self) -> Option<Exit> {
         match self {
             Self::Said { exit, .. } => Some(*exit),
@@ -94,7 +98,9 @@ impl Failure {
     /// The same failure with more words before its message.
     pub(crate) fn lead(self, words: &str) -> Self {
         match self {
-            Self::Said { exit, message, gone } => Self::Said { exit, message: format!("{words}{message}"), gone },
+            Self::Said { exit, message, gone } => {
+                Self::Said { exit, message: format!("{words}{message}"), gone }
+            }
             Self::ReaderLeft => Self::ReaderLeft,
         }
     }
@@ -102,7 +108,9 @@ impl Failure {
     /// The same failure with one more sentence for the user.
     pub(crate) fn advise(self, advice: &str) -> Self {
         match self {
-            Self::Said { exit, message, gone } => Self::Said { exit, message: format!("{message}\n{advice}"), gone },
+            Self::Said { exit, message, gone } => {
+                Self::Said { exit, message: format!("{message}\n{advice}"), gone }
+            }
             Self::ReaderLeft => Self::ReaderLeft,
         }
     }
@@ -135,9 +143,10 @@ impl From<Error> for Failure {
 fn code(error: &Error) -> Exit {
     match error {
         Error::Conflict { .. } => Exit::Conflict,
-        Error::Trimmed { .. } | Error::TimeTrimmed { .. } | Error::Future { .. } | Error::InvalidInput { .. } => {
-            Exit::Usage
-        }
+        Error::Trimmed { .. }
+        | Error::TimeTrimmed { .. }
+        | Error::Future { .. }
+        | Error::InvalidInput { .. } => Exit::Usage,
         Error::Locked { .. } => Exit::Locked,
         Error::NotAStore { .. } | Error::ReadOnly | Error::Format { .. } => Exit::Store,
         Error::Corrupt { .. } | Error::Forked { .. } | Error::Dropped { .. } => Exit::Corrupt,
@@ -152,17 +161,25 @@ impl From<plimsoll_git::Error> for Failure {
         use plimsoll_git::Error as Git;
         let (exit, advice) = match &error {
             Git::Store(store) => return store.clone().into(),
-            Git::NotARepository { .. } | Git::NoBranch { .. } | Git::Ambiguous { .. } => (Exit::Usage, None),
-            Git::NoCommits { .. } => (Exit::Usage, Some("`--branch NAME` imports the history of another branch.")),
+            Git::NotARepository { .. } | Git::NoBranch { .. } | Git::Ambiguous { .. } => {
+                (Exit::Usage, None)
+            }
+            Git::NoCommits { .. } => {
+                (Exit::Usage, Some("`--branch NAME` imports the history of another branch."))
+            }
             Git::OtherRepository { .. } | Git::Rewritten { .. } => {
                 (Exit::Usage, Some("`--keyspace NAME` imports into another keyspace."))
             }
-            Git::NoCommit { .. } => (Exit::No, Some("`plimsoll log STORE` lists the imported commits.")),
+            Git::NoCommit { .. } => {
+                (Exit::No, Some("`plimsoll log STORE` lists the imported commits."))
+            }
             Git::AnotherImport { .. } => (Exit::Conflict, None),
             Git::Bookmark { .. } => (Exit::Corrupt, None),
             Git::Unreadable { .. } => (
                 Exit::System,
-                Some("`git fsck` tells whether the repository is sound; run the import again to continue."),
+                Some(
+                    "`git fsck` tells whether the repository is sound; run the import again to continue.",
+                ),
             ),
             _ => (Exit::System, None),
         };
@@ -190,7 +207,8 @@ impl From<plimsoll_replay::Error> for Failure {
     }
 }
 
-/// What to do, where the library's own message cannot know it because it knows nothing of a command line.
+/// What to do, where the library's own message cannot know it because it knows nothing of a command
+/// line.
 fn advice(error: &Error) -> Option<&'static str> {
     match error {
         Error::OutOfBudget(refusal) if refusal.kind == MemoryKind::Memtable => Some(
@@ -198,15 +216,17 @@ fn advice(error: &Error) -> Option<&'static str> {
              had in memory, an eighth of their budget, up to 64 MiB for each.",
         ),
         Error::OutOfBudget(_) => Some("Give it more with --memory, e.g. --memory 256MiB."),
-        Error::Corrupt { .. } => Some("`plimsoll verify STORE` lists all that is damaged, and what helps."),
+        Error::Corrupt { .. } => {
+            Some("`plimsoll verify STORE` lists all that is damaged, and what helps.")
+        }
         Error::Io { kind: io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, .. } => Some(
             "What was committed before is kept; free some space and run the command again. If the store alone fills the disk, \
              `plimsoll trim STORE --until newest` frees its log, for which it needs a few MiB at first; \
              `plimsoll log` then lists no earlier commits.",
         ),
-        Error::Io { kind: io::ErrorKind::ReadOnlyFilesystem, .. } => {
-            Some("Commands that only read work there; to write, copy the store to a file system that can be written.")
-        }
+        Error::Io { kind: io::ErrorKind::ReadOnlyFilesystem, .. } => Some(
+            "Commands that only read work there; to write, copy the store to a file system that can be written.",
+        ),
         _ => None,
     }
 }
@@ -219,7 +239,10 @@ mod tests {
 
     #[test]
     fn a_closed_pipe_is_no_failure() {
-        assert!(matches!(Failure::of_output(&io::ErrorKind::BrokenPipe.into()), Failure::ReaderLeft));
+        assert!(matches!(
+            Failure::of_output(&io::ErrorKind::BrokenPipe.into()),
+            Failure::ReaderLeft
+        ));
     }
 
     #[test]
@@ -230,7 +253,14 @@ mod tests {
             (Error::NotAStore { path: "x".into(), what: String::new() }, Exit::Store),
             (Error::Corrupt { file: None, glsn: None, message: String::new() }, Exit::Corrupt),
             (Error::Conflict { key: vec![], at: Glsn(1), by: Glsn(2) }, Exit::Conflict),
-            (Error::Io { kind: io::ErrorKind::StorageFull, message: String::new(), source: None }, Exit::System),
+            (
+                Error::Io {
+                    kind: io::ErrorKind::StorageFull,
+                    message: String::new(),
+                    source: None,
+                },
+                Exit::System,
+            ),
             (Error::Cancelled, Exit::Interrupted),
             (Error::Poisoned { cause: String::new() }, Exit::System),
         ];

@@ -1,5 +1,5 @@
-//! Ctrl-C and SIGTERM: the first asks to stop at the next good place, the second stops at once. And the signal that would end the
-//! command where an error says more.
+//! Ctrl-C and SIGTERM: the first asks to stop at the next good place, the second stops at once. And
+//! the signal that would end the command where an error says more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,8 @@ use signal_hook::flag;
 
 use crate::exit::{Exit, Failure};
 
-/// A file that outgrows the process's limit is an error of the write from now on; unheard, its signal ends the process.
+/// A file that outgrows the process's limit is an error of the write from now on; unheard, its
+/// signal ends the process.
 pub(crate) fn outlive_file_size_limit() -> Result<(), Failure> {
     flag::register(SIGXFSZ, Arc::default()).map(|_| ()).map_err(no_signals)
 }
@@ -25,10 +26,15 @@ impl Interrupt {
         let came = Arc::new(AtomicBool::new(false));
         let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
         for signal in hangup.into_iter().chain([SIGINT, SIGTERM]) {
-            // In this order: the first signal finds the flag down and raises it, the second finds it up and ends the process.
-            flag::register_conditional_shutdown(signal, Exit::Interrupted as i32, Arc::clone(&came))
-                .and_then(|_| flag::register(signal, Arc::clone(&came)))
-                .map_err(no_signals)?;
+            // In this order: the first signal finds the flag down and raises it, the second finds
+            // it up and ends the process.
+            flag::register_conditional_shutdown(
+                signal,
+                Exit::Interrupted as i32,
+                Arc::clone(&came),
+            )
+            .and_then(|_| flag::register(signal, Arc::clone(&came)))
+            .map_err(no_signals)?;
         }
         Ok(Self { came })
     }
@@ -51,7 +57,8 @@ impl Interrupt {
     }
 }
 
-/// Whether this process was started with a signal ignored, as `nohup` does, to go on when its terminal is closed.
+/// Whether this process was started with a signal ignored, as `nohup` does, to go on when its
+/// terminal is closed.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or_default();

@@ -22,7 +22,10 @@ impl KeyRange {
         };
         // Crossed bounds hold no key.
         let upper = upper.map(|upper| upper.max(lower.clone()));
-        Self { lower: Bound::Included(lower), upper: upper.map_or(Bound::Unbounded, Bound::Excluded) }
+        Self {
+            lower: Bound::Included(lower),
+            upper: upper.map_or(Bound::Unbounded, Bound::Excluded),
+        }
     }
 
     /// As the store takes it.
@@ -47,7 +50,8 @@ mod tests {
     fn a_prefix_and_two_keys_hold_what_is_in_all_of_them() {
         let bounds = |prefix: &str, from: Option<&str>, to: Option<&str>| {
             let bytes = |key: Option<&str>| key.map(|key| key.as_bytes().to_vec());
-            let KeyRange { lower, upper } = KeyRange::new(prefix.as_bytes(), bytes(from), bytes(to));
+            let KeyRange { lower, upper } =
+                KeyRange::new(prefix.as_bytes(), bytes(from), bytes(to));
             let text = |edge: Edge| match edge {
                 Bound::Included(key) | Bound::Excluded(key) => String::from_utf8(key).unwrap(),
                 Bound::Unbounded => "-".to_owned(),
@@ -65,7 +69,11 @@ mod tests {
             (("p/", None, Some("a")), ("p/", "p/")),
         ];
         for ((prefix, from, to), (lower, upper)) in cases {
-            assert_eq!(bounds(prefix, from, to), (lower.to_owned(), upper.to_owned()), "{prefix} {from:?} {to:?}");
+            assert_eq!(
+                bounds(prefix, from, to),
+                (lower.to_owned(), upper.to_owned()),
+                "{prefix} {from:?} {to:?}"
+            );
         }
     }
 

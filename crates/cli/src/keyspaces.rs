@@ -27,7 +27,9 @@ pub(crate) fn known_keyspace(db: &Db, name: &str) -> Result<Keyspace, Failure> {
     let names: Vec<String> = db.keyspaces().into_iter().map(|keyspace| keyspace.name).collect();
     if name != "default" && !names.iter().any(|known| known == name) {
         let known = if names.is_empty() { "default".to_owned() } else { names.join(", ") };
-        return Err(Failure::usage(format!("there is no keyspace `{name}` in this store; there are: {known}")));
+        return Err(Failure::usage(format!(
+            "there is no keyspace `{name}` in this store; there are: {known}"
+        )));
     }
     Ok(db.keyspace(name)?)
 }
@@ -35,7 +37,8 @@ pub(crate) fn known_keyspace(db: &Db, name: &str) -> Result<Keyspace, Failure> {
 /// The names of keyspaces that hold the bookkeeping of commands begin like this.
 const OWN: &str = "plimsoll.";
 
-/// Rejects the name of a keyspace that only the commands that keep it may write to: an import would continue wrongly.
+/// Rejects the name of a keyspace that only the commands that keep it may write to: an import would
+/// continue wrongly.
 pub(crate) fn check_writable(name: &str) -> Result<(), Failure> {
     match name.starts_with(OWN) {
         true => Err(Failure::usage(format!(
@@ -59,7 +62,11 @@ pub(crate) fn print_list(db: &Db, output: &mut Output) -> Result<(), Failure> {
 }
 
 /// Prints one keyspace with its retention.
-pub(crate) fn print_one(name: &str, retention: Retention, output: &mut Output) -> Result<(), Failure> {
+pub(crate) fn print_one(
+    name: &str,
+    retention: Retention,
+    output: &mut Output,
+) -> Result<(), Failure> {
     match output.reader() {
         Reader::People => output.line(&format!("{name}  {retention}")),
         Reader::Pipe => output.fields(&[name.as_bytes(), retention.to_string().as_bytes()]),

@@ -1,6 +1,7 @@
 //! Reads rows of keys and values from the user's files, one row at a time.
 //!
-//! Law: no row is longer than the user allows, so that a quote that is never closed is an error and does not fill the memory.
+//! Law: no row is longer than the user allows, so that a quote that is never closed is an error and
+//! does not fill the memory.
 
 pub(crate) mod ahead;
 mod compressed;
@@ -69,7 +70,8 @@ impl Problem {
 
 /// A source of rows.
 pub(crate) trait Rows {
-    /// Puts the next row's key and value into the buffers, in place of what they held, and returns the line that it begins on; `None`
-    /// at the end. After a problem of one row the next call reads the row after it; after any other there is no next row.
+    /// Puts the next row's key and value into the buffers, in place of what they held, and returns
+    /// the line that it begins on; `None` at the end. After a problem of one row the next call
+    /// reads the row after it; after any other there is no next row.
     fn next(&mut self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<Option<u64>, Problem>;
 }

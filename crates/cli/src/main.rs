@@ -1,6 +1,9 @@
 //! The `plimsoll` command: reads the command line, runs one command, says how it ended.
 
-#![deny(clippy::print_stderr, reason = "it panics where stderr cannot be written: `stderr::say` does not")]
+#![deny(
+    clippy::print_stderr,
+    reason = "it panics where stderr cannot be written: `stderr::say` does not"
+)]
 
 mod about;
 mod args;
@@ -38,7 +41,8 @@ use crate::stderr::say;
 fn main() -> ExitCode {
     let cli = args::parse();
     let mut output = Output::new(cli.globals.json, cli.globals.colour);
-    let outcome = interrupt::outlive_file_size_limit().and_then(|()| commands::run(cli, &mut output));
+    let outcome =
+        interrupt::outlive_file_size_limit().and_then(|()| commands::run(cli, &mut output));
     end(outcome, &mut output).into()
 }
 

@@ -1,6 +1,8 @@
-//! What this process itself holds in memory: anonymous pages and page tables, as the system counts them.
+//! What this process itself holds in memory: anonymous pages and page tables, as the system counts
+//! them.
 //!
-//! The kernel keeps no peak of this sum, so a thread of its own looks every few milliseconds while a command works.
+//! The kernel keeps no peak of this sum, so a thread of its own looks every few milliseconds while
+//! a command works.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -98,7 +100,8 @@ mod tests {
         let block = vec![1_u8; 32 << 20];
         let during = watch.peak_bytes().unwrap();
         drop(block);
-        // Tests beside this one take and give back memory, too; the kernel's counters lag by less than the rest.
+        // Tests beside this one take and give back memory, too; the kernel's counters lag by less
+        // than the rest.
         assert!(during >= 30 << 20, "{during}");
         assert!(watch.peak_bytes().unwrap() >= during);
     }

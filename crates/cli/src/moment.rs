@@ -1,7 +1,8 @@
 //! The moment that a command reads: a GLSN, a time, an imported commit, or the newest.
 //!
-//! A commit's time is that of its place in the log; an imported one's is its committer's, if that is earlier. The moment of a time T is
-//! the last commit in log order whose time is not after T, as `git rev-list -1 --first-parent --before=T` finds it.
+//! A commit's time is that of its place in the log; an imported one's is its committer's, if that
+//! is earlier. The moment of a time T is the last commit in log order whose time is not after T, as
+//! `git rev-list -1 --first-parent --before=T` finds it.
 
 use jiff::Timestamp;
 use plimsoll::{Db, Error, Glsn, InvalidInput, Moment, Snapshot};
@@ -40,7 +41,8 @@ pub(crate) fn parse_at(text: &str) -> Result<At, String> {
 
 /// Reads a time.
 pub(crate) fn parse_only_time(text: &str) -> Result<Timestamp, String> {
-    let refusal = "is no time; write e.g. 2024-01-31, \"2024-01-31 12:00\", yesterday or \"2 hours ago\"";
+    let refusal =
+        "is no time; write e.g. 2024-01-31, \"2024-01-31 12:00\", yesterday or \"2 hours ago\"";
     parse_time(text, now()).ok_or_else(|| format!("`{text}` {refusal}"))
 }
 
@@ -65,8 +67,8 @@ pub(crate) fn glsn(db: &Db, at: &At, keyspace: &str) -> Result<u64, Failure> {
     }
 }
 
-/// The last commit in log order whose time is not after `time`, counting the own times of what was imported into these keyspaces; 0 if
-/// there is none.
+/// The last commit in log order whose time is not after `time`, counting the own times of what was
+/// imported into these keyspaces; 0 if there is none.
 pub(crate) fn last_at(db: &Db, keyspaces: &[String], time: Timestamp) -> Result<u64, Failure> {
     let mut last = None;
     for keyspace in keyspaces {
@@ -74,7 +76,8 @@ pub(crate) fn last_at(db: &Db, keyspaces: &[String], time: Timestamp) -> Result<
     }
     let stored = match db.snapshot_at(Moment::Time(time.into())) {
         Ok(snapshot) => snapshot.at(),
-        // When the commits of a trimmed log came into the store is not known any more; what was imported has its own times.
+        // When the commits of a trimmed log came into the store is not known any more; what was
+        // imported has its own times.
         Err(Error::TimeTrimmed { .. }) if last.is_some() => Glsn(0),
         Err(Error::InvalidInput(InvalidInput::TimeBeforeFirst { .. })) => Glsn(0),
         Err(error) => return Err(error.into()),
@@ -92,7 +95,9 @@ fn before_the_first(db: &Db, time: Timestamp, keyspace: &str) -> Result<Failure,
             format!("the store begins at {}", show_time(of_system(first.time)))
         }
     };
-    Ok(Failure::usage(format!("{shown} is before the first commit: {first}. Moment 0 is the empty store.")))
+    Ok(Failure::usage(format!(
+        "{shown} is before the first commit: {first}. Moment 0 is the empty store."
+    )))
 }
 
 #[cfg(test)]
@@ -111,9 +116,14 @@ mod tests {
 
     #[test]
     fn what_is_no_moment_is_refused_with_examples() {
-        for text in ["", "soon", "-1", "99999999999999999999", "commit:", "commit:xyz1", "commit:12"] {
+        for text in
+            ["", "soon", "-1", "99999999999999999999", "commit:", "commit:xyz1", "commit:12"]
+        {
             let message = parse_at(text).unwrap_err();
-            assert!(["e.g. 120", "larger", "hexadecimal"].iter().any(|part| message.contains(part)), "{message}");
+            assert!(
+                ["e.g. 120", "larger", "hexadecimal"].iter().any(|part| message.contains(part)),
+                "{message}"
+            );
         }
     }
 }

@@ -19,7 +19,9 @@ pub(crate) fn parse_glsn(text: &str) -> Result<u64, String> {
 /// Reads the number of a stream.
 pub(crate) fn parse_stream(text: &str) -> Result<u32, String> {
     let stream = whole(text).and_then(|number| u32::try_from(number).ok());
-    stream.ok_or_else(|| format!("`{text}` is not the number of a stream; write 0 for transactions, or e.g. 7"))
+    stream.ok_or_else(|| {
+        format!("`{text}` is not the number of a stream; write 0 for transactions, or e.g. 7")
+    })
 }
 
 /// Digits and nothing else.
@@ -33,13 +35,19 @@ mod tests {
 
     #[test]
     fn a_whole_number_is_read_and_all_else_is_named() {
-        assert_eq!((parse_count("0"), parse_glsn("120"), parse_stream("7")), (Ok(0), Ok(120), Ok(7)));
+        assert_eq!(
+            (parse_count("0"), parse_glsn("120"), parse_stream("7")),
+            (Ok(0), Ok(120), Ok(7))
+        );
         assert_eq!(parse_positive("1"), Ok(1));
         for text in ["", "-1", "+1", "x", "1.5", "99999999999999999999"] {
             let refusals = [parse_count(text), parse_positive(text), parse_glsn(text)];
             for refusal in refusals.into_iter().chain([parse_stream(text).map(u64::from)]) {
                 let message = refusal.unwrap_err();
-                assert!(message.contains(&format!("`{text}` is not")) && message.contains("write"), "{message}");
+                assert!(
+                    message.contains(&format!("`{text}` is not")) && message.contains("write"),
+                    "{message}"
+                );
             }
         }
         assert!(parse_positive("0").is_err());

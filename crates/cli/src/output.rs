@@ -1,4 +1,5 @@
-//! What a command prints on stdout, for three kinds of reader: people at a terminal, a pipe, and a program that asked for JSON.
+//! What a command prints on stdout, for three kinds of reader: people at a terminal, a pipe, and a
+//! program that asked for JSON.
 //!
 //! Law: colour goes to a terminal only, or where `--color always` asks for what a terminal gets.
 //! Rows go to a pipe as tab-separated lines, and a value or a number alone as it is, whatever the
@@ -65,7 +66,11 @@ pub(crate) struct Fact {
 
 impl Fact {
     /// `name` in words; JSON gets it with underscores.
-    pub(crate) fn new(name: impl Into<String>, shown: impl Into<String>, value: impl Into<Value>) -> Self {
+    pub(crate) fn new(
+        name: impl Into<String>,
+        shown: impl Into<String>,
+        value: impl Into<Value>,
+    ) -> Self {
         Self { name: name.into(), shown: shown.into(), value: value.into(), verbatim: false }
     }
 
@@ -75,7 +80,11 @@ impl Fact {
     }
 
     fn json_name(&self) -> String {
-        if self.verbatim { self.name.clone() } else { self.name.replace([' ', '-'], "_").to_lowercase() }
+        if self.verbatim {
+            self.name.clone()
+        } else {
+            self.name.replace([' ', '-'], "_").to_lowercase()
+        }
     }
 
     /// An amount of bytes.
@@ -97,7 +106,8 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// Facts under a heading. JSON gets `name` with underscores. Sections of one name are one object there.
+    /// Facts under a heading. JSON gets `name` with underscores. Sections of one name are one
+    /// object there.
     pub(crate) fn new(name: &'static str, facts: Vec<Fact>) -> Self {
         Self { name, facts, lead: None }
     }
@@ -130,10 +140,19 @@ impl Output {
         let colour = match colour {
             Colour::Always => true,
             Colour::Never => false,
-            Colour::Auto => terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            Colour::Auto => {
+                terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+            }
         };
         let writer = BufWriter::with_capacity(64 * 1024, io::stdout());
-        Self { writer, reader, terminal, colour: colour && !json, printed: false, outlives_reader: false }
+        Self {
+            writer,
+            reader,
+            terminal,
+            colour: colour && !json,
+            printed: false,
+            outlives_reader: false,
+        }
     }
 
     /// Who reads.
@@ -146,10 +165,12 @@ impl Output {
         if self.reader == Reader::People && !self.terminal { Reader::Pipe } else { self.reader }
     }
 
-    /// Columns of the terminal; 100 where that is not known. With a pager behind stdout, stderr or stdin is still the terminal.
+    /// Columns of the terminal; 100 where that is not known. With a pager behind stdout, stderr or
+    /// stdin is still the terminal.
     pub(crate) fn width(&self) -> usize {
         let width = tcgetwinsize(io::stdout()).or_else(|_| tcgetwinsize(io::stderr()));
-        let width = width.or_else(|_| tcgetwinsize(io::stdin())).map(|size| usize::from(size.ws_col));
+        let width =
+            width.or_else(|_| tcgetwinsize(io::stdin())).map(|size| usize::from(size.ws_col));
         width.ok().filter(|&columns| columns > 0).map_or(100, |columns| columns.max(40))
     }
 
@@ -163,7 +184,8 @@ impl Output {
         self.printed
     }
 
-    /// Whether the reader has closed its end of a pipe. For a command that waits and writes nothing that would tell.
+    /// Whether the reader has closed its end of a pipe. For a command that waits and writes nothing
+    /// that would tell.
     pub(crate) fn reader_has_left(&self) -> bool {
         let stdout = io::stdout();
         let mut stdout = [PollFd::new(&stdout, PollFlags::empty())];
@@ -200,7 +222,8 @@ impl Output {
     /// One JSON value on a line of its own.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
         self.printed = true;
-        serde_json::to_writer(&mut self.writer, value).map_err(|error| Failure::of_output(&error.into()))?;
+        serde_json::to_writer(&mut self.writer, value)
+            .map_err(|error| Failure::of_output(&error.into()))?;
         self.raw(b"\n")
     }
 
@@ -226,7 +249,12 @@ impl Output {
     }
 
     /// The same with a key among the fields, in the form of [`crate::bytes::show_key`].
-    pub(crate) fn fields_with_key(&mut self, before: &[&[u8]], key: &str, after: &[&[u8]]) -> Result<(), Failure> {
+    pub(crate) fn fields_with_key(
+        &mut self,
+        before: &[&[u8]],
+        key: &str,
+        after: &[&[u8]],
+    ) -> Result<(), Failure> {
         let mut line = Vec::new();
         for field in before {
             crate::bytes::push_field(&mut line, field);
@@ -254,8 +282,10 @@ impl Output {
     pub(crate) fn sections(&mut self, sections: &[Section]) -> Result<(), Failure> {
         match self.reader {
             Reader::Json => self.json(&objects_of(sections)),
-            Reader::Pipe | Reader::People => {
-                sections.iter().filter(|section| !section.facts.is_empty()).try_for_each(|section| {
+            Reader::Pipe | Reader::People => sections
+                .iter()
+                .filter(|section| !section.facts.is_empty())
+                .try_for_each(|section| {
                     if let Some(lead) = section.lead {
                         self.line("")?;
                         self.line(lead)?;
@@ -264,8 +294,7 @@ impl Output {
                     let heading = self.paint(Style::Strong, section.name);
                     self.line(&heading)?;
                     self.aligned(&section.facts)
-                })
-            }
+                }),
         }
     }
 
@@ -277,8 +306,9 @@ impl Output {
         })
     }
 
-    /// Prints what a command has done, and hands it to the reader. If that fails, the failure says `done`: the command must not be run again.
-    /// A reader that has left does not change how the command ends.
+    /// Prints what a command has done, and hands it to the reader. If that fails, the failure says
+    /// `done`: the command must not be run again. A reader that has left does not change how the
+    /// command ends.
     pub(crate) fn report(
         &mut self,
         done: &str,
@@ -304,8 +334,12 @@ fn object_of(facts: &[Fact]) -> Map<String, Value> {
 fn objects_of(sections: &[Section]) -> Map<String, Value> {
     let mut objects: Map<String, Value> = Map::new();
     for section in sections {
-        let object = objects.entry(section.name.replace(' ', "_")).or_insert_with(|| Map::new().into());
-        object.as_object_mut().expect("only objects are inserted").extend(object_of(&section.facts));
+        let object =
+            objects.entry(section.name.replace(' ', "_")).or_insert_with(|| Map::new().into());
+        object
+            .as_object_mut()
+            .expect("only objects are inserted")
+            .extend(object_of(&section.facts));
     }
     objects
 }

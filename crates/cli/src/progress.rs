@@ -1,4 +1,5 @@
-//! The progress bar on stderr: shown on a terminal, silent elsewhere, and gone before anything else is said.
+//! The progress bar on stderr: shown on a terminal, silent elsewhere, and gone before anything else
+//! is said.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -24,7 +25,8 @@ impl Progress {
             Some(_) => format!("{{elapsed}} [{{bar:32}}] {known}, {{eta}} left  {{wide_msg}}"),
             None => format!("{{elapsed}} {unknown}  {{wide_msg}}"),
         };
-        let style = ProgressStyle::with_template(&template).expect("the templates above are well formed");
+        let style =
+            ProgressStyle::with_template(&template).expect("the templates above are well formed");
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr_with_hz(10));
         bar.set_style(style.progress_chars("=> "));
         Self { bar }

@@ -15,7 +15,9 @@ pub(crate) fn parse_retention(text: &str) -> Result<Retention, String> {
         let refusal = |_| format!("`{text}` has no number of GLSNs; write e.g. 1000glsns");
         return number.trim().parse().map(Retention::Glsns).map_err(refusal);
     }
-    let refusal = |_| format!("`{text}` is no retention; write forever, latest, 1000glsns, or an age such as 7d");
+    let refusal = |_| {
+        format!("`{text}` is no retention; write forever, latest, 1000glsns, or an age such as 7d")
+    };
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         // Seconds or GLSNs: not for us to guess.
         return Err(refusal(String::new()));

@@ -1,17 +1,22 @@
-//! Amounts as people write and read them: `64MiB` to bytes, bytes to `64.0 MiB`, and counts with thousands apart.
+//! Amounts as people write and read them: `64MiB` to bytes, bytes to `64.0 MiB`, and counts with
+//! thousands apart.
 
 use bytesize::Unit;
 use indicatif::HumanCount;
 
-/// Reads an amount of bytes: a whole number and a unit (`B`, `K`/`KiB`, `M`/`MiB`, `G`/`GiB`, `T`/`TiB`; `KB`, `MB`,
-/// `GB`, `TB` are powers of 1000). Case does not matter.
+/// Reads an amount of bytes: a whole number and a unit (`B`, `K`/`KiB`, `M`/`MiB`, `G`/`GiB`,
+/// `T`/`TiB`; `KB`, `MB`, `GB`, `TB` are powers of 1000). Case does not matter.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let end = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(end);
-    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is not a size; write e.g. 64MiB or 1GiB"))?;
-    let factor = factor_of(unit.trim()).ok_or_else(|| format!("`{unit}` is not a unit; use KiB, MiB, GiB or TiB"))?;
-    number.checked_mul(factor).ok_or_else(|| format!("`{text}` is more bytes than a 64-bit number holds"))
+    let number: u64 =
+        digits.parse().map_err(|_| format!("`{text}` is not a size; write e.g. 64MiB or 1GiB"))?;
+    let factor = factor_of(unit.trim())
+        .ok_or_else(|| format!("`{unit}` is not a unit; use KiB, MiB, GiB or TiB"))?;
+    number
+        .checked_mul(factor)
+        .ok_or_else(|| format!("`{text}` is more bytes than a 64-bit number holds"))
 }
 
 fn factor_of(unit: &str) -> Option<u64> {

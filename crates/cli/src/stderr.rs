@@ -1,6 +1,7 @@
 //! What is said on stderr, beside the output.
 //!
-//! Law: a message that cannot be written changes nothing: the exit code says how the command ended, and what was committed stays so.
+//! Law: a message that cannot be written changes nothing: the exit code says how the command ended,
+//! and what was committed stays so.
 
 use std::fmt;
 use std::io::{self, Write};

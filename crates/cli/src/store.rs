@@ -40,7 +40,8 @@ pub(crate) fn open_to_read(globals: &Globals, path: &Path) -> Result<Db, Failure
     Ok(tell_warnings(Db::open(path, options(globals).read_only(true).warm(false))?))
 }
 
-/// Opens a store to read what is newest at any time, if it has processes that share it; otherwise as [`open_to_read`]. Tells whether it does the one.
+/// Opens a store to read what is newest at any time, if it has processes that share it; otherwise
+/// as [`open_to_read`]. Tells whether it does the one.
 pub(crate) fn open_to_follow(globals: &Globals, path: &Path) -> Result<(Db, bool), Failure> {
     let options = options(globals).read_only(true).warm(false);
     if plimsoll::members(path, &options)?.is_empty() {
@@ -48,7 +49,9 @@ pub(crate) fn open_to_follow(globals: &Globals, path: &Path) -> Result<(Db, bool
     }
     match Db::open(path, options.shared(true)) {
         Ok(db) => Ok((tell_warnings(db), true)),
-        Err(Error::InvalidInput(_) | Error::Locked { .. }) => Ok((open_to_read(globals, path)?, false)),
+        Err(Error::InvalidInput(_) | Error::Locked { .. }) => {
+            Ok((open_to_read(globals, path)?, false))
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -56,8 +59,9 @@ pub(crate) fn open_to_follow(globals: &Globals, path: &Path) -> Result<(Db, bool
 /// How often a store is looked at where another process drops what is read.
 const LOOKS_MAX: u32 = 16;
 
-/// Opens a store to read its newest moment by `look`. Where another process has dropped what was there when it was opened, it is opened and looked at again, a
-/// bounded number of times and as long as nothing was printed.
+/// Opens a store to read its newest moment by `look`. Where another process has dropped what was
+/// there when it was opened, it is opened and looked at again, a bounded number of times and as
+/// long as nothing was printed.
 pub(crate) fn read_newest(
     globals: &Globals,
     path: &Path,
@@ -97,7 +101,8 @@ pub(crate) fn open_to_write(
     open_to_write_unless(None, globals, path, create, durability)
 }
 
-/// As [`open_to_write`], for a command that listens for Ctrl-C: an interrupt ends the wait for the store.
+/// As [`open_to_write`], for a command that listens for Ctrl-C: an interrupt ends the wait for the
+/// store.
 pub(crate) fn open_to_write_unless(
     interrupt: Option<&Interrupt>,
     globals: &Globals,
@@ -107,18 +112,23 @@ pub(crate) fn open_to_write_unless(
 ) -> Result<Db, Failure> {
     let mut is_forbidden = false;
     let open = || {
-        open_shared(path, options(globals).create(create).durability(durability)).inspect_err(|error| {
-            is_forbidden = matches!(error, Error::Io { kind: ErrorKind::PermissionDenied, .. });
-        })
+        open_shared(path, options(globals).create(create).durability(durability)).inspect_err(
+            |error| {
+                is_forbidden = matches!(error, Error::Io { kind: ErrorKind::PermissionDenied, .. });
+            },
+        )
     };
     match wait::to_share(globals, interrupt, open) {
         Ok(db) => Ok(tell_warnings(db)),
-        Err(failure) if is_forbidden => Err(failure.advise(if path.exists() { FORBIDDEN } else { FORBIDDEN_TO_MAKE })),
+        Err(failure) if is_forbidden => {
+            Err(failure.advise(if path.exists() { FORBIDDEN } else { FORBIDDEN_TO_MAKE }))
+        }
         Err(failure) => Err(failure),
     }
 }
 
-/// Opens a store to write, beside all others that share it; for this process alone where the file system allows nothing else.
+/// Opens a store to write, beside all others that share it; for this process alone where the file
+/// system allows nothing else.
 pub(crate) fn open_shared(path: &Path, options: Options) -> plimsoll::Result<Db> {
     match Db::open(path, options.clone().shared(true)) {
         Err(Error::InvalidInput(InvalidInput::CannotBeShared { .. })) => Db::open(path, options),
@@ -134,10 +144,13 @@ fn tell_warnings(db: Db) -> Db {
     db
 }
 
-/// Closes a store whose commits were durable when they returned. What it could not put in order is said, and is no failure of theirs: whoever is told
-/// of one runs the command again, and commits everything twice.
+/// Closes a store whose commits were durable when they returned. What it could not put in order is
+/// said, and is no failure of theirs: whoever is told of one runs the command again, and commits
+/// everything twice.
 pub(crate) fn close_after_commits(db: Db) {
     if let Err(error) = db.close() {
-        say(format_args!("{error}\nWhat was committed is kept; the next command that writes puts the rest in order."));
+        say(format_args!(
+            "{error}\nWhat was committed is kept; the next command that writes puts the rest in order."
+        ));
     }
 }

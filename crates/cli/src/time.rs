@@ -1,6 +1,8 @@
-//! Times as people write and read them: RFC 3339, the same without a time of day or an offset, `now`, `yesterday` and `2 hours ago`.
+//! Times as people write and read them: RFC 3339, the same without a time of day or an offset,
+//! `now`, `yesterday` and `2 hours ago`.
 //!
-//! All shown times are UTC, and a time without an offset is UTC too: an answer must not depend on the machine's time zone.
+//! All shown times are UTC, and a time without an offset is UTC too: an answer must not depend on
+//! the machine's time zone.
 
 use std::time::Duration;
 
@@ -16,8 +18,8 @@ pub(crate) fn now() -> Timestamp {
     of_micros(SystemClock::new().wall_micros())
 }
 
-/// Reads `2024-01-31`, `2024-01-31 12:00`, `2024-01-31T12:00:03.5Z`, `2024-01-31 12:00 +01:00`, and times before `now`: `now`,
-/// `yesterday` (24 hours ago), `2 hours ago`, `1 week 3 days ago`.
+/// Reads `2024-01-31`, `2024-01-31 12:00`, `2024-01-31T12:00:03.5Z`, `2024-01-31 12:00 +01:00`, and
+/// times before `now`: `now`, `yesterday` (24 hours ago), `2 hours ago`, `1 week 3 days ago`.
 pub(crate) fn parse_time(text: &str, now: Timestamp) -> Option<Timestamp> {
     let text = text.trim();
     let before = |span: Span| Some(now.to_zoned(TimeZone::UTC).checked_sub(span).ok()?.timestamp());
@@ -37,7 +39,10 @@ pub(crate) fn parse_time(text: &str, now: Timestamp) -> Option<Timestamp> {
 
 /// Microseconds since 1970 as a time.
 pub(crate) fn of_micros(micros: u64) -> Timestamp {
-    i64::try_from(micros).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok()).unwrap_or(Timestamp::MAX)
+    i64::try_from(micros)
+        .ok()
+        .and_then(|micros| Timestamp::from_microsecond(micros).ok())
+        .unwrap_or(Timestamp::MAX)
 }
 
 /// The system's time as one; what lies beyond the end of time is that end.
@@ -45,7 +50,8 @@ pub(crate) fn of_system(time: SystemTime) -> Timestamp {
     Timestamp::try_from(time).unwrap_or(Timestamp::MAX)
 }
 
-/// A time in RFC 3339, UTC, to the microsecond, as commits have it: read back, it is the same moment. `2024-01-31T12:00:03.250000Z`.
+/// A time in RFC 3339, UTC, to the microsecond, as commits have it: read back, it is the same
+/// moment. `2024-01-31T12:00:03.250000Z`.
 pub(crate) fn show_time(time: Timestamp) -> String {
     format!("{time:.6}")
 }
@@ -138,8 +144,12 @@ mod tests {
 
     #[test]
     fn durations_are_shown_in_the_unit_that_fits() {
-        for (millis, shown) in [(850, "850 ms"), (12_345, "12.3 s"), (200_000, "3 min 20 s"), (7_500_000, "2 h 05 min")]
-        {
+        for (millis, shown) in [
+            (850, "850 ms"),
+            (12_345, "12.3 s"),
+            (200_000, "3 min 20 s"),
+            (7_500_000, "2 h 05 min"),
+        ] {
             assert_eq!(show_duration(Duration::from_millis(millis)), shown);
         }
     }

@@ -1,8 +1,11 @@
-//! Writes values of any length a piece at a time: raw, as a field of a line, as JSON, or for a terminal.
+//! Writes values of any length a piece at a time: raw, as a field of a line, as JSON, or for a
+//! terminal.
 //!
-//! Whether a value is text shows only at its end, so where that matters a value is read twice instead of being held.
+//! Whether a value is text shows only at its end, so where that matters a value is read twice
+//! instead of being held.
 //!
-//! Law: a piece never ends inside of a character, so what is done with text may be done piece by piece.
+//! Law: a piece never ends inside of a character, so what is done with text may be done piece by
+//! piece.
 
 use std::io::{self, Read};
 
@@ -12,7 +15,8 @@ use crate::bytes::{push_field, show_bytes};
 use crate::exit::Failure;
 use crate::output::Output;
 
-/// A value that is longer is written in pieces, also where it is in memory: its escaped form would take as much again, outside of the budget.
+/// A value that is longer is written in pieces, also where it is in memory: its escaped form would
+/// take as much again, outside of the budget.
 pub(crate) const PIECE_BYTES: usize = 64 * 1024;
 
 /// Opens the same value each time it is called.
@@ -51,7 +55,8 @@ pub(crate) fn write_json_member<R: Read>(
     output.raw(b"\"")
 }
 
-/// The value for people: text as it is, anything else escaped, so that it cannot confuse a terminal; a line break at its end.
+/// The value for people: text as it is, anything else escaped, so that it cannot confuse a
+/// terminal; a line break at its end.
 pub(crate) fn write_for_people(open: OpenValue<'_>, output: &mut Output) -> Result<(), Failure> {
     let fits = |character: char| !character.is_control() || matches!(character, '\n' | '\t' | '\r');
     let plain = every_text(open()?, |text| text.chars().all(fits))?;
@@ -80,7 +85,10 @@ fn every_text(value: impl Read, holds: impl Fn(&str) -> bool) -> Result<bool, Fa
     Ok(all)
 }
 
-fn each_piece(mut value: impl Read, mut visit: impl FnMut(&[u8]) -> Result<(), Failure>) -> Result<(), Failure> {
+fn each_piece(
+    mut value: impl Read,
+    mut visit: impl FnMut(&[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let mut piece = vec![0; PIECE_BYTES];
     let mut held = 0;
     loop {

@@ -1,6 +1,7 @@
 //! Waits for the store's lock where another process has the store open for writing.
 //!
-//! Law: Ctrl-C ends the wait. A command that listens for it hands its [`Interrupt`] on; for any other, the signal ends the process.
+//! Law: Ctrl-C ends the wait. A command that listens for it hands its [`Interrupt`] on; for any
+//! other, the signal ends the process.
 
 use std::time::Duration;
 
@@ -15,8 +16,12 @@ use crate::time::show_duration;
 /// How often the lock is asked for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Does `open`, which needs the store for itself, and again as long as another process has the lock and `--wait` is not over.
-pub(crate) fn for_lock<T>(globals: &Globals, open: impl FnMut() -> plimsoll::Result<T>) -> Result<T, Failure> {
+/// Does `open`, which needs the store for itself, and again as long as another process has the lock
+/// and `--wait` is not over.
+pub(crate) fn for_lock<T>(
+    globals: &Globals,
+    open: impl FnMut() -> plimsoll::Result<T>,
+) -> Result<T, Failure> {
     wait(globals, None, "", open)
 }
 
@@ -41,7 +46,9 @@ fn wait<T>(
     let begun = clock.monotonic_nanos();
     loop {
         let locked = match open() {
-            Err(Error::Locked { path, pid, who }) => Error::Locked { path, pid, who: advise(&who, remedy) },
+            Err(Error::Locked { path, pid, who }) => {
+                Error::Locked { path, pid, who: advise(&who, remedy) }
+            }
             done => return Ok(done?),
         };
         let waited = Duration::from_nanos(clock.monotonic_nanos() - begun);
@@ -50,19 +57,24 @@ fn wait<T>(
             return Err(Failure::from(locked).advise(&advice(patience)));
         }
         if interrupt.is_some_and(Interrupt::came) {
-            return Err(Failure::new(Exit::Interrupted, "interrupted while it waited for the store"));
+            return Err(Failure::new(
+                Exit::Interrupted,
+                "interrupted while it waited for the store",
+            ));
         }
         clock.sleep(LOOK_EVERY.min(left));
     }
 }
 
-/// The library advises to open the store read-only, which no command that waits can do, or shared, which one that needs it for itself cannot do.
+/// The library advises to open the store read-only, which no command that waits can do, or shared,
+/// which one that needs it for itself cannot do.
 fn advise(who: &str, remedy: &str) -> String {
     let who = match remedy.is_empty() {
         true => who.strip_suffix(", or open it shared, too").unwrap_or(who),
         false => who,
     };
-    who.strip_suffix(", or open read-only").map_or_else(|| who.to_owned(), |who| format!("{who}{remedy}"))
+    who.strip_suffix(", or open read-only")
+        .map_or_else(|| who.to_owned(), |who| format!("{who}{remedy}"))
 }
 
 fn advice(patience: Duration) -> String {

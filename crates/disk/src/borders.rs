@@ -1,8 +1,10 @@
-//! Borders that a run of the store crosses, for simulations: they are counted, and something can be done at the moment one is crossed.
+//! Borders that a run of the store crosses, for simulations: they are counted, and something can be
+//! done at the moment one is crossed.
 //!
-//! A simulation that never spills a transaction says nothing about spilling; so it counts what it came through and fails where it came
-//! nowhere. And what another thread could do between two instructions is done there by the same thread, in the same place in every run of
-//! a seed (`at_next`).
+//! A simulation that never spills a transaction says nothing about spilling; so it counts what it
+//! came through and fails where it came nowhere. And what another thread could do between two
+//! instructions is done there by the same thread, in the same place in every run of a seed
+//! (`at_next`).
 //!
 //! Only with the feature `testing` is there anything of this: without it [`hit`] is empty.
 
@@ -179,7 +181,9 @@ mod counted {
     /// How often each border was crossed in this process, in all its threads.
     #[must_use]
     pub fn counts() -> Vec<(Border, u64)> {
-        ALL.iter().map(|border| (*border, COUNTS[*border as usize].load(Ordering::Relaxed))).collect()
+        ALL.iter()
+            .map(|border| (*border, COUNTS[*border as usize].load(Ordering::Relaxed)))
+            .collect()
     }
 
     /// How often this thread has crossed a border: for tests that run beside others.
@@ -188,7 +192,8 @@ mod counted {
         HERE.with(|counts| counts[border as usize].get())
     }
 
-    /// Does something when this thread crosses a border the next time; whatever waited before is forgotten.
+    /// Does something when this thread crosses a border the next time; whatever waited before is
+    /// forgotten.
     pub fn at_next(border: Border, deed: impl FnOnce() + 'static) {
         at_nth(border, 1, deed);
     }
@@ -227,7 +232,10 @@ mod counted {
             // A machine with one processor runs all tests in one thread.
             let before = count_here(Border::TableFull);
             hit(Border::TableFull);
-            thread::spawn("borders", || (0..3).for_each(|_| hit(Border::TableFull))).unwrap().join().unwrap();
+            thread::spawn("borders", || (0..3).for_each(|_| hit(Border::TableFull)))
+                .unwrap()
+                .join()
+                .unwrap();
             assert_eq!(count_here(Border::TableFull) - before, 1);
             assert!(counts()[Border::TableFull as usize].1 >= 4);
         }

@@ -1,7 +1,7 @@
 //! The one checksum: XXH3, 64 bits, seeded.
 //!
-//! The seed encodes the intended place of the bytes (store, file, offset), so that good bytes in a wrong place fail as
-//! well. Algorithm: Yann Collet, xxHash (XXH3_64bits_withSeed).
+//! The seed encodes the intended place of the bytes (store, file, offset), so that good bytes in a
+//! wrong place fail as well. Algorithm: Yann Collet, xxHash (XXH3_64bits_withSeed).
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 

@@ -51,8 +51,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only on request: by [`ManualClock::set_wall_micros`], by [`ManualClock::advance`], and by a
-/// sleep.
+/// A clock that moves only on request: by [`ManualClock::set_wall_micros`], by
+/// [`ManualClock::advance`], and by a sleep.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     wall: AtomicU64,

@@ -1,6 +1,8 @@
-//! Integers as bytes: little-endian, and LEB128 varints. Every reader is length-checked and never panics on bad input.
+//! Integers as bytes: little-endian, and LEB128 varints. Every reader is length-checked and never
+//! panics on bad input.
 
-/// A reader over bytes that came from disk. Every method returns `None` when the bytes do not suffice.
+/// A reader over bytes that came from disk. Every method returns `None` when the bytes do not
+/// suffice.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -56,8 +58,8 @@ impl<'a> Reader<'a> {
         self.take(16)?.try_into().ok().map(u128::from_le_bytes)
     }
 
-    /// A LEB128 varint of at most 64 bits. An encoding longer than needed is refused, so that a number has one
-    /// encoding.
+    /// A LEB128 varint of at most 64 bits. An encoding longer than needed is refused, so that a
+    /// number has one encoding.
     pub fn varint(&mut self) -> Option<u64> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
@@ -86,7 +88,8 @@ pub fn varint_len(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// Writes a LEB128 varint into the front of `out` and returns its length. `out` must have room for [`varint_len`] bytes.
+/// Writes a LEB128 varint into the front of `out` and returns its length. `out` must have room for
+/// [`varint_len`] bytes.
 pub fn put_varint(out: &mut [u8], mut value: u64) -> usize {
     let mut at = 0;
     while value >= 0x80 {

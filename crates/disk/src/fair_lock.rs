@@ -1,15 +1,19 @@
-//! A lock that nobody waits for without end, and that a running thread takes without waiting for one that sleeps.
+//! A lock that nobody waits for without end, and that a running thread takes without waiting for
+//! one that sleeps.
 //!
-//! The standard library's lock goes to whoever asks when it is free. That is fast: a thread goes on while it has a processor. But a sleeping thread has to
-//! be woken, finds the lock taken meanwhile, and sleeps again. A lock that is always handed to the longest waiter stands still each time until that
-//! thread has a processor. This one is of the first kind for a while, and then of the second, once: *eventual fairness*, as in WebKit's locks (Pizlo,
-//! "Locking in WebKit", 2016), in `parking_lot` and in Go's `sync.Mutex`. Those measure time; here it is counted.
+//! The standard library's lock goes to whoever asks when it is free. That is fast: a thread goes on
+//! while it has a processor. But a sleeping thread has to be woken, finds the lock taken meanwhile,
+//! and sleeps again. A lock that is always handed to the longest waiter stands still each time
+//! until that thread has a processor. This one is of the first kind for a while, and then of the
+//! second, once: *eventual fairness*, as in WebKit's locks (Pizlo, "Locking in WebKit", 2016), in
+//! `parking_lot` and in Go's `sync.Mutex`. Those measure time; here it is counted.
 //!
 //! Laws:
 //! 1. While nobody holds it, the first to ask takes it, whether others sleep for it or not.
-//! 2. Each release wakes the longest waiter. After `passed_max` releases the lock is handed to it: the lock stays taken until that thread runs.
-//! 3. No wake is lost. A waiter joins the line and then tries to take the lock; a holder releases the lock and then looks for waiters. One that
-//!    gives up passes on a wake that it got.
+//! 2. Each release wakes the longest waiter. After `passed_max` releases the lock is handed to it:
+//!    the lock stays taken until that thread runs.
+//! 3. No wake is lost. A waiter joins the line and then tries to take the lock; a holder releases
+//!    the lock and then looks for waiters. One that gives up passes on a wake that it got.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,7 +22,8 @@ use std::time::Duration;
 
 use self::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 
-/// The primitives: those of `std`, or of a model checker (`RUSTFLAGS="--cfg shuttle" cargo test -p plimsoll-disk --lib --release shuttle`).
+/// The primitives: those of `std`, or of a model checker (`RUSTFLAGS="--cfg shuttle" cargo test -p
+/// plimsoll-disk --lib --release shuttle`).
 mod sync {
     #[cfg(all(test, shuttle))]
     pub(super) use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,7 +35,8 @@ mod sync {
     pub(super) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 }
 
-/// How often a thread looks at a taken lock before it sleeps for it: as often as with the standard library's.
+/// How often a thread looks at a taken lock before it sleeps for it: as often as with the standard
+/// library's.
 const LOOKS: u32 = if cfg!(shuttle) { 0 } else { 100 };
 
 /// The lock. It guards no value, and does not care whether a holder panicked.
@@ -50,7 +56,8 @@ struct Line {
     passed: u32,
 }
 
-/// A thread that sleeps for the lock. It does not use the thread's `park`, which the program may sleep in itself: its wake would be lost here.
+/// A thread that sleeps for the lock. It does not use the thread's `park`, which the program may
+/// sleep in itself: its wake would be lost here.
 #[derive(Default)]
 struct Waiter {
     news: Mutex<News>,
@@ -111,7 +118,12 @@ pub struct FairGuard<'a>(&'a FairLock);
 impl FairLock {
     /// A lock that is handed to the longest waiter after `passed_max` releases.
     pub fn new(passed_max: u32) -> Self {
-        Self { passed_max, is_held: AtomicBool::new(false), waiting: AtomicUsize::new(0), line: Mutex::default() }
+        Self {
+            passed_max,
+            is_held: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
+            line: Mutex::default(),
+        }
     }
 
     /// Waits until nobody holds it.
@@ -119,14 +131,16 @@ impl FairLock {
         self.look().unwrap_or_else(|| self.wait())
     }
 
-    /// Waits for `patience` at most; `None` if others hold it so long. A wait that finds it released and taken again begins anew, so it may last longer.
+    /// Waits for `patience` at most; `None` if others hold it so long. A wait that finds it
+    /// released and taken again begins anew, so it may last longer.
     pub fn lock_within(&self, patience: Duration) -> Option<FairGuard<'_>> {
         self.look().or_else(|| self.wait_within(patience))
     }
 
     /// Takes it if it is free.
     pub fn try_lock(&self) -> Option<FairGuard<'_>> {
-        // SeqCst, where it fails, too: a waiter that sees the lock taken has joined the line before its holder looks there.
+        // SeqCst, where it fails, too: a waiter that sees the lock taken has joined the line before
+        // its holder looks there.
         let taken = self.is_held.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst);
         taken.ok().map(|_| FairGuard(self))
     }
@@ -207,7 +221,9 @@ impl FairLock {
     /// Takes a thread out of the line; false if it is not in it, because the lock was handed to it.
     fn take_out(&self, waiter: &Arc<Waiter>) -> bool {
         let mut line = lock(&self.line);
-        let Some(place) = line.waiters.iter().position(|other| Arc::ptr_eq(other, waiter)) else { return false };
+        let Some(place) = line.waiters.iter().position(|other| Arc::ptr_eq(other, waiter)) else {
+            return false;
+        };
         line.waiters.remove(place);
         if place == 0 {
             line.passed = 0;
@@ -238,7 +254,8 @@ impl FairLock {
         }
     }
 
-    /// Hands the lock to the longest waiter, or releases the lock and wakes that waiter. A waiter may give up meanwhile.
+    /// Hands the lock to the longest waiter, or releases the lock and wakes that waiter. A waiter
+    /// may give up meanwhile.
     #[cold]
     fn unlock_beside_waiters(&self) {
         let mut line = lock(&self.line);
@@ -343,7 +360,8 @@ mod tests {
                         let _held = match number % 2 {
                             0 => lock.lock(),
                             _ => loop {
-                                if let Some(held) = lock.lock_within(Duration::from_micros(number)) {
+                                if let Some(held) = lock.lock_within(Duration::from_micros(number))
+                                {
                                     break held;
                                 }
                             },
@@ -421,7 +439,8 @@ mod shuttle_tests {
         let (inside, taken) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let threads: Vec<_> = (0..3)
             .map(|_| {
-                let (lock, inside, taken) = (Arc::clone(&lock), Arc::clone(&inside), Arc::clone(&taken));
+                let (lock, inside, taken) =
+                    (Arc::clone(&lock), Arc::clone(&inside), Arc::clone(&taken));
                 thread::spawn(move || {
                     for _ in 0..4 {
                         let _held = lock.lock();
@@ -462,7 +481,8 @@ mod shuttle_tests {
                 let (lock, inside) = (Arc::clone(&lock), Arc::clone(&inside));
                 thread::spawn(move || {
                     for _ in 0..3 {
-                        let held = if number < 2 { Some(lock.lock()) } else { wait_a_moment(&lock) };
+                        let held =
+                            if number < 2 { Some(lock.lock()) } else { wait_a_moment(&lock) };
                         if held.is_some() {
                             assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two hold it");
                             thread::yield_now();
@@ -485,7 +505,8 @@ mod shuttle_tests {
         shuttle::check_pct(giving_up, 20_000, 3);
     }
 
-    /// `WAITERS` wait; another thread releases the lock and takes it again, and counts how often before each of them gets it.
+    /// `WAITERS` wait; another thread releases the lock and takes it again, and counts how often
+    /// before each of them gets it.
     fn passing<const WAITERS: u32>() {
         let lock = Arc::new(FairLock::new(PASSED_MAX));
         let got_it = Arc::new(AtomicU32::new(0));

@@ -1,14 +1,18 @@
 //! What a forked child may do with what its parent had open: nothing.
 //!
-//! A child has the memory and the descriptors of its parent, and none of its threads: a mutex that one of these held stays locked there, and a
-//! file that the child changes is the parent's. So:
+//! A child has the memory and the descriptors of its parent, and none of its threads: a mutex that
+//! one of these held stays locked there, and a file that the child changes is the parent's. So:
 //! 1. What belongs to a process knows where it was made ([`Origin`]) and refuses its use elsewhere.
-//! 2. Locks of the system do not reach into a child. A lock is free when the last copy of its descriptor is closed: with a copy in a child, it would
-//!    outlive its holder. Before `fork` returns in the child, these descriptors refer to nothing there ([`opened`]).
+//! 2. Locks of the system do not reach into a child. A lock is free when the last copy of its
+//!    descriptor is closed: with a copy in a child, it would outlive its holder. Before `fork`
+//!    returns in the child, these descriptors refer to nothing there ([`opened`]).
 //! 3. Nor does memory that processes share: the child has private zeros in its place ([`mapped`]).
 //!
 //! A child that is made without the handlers of `fork`, by a bare `clone`, has none of this.
-#![allow(unsafe_code, reason = "asks the system to be told of forks, and exchanges descriptors and memory in a child")]
+#![allow(
+    unsafe_code,
+    reason = "asks the system to be told of forks, and exchanges descriptors and memory in a child"
+)]
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -37,7 +41,8 @@ unsafe extern "C" {
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// What a child does not get. No thread forks while another one holds this.
-static WITHHELD: Mutex<Withheld> = Mutex::new(Withheld { descriptors: Vec::new(), memory: Vec::new(), nothing: None });
+static WITHHELD: Mutex<Withheld> =
+    Mutex::new(Withheld { descriptors: Vec::new(), memory: Vec::new(), nothing: None });
 
 thread_local! {
     /// Held by a thread while it forks.
@@ -94,7 +99,8 @@ fn hear_of_forks() {
         return;
     }
     ONCE.call_once(|| {
-        // SAFETY: the handlers neither unwind nor do anything that a child of a process with threads must not.
+        // SAFETY: the handlers neither unwind nor do anything that a child of a process with
+        // threads must not.
         let refused = unsafe { pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
         assert_eq!(refused, 0, "the system has no memory to note what is to be done at a fork");
     });
@@ -119,17 +125,21 @@ extern "C" fn in_child() {
 }
 
 impl Withheld {
-    /// Exchanges everything, once: the child may close descriptors and get their numbers for others. Allocates nothing.
+    /// Exchanges everything, once: the child may close descriptors and get their numbers for
+    /// others. Allocates nothing.
     fn withhold(&mut self) {
         for (descriptor, nothing) in self.descriptors.iter().zip(self.nothing.iter().cycle()) {
-            // SAFETY: the descriptor is open: its owner takes it out of this list before it closes it. It is not closed here.
+            // SAFETY: the descriptor is open: its owner takes it out of this list before it closes
+            // it. It is not closed here.
             let mut there = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(*descriptor) });
             let _ = dup3(nothing, &mut there, DupFlags::CLOEXEC);
         }
         for (address, bytes) in &self.memory {
             let at = std::ptr::with_exposed_provenance_mut(*address);
-            let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
-            // SAFETY: exactly one mapping, whose owner takes it out of this list before it unmaps it, and reads it as atomic words only.
+            let (protection, flags) =
+                (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
+            // SAFETY: exactly one mapping, whose owner takes it out of this list before it unmaps
+            // it, and reads it as atomic words only.
             let _ = unsafe { mmap_anonymous(at, *bytes, protection, flags) };
         }
         self.descriptors.clear();
@@ -137,7 +147,8 @@ impl Withheld {
     }
 }
 
-/// Something that a forked child does not get, until dropped: before what it is of is closed or unmapped.
+/// Something that a forked child does not get, until dropped: before what it is of is closed or
+/// unmapped.
 #[derive(Debug)]
 pub(crate) enum Kept {
     Descriptor(RawFd),
@@ -166,7 +177,8 @@ pub(crate) fn opened(open: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<(
     Ok((Kept::Descriptor(descriptor.as_raw_fd()), descriptor))
 }
 
-/// From now on, this memory is private and zero in a forked child. It has to stay mapped until the answer is dropped.
+/// From now on, this memory is private and zero in a forked child. It has to stay mapped until the
+/// answer is dropped.
 pub(crate) fn mapped<T>(base: NonNull<T>, bytes: usize) -> Kept {
     hear_of_forks();
     let address = base.as_ptr().expose_provenance();
@@ -174,7 +186,8 @@ pub(crate) fn mapped<T>(base: NonNull<T>, bytes: usize) -> Kept {
     Kept::Memory(address)
 }
 
-/// No thread forks until the answer is dropped: for a mutex of the whole process, which a child would find locked.
+/// No thread forks until the answer is dropped: for a mutex of the whole process, which a child
+/// would find locked.
 pub(crate) fn none_meanwhile() -> impl Sized {
     hear_of_forks();
     withheld()

@@ -1,7 +1,8 @@
 //! The bytes of a file in memory: pages of 4 KiB, shared copy-on-write between clones.
 //!
-//! A page that was never written takes no memory and reads as zeros. All pages written with zeros are one page, so that
-//! a file zeroed ahead costs little. Law: bytes at and beyond the length are zero.
+//! A page that was never written takes no memory and reads as zeros. All pages written with zeros
+//! are one page, so that a file zeroed ahead costs little. Law: bytes at and beyond the length are
+//! zero.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +26,10 @@ pub(crate) struct Image {
 
 /// The end of `len` bytes at `offset`; an error beyond the sizes that file systems address.
 pub(crate) fn end_of(offset: u64, len: u64) -> io::Result<u64> {
-    offset.checked_add(len).filter(|end| i64::try_from(*end).is_ok()).ok_or(io::ErrorKind::FileTooLarge.into())
+    offset
+        .checked_add(len)
+        .filter(|end| i64::try_from(*end).is_ok())
+        .ok_or(io::ErrorKind::FileTooLarge.into())
 }
 
 impl fmt::Debug for Image {
@@ -44,10 +48,14 @@ impl Image {
         self.pages.len() as u64
     }
 
-    /// Length of the prefix of `len` bytes at `offset` that can be written with at most `spare` new pages.
+    /// Length of the prefix of `len` bytes at `offset` that can be written with at most `spare` new
+    /// pages.
     pub(crate) fn fitting(&self, offset: u64, len: usize, spare: u64) -> usize {
         let missing = parts(offset, len).filter(|(page, ..)| !self.pages.contains_key(page));
-        missing.map(|(.., part)| part.start).nth(usize::try_from(spare).unwrap_or(usize::MAX)).unwrap_or(len)
+        missing
+            .map(|(.., part)| part.start)
+            .nth(usize::try_from(spare).unwrap_or(usize::MAX))
+            .unwrap_or(len)
     }
 
     pub(crate) fn read(&self, buf: &mut [u8], offset: u64) -> usize {
@@ -91,7 +99,8 @@ impl Image {
     }
 }
 
-/// Splits `len` bytes at `offset` at page borders: page number, offset within the page, range within the bytes.
+/// Splits `len` bytes at `offset` at page borders: page number, offset within the page, range
+/// within the bytes.
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -1,4 +1,5 @@
-//! The system's error behind an error of the store: shared, so that errors can be cloned and compared.
+//! The system's error behind an error of the store: shared, so that errors can be cloned and
+//! compared.
 
 use std::error::Error;
 use std::fmt;

@@ -1,10 +1,12 @@
 //! THE DOOR: all access to the outside of the process.
 //!
-//! Files ([`vfs`], with real files in [`os`], switchable page caching in [`switching`]; files in memory in [`mem`];
-//! with the feature `testing`, simulated faults in `lying`; what processes share in [`sharing`]; what a forked child may do in [`fork`]),
-//! memory of the system ([`machine`], [`room`]), its processors ([`processors`]), time ([`clock`]), threads ([`thread`],
-//! [`worker`]) and the lock that they take in turns ([`fair_lock`]), randomness ([`random`]), the one checksum ([`checksum`]) and the encoding of integers ([`codec`]). The
-//! crates above never call the operating system themselves; this lets one seed replay a whole run.
+//! Files ([`vfs`], with real files in [`os`], switchable page caching in [`switching`]; files in
+//! memory in [`mem`]; with the feature `testing`, simulated faults in `lying`; what processes share
+//! in [`sharing`]; what a forked child may do in [`fork`]), memory of the system ([`machine`],
+//! [`room`]), its processors ([`processors`]), time ([`clock`]), threads ([`thread`], [`worker`])
+//! and the lock that they take in turns ([`fair_lock`]), randomness ([`random`]), the one checksum
+//! ([`checksum`]) and the encoding of integers ([`codec`]). The crates above never call the
+//! operating system themselves; this lets one seed replay a whole run.
 
 #[doc(hidden)]
 pub mod borders;
@@ -30,11 +32,17 @@ pub mod processors;
 pub mod random;
 pub mod room;
 pub mod sharing;
-#[cfg_attr(not(any(test, feature = "testing")), allow(dead_code, reason = "disks in memory have it"))]
+#[cfg_attr(
+    not(any(test, feature = "testing")),
+    allow(dead_code, reason = "disks in memory have it")
+)]
 mod sharing_in_memory;
 pub mod switching;
 pub mod thread;
-#[cfg_attr(not(any(test, feature = "testing")), allow(dead_code, reason = "parts of it are for disks that lie"))]
+#[cfg_attr(
+    not(any(test, feature = "testing")),
+    allow(dead_code, reason = "parts of it are for disks that lie")
+)]
 mod tree;
 pub mod vfs;
 pub mod watch;

@@ -1,16 +1,18 @@
 //! A simulated disk in memory that injects crashes and faults by seed.
 //!
-//! Between crashes it behaves like the real one. It keeps the visible state apart from the durable one, and a power cut
-//! shows the difference:
-//! 1. Each unsynced write independently survives whole, is torn along sectors of 512 bytes, or is lost; a later write
-//!    may survive an earlier one. Changes of a file's length take effect in order, but independently of the bytes;
-//!    where a file grew without its bytes it reads zeros.
-//! 2. Of the unsynced operations on the names of a folder, a prefix survives. Syncing a file does not save its name.
-//! 3. A failed sync decides what was saved, and hides it until the next crash; later syncs do not help.
+//! Between crashes it behaves like the real one. It keeps the visible state apart from the durable
+//! one, and a power cut shows the difference:
+//! 1. Each unsynced write independently survives whole, is torn along sectors of 512 bytes, or is
+//!    lost; a later write may survive an earlier one. Changes of a file's length take effect in
+//!    order, but independently of the bytes; where a file grew without its bytes it reads zeros.
+//! 2. Of the unsynced operations on the names of a folder, a prefix survives. Syncing a file does
+//!    not save its name.
+//! 3. A failed sync decides what was saved, and hides it until the next crash; later syncs do not
+//!    help.
 //! 4. Handles and locks do not survive.
 //!
-//! One seed and one sequence of calls always give the same answers. Clones are the same disk; [`LyingDisk::snapshot`]
-//! copies it.
+//! One seed and one sequence of calls always give the same answers. Clones are the same disk;
+//! [`LyingDisk::snapshot`] copies it.
 
 mod bytes;
 mod chosen;
@@ -42,11 +44,14 @@ use crate::random::Random;
 use crate::sharing::{LockFile, SharedWords};
 use crate::sharing_in_memory::SharingInMemory;
 use crate::tree::{Change, NodeId, ROOT, Tree};
-use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, HERE_ALREADY, LockError, Open, check_direct};
+use crate::vfs::{
+    Caching, DirEntry, DirLock, Disk, File, HERE_ALREADY, LockError, Open, check_direct,
+};
 
 const LOCK_NAME: &str = "LOCK";
 
-/// The simulated machine has one process. Its number is fixed, because a real one would change lengths from run to run.
+/// The simulated machine has one process. Its number is fixed, because a real one would change
+/// lengths from run to run.
 const PID: u32 = 1;
 
 /// Counts of the faults injected so far.
@@ -111,7 +116,8 @@ struct State {
     announced_bytes: u64,
     /// The file system cannot make room ([`File::allocate`]).
     refuses_room: bool,
-    /// Chooses what survives. Separate from `read_random`, so that the number of reads does not change it.
+    /// Chooses what survives. Separate from `read_random`, so that the number of reads does not
+    /// change it.
     crash_random: Random,
     read_random: Random,
     chosen: Chosen,
@@ -128,20 +134,23 @@ impl LyingDisk {
         self.state().reseed(seed);
     }
 
-    /// Whether the file system refuses to make room without writes ([`File::allocate`]), as some do.
+    /// Whether the file system refuses to make room without writes ([`File::allocate`]), as some
+    /// do.
     pub fn refuse_room(&self, refuses: bool) {
         self.state().refuses_room = refuses;
     }
 
-    /// How many calls of `sync` and `sync_dir` were made while the power was on, the failed ones included.
+    /// How many calls of `sync` and `sync_dir` were made while the power was on, the failed ones
+    /// included.
     pub fn sync_count(&self) -> u64 {
         self.state().sync_count
     }
 
-    /// Cuts the power at the `n`-th sync, counted as [`LyingDisk::sync_count`] does (at the next one, if that is past).
+    /// Cuts the power at the `n`-th sync, counted as [`LyingDisk::sync_count`] does (at the next
+    /// one, if that is past).
     ///
-    /// That call and everything after it fails until [`LyingDisk::restore_power`]. The seed chooses whether that sync
-    /// still took effect.
+    /// That call and everything after it fails until [`LyingDisk::restore_power`]. The seed chooses
+    /// whether that sync still took effect.
     pub fn cut_power_at_sync(&self, n: u64) {
         self.state().cut_at_sync = Some(n);
     }
@@ -156,8 +165,8 @@ impl LyingDisk {
         self.state().power_is_cut
     }
 
-    /// Restores the power and shows the disk as it is after a crash. Cuts the power first if it was still on; cancels a
-    /// scheduled cut.
+    /// Restores the power and shows the disk as it is after a crash. Cuts the power first if it was
+    /// still on; cancels a scheduled cut.
     pub fn restore_power(&self) {
         self.state().restore_power();
         self.sharing.forget_all();
@@ -168,7 +177,8 @@ impl LyingDisk {
         self.state().fail_reads = probability;
     }
 
-    /// Makes each read return one wrong bit with this probability. The next read may return it right.
+    /// Makes each read return one wrong bit with this probability. The next read may return it
+    /// right.
     pub fn flip_bits(&self, probability: f64) {
         self.state().flip_bits = probability;
     }
@@ -178,21 +188,23 @@ impl LyingDisk {
         self.fail_sync(1);
     }
 
-    /// Makes the `n`-th `sync` or `sync_dir` from now fail (1: the next one). Of the bytes that a file's sync should
-    /// have saved, a part chosen by the seed is durable, and the rest never will be, even if later syncs succeed;
-    /// readers see all of it until a crash. Names stay unsynced.
+    /// Makes the `n`-th `sync` or `sync_dir` from now fail (1: the next one). Of the bytes that a
+    /// file's sync should have saved, a part chosen by the seed is durable, and the rest never will
+    /// be, even if later syncs succeed; readers see all of it until a crash. Names stay unsynced.
     pub fn fail_sync(&self, n: u64) {
         let mut state = self.state();
         state.fail_sync = Some(state.sync_count.saturating_add(n));
     }
 
-    /// Makes the `n`-th rename or link from now fail (1: the next one); the seed chooses whether it took effect all the same.
+    /// Makes the `n`-th rename or link from now fail (1: the next one); the seed chooses whether it
+    /// took effect all the same.
     pub fn fail_rename(&self, n: u64) {
         let mut state = self.state();
         state.fail_rename = Some(state.rename_count.saturating_add(n));
     }
 
-    /// Changes the bits in `mask` of one byte of a file for good. An error if the file ends before it.
+    /// Changes the bits in `mask` of one byte of a file for good. An error if the file ends before
+    /// it.
     pub fn corrupt(&self, path: &Path, offset: u64, mask: u8) -> io::Result<()> {
         let mut state = self.state();
         let id = state.tree.file(path)?;
@@ -205,9 +217,9 @@ impl LyingDisk {
         Ok(())
     }
 
-    /// Leaves `free_bytes` bytes free (in whole blocks of 4096); `None` removes the limit. Writes beyond them fail with
-    /// `StorageFull`, after writing the prefix that fits. Only blocks that were never written need space; removing and
-    /// cutting files gives it back.
+    /// Leaves `free_bytes` bytes free (in whole blocks of 4096); `None` removes the limit. Writes
+    /// beyond them fail with `StorageFull`, after writing the prefix that fits. Only blocks that
+    /// were never written need space; removing and cutting files gives it back.
     pub fn fill_up(&self, free_bytes: Option<u64>) {
         let mut state = self.state();
         state.pages_max = free_bytes.map(|bytes| state.pages_used() + bytes / PAGE_BYTES);
@@ -228,7 +240,8 @@ impl LyingDisk {
         self.state().announced_bytes
     }
 
-    /// An independent copy of the disk (with unsynced contents and settings), without handles and locks.
+    /// An independent copy of the disk (with unsynced contents and settings), without handles and
+    /// locks.
     pub fn snapshot(&self) -> LyingDisk {
         let mut state = self.state().clone();
         state.handles.clear();
@@ -243,8 +256,9 @@ impl LyingDisk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Restores the power as if only the process had ended at the cut: every write and every name is still there, synced
-    /// or not, and a later cut may take what is not. Cancels a scheduled cut.
+    /// Restores the power as if only the process had ended at the cut: every write and every name
+    /// is still there, synced or not, and a later cut may take what is not. Cancels a scheduled
+    /// cut.
     pub fn restart_process(&self) {
         self.state().begin_anew();
         self.sharing.forget_all();
@@ -367,7 +381,10 @@ impl State {
 
     /// Drops nodes without a present name, a durable name or a handle.
     fn sweep(&mut self) {
-        let starts = [ROOT].into_iter().chain(self.handles.keys().copied()).chain(self.names.unsynced_nodes());
+        let starts = [ROOT]
+            .into_iter()
+            .chain(self.handles.keys().copied())
+            .chain(self.names.unsynced_nodes());
         let kept = self.tree.reach(starts, self.names.folders());
         self.tree.keep(&kept);
         self.names.retain(&kept);
@@ -433,7 +450,8 @@ impl State {
         end_of(offset, bytes.len() as u64).map_err(|e| at_path(path, e))?;
         let spare = self.pages_max.map(|max| max.saturating_sub(self.pages_used()));
         let file = self.file(id, path)?;
-        let fitting = spare.map_or(bytes.len(), |spare| file.current().fitting(offset, bytes.len(), spare));
+        let fitting =
+            spare.map_or(bytes.len(), |spare| file.current().fitting(offset, bytes.len(), spare));
         if !bytes[..fitting].is_empty() {
             self.change(path, |state| {
                 state.file_mut(id, path)?.write(&bytes[..fitting], offset);
@@ -457,7 +475,10 @@ impl State {
 
     /// Blocks of every file that has a name or a handle.
     fn pages_used(&self) -> u64 {
-        let alive = self.tree.files().filter(|(id, _)| self.tree.links(*id) > 0 || self.handles.contains_key(id));
+        let alive = self
+            .tree
+            .files()
+            .filter(|(id, _)| self.tree.links(*id) > 0 || self.handles.contains_key(id));
         alive.map(|(_, file)| file.current().page_count()).sum()
     }
 
@@ -553,7 +574,8 @@ impl Disk for LyingDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.powered(from)?.change(from, |state| state.give_name(from, |tree| tree.rename(from, to)))
+        self.powered(from)?
+            .change(from, |state| state.give_name(from, |tree| tree.rename(from, to)))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -616,7 +638,10 @@ struct LyingFile {
 
 impl fmt::Debug for LyingFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LyingFile").field("path", &self.path).field("direct", &self.direct).finish_non_exhaustive()
+        f.debug_struct("LyingFile")
+            .field("path", &self.path)
+            .field("direct", &self.direct)
+            .finish_non_exhaustive()
     }
 }
 
@@ -631,11 +656,19 @@ impl LyingFile {
     }
 
     fn writable(&self) -> io::Result<MutexGuard<'_, State>> {
-        if self.writable { self.powered() } else { Err(of_kind(&self.path, ErrorKind::PermissionDenied)) }
+        if self.writable {
+            self.powered()
+        } else {
+            Err(of_kind(&self.path, ErrorKind::PermissionDenied))
+        }
     }
 
     fn check(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        if self.direct { check_direct(buf, offset).map_err(|e| at_path(&self.path, e)) } else { Ok(()) }
+        if self.direct {
+            check_direct(buf, offset).map_err(|e| at_path(&self.path, e))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -675,7 +708,9 @@ impl File for LyingFile {
         }
         let len = state.file(self.id, &self.path)?.current().len();
         match to.checked_sub(len) {
-            Some(more) if more > 0 => state.write(self.id, &self.path, &vec![0; more as usize], len),
+            Some(more) if more > 0 => {
+                state.write(self.id, &self.path, &vec![0; more as usize], len)
+            }
             _ => Ok(()),
         }
     }

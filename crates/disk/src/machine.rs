@@ -12,14 +12,15 @@ pub fn total_memory_bytes() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// The memory limit of the cgroup (version 1 or 2) of this process, the lowest up to the root; `None` if there is none.
+/// The memory limit of the cgroup (version 1 or 2) of this process, the lowest up to the root;
+/// `None` if there is none.
 pub fn cgroup_limit_bytes() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     groups.lines().filter_map(|line| limit_of_line(line, Path::new("/sys/fs/cgroup"))).min()
 }
 
-/// `hierarchy:controllers:path`, e.g. `0::/app` (version 2) or `4:memory:/app` (version 1). The path may not be visible
-/// from within the container: then its limit is at the root.
+/// `hierarchy:controllers:path`, e.g. `0::/app` (version 2) or `4:memory:/app` (version 1). The
+/// path may not be visible from within the container: then its limit is at the root.
 fn limit_of_line(line: &str, mount: &Path) -> Option<u64> {
     let (groups, version) = memory_groups(line, mount)?;
     groups.iter().filter_map(|group| read_limit(&group.join(version.limit_file()))).min()
@@ -42,17 +43,21 @@ impl Cgroups {
     }
 }
 
-/// The folders of the memory cgroups that a line of `/proc/self/cgroup` names, from the innermost to the root.
+/// The folders of the memory cgroups that a line of `/proc/self/cgroup` names, from the innermost
+/// to the root.
 pub(crate) fn memory_groups(line: &str, mount: &Path) -> Option<(Vec<PathBuf>, Cgroups)> {
     let mut fields = line.splitn(3, ':');
     let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
     let (root, version) = match controllers {
         "" => (mount.to_owned(), Cgroups::V2),
-        _ if controllers.split(',').any(|name| name == "memory") => (mount.join("memory"), Cgroups::V1),
+        _ if controllers.split(',').any(|name| name == "memory") => {
+            (mount.join("memory"), Cgroups::V1)
+        }
         _ => return None,
     };
     let group = root.join(path.trim_start_matches('/'));
-    let groups = group.ancestors().take_while(|dir| dir.starts_with(&root)).map(Path::to_owned).collect();
+    let groups =
+        group.ancestors().take_while(|dir| dir.starts_with(&root)).map(Path::to_owned).collect();
     Some((groups, version))
 }
 

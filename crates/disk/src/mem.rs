@@ -1,7 +1,8 @@
-//! A perfect disk in memory, for tests: writes are durable at once, and operations do not fail spontaneously.
+//! A perfect disk in memory, for tests: writes are durable at once, and operations do not fail
+//! spontaneously.
 //!
-//! Clones are the same disk. Paths start at its root, whether they are absolute or not. Direct handles require
-//! alignment, like those of the real disk.
+//! Clones are the same disk. Paths start at its root, whether they are absolute or not. Direct
+//! handles require alignment, like those of the real disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -14,7 +15,9 @@ use crate::path_error::{at_path, of_kind};
 use crate::sharing::{LockFile, SharedWords};
 use crate::sharing_in_memory::SharingInMemory;
 use crate::tree::{Change, NodeId, Tree};
-use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, HERE_ALREADY, LockError, Open, check_direct};
+use crate::vfs::{
+    Caching, DirEntry, DirLock, Disk, File, HERE_ALREADY, LockError, Open, check_direct,
+};
 
 const LOCK_NAME: &str = "LOCK";
 
@@ -142,34 +145,55 @@ impl Disk for MemDisk {
         let mut state = self.state();
         let folder = state.tree.folder(dir).map_err(LockError::Io)?;
         if state.locked.contains(&folder) || state.shared.contains_key(&folder) {
-            return Err(LockError::Held { pid: Some(std::process::id()), who: HERE_ALREADY.to_owned() });
+            return Err(LockError::Held {
+                pid: Some(std::process::id()),
+                who: HERE_ALREADY.to_owned(),
+            });
         }
         let path = dir.join(LOCK_NAME);
         let bytes = match state.open(&path, Open::CreateNew) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => state.open(&path, Open::ReadWrite),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                state.open(&path, Open::ReadWrite)
+            }
             opened => opened,
         }
         .map_err(LockError::Io)?;
         bytes.write().set_len(0);
         bytes.write().write(format!("{}\n", std::process::id()).as_bytes(), 0);
         state.locked.insert(folder);
-        Ok(Box::new(MemLock { disk: self.clone(), folder, bytes, is_shared: AtomicBool::new(false) }))
+        Ok(Box::new(MemLock {
+            disk: self.clone(),
+            folder,
+            bytes,
+            is_shared: AtomicBool::new(false),
+        }))
     }
 
     fn lock_shared(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
         let mut state = self.state();
         let folder = state.tree.folder(dir).map_err(LockError::Io)?;
         if state.locked.contains(&folder) {
-            return Err(LockError::Held { pid: Some(std::process::id()), who: HERE_ALREADY.to_owned() });
+            return Err(LockError::Held {
+                pid: Some(std::process::id()),
+                who: HERE_ALREADY.to_owned(),
+            });
         }
         *state.shared.entry(folder).or_default() += 1;
-        Ok(Box::new(MemLock { disk: self.clone(), folder, bytes: Bytes::default(), is_shared: AtomicBool::new(true) }))
+        Ok(Box::new(MemLock {
+            disk: self.clone(),
+            folder,
+            bytes: Bytes::default(),
+            is_shared: AtomicBool::new(true),
+        }))
     }
 
     fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
         let state = self.state();
         let folder = state.tree.folder(dir)?;
-        Ok(state.locked.contains(&folder).then(|| (Some(std::process::id()), HERE_ALREADY.to_owned())))
+        Ok(state
+            .locked
+            .contains(&folder)
+            .then(|| (Some(std::process::id()), HERE_ALREADY.to_owned())))
     }
 
     fn lock_file(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
@@ -191,7 +215,11 @@ struct MemFile {
 
 impl MemFile {
     fn check(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        if self.direct { check_direct(buf, offset).map_err(|e| at_path(&self.path, e)) } else { Ok(()) }
+        if self.direct {
+            check_direct(buf, offset).map_err(|e| at_path(&self.path, e))
+        } else {
+            Ok(())
+        }
     }
 
     /// Checks that a write may extend to the end of `len` bytes at `offset`.

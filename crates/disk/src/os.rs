@@ -1,8 +1,9 @@
 //! The real disk: files of the operating system (Linux), read and written at offsets.
 //!
-//! 1. A handle has no position: `pread` and `pwrite` only, retried after a signal, and continued after a short read or
-//!    write.
-//! 2. `sync` is `fdatasync`, which makes a changed length durable too; `sync_dir` is `fsync` of the folder.
+//! 1. A handle has no position: `pread` and `pwrite` only, retried after a signal, and continued
+//!    after a short read or write.
+//! 2. `sync` is `fdatasync`, which makes a changed length durable too; `sync_dir` is `fsync` of the
+//!    folder.
 //! 3. Every error names its path and keeps its kind (`StorageFull`, `ReadOnlyFilesystem`, ...).
 //! 4. A forked child changes nothing by what its parent opened.
 //! 5. The files of an open store are reached through descriptors of its folder ([`root`]), and no
@@ -28,7 +29,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{AtFlags, FallocateFlags, FileType, OFlags, fallocate, linkat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, OFlags, fallocate, linkat, renameat, unlinkat,
+};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::fork::Origin;
@@ -41,7 +44,9 @@ use crate::os::shared_words::OsWords;
 use crate::os::sync_files::sync_files;
 use crate::path_error::{at_path, of_kind};
 use crate::sharing::{LockFile, SharedWords};
-use crate::vfs::{Caching, DIRECT_ALIGN, DirEntry, DirLock, Disk, File, LockError, Open, check_direct};
+use crate::vfs::{
+    Caching, DIRECT_ALIGN, DirEntry, DirLock, Disk, File, LockError, Open, check_direct,
+};
 
 /// The file systems of this machine.
 #[derive(Clone, Debug, Default)]
@@ -69,7 +74,10 @@ impl OsDisk {
 
     /// Where a name is that is to be made, changed or removed.
     fn name_place<'a>(&self, path: &'a Path) -> Place<'a> {
-        self.root.as_ref().and_then(|root| root.name_place(path)).unwrap_or_else(|| Place::by_path(path))
+        self.root
+            .as_ref()
+            .and_then(|root| root.name_place(path))
+            .unwrap_or_else(|| Place::by_path(path))
     }
 
     /// Fails if this process must not change a file or name: it is a forked child, or the store's
@@ -140,7 +148,8 @@ impl Disk for OsDisk {
         if open != Open::Read {
             self.check_change(&place)?;
         }
-        // NONBLOCK: opening a FIFO returns, so that it can be refused. Regular files ignore the flag.
+        // NONBLOCK: opening a FIFO returns, so that it can be refused. Regular files ignore the
+        // flag.
         let fd = match place.open(flags | OFlags::NONBLOCK) {
             // If the store was removed, that is the reason.
             Err(error) if error.kind() == io::ErrorKind::NotFound && place.is_below() => {
@@ -152,7 +161,8 @@ impl Disk for OsDisk {
         if open == Open::CreateNew {
             group::share_file(&place, &fd)?;
         }
-        let direct = caching == Caching::Direct && turn_direct(&fd).map_err(|e| at_path(path, e))?;
+        let direct =
+            caching == Caching::Direct && turn_direct(&fd).map_err(|e| at_path(path, e))?;
         Ok(Arc::new(OsFile::new(fd, direct, path)))
     }
 
@@ -191,7 +201,8 @@ impl Disk for OsDisk {
             Err(errno) => return Err(at_path(path, errno)),
         };
         let is_dir = FileType::from_raw_mode(stat.st_mode).is_dir();
-        let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let name =
+            path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         #[allow(clippy::unnecessary_cast, reason = "on some machines it has 32 bits")]
         let links = stat.st_nlink as u64;
         let (len, links) = if is_dir { (0, 1) } else { (stat.st_size as u64, links) };
@@ -225,7 +236,9 @@ impl Disk for OsDisk {
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
         let (source, target) = (self.name_place(from), self.name_place(to));
         self.check_change(&target)?;
-        let link = || linkat(source.folder(), source.name(), target.folder(), target.name(), AtFlags::empty());
+        let link = || {
+            linkat(source.folder(), source.name(), target.folder(), target.name(), AtFlags::empty())
+        };
         retry_on_intr(link).map_err(|errno| at_paths(from, to, errno))
     }
 
@@ -292,7 +305,8 @@ fn at_paths(from: &Path, to: &Path, errno: Errno) -> io::Error {
     at_path(Path::new(&format!("{} -> {}", from.display(), to.display())), errno)
 }
 
-/// Rejects everything but a regular file: a folder, which opens for reading and then fails to read; a FIFO; a device.
+/// Rejects everything but a regular file: a folder, which opens for reading and then fails to read;
+/// a FIFO; a device.
 fn check_regular(fd: &OwnedFd, path: &Path) -> io::Result<()> {
     let stat = call(path, || rustix::fs::fstat(fd))?;
     match FileType::from_raw_mode(stat.st_mode) {
@@ -316,8 +330,8 @@ fn name_of_type(file_type: FileType) -> &'static str {
 
 /// Turns the page cache off for a handle; `false` if the file system refuses.
 ///
-/// Done after the open: an `open` that both creates a file and asks for `O_DIRECT` leaves the file behind when it is
-/// refused.
+/// Done after the open: an `open` that both creates a file and asks for `O_DIRECT` leaves the file
+/// behind when it is refused.
 fn turn_direct(fd: &OwnedFd) -> rustix::io::Result<bool> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     match rustix::fs::fcntl_setfl(fd, flags | OFlags::DIRECT) {
@@ -327,8 +341,8 @@ fn turn_direct(fd: &OwnedFd) -> rustix::io::Result<bool> {
     }
 }
 
-/// Turns the page cache on for a handle. The system's read-ahead is off: pages are requested one by one, and the pool
-/// reads ahead for scans.
+/// Turns the page cache on for a handle. The system's read-ahead is off: pages are requested one by
+/// one, and the pool reads ahead for scans.
 fn turn_cached(fd: &OwnedFd) -> rustix::io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     rustix::fs::fcntl_setfl(fd, flags - OFlags::DIRECT)?;
@@ -342,8 +356,8 @@ struct OsFile {
     fd: OwnedFd,
     /// The process that opened it.
     owner: Origin,
-    /// Whether the file system accepted `O_DIRECT`: then all reads and writes are aligned, also while the page cache
-    /// serves them.
+    /// Whether the file system accepted `O_DIRECT`: then all reads and writes are aligned, also
+    /// while the page cache serves them.
     direct: bool,
     /// Whether the page cache is used now.
     cached: AtomicBool,
@@ -352,15 +366,26 @@ struct OsFile {
 
 impl OsFile {
     fn new(fd: OwnedFd, direct: bool, path: &Path) -> Self {
-        Self { fd, owner: Origin::here(), direct, cached: AtomicBool::new(!direct), path: path.to_owned() }
+        Self {
+            fd,
+            owner: Origin::here(),
+            direct,
+            cached: AtomicBool::new(!direct),
+            path: path.to_owned(),
+        }
     }
 
     fn check(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        if self.direct { check_direct(buf, offset).map_err(|e| at_path(&self.path, e)) } else { Ok(()) }
+        if self.direct {
+            check_direct(buf, offset).map_err(|e| at_path(&self.path, e))
+        } else {
+            Ok(())
+        }
     }
 
     fn pread(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        retry_on_intr(|| rustix::io::pread(&self.fd, &mut *buf, offset)).map_err(|errno| at_path(&self.path, errno))
+        retry_on_intr(|| rustix::io::pread(&self.fd, &mut *buf, offset))
+            .map_err(|errno| at_path(&self.path, errno))
     }
 
     fn pwrite(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
@@ -378,7 +403,8 @@ impl File for OsFile {
         let mut done = 0;
         while done < buf.len() {
             let n = self.pread(&mut buf[done..], offset + done as u64)?;
-            // A direct read can continue only at an aligned offset: read the last partial block once more.
+            // A direct read can continue only at an aligned offset: read the last partial block
+            // once more.
             let step = if self.direct { n - n % DIRECT_ALIGN } else { n };
             if step == 0 {
                 return Ok(done + n);
@@ -430,7 +456,8 @@ impl File for OsFile {
     }
 
     fn begin_sync(&self) {
-        // Dirty pages are written out; clean ones leave the page cache. A hint: the sync reports any error.
+        // Dirty pages are written out; clean ones leave the page cache. A hint: the sync reports
+        // any error.
         let _ = rustix::fs::fadvise(&self.fd, 0, None, rustix::fs::Advice::DontNeed);
     }
 
@@ -445,7 +472,8 @@ impl File for OsFile {
 
     fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
         check_owner(self.owner, &self.path)?;
-        let bytes = end_of(from, to.saturating_sub(from)).map_err(|e| at_path(&self.path, e))? - from;
+        let bytes =
+            end_of(from, to.saturating_sub(from)).map_err(|e| at_path(&self.path, e))? - from;
         if bytes == 0 {
             return Ok(());
         }
@@ -458,7 +486,8 @@ impl File for OsFile {
             && let Some(bytes) = NonZeroU64::new(bytes)
         {
             // A hint: a later read reports any error.
-            let _ = rustix::fs::fadvise(&self.fd, offset, Some(bytes), rustix::fs::Advice::WillNeed);
+            let _ =
+                rustix::fs::fadvise(&self.fd, offset, Some(bytes), rustix::fs::Advice::WillNeed);
         }
     }
 
@@ -514,7 +543,8 @@ mod tests {
     #[test]
     fn where_direct_reads_are_refused_a_handle_falls_back() {
         // Files of /proc never allow O_DIRECT.
-        let file = OsDisk::new().open(Path::new("/proc/self/stat"), Open::Read, Caching::Direct).unwrap();
+        let file =
+            OsDisk::new().open(Path::new("/proc/self/stat"), Open::Read, Caching::Direct).unwrap();
         let mut buf = [0; 3];
         assert_eq!(file.read_at(&mut buf, 1).unwrap(), 3);
     }
@@ -525,7 +555,9 @@ mod tests {
         for caching in [Caching::Buffered, Caching::Direct] {
             let file = os_file(&dir.path().join(format!("{caching:?}")), caching);
             file.set_len(3 * DIRECT_ALIGN as u64).unwrap();
-            for (offset, bytes) in [(0, 0), (1, 7), (0, u64::MAX), (u64::MAX, 1), (1 << 40, 1 << 20)] {
+            for (offset, bytes) in
+                [(0, 0), (1, 7), (0, u64::MAX), (u64::MAX, 1), (1 << 40, 1 << 20)]
+            {
                 file.will_read(offset, bytes);
             }
             assert_eq!(file.len().unwrap(), 3 * DIRECT_ALIGN as u64);
@@ -542,14 +574,19 @@ mod tests {
         bytes[aligned.clone()].fill(7);
         os_file(&path, Caching::Buffered).write_at(&bytes[aligned.clone()], 0).unwrap();
         let file = os_file(&path, Caching::Direct);
-        let has_direct_flag = || rustix::fs::fcntl_getfl(&file.fd).unwrap().contains(OFlags::DIRECT);
+        let has_direct_flag =
+            || rustix::fs::fcntl_getfl(&file.fd).unwrap().contains(OFlags::DIRECT);
         for caching in [Caching::Buffered, Caching::Direct, Caching::Direct, Caching::Buffered] {
             file.turn(caching);
             assert_eq!(has_direct_flag(), file.direct && caching == Caching::Direct, "{caching:?}");
             bytes.fill(0);
             assert_eq!(file.read_at(&mut bytes[aligned.clone()], 0).unwrap(), 2 * DIRECT_ALIGN);
             assert!(bytes[aligned.clone()].iter().all(|&byte| byte == 7), "{caching:?}");
-            assert_eq!(file.read_at(&mut bytes[start..start + 5], 0).is_err(), file.direct, "{caching:?}");
+            assert_eq!(
+                file.read_at(&mut bytes[start..start + 5], 0).is_err(),
+                file.direct,
+                "{caching:?}"
+            );
         }
         let plain = os_file(&path, Caching::Buffered);
         plain.turn(Caching::Direct);
@@ -561,11 +598,13 @@ mod tests {
 
     #[test]
     fn an_error_of_the_system_keeps_its_kind_and_names_its_path() {
-        let full = os_file(Path::new("/dev/full"), Caching::Buffered).write_at(b"x", 0).unwrap_err();
+        let full =
+            os_file(Path::new("/dev/full"), Caching::Buffered).write_at(b"x", 0).unwrap_err();
         assert_eq!(full.kind(), io::ErrorKind::StorageFull);
         assert!(full.to_string().starts_with("/dev/full: "), "{full}");
         let dir = tempdir();
-        let rename = OsDisk::new().rename(&dir.path().join("from"), &dir.path().join("to")).unwrap_err();
+        let rename =
+            OsDisk::new().rename(&dir.path().join("from"), &dir.path().join("to")).unwrap_err();
         assert_eq!(rename.kind(), io::ErrorKind::NotFound);
         assert!(rename.to_string().contains("from -> "), "{rename}");
     }
@@ -574,12 +613,20 @@ mod tests {
     fn what_is_no_regular_file_is_refused_without_waiting() {
         let dir = tempdir();
         let fifo = dir.path().join("fifo");
-        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600), 0).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &fifo,
+            FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
         for open in [Open::Read, Open::ReadWrite] {
             let error = OsDisk::new().open(&fifo, open, Caching::Direct).unwrap_err();
             assert!(error.to_string().contains("this is a FIFO"), "{error}");
-            let error = OsDisk::new().open(Path::new("/dev/zero"), open, Caching::Buffered).unwrap_err();
+            let error =
+                OsDisk::new().open(Path::new("/dev/zero"), open, Caching::Buffered).unwrap_err();
             assert!(error.to_string().contains("this is a device"), "{error}");
             OsDisk::new().open(&dir.path().join("socket"), open, Caching::Buffered).unwrap_err();
         }
@@ -596,7 +643,10 @@ mod tests {
         )
         .unwrap();
         let locked = OsDisk::new().lock(dir.path());
-        assert!(matches!(&locked, Err(LockError::Io(error)) if error.to_string().contains("FIFO")), "{locked:?}");
+        assert!(
+            matches!(&locked, Err(LockError::Io(error)) if error.to_string().contains("FIFO")),
+            "{locked:?}"
+        );
     }
 
     #[test]
@@ -605,7 +655,8 @@ mod tests {
         let dir = tempdir();
         drop(os_file(&dir.path().join(std::ffi::OsStr::from_bytes(b"\xff")), Caching::Buffered));
         drop(os_file(&dir.path().join("file"), Caching::Buffered));
-        let names: Vec<String> = OsDisk::new().list(dir.path()).unwrap().into_iter().map(|entry| entry.name).collect();
+        let names: Vec<String> =
+            OsDisk::new().list(dir.path()).unwrap().into_iter().map(|entry| entry.name).collect();
         assert_eq!(names, ["file"]);
         assert_eq!(OsDisk::new().names(dir.path()).unwrap(), names);
     }

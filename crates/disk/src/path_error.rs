@@ -50,7 +50,11 @@ mod tests {
         let error = at_path(Path::new("some/file"), rustix::io::Errno::NOSPC);
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert!(error.to_string().starts_with("some/file: No space left"), "{error}");
-        let cause = error.get_ref().and_then(|e| e.source()).and_then(|e| e.downcast_ref::<io::Error>());
-        assert_eq!(cause.and_then(io::Error::raw_os_error), Some(rustix::io::Errno::NOSPC.raw_os_error()));
+        let cause =
+            error.get_ref().and_then(|e| e.source()).and_then(|e| e.downcast_ref::<io::Error>());
+        assert_eq!(
+            cause.and_then(io::Error::raw_os_error),
+            Some(rustix::io::Errno::NOSPC.raw_os_error())
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Whether processors are short: threads that could run on this machine, and the time that one thread waits for a processor.
+//! Whether processors are short: threads that could run on this machine, and the time that one
+//! thread waits for a processor.
 #![allow(clippy::disallowed_methods, reason = "this is the door; these files are the kernel's")]
 
 use std::fs::{self, File};
@@ -44,7 +45,9 @@ impl ThreadClock {
 fn thread_time(text: &str) -> Option<ThreadTime> {
     let mut numbers = text.split_whitespace().map(str::parse);
     match (numbers.next(), numbers.next()) {
-        (Some(Ok(ran_nanos)), Some(Ok(queued_nanos))) => Some(ThreadTime { ran_nanos, queued_nanos }),
+        (Some(Ok(ran_nanos)), Some(Ok(queued_nanos))) => {
+            Some(ThreadTime { ran_nanos, queued_nanos })
+        }
         _ => None,
     }
 }
@@ -60,11 +63,13 @@ pub struct Processors {
 impl Processors {
     /// Those of this machine.
     pub fn of_this_machine() -> Self {
-        let online = fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|text| count(&text));
+        let online =
+            fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|text| count(&text));
         Self { loadavg: online.and_then(|_| open("/proc/loadavg")), online: online.unwrap_or(0) }
     }
 
-    /// How many threads have or want a processor beyond the number of processors, the caller included; `None` if the system does not tell.
+    /// How many threads have or want a processor beyond the number of processors, the caller
+    /// included; `None` if the system does not tell.
     pub fn threads_beyond(&self) -> Option<u64> {
         Some(running(&read(self.loadavg.as_ref()?)?)?.saturating_sub(self.online))
     }

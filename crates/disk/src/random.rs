@@ -1,7 +1,9 @@
 //! Randomness: its only source.
 //!
-//! [`Random`] is for choices that a seed must replay (simulated faults, sampling); [`entropy`] is for ids that must
-//! differ between machines; [`first_id_after`] is for ids of files that must differ between openings. None is for secrets. Algorithm of [`Random`]: splitmix64 (Sebastiano Vigna).
+//! [`Random`] is for choices that a seed must replay (simulated faults, sampling); [`entropy`] is
+//! for ids that must differ between machines; [`first_id_after`] is for ids of files that must
+//! differ between openings. None is for secrets. Algorithm of [`Random`]: splitmix64 (Sebastiano
+//! Vigna).
 
 use std::io;
 
@@ -42,12 +44,13 @@ impl Random {
     }
 }
 
-/// The first id that an opening gives to a new file, above all ids that are known: `last`, and then a gap of less than
-/// 2 to the power of `gap_bits` (at most 63) that depends on the clock.
+/// The first id that an opening gives to a new file, above all ids that are known: `last`, and then
+/// a gap of less than 2 to the power of `gap_bits` (at most 63) that depends on the clock.
 ///
-/// An id seeds the checksums of its file's pages. A file that was removed leaves no trace of its id, but its pages may
-/// still be on the disk: if an id were given twice, a lost write would leave an old page whose checksum is right. Ids
-/// of n bits last for 2^(n - `gap_bits`) openings and more.
+/// An id seeds the checksums of its file's pages. A file that was removed leaves no trace of its
+/// id, but its pages may still be on the disk: if an id were given twice, a lost write would leave
+/// an old page whose checksum is right. Ids of n bits last for 2^(n - `gap_bits`) openings and
+/// more.
 pub fn first_id_after(last: u64, wall_micros: u64, gap_bits: u32) -> u64 {
     let gap = seed(&[last, wall_micros]) & ((1 << gap_bits) - 1);
     last.saturating_add(1).saturating_add(gap)
@@ -58,7 +61,9 @@ pub fn entropy() -> io::Result<u128> {
     let mut bytes = [0; 16];
     let mut filled = 0;
     while filled < bytes.len() {
-        filled += rustix::io::retry_on_intr(|| rustix::rand::getrandom(&mut bytes[filled..], GetRandomFlags::empty()))?;
+        filled += rustix::io::retry_on_intr(|| {
+            rustix::rand::getrandom(&mut bytes[filled..], GetRandomFlags::empty())
+        })?;
     }
     Ok(u128::from_le_bytes(bytes))
 }
@@ -80,7 +85,9 @@ mod tests {
     #[test]
     fn ids_of_two_openings_differ_though_the_last_known_id_is_the_same() {
         assert_ne!(first_id_after(7, 1_000_000, 32), first_id_after(7, 1_000_001, 32));
-        assert!((0..1000).all(|micros| (8..8 + (1 << 20)).contains(&first_id_after(7, micros, 20))));
+        assert!(
+            (0..1000).all(|micros| (8..8 + (1 << 20)).contains(&first_id_after(7, micros, 20)))
+        );
         assert!((0..1000).any(|micros| first_id_after(7, micros, 20) > 1 << 19));
         assert_eq!(first_id_after(u64::MAX, 5, 32), u64::MAX);
     }

@@ -1,8 +1,8 @@
-//! How much memory the page cache may grow into: the memory available on the machine, and the room below the limit of
-//! each cgroup of this process.
+//! How much memory the page cache may grow into: the memory available on the machine, and the room
+//! below the limit of each cgroup of this process.
 //!
-//! Pages of the page cache are charged to the cgroup that reads them. They are dropped when the memory is needed
-//! otherwise, so they do not count as used here; dirty pages do.
+//! Pages of the page cache are charged to the cgroup that reads them. They are dropped when the
+//! memory is needed otherwise, so they do not count as used here; dirty pages do.
 #![allow(clippy::disallowed_methods, reason = "this is the door; these files are the kernel's")]
 
 use std::fmt::Debug;
@@ -48,10 +48,14 @@ pub struct OsRoomGauge;
 
 impl RoomGauge for OsRoomGauge {
     fn read(&self) -> Rooms {
-        let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| room_of_machine(&text));
+        let machine =
+            fs::read_to_string("/proc/meminfo").ok().and_then(|text| room_of_machine(&text));
         let lines = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let mount = Path::new("/sys/fs/cgroup");
-        Rooms { machine, cgroups: lines.lines().flat_map(|line| rooms_of_line(line, mount)).collect() }
+        Rooms {
+            machine,
+            cgroups: lines.lines().flat_map(|line| rooms_of_line(line, mount)).collect(),
+        }
     }
 }
 
@@ -79,7 +83,8 @@ fn room_of_group(group: &Path, version: Cgroups) -> Option<Room> {
         Cgroups::V2 => "memory.current",
     };
     // A cgroup without a reading of its use counts as full.
-    let used_bytes = fs::read_to_string(group.join(used)).ok().and_then(|text| text.trim().parse().ok());
+    let used_bytes =
+        fs::read_to_string(group.join(used)).ok().and_then(|text| text.trim().parse().ok());
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
     Some(Room {
         limit_bytes,
@@ -90,10 +95,14 @@ fn room_of_group(group: &Path, version: Cgroups) -> Option<Room> {
 /// Bytes of a cgroup's page cache that can be dropped at once.
 fn clean_cache(stat: &str, version: Cgroups) -> u64 {
     let (lists, unwritten) = match version {
-        Cgroups::V1 => (["total_inactive_file", "total_active_file"], ["total_dirty", "total_writeback"]),
+        Cgroups::V1 => {
+            (["total_inactive_file", "total_active_file"], ["total_dirty", "total_writeback"])
+        }
         Cgroups::V2 => (["inactive_file", "active_file"], ["file_dirty", "file_writeback"]),
     };
-    let sum = |names: [&str; 2]| names.into_iter().filter_map(|name| number_behind(stat, name)).sum::<u64>();
+    let sum = |names: [&str; 2]| {
+        names.into_iter().filter_map(|name| number_behind(stat, name)).sum::<u64>()
+    };
     sum(lists).saturating_sub(sum(unwritten))
 }
 
@@ -114,7 +123,8 @@ mod tests {
 
     #[test]
     fn the_machine_tells_of_its_memory() {
-        let meminfo = "MemTotal:       4096 kB\nMemFree:  10 kB\nMemAvailable:    1024 kB\nDirty: 5 kB\n";
+        let meminfo =
+            "MemTotal:       4096 kB\nMemFree:  10 kB\nMemAvailable:    1024 kB\nDirty: 5 kB\n";
         let room = room_of_machine(meminfo).unwrap();
         assert_eq!((room.limit_bytes, room.used_bytes, room.free_bytes()), (4 * MIB, 3 * MIB, MIB));
         assert_eq!(room_of_machine("MemTotal: 4096 kB\n"), None);

@@ -1,4 +1,5 @@
-//! Locks and shared words of disks in memory: every handle of such a disk counts as a process of its own.
+//! Locks and shared words of disks in memory: every handle of such a disk counts as a process of
+//! its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -34,16 +35,29 @@ impl SharingInMemory {
 
     pub(crate) fn lock_file(&self, path: &Path) -> Box<dyn LockFile> {
         let generation = self.state().generation;
-        Box::new(Lock { of: self.clone(), path: path.to_owned(), generation, held: AtomicBool::new(false) })
+        Box::new(Lock {
+            of: self.clone(),
+            path: path.to_owned(),
+            generation,
+            held: AtomicBool::new(false),
+        })
     }
 
     pub(crate) fn words(&self, path: &Path, count: usize) -> Arc<dyn SharedWords> {
-        let make = || Arc::new(Words { words: (0..count).map(|_| AtomicU64::new(0)).collect(), ..Words::default() });
+        let make = || {
+            Arc::new(Words {
+                words: (0..count).map(|_| AtomicU64::new(0)).collect(),
+                ..Words::default()
+            })
+        };
         Arc::clone(self.state().words.entry(path.to_owned()).or_insert_with(make)) as _
     }
 
     /// The power is cut: no lock holds, and the words are gone.
-    #[cfg_attr(not(any(test, feature = "testing")), allow(dead_code, reason = "only disks that lie lose power"))]
+    #[cfg_attr(
+        not(any(test, feature = "testing")),
+        allow(dead_code, reason = "only disks that lie lose power")
+    )]
     pub(crate) fn forget_all(&self) {
         let mut state = self.state();
         let generation = state.generation + 1;

@@ -1,8 +1,9 @@
-//! A disk whose files are read through the page cache or past it. A [`Switch`] decides which, at each read.
+//! A disk whose files are read through the page cache or past it. A [`Switch`] decides which, at
+//! each read.
 //!
-//! Only handles that are opened to read, and with [`Caching::Direct`], are switched; handles that write are unchanged.
-//! Files read this way are never written again once they can be read, so the page cache cannot hold stale bytes of
-//! them.
+//! Only handles that are opened to read, and with [`Caching::Direct`], are switched; handles that
+//! write are unchanged. Files read this way are never written again once they can be read, so the
+//! page cache cannot hold stale bytes of them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -47,7 +48,12 @@ impl Disk for SwitchingDisk {
             return Ok(file);
         }
         let switch = Arc::clone(&self.switch);
-        Ok(Arc::new(SwitchingFile { file, switch, cached: AtomicBool::new(false), turning: Mutex::new(()) }))
+        Ok(Arc::new(SwitchingFile {
+            file,
+            switch,
+            cached: AtomicBool::new(false),
+            turning: Mutex::new(()),
+        }))
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
@@ -142,8 +148,8 @@ struct SwitchingFile {
 }
 
 impl SwitchingFile {
-    /// Switches the handle if the decision has changed. A concurrent read in another thread ends in the mode in which
-    /// it began.
+    /// Switches the handle if the decision has changed. A concurrent read in another thread ends in
+    /// the mode in which it began.
     fn turn(&self) {
         let wanted = self.switch.caching();
         let cached = wanted == Caching::Buffered;

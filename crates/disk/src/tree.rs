@@ -1,7 +1,8 @@
 //! Folders and names in memory, for the disks in memory.
 //!
-//! Follows the rules of POSIX for replacing names. Reports for each operation which names it changed, so that a disk
-//! can decide their durability. The content of a file is the disk's concern, too.
+//! Follows the rules of POSIX for replacing names. Reports for each operation which names it
+//! changed, so that a disk can decide their durability. The content of a file is the disk's
+//! concern, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -47,7 +48,11 @@ pub(crate) struct Tree<F> {
 
 impl<F> Tree<F> {
     pub(crate) fn new() -> Self {
-        Self { nodes: BTreeMap::from([(ROOT, Node::Folder(Names::new()))]), links: BTreeMap::new(), next: 1 }
+        Self {
+            nodes: BTreeMap::from([(ROOT, Node::Folder(Names::new()))]),
+            links: BTreeMap::new(),
+            next: 1,
+        }
     }
 
     /// The folder at a path.
@@ -101,18 +106,30 @@ impl<F> Tree<F> {
     }
 
     /// The entry at a path.
-    pub(crate) fn entry(&self, path: &Path, len: impl Fn(&F) -> u64) -> io::Result<Option<DirEntry>> {
+    pub(crate) fn entry(
+        &self,
+        path: &Path,
+        len: impl Fn(&F) -> u64,
+    ) -> io::Result<Option<DirEntry>> {
         match self.find(path) {
             Ok(id) => {
                 let name = components(path)?.last().copied().unwrap_or_default().to_owned();
                 Ok(Some(self.describe(name, id, len)))
             }
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }
 
-    pub(crate) fn create_file(&mut self, path: &Path, file: F) -> io::Result<(NodeId, Vec<Change>)> {
+    pub(crate) fn create_file(
+        &mut self,
+        path: &Path,
+        file: F,
+    ) -> io::Result<(NodeId, Vec<Change>)> {
         self.create(path, Node::File(file))
     }
 
@@ -174,8 +191,8 @@ impl<F> Tree<F> {
         self.links.remove(&id);
     }
 
-    /// Gives every folder the names in `folders` (none if it is absent there) and drops all nodes that are then
-    /// unreachable.
+    /// Gives every folder the names in `folders` (none if it is absent there) and drops all nodes
+    /// that are then unreachable.
     pub(crate) fn reset(&mut self, folders: &BTreeMap<NodeId, Names>) {
         for (id, node) in &mut self.nodes {
             if let Node::Folder(names) = node {
@@ -192,7 +209,8 @@ impl<F> Tree<F> {
         }
     }
 
-    /// All nodes reachable from `starts` by the names of the tree or by those in `folders`, including `starts`.
+    /// All nodes reachable from `starts` by the names of the tree or by those in `folders`,
+    /// including `starts`.
     pub(crate) fn reach(
         &self,
         starts: impl IntoIterator<Item = NodeId>,
@@ -202,7 +220,9 @@ impl<F> Tree<F> {
         let mut waiting: Vec<NodeId> = starts.into_iter().collect();
         while let Some(id) = waiting.pop() {
             if reached.insert(id) {
-                waiting.extend(self.names(id).into_iter().chain(folders.get(&id)).flat_map(Names::values));
+                waiting.extend(
+                    self.names(id).into_iter().chain(folders.get(&id)).flat_map(Names::values),
+                );
             }
         }
         reached
@@ -274,7 +294,9 @@ impl<F> Tree<F> {
 
     fn walk(&self, path: &Path, names: &[&str]) -> io::Result<NodeId> {
         names.iter().try_fold(ROOT, |id, name| match self.names(id) {
-            Some(names) => names.get(*name).copied().ok_or_else(|| of_kind(path, ErrorKind::NotFound)),
+            Some(names) => {
+                names.get(*name).copied().ok_or_else(|| of_kind(path, ErrorKind::NotFound))
+            }
             None => Err(of_kind(path, ErrorKind::NotADirectory)),
         })
     }
@@ -282,7 +304,8 @@ impl<F> Tree<F> {
     /// The parent folder of a path's last name, and that name.
     fn place(&self, path: &Path) -> io::Result<(NodeId, String)> {
         let names = components(path)?;
-        let (name, parents) = names.split_last().ok_or_else(|| of_kind(path, ErrorKind::ResourceBusy))?;
+        let (name, parents) =
+            names.split_last().ok_or_else(|| of_kind(path, ErrorKind::ResourceBusy))?;
         let folder = self.walk(path, parents)?;
         self.names(folder).ok_or_else(|| of_kind(path, ErrorKind::NotADirectory))?;
         Ok((folder, (*name).to_owned()))

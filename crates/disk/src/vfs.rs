@@ -1,8 +1,9 @@
 //! The interface of a disk: folders of files that are read and written at offsets.
 //!
-//! Laws that every implementation keeps (tests of `os`, `mem` and `lying` share one suite for them):
-//! 1. A write is durable only after `sync` of its file returned `Ok`; a created, renamed or removed *name* only after
-//!    `sync_dir` of its folder did.
+//! Laws that every implementation keeps (tests of `os`, `mem` and `lying` share one suite for
+//! them):
+//! 1. A write is durable only after `sync` of its file returned `Ok`; a created, renamed or removed
+//!    *name* only after `sync_dir` of its folder did.
 //! 2. `read_at` returns fewer bytes than asked only at the end of the file.
 //! 3. After a failed `sync`, nothing is guaranteed about the writes since the last successful one.
 
@@ -17,14 +18,18 @@ use crate::sharing::{LockFile, SharedWords};
 /// Offsets, lengths and memory of direct reads and writes are multiples of this many bytes.
 pub const DIRECT_ALIGN: usize = 4096;
 
-/// Follows the name of a folder that is being made beside its final name, and precedes a number: one that is left over is empty.
+/// Follows the name of a folder that is being made beside its final name, and precedes a number:
+/// one that is left over is empty.
 pub const NEW_FOLDER_MARK: &str = ".new-";
 
-/// Rejects operations that a direct handle cannot do: an unaligned buffer, offset or length. A read may reach past the
-/// end of the file.
+/// Rejects operations that a direct handle cannot do: an unaligned buffer, offset or length. A read
+/// may reach past the end of the file.
 pub(crate) fn check_direct(buf: &[u8], offset: u64) -> io::Result<()> {
     let address = buf.as_ptr().addr();
-    if [address as u64, buf.len() as u64, offset].iter().all(|n| n.is_multiple_of(DIRECT_ALIGN as u64)) {
+    if [address as u64, buf.len() as u64, offset]
+        .iter()
+        .all(|n| n.is_multiple_of(DIRECT_ALIGN as u64))
+    {
         return Ok(());
     }
     Err(io::Error::new(
@@ -52,15 +57,16 @@ pub enum Open {
 pub enum Caching {
     /// Through the page cache.
     Buffered,
-    /// Bypasses the page cache if the file system allows it (`O_DIRECT`): then every buffer, offset and length is
-    /// aligned to [`DIRECT_ALIGN`]. Falls back to `Buffered` if it is refused.
+    /// Bypasses the page cache if the file system allows it (`O_DIRECT`): then every buffer, offset
+    /// and length is aligned to [`DIRECT_ALIGN`]. Falls back to `Buffered` if it is refused.
     Direct,
 }
 
 /// One name in a folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirEntry {
-    /// The name, without its folder. Names that are not UTF-8 are not listed: Plimsoll never makes one.
+    /// The name, without its folder. Names that are not UTF-8 are not listed: Plimsoll never makes
+    /// one.
     pub name: String,
     /// Length in bytes; 0 for a folder.
     pub len: u64,
@@ -78,7 +84,8 @@ pub trait File: Send + Sync + Debug {
     /// Writes all of `buf` at `offset`, growing the file if needed.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Writes the parts one behind the other, as [`File::write_at`] writes one; with fewer calls of the system where that is possible.
+    /// Writes the parts one behind the other, as [`File::write_at`] writes one; with fewer calls of
+    /// the system where that is possible.
     fn write_parts_at(&self, parts: &[&[u8]], mut offset: u64) -> io::Result<()> {
         for part in parts {
             self.write_at(part, offset)?;
@@ -90,8 +97,8 @@ pub trait File: Send + Sync + Debug {
     /// Makes all writes durable (fdatasync: data, and the length if it changed).
     fn sync(&self) -> io::Result<()>;
 
-    /// Announces a `sync`, after which the page cache need not keep the bytes: an implementation may begin to write out, and does not
-    /// wait. Makes nothing durable.
+    /// Announces a `sync`, after which the page cache need not keep the bytes: an implementation
+    /// may begin to write out, and does not wait. Makes nothing durable.
     fn begin_sync(&self) {}
 
     /// Length in bytes.
@@ -105,8 +112,9 @@ pub trait File: Send + Sync + Debug {
     /// Sets the length: cuts the file, or grows it with zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Makes room on the disk for the bytes from `from` up to `to`, so that no later write to them fails for want of it, and makes the file at least that
-    /// long. What is there stays; the rest is read as zeros.
+    /// Makes room on the disk for the bytes from `from` up to `to`, so that no later write to them
+    /// fails for want of it, and makes the file at least that long. What is there stays; the rest
+    /// is read as zeros.
     ///
     /// # Errors
     /// `Unsupported` if the file system cannot do it; those of a write.
@@ -115,14 +123,15 @@ pub trait File: Send + Sync + Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Announces that these bytes will be read soon. An implementation may begin to fetch them, and does not wait.
-    /// Changes no answer; does nothing for reads past the page cache.
+    /// Announces that these bytes will be read soon. An implementation may begin to fetch them, and
+    /// does not wait. Changes no answer; does nothing for reads past the page cache.
     fn will_read(&self, offset: u64, bytes: u64) {
         let _ = (offset, bytes);
     }
 
-    /// Switches a handle that was opened with [`Caching::Direct`] to reads and writes through the page cache, or back, if the file
-    /// system allows both. Alignment rules stay. Changes no answer; does nothing if there is no page cache.
+    /// Switches a handle that was opened with [`Caching::Direct`] to reads and writes through the
+    /// page cache, or back, if the file system allows both. Alignment rules stay. Changes no
+    /// answer; does nothing if there is no page cache.
     fn turn(&self, caching: Caching) {
         let _ = caching;
     }
@@ -143,21 +152,23 @@ pub trait File: Send + Sync + Debug {
 
 /// A lock on a folder, held until dropped or until the process ends.
 pub trait DirLock: Send + Sync + Debug {
-    /// Whether the lock still keeps others out. Fails once its file was removed or exchanged, and in a forked child,
-    /// which must not write beside the process that took the lock.
+    /// Whether the lock still keeps others out. Fails once its file was removed or exchanged, and
+    /// in a forked child, which must not write beside the process that took the lock.
     fn check(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Lets others lock the folder too, with [`Disk::lock_shared`]; keeps out those that want it alone. If another process took the lock
-    /// first, `Held`: then this lock holds no more, and [`DirLock::check`] fails.
+    /// Lets others lock the folder too, with [`Disk::lock_shared`]; keeps out those that want it
+    /// alone. If another process took the lock first, `Held`: then this lock holds no more, and
+    /// [`DirLock::check`] fails.
     fn share(&self) -> Result<(), LockError> {
         Err(LockError::Io(io::ErrorKind::Unsupported.into()))
     }
 }
 
 /// The text of [`LockError::Held`] if the holder is another handle of this process.
-pub(crate) const HERE_ALREADY: &str = "in this process already; share that handle, close it first, or open read-only";
+pub(crate) const HERE_ALREADY: &str =
+    "in this process already; share that handle, close it first, or open read-only";
 
 /// Why a folder could not be locked.
 #[derive(Debug)]
@@ -166,7 +177,8 @@ pub enum LockError {
     Held {
         /// The holder's process id.
         pid: Option<u32>,
-        /// The holder and the remedy: the end of a sentence that begins with "it is open for writing".
+        /// The holder and the remedy: the end of a sentence that begins with "it is open for
+        /// writing".
         who: String,
     },
     /// The lock file could not be made or read.
@@ -175,7 +187,8 @@ pub enum LockError {
 
 /// A tree of folders and files.
 pub trait Disk: Send + Sync + Debug {
-    /// Whether the system keeps a page cache of these files; [`File::turn`] has an effect only then.
+    /// Whether the system keeps a page cache of these files; [`File::turn`] has an effect only
+    /// then.
     fn has_page_cache(&self) -> bool {
         false
     }
@@ -213,8 +226,8 @@ pub trait Disk: Send + Sync + Debug {
     /// The entries of a folder, sorted by name.
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>>;
 
-    /// The names in a folder, in no order and without other attributes: much cheaper than [`Disk::list`] for thousands
-    /// of entries.
+    /// The names in a folder, in no order and without other attributes: much cheaper than
+    /// [`Disk::list`] for thousands of entries.
     fn names(&self, dir: &Path) -> io::Result<Vec<String>> {
         Ok(self.list(dir)?.into_iter().map(|entry| entry.name).collect())
     }
@@ -234,7 +247,8 @@ pub trait Disk: Send + Sync + Debug {
     /// Gives a file a second name; an error if the file system cannot.
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Makes all writes of several files durable, as [`File::sync`] of each; an implementation may sync some at a time.
+    /// Makes all writes of several files durable, as [`File::sync`] of each; an implementation may
+    /// sync some at a time.
     fn sync_files(&self, files: &[Arc<dyn File>]) -> io::Result<()> {
         files.iter().try_for_each(|file| file.sync())
     }
@@ -242,7 +256,8 @@ pub trait Disk: Send + Sync + Debug {
     /// Makes the names in a folder durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// The canonical form of `path`, without symbolic links, `.` and `..`: paths of the same folder become equal.
+    /// The canonical form of `path`, without symbolic links, `.` and `..`: paths of the same folder
+    /// become equal.
     fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
         self.entry(path)?.ok_or_else(|| of_kind(path, io::ErrorKind::NotFound))?;
         let mut resolved = PathBuf::from("/");
@@ -259,7 +274,8 @@ pub trait Disk: Send + Sync + Debug {
     /// Locks a folder for one writer. A file `LOCK` inside it names the holder's process id.
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError>;
 
-    /// Locks a folder for one writer among several: others may do the same, and [`Disk::lock`] fails meanwhile.
+    /// Locks a folder for one writer among several: others may do the same, and [`Disk::lock`]
+    /// fails meanwhile.
     fn lock_shared(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
         Err(LockError::Io(of_kind(dir, io::ErrorKind::Unsupported)))
     }
@@ -274,8 +290,8 @@ pub trait Disk: Send + Sync + Debug {
         self.lock_file(path)
     }
 
-    /// The process that has the folder locked alone, as [`Disk::lock`] would report it; `None` if there is none (others may share the lock). Locks
-    /// nothing and makes no file.
+    /// The process that has the folder locked alone, as [`Disk::lock`] would report it; `None` if
+    /// there is none (others may share the lock). Locks nothing and makes no file.
     fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
         let _ = dir;
         Ok(None)
@@ -300,7 +316,8 @@ pub trait Disk: Send + Sync + Debug {
         Err(of_kind(path, io::ErrorKind::Unsupported))
     }
 
-    /// As [`Disk::shared_words`], of a file that is there, without the right to write to it: the words must not be changed.
+    /// As [`Disk::shared_words`], of a file that is there, without the right to write to it: the
+    /// words must not be changed.
     fn shared_words_to_read(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
         self.shared_words(path, count)
     }

@@ -10,7 +10,8 @@ use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
 
 use crate::path_error::at_path;
 
-/// A watch on one folder, from its creation on. Writes of other machines to a shared file system are not seen.
+/// A watch on one folder, from its creation on. Writes of other machines to a shared file system
+/// are not seen.
 #[derive(Debug)]
 pub struct Watch {
     fd: OwnedFd,
@@ -23,19 +24,21 @@ impl Watch {
     /// The folder does not exist, or the user has as many watches as the system allows.
     pub fn new(folder: &Path) -> io::Result<Self> {
         let fd = init(CreateFlags::CLOEXEC).map_err(|errno| at_path(folder, errno))?;
-        let written = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
+        let written =
+            WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
         let replaced = WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
         add_watch(&fd, folder, written | replaced).map_err(|errno| at_path(folder, errno))?;
         Ok(Self { fd })
     }
 
-    /// Waits until a file was written, created or removed in the folder since the watch began. Returns `false` if there
-    /// was none within `patience`.
+    /// Waits until a file was written, created or removed in the folder since the watch began.
+    /// Returns `false` if there was none within `patience`.
     ///
     /// # Errors
     /// A signal came (`Interrupted`), or the system refuses.
     pub fn wait(&self, patience: Duration) -> io::Result<bool> {
-        let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+        let timeout =
+            Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
         Ok(poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&timeout))? > 0)
     }
 }

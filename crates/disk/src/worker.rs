@@ -2,9 +2,10 @@
 //!
 //! Laws:
 //! 1. No ring is lost: a ring during a step is seen at the end of it.
-//! 2. [`Worker::stop`] returns when the thread has ended, unless a step calls it. A step under way is finished; no step begins after it.
-//! 3. A step that panics ends the thread, not the process: `alarm` is called, so that other threads do not wait for its
-//!    work.
+//! 2. [`Worker::stop`] returns when the thread has ended, unless a step calls it. A step under way
+//!    is finished; no step begins after it.
+//! 3. A step that panics ends the thread, not the process: `alarm` is called, so that other threads
+//!    do not wait for its work.
 
 use std::fmt;
 use std::io;
@@ -17,7 +18,8 @@ use crate::thread::spawn;
 /// The longest sleep: clocks have bounds.
 const SLEEP_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long the threads of this process sleep if nothing happens: for tests of what a store costs that is idle.
+/// How long the threads of this process sleep if nothing happens: for tests of what a store costs
+/// that is idle.
 #[cfg(any(test, feature = "testing"))]
 pub mod sleeps {
     use std::collections::BTreeMap;
@@ -101,7 +103,8 @@ impl Bell {
         self.changed.notify_all();
     }
 
-    /// Tells the worker to end, without waiting. An owner can tell several workers before it waits for the first.
+    /// Tells the worker to end, without waiting. An owner can tell several workers before it waits
+    /// for the first.
     pub fn stop(&self) {
         self.state().stopping = true;
         self.changed.notify_all();
@@ -113,7 +116,8 @@ impl Bell {
         (!state.stopping).then_some(state.rings)
     }
 
-    /// Sleeps as `next` says, given the count of rings before the step; `None` if the worker is to end.
+    /// Sleeps as `next` says, given the count of rings before the step; `None` if the worker is to
+    /// end.
     fn wait(&self, next: Next, seen: u64) -> Option<Woken> {
         let is_asleep = |state: &mut State| !state.stopping && state.rings == seen;
         #[cfg(any(test, feature = "testing"))]
@@ -126,9 +130,13 @@ impl Bell {
         let state = match next {
             Next::End => return None,
             Next::Again => self.state(),
-            Next::Rung => self.changed.wait_while(self.state(), is_asleep).unwrap_or_else(PoisonError::into_inner),
+            Next::Rung => self
+                .changed
+                .wait_while(self.state(), is_asleep)
+                .unwrap_or_else(PoisonError::into_inner),
             Next::Within(time) => {
-                let slept = self.changed.wait_timeout_while(self.state(), time.min(SLEEP_MAX), is_asleep);
+                let slept =
+                    self.changed.wait_timeout_while(self.state(), time.min(SLEEP_MAX), is_asleep);
                 slept.unwrap_or_else(PoisonError::into_inner).0
             }
         };
@@ -153,8 +161,8 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a thread called `name` that takes a `step` now, and again whenever the last step or `bell` asks for one.
-    /// `alarm` is called if a step panics.
+    /// Starts a thread called `name` that takes a `step` now, and again whenever the last step or
+    /// `bell` asks for one. `alarm` is called if a step panics.
     ///
     /// # Errors
     /// The system gives no thread.
@@ -183,12 +191,14 @@ impl Worker {
         self.thread().is_some()
     }
 
-    /// Ends the thread and waits for it, unless it is the caller: then it ends after its step. Returns whether this call ended it.
+    /// Ends the thread and waits for it, unless it is the caller: then it ends after its step.
+    /// Returns whether this call ended it.
     pub fn stop(&self) -> bool {
         self.bell.stop();
         let thread = self.thread().take();
         // The alarm has reported a panic; the step's work stays undone, as after a crash.
-        let is_caller = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
+        let is_caller =
+            |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
         match thread {
             Some(thread) if is_caller(&thread) => true,
             thread => thread.map(JoinHandle::join).is_some(),
@@ -309,7 +319,9 @@ mod tests {
     fn a_step_that_panics_raises_the_alarm() {
         let bell = Arc::new(Bell::default());
         let (told, alarm) = channel();
-        let worker = Worker::start("test", &bell, move || told.send(()).unwrap(), |_| panic!("on purpose")).unwrap();
+        let worker =
+            Worker::start("test", &bell, move || told.send(()).unwrap(), |_| panic!("on purpose"))
+                .unwrap();
         assert_eq!(alarm.recv_timeout(LONG), Ok(()));
         assert!(worker.stop());
     }

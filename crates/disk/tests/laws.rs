@@ -204,7 +204,10 @@ fn a_folder_lists_its_names_sorted(disk: &dyn Disk, root: &Path) {
     disk.create_dir(&root.join("a")).unwrap();
     create(disk, &root.join("a/inside"), b"1");
     let entry = |name: &str, len, is_dir| DirEntry { name: name.to_owned(), len, is_dir, links: 1 };
-    assert_eq!(disk.list(root).unwrap(), [entry("a", 0, true), entry("b", 3, false), entry("c", 0, false)]);
+    assert_eq!(
+        disk.list(root).unwrap(),
+        [entry("a", 0, true), entry("b", 3, false), entry("c", 0, false)]
+    );
     assert_eq!(disk.list(&root.join("a")).unwrap(), [entry("inside", 1, false)]);
     assert_eq!(kind(disk.list(&root.join("b"))), ErrorKind::NotADirectory);
     assert_eq!(kind(disk.list(&root.join("nothing"))), ErrorKind::NotFound);
@@ -213,7 +216,8 @@ fn a_folder_lists_its_names_sorted(disk: &dyn Disk, root: &Path) {
 fn an_entry_tells_what_stands_at_a_path(disk: &dyn Disk, root: &Path) {
     create(disk, &root.join("file"), b"123");
     disk.create_dir(&root.join("folder")).unwrap();
-    let entry = |name: &str, len, is_dir| Some(DirEntry { name: name.to_owned(), len, is_dir, links: 1 });
+    let entry =
+        |name: &str, len, is_dir| Some(DirEntry { name: name.to_owned(), len, is_dir, links: 1 });
     assert_eq!(disk.entry(&root.join("file")).unwrap(), entry("file", 3, false));
     assert_eq!(disk.entry(&root.join("folder")).unwrap(), entry("folder", 0, true));
     assert_eq!(disk.entry(&root.join("nothing")).unwrap(), None);
@@ -317,9 +321,15 @@ fn a_second_name_shares_the_bytes(disk: &dyn Disk, root: &Path) {
     assert_eq!(read(disk, &two), b"ABC");
     create(disk, &one, b"other");
     assert_eq!(kind(disk.hard_link(&one, &two)), ErrorKind::AlreadyExists);
-    assert_eq!(kind(disk.hard_link(&root.join("nothing"), &root.join("three"))), ErrorKind::NotFound);
+    assert_eq!(
+        kind(disk.hard_link(&root.join("nothing"), &root.join("three"))),
+        ErrorKind::NotFound
+    );
     disk.create_dir(&root.join("folder")).unwrap();
-    assert_eq!(kind(disk.hard_link(&root.join("folder"), &root.join("three"))), ErrorKind::PermissionDenied);
+    assert_eq!(
+        kind(disk.hard_link(&root.join("folder"), &root.join("three"))),
+        ErrorKind::PermissionDenied
+    );
 }
 
 fn a_lock_excludes_others_until_it_is_dropped(disk: &dyn Disk, root: &Path) {
@@ -340,7 +350,9 @@ fn a_lock_file_names_its_holder(disk: &dyn Disk, root: &Path) {
     let path = root.join("LOCK");
     create(disk, &path, b"4294967295\nand more");
     let lock = disk.lock(root).unwrap();
-    let Err(LockError::Held { pid: Some(pid), .. }) = disk.lock(root) else { panic!("the lock is not held") };
+    let Err(LockError::Held { pid: Some(pid), .. }) = disk.lock(root) else {
+        panic!("the lock is not held")
+    };
     assert_eq!(read(disk, &path), format!("{pid}\n").as_bytes());
     drop(lock);
     assert_eq!(read(disk, &path), b"");
@@ -370,7 +382,12 @@ fn one_file_serves_many_threads(disk: &dyn Disk, root: &Path) {
     });
     let bytes = bytes_of(&*file);
     assert_eq!(bytes.len(), 200_000);
-    assert!(bytes.chunks(1000).enumerate().all(|(i, part)| part.iter().all(|byte| *byte == (i % 4) as u8 + 1)));
+    assert!(
+        bytes
+            .chunks(1000)
+            .enumerate()
+            .all(|(i, part)| part.iter().all(|byte| *byte == (i % 4) as u8 + 1))
+    );
 }
 
 fn errors_name_their_path(disk: &dyn Disk, root: &Path) {
@@ -399,7 +416,10 @@ fn direct_handles_in_memory_insist_on_alignment() {
         let start = buf.as_ptr().align_offset(DIRECT_ALIGN);
         file.write_at(&buf[start..start + DIRECT_ALIGN], 0).unwrap();
         assert_eq!(kind(file.write_at(&buf[start..start + 512], 0)), ErrorKind::InvalidInput);
-        assert_eq!(kind(file.write_at(&buf[start..start + DIRECT_ALIGN], 512)), ErrorKind::InvalidInput);
+        assert_eq!(
+            kind(file.write_at(&buf[start..start + DIRECT_ALIGN], 512)),
+            ErrorKind::InvalidInput
+        );
         assert_eq!(kind(file.read_at(&mut [0; 3], 0)), ErrorKind::InvalidInput);
     }
 }
@@ -407,7 +427,8 @@ fn direct_handles_in_memory_insist_on_alignment() {
 fn files_that_are_synced_together_keep_what_was_written(disk: &dyn Disk, dir: &Path) {
     for count in [0, 1, 2, 9] {
         let path = |number| dir.join(format!("{count}-{number}"));
-        let files: Vec<_> = (0..count).map(|number| create(disk, &path(number), &[number; 70_000])).collect();
+        let files: Vec<_> =
+            (0..count).map(|number| create(disk, &path(number), &[number; 70_000])).collect();
         disk.sync_files(&files).unwrap();
         for (number, file) in (0..).zip(&files) {
             let mut bytes = vec![0; 70_001];

@@ -58,7 +58,10 @@ fn an_unsynced_write_survives_is_torn_or_is_lost() {
         let bytes = read(&disk, "file");
         assert_eq!(bytes.len(), 4096);
         let sectors: Vec<&[u8]> = bytes.chunks(512).collect();
-        assert!(sectors.iter().all(|sector| sector == &[1; 512] || sector == &[2; 512]), "a tear runs along sectors");
+        assert!(
+            sectors.iter().all(|sector| sector == &[1; 512] || sector == &[2; 512]),
+            "a tear runs along sectors"
+        );
         match sectors.iter().filter(|sector| sector[0] == 2).count() {
             0 => lost += 1,
             8 => whole += 1,
@@ -66,7 +69,11 @@ fn an_unsynced_write_survives_is_torn_or_is_lost() {
         }
         let injected = disk.injected();
         assert_eq!(injected.power_cuts, 1);
-        assert_eq!((injected.lost_writes, injected.torn_writes) == (0, 0), bytes == [2; 4096], "seed {seed}");
+        assert_eq!(
+            (injected.lost_writes, injected.torn_writes) == (0, 0),
+            bytes == [2; 4096],
+            "seed {seed}"
+        );
     }
     assert!(whole >= 10 && torn >= 10 && lost >= 10, "whole {whole}, torn {torn}, lost {lost}");
 }
@@ -80,7 +87,11 @@ fn a_write_within_one_sector_survives_whole_or_is_lost_and_is_counted() {
         let bytes = read(&disk, "file");
         assert!(bytes == b"old" || bytes == b"new");
         let injected = disk.injected();
-        assert_eq!((injected.lost_writes, injected.torn_writes), (u64::from(bytes == b"old"), 0), "seed {seed}");
+        assert_eq!(
+            (injected.lost_writes, injected.torn_writes),
+            (u64::from(bytes == b"old"), 0),
+            "seed {seed}"
+        );
     }
 }
 
@@ -96,7 +107,10 @@ fn a_later_write_may_survive_an_earlier_one() {
             read(&disk, "file")
         })
         .collect();
-    assert_eq!(outcomes, BTreeSet::from(["..", "1.", ".2", "12"].map(|bytes| bytes.as_bytes().to_vec())));
+    assert_eq!(
+        outcomes,
+        BTreeSet::from(["..", "1.", ".2", "12"].map(|bytes| bytes.as_bytes().to_vec()))
+    );
 }
 
 #[test]
@@ -268,7 +282,10 @@ fn of_the_operations_in_a_folder_a_front_survives() {
             ["a", "b", "c"].iter().for_each(|name| drop(create(&disk, name, b"")));
             disk.restore_power();
             let found = names(&disk);
-            assert!(["a", "b", "c"].starts_with(&found.iter().map(String::as_str).collect::<Vec<_>>()), "{found:?}");
+            assert!(
+                ["a", "b", "c"].starts_with(&found.iter().map(String::as_str).collect::<Vec<_>>()),
+                "{found:?}"
+            );
             found.len()
         })
         .collect();
@@ -367,7 +384,10 @@ fn handles_and_locks_do_not_survive_a_crash() {
     assert!(file.sync().is_err());
     let _new = disk.lock(at("/")).unwrap();
     drop(lock);
-    assert!(matches!(disk.lock(at("/")), Err(LockError::Held { .. })), "the old lock took the new one with it");
+    assert!(
+        matches!(disk.lock(at("/")), Err(LockError::Held { .. })),
+        "the old lock took the new one with it"
+    );
     drop(file);
     assert_eq!(read(&disk, "file"), b"abc");
 }
@@ -392,11 +412,16 @@ fn one_seed_and_one_sequence_of_calls_give_the_same_disk() {
         let disk = LyingDisk::new(seed);
         let mut random = Random::new(99);
         disk.flip_bits(0.2);
-        let files: Vec<_> = ["a", "b", "c"].iter().map(|name| create_durable(&disk, name, b"")).collect();
+        let files: Vec<_> =
+            ["a", "b", "c"].iter().map(|name| create_durable(&disk, name, b"")).collect();
         let mut read = Vec::new();
         for _ in 0..200 {
             let file = &files[random.below(3) as usize];
-            file.write_at(&vec![random.below(256) as u8; random.below(2000) as usize], random.below(9000)).unwrap();
+            file.write_at(
+                &vec![random.below(256) as u8; random.below(2000) as usize],
+                random.below(9000),
+            )
+            .unwrap();
             let mut buf = [0; 100];
             file.read_at(&mut buf, random.below(9000)).unwrap();
             read.extend(buf);
@@ -492,7 +517,11 @@ fn a_flipped_bit_is_one_bit_and_is_gone_at_the_next_read() {
         flipped += u64::from(ones);
         places.extend(buf.iter().position(|byte| *byte != 0));
     }
-    assert!((70..130).contains(&flipped) && places.len() > 50, "{flipped} flips in {} places", places.len());
+    assert!(
+        (70..130).contains(&flipped) && places.len() > 50,
+        "{flipped} flips in {} places",
+        places.len()
+    );
     assert_eq!(disk.injected().flipped_bits, flipped);
     disk.flip_bits(0.0);
     assert_eq!(read(&disk, "file"), [0; 1000]);

@@ -63,7 +63,8 @@ fn a_shared_folder_keeps_out_those_that_want_it_alone() {
 fn words_are_shared_and_wake_those_that_wait() {
     on_each(|disk, dir| {
         let path = dir.join("SHARED");
-        let (one, two) = (disk.shared_words(&path, 700).unwrap(), disk.shared_words(&path, 700).unwrap());
+        let (one, two) =
+            (disk.shared_words(&path, 700).unwrap(), disk.shared_words(&path, 700).unwrap());
         assert!(one.words().iter().all(|word| word.load(Ordering::Relaxed) == 0));
         one.words()[699].store(7, Ordering::Release);
         assert_eq!(two.words()[699].load(Ordering::Acquire), 7);
@@ -116,7 +117,10 @@ fn a_power_cut_frees_the_locks_and_forgets_the_words() {
     disk.create_dir(dir).unwrap();
     assert!(disk.lock_file(&dir.join("turn")).unwrap().try_lock().unwrap());
     assert!(held.try_lock().is_err(), "it is of before the power cut");
-    assert_eq!(disk.shared_words(&dir.join("SHARED"), 2).unwrap().words()[0].load(Ordering::Acquire), 0);
+    assert_eq!(
+        disk.shared_words(&dir.join("SHARED"), 2).unwrap().words()[0].load(Ordering::Acquire),
+        0
+    );
     drop(shared);
     disk.lock(dir).unwrap();
 }

@@ -46,9 +46,13 @@ impl<'a> Applier<'a> {
     pub(crate) fn next(&mut self, feed: &mut Feed<'_>, counts: &mut Counts) -> Result<bool> {
         match feed.next()? {
             None => return Ok(false),
-            Some(Step::Begin { id, time, metadata }) => self.commit(id, time, &metadata, feed, counts)?,
+            Some(Step::Begin { id, time, metadata }) => {
+                self.commit(id, time, &metadata, feed, counts)?
+            }
             Some(Step::LeftOut { id, why }) => counts.commits.add(|| LeftOutCommit { id, why }),
-            Some(step) => unreachable!("{step:?} outside of a commit: the feed begins and ends each commit"),
+            Some(step) => {
+                unreachable!("{step:?} outside of a commit: the feed begins and ends each commit")
+            }
         }
         Ok(true)
     }
@@ -75,15 +79,24 @@ impl<'a> Applier<'a> {
                 }
                 Some(Step::Delete { .. }) => {}
                 Some(Step::Submodule) => counts.submodules += 1,
-                // Commits are read ahead, so a missing one is reported while an earlier one is delivered.
+                // Commits are read ahead, so a missing one is reported while an earlier one is
+                // delivered.
                 Some(Step::LeftOut { id, why }) => counts.commits.add(|| LeftOutCommit { id, why }),
                 Some(Step::End) => break,
-                other => unreachable!("{other:?} inside of a commit: the feed begins and ends each commit"),
+                other => unreachable!(
+                    "{other:?} inside of a commit: the feed begins and ends each commit"
+                ),
             }
         }
         let root = self.bookmark.map_or(id, |bookmark| bookmark.root);
         let bookmark = Bookmark { commit: id, root };
-        bookmark::write(&mut transaction, &self.bookmarks, self.keyspace.name(), self.branch, bookmark)?;
+        bookmark::write(
+            &mut transaction,
+            &self.bookmarks,
+            self.keyspace.name(),
+            self.branch,
+            bookmark,
+        )?;
         self.notes.add(&mut transaction, id.as_str(), time)?;
         transaction.commit().map_err(|error| bookmark::of_commit(error, self.keyspace.name()))?;
         self.bookmark = Some(bookmark);

@@ -1,6 +1,7 @@
 //! Contents of files, read from one `git cat-file --batch` process.
 //!
-//! Law: git answers each request once, in order. A request is sent as soon as it is known, so that git unpacks ahead of the reader.
+//! Law: git answers each request once, in order. A request is sent as soon as it is known, so that
+//! git unpacks ahead of the reader.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -11,7 +12,8 @@ use crate::object_id::ObjectId;
 use crate::process::{Input, Process};
 use crate::repository::Repository;
 
-/// Requests that may be unanswered. At 65 bytes each they fit into the smallest pipe that the system makes (4 KiB).
+/// Requests that may be unanswered. At 65 bytes each they fit into the smallest pipe that the
+/// system makes (4 KiB).
 pub(crate) const REQUESTS_MAX: usize = 60;
 
 /// A running process and the requests that it has not answered.
@@ -83,9 +85,11 @@ impl<'r> Blobs<'r> {
         skip(&mut self.open.output, std::mem::take(&mut self.left))
     }
 
-    /// Starts a new process, because git exits at a damaged object, and repeats the unanswered requests.
+    /// Starts a new process, because git exits at a damaged object, and repeats the unanswered
+    /// requests.
     fn restart(&mut self) -> Result<String> {
-        let Open { process, input, output } = std::mem::replace(&mut self.open, Open::start(self.repository)?);
+        let Open { process, input, output } =
+            std::mem::replace(&mut self.open, Open::start(self.repository)?);
         for id in &self.asked {
             self.open.ask(id);
         }
@@ -121,13 +125,17 @@ pub(crate) struct Content<'b> {
 impl Read for Content<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         // The last byte is the line break after the content.
-        let wanted = into.len().min(usize::try_from(self.left.saturating_sub(1)).unwrap_or(usize::MAX));
+        let wanted =
+            into.len().min(usize::try_from(self.left.saturating_sub(1)).unwrap_or(usize::MAX));
         if wanted == 0 {
             return Ok(0);
         }
         let bytes = self.output.read(&mut into[..wanted])?;
         if bytes == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "git cat-file ended in the middle of an object"));
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "git cat-file ended in the middle of an object",
+            ));
         }
         *self.left -= bytes as u64;
         Ok(bytes)
@@ -153,8 +161,12 @@ pub(crate) fn read_header(output: &mut impl BufRead) -> io::Result<Header> {
     if line.is_empty() {
         return Ok(Header::End);
     }
-    parse_header(&line)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("not understood: {}", line.escape_ascii())))
+    parse_header(&line).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("not understood: {}", line.escape_ascii()),
+        )
+    })
 }
 
 /// `<name> <type> <length>` or `<name> missing`.
@@ -186,9 +198,12 @@ mod tests {
         assert_eq!(read(format!("{name} blob 12\n")).unwrap(), Header::Found { id, bytes: 12 });
         assert_eq!(read(format!("{name} missing\n")).unwrap(), Header::Missing(id));
         assert_eq!(read(String::new()).unwrap(), Header::End);
-        for wrong in
-            [format!("{name} blob\n"), format!("{name} blob -1\n"), "x y z\n".to_owned(), format!("{name} blob 12")]
-        {
+        for wrong in [
+            format!("{name} blob\n"),
+            format!("{name} blob -1\n"),
+            "x y z\n".to_owned(),
+            format!("{name} blob 12"),
+        ] {
             assert!(read(wrong.clone()).is_err(), "{wrong}");
         }
     }

@@ -1,6 +1,8 @@
-//! The bookmark of a keyspace: which commit was imported last. It is a key of the store, written with that commit.
+//! The bookmark of a keyspace: which commit was imported last. It is a key of the store, written
+//! with that commit.
 //!
-//! Law: a transaction that writes the bookmark has read it, so that of two imports into one keyspace only one continues.
+//! Law: a transaction that writes the bookmark has read it, so that of two imports into one
+//! keyspace only one continues.
 
 use plimsoll::{Db, Keyspace, Transaction};
 use serde_json::{Value, json};
@@ -37,8 +39,8 @@ fn decode(value: &[u8]) -> Result<Bookmark> {
     }
 }
 
-/// Reads the bookmark in the transaction of the next commit, and rejects one that another import has moved. If it is moved later, the
-/// transaction conflicts: see [`of_commit`].
+/// Reads the bookmark in the transaction of the next commit, and rejects one that another import
+/// has moved. If it is moved later, the transaction conflicts: see [`of_commit`].
 pub(crate) fn confirm(
     transaction: &Transaction,
     bookmarks: &Keyspace,
@@ -73,7 +75,8 @@ pub(crate) fn write(
     Ok(transaction.put(bookmarks, &bookmark_key(keyspace), value.to_string().as_bytes())?)
 }
 
-/// Removes the bookmark of a keyspace that was dropped: its history is gone, and is imported from its beginning.
+/// Removes the bookmark of a keyspace that was dropped: its history is gone, and is imported from
+/// its beginning.
 pub(crate) fn remove(db: &Db, keyspace: &str, expected: Bookmark) -> Result<()> {
     let bookmarks = db.keyspace(KEYSPACE)?;
     let mut transaction = db.begin();
@@ -82,7 +85,8 @@ pub(crate) fn remove(db: &Db, keyspace: &str, expected: Bookmark) -> Result<()> 
     transaction.commit().map(drop).map_err(|error| of_commit(error, keyspace))
 }
 
-/// Rejects a repository whose branch does not continue the imported history, so that a keyspace never mixes two.
+/// Rejects a repository whose branch does not continue the imported history, so that a keyspace
+/// never mixes two.
 pub(crate) fn check(bookmark: &Bookmark, repository: &Repository) -> Result<()> {
     let (path, commit) = (repository.path().to_owned(), bookmark.commit);
     if !repository.has_commit(&bookmark.root)? && !repository.has_commit(&commit)? {

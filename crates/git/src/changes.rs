@@ -1,7 +1,8 @@
 //! The files that each commit changed, read from one `git diff-tree --stdin` process.
 //!
-//! A request is two lines: the commit with the one to compare it with, and `;`. Git echoes a line that names no object and flushes its
-//! output, so the `;` marks the end of the answer. Without it only the next answer would show where this one ends.
+//! A request is two lines: the commit with the one to compare it with, and `;`. Git echoes a line
+//! that names no object and flushes its output, so the `;` marks the end of the answer. Without it
+//! only the next answer would show where this one ends.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout};
@@ -11,9 +12,11 @@ use crate::object_id::ObjectId;
 use crate::process::{Input, Process};
 use crate::repository::Repository;
 
-/// Requests that may be unanswered. At 133 bytes each they fit into the smallest pipe that the system makes (4 KiB).
+/// Requests that may be unanswered. At 133 bytes each they fit into the smallest pipe that the
+/// system makes (4 KiB).
 pub(crate) const REQUESTS_MAX: usize = 24;
-/// Answers after which the process is replaced, because git keeps every commit that it has read in memory.
+/// Answers after which the process is replaced, because git keeps every commit that it has read in
+/// memory.
 const ANSWERS_MAX: u64 = 50_000;
 /// Longer paths are cut, which bounds the length of a line. They are too long for keys anyway.
 const PATH_BYTES_MAX: u64 = 64 * 1024;
@@ -97,7 +100,8 @@ impl<'r> Changes<'r> {
     /// Reads the next piece of the answer to the oldest request.
     pub(crate) fn next(&mut self) -> Result<Piece> {
         let open = self.open.as_mut().expect("an answer is read after a request");
-        let piece = read_piece(&mut open.output).map_err(|error| open.process.broken(&error.to_string()))?;
+        let piece = read_piece(&mut open.output)
+            .map_err(|error| open.process.broken(&error.to_string()))?;
         self.answers += u64::from(piece == Piece::End);
         Ok(piece)
     }
@@ -141,7 +145,8 @@ fn read_piece(output: &mut impl BufRead) -> io::Result<Piece> {
     }
 }
 
-/// An answer begins with the commit's id and a zero byte, or with the ids of two trees and a line break.
+/// An answer begins with the commit's id and a zero byte, or with the ids of two trees and a line
+/// break.
 fn read_start(output: &mut impl BufRead) -> io::Result<Piece> {
     let mut byte = [0];
     for _ in 0..256 {
@@ -218,7 +223,8 @@ mod tests {
             "{one}\0:000000 100644 {zero} {one} A\0a b\nc\0:100644 160000 {one} {two} T\0m\0;\n{one} {two}\n:100644 000000 {two} {zero} D\0d\0;\n"
         );
         let file = |digit, submodule| Some(File { id: id(digit), submodule });
-        let change = |path: &str, before, after| Piece::Change(Change { path: path.into(), before, after });
+        let change =
+            |path: &str, before, after| Piece::Change(Change { path: path.into(), before, after });
         let expected = [
             Piece::Start,
             change("a b\nc", None, file(b'1', false)),
@@ -241,10 +247,20 @@ mod tests {
 
     #[test]
     fn a_path_beyond_any_key_is_cut_and_the_next_line_is_whole() {
-        let long =
-            [b":000000 100644 ", &[b'0'; 40][..], b" ", &[b'1'; 40], b" A\0", &[b'p'; 100_000], b"\0;\n"].concat();
+        let long = [
+            b":000000 100644 ",
+            &[b'0'; 40][..],
+            b" ",
+            &[b'1'; 40],
+            b" A\0",
+            &[b'p'; 100_000],
+            b"\0;\n",
+        ]
+        .concat();
         let read = pieces(&long);
-        assert!(matches!(&read[0], Piece::Change(change) if change.path.len() as u64 == PATH_BYTES_MAX));
+        assert!(
+            matches!(&read[0], Piece::Change(change) if change.path.len() as u64 == PATH_BYTES_MAX)
+        );
         assert_eq!(read[1], Piece::End);
     }
 }

@@ -67,7 +67,8 @@ struct Person {
     date: Option<String>,
 }
 
-/// Parses a commit object. `cut`: the object is longer than `object`. `None` if it has no tree and so is not a commit.
+/// Parses a commit object. `cut`: the object is longer than `object`. `None` if it has no tree and
+/// so is not a commit.
 pub(crate) fn parse(id: ObjectId, object: &[u8], cut: bool) -> Option<Commit> {
     let (headers, message) = split_at_blank_line(object);
     let mut tree = None;
@@ -132,17 +133,22 @@ fn fit(mut metadata: Metadata<'_>) -> Vec<u8> {
             metadata.undecoded.message = None;
         }
         if metadata.message.is_empty() {
-            // The names and parents alone are too long: no tool makes such commits, but the format allows them.
+            // The names and parents alone are too long: no tool makes such commits, but the format
+            // allows them.
             metadata.parents.clear();
             metadata.undecoded = Undecoded::default();
-            for text in
-                [&mut metadata.author, &mut metadata.email, &mut metadata.committer.name, &mut metadata.committer.email]
-            {
+            for text in [
+                &mut metadata.author,
+                &mut metadata.email,
+                &mut metadata.committer.name,
+                &mut metadata.committer.email,
+            ] {
                 shorten(text, 256);
             }
             continue;
         }
-        // A byte of the message is at most six bytes of JSON, so this removes no more than necessary, or 256 bytes.
+        // A byte of the message is at most six bytes of JSON, so this removes no more than
+        // necessary, or 256 bytes.
         let keep = metadata.message.len().saturating_sub((surplus / 6).max(256));
         shorten(&mut metadata.message, keep);
     }
@@ -224,18 +230,27 @@ mod tests {
             let head = format!("tree {TREE}\nauthor ");
             let tail = format!(" <j@x> 1 +0000\nencoding {encoding}\n\n");
             let read = metadata(&[head.as_bytes(), bytes, tail.as_bytes(), bytes].concat());
-            assert_eq!((read["author"].as_str(), read["message"].as_str()), (Some(text), Some(text)));
+            assert_eq!(
+                (read["author"].as_str(), read["message"].as_str()),
+                (Some(text), Some(text))
+            );
             assert_eq!((read["email"].as_str(), &read["undecoded"]), (Some("j@x"), &Value::Null));
         }
     }
 
     #[test]
     fn bytes_that_cannot_be_decoded_are_kept() {
-        let broken = [format!("tree {TREE}\nauthor A <a> 1 +0000\n\n").as_bytes(), b"caf\xe9"].concat();
+        let broken =
+            [format!("tree {TREE}\nauthor A <a> 1 +0000\n\n").as_bytes(), b"caf\xe9"].concat();
         let read = metadata(&broken);
-        assert_eq!((read["message"].as_str(), read["author"].as_str()), (Some("caf\u{fffd}"), Some("A")));
+        assert_eq!(
+            (read["message"].as_str(), read["author"].as_str()),
+            (Some("caf\u{fffd}"), Some("A"))
+        );
         assert_eq!(read["undecoded"], serde_json::json!({"message": "636166e9"}));
-        let broken = [b"tree ", TREE.as_bytes(), b"\nauthor J\xe9r <a> 1 +0000\nencoding x-own\n\nm"].concat();
+        let broken =
+            [b"tree ", TREE.as_bytes(), b"\nauthor J\xe9r <a> 1 +0000\nencoding x-own\n\nm"]
+                .concat();
         let author = hex::encode(b"J\xe9r <a> 1 +0000");
         let read = metadata(&broken);
         assert_eq!(read["date"], "1970-01-01T00:00:01Z");
@@ -252,8 +267,11 @@ mod tests {
             ("UTC", "2011-03-13T07:06:40Z"),
             ("", "2011-03-13T07:06:40Z"),
         ] {
-            let object = format!("tree {TREE}\nauthor A <a> 1 +0000\ncommitter A <a> 1300000000 {zone}\n\nm");
-            let commit = parse(ObjectId::parse(&[b'a'; 40]).unwrap(), object.as_bytes(), false).unwrap();
+            let object = format!(
+                "tree {TREE}\nauthor A <a> 1 +0000\ncommitter A <a> 1300000000 {zone}\n\nm"
+            );
+            let commit =
+                parse(ObjectId::parse(&[b'a'; 40]).unwrap(), object.as_bytes(), false).unwrap();
             assert_eq!(commit.time, Some(Timestamp::from_second(1_300_000_000).unwrap()), "{zone}");
             assert_eq!(metadata(object.as_bytes())["committer"]["date"], written, "{zone}");
         }
@@ -271,13 +289,19 @@ mod tests {
     fn a_message_that_is_too_long_is_cut_and_says_so() {
         for letter in ["x", "\u{1}", "é"] {
             let message = letter.repeat(100_000);
-            let read = metadata(format!("tree {TREE}\nauthor A <a> 1 +0000\n\n{message}").as_bytes());
+            let read =
+                metadata(format!("tree {TREE}\nauthor A <a> 1 +0000\n\n{message}").as_bytes());
             assert_eq!(read["message_cut"], true);
             assert!(read["message"].as_str().unwrap().len() > 8_000);
         }
-        let broken = [format!("tree {TREE}\nauthor A <a> 1 +0000\n\n").as_bytes(), &[b'x'; 40_000], b"\xe9"].concat();
+        let broken =
+            [format!("tree {TREE}\nauthor A <a> 1 +0000\n\n").as_bytes(), &[b'x'; 40_000], b"\xe9"]
+                .concat();
         let read = metadata(&broken);
-        assert_eq!((read["message_cut"].as_bool(), read["message"].as_str().unwrap().len()), (Some(true), 40_003));
+        assert_eq!(
+            (read["message_cut"].as_bool(), read["message"].as_str().unwrap().len()),
+            (Some(true), 40_003)
+        );
         assert!(read["undecoded"]["message"].as_str().unwrap().len() > 20_000);
     }
 

@@ -1,7 +1,8 @@
-//! The commits to import, oldest first: `git rev-list` writes their ids straight into `git cat-file`.
+//! The commits to import, oldest first: `git rev-list` writes their ids straight into `git
+//! cat-file`.
 //!
-//! If a commit is missing, the history is cut there: the import begins with the oldest commit after it. The history of a shallow clone is
-//! cut, too.
+//! If a commit is missing, the history is cut there: the import begins with the oldest commit after
+//! it. The history of a shallow clone is cut, too.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -15,7 +16,8 @@ use crate::object_id::ObjectId;
 use crate::process::{Input, Process};
 use crate::repository::{Repository, range};
 
-/// Bytes of a commit object that are read: more than a transaction's metadata holds, even with a signature before the message.
+/// Bytes of a commit object that are read: more than a transaction's metadata holds, even with a
+/// signature before the message.
 const OBJECT_BYTES_MAX: u64 = 256 * 1024;
 
 /// An item of the stream.
@@ -33,7 +35,8 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) struct CommitStream<'r> {
     repository: &'r Repository,
-    /// Arguments of the `rev-list` calls that are still to be made; their outputs in this order are the stream.
+    /// Arguments of the `rev-list` calls that are still to be made; their outputs in this order are
+    /// the stream.
     lists: VecDeque<Vec<String>>,
     open: Option<Open>,
     cut: Option<Cut>,
@@ -99,8 +102,8 @@ fn list(options: &[&str], range: &[String]) -> Vec<String> {
 enum Walk {
     /// Git found no commit missing. `last` is the oldest commit.
     Complete { last: Option<ObjectId> },
-    /// It ends at a commit whose parent is missing. `whole` commits, counted from the tip, have all their parents; `oldest` is the parent of the last of
-    /// them.
+    /// It ends at a commit whose parent is missing. `whole` commits, counted from the tip, have all
+    /// their parents; `oldest` is the parent of the last of them.
     Broken { whole: u64, oldest: ObjectId },
 }
 
@@ -112,7 +115,8 @@ fn walk(repository: &Repository, range: &[String]) -> Result<Walk> {
     let mut process = repository.git().start(&arguments, Input::Nothing)?;
     let (mut whole, mut last) = (0, None);
     for line in BufReader::new(process.take_output()).split(b'\n') {
-        let line = line.map_err(|error| Error::unreadable(format!("cannot read from git: {error}")))?;
+        let line =
+            line.map_err(|error| Error::unreadable(format!("cannot read from git: {error}")))?;
         last = ObjectId::parse(&line);
         whole += 1;
     }
@@ -120,7 +124,12 @@ fn walk(repository: &Repository, range: &[String]) -> Result<Walk> {
     let oldest = match last {
         None => *repository.tip(),
         Some(last) => {
-            let parent = repository.git().ask(&["rev-parse", "--verify", "--quiet", &format!("{last}^1")])?;
+            let parent = repository.git().ask(&[
+                "rev-parse",
+                "--verify",
+                "--quiet",
+                &format!("{last}^1"),
+            ])?;
             ObjectId::parse(parent.line()).ok_or(failure)?
         }
     };

@@ -19,8 +19,9 @@ pub enum Cut {
     },
 }
 
-/// Whether a shallow clone begins with `last`, the oldest commit of a walk. Git hides the parents of such a commit, so that the walk ends
-/// as if it were complete; only the commit object names them.
+/// Whether a shallow clone begins with `last`, the oldest commit of a walk. Git hides the parents
+/// of such a commit, so that the walk ends as if it were complete; only the commit object names
+/// them.
 pub(crate) fn shallow(repository: &Repository, last: ObjectId) -> Result<Option<Cut>> {
     let git = repository.git();
     if git.ask(&["rev-parse", "--is-shallow-repository"])?.line() != b"true"
@@ -29,7 +30,8 @@ pub(crate) fn shallow(repository: &Repository, last: ObjectId) -> Result<Option<
         return Ok(None);
     }
     let object = git.ask(&["cat-file", "commit", last.as_str()])?;
-    let mut headers = object.line().split(|&byte| byte == b'\n').take_while(|line| !line.is_empty());
+    let mut headers =
+        object.line().split(|&byte| byte == b'\n').take_while(|line| !line.is_empty());
     let has_parent = headers.any(|line| line.starts_with(b"parent "));
     Ok(has_parent.then_some(Cut::Shallow { first: last }))
 }

@@ -20,9 +20,12 @@ impl Date {
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text.trim_ascii();
         let digits = text.strip_prefix('-').unwrap_or(text);
-        let end = text.len() - digits.trim_start_matches(|character: char| character.is_ascii_digit()).len();
+        let end = text.len()
+            - digits.trim_start_matches(|character: char| character.is_ascii_digit()).len();
         let time = Timestamp::from_second(text[..end].parse().ok()?).ok()?;
-        let offset = offset(text[end..].trim_ascii()).filter(|&offset| has_year(time, offset)).unwrap_or(Offset::UTC);
+        let offset = offset(text[end..].trim_ascii())
+            .filter(|&offset| has_year(time, offset))
+            .unwrap_or(Offset::UTC);
         has_year(time, offset).then_some(Self { time, offset })
     }
 }
@@ -60,11 +63,23 @@ mod tests {
         assert_eq!(written("-1").unwrap(), "1969-12-31T23:59:59Z");
         assert_eq!(written("1706702403+0100").unwrap(), "2024-01-31T13:00:03+01:00");
         for zone in ["+6000", "-2400", "+2147483647", "zone", "+01:00", ".5 +0100"] {
-            assert_eq!(written(&format!("1706702403 {zone}")).unwrap(), "2024-01-31T12:00:03Z", "{zone}");
+            assert_eq!(
+                written(&format!("1706702403 {zone}")).unwrap(),
+                "2024-01-31T12:00:03Z",
+                "{zone}"
+            );
         }
         // A second before the year 10000, which it would be in this zone.
         assert_eq!(written("253370764800 +0100").unwrap(), "9999-01-01T01:00:00+01:00");
-        for broken in ["", "-", "x 1", "+0100", "253402300800 +0000", "9223372036854775807", "92233720368547758070"] {
+        for broken in [
+            "",
+            "-",
+            "x 1",
+            "+0100",
+            "253402300800 +0000",
+            "9223372036854775807",
+            "92233720368547758070",
+        ] {
             assert_eq!(written(broken), None, "{broken}");
         }
     }

@@ -29,13 +29,17 @@ impl TextEncoding {
     /// The encoding of a name; UTF-8 if it is not known, which keeps ASCII.
     pub(crate) fn named(name: &[u8]) -> Self {
         let name = name.trim_ascii().to_ascii_lowercase();
-        if matches!(&*name, b"iso-8859-1" | b"iso8859-1" | b"iso_8859-1" | b"latin1" | b"latin-1" | b"l1") {
+        if matches!(
+            &*name,
+            b"iso-8859-1" | b"iso8859-1" | b"iso_8859-1" | b"latin1" | b"latin-1" | b"l1"
+        ) {
             return Self::Latin1;
         }
         let alias = ALIASES.iter().find(|(alias, _)| alias.as_bytes() == name);
         let label = alias.map_or(&*name, |(_, label)| label.as_bytes());
         // A commit cannot be in UTF-16, whose zero bytes end it.
-        let known = Encoding::for_label(label).filter(|found| ![REPLACEMENT, UTF_16BE, UTF_16LE].contains(found));
+        let known = Encoding::for_label(label)
+            .filter(|found| ![REPLACEMENT, UTF_16BE, UTF_16LE].contains(found));
         Self::Other(known.unwrap_or(UTF_8))
     }
 

@@ -53,7 +53,8 @@ pub enum Error {
         /// The last imported commit.
         commit: ObjectId,
     },
-    /// The last imported commit is no longer part of the branch: import into another keyspace or store.
+    /// The last imported commit is no longer part of the branch: import into another keyspace or
+    /// store.
     #[error(
         "{}: the last imported commit {} is not an ancestor of {branch}: the history was rewritten, or this is another branch; \
          import it into another store or another keyspace", .path.display(), .commit.short()
@@ -66,7 +67,8 @@ pub enum Error {
         /// The branch.
         branch: String,
     },
-    /// Another import has continued the history since this one began: open a new import, which continues after it.
+    /// Another import has continued the history since this one began: open a new import, which
+    /// continues after it.
     #[error(
         "another import has continued the history in keyspace `{keyspace}`; run this one again to continue after it"
     )]
@@ -106,7 +108,8 @@ pub enum Error {
         /// The message of git or of the system.
         message: String,
     },
-    /// Git failed while it read the history: the repository may be damaged. What was imported before remains.
+    /// Git failed while it read the history: the repository may be damaged. What was imported
+    /// before remains.
     #[error("{message}")]
     Unreadable {
         /// The message of git or of the system.

@@ -1,7 +1,8 @@
 //! The history as a sequence of steps: a commit begins, files change, the commit ends.
 //!
-//! Law: each commit is compared with the one that was delivered before it. If a commit is left out because a tree is missing, its changes
-//! arrive with the next commit, and the files after each delivered commit are exactly the files of that commit.
+//! Law: each commit is compared with the one that was delivered before it. If a commit is left out
+//! because a tree is missing, its changes arrive with the next commit, and the files after each
+//! delivered commit are exactly the files of that commit.
 
 use std::collections::VecDeque;
 
@@ -16,7 +17,8 @@ use crate::error::Result;
 use crate::object_id::ObjectId;
 use crate::repository::Repository;
 
-/// Steps that are kept ready at most. They and the commits read ahead are all that is held in memory.
+/// Steps that are kept ready at most. They and the commits read ahead are all that is held in
+/// memory.
 const READY_MAX: usize = 256;
 /// With fewer ready steps, more are fetched.
 const READY_MIN: usize = 32;
@@ -53,7 +55,8 @@ pub(crate) struct Feed<'r> {
     asked: usize,
     /// Whether the first of them was begun.
     begun: bool,
-    /// Set after a failure: one request at a time, because a request names the commit before it, which may fail as well.
+    /// Set after a failure: one request at a time, because a request names the commit before it,
+    /// which may fail as well.
     careful: bool,
     ready: VecDeque<Step>,
     ended: bool,
@@ -85,7 +88,10 @@ impl<'r> Feed<'r> {
     /// The next step; `None` at the end of the history.
     pub(crate) fn next(&mut self) -> Result<Option<Step>> {
         if self.ready.len() < READY_MIN {
-            while !self.ended && self.ready.len() < READY_MAX && self.blobs.outstanding() < blobs::REQUESTS_MAX {
+            while !self.ended
+                && self.ready.len() < READY_MAX
+                && self.blobs.outstanding() < blobs::REQUESTS_MAX
+            {
                 self.fetch()?;
             }
         }
@@ -136,7 +142,9 @@ impl<'r> Feed<'r> {
             let commit = &self.ahead[self.asked];
             match base {
                 Some(base) => self.changes.ask(&base, &commit.id, Compared::Commits)?,
-                None => self.changes.ask(self.repository.empty_tree(), &commit.tree, Compared::Trees)?,
+                None => {
+                    self.changes.ask(self.repository.empty_tree(), &commit.tree, Compared::Trees)?
+                }
             }
             self.asked += 1;
         }
@@ -148,9 +156,9 @@ impl<'r> Feed<'r> {
         while self.ahead.len() == self.asked {
             match self.commits.next()? {
                 Next::Commit(commit) => self.ahead.push_back(*commit),
-                Next::Missing(id) => {
-                    self.ready.push_back(Step::LeftOut { id, why: "the commit is missing".to_owned() })
-                }
+                Next::Missing(id) => self
+                    .ready
+                    .push_back(Step::LeftOut { id, why: "the commit is missing".to_owned() }),
                 Next::End => return Ok(false),
             }
         }
@@ -173,7 +181,8 @@ impl<'r> Feed<'r> {
         self.ready.push_back(Step::End);
     }
 
-    /// Leaves out the first commit ahead, which cannot be compared. The requests after it named it, so they are made again.
+    /// Leaves out the first commit ahead, which cannot be compared. The requests after it named it,
+    /// so they are made again.
     fn leave_out(&mut self) {
         let commit = self.ahead.pop_front().expect("an answer belongs to a commit ahead");
         let words = self.changes.restart();
@@ -188,7 +197,9 @@ impl<'r> Feed<'r> {
         match change.after {
             // Only the mode changed.
             Some(file)
-                if had_content && change.before.is_some_and(|before| before.id == file.id) && !file.submodule => {}
+                if had_content
+                    && change.before.is_some_and(|before| before.id == file.id)
+                    && !file.submodule => {}
             Some(file) if !file.submodule => {
                 self.blobs.ask(file.id);
                 self.ready.push_back(Step::Put { id: file.id, path: change.path });

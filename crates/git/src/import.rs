@@ -1,4 +1,5 @@
-//! An import from its beginning to its end: finds where to continue, then applies one commit at a time.
+//! An import from its beginning to its end: finds where to continue, then applies one commit at a
+//! time.
 
 use plimsoll::Db;
 
@@ -12,7 +13,8 @@ use crate::moments;
 use crate::object_id::ObjectId;
 use crate::repository::Repository;
 
-/// An import that is under way. Dropping it between two commits loses nothing: the next import continues there.
+/// An import that is under way. Dropping it between two commits loses nothing: the next import
+/// continues there.
 #[derive(Debug)]
 pub struct Import<'a> {
     repository: &'a Repository,
@@ -23,19 +25,21 @@ pub struct Import<'a> {
 }
 
 impl<'a> Import<'a> {
-    /// Prepares to import the repository's branch into a keyspace, which is created if there is none. Continues after the last commit
-    /// that an earlier import brought, unless the keyspace was dropped since; `None` if that is the tip of the branch, so that there is nothing to
-    /// do.
+    /// Prepares to import the repository's branch into a keyspace, which is created if there is
+    /// none. Continues after the last commit that an earlier import brought, unless the keyspace
+    /// was dropped since; `None` if that is the tip of the branch, so that there is nothing to do.
     ///
     /// # Errors
     ///
-    /// [`Error::OtherRepository`](crate::Error::OtherRepository) and [`Error::Rewritten`](crate::Error::Rewritten) if the branch does not
-    /// continue the history that the keyspace holds.
+    /// [`Error::OtherRepository`](crate::Error::OtherRepository) and
+    /// [`Error::Rewritten`](crate::Error::Rewritten) if the branch does not continue the history
+    /// that the keyspace holds.
     pub fn open(db: &'a Db, repository: &'a Repository, keyspace: &str) -> Result<Option<Self>> {
         let is_there = || db.keyspaces().iter().any(|known| known.name == keyspace);
         let bookmark = match bookmark::read(db, keyspace)? {
             Some(old) if !is_there() => {
-                // Before the keyspace is created again: the import after one that ends here would continue in an empty one.
+                // Before the keyspace is created again: the import after one that ends here would
+                // continue in an empty one.
                 bookmark::remove(db, keyspace, old)?;
                 None
             }
@@ -60,7 +64,8 @@ impl<'a> Import<'a> {
         self.feed.cut()
     }
 
-    /// How many commits this import brings in all; `None` if git cannot count them. Git reads the whole history for it.
+    /// How many commits this import brings in all; `None` if git cannot count them. Git reads the
+    /// whole history for it.
     pub fn count_commits(&self) -> Result<Option<u64>> {
         self.repository.count(self.after.as_ref())
     }
@@ -69,7 +74,8 @@ impl<'a> Import<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::AnotherImport`](crate::Error::AnotherImport) if another import has continued the history in this keyspace.
+    /// [`Error::AnotherImport`](crate::Error::AnotherImport) if another import has continued the
+    /// history in this keyspace.
     pub fn next_commit(&mut self) -> Result<bool> {
         self.applier.next(&mut self.feed, &mut self.counts)
     }

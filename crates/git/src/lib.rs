@@ -1,7 +1,8 @@
 //! Imports the history of a Git repository into a Plimsoll store: one commit, one transaction.
 //!
-//! Keys are paths, values are file contents; author, dates and message are the transaction's metadata. The import follows first parents,
-//! reads the repository through the `git` command, and holds a bounded part of the history in memory, whatever its length.
+//! Keys are paths, values are file contents; author, dates and message are the transaction's
+//! metadata. The import follows first parents, reads the repository through the `git` command, and
+//! holds a bounded part of the history in memory, whatever its length.
 //!
 //! ```no_run
 //! use plimsoll::{Db, Options};
@@ -18,12 +19,12 @@
 //! # }
 //! ```
 //!
-//! Law: each transaction also records which commit it imported. An import that was stopped, for whatever reason, therefore continues
-//! after the last commit that the store holds.
+//! Law: each transaction also records which commit it imported. An import that was stopped, for
+//! whatever reason, therefore continues after the last commit that the store holds.
 //!
-//! Three git processes run side by side: one lists commits, one compares them, one prints contents. Their pipes are the buffers. Requests
-//! are sent ahead of the answers, but never more than the smallest pipe holds, so that neither side blocks on a full pipe while the other
-//! waits for it.
+//! Three git processes run side by side: one lists commits, one compares them, one prints contents.
+//! Their pipes are the buffers. Requests are sent ahead of the answers, but never more than the
+//! smallest pipe holds, so that neither side blocks on a full pipe while the other waits for it.
 
 mod apply;
 mod blobs;

@@ -1,6 +1,7 @@
 //! Finds the transaction of a Git commit, and the last commit up to a time.
 //!
-//! An import notes both in the transaction of each commit, as keys of [`KEYSPACE`]. The GLSN of such a key's version is the answer.
+//! An import notes both in the transaction of each commit, as keys of [`KEYSPACE`]. The GLSN of
+//! such a key's version is the answer.
 //!
 //! ```text
 //! git:NAME               bookmark of the import into keyspace NAME
@@ -8,8 +9,9 @@
 //! time:LEN:NAME:TIME     each commit that no later commit is older than; the value is the commit's id
 //! ```
 //!
-//! The times of commits need not ascend. Law: a commit removes the noted times that are later than its own. Noted times and their GLSNs
-//! therefore ascend together, and the last noted time up to T belongs to the last commit in log order whose time is not after T.
+//! The times of commits need not ascend. Law: a commit removes the noted times that are later than
+//! its own. Noted times and their GLSNs therefore ascend together, and the last noted time up to T
+//! belongs to the last commit in log order whose time is not after T.
 
 use std::ops::Bound;
 use std::time::SystemTime;
@@ -19,7 +21,8 @@ use plimsoll::{Db, Keyspace, Transaction};
 
 use crate::error::{Error, Result};
 
-/// The keyspace of the notes. It keeps every version, like the imported files, so that they can be read at any moment.
+/// The keyspace of the notes. It keeps every version, like the imported files, so that they can be
+/// read at any moment.
 pub const KEYSPACE: &str = "plimsoll.import";
 
 /// How many of the commits that an ambiguous id may mean are named.
@@ -40,11 +43,16 @@ fn time_prefix(keyspace: &str) -> String {
     format!("time:{}:{keyspace}:", keyspace.len())
 }
 
-/// The key of a time, cut to the second, which is the precision of Git. As text, times of the years 0 to 9999 are in order.
+/// The key of a time, cut to the second, which is the precision of Git. As text, times of the years
+/// 0 to 9999 are in order.
 fn time_key(keyspace: &str, time: Timestamp) -> Vec<u8> {
     let floor = TimestampRound::new().smallest(Unit::Second).mode(RoundMode::Floor);
     let time = time.round(floor).unwrap_or(time);
-    let shown = if time.to_string().starts_with('-') { "0000-01-01T00:00:00Z".to_owned() } else { time.to_string() };
+    let shown = if time.to_string().starts_with('-') {
+        "0000-01-01T00:00:00Z".to_owned()
+    } else {
+        time.to_string()
+    };
     [time_prefix(keyspace), shown].concat().into_bytes()
 }
 
@@ -61,12 +69,18 @@ pub(crate) struct Notes<'a> {
 impl<'a> Notes<'a> {
     /// Continues the notes for `keyspace`; `notes` is [`KEYSPACE`].
     pub(crate) fn open(db: &'a Db, notes: Keyspace, keyspace: &str) -> Result<Self> {
-        let latest = last_key(db, &notes, &time_prefix(keyspace), &time_key(keyspace, Timestamp::MAX))?;
+        let latest =
+            last_key(db, &notes, &time_prefix(keyspace), &time_key(keyspace, Timestamp::MAX))?;
         Ok(Self { db, notes, keyspace: keyspace.to_owned(), latest })
     }
 
     /// Notes a commit in its transaction. A commit with a broken date is found by its id only.
-    pub(crate) fn add(&mut self, transaction: &mut Transaction, id: &str, time: Option<Timestamp>) -> Result<()> {
+    pub(crate) fn add(
+        &mut self,
+        transaction: &mut Transaction,
+        id: &str,
+        time: Option<Timestamp>,
+    ) -> Result<()> {
         let shown = time.map(|time| time.to_string()).unwrap_or_default();
         let commit = [&commit_prefix(&self.keyspace), id].concat();
         transaction.put(&self.notes, commit.as_bytes(), shown.as_bytes())?;
@@ -83,7 +97,9 @@ impl<'a> Notes<'a> {
     fn remove_later(&self, key: &[u8], transaction: &mut Transaction) -> Result<()> {
         let snapshot = self.db.snapshot();
         let last = time_key(&self.keyspace, Timestamp::MAX);
-        let mut later = snapshot.range(&self.notes, (Bound::Excluded(key), Bound::Included(&last[..])))?.keys_only();
+        let mut later = snapshot
+            .range(&self.notes, (Bound::Excluded(key), Bound::Included(&last[..])))?
+            .keys_only();
         while let Some((key, _)) = later.advance()? {
             transaction.delete(&self.notes, key)?;
         }
@@ -117,7 +133,8 @@ fn notes(db: &Db) -> Result<Option<Keyspace>> {
     if known { Ok(Some(db.keyspace(KEYSPACE)?)) } else { Ok(None) }
 }
 
-/// The GLSN of the last commit, in log order, of the history in `keyspace` whose committer's time is not after `time`.
+/// The GLSN of the last commit, in log order, of the history in `keyspace` whose committer's time
+/// is not after `time`.
 pub fn last_at(db: &Db, keyspace: &str, time: SystemTime) -> Result<Option<u64>> {
     let Some(notes) = notes(db)? else { return Ok(None) };
     match last_key(db, &notes, &time_prefix(keyspace), &time_key(keyspace, timestamp(time)))? {
@@ -149,7 +166,10 @@ pub fn commit(db: &Db, keyspace: &str, id: &str) -> Result<u64> {
         [] => Err(none("it was not imported; an import follows first parents")),
         [key] => Ok(written_by(db, &notes, key)?.expect("the key was found a moment ago")),
         several => {
-            let names = several.iter().take(NAMED_MAX).map(|key| String::from_utf8_lossy(&key[prefix.len()..]));
+            let names = several
+                .iter()
+                .take(NAMED_MAX)
+                .map(|key| String::from_utf8_lossy(&key[prefix.len()..]));
             let candidates = names.map(String::from).collect();
             Err(Error::Ambiguous { id: id.to_owned(), candidates, more: several.len() > NAMED_MAX })
         }
@@ -198,7 +218,9 @@ mod tests {
                 }
                 let second = i64::from(number) + random.i64(-15..15);
                 let mut transaction = db.begin();
-                writer.add(&mut transaction, &format!("{number:040x}"), Some(time(second))).unwrap();
+                writer
+                    .add(&mut transaction, &format!("{number:040x}"), Some(time(second)))
+                    .unwrap();
                 commits.push((transaction.commit().unwrap().0, second));
                 let at = random.i64(-20..80);
                 assert_eq!(
@@ -210,7 +232,10 @@ mod tests {
             for (number, (glsn, _)) in commits.iter().enumerate() {
                 assert_eq!(commit(&db, &name, &format!("{number:040x}")).unwrap(), *glsn);
             }
-            assert_eq!(earliest(&db, &name).unwrap(), commits.iter().map(|c| time(c.1).to_string()).min());
+            assert_eq!(
+                earliest(&db, &name).unwrap(),
+                commits.iter().map(|c| time(c.1).to_string()).min()
+            );
         }
         assert_eq!(last_at(&db, "k", time(1000).into()).unwrap(), None);
         assert!(commit(&db, "k:0", "00000").is_err());
@@ -219,7 +244,10 @@ mod tests {
     #[test]
     fn a_time_is_cut_to_its_second_and_before_the_year_0_it_is_the_first() {
         let key = |time: Timestamp| String::from_utf8(time_key("k", time)).unwrap();
-        assert_eq!(key("1969-12-31T23:59:58.75Z".parse().unwrap()), "time:1:k:1969-12-31T23:59:58Z");
+        assert_eq!(
+            key("1969-12-31T23:59:58.75Z".parse().unwrap()),
+            "time:1:k:1969-12-31T23:59:58Z"
+        );
         assert_eq!(key(Timestamp::MIN), "time:1:k:0000-01-01T00:00:00Z");
         assert_eq!(key(Timestamp::MAX), "time:1:k:9999-12-30T22:00:00Z");
     }

@@ -22,7 +22,8 @@ impl ObjectId {
 
     /// The digits.
     pub fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.digits[..usize::from(self.length)]).expect("parse() took hexadecimal digits only")
+        std::str::from_utf8(&self.digits[..usize::from(self.length)])
+            .expect("parse() took hexadecimal digits only")
     }
 
     /// The first 12 digits, for people.

@@ -1,5 +1,5 @@
-//! A git process: Ctrl-C at the terminal does not reach it, dropping it kills it with its children, and the end of its stderr is kept for
-//! messages.
+//! A git process: Ctrl-C at the terminal does not reach it, dropping it kills it with its children,
+//! and the end of its stderr is kept for messages.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -59,10 +59,16 @@ impl Git {
             command.arg("--git-dir").arg(git_dir);
         }
         command.args(arguments);
-        // The caller's variables could name another repository. A missing object is reported, not fetched.
-        for name in
-            ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_NAMESPACE"]
-        {
+        // The caller's variables could name another repository. A missing object is reported, not
+        // fetched.
+        for name in [
+            "GIT_DIR",
+            "GIT_WORK_TREE",
+            "GIT_INDEX_FILE",
+            "GIT_OBJECT_DIRECTORY",
+            "GIT_COMMON_DIR",
+            "GIT_NAMESPACE",
+        ] {
             command.env_remove(name);
         }
         if let Some(objects) = &self.objects {
@@ -203,14 +209,16 @@ impl Process {
     fn reap(&mut self) -> (Option<ExitStatus>, String) {
         self.is_reaped = true;
         let status = self.child.wait().ok();
-        let words = self.listener.take().and_then(|listener| listener.join().ok()).unwrap_or_default();
+        let words =
+            self.listener.take().and_then(|listener| listener.join().ok()).unwrap_or_default();
         (status, words)
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Its group, while it has not been waited for: git may be a script that waits for another process.
+        // Its group, while it has not been waited for: git may be a script that waits for another
+        // process.
         if !self.is_reaped {
             let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         }
@@ -240,7 +248,11 @@ mod tests {
     fn a_dropped_process_is_killed_with_its_children() {
         let mut command = Command::new("sh");
         // The child keeps stderr open.
-        command.args(["-c", "sleep 100000; true"]).process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(["-c", "sleep 100000; true"])
+            .process_group(0)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let process = Process::spawn("log", command).unwrap();
         let (told, dropped) = std::sync::mpsc::channel();
         let dropping = move || {

@@ -22,15 +22,23 @@ pub struct Repository {
 }
 
 impl Repository {
-    /// Opens the repository that contains `path` (a working tree, a folder in one, or a bare repository), and finds the commit that
-    /// `branch` (a branch, a tag or a commit) names.
+    /// Opens the repository that contains `path` (a working tree, a folder in one, or a bare
+    /// repository), and finds the commit that `branch` (a branch, a tag or a commit) names.
     pub fn open(path: &Path, branch: &str) -> Result<Self> {
         let git = Git::in_repository(&git_dir(path)?);
         let tip = tip(&git, path, branch)?;
         let answer = git.ask(&["hash-object", "-t", "tree", "/dev/null"])?;
-        let empty_tree = ObjectId::parse(answer.line()).ok_or_else(|| answer.error("name the empty tree"))?;
+        let empty_tree =
+            ObjectId::parse(answer.line()).ok_or_else(|| answer.error("name the empty tree"))?;
         let unpromised = Unpromised::of(&git, &tip)?;
-        Ok(Self { git, unpromised, path: path.to_owned(), branch: branch.to_owned(), tip, empty_tree })
+        Ok(Self {
+            git,
+            unpromised,
+            path: path.to_owned(),
+            branch: branch.to_owned(),
+            tip,
+            empty_tree,
+        })
     }
 
     pub(crate) fn git(&self) -> &Git {
@@ -69,7 +77,8 @@ impl Repository {
 
     /// Whether a commit is the tip or one of its ancestors.
     pub(crate) fn is_behind_tip(&self, commit: &ObjectId) -> Result<bool> {
-        let answer = self.git.ask(&["merge-base", "--is-ancestor", commit.as_str(), self.tip.as_str()])?;
+        let answer =
+            self.git.ask(&["merge-base", "--is-ancestor", commit.as_str(), self.tip.as_str()])?;
         match answer.code() {
             Some(0) => Ok(true),
             Some(1) => Ok(false),
@@ -155,7 +164,8 @@ struct Unpromised {
 impl Unpromised {
     /// `None` if the repository is not a partial clone.
     fn of(git: &Git, tip: &ObjectId) -> Result<Option<Self>> {
-        const PROMISES: &str = r"^(extensions\.partialclone|remote\..*\.(promisor|partialclonefilter))$";
+        const PROMISES: &str =
+            r"^(extensions\.partialclone|remote\..*\.(promisor|partialclonefilter))$";
         if !git.ask(&["config", "--get-regexp", PROMISES])?.succeeded() {
             return Ok(None);
         }
@@ -163,7 +173,9 @@ impl Unpromised {
         if !objects.succeeded() {
             return Err(objects.error("find the objects"));
         }
-        let cannot_make = |error: &dyn Display| Error::git(format!("cannot make a temporary folder for git: {error}"));
+        let cannot_make = |error: &dyn Display| {
+            Error::git(format!("cannot make a temporary folder for git: {error}"))
+        };
         let folder = tempfile::tempdir().map_err(|error| cannot_make(&error))?;
         let git = Git::in_repository(folder.path());
         let mut arguments = vec!["init", "--quiet", "--bare", "--template="];

@@ -2,8 +2,9 @@
 //!
 //! `cargo run --release -p plimsoll-log --example scan_speed [DIR] [--records-of N] [--entries N]`
 //!
-//! 200,000 entries of 128 bytes (or as many as told), everything resident, random start; medians of slices of 2 ms. Durable appends against write +
-//! fdatasync of the same bytes on a file of zeros, alternating in the same run.
+//! 200,000 entries of 128 bytes (or as many as told), everything resident, random start; medians of
+//! slices of 2 ms. Durable appends against write + fdatasync of the same bytes on a file of zeros,
+//! alternating in the same run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -96,7 +97,9 @@ fn scans(disk: &Arc<dyn Disk>, dir: &Path, record: usize, entries: u64) -> Outco
             let mut seen = 0;
             while let Some(entry) = scan.next_entry() {
                 let entry = entry?;
-                sum = sum.wrapping_add(u64::from(entry.payload[7])).wrapping_add(entry.payload.len() as u64);
+                sum = sum
+                    .wrapping_add(u64::from(entry.payload[7]))
+                    .wrapping_add(entry.payload.len() as u64);
                 seen += 1;
             }
             assert_eq!(seen, count);
@@ -141,14 +144,17 @@ struct Times {
 fn appends(disk: &Arc<dyn Disk>, dir: &Path) -> Outcome<()> {
     let log = open(disk, &dir.join("appends"))?;
     let bare = zeroed_file(disk, dir, 64 << 20)?;
-    println!("durable appends of 128 bytes, one entry each; a bare loop writes and syncs as many bytes at a time");
+    println!(
+        "durable appends of 128 bytes, one entry each; a bare loop writes and syncs as many bytes at a time"
+    );
     for threads in [1u64, 8] {
         let mut rates = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..6 {
             let syncs_of_log = run(threads, |_| {
                 let parts: [&[u8]; 1] = [&PAYLOAD];
                 let entries = [DraftEntry { stream: StreamId(1), parts: &parts }];
-                let ticket = log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)?;
+                let ticket = log
+                    .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)?;
                 Ok(log.wait_durable(ticket.last)?)
             })?;
             let group = threads as usize;
@@ -190,7 +196,9 @@ fn run(threads: u64, call: impl Fn(u64) -> Outcome<()> + Sync) -> Outcome<f64> {
                 })
             })
             .collect();
-        workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|_| Err("a worker panicked".into())))
+        workers.into_iter().try_for_each(|worker| {
+            worker.join().unwrap_or_else(|_| Err("a worker panicked".into()))
+        })
     })?;
     Ok(calls.load(Ordering::Relaxed) as f64 / (clock.monotonic_nanos() as f64 / 1e9))
 }

@@ -1,9 +1,10 @@
 //! Blob files: immutable bytes that are too large for a record's body.
 //!
-//! A blob file is a sequence of pages ([`plimsoll_memory::page`]), so that it is checked page by page and read through
-//! the pool. It is written front to back, synced, and then named by a record (which is ordered before the sync, where commits are
-//! buffered, and written after it); a file that no record names is removed by
-//! a sweep. The caller decides what the pages hold: pages of a run, or plain bytes ([`BlobWriter::write`]).
+//! A blob file is a sequence of pages ([`plimsoll_memory::page`]), so that it is checked page by
+//! page and read through the pool. It is written front to back, synced, and then named by a record
+//! (which is ordered before the sync, where commits are buffered, and written after it); a file
+//! that no record names is removed by a sweep. The caller decides what the pages hold: pages of a
+//! run, or plain bytes ([`BlobWriter::write`]).
 
 use plimsoll_memory::pool::PoolFile;
 
@@ -17,7 +18,8 @@ impl BlobId {
     /// The last id of node 0.
     pub const LAST: Self = Self((1 << 48) - 1);
 
-    /// The node that gave the id out: its upper 16 bits, reserved. This version gives out and reads ids of node 0.
+    /// The node that gave the id out: its upper 16 bits, reserved. This version gives out and reads
+    /// ids of node 0.
     pub fn node(self) -> u16 {
         (self.0 >> 48) as u16
     }
@@ -47,21 +49,23 @@ pub trait BlobWriter: Send {
     /// The seed under which its pages are sealed ([`plimsoll_memory::page::seal_page`]).
     fn seed(&self) -> u64;
 
-    /// Appends plain bytes, packed into pages of kind [`BLOB_BYTES_PAGE`]. They are read by byte offset, which counts
-    /// payload bytes only: offset o is on page `o / PAGE_PAYLOAD_BYTES`. A file holds either plain bytes or whole
-    /// pages.
+    /// Appends plain bytes, packed into pages of kind [`BLOB_BYTES_PAGE`]. They are read by byte
+    /// offset, which counts payload bytes only: offset o is on page `o / PAGE_PAYLOAD_BYTES`. A
+    /// file holds either plain bytes or whole pages.
     ///
     /// # Errors
     /// The disk or the budget refuses; the file cannot be used after that.
     fn write(&mut self, bytes: &[u8]) -> Result<(), LogError>;
 
-    /// Appends one page that the caller sealed under [`BlobWriter::seed`] with the next page number, starting at 0.
+    /// Appends one page that the caller sealed under [`BlobWriter::seed`] with the next page
+    /// number, starting at 0.
     ///
     /// # Errors
     /// As for `write`.
     fn write_page(&mut self, page: &[u8]) -> Result<(), LogError>;
 
-    /// Reads back plain bytes that were written before (a transaction reads its own large values), from memory or from the file.
+    /// Reads back plain bytes that were written before (a transaction reads its own large values),
+    /// from memory or from the file.
     ///
     /// # Errors
     /// The disk or the budget refuses, or the range was not written.
@@ -70,7 +74,8 @@ pub trait BlobWriter: Send {
     /// Plain bytes, or pages, written so far.
     fn position(&self) -> u64;
 
-    /// Ends the file. Only then may a record name it. It and its name are synced, or are so before that record is written
+    /// Ends the file. Only then may a record name it. It and its name are synced, or are so before
+    /// that record is written
     /// ([`Log::create_blob_for_record`](crate::log::Log::create_blob_for_record)).
     ///
     /// # Errors

@@ -22,7 +22,8 @@ pub struct Draft<'a> {
     pub entries: &'a [DraftEntry<'a>],
     /// The GLSN that the transaction read at ([`Glsn::NONE`] for plain appends).
     pub read_at: Glsn,
-    /// Blob files that belong to the record; finished before it is submitted, and durable before it is written. At most [`MAX_BLOBS`].
+    /// Blob files that belong to the record; finished before it is submitted, and durable before it
+    /// is written. At most [`MAX_BLOBS`].
     pub blobs: &'a [BlobRef],
 }
 
@@ -43,6 +44,7 @@ pub struct Ticket {
     pub first: Glsn,
     /// GLSN of the last entry.
     pub last: Glsn,
-    /// The record's timestamp: microseconds since 1970 UTC, strictly increasing from record to record.
+    /// The record's timestamp: microseconds since 1970 UTC, strictly increasing from record to
+    /// record.
     pub timestamp_micros: u64,
 }

@@ -68,15 +68,18 @@ pub enum LogError {
         /// What is wrong.
         what: String,
     },
-    /// The entry, or a page of a blob file that it names, was damaged, and a recovery could not read it: it cannot be
-    /// recovered.
+    /// The entry, or a page of a blob file that it names, was damaged, and a recovery could not
+    /// read it: it cannot be recovered.
     #[error("what GLSN {glsn} wrote is lost: it was damaged when the store was recovered")]
     Dropped {
         /// The GLSN.
         glsn: Glsn,
     },
-    /// The log is not the one that was seen before (forked, cut back, or exchanged): find the right folder.
-    #[error("the log was forked, cut back or exchanged: at GLSN {glsn} {what}; restore the right log")]
+    /// The log is not the one that was seen before (forked, cut back, or exchanged): find the right
+    /// folder.
+    #[error(
+        "the log was forked, cut back or exchanged: at GLSN {glsn} {what}; restore the right log"
+    )]
     Forked {
         /// Where they differ.
         glsn: Glsn,
@@ -111,7 +114,8 @@ pub enum LogError {
         /// Which rule.
         what: String,
     },
-    /// Another process (or another handle in this one) has the log open for writing: close it first, or open read-only.
+    /// Another process (or another handle in this one) has the log open for writing: close it
+    /// first, or open read-only.
     #[error("{}: the log is open for writing {who}", path.display())]
     Locked {
         /// The log's folder.
@@ -121,8 +125,8 @@ pub enum LogError {
         /// The holder, and what to do about it.
         who: String,
     },
-    /// Another process that has the log open does not give back what all need in turn: it is stopped, or hangs. Continue or end it; reads go
-    /// on meanwhile.
+    /// Another process that has the log open does not give back what all need in turn: it is
+    /// stopped, or hangs. Continue or end it; reads go on meanwhile.
     #[error("{} has kept the others waiting: continue or end it, then try again", holder_of(*pid))]
     Stalled {
         /// Its process id, where it is known.
@@ -155,7 +159,11 @@ fn holder_of(pid: Option<u32>) -> String {
 
 impl From<io::Error> for LogError {
     fn from(error: io::Error) -> Self {
-        Self::Io { kind: error.kind(), message: error.to_string(), source: Some(IoCause::new(error)) }
+        Self::Io {
+            kind: error.kind(),
+            message: error.to_string(),
+            source: Some(IoCause::new(error)),
+        }
     }
 }
 

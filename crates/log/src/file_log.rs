@@ -1,13 +1,15 @@
 //! The log in files: segments of records, offset tables, blob files.
 //!
-//! This file has the public calls; each part has a folder, and each folder uses only those before it in this list:
-//! `options`, `files` (names, open handles, replacing a file), `env` (shared by all), `segments` (the list of segments
-//! and their offset tables), `tail` (the end of the log in memory), `durability` (writer and group commit), `blobs`,
-//! `open_log` (the owners of all that), `append`, `read`, `keep` (trimming, backup), `recovery` (opening), `repair`
-//! (verify, survey, recover).
+//! This file has the public calls; each part has a folder, and each folder uses only those before
+//! it in this list: `options`, `files` (names, open handles, replacing a file), `env` (shared by
+//! all), `segments` (the list of segments and their offset tables), `tail` (the end of the log in
+//! memory), `durability` (writer and group commit), `blobs`, `open_log` (the owners of all that),
+//! `append`, `read`, `keep` (trimming, backup), `recovery` (opening), `repair` (verify, survey,
+//! recover).
 //!
-//! A write goes `append` → `record_writer` → the tail's buffer (ordered), then `group_commit` → `writer` (durable). A
-//! read goes `read::point` or `read::scan` → an offset table → the pool → a segment's file, or the tail's buffer.
+//! A write goes `append` → `record_writer` → the tail's buffer (ordered), then `group_commit` →
+//! `writer` (durable). A read goes `read::point` or `read::scan` → an offset table → the pool → a
+//! segment's file, or the tail's buffer.
 
 mod append;
 mod blobs;
@@ -61,7 +63,8 @@ use crate::glsn::{Bounds, Glsn, Position, StreamId};
 use crate::log::{Durability, Log, Scan};
 use crate::members::Members;
 
-/// Closing seals a segment of at least this size: the next process to open the log would have to read it.
+/// Closing seals a segment of at least this size: the next process to open the log would have to
+/// read it.
 pub const LONG_SEGMENT_BYTES: u64 = 4 << 20;
 
 /// A log in a folder.
@@ -76,7 +79,8 @@ pub struct FileLog {
 }
 
 impl FileLog {
-    /// Passes each blob file that a record names; one that several records name may come more than once.
+    /// Passes each blob file that a record names; one that several records name may come more than
+    /// once.
     ///
     /// # Errors
     /// Damage, the disk, the budget.
@@ -87,8 +91,8 @@ impl FileLog {
     /// Opens a log, or makes one.
     ///
     /// # Errors
-    /// `Corrupt`, `Forked`, `Format`, `Locked`, the disk, the budget. On failure nothing was changed, except that a
-    /// torn tail may be cut.
+    /// `Corrupt`, `Forked`, `Format`, `Locked`, the disk, the budget. On failure nothing was
+    /// changed, except that a torn tail may be cut.
     pub fn open(options: FileLogOptions) -> Result<(Self, OpenReport), LogError> {
         let background = options.background && options.mode != Mode::ReadOnly;
         let threaded = background && options.durability == Durability::Buffered;
@@ -105,7 +109,11 @@ impl FileLog {
     /// # Errors
     /// As for [`Log::scan`].
     #[inline]
-    pub fn scan(&self, range: Range<Glsn>, stream: Option<StreamId>) -> Result<FileScan<'_>, LogError> {
+    pub fn scan(
+        &self,
+        range: Range<Glsn>,
+        stream: Option<StreamId>,
+    ) -> Result<FileScan<'_>, LogError> {
         FileScan::new(&self.log, range, stream)
     }
 
@@ -118,7 +126,8 @@ impl FileLog {
         self.log.read_entry(glsn)
     }
 
-    /// Syncs everything that was appended, for all waiters: one step of the thread of [`Durability::Buffered`].
+    /// Syncs everything that was appended, for all waiters: one step of the thread of
+    /// [`Durability::Buffered`].
     ///
     /// # Errors
     /// `Poisoned`, `ReadOnly`.
@@ -127,9 +136,9 @@ impl FileLog {
         self.log.durability.wait(self.log.tail.last())
     }
 
-    /// Seals the active segment if it has at least `bytes`, so that the next opening of the log need not read it;
-    /// closing does so from [`LONG_SEGMENT_BYTES`] on. Its entries are synced. Without room on the disk it stays as it
-    /// is.
+    /// Seals the active segment if it has at least `bytes`, so that the next opening of the log
+    /// need not read it; closing does so from [`LONG_SEGMENT_BYTES`] on. Its entries are synced.
+    /// Without room on the disk it stays as it is.
     ///
     /// # Errors
     /// `Poisoned`, `ReadOnly`.
@@ -148,7 +157,13 @@ impl FileLog {
     /// As for [`FileLog::catch_up`].
     pub fn time_lead_micros(&self) -> Result<u64, LogError> {
         self.catch_up()?;
-        Ok(self.log.tail.read().end.timestamp.saturating_sub(self.log.env.options.clock.wall_micros()))
+        Ok(self
+            .log
+            .tail
+            .read()
+            .end
+            .timestamp
+            .saturating_sub(self.log.env.options.clock.wall_micros()))
     }
 
     /// Until it is dropped, records are accepted also if the log's time is too far ahead of the
@@ -171,12 +186,18 @@ impl FileLog {
         self.log.durability.sync_to_end().map(drop)
     }
 
-    /// Ends the active segment if all its entries are below `until`, so that a trim can free them, and if that gives back at least `bytes`, with
-    /// the blob files that it names and for which `keep` returns false. Without room on the disk, or in the budget, it stays as it is.
+    /// Ends the active segment if all its entries are below `until`, so that a trim can free them,
+    /// and if that gives back at least `bytes`, with the blob files that it names and for which
+    /// `keep` returns false. Without room on the disk, or in the budget, it stays as it is.
     ///
     /// # Errors
     /// `Poisoned`, `ReadOnly`.
-    pub fn end_segment_below(&self, until: Glsn, bytes: u64, keep: &dyn Fn(BlobId) -> bool) -> Result<(), LogError> {
+    pub fn end_segment_below(
+        &self,
+        until: Glsn,
+        bytes: u64,
+        keep: &dyn Fn(BlobId) -> bool,
+    ) -> Result<(), LogError> {
         self.log.env.check_writable()?;
         with_order(&self.log, |order| {
             if order.end.next > until {
@@ -194,32 +215,35 @@ impl FileLog {
         })
     }
 
-    /// Ends the active segment, and those after it, at this length if it is below the size of segments: the log is freed by whole segments, so
-    /// smaller ones are freed earlier.
+    /// Ends the active segment, and those after it, at this length if it is below the size of
+    /// segments: the log is freed by whole segments, so smaller ones are freed earlier.
     pub fn end_segments_at(&self, bytes: u64) {
         self.log.env.end_segments_at(bytes);
     }
 
-    /// Bytes of the sealed segments that hold GLSNs from `from` on and end below `until`: what is freed if trims reach from the one to
-    /// the other.
+    /// Bytes of the sealed segments that hold GLSNs from `from` on and end below `until`: what is
+    /// freed if trims reach from the one to the other.
     pub fn segment_bytes_between(&self, from: Glsn, until: Glsn) -> u64 {
         let segments = self.log.segments.read();
         let ends = segments.iter().map_while(|segment| segment.sealed());
         ends.filter(|end| from < end.next && end.next <= until).map(|end| u64::from(end.end)).sum()
     }
 
-    /// Bytes of the blob files that records of the active segment name: they can be freed only once it has ended.
+    /// Bytes of the blob files that records of the active segment name: they can be freed only once
+    /// it has ended.
     pub fn active_blob_bytes(&self) -> u64 {
         self.log.tail.read().blobs.bytes()
     }
 
-    /// Seals a segment that another one has followed: one step of the thread that does so. Returns whether one waited.
+    /// Seals a segment that another one has followed: one step of the thread that does so. Returns
+    /// whether one waited.
     pub fn seal_behind(&self) -> bool {
         seal_step(&self.log.segments, &self.log.durability, &self.log.env)
     }
 
-    /// Reads every file of the log, past all caches of this process; returns the damage found. Blob files that no
-    /// record names are needed if `kept` returns true for them; those in `needed` must be there.
+    /// Reads every file of the log, past all caches of this process; returns the damage found. Blob
+    /// files that no record names are needed if `kept` returns true for them; those in `needed`
+    /// must be there.
     ///
     /// # Errors
     /// The disk, the budget. Bad bytes are findings, not errors.
@@ -248,9 +272,9 @@ impl FileLog {
         verify::verify(&scope, progress)
     }
 
-    /// Syncs the log and lists the files of a consistent copy that ends there; returns that position. Blob files and
-    /// sealed segments come first, the active segment last. Nothing is trimmed or swept before this returns; appends go
-    /// on.
+    /// Syncs the log and lists the files of a consistent copy that ends there; returns that
+    /// position. Blob files and sealed segments come first, the active segment last. Nothing is
+    /// trimmed or swept before this returns; appends go on.
     ///
     /// # Errors
     /// `Poisoned`, the disk, the budget, and what `each` returns.
@@ -261,17 +285,25 @@ impl FileLog {
         self.log.list_backup(each)
     }
 
-    /// Checks blocks or pages of a file that [`FileLog::files_for_backup`] listed, as read for the copy: whole ones
-    /// from the offset `at` on, with zeros after the offset `end`, where the copy ends or the next piece begins.
-    /// `immutable` is what the list said of the file.
+    /// Checks blocks or pages of a file that [`FileLog::files_for_backup`] listed, as read for the
+    /// copy: whole ones from the offset `at` on, with zeros after the offset `end`, where the copy
+    /// ends or the next piece begins. `immutable` is what the list said of the file.
     ///
     /// # Errors
     /// `Corrupt`.
-    pub fn check_piece(&self, name: &str, immutable: bool, at: u64, end: u64, bytes: &[u8]) -> Result<(), LogError> {
+    pub fn check_piece(
+        &self,
+        name: &str,
+        immutable: bool,
+        at: u64,
+        end: u64,
+        bytes: &[u8],
+    ) -> Result<(), LogError> {
         self.log.check_piece(name, immutable, at, end, bytes)
     }
 
-    /// All segments as they are now, oldest first: of the active one only the blocks before the one being filled.
+    /// All segments as they are now, oldest first: of the active one only the blocks before the one
+    /// being filled.
     pub fn complete_pages(&self) -> Vec<CompletePages> {
         self.log.complete_pages()
     }
@@ -293,14 +325,15 @@ impl FileLog {
         }
     }
 
-    /// Segments that end at or below `until` count as trimmed from now on: another process is removing them.
+    /// Segments that end at or below `until` count as trimmed from now on: another process is
+    /// removing them.
     pub fn trimmed_below(&self, until: Glsn) {
         let _trimming = lock(&self.log.segments.trimming);
         self.log.segments.trimmed_below(until);
     }
 
-    /// Syncs everything, writes a mark that says so, and unlocks the folder; nothing more is accepted. Dropping the log
-    /// does the same but hides errors. Later calls do nothing.
+    /// Syncs everything, writes a mark that says so, and unlocks the folder; nothing more is
+    /// accepted. Dropping the log does the same but hides errors. Later calls do nothing.
     ///
     /// # Errors
     /// `Poisoned`, the disk.
@@ -308,8 +341,8 @@ impl FileLog {
         self.close_as(self.log.env.members().is_none())
     }
 
-    /// As [`FileLog::close`]; `is_last` says whether no other process has the log open to write. Otherwise it gets no mark: only what was ordered
-    /// is synced.
+    /// As [`FileLog::close`]; `is_last` says whether no other process has the log open to write.
+    /// Otherwise it gets no mark: only what was ordered is synced.
     ///
     /// # Errors
     /// As for [`FileLog::close`].
@@ -322,12 +355,14 @@ impl FileLog {
             sealer.stop();
         }
         // What another thread is ordering is synced, too. Later ones find the log closed.
-        let own_turn = self.log.env.members().filter(|_| !is_last).map(Members::own_turn_if_free_soon);
+        let own_turn =
+            self.log.env.members().filter(|_| !is_last).map(Members::own_turn_if_free_soon);
         let ended = if is_last { self.end_in_order() } else { self.sync_published() };
         self.log.durability.group.close();
         drop(own_turn);
         if is_last {
-            // Other members are kept from writing by the turn; the next process that opens the log is not.
+            // Other members are kept from writing by the turn; the next process that opens the log
+            // is not.
             self.wait_for_writes();
         }
         self.log.durability.unlock_folder();
@@ -356,21 +391,24 @@ impl FileLog {
         Ok(())
     }
 
-    /// Waits for the threads that found the log open and may be writing: what they write later could replace what the next process has written.
-    /// Law: the log is closed, so that later ones write nothing.
+    /// Waits for the threads that found the log open and may be writing: what they write later
+    /// could replace what the next process has written. Law: the log is closed, so that later ones
+    /// write nothing.
     fn wait_for_writes(&self) {
         drop(self.log.tail.order());
         self.log.durability.wait_for_sync();
     }
 
-    /// Syncs what the others know of: none of those that stay need do it. What was not published is for them to bury.
+    /// Syncs what the others know of: none of those that stay need do it. What was not published is
+    /// for them to bury.
     fn sync_published(&self) -> Result<(), LogError> {
         let Some(members) = self.log.env.members() else { return Ok(()) };
         let published = Glsn(members.next().0.saturating_sub(1));
         self.log.durability.wait(published.min(self.log.tail.last()))
     }
 
-    /// Takes in what other members have ordered, as far as it is published now. Does nothing if this process has the log alone.
+    /// Takes in what other members have ordered, as far as it is published now. Does nothing if
+    /// this process has the log alone.
     ///
     /// # Errors
     /// `Corrupt`, the disk, the budget.
@@ -381,13 +419,15 @@ impl FileLog {
         }
     }
 
-    /// The bytes of the log behind `glsn` that were taken in; `None` if the next entry is not in the active segment.
+    /// The bytes of the log behind `glsn` that were taken in; `None` if the next entry is not in
+    /// the active segment.
     pub fn bytes_behind(&self, glsn: Glsn) -> Option<u64> {
         self.log.tail.read().bytes_behind(glsn)
     }
 
-    /// After [`FileLog::catch_up`] has failed with `Trimmed`: goes on behind what is gone. Entries up to `known` are not needed. Returns the first
-    /// GLSN that is read next; it is not taken in yet.
+    /// After [`FileLog::catch_up`] has failed with `Trimmed`: goes on behind what is gone. Entries
+    /// up to `known` are not needed. Returns the first GLSN that is read next; it is not taken in
+    /// yet.
     ///
     /// # Errors
     /// `Trimmed` if more is gone than what is not needed; `Corrupt`, the disk, the budget.
@@ -403,8 +443,8 @@ impl FileLog {
         self.log.env.members().map(|members| Turn::take(&self.log, members)).transpose()
     }
 
-    /// Commits a record of one entry together with those that other threads and processes commit now, and waits until it is durable. Returns its GLSN;
-    /// `None` if the caller has to order it.
+    /// Commits a record of one entry together with those that other threads and processes commit
+    /// now, and waits until it is durable. Returns its GLSN; `None` if the caller has to order it.
     ///
     /// # Errors
     /// `Stalled`: it may be ordered later. `Poisoned`, the system.
@@ -432,12 +472,18 @@ impl FileLog {
         patience: Duration,
         is_ended: &dyn Fn() -> bool,
     ) -> Result<(), LogError> {
-        let is_there = || members.newest().map_or(true, |newest| newest > glsn) || members.is_poisoned() || is_ended();
+        let is_there = || {
+            members.newest().map_or(true, |newest| newest > glsn)
+                || members.is_poisoned()
+                || is_ended()
+        };
         let clock = &self.log.env.options.clock;
         let begun = clock.monotonic_nanos();
         while !is_there() {
             let waited = Duration::from_nanos(clock.monotonic_nanos().saturating_sub(begun));
-            let Some(left) = patience.checked_sub(waited).filter(|left| !left.is_zero()) else { break };
+            let Some(left) = patience.checked_sub(waited).filter(|left| !left.is_zero()) else {
+                break;
+            };
             members.wait_for_news(left, &is_there);
         }
         self.catch_up()
@@ -454,7 +500,8 @@ impl FileLog {
 
 /// Starts the thread that seals segments.
 fn start_sealer(log: &OpenLog) -> Result<Worker, LogError> {
-    let (segments, durability, env) = (Arc::clone(&log.segments), Arc::clone(&log.durability), Arc::clone(&log.env));
+    let (segments, durability, env) =
+        (Arc::clone(&log.segments), Arc::clone(&log.durability), Arc::clone(&log.env));
     Ok(Worker::start(
         "plimsoll-seal",
         &log.segments.bell,
@@ -465,11 +512,18 @@ fn start_sealer(log: &OpenLog) -> Result<Worker, LogError> {
     )?)
 }
 
-/// Seals the segment that waits for it; without memory it is sealed when the next one is due. Another process may own
-/// the folder once the log is closed or its lock is lost: nothing is changed then.
+/// Seals the segment that waits for it; without memory it is sealed when the next one is due.
+/// Another process may own the folder once the log is closed or its lock is lost: nothing is
+/// changed then.
 fn seal_step(segments: &Segments, durability: &DurabilityState, env: &Env) -> bool {
-    let may_seal = segments.is_sealing() && durability.group.check().is_ok() && durability.check_own().is_ok();
-    may_seal && env.options.budget.take(Kind::Staging).is_ok_and(|mut staging| segments.seal(&mut staging).is_some())
+    let may_seal =
+        segments.is_sealing() && durability.group.check().is_ok() && durability.check_own().is_ok();
+    may_seal
+        && env
+            .options
+            .budget
+            .take(Kind::Staging)
+            .is_ok_and(|mut staging| segments.seal(&mut staging).is_some())
 }
 
 impl Drop for FileLog {
@@ -480,7 +534,10 @@ impl Drop for FileLog {
 
 impl fmt::Debug for FileLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileLog").field("dir", &self.log.env.options.dir).field("bounds", &self.log.bounds()).finish()
+        f.debug_struct("FileLog")
+            .field("dir", &self.log.env.options.dir)
+            .field("bounds", &self.log.bounds())
+            .finish()
     }
 }
 
@@ -524,7 +581,12 @@ impl Log for FileLog {
         self.log.durability.wait(glsn)
     }
 
-    fn wait_beyond(&self, glsn: Glsn, patience: Duration, is_ended: &dyn Fn() -> bool) -> Result<Glsn, LogError> {
+    fn wait_beyond(
+        &self,
+        glsn: Glsn,
+        patience: Duration,
+        is_ended: &dyn Fn() -> bool,
+    ) -> Result<Glsn, LogError> {
         if self.log.readable() <= glsn {
             match self.log.env.members() {
                 Some(members) => self.wait_for_members(members, glsn, patience, is_ended)?,
@@ -568,7 +630,11 @@ impl Log for FileLog {
         self.log.read_blobs(glsn)
     }
 
-    fn scan(&self, range: Range<Glsn>, stream: Option<StreamId>) -> Result<Box<dyn Scan + '_>, LogError> {
+    fn scan(
+        &self,
+        range: Range<Glsn>,
+        stream: Option<StreamId>,
+    ) -> Result<Box<dyn Scan + '_>, LogError> {
         Ok(Box::new(FileScan::new(&self.log, range, stream)?))
     }
 
@@ -584,7 +650,11 @@ impl Log for FileLog {
         self.log.sweep(keep)
     }
 
-    fn sweep_these_blobs(&self, blobs: &[BlobId], keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError> {
+    fn sweep_these_blobs(
+        &self,
+        blobs: &[BlobId],
+        keep: &dyn Fn(BlobId) -> bool,
+    ) -> Result<u64, LogError> {
         self.log.sweep_these(blobs, keep)
     }
 

@@ -6,10 +6,11 @@ use std::num::ParseIntError;
 use std::ops::{Add, Sub};
 use std::str::FromStr;
 
-/// Global log sequence number (elsewhere LSN): the place of an entry in the one order. Dense from 1; 0 is "before the
-/// first".
+/// Global log sequence number (elsewhere LSN): the place of an entry in the one order. Dense from
+/// 1; 0 is "before the first".
 ///
-/// Numbers are added to it and taken from it, and it is compared with them; two of them are compared, and their distance is a number.
+/// Numbers are added to it and taken from it, and it is compared with them; two of them are
+/// compared, and their distance is a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Glsn(pub u64);
 
@@ -94,7 +95,8 @@ impl fmt::Display for Glsn {
     }
 }
 
-/// An ordered stream within the one order. Stream 0 carries the store's transactions; streams of users begin at 1.
+/// An ordered stream within the one order. Stream 0 carries the store's transactions; streams of
+/// users begin at 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u32);
 
@@ -105,7 +107,8 @@ impl StreamId {
     pub const DROPPED: StreamId = StreamId(u32::MAX);
 }
 
-/// The last GLSN of a record, and the chain hash there. Two logs with the same position have the same records up to it.
+/// The last GLSN of a record, and the chain hash there. Two logs with the same position have the
+/// same records up to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// Last GLSN of a record (0: the empty log).

@@ -3,8 +3,8 @@
 //! Laws that every implementation keeps:
 //! 1. GLSNs are dense: each submitted entry gets the next number.
 //! 2. `durable` never decreases, and everything up to it survives a power cut.
-//! 3. After a failed write or sync the log is poisoned: every later submit fails, and so does every wait for an entry
-//!    that is not durable. Durable entries can still be read.
+//! 3. After a failed write or sync the log is poisoned: every later submit fails, and so does every
+//!    wait for an entry that is not durable. Durable entries can still be read.
 //! 4. A read returns the bytes that were submitted, or an error: never other bytes.
 
 use std::fmt::Debug;
@@ -23,8 +23,9 @@ pub enum Durability {
     /// When it survives a power cut. One sync serves all waiters.
     #[default]
     Sync,
-    /// As soon as it is ordered. It is written and synced within about [`BUFFERED_DELAY`], and at close. A crash of the
-    /// process or of the machine may lose the appends since the last sync, always a suffix of the order.
+    /// As soon as it is ordered. It is written and synced within about [`BUFFERED_DELAY`], and at
+    /// close. A crash of the process or of the machine may lose the appends since the last sync,
+    /// always a suffix of the order.
     Buffered,
 }
 
@@ -39,13 +40,15 @@ pub trait Log: Send + Sync + Debug {
     /// The bounds of the log.
     fn bounds(&self) -> Bounds;
 
-    /// Called when a file is missing: looks for what another process has trimmed since. The bounds begin after it then.
+    /// Called when a file is missing: looks for what another process has trimmed since. The bounds
+    /// begin after it then.
     fn notice_trim(&self);
 
     /// The newest durable position.
     fn position(&self) -> Position;
 
-    /// The chain hash of the record that ends with `glsn`; `None` if no record ends there (or it is trimmed).
+    /// The chain hash of the record that ends with `glsn`; `None` if no record ends there (or it is
+    /// trimmed).
     ///
     /// # Errors
     /// The disk, the budget, or corruption.
@@ -57,25 +60,34 @@ pub trait Log: Send + Sync + Debug {
     /// # Errors `Poisoned`, with that reason; `ReadOnly`.
     fn check_own(&self) -> Result<(), LogError>;
 
-    /// Gives a record its place in the order; not durable yet. With `expected`, only if its first GLSN is that.
+    /// Gives a record its place in the order; not durable yet. With `expected`, only if its first
+    /// GLSN is that.
     ///
     /// # Errors
     /// `Conflict`, `TooLarge`, `Poisoned`, `ReadOnly`, `OutOfBudget`: nothing was appended.
     fn submit(&self, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError>;
 
-    /// Waits until everything up to `glsn` is durable; takes part in a group sync (also in `Durability::Buffered`).
+    /// Waits until everything up to `glsn` is durable; takes part in a group sync (also in
+    /// `Durability::Buffered`).
     ///
     /// # Errors
-    /// `Poisoned`: whether the entry survives a crash is unknown. `NotYet` if it was never submitted.
+    /// `Poisoned`: whether the entry survives a crash is unknown. `NotYet` if it was never
+    /// submitted.
     fn wait_durable(&self, glsn: Glsn) -> Result<(), LogError>;
 
-    /// Waits until `next` of the bounds is beyond `glsn` and that entry is readable (durable, or submitted in
-    /// `Durability::Buffered`), until `patience` is over, or until `is_ended` says so, which is asked after each [`Log::wake_waiters`].
-    /// Never polls. Returns the last readable GLSN.
+    /// Waits until `next` of the bounds is beyond `glsn` and that entry is readable (durable, or
+    /// submitted in `Durability::Buffered`), until `patience` is over, or until `is_ended` says so,
+    /// which is asked after each [`Log::wake_waiters`]. Never polls. Returns the last readable
+    /// GLSN.
     ///
     /// # Errors
     /// `Poisoned`.
-    fn wait_beyond(&self, glsn: Glsn, patience: Duration, is_ended: &dyn Fn() -> bool) -> Result<Glsn, LogError>;
+    fn wait_beyond(
+        &self,
+        glsn: Glsn,
+        patience: Duration,
+        is_ended: &dyn Fn() -> bool,
+    ) -> Result<Glsn, LogError>;
 
     /// Lets all that wait in [`Log::wait_beyond`] look whether their wait is ended.
     fn wake_waiters(&self);
@@ -97,8 +109,8 @@ pub trait Log: Send + Sync + Debug {
         Ok(self.read(glsn)?.meta)
     }
 
-    /// Fills `into` with payload bytes of entry `glsn` from `offset` on: reads only the blocks it needs. Returns whether any of the
-    /// blocks with these bytes was not in memory.
+    /// Fills `into` with payload bytes of entry `glsn` from `offset` on: reads only the blocks it
+    /// needs. Returns whether any of the blocks with these bytes was not in memory.
     ///
     /// # Errors
     /// As for `read`; `Corrupt` if the payload ends before.
@@ -110,12 +122,16 @@ pub trait Log: Send + Sync + Debug {
     /// As for `read`.
     fn blobs_of(&self, glsn: Glsn) -> Result<Vec<BlobRef>, LogError>;
 
-    /// Entries of `range` that were readable when the scan began or become so while it runs, of one stream or of all; ends at the
-    /// end of the range or at the last readable entry.
+    /// Entries of `range` that were readable when the scan began or become so while it runs, of one
+    /// stream or of all; ends at the end of the range or at the last readable entry.
     ///
     /// # Errors
     /// `Trimmed` if the range begins below the first GLSN, the disk, the budget.
-    fn scan(&self, range: Range<Glsn>, stream: Option<StreamId>) -> Result<Box<dyn Scan + '_>, LogError>;
+    fn scan(
+        &self,
+        range: Range<Glsn>,
+        stream: Option<StreamId>,
+    ) -> Result<Box<dyn Scan + '_>, LogError>;
 
     /// The last GLSN in log order whose timestamp is at most `micros` since 1970 UTC; `Glsn::NONE`
     /// if there is none. Where the log's time was restarted, all that is before is as old as the
@@ -125,15 +141,16 @@ pub trait Log: Send + Sync + Debug {
     /// `TimeTrimmed` if that lies below the last GLSN that was trimmed, the disk, the budget.
     fn glsn_at(&self, micros: u64) -> Result<Glsn, LogError>;
 
-    /// Frees whole segments below `until`, and the blob files of their records except those for which `keep` returns
-    /// true. Returns the new first GLSN, which may be lower than `until`. Never trims entries that are not durable.
+    /// Frees whole segments below `until`, and the blob files of their records except those for
+    /// which `keep` returns true. Returns the new first GLSN, which may be lower than `until`.
+    /// Never trims entries that are not durable.
     ///
     /// # Errors
     /// The disk; segments that were freed before the failure stay freed.
     fn trim(&self, until: Glsn, keep: &dyn Fn(BlobId) -> bool) -> Result<Glsn, LogError>;
 
-    /// Removes blob files that no record in the log names, except those for which `keep` returns true and those being
-    /// written.
+    /// Removes blob files that no record in the log names, except those for which `keep` returns
+    /// true and those being written.
     ///
     /// # Errors
     /// The disk.
@@ -143,9 +160,14 @@ pub trait Log: Send + Sync + Debug {
     ///
     /// # Errors
     /// The disk.
-    fn sweep_these_blobs(&self, blobs: &[BlobId], keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError>;
+    fn sweep_these_blobs(
+        &self,
+        blobs: &[BlobId],
+        keep: &dyn Fn(BlobId) -> bool,
+    ) -> Result<u64, LogError>;
 
-    /// From now on only `keep` protects a finished blob file from sweeps: no record will name it, and the caller has noted it durably.
+    /// From now on only `keep` protects a finished blob file from sweeps: no record will name it,
+    /// and the caller has noted it durably.
     fn hand_over_blob(&self, id: BlobId);
 
     /// Starts a blob file. Once it is finished it is durable: anything may name it.
@@ -154,8 +176,9 @@ pub trait Log: Send + Sync + Debug {
     /// The disk, the budget, `Poisoned`, `ReadOnly`.
     fn create_blob(&self) -> Result<Box<dyn BlobWriter>, LogError>;
 
-    /// Starts a blob file that nothing but a record is going to name. In [`Durability::Buffered`] it may become durable
-    /// together with that record: what the record's entries hold is named elsewhere only once they are durable.
+    /// Starts a blob file that nothing but a record is going to name. In [`Durability::Buffered`]
+    /// it may become durable together with that record: what the record's entries hold is named
+    /// elsewhere only once they are durable.
     ///
     /// # Errors
     /// As for `create_blob`.
@@ -176,7 +199,7 @@ pub trait Log: Send + Sync + Debug {
 
 /// An iteration over entries in GLSN order.
 pub trait Scan: Send {
-    /// The next entry, lent until the next call; `None` at the end. No allocation and no copy per entry (one that spans two blocks is
-    /// copied into the scan's own buffer).
+    /// The next entry, lent until the next call; `None` at the end. No allocation and no copy per
+    /// entry (one that spans two blocks is copied into the scan's own buffer).
     fn next(&mut self) -> Option<Result<EntryView<'_>, LogError>>;
 }

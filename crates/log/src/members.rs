@@ -1,13 +1,16 @@
 //! The members of a store: the processes that have it open together, to read and to write.
 //!
-//! Every member tails the one log. What they share beside its files: locks of the system, which end with their process ([`lock`]), and a few
-//! words of memory ([`words`]), which say where the log ends and what of it is durable. The words are a cache of the log: the first member
-//! makes them anew, and nothing depends on what they said before, but for processes that only read and were there before ([`reading`]).
+//! Every member tails the one log. What they share beside its files: locks of the system, which end
+//! with their process ([`lock`]), and a few words of memory ([`words`]), which say where the log
+//! ends and what of it is durable. The words are a cache of the log: the first member makes them
+//! anew, and nothing depends on what they said before, but for processes that only read and were
+//! there before ([`reading`]).
 //!
-//! Locks, in the order in which they are taken: `join` (while joining and leaving), `posting` (to order and sync the records of several; see [`posts`]),
-//! `turn` (to order a record), `sync` (to make durable),
-//! `keeper` (for as long as a member does the background work of the index; see [`keeping`]), and one for each slot, held for life: one that
-//! is free proves that its member has ended.
+//! Locks, in the order in which they are taken: `join` (while joining and leaving), `posting` (to
+//! order and sync the records of several; see [`posts`]), `turn` (to order a record), `sync` (to
+//! make durable), `keeper` (for as long as a member does the background work of the index; see
+//! [`keeping`]), and one for each slot, held for life: one that is free proves that its member has
+//! ended.
 
 pub mod budgets;
 mod gathering;
@@ -42,9 +45,9 @@ use crate::members::reading::Access;
 pub use crate::members::requests::Asked;
 use crate::members::tries::Tries;
 use crate::members::words::{
-    BLOB_MARK, CLOSE_WANTED, Durable, ENTRIES_MAX, End, FLUSH_WANTED, FOLLOWERS, INSTANCE, LOG_FIRST, MAGIC, MANIFEST,
-    NEWS, POISON, POSTING, Published, RESTING, SLOT_WORDS, SLOTS, SLOTS_AT, STATE, SYNC, Slot, SlotWord, TO_BE_KNOWN,
-    TURN, WORDS,
+    BLOB_MARK, CLOSE_WANTED, Durable, ENTRIES_MAX, End, FLUSH_WANTED, FOLLOWERS, INSTANCE,
+    LOG_FIRST, MAGIC, MANIFEST, NEWS, POISON, POSTING, Published, RESTING, SLOT_WORDS, SLOTS,
+    SLOTS_AT, STATE, SYNC, Slot, SlotWord, TO_BE_KNOWN, TURN, WORDS,
 };
 
 /// The folder of the locks, in the store's.
@@ -106,11 +109,12 @@ pub struct Members {
 }
 
 impl Members {
-    /// Opens what members share, waits for the right to join, and takes a slot. The caller then decides, by the store's lock, whether it is
-    /// the first ([`Members::begin`]).
+    /// Opens what members share, waits for the right to join, and takes a slot. The caller then
+    /// decides, by the store's lock, whether it is the first ([`Members::begin`]).
     ///
     /// # Errors
-    /// `Stalled` if another process does not finish joining or leaving; `Locked` if there are as many members as there can be; the disk.
+    /// `Stalled` if another process does not finish joining or leaving; `Locked` if there are as
+    /// many members as there can be; the disk.
     pub fn join(
         disk: &Arc<dyn Disk>,
         clock: &Arc<dyn Clock>,
@@ -133,15 +137,22 @@ impl Members {
         let may_write = access != Access::Watches;
         if may_write {
             match disk.create_dir(&dir) {
-                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error.into()),
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                    return Err(error.into());
+                }
                 _ => {}
             }
         }
         let file = store.join(WORDS_FILE);
-        let words = if may_write { disk.shared_words(&file, WORDS)? } else { disk.shared_words_to_read(&file, WORDS)? };
+        let words = if may_write {
+            disk.shared_words(&file, WORDS)?
+        } else {
+            disk.shared_words_to_read(&file, WORDS)?
+        };
         let lock = |name: &str, places: Places| -> Result<MemberLock, LogError> {
             let path = dir.join(name);
-            let file = if may_write { disk.lock_file(&path)? } else { disk.lock_file_to_read(&path)? };
+            let file =
+                if may_write { disk.lock_file(&path)? } else { disk.lock_file_to_read(&path)? };
             Ok(MemberLock::new(file, &words, clock, places))
         };
         Ok(Self {
@@ -186,7 +197,9 @@ impl Members {
         Err(LogError::Locked {
             path: store.to_owned(),
             pid: None,
-            who: format!("in {SLOTS} processes that share it, which is the most; close one of them"),
+            who: format!(
+                "in {SLOTS} processes that share it, which is the most; close one of them"
+            ),
         })
     }
 
@@ -245,7 +258,8 @@ impl Members {
         self.own_turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`Members::own_turn`]; `None` if the thread that has it waits longer for another member than a turn is waited for.
+    /// As [`Members::own_turn`]; `None` if the thread that has it waits longer for another member
+    /// than a turn is waited for.
     pub(crate) fn own_turn_if_free_soon(&self) -> Option<MutexGuard<'_, ()>> {
         for _ in 0..self.patience.as_millis().max(1) {
             match self.own_turn.try_lock() {
@@ -275,8 +289,11 @@ impl Members {
             Access::Watches => return self.join.release_without_words(),
         }
         // Words that were lost since another one has joined are not taken for whole.
-        if self.is_first.load(Ordering::SeqCst) && self.words.words()[MAGIC].swap(LAYOUT, Ordering::SeqCst) != LAYOUT {
-            // Readers of before that wait have news. Before another one can join: if this one is killed here, the next is a first one.
+        if self.is_first.load(Ordering::SeqCst)
+            && self.words.words()[MAGIC].swap(LAYOUT, Ordering::SeqCst) != LAYOUT
+        {
+            // Readers of before that wait have news. Before another one can join: if this one is
+            // killed here, the next is a first one.
             self.ring(NEWS);
             self.tell();
         }
@@ -284,7 +301,8 @@ impl Members {
         self.join.release();
     }
 
-    /// Waits for the right to leave; others neither join nor leave until [`Members::left`]. Returns whether this is the last member.
+    /// Waits for the right to leave; others neither join nor leave until [`Members::left`]. Returns
+    /// whether this is the last member.
     ///
     /// # Errors
     /// As for [`Members::join`].
@@ -344,7 +362,8 @@ impl Members {
         }
     }
 
-    /// What this member has said that it needs: of older moments its floor, of the log what is behind its checkpoint and behind what it has applied.
+    /// What this member has said that it needs: of older moments its floor, of the log what is
+    /// behind its checkpoint and behind what it has applied.
     pub fn own_needs(&self) -> (Glsn, Glsn, Glsn) {
         if !self.may_write_words() {
             return (Glsn::NONE, Glsn::NONE, Glsn::NONE);
@@ -353,19 +372,21 @@ impl Members {
         (word(SlotWord::Floor), word(SlotWord::Checkpoint), word(SlotWord::Applied))
     }
 
-    /// This member has applied the log up to `applied`, and needs what is behind that. Law: [`Members::set_checkpoint`] has told before what the
-    /// memtables need that it was applied to.
+    /// This member has applied the log up to `applied`, and needs what is behind that. Law:
+    /// [`Members::set_checkpoint`] has told before what the memtables need that it was applied to.
     pub fn set_applied(&self, applied: Glsn) {
         self.set(SlotWord::Applied, applied.0);
     }
 
-    /// The GLSN up to which a member applies the log before it orders a record. It does not change while the caller has the turn.
+    /// The GLSN up to which a member applies the log before it orders a record. It does not change
+    /// while the caller has the turn.
     pub fn to_be_known(&self) -> Glsn {
         Glsn(self.word(TO_BE_KNOWN))
     }
 
-    /// From now on, members apply the record at `glsn` before they order another one. Law: the caller has the turn, and orders that record next. (If it
-    /// fails to, members apply more than they need.)
+    /// From now on, members apply the record at `glsn` before they order another one. Law: the
+    /// caller has the turn, and orders that record next. (If it fails to, members apply more than
+    /// they need.)
     pub fn set_to_be_known(&self, glsn: Glsn) {
         self.words.words()[TO_BE_KNOWN].fetch_max(glsn.0, Ordering::SeqCst);
     }
@@ -414,7 +435,8 @@ impl Members {
         Glsn(self.durable().next.0.saturating_sub(1))
     }
 
-    /// Publishes what is durable, and wakes those that wait for it. Law: only who has the lock of syncs does.
+    /// Publishes what is durable, and wakes those that wait for it. Law: only who has the lock of
+    /// syncs does.
     pub(crate) fn set_durable(&self, durable: &Durable) {
         self.durable.write(&*self.words, durable.words());
         self.sync.wake_all();
@@ -422,14 +444,16 @@ impl Members {
         if self.word(FOLLOWERS) > 0 {
             self.ring(NEWS);
         }
-        // Cleared first: see there what a member that is killed before it tells costs. The fence is the partner of the one in `rest`.
+        // Cleared first: see there what a member that is killed before it tells costs. The fence is
+        // the partner of the one in `rest`.
         fence(Ordering::SeqCst);
         if self.word(RESTING) > 0 && self.words.words()[RESTING].swap(0, Ordering::SeqCst) > 0 {
             self.tell();
         }
     }
 
-    /// Publishes what the first member has recovered. Who waits for it is woken when that one has joined.
+    /// Publishes what the first member has recovered. Who waits for it is woken when that one has
+    /// joined.
     pub(crate) fn set_recovered(&self, end: &End) {
         self.durable.write(&*self.words, end.as_durable().words());
         self.set_end(end);
@@ -479,7 +503,8 @@ impl Members {
     pub(crate) fn allow_entries(&self, most: u32) {
         let most = u64::from(most);
         let lower = |now: u64| (now == 0 || now > most).then_some(most);
-        let _ = self.words.words()[ENTRIES_MAX].fetch_update(Ordering::SeqCst, Ordering::SeqCst, lower);
+        let _ =
+            self.words.words()[ENTRIES_MAX].fetch_update(Ordering::SeqCst, Ordering::SeqCst, lower);
     }
 
     /// The highest id of a blob file that any member gave out.
@@ -495,7 +520,9 @@ impl Members {
     /// Gives out the next id of a blob file, at most `last`; none if the words are lost.
     pub(crate) fn next_blob_id(&self, last: u64) -> Option<u64> {
         let next = |before: u64| (before < last).then(|| before + 1);
-        let before = self.words.words()[BLOB_MARK].fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).ok()?;
+        let before = self.words.words()[BLOB_MARK]
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, next)
+            .ok()?;
         self.are_words_whole().then_some(before + 1)
     }
 
@@ -508,7 +535,9 @@ impl Members {
     pub(crate) fn oldest_blob_pin(&self) -> Result<u64, LogError> {
         // Who has ended writes nothing.
         self.others()?;
-        let pins = self.others_in_words().map(|slot| self.slot_word(slot, SlotWord::BlobPin).load(Ordering::SeqCst));
+        let pins = self
+            .others_in_words()
+            .map(|slot| self.slot_word(slot, SlotWord::BlobPin).load(Ordering::SeqCst));
         let oldest = pins.min().unwrap_or(NO_BLOB);
         self.check_words().map(|()| oldest)
     }
@@ -530,10 +559,12 @@ impl Members {
         Glsn(self.word(FLUSH_WANTED))
     }
 
-    /// Asks the keeper to flush up to here. All are told, unless that was asked for before: whoever asks again and again must not wake the others,
-    /// and itself, each time.
+    /// Asks the keeper to flush up to here. All are told, unless that was asked for before: whoever
+    /// asks again and again must not wake the others, and itself, each time.
     pub fn want_flush(&self, glsn: Glsn) {
-        if self.may_write_words() && self.words.words()[FLUSH_WANTED].fetch_max(glsn.0, Ordering::SeqCst) < glsn.0 {
+        if self.may_write_words()
+            && self.words.words()[FLUSH_WANTED].fetch_max(glsn.0, Ordering::SeqCst) < glsn.0
+        {
             self.tell();
         }
     }
@@ -543,8 +574,9 @@ impl Members {
         Glsn(self.word(CLOSE_WANTED))
     }
 
-    /// Asks all members to close the memtables that hold something up to here, and to have them flushed: they hold the log back.
-    /// Law: only the keeper does. One that has been replaced since it looked costs a needless flush, and no data.
+    /// Asks all members to close the memtables that hold something up to here, and to have them
+    /// flushed: they hold the log back. Law: only the keeper does. One that has been replaced since
+    /// it looked costs a needless flush, and no data.
     pub fn want_closed(&self, glsn: Glsn) {
         self.words.words()[CLOSE_WANTED].fetch_max(glsn.0, Ordering::SeqCst);
         self.tell();
@@ -555,7 +587,8 @@ impl Members {
         self.word(STATE)
     }
 
-    /// Wakes all members that wait for a change: of the manifest, of the keeper, of what is wanted of it.
+    /// Wakes all members that wait for a change: of the manifest, of the keeper, of what is wanted
+    /// of it.
     pub fn tell(&self) {
         self.ring(STATE);
     }
@@ -565,11 +598,13 @@ impl Members {
         self.words.wait(STATE, seen, patience);
     }
 
-    /// As [`Members::wait_for_change`], and at most until the next sync of something behind what ends before `next`. Not at all if more is durable
-    /// than `durable`, which was so before this member looked: one that only reads has not taken it in.
+    /// As [`Members::wait_for_change`], and at most until the next sync of something behind what
+    /// ends before `next`. Not at all if more is durable than `durable`, which was so before this
+    /// member looked: one that only reads has not taken it in.
     pub fn rest(&self, seen: u64, next: Glsn, durable: Glsn, patience: Duration) {
         if self.may_write_words() {
-            // First: a commit that is published before, or durable, is seen below, and the sync of one that is published later sees the word.
+            // First: a commit that is published before, or durable, is seen below, and the sync of
+            // one that is published later sees the word.
             self.words.words()[RESTING].store(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
         }

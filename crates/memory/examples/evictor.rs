@@ -1,5 +1,6 @@
-//! Prints what misses cost with an evictor and without, and what reading ahead brings:
-//! `cargo run --release -p plimsoll-memory --example evictor [FILE]` (FILE: some GiB to read past the page cache).
+//! Prints what misses cost with an evictor and without, and what reading ahead brings: `cargo run
+//! --release -p plimsoll-memory --example evictor [FILE]` (FILE: some GiB to read past the page
+//! cache).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -40,8 +41,9 @@ fn misses(with_evictor: bool) {
     let clock = SystemClock::new();
     let budget = Budget::new(64 << 20, Backing::Mapped).expect("address space");
     let pool = Pool::new(&budget, 8 << 20).expect("room");
-    let evictor = with_evictor
-        .then(|| EvictorThread::start(Evictor::new(&pool, Arc::new(SystemClock::new()))).expect("a thread"));
+    let evictor = with_evictor.then(|| {
+        EvictorThread::start(Evictor::new(&pool, Arc::new(SystemClock::new()))).expect("a thread")
+    });
     let file = pool.attach(Arc::new(Copied));
     let pages = 4 * (64 << 20) / PAGE_BYTES as u64;
     let mut held = Vec::new();

@@ -1,8 +1,9 @@
-//! Prints which part of reads finds its page in the pool, for patterns of reading that a pool meets:
-//! `cargo run --release -p plimsoll-memory --example hit_ratio [TRACE MIB]` (TRACE: a file with one number
-//! of a page in each line, MIB: the budget under which they are read).
+//! Prints which part of reads finds its page in the pool, for patterns of reading that a pool
+//! meets: `cargo run --release -p plimsoll-memory --example hit_ratio [TRACE MIB]` (TRACE: a file
+//! with one number of a page in each line, MIB: the budget under which they are read).
 //!
-//! No file is read and no time is measured: the same numbers on every machine. Each read is an operation of its own.
+//! No file is read and no time is measured: the same numbers on every machine. Each read is an
+//! operation of its own.
 
 use std::sync::Arc;
 
@@ -47,7 +48,9 @@ const PATTERNS: [Pattern; 8] = [
         0 => (random() % (FRAMES / 10), Touch::Point),
         _ => (1_000_000 + random() % (64 * FRAMES), Touch::Point),
     }),
-    ("round and round over a fifth more than the pool", |at, _| (at % (FRAMES * 6 / 5), Touch::Point)),
+    ("round and round over a fifth more than the pool", |at, _| {
+        (at % (FRAMES * 6 / 5), Touch::Point)
+    }),
 ];
 
 fn main() {
@@ -64,8 +67,12 @@ fn main() {
     if let Some(path) = std::env::args().nth(1) {
         let text = std::fs::read_to_string(&path).expect("a trace");
         let reads = text.lines().map(|line| (line.trim().parse().expect("a number"), Touch::Point));
-        let mib: u64 = std::env::args().nth(2).map_or(64, |mib| mib.parse().expect("MiB of the budget"));
-        println!("{:5.1} % {path}", 100.0 * hit_ratio(&pool(mib << 20), reads.collect::<Vec<_>>().into_iter()));
+        let mib: u64 =
+            std::env::args().nth(2).map_or(64, |mib| mib.parse().expect("MiB of the budget"));
+        println!(
+            "{:5.1} % {path}",
+            100.0 * hit_ratio(&pool(mib << 20), reads.collect::<Vec<_>>().into_iter())
+        );
     }
 }
 

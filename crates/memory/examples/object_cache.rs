@@ -1,5 +1,5 @@
-//! A cache of everything a program finds expensive to make, under one number: values of any size, one load for a key however many ask, and
-//! a time to live.
+//! A cache of everything a program finds expensive to make, under one number: values of any size,
+//! one load for a key however many ask, and a time to live.
 //!
 //! Run it: `cargo run -p plimsoll-memory --example object_cache`
 
@@ -37,7 +37,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         cache.insert(format!("user/{number}").as_bytes(), &[1; 100]);
     }
     let stats = cache.stats();
-    println!("{} entries in {} bytes; never more than {}", stats.entries, stats.memory_bytes, stats.limit_bytes);
+    println!(
+        "{} entries in {} bytes; never more than {}",
+        stats.entries, stats.memory_bytes, stats.limit_bytes
+    );
     assert!(stats.memory_bytes <= stats.limit_bytes);
     Ok(())
 }

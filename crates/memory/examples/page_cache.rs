@@ -1,7 +1,9 @@
-//! A page cache for a format of one's own, knowing nothing of the store: `cargo run -p plimsoll-memory --example page_cache`.
+//! A page cache for a format of one's own, knowing nothing of the store: `cargo run -p
+//! plimsoll-memory --example page_cache`.
 //!
-//! The "file" here is a table of squares, eight bytes each, 2048 to a page. The cache holds a part of it within one budget, an evictor
-//! keeps room ahead of those who read, memory is lent to a sort that needs it for a while, and the budget changes while all goes on.
+//! The "file" here is a table of squares, eight bytes each, 2048 to a page. The cache holds a part
+//! of it within one budget, an evictor keeps room ahead of those who read, memory is lent to a sort
+//! that needs it for a while, and the budget changes while all goes on.
 
 use std::sync::Arc;
 
@@ -53,7 +55,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{:?}", budget.usage());
     drop(sort);
 
-    // A scan says what it is going to read, and leaves the pages that are read again and again alone.
+    // A scan says what it is going to read, and leaves the pages that are read again and again
+    // alone.
     for number in 0..1000 {
         if number % 16 == 0 {
             file.prefetch(number, 16);

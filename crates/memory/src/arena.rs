@@ -3,12 +3,14 @@
 //! The arena reserves address space up to a ceiling. Only the chunks below `usable` may be touched.
 //!
 //! Laws:
-//! 1. A withdrawn chunk is not resident, and does not come back as part of a huge page: while any chunk of a 2 MiB
-//!    block is withdrawn, the block uses small pages. (The system backs an untouched block with a huge page on the
-//!    first touch of any byte, and its daemon collapses partly touched blocks into huge pages.) A block all of whose
-//!    chunks are withdrawn has no page table either.
-//! 2. The bytes are initialised (zero from the start, later the last holder's contents) and stay mapped until the arena
-//!    is dropped. An address inside it is valid as long as the arena is held.
+//! 1. A withdrawn chunk is not resident, and does not come back as part of a huge page: while any
+//!    chunk of a 2 MiB block is withdrawn, the block uses small pages. (The system backs an
+//!    untouched block with a huge page on the first touch of any byte, and its daemon collapses
+//!    partly touched blocks into huge pages.) A block all of whose chunks are withdrawn has no page
+//!    table either.
+//! 2. The bytes are initialised (zero from the start, later the last holder's contents) and stay
+//!    mapped until the arena is dropped. An address inside it is valid as long as the arena is
+//!    held.
 #![allow(unsafe_code, reason = "maps memory and hands out addresses into it")]
 
 use std::io;
@@ -26,7 +28,8 @@ pub const CHUNK_BYTES: usize = 64 * 1024;
 const BLOCK_BYTES: usize = 2 << 20;
 pub(crate) const CHUNKS_PER_BLOCK: usize = BLOCK_BYTES / CHUNK_BYTES;
 
-/// Size of the system's page table for a block in use: eight bytes for each 4 KiB. A huge page reserves one too.
+/// Size of the system's page table for a block in use: eight bytes for each 4 KiB. A huge page
+/// reserves one too.
 const PAGE_TABLE_BYTES: usize = BLOCK_BYTES / 4096 * 8;
 
 #[derive(Debug)]
@@ -83,7 +86,11 @@ impl Arena {
             return Ok(());
         }
         if self.backing == Backing::Mapped {
-            open_range(self.base.as_ptr(), usable as usize * CHUNK_BYTES, chunks as usize * CHUNK_BYTES)?;
+            open_range(
+                self.base.as_ptr(),
+                usable as usize * CHUNK_BYTES,
+                chunks as usize * CHUNK_BYTES,
+            )?;
         }
         // Relaxed: a thread learns of a new chunk under the budget's lock.
         self.usable.store(chunks, Ordering::Relaxed);
@@ -99,10 +106,12 @@ impl Arena {
 }
 
 impl Arena {
-    /// Gives the memory of an unused chunk back to the system, until [`Arena::restore`]. Its bytes read as zeros from
-    /// then on (or, where that cannot be done, as they were). Under the budget's lock.
+    /// Gives the memory of an unused chunk back to the system, until [`Arena::restore`]. Its bytes
+    /// read as zeros from then on (or, where that cannot be done, as they were). Under the budget's
+    /// lock.
     pub(crate) fn withdraw(&self, chunk: u32) {
-        let before = self.withdrawn[chunk as usize / CHUNKS_PER_BLOCK].fetch_add(1, Ordering::Relaxed);
+        let before =
+            self.withdrawn[chunk as usize / CHUNKS_PER_BLOCK].fetch_add(1, Ordering::Relaxed);
         if before == 0 {
             self.advise_block(chunk, rustix::mm::Advice::LinuxNoHugepage);
         }
@@ -118,7 +127,8 @@ impl Arena {
             let start = (block * CHUNKS_PER_BLOCK).max(chunks.start as usize);
             ((block + 1) * CHUNKS_PER_BLOCK).min(chunks.end as usize) - start
         };
-        let blocks = chunks.start as usize / CHUNKS_PER_BLOCK..(chunks.end as usize).div_ceil(CHUNKS_PER_BLOCK);
+        let blocks = chunks.start as usize / CHUNKS_PER_BLOCK
+            ..(chunks.end as usize).div_ceil(CHUNKS_PER_BLOCK);
         for block in blocks.clone() {
             self.withdrawn[block].fetch_add(of_block(block) as u8, Ordering::Relaxed);
         }
@@ -126,18 +136,20 @@ impl Arena {
         let usable = self.usable.load(Ordering::Relaxed) as usize * CHUNK_BYTES;
         let whole = blocks.start * BLOCK_BYTES..(blocks.end * BLOCK_BYTES).min(usable);
         self.advise(whole.start, whole.len(), rustix::mm::Advice::LinuxNoHugepage);
-        // Another user may have touched a chunk of the first block, which then may have a huge page.
+        // Another user may have touched a chunk of the first block, which then may have a huge
+        // page.
         self.advise(start, end - start, rustix::mm::Advice::LinuxDontNeed);
     }
 
-    /// Upper bound on the system's page tables while no more than `chunks` are not withdrawn and the first `usable` are
-    /// usable.
+    /// Upper bound on the system's page tables while no more than `chunks` are not withdrawn and
+    /// the first `usable` are usable.
     pub(crate) fn page_table_bytes(chunks: usize, usable: usize) -> usize {
         // In the worst case each chunk that is not withdrawn lies in a block of its own.
         chunks.min(usable.max(chunks).div_ceil(CHUNKS_PER_BLOCK)) * PAGE_TABLE_BYTES
     }
 
-    /// Remaps a block all of whose chunks are withdrawn: after `madvise` alone the system keeps the page table.
+    /// Remaps a block all of whose chunks are withdrawn: after `madvise` alone the system keeps the
+    /// page table.
     fn renew_block(&self, chunk: u32) {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
         let start = chunk as usize / CHUNKS_PER_BLOCK * BLOCK_BYTES;
@@ -149,13 +161,18 @@ impl Arena {
         let address = self.base.as_ptr().wrapping_add(start).cast();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the block lies inside the arena's mapping, is usable as a whole, and no chunk of it is held.
+        // SAFETY: the block lies inside the arena's mapping, is usable as a whole, and no chunk of
+        // it is held.
         let renewed = unsafe { mmap_anonymous(address, BLOCK_BYTES, protection, flags) };
-        // SAFETY: as above; the call only asks whether the block is mapped, as there is nothing to write back.
-        let is_mapped = || unsafe { rustix::mm::msync(address, BLOCK_BYTES, rustix::mm::MsyncFlags::ASYNC) }.is_ok();
+        let is_mapped = || {
+            let flags = rustix::mm::MsyncFlags::ASYNC;
+            // SAFETY: as above; the call only asks whether the block is mapped, as there is nothing
+            // to write back.
+            unsafe { rustix::mm::msync(address, BLOCK_BYTES, flags) }.is_ok()
+        };
         if renewed.is_err() && !is_mapped() {
-            // Linux before 6.12 drops the old mapping first. Another mapping may be placed in the gap, and would be
-            // overwritten.
+            // Linux before 6.12 drops the old mapping first. Another mapping may be placed in the
+            // gap, and would be overwritten.
             std::process::abort();
         }
         self.advise_block(chunk, rustix::mm::Advice::LinuxNoHugepage);
@@ -171,7 +188,8 @@ impl Arena {
     /// Calls `madvise` for the usable part of a chunk's block.
     fn advise_block(&self, chunk: u32, advice: rustix::mm::Advice) {
         let start = chunk as usize / CHUNKS_PER_BLOCK * BLOCK_BYTES;
-        let end = (start + BLOCK_BYTES).min(self.usable.load(Ordering::Relaxed) as usize * CHUNK_BYTES);
+        let end =
+            (start + BLOCK_BYTES).min(self.usable.load(Ordering::Relaxed) as usize * CHUNK_BYTES);
         self.advise(start, end - start, advice);
     }
 
@@ -179,8 +197,9 @@ impl Arena {
         if self.backing == Backing::Mapped {
             assert!(from + bytes <= self.usable.load(Ordering::Relaxed) as usize * CHUNK_BYTES);
             let address = self.base.as_ptr().wrapping_add(from).cast();
-            // SAFETY: the range lies inside the mapping and is made of whole pages. The advice given concerns the size
-            // of pages, or a chunk that is not held. A system that refuses it keeps more memory; nothing else changes.
+            // SAFETY: the range lies inside the mapping and is made of whole pages. The advice
+            // given concerns the size of pages, or a chunk that is not held. A system that refuses
+            // it keeps more memory; nothing else changes.
             let _ = unsafe { rustix::mm::madvise(address, bytes, advice) };
         }
     }
@@ -201,7 +220,8 @@ impl Drop for Arena {
 }
 
 fn layout(bytes: usize) -> std::alloc::Layout {
-    std::alloc::Layout::from_size_align(bytes, CHUNK_BYTES).expect("a chunk's size is a power of two")
+    std::alloc::Layout::from_size_align(bytes, CHUNK_BYTES)
+        .expect("a chunk's size is a power of two")
 }
 
 /// Address space for `bytes`, aligned to a huge page; nothing of it may be touched yet.
@@ -211,12 +231,18 @@ fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
     let padded = bytes + BLOCK_BYTES;
     // SAFETY: a new private mapping overlaps no other memory.
     let start = unsafe {
-        mmap_anonymous(std::ptr::null_mut(), padded, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)?
+        mmap_anonymous(
+            std::ptr::null_mut(),
+            padded,
+            ProtFlags::empty(),
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )?
     }
     .cast::<u8>();
     let head = start.align_offset(BLOCK_BYTES);
     let base = start.wrapping_add(head);
-    // SAFETY: both ranges are page-aligned parts of the mapping just made, outside [base, base + bytes).
+    // SAFETY: both ranges are page-aligned parts of the mapping just made, outside [base, base +
+    // bytes).
     unsafe {
         if head > 0 {
             munmap(start.cast(), head)?;

@@ -2,15 +2,15 @@
 //!
 //! Laws:
 //! 1. free chunks + chunks held + chunks retired by leases = chunks of the budget, at every moment.
-//! 2. A lease retires chunks for its bytes before its holder allocates them; all leases together retire the sum,
-//!    rounded up. A retired chunk's memory is given back to the system, so that arena and leased heap together never
-//!    exceed the budget.
+//! 2. A lease retires chunks for its bytes before its holder allocates them; all leases together
+//!    retire the sum, rounded up. A retired chunk's memory is given back to the system, so that
+//!    arena and leased heap together never exceed the budget.
 //! 3. Everything taken is given back on drop, on error paths too.
-//! 4. A budget that was made smaller holds no more than its new limit; the memory above it was given back to the
-//!    system.
+//! 4. A budget that was made smaller holds no more than its new limit; the memory above it was
+//!    given back to the system.
 //!
-//! When few chunks are free, the budget calls the evictor, if there is one. When none is free, it asks its reclaimers
-//! (lenders first, then the page pool), and refuses only if they give none.
+//! When few chunks are free, the budget calls the evictor, if there is one. When none is free, it
+//! asks its reclaimers (lenders first, then the page pool), and refuses only if they give none.
 
 pub mod account;
 pub(crate) mod bell;
@@ -75,12 +75,12 @@ pub(crate) struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// Taken from the back, where the most recently returned chunks are: their bytes are still resident. Retired from
-    /// the front.
+    /// Taken from the back, where the most recently returned chunks are: their bytes are still
+    /// resident. Retired from the front.
     free: Free,
     retired: Vec<u32>,
-    /// By chunk: whether its memory was given to the system and the chunk not taken since. Such a chunk may be free; it
-    /// is taken last.
+    /// By chunk: whether its memory was given to the system and the chunk not taken since. Such a
+    /// chunk may be free; it is taken last.
     out: Vec<bool>,
     /// Chunks removed from the budget when it was made smaller.
     withdrawn: Vec<u32>,
@@ -108,7 +108,8 @@ struct State {
 }
 
 impl Budget {
-    /// Makes a budget of `limit_bytes`, rounded down to whole chunks. Memory is taken from the system at first touch.
+    /// Makes a budget of `limit_bytes`, rounded down to whole chunks. Memory is taken from the
+    /// system at first touch.
     ///
     /// # Errors
     /// The system refuses the address space.
@@ -116,21 +117,32 @@ impl Budget {
         Self::with_ceiling(limit_bytes, limit_bytes, backing)
     }
 
-    /// Makes a budget of `limit_bytes` that [`Budget::resize`] can raise to `ceiling_bytes`. The ceiling costs address
-    /// space, not memory. If the system refuses that much address space, the ceiling is the limit.
+    /// Makes a budget of `limit_bytes` that [`Budget::resize`] can raise to `ceiling_bytes`. The
+    /// ceiling costs address space, not memory. If the system refuses that much address space, the
+    /// ceiling is the limit.
     ///
     /// # Errors
     /// The system refuses the address space for `limit_bytes`.
-    pub fn with_ceiling(limit_bytes: u64, ceiling_bytes: u64, backing: Backing) -> io::Result<Self> {
+    pub fn with_ceiling(
+        limit_bytes: u64,
+        ceiling_bytes: u64,
+        backing: Backing,
+    ) -> io::Result<Self> {
         let count = |bytes: u64| {
-            u32::try_from(bytes / CHUNK_BYTES as u64)
-                .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a budget is below 256 TiB"))
+            u32::try_from(bytes / CHUNK_BYTES as u64).map_err(|_| {
+                io::Error::new(io::ErrorKind::InvalidInput, "a budget is below 256 TiB")
+            })
         };
         let chunks = count(limit_bytes)?;
         let ceiling = count(ceiling_bytes)?.max(chunks);
-        let arena = Arena::new(chunks, ceiling, backing).or_else(|_| Arena::new(chunks, chunks, backing))?;
-        let state =
-            State { free: Free::fresh(0..chunks), out: vec![false; chunks as usize], made: chunks, ..State::default() };
+        let arena = Arena::new(chunks, ceiling, backing)
+            .or_else(|_| Arena::new(chunks, chunks, backing))?;
+        let state = State {
+            free: Free::fresh(0..chunks),
+            out: vec![false; chunks as usize],
+            made: chunks,
+            ..State::default()
+        };
         let inner = Inner {
             arena,
             chunks: AtomicU32::new(chunks),
@@ -161,7 +173,8 @@ impl Budget {
         u64::from(self.inner.arena.ceiling()) * CHUNK_BYTES as u64
     }
 
-    /// Changes the limit, in whole chunks (rounded down). Memory above a lower limit goes back to the system.
+    /// Changes the limit, in whole chunks (rounded down). Memory above a lower limit goes back to
+    /// the system.
     ///
     /// # Errors
     /// [`ResizeError`]; the budget is as it was.
@@ -169,8 +182,8 @@ impl Budget {
         self.inner.resize(limit_bytes, &mut self.empty_lease(Kind::Pages), 0)
     }
 
-    /// As [`Budget::resize`]; also resizes `lease` to `leased_bytes`, atomically: no other thread can take the memory
-    /// in between.
+    /// As [`Budget::resize`]; also resizes `lease` to `leased_bytes`, atomically: no other thread
+    /// can take the memory in between.
     pub(crate) fn resize_with(
         &self,
         limit_bytes: u64,
@@ -180,10 +193,11 @@ impl Budget {
         self.inner.resize(limit_bytes, lease, leased_bytes)
     }
 
-    /// Upper bound on the system's page tables for the chunks of a budget of `limit_bytes`, including the chunks that
-    /// it has had so far.
+    /// Upper bound on the system's page tables for the chunks of a budget of `limit_bytes`,
+    /// including the chunks that it has had so far.
     pub(crate) fn page_table_bytes(&self, limit_bytes: u64) -> u64 {
-        let chunks = usize::try_from(limit_bytes / CHUNK_BYTES as u64).unwrap_or(usize::MAX / CHUNK_BYTES);
+        let chunks =
+            usize::try_from(limit_bytes / CHUNK_BYTES as u64).unwrap_or(usize::MAX / CHUNK_BYTES);
         Arena::page_table_bytes(chunks, self.inner.lock().made as usize) as u64
     }
 
@@ -200,7 +214,8 @@ impl Budget {
         self.inner.take(kind)
     }
 
-    /// Takes one chunk if one is free. Asks no reclaimer, and a failure does not count as a refusal.
+    /// Takes one chunk if one is free. Asks no reclaimer, and a failure does not count as a
+    /// refusal.
     pub fn try_take(&self, kind: Kind) -> Option<Chunk> {
         self.inner.take_free(self.inner.lock(), kind).ok()
     }
@@ -217,7 +232,8 @@ impl Budget {
                 Err(refusal) if waited >= patience => return Err(refusal),
                 Err(_) => {
                     self.inner.lock().pressure.waits += u64::from(waited.is_zero());
-                    // In short steps: a chunk may also become reclaimable without being given back (a pin is dropped).
+                    // In short steps: a chunk may also become reclaimable without being given back
+                    // (a pin is dropped).
                     let step = Duration::from_millis(5).min(patience);
                     let mut state = self.inner.lock();
                     if state.free.is_empty() {
@@ -286,8 +302,8 @@ impl Budget {
         (state.free.len(), state.taken)
     }
 
-    /// Lets `n` more reservations (chunks and growing leases) succeed, refuses one, then goes on as before.
-    /// Returns whether a refusal set up by an earlier call was still pending.
+    /// Lets `n` more reservations (chunks and growing leases) succeed, refuses one, then goes on as
+    /// before. Returns whether a refusal set up by an earlier call was still pending.
     #[cfg(any(test, feature = "testing"))]
     pub fn fail_after(&self, n: u64) -> bool {
         self.fail_some_after(n, 1)
@@ -329,7 +345,9 @@ impl Inner {
         loop {
             state = match self.take_free(state, kind) {
                 Ok(chunk) => return Ok(chunk),
-                Err(state) => self.reclaim(state, 1).map_err(|state| self.refusal(state, kind, CHUNK_BYTES as u64))?,
+                Err(state) => self
+                    .reclaim(state, 1)
+                    .map_err(|state| self.refusal(state, kind, CHUNK_BYTES as u64))?,
             };
         }
     }
@@ -398,12 +416,18 @@ impl Inner {
         Usage {
             limit_bytes: self.limit_bytes(),
             free_bytes: (state.free.len() * CHUNK_BYTES) as u64,
-            by_kind: Kind::ALL.map(|kind| (kind, self.by_kind[kind as usize].load(Ordering::Relaxed))),
+            by_kind: Kind::ALL
+                .map(|kind| (kind, self.by_kind[kind as usize].load(Ordering::Relaxed))),
             peak_bytes: (state.peak_chunks * CHUNK_BYTES) as u64,
         }
     }
 
-    fn refusal(&self, mut state: MutexGuard<'_, State>, kind: Kind, needed_bytes: u64) -> OutOfBudget {
+    fn refusal(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        kind: Kind,
+        needed_bytes: u64,
+    ) -> OutOfBudget {
         state.pressure.refusals += 1;
         OutOfBudget { needed_bytes, kind, usage: Box::new(self.usage_of(&state)) }
     }

@@ -1,15 +1,16 @@
 //! A contiguous buffer, like a `Vec`, covered by a lease.
 //!
-//! Up to [`HEAP_BYTES_MAX`] the elements are on the heap. A larger buffer has a mapping of its own, which goes back to
-//! the system before its lease goes back to the budget. The reason: an allocator may keep freed blocks, and would then
-//! hold memory that no lease covers (glibc keeps all up to the largest block that was ever freed, 32 MiB at most, in
-//! each of its arenas).
+//! Up to [`HEAP_BYTES_MAX`] the elements are on the heap. A larger buffer has a mapping of its own,
+//! which goes back to the system before its lease goes back to the budget. The reason: an allocator
+//! may keep freed blocks, and would then hold memory that no lease covers (glibc keeps all up to
+//! the largest block that was ever freed, 32 MiB at most, in each of its arenas).
 //!
 //! Laws:
-//! 1. A mapping's lease covers all of it, not only the touched part, because it may be reused for another buffer.
-//! 2. The budget keeps a few returned mappings, with their leases, for the next buffer ([`Kind::Spare`]), so that
-//!    reading a large value costs neither a system call nor page faults each time. Spare mappings are the first memory
-//!    released when the budget is short.
+//! 1. A mapping's lease covers all of it, not only the touched part, because it may be reused for
+//!    another buffer.
+//! 2. The budget keeps a few returned mappings, with their leases, for the next buffer
+//!    ([`Kind::Spare`]), so that reading a large value costs neither a system call nor page faults
+//!    each time. Spare mappings are the first memory released when the budget is short.
 #![allow(unsafe_code, reason = "lends the elements in a mapping")]
 
 use std::fmt;
@@ -46,7 +47,11 @@ impl<T: Copy> Buffer<T> {
     ///
     /// # Errors
     /// [`OutOfBudget`]; nothing is taken.
-    pub fn with_capacity(budget: &Budget, kind: Kind, capacity: usize) -> Result<Self, OutOfBudget> {
+    pub fn with_capacity(
+        budget: &Budget,
+        kind: Kind,
+        capacity: usize,
+    ) -> Result<Self, OutOfBudget> {
         Self::in_lease(&budget.empty_lease(kind), capacity)
     }
 
@@ -63,8 +68,12 @@ impl<T: Copy> Buffer<T> {
             if let Some(mapping) = Mapping::new(bytes, of.backing()) {
                 return Ok(Self { memory: Memory::Mapped { mapping, len: 0 }, lease: Some(lease) });
             }
-            // The system has no mapping left (`vm.max_map_count`): the heap is slower to give back, but works.
-            return Ok(Self { memory: Memory::Heap(Vec::with_capacity(capacity)), lease: Some(lease) });
+            // The system has no mapping left (`vm.max_map_count`): the heap is slower to give back,
+            // but works.
+            return Ok(Self {
+                memory: Memory::Heap(Vec::with_capacity(capacity)),
+                lease: Some(lease),
+            });
         }
         let lease = of.like_it(bytes as u64)?;
         Ok(Self { memory: Memory::Heap(Vec::with_capacity(capacity)), lease: Some(lease) })
@@ -129,8 +138,8 @@ impl<T: Copy> Buffer<T> {
             }
             Memory::Mapped { mapping, len } => {
                 assert!(more.len() <= room, "room was made for what is appended");
-                // SAFETY: the elements fit in behind the first `len`, as just checked; the mapping has no other holder,
-                // and it is aligned for `T`.
+                // SAFETY: the elements fit in behind the first `len`, as just checked; the mapping
+                // has no other holder, and it is aligned for `T`.
                 unsafe {
                     let end = mapping.base().cast::<T>().add(*len);
                     end.as_ptr().copy_from_nonoverlapping(more.as_ptr(), more.len());
@@ -158,7 +167,8 @@ impl<T: Copy> Buffer<T> {
         drop(self.take());
     }
 
-    /// Takes the elements, with their memory and its charge, and leaves an empty buffer as [`Buffer::release`] does.
+    /// Takes the elements, with their memory and its charge, and leaves an empty buffer as
+    /// [`Buffer::release`] does.
     #[must_use]
     pub fn take(&mut self) -> Self {
         let lease = self.lease.as_ref().map(Lease::empty_like_it);
@@ -206,8 +216,8 @@ impl Buffer<u8> {
         Ok(buffer)
     }
 
-    /// Sets the length to `new` bytes. Added bytes are zeros or an earlier holder's contents; the caller must overwrite
-    /// them.
+    /// Sets the length to `new` bytes. Added bytes are zeros or an earlier holder's contents; the
+    /// caller must overwrite them.
     ///
     /// # Panics
     /// There is no room for them: it was charged for fewer.
@@ -245,7 +255,8 @@ impl<T: Copy> Deref for Buffer<T> {
     fn deref(&self) -> &[T] {
         match &self.memory {
             Memory::Heap(elements) => elements,
-            // SAFETY: the mapping is aligned for `T` and lives as long as `self`; its first `len` elements were written.
+            // SAFETY: the mapping is aligned for `T` and lives as long as `self`; its first `len`
+            // elements were written.
             Memory::Mapped { mapping, len } => unsafe {
                 std::slice::from_raw_parts(mapping.base().cast::<T>().as_ptr(), *len)
             },
@@ -279,8 +290,8 @@ impl<T: Copy> From<Vec<T>> for Buffer<T> {
     }
 }
 
-/// The copy is the user's own memory, not charged to a budget. A large one still goes back to the system when it is
-/// dropped.
+/// The copy is the user's own memory, not charged to a budget. A large one still goes back to the
+/// system when it is dropped.
 impl<T: Copy> Clone for Buffer<T> {
     fn clone(&self) -> Self {
         let backing = match &self.memory {
@@ -308,7 +319,8 @@ mod tests {
     use super::*;
     use crate::budget::Backing;
 
-    const BACKINGS: [Backing; 2] = if cfg!(miri) { [Backing::Heap; 2] } else { [Backing::Heap, Backing::Mapped] };
+    const BACKINGS: [Backing; 2] =
+        if cfg!(miri) { [Backing::Heap; 2] } else { [Backing::Heap, Backing::Mapped] };
 
     fn held(budget: &Budget) -> [u64; 2] {
         [Kind::Staging, Kind::Spare].map(|kind| budget.usage().of(kind))
@@ -320,7 +332,8 @@ mod tests {
             let budget = Budget::new(16 << 20, backing).unwrap();
             for count in if cfg!(miri) { &[0, 1, 8193][..] } else { &[0, 1, 8192, 8193, 30_000] } {
                 let count = *count;
-                let mut buffer = Buffer::<u64>::with_capacity(&budget, Kind::Staging, count).unwrap();
+                let mut buffer =
+                    Buffer::<u64>::with_capacity(&budget, Kind::Staging, count).unwrap();
                 (0..count as u64).for_each(|number| buffer.push(number * 7));
                 assert!(buffer.iter().zip(0..).all(|(element, number)| *element == number * 7));
                 assert!(buffer.charged_bytes() >= 8 * count as u64);
@@ -331,7 +344,10 @@ mod tests {
                 let copy = buffer.clone();
                 assert_eq!((copy.charged_bytes(), &copy[..]), (0, &buffer[..]));
                 buffer.truncate(count / 2);
-                assert_eq!(buffer.into_vec(), (0..count as u64 / 2).map(|number| number * 7).collect::<Vec<_>>());
+                assert_eq!(
+                    buffer.into_vec(),
+                    (0..count as u64 / 2).map(|number| number * 7).collect::<Vec<_>>()
+                );
             }
         }
     }
@@ -350,7 +366,10 @@ mod tests {
             let small = Buffer::zeroed(&budget, Kind::Staging, 1000).unwrap();
             assert_eq!(held(&budget), [1000, 7 * STEP_BYTES as u64]);
             let again = Buffer::zeroed(&budget, Kind::Staging, 90_000).unwrap();
-            assert_eq!((again.as_ptr().addr(), held(&budget)), (address, [1000 + 7 * STEP_BYTES as u64, 0]));
+            assert_eq!(
+                (again.as_ptr().addr(), held(&budget)),
+                (address, [1000 + 7 * STEP_BYTES as u64, 0])
+            );
             assert!(again[..1000].iter().all(|byte| *byte == 0));
             drop((small, again));
         }
@@ -359,13 +378,18 @@ mod tests {
     #[test]
     fn what_is_kept_for_the_next_is_little_and_goes_first() {
         let budget = Budget::new(16 << 20, BACKINGS[1]).unwrap();
-        let buffers: Vec<_> = (0..9).map(|_| Buffer::zeroed(&budget, Kind::Staging, 100_000).unwrap()).collect();
+        let buffers: Vec<_> =
+            (0..9).map(|_| Buffer::zeroed(&budget, Kind::Staging, 100_000).unwrap()).collect();
         drop(buffers);
         assert_eq!(held(&budget), [0, 14 * STEP_BYTES as u64], "two of them");
         let all = Buffer::<u8>::with_capacity(&budget, Kind::Sort, 16 << 20).unwrap();
         assert_eq!((held(&budget), budget.free_bytes()), ([0, 0], 0));
         drop(all);
-        assert_eq!((held(&budget), budget.free_bytes()), ([0, 0], 16 << 20), "it is too large to be kept");
+        assert_eq!(
+            (held(&budget), budget.free_bytes()),
+            ([0, 0], 16 << 20),
+            "it is too large to be kept"
+        );
     }
 
     #[test]
@@ -380,7 +404,10 @@ mod tests {
         assert!(Buffer::<u8>::with_capacity(&budget, Kind::Staging, 70_000).is_err());
         drop(Buffer::<u8>::with_capacity(&budget, Kind::Staging, 70_000).unwrap());
         budget.fail_after(0);
-        assert!(Buffer::<u8>::with_capacity(&budget, Kind::Staging, 70_000).is_err(), "one that is kept, too");
+        assert!(
+            Buffer::<u8>::with_capacity(&budget, Kind::Staging, 70_000).is_err(),
+            "one that is kept, too"
+        );
     }
 
     #[test]

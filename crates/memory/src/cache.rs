@@ -1,8 +1,9 @@
 //! The object cache: keys and values of any size, under one byte limit that counts everything.
 //!
-//! Entries are bytes in segments of the budget's chunks, stored one after the other in two queues. Eviction reads the
-//! queues from their old ends; this also compacts them, so no memory is lost to size classes. The index, its ghosts and
-//! the half-filled segments count toward the limit; tables in proportion to the cache are leased from the same budget.
+//! Entries are bytes in segments of the budget's chunks, stored one after the other in two queues.
+//! Eviction reads the queues from their old ends; this also compacts them, so no memory is lost to
+//! size classes. The index, its ghosts and the half-filled segments count toward the limit; tables
+//! in proportion to the cache are leased from the same budget.
 //!
 //! ```text
 //! index   pages of 8-byte slots: fingerprint, touches, place       (index.rs, slot.rs)
@@ -14,15 +15,18 @@
 //!
 //! Laws:
 //! 1. Segments in use never exceed the limit, at any moment and with any number of threads.
-//! 2. A hit takes no lock (except for the 65th concurrent reader, or the 17th in a cache of a MiB). It claims a line of
-//!    its own ([`readers`]), the only thing that it waits for; counts a touch unless there are three already; copies;
-//!    and frees the line. The bytes under a reader do not change. A stalled reader holds back the segments of one
-//!    entry.
-//! 3. Dropping everything at any moment changes no answer except from found to not found. A removed or replaced value
-//!    is never found again. A long entry is moved in steps, and is not found while it moves.
-//! 4. Lock order: a load's, the cache's, the budget's. The cache asks the budget for free chunks only.
+//! 2. A hit takes no lock (except for the 65th concurrent reader, or the 17th in a cache of a MiB).
+//!    It claims a line of its own ([`readers`]), the only thing that it waits for; counts a touch
+//!    unless there are three already; copies; and frees the line. The bytes under a reader do not
+//!    change. A stalled reader holds back the segments of one entry.
+//! 3. Dropping everything at any moment changes no answer except from found to not found. A removed
+//!    or replaced value is never found again. A long entry is moved in steps, and is not found
+//!    while it moves.
+//! 4. Lock order: a load's, the cache's, the budget's. The cache asks the budget for free chunks
+//!    only.
 //!
-//! A cache may use all of its budget. Several caches can share a budget; each keeps to its own limit.
+//! A cache may use all of its budget. Several caches can share a budget; each keeps to its own
+//! limit.
 //!
 //! ```
 //! use std::time::Duration;
@@ -140,20 +144,29 @@ impl Shared {
 }
 
 impl Cache {
-    /// Makes a cache that takes its memory from `budget` as it fills, and gives it back when the budget asks: it
-    /// registers itself as a reclaimer.
+    /// Makes a cache that takes its memory from `budget` as it fills, and gives it back when the
+    /// budget asks: it registers itself as a reclaimer.
     ///
     /// # Errors
     /// The budget cannot give a first segment and the tables.
     ///
     /// # Panics
-    /// The limit is below [`MIN_CACHE_BYTES`], or the largest size that the cache can reach is above
-    /// [`MAX_CACHE_BYTES`]; `largest_part` is not within 0 and 0.5.
+    /// The limit is below [`MIN_CACHE_BYTES`], or the largest size that the cache can reach is
+    /// above [`MAX_CACHE_BYTES`]; `largest_part` is not within 0 and 0.5.
     pub fn new(budget: &Budget, options: CacheOptions) -> Result<Self, OutOfBudget> {
-        assert!(options.memory_bytes >= MIN_CACHE_BYTES, "a cache has at least {MIN_CACHE_BYTES} bytes");
-        assert!((0.0..=0.5).contains(&options.largest_part), "the largest entry is at most half the cache");
+        assert!(
+            options.memory_bytes >= MIN_CACHE_BYTES,
+            "a cache has at least {MIN_CACHE_BYTES} bytes"
+        );
+        assert!(
+            (0.0..=0.5).contains(&options.largest_part),
+            "the largest entry is at most half the cache"
+        );
         let max_bytes = options.max_bytes.max(options.memory_bytes).min(budget.limit_bytes());
-        assert!(max_bytes <= MAX_CACHE_BYTES, "an object cache has at most {MAX_CACHE_BYTES} bytes");
+        assert!(
+            max_bytes <= MAX_CACHE_BYTES,
+            "an object cache has at most {MAX_CACHE_BYTES} bytes"
+        );
         // One more, of which only a part is used.
         let max_chunks = (max_bytes / CHUNK_BYTES as u64) as usize + 1;
         let segments = Segments::new(options.memory_bytes, max_chunks);
@@ -177,7 +190,9 @@ impl Cache {
         let largest_part = (options.largest_part * 65_536.0) as u64;
         let mut keeper = Keeper::new(owner, pages, largest_part, shared.segments.bytes());
         tables.grow(keeper.heap_bytes())?;
-        keeper.owner.set_limit(keeper.limit_for(&shared, limit_bytes.saturating_sub(tables.bytes())));
+        keeper
+            .owner
+            .set_limit(keeper.limit_for(&shared, limit_bytes.saturating_sub(tables.bytes())));
         keeper.owner.end_shrinking();
         let inner = Arc::new(Inner {
             shared,
@@ -203,15 +218,16 @@ impl Cache {
         self.read(key, |value| value.append_to(out)).is_some()
     }
 
-    /// Calls `look` with the value of `key` in place, without a copy (except for the 65th concurrent reader, which gets
-    /// one). The segments of the value cannot be reused meanwhile, so `look` should not take long. It may use the
-    /// cache.
+    /// Calls `look` with the value of `key` in place, without a copy (except for the 65th
+    /// concurrent reader, which gets one). The segments of the value cannot be reused meanwhile, so
+    /// `look` should not take long. It may use the cache.
     #[inline]
     pub fn read<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
         self.inner.read(key, |value| Some(look(value)))
     }
 
-    /// As [`Cache::read`], but `look` may reject the value: that counts as a miss and not as a touch.
+    /// As [`Cache::read`], but `look` may reject the value: that counts as a miss and not as a
+    /// touch.
     #[inline]
     pub fn read_if<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> Option<R>) -> Option<R> {
         self.inner.read(key, look)
@@ -223,30 +239,37 @@ impl Cache {
         self.inner.find(key, false, |value| Some(look(value)))
     }
 
-    /// Inserts a value, replacing an existing one. Returns `false` if it is too large or no room could be made; the key
-    /// then has no value.
+    /// Inserts a value, replacing an existing one. Returns `false` if it is too large or no room
+    /// could be made; the key then has no value.
     ///
-    /// Key and value together are at most [`CacheOptions::largest_part`] of the cache. A key alone may have 1,000 bytes
-    /// in any cache, and 16,000 in one of 16 MiB or more.
+    /// Key and value together are at most [`CacheOptions::largest_part`] of the cache. A key alone
+    /// may have 1,000 bytes in any cache, and 16,000 in one of 16 MiB or more.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> bool {
         self.inner.change(key, value, None)
     }
 
-    /// As [`Cache::insert`], for a value in parts, and only if `is_current` returns true. `is_current` is called under
-    /// the cache's lock. An invalidator that first changes its result and then removes or replaces the key either finds
-    /// this value in the cache or has kept it out. Use it to insert a value that was loaded a while ago. Returns
-    /// `false` without any change if `is_current` does. A load of the key that is under way is not
-    /// cached, as for [`Cache::insert`], even if `is_current` returns false.
-    pub fn insert_if(&self, key: &[u8], parts: &[&[u8]], is_current: impl FnOnce() -> bool) -> bool {
+    /// As [`Cache::insert`], for a value in parts, and only if `is_current` returns true.
+    /// `is_current` is called under the cache's lock. An invalidator that first changes its result
+    /// and then removes or replaces the key either finds this value in the cache or has kept it
+    /// out. Use it to insert a value that was loaded a while ago. Returns `false` without any
+    /// change if `is_current` does. A load of the key that is under way is not cached, as for
+    /// [`Cache::insert`], even if `is_current` returns false.
+    pub fn insert_if(
+        &self,
+        key: &[u8],
+        parts: &[&[u8]],
+        is_current: impl FnOnce() -> bool,
+    ) -> bool {
         // Before the cache's lock is taken: a load takes its own lock first.
         self.inner.loads.supersede(key);
-        let arrival = Arrival { hash: self.inner.shared.hash(key), key, value: parts, expires_at: None };
+        let arrival =
+            Arrival { hash: self.inner.shared.hash(key), key, value: parts, expires_at: None };
         let mut keeper = self.inner.lock();
         is_current() && keeper.insert(&self.inner.shared, &arrival)
     }
 
-    /// As [`Cache::insert_if`], unless the key has a value already, or another thread uses the writer's lock: for an
-    /// insertion that is not worth waiting for.
+    /// As [`Cache::insert_if`], unless the key has a value already, or another thread uses the
+    /// writer's lock: for an insertion that is not worth waiting for.
     pub fn offer(&self, key: &[u8], parts: &[&[u8]], is_current: impl FnOnce() -> bool) -> bool {
         self.inner.loads.supersede(key);
         let hash = self.inner.shared.hash(key);
@@ -259,11 +282,12 @@ impl Cache {
         keeper.find(shared, hash, key).is_none() && is_current() && keeper.insert(shared, &arrival)
     }
 
-    /// Replaces the value of `key`, given in parts; the new entry inherits the eviction state of the old one. Returns
-    /// `false` if there is none, or as for [`Cache::insert`].
+    /// Replaces the value of `key`, given in parts; the new entry inherits the eviction state of
+    /// the old one. Returns `false` if there is none, or as for [`Cache::insert`].
     pub fn replace(&self, key: &[u8], parts: &[&[u8]]) -> bool {
         self.inner.loads.supersede(key);
-        let arrival = Arrival { hash: self.inner.shared.hash(key), key, value: parts, expires_at: None };
+        let arrival =
+            Arrival { hash: self.inner.shared.hash(key), key, value: parts, expires_at: None };
         self.inner.lock().replace(&self.inner.shared, &arrival)
     }
 
@@ -277,20 +301,24 @@ impl Cache {
         self.inner.change(key, value, Some(self.inner.expiry(time_to_live)))
     }
 
-    /// Removes the value of `key`, and keeps a value that is being loaded from being cached. Returns whether there was
-    /// one.
+    /// Removes the value of `key`, and keeps a value that is being loaded from being cached.
+    /// Returns whether there was one.
     pub fn remove(&self, key: &[u8]) -> bool {
         self.inner.loads.supersede(key);
         let hash = self.inner.shared.hash(key);
         self.inner.lock().remove(&self.inner.shared, hash, key)
     }
 
-    /// Returns the value of `key`, or else the result of `load`. One of the concurrent callers loads, the others wait.
-    /// `load` may use the cache, but deadlocks if it loads the same key.
+    /// Returns the value of `key`, or else the result of `load`. One of the concurrent callers
+    /// loads, the others wait. `load` may use the cache, but deadlocks if it loads the same key.
     ///
     /// # Errors
     /// The error of `load`, for every caller that waited for it.
-    pub fn get_or_load<E>(&self, key: &[u8], load: impl FnOnce() -> Result<Vec<u8>, E>) -> Result<Vec<u8>, LoadFailed>
+    pub fn get_or_load<E>(
+        &self,
+        key: &[u8],
+        load: impl FnOnce() -> Result<Vec<u8>, E>,
+    ) -> Result<Vec<u8>, LoadFailed>
     where
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
@@ -351,20 +379,23 @@ impl Cache {
         self.inner.lock().clear(&self.inner.shared);
     }
 
-    /// Changes the limit, up to [`CacheOptions::max_bytes`]. Evicts the excess, least used first, and gives its memory
-    /// back to the budget. Other threads can use the cache meanwhile.
+    /// Changes the limit, up to [`CacheOptions::max_bytes`]. Evicts the excess, least used first,
+    /// and gives its memory back to the budget. Other threads can use the cache meanwhile.
     ///
-    /// Returns the new limit: higher than requested if the request has no room for the tables and some entries.
+    /// Returns the new limit: higher than requested if the request has no room for the tables and
+    /// some entries.
     pub fn set_memory(&self, memory_bytes: u64) -> u64 {
         while !self.approach_memory(memory_bytes).1 {}
         self.inner.limit_bytes(&self.inner.lock())
     }
 
-    /// One step of [`Cache::set_memory`], which lowers the limit by at most 256 KiB; for callers that have other work
-    /// to do in between. Returns the new limit, and whether it is the final one.
+    /// One step of [`Cache::set_memory`], which lowers the limit by at most 256 KiB; for callers
+    /// that have other work to do in between. Returns the new limit, and whether it is the final
+    /// one.
     pub fn approach_memory(&self, memory_bytes: u64) -> (u64, bool) {
         let mut keeper = self.inner.lock();
-        let wanted = memory_bytes.min(self.inner.max_bytes).saturating_sub(self.inner.tables.bytes());
+        let wanted =
+            memory_bytes.min(self.inner.max_bytes).saturating_sub(self.inner.tables.bytes());
         let is_there = keeper.approach(&self.inner.shared, wanted);
         (self.inner.limit_bytes(&keeper), is_there)
     }
@@ -374,7 +405,8 @@ impl Cache {
         let shared = &self.inner.shared;
         let keeper = self.inner.lock();
         Turnover {
-            held_bytes: (keeper.owner.used() * shared.segments.bytes()) as u64 + self.inner.tables.bytes(),
+            held_bytes: (keeper.owner.used() * shared.segments.bytes()) as u64
+                + self.inner.tables.bytes(),
             limit_bytes: self.inner.limit_bytes(&keeper),
             returns: keeper.counters.returns,
             window_bytes: keeper.window_bytes(shared),
@@ -392,7 +424,8 @@ impl Cache {
         let (hits, misses) = shared.readers.hits_and_misses();
         let keeper = self.inner.lock();
         let mut ghosts = 0;
-        let count = |slot: Slot| slot.ghosts().iter().filter(|ghost| !ghost.is_none()).count() as u64;
+        let count =
+            |slot: Slot| slot.ghosts().iter().filter(|ghost| !ghost.is_none()).count() as u64;
         keeper.pages.for_each(&shared.segments, |slot| ghosts += count(slot));
         let (live_bytes, dead_bytes) = keeper.live_and_dead_bytes();
         let bytes = |segments: usize| (segments * shared.segments.bytes()) as u64;
@@ -417,8 +450,8 @@ impl Cache {
         }
     }
 
-    /// Recounts everything and compares the result with the running counters. For tests and debugging: walks the whole
-    /// cache.
+    /// Recounts everything and compares the result with the running counters. For tests and
+    /// debugging: walks the whole cache.
     ///
     /// # Panics
     /// A counter is wrong.
@@ -446,15 +479,17 @@ impl Shared {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, Keeper> {
-        let mut keeper = self.wait_for_keeper().expect("a cache whose writer panicked is not used any more");
+        let mut keeper =
+            self.wait_for_keeper().expect("a cache whose writer panicked is not used any more");
         if self.expires.load(Ordering::Relaxed) {
             keeper.now = self.now();
         }
         keeper
     }
 
-    /// Spins on the lock for a while before it sleeps: a critical section takes a fraction of the time of a wake-up.
-    /// The second half of the spins yields the processor, since the holder of the lock may not be running.
+    /// Spins on the lock for a while before it sleeps: a critical section takes a fraction of the
+    /// time of a wake-up. The second half of the spins yields the processor, since the holder of
+    /// the lock may not be running.
     fn wait_for_keeper(&self) -> LockResult<MutexGuard<'_, Keeper>> {
         for look in 0..LOOKS_AT_LOCK {
             match self.keeper.try_lock() {
@@ -501,9 +536,15 @@ impl Inner {
         self.find(key, true, look)
     }
 
-    /// Calls `look` with the value. If `counts`, records a touch, and a hit if `look` returns something.
+    /// Calls `look` with the value. If `counts`, records a touch, and a hit if `look` returns
+    /// something.
     #[inline]
-    fn find<R>(&self, key: &[u8], counts: bool, look: impl FnOnce(Value<'_>) -> Option<R>) -> Option<R> {
+    fn find<R>(
+        &self,
+        key: &[u8],
+        counts: bool,
+        look: impl FnOnce(Value<'_>) -> Option<R>,
+    ) -> Option<R> {
         let shared = &self.shared;
         let hash = shared.hash(key);
         // Before the line is claimed: all later reads wait for that claim.
@@ -519,7 +560,11 @@ impl Inner {
                     _ => look(Value::new(placed)),
                 },
                 // Entries may have been on their way from one page of the index to another.
-                Found::Nothing if changes.is_multiple_of(2) && shared.index.changes() == changes => None,
+                Found::Nothing
+                    if changes.is_multiple_of(2) && shared.index.changes() == changes =>
+                {
+                    None
+                }
                 Found::Nothing => {
                     std::hint::spin_loop();
                     continue;
@@ -536,8 +581,8 @@ impl Inner {
         }
     }
 
-    /// As `find`, for a reader that finds no free line. It must not wait for one: the waiting thread may hold the lines
-    /// itself.
+    /// As `find`, for a reader that finds no free line. It must not wait for one: the waiting
+    /// thread may hold the lines itself.
     #[cold]
     fn find_under_lock<R>(
         &self,
@@ -584,10 +629,18 @@ enum Found<'a> {
 
 impl Shared {
     #[inline]
-    fn search<'a>(&'a self, reading: &'a Reading<'_>, key: &[u8], hash: u64, touches: bool) -> Found<'a> {
+    fn search<'a>(
+        &'a self,
+        reading: &'a Reading<'_>,
+        key: &[u8],
+        hash: u64,
+        touches: bool,
+    ) -> Found<'a> {
         for slot in self.index.candidates(&self.segments, hash) {
             let word = Slot(slot.load(Ordering::SeqCst));
-            let Some(placed) = word.entry_for(hash).and_then(|queue| self.placed(slot, word, queue)) else {
+            let Some(placed) =
+                word.entry_for(hash).and_then(|queue| self.placed(slot, word, queue))
+            else {
                 return Found::Moved;
             };
             if placed.is_of(key) {
@@ -595,7 +648,11 @@ impl Shared {
                     touch(slot, word);
                 }
                 let first = sequence_of(&self.segments, word.place());
-                reading.leave_index(Span { queue: placed.queue, first, count: placed.segment_count() });
+                reading.leave_index(Span {
+                    queue: placed.queue,
+                    first,
+                    count: placed.segment_count(),
+                });
                 return Found::Here(placed);
             }
         }
@@ -607,17 +664,17 @@ impl Shared {
     #[inline]
     fn placed(&self, slot: &AtomicU64, word: Slot, queue: Queue) -> Option<Placed<'_>> {
         let segment = self.ring(queue).get(sequence_of(&self.segments, word.place()));
-        // Acquire: a second look, after the ring's. As long as the slot refers to the entry, the ring leads to its
-        // segment.
+        // Acquire: a second look, after the ring's. As long as the slot refers to the entry, the
+        // ring leads to its segment.
         if !Slot(slot.load(Ordering::Acquire)).is_same_entry(word) {
             return None;
         }
         let offset = offset_of(&self.segments, word.place());
         // Prefetched together with the header's cache line: most entries extend into the next.
         self.segments.prefetch(segment, offset + 64);
-        // SAFETY: the slot referred to this entry after the line published the use of the index for its fingerprint.
-        // None of the entry's segments is written until the line changes, and it changes to the use of these very
-        // segments or to nothing.
+        // SAFETY: the slot referred to this entry after the line published the use of the index for
+        // its fingerprint. None of the entry's segments is written until the line changes, and it
+        // changes to the use of these very segments or to nothing.
         Some(unsafe { Placed::at(&self.segments, queue, segment, offset) })
     }
 }

@@ -1,9 +1,12 @@
-//! A doorkeeper: remembers which keys were seen lately, so that a cache can leave out what is seen once.
+//! A doorkeeper: remembers which keys were seen lately, so that a cache can leave out what is seen
+//! once.
 //!
 //! Laws:
-//! 1. It may take a key for one that it has seen, and may have forgotten a key: neither may change an answer.
-//! 2. A key that was seen is recognized until newcomers have taken a quarter of the slots after it. Of endlessly many newcomers a third is
-//!    not recognized: the others share a slot with a key of one of the last two generations.
+//! 1. It may take a key for one that it has seen, and may have forgotten a key: neither may change
+//!    an answer.
+//! 2. A key that was seen is recognized until newcomers have taken a quarter of the slots after it.
+//!    Of endlessly many newcomers a third is not recognized: the others share a slot with a key of
+//!    one of the last two generations.
 //! 3. A look writes one byte at most, and nothing if the key was seen in this generation.
 #![allow(unsafe_code, reason = "makes an array of atomics from zeroed memory")]
 
@@ -13,11 +16,12 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::budget::{Budget, Kind, Lease};
 use crate::reserved::Reserved;
 
-/// One newcomer in this many is counted, chosen by its hash: a count of all would be written by every thread.
+/// One newcomer in this many is counted, chosen by its hash: a count of all would be written by
+/// every thread.
 const NEWCOMERS_A_COUNT: u64 = 64;
 
-/// A generation ends when its newcomers have taken this part of the slots (a divisor). With more than a half of them, too few slots would be
-/// without a known key, and no generation would end.
+/// A generation ends when its newcomers have taken this part of the slots (a divisor). With more
+/// than a half of them, too few slots would be without a known key, and no generation would end.
 const GENERATION_PART: u64 = 4;
 
 /// A table of the generations in which keys were seen last.
@@ -32,19 +36,26 @@ pub struct Doorkeeper {
 }
 
 impl Doorkeeper {
-    /// A doorkeeper with `slots` slots, each a byte of `budget`; `None` if there is no memory for it.
+    /// A doorkeeper with `slots` slots, each a byte of `budget`; `None` if there is no memory for
+    /// it.
     pub fn new(budget: &Budget, slots: u64) -> Option<Self> {
         let slots = usize::try_from(slots).ok()?.clamp(1, u32::MAX as usize);
         let lease = budget.lease(Kind::Objects, slots as u64).ok()?;
         // SAFETY: a zero is all zeros, and a slot is an atomic.
         let slots = unsafe { Reserved::zeroed(slots, budget.backing()) }.ok()?;
-        Some(Self { slots, generation: AtomicU8::new(1), newcomers: AtomicU64::new(0), _lease: lease })
+        Some(Self {
+            slots,
+            generation: AtomicU8::new(1),
+            newcomers: AtomicU64::new(0),
+            _lease: lease,
+        })
     }
 
     /// Whether a key with this hash was seen lately; it has been from now on.
     #[inline]
     pub fn has_seen(&self, hash: u64) -> bool {
-        let slot = &self.slots[(((hash & u64::from(u32::MAX)) * self.slots.len() as u64) >> 32) as usize];
+        let slot =
+            &self.slots[(((hash & u64::from(u32::MAX)) * self.slots.len() as u64) >> 32) as usize];
         // Relaxed, here and below: a generation that is missed costs an entry more or less (law 1).
         let (now, seen) = (self.generation.load(Ordering::Relaxed), slot.load(Ordering::Relaxed));
         if seen == now {
@@ -58,13 +69,15 @@ impl Doorkeeper {
         is_known
     }
 
-    /// A counted newcomer: begins the next generation once newcomers have taken their part of the slots.
+    /// A counted newcomer: begins the next generation once newcomers have taken their part of the
+    /// slots.
     #[cold]
     fn count(&self) {
         let counted = self.newcomers.fetch_add(1, Ordering::Relaxed) + 1;
         if counted * NEWCOMERS_A_COUNT >= self.slots.len() as u64 / GENERATION_PART {
             self.newcomers.store(0, Ordering::Relaxed);
-            self.generation.store(after(self.generation.load(Ordering::Relaxed)), Ordering::Relaxed);
+            self.generation
+                .store(after(self.generation.load(Ordering::Relaxed)), Ordering::Relaxed);
         }
     }
 }
@@ -76,7 +89,12 @@ fn after(generation: u8) -> u8 {
 
 impl fmt::Debug for Doorkeeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Doorkeeper({} slots, generation {})", self.slots.len(), self.generation.load(Ordering::Relaxed))
+        write!(
+            f,
+            "Doorkeeper({} slots, generation {})",
+            self.slots.len(),
+            self.generation.load(Ordering::Relaxed)
+        )
     }
 }
 
@@ -106,7 +124,8 @@ mod tests {
     #[test]
     fn a_key_is_forgotten_after_many_others_and_new_ones_remain_strangers() {
         let door = doorkeeper();
-        let strangers_of = |keys: std::ops::Range<u64>| keys.filter(|key| !door.has_seen(hash(*key))).count();
+        let strangers_of =
+            |keys: std::ops::Range<u64>| keys.filter(|key| !door.has_seen(hash(*key))).count();
         strangers_of(0..1000);
         // Ten times as many as there are slots.
         strangers_of(1000..165_000);

@@ -1,13 +1,14 @@
-//! The evictor: a background job that keeps memory free ahead of demand, so that callers seldom evict inline.
+//! The evictor: a background job that keeps memory free ahead of demand, so that callers seldom
+//! evict inline.
 //!
-//! It keeps two kinds of room between a low and a high watermark ([`room`]): free frames for page misses, and free
-//! chunks of the budget for everything else (memtables, write sets, leases). The caller that takes room below the low
-//! watermark rings ([`crate::budget`]). The evictor then works in batches of 16 to 64 victims until the high watermark is
-//! reached, and sleeps. It never polls. A caller that still finds no room evicts inline, as it would without an
-//! evictor, and is counted.
+//! It keeps two kinds of room between a low and a high watermark ([`room`]): free frames for page
+//! misses, and free chunks of the budget for everything else (memtables, write sets, leases). The
+//! caller that takes room below the low watermark rings ([`crate::budget`]). The evictor then works
+//! in batches of 16 to 64 victims until the high watermark is reached, and sleeps. It never polls.
+//! A caller that still finds no room evicts inline, as it would without an evictor, and is counted.
 //!
-//! While chunks are left that were never taken, nothing has to be evicted, and its thread clears some of them ahead of need
-//! ([`Budget::clear_block`]).
+//! While chunks are left that were never taken, nothing has to be evicted, and its thread clears
+//! some of them ahead of need ([`Budget::clear_block`]).
 //!
 //! Laws:
 //! 1. Nothing is evicted while the pool can still grow, nor beyond the high watermark.
@@ -42,7 +43,8 @@ const PAGES_PER_CHUNK: usize = CHUNK_BYTES / PAGE_BYTES;
 const BATCH_CHUNKS_MIN: usize = BATCH_PAGES_MIN / PAGES_PER_CHUNK;
 const BATCH_CHUNKS_MAX: usize = BATCH_PAGES_MAX / PAGES_PER_CHUNK;
 
-/// The evictor keeps free at most one in this many of the pool's own frames, even if that is less than two batches.
+/// The evictor keeps free at most one in this many of the pool's own frames, even if that is less
+/// than two batches.
 const FRAMES_PART_MAX: usize = 8;
 
 /// Whether a step found something to do.
@@ -144,9 +146,11 @@ impl Evictor {
         (frames, chunks)
     }
 
-    /// Takes lent memory back, if chunks are short, or the pool would have to evict pages rather than grow. Returns the bytes freed.
+    /// Takes lent memory back, if chunks are short, or the pool would have to evict pages rather
+    /// than grow. Returns the bytes freed.
     fn take_back(&mut self, chunks: Watermarks, frames: Watermarks) -> u64 {
-        let mut wanted = batch(self.budget.room().0, chunks.high, BATCH_CHUNKS_MIN, BATCH_CHUNKS_MAX);
+        let mut wanted =
+            batch(self.budget.room().0, chunks.high, BATCH_CHUNKS_MIN, BATCH_CHUNKS_MAX);
         if wanted == 0 && self.pool.room().free < frames.high && !self.pool.can_grow() {
             wanted = BATCH_CHUNKS_MIN;
         }
@@ -166,7 +170,8 @@ impl Evictor {
         }
         let (given, victims) = self.pool.give_chunks(wanted);
         if given == 0 {
-            // There is nothing to evict, so callers that take more need not ring. Callers that evict inline still do.
+            // There is nothing to evict, so callers that take more need not ring. Callers that
+            // evict inline still do.
             self.budget.set_low_watermark(watermarks.low.min(free / 2));
         }
         let bytes = (given * CHUNK_BYTES) as u64;
@@ -185,7 +190,8 @@ impl Evictor {
         }
         let victims = self.pool.free_frames(wanted);
         if victims == 0 {
-            self.pool.set_watermarks(watermarks.low.min(room.free / 2), self.stats.high_chunks as usize);
+            self.pool
+                .set_watermarks(watermarks.low.min(room.free / 2), self.stats.high_chunks as usize);
         }
         let bytes = victims * PAGE_BYTES as u64;
         self.stats.victims += victims;
@@ -208,14 +214,17 @@ impl Evictor {
         self.budget.is_short() || self.pool.is_short()
     }
 
-    /// Clears memory ahead, if that is due. Nothing has to be evicted meanwhile: chunks that were never taken are left.
+    /// Clears memory ahead, if that is due. Nothing has to be evicted meanwhile: chunks that were
+    /// never taken are left.
     fn clears_a_block(&self) -> bool {
         self.budget.wants_clearing() && self.budget.clear_block() > 0
     }
 
     fn run(&mut self) {
         while !self.bell.is_closing() {
-            while (self.step() == Progress::Worked || self.clears_a_block()) && !self.bell.is_closing() {}
+            while (self.step() == Progress::Worked || self.clears_a_block())
+                && !self.bell.is_closing()
+            {}
             self.bell.arm();
             if self.is_short() || self.budget.wants_clearing() {
                 self.bell.disarm();

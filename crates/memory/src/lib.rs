@@ -1,13 +1,14 @@
 //! THE LINE: all memory that grows with data, under one budget.
 //!
-//! A [`budget::Budget`] is one mapping cut into chunks of 64 KiB. All memory that grows with data comes from it, in one
-//! of three forms: a [`chunk::Chunk`]; a [`buffer::Buffer`], where the memory must be contiguous; or a
-//! [`budget::Lease`], which retires as many chunks as small heap allocations need. Built on these are the [`pool`] of
-//! pages read from immutable files, the [`cache`] of objects of any size, and the [`sorted`] map behind memtables and
-//! write sets.
+//! A [`budget::Budget`] is one mapping cut into chunks of 64 KiB. All memory that grows with data
+//! comes from it, in one of three forms: a [`chunk::Chunk`]; a [`buffer::Buffer`], where the memory
+//! must be contiguous; or a [`budget::Lease`], which retires as many chunks as small heap
+//! allocations need. Built on these are the [`pool`] of pages read from immutable files, the
+//! [`cache`] of objects of any size, and the [`sorted`] map behind memtables and write sets.
 //!
-//! This crate knows bytes and pages, never keys of a store, commits or GLSNs. It is the only crate with unsafe code. It
-//! is usable alone: [`cache::Cache`] as a cache with a byte limit, the rest as parts of another database.
+//! This crate knows bytes and pages, never keys of a store, commits or GLSNs. It is the only crate
+//! with unsafe code. It is usable alone: [`cache::Cache`] as a cache with a byte limit, the rest as
+//! parts of another database.
 
 mod arena;
 mod backing;

@@ -1,4 +1,5 @@
-//! A mapping: memory aligned to a page of the system, which goes back to the system when it is dropped.
+//! A mapping: memory aligned to a page of the system, which goes back to the system when it is
+//! dropped.
 //!
 //! Law: the bytes are initialised at every moment: zeros at first, later a holder's contents.
 #![allow(unsafe_code, reason = "maps memory and lends it as slices")]
@@ -27,7 +28,9 @@ impl Mapping {
     /// Maps at least `bytes` zeros; `None` if the system has none.
     pub(crate) fn new(bytes: usize, backing: Backing) -> Option<Self> {
         assert!(bytes > 0, "a mapping has at least one byte");
-        let bytes = bytes.checked_next_multiple_of(MAPPING_ALIGN).filter(|bytes| *bytes <= isize::MAX as usize)?;
+        let bytes = bytes
+            .checked_next_multiple_of(MAPPING_ALIGN)
+            .filter(|bytes| *bytes <= isize::MAX as usize)?;
         let base = match backing {
             Backing::Mapped => map(bytes)?,
             // SAFETY: the layout has a size above zero.
@@ -71,18 +74,19 @@ impl fmt::Debug for Mapping {
 }
 
 fn layout(bytes: usize) -> std::alloc::Layout {
-    std::alloc::Layout::from_size_align(bytes, MAPPING_ALIGN).expect("checked: it fits into the address space")
+    std::alloc::Layout::from_size_align(bytes, MAPPING_ALIGN)
+        .expect("checked: it fits into the address space")
 }
 
 fn map(bytes: usize) -> Option<*mut u8> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
-    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    let (protection, flags) =
+        (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a new private mapping overlaps no other memory.
     let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) }.ok()?;
-    // A huge page would be resident as a whole when its first byte is touched, and may reach into a neighbouring
-    // mapping that is unmapped first.
-    // SAFETY: the range is the mapping just made; the advice is about the size of its pages. If it is refused, there
-    // are no huge pages.
+    // A huge page would be resident as a whole when its first byte is touched, and may reach into a
+    // neighbouring mapping that is unmapped first. SAFETY: the range is the mapping just made; the
+    // advice is about the size of its pages. If it is refused, there are no huge pages.
     let _ = unsafe { madvise(base, bytes, Advice::LinuxNoHugepage) };
     Some(base.cast())
 }

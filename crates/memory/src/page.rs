@@ -5,8 +5,9 @@
 //! | checksum | kind | codec | reserved | length | payload ...            | zeros | 16384
 //! ```
 //!
-//! `checksum` covers bytes 8 to 16384 and is seeded with the file's seed and the page's number, so that good bytes in a
-//! wrong place fail. `length` counts the payload's bytes. `codec` and `reserved` are 0 in format 1.
+//! `checksum` covers bytes 8 to 16384 and is seeded with the file's seed and the page's number, so
+//! that good bytes in a wrong place fail. `length` counts the payload's bytes. `codec` and
+//! `reserved` are 0 in format 1.
 
 use plimsoll_disk::checksum::{checksum, seed};
 

@@ -1,4 +1,5 @@
-//! Pieces of chunks, for holders that need little: a chunk is cut into pieces of one size, which many holders share.
+//! Pieces of chunks, for holders that need little: a chunk is cut into pieces of one size, which
+//! many holders share.
 //!
 //! Laws:
 //! 1. A chunk is held while any piece of it is; dropping the last piece gives it back.
@@ -50,9 +51,12 @@ struct Cut {
 }
 
 impl Pieces {
-    /// Pieces of `piece_bytes` (a power of two, at least [`MIN_PIECE_BYTES`] and less than a chunk).
+    /// Pieces of `piece_bytes` (a power of two, at least [`MIN_PIECE_BYTES`] and less than a
+    /// chunk).
     pub fn new(budget: &Budget, kind: Kind, piece_bytes: usize) -> Self {
-        assert!(piece_bytes.is_power_of_two() && (MIN_PIECE_BYTES..CHUNK_BYTES).contains(&piece_bytes));
+        assert!(
+            piece_bytes.is_power_of_two() && (MIN_PIECE_BYTES..CHUNK_BYTES).contains(&piece_bytes)
+        );
         let (budget, cuts, origin) = (budget.clone(), Mutex::new(Cuts::default()), Origin::here());
         Self { inner: Arc::new(Inner { budget, kind, piece_bytes, cuts, origin }) }
     }
@@ -75,7 +79,8 @@ impl Pieces {
         let chunk = inner.budget.take(inner.kind)?;
         let mut cuts = inner.lock();
         if let Some(piece) = inner.take_free(&mut cuts) {
-            // Another holder gave it back meanwhile. A cut of which nobody holds a piece would keep its chunk.
+            // Another holder gave it back meanwhile. A cut of which nobody holds a piece would keep
+            // its chunk.
             drop(cuts);
             drop(chunk);
             return Ok(piece);
@@ -116,7 +121,8 @@ impl Inner {
 
 impl fmt::Debug for Pieces {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let held = self.inner.lock().cuts.iter().flatten().map(|cut| cut.used.count_ones()).sum::<u32>();
+        let held =
+            self.inner.lock().cuts.iter().flatten().map(|cut| cut.used.count_ones()).sum::<u32>();
         write!(f, "Pieces({held} of {} bytes)", self.inner.piece_bytes)
     }
 }
@@ -145,7 +151,8 @@ impl Deref for Piece {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the chunk is held while the piece is, its bytes are initialised, and no other piece has these.
+        // SAFETY: the chunk is held while the piece is, its bytes are initialised, and no other
+        // piece has these.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.inner.piece_bytes) }
     }
 }
@@ -209,7 +216,11 @@ mod tests {
             for (at, piece) in held.iter_mut().enumerate() {
                 piece.fill(at as u8);
             }
-            assert!(held.iter().enumerate().all(|(at, piece)| piece.iter().all(|byte| *byte == at as u8)));
+            assert!(
+                held.iter()
+                    .enumerate()
+                    .all(|(at, piece)| piece.iter().all(|byte| *byte == at as u8))
+            );
             held.truncate(in_a_chunk + 1);
             assert_eq!(budget.free_bytes(), 0);
             held.truncate(in_a_chunk);

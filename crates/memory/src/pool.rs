@@ -1,16 +1,18 @@
 //! The page pool: pages of immutable files in frames, evicted by a clock.
 //!
-//! A hit takes no lock. It writes no memory that other threads write unless it makes the page hotter: a table leads to
-//! the frame ([`frame`]), and the thread publishes its use of the frame in a hazard line of its own ([`hazard`]).
-//! Everything else happens under one lock, which is never held while a page is read from its file. [`keeper`] decides
-//! what stays.
+//! A hit takes no lock. It writes no memory that other threads write unless it makes the page
+//! hotter: a table leads to the frame ([`frame`]), and the thread publishes its use of the frame in
+//! a hazard line of its own ([`hazard`]). Everything else happens under one lock, which is never
+//! held while a page is read from its file. [`keeper`] decides what stays.
 //!
 //! Laws:
-//! 1. A page is loaded once, however many threads ask for it at once. An error reaches all of them; the next request
-//!    tries again.
-//! 2. A page in use stays where it is and its bytes do not change, even if the pool is dropped first.
+//! 1. A page is loaded once, however many threads ask for it at once. An error reaches all of them;
+//!    the next request tries again.
+//! 2. A page in use stays where it is and its bytes do not change, even if the pool is dropped
+//!    first.
 //! 3. Evicting everything at any moment changes no answer.
-//! 4. Lock order: a sorted map's, the pool's, the budget's. The budget holds no lock while it asks for chunks.
+//! 4. Lock order: a sorted map's, the pool's, the budget's. The budget holds no lock while it asks
+//!    for chunks.
 
 mod ahead;
 mod evictor_stats;
@@ -63,15 +65,17 @@ pub use resident_only::ResidentOnly;
 use resize::table_bytes;
 pub use warm::{Resident, Warmed};
 
-/// The most chunks of a budget with a pool: 16 TiB, so that the table's slots can be counted in 32 bits.
+/// The most chunks of a budget with a pool: 16 TiB, so that the table's slots can be counted in 32
+/// bits.
 const MAX_CHUNKS: u64 = 1 << 28;
 
-/// A pool without an evictor leaves this fraction of the budget's chunks free for others, and no fewer than
-/// `MIN_HEADROOM_CHUNKS`.
+/// A pool without an evictor leaves this fraction of the budget's chunks free for others, and no
+/// fewer than `MIN_HEADROOM_CHUNKS`.
 const HEADROOM_PART: usize = 32;
 const MIN_HEADROOM_CHUNKS: usize = 8;
 
-/// Pages that were just written enter the pool while more than one part in this of the budget is free.
+/// Pages that were just written enter the pool while more than one part in this of the budget is
+/// free.
 const LEFT_FREE: u64 = 8;
 
 /// Batch size when the pages of a closed file are forgotten. The lock is released between batches.
@@ -124,30 +128,39 @@ impl From<OutOfBudget> for LoadError {
 
 impl From<io::Error> for LoadError {
     fn from(error: io::Error) -> Self {
-        Self::Io { kind: error.kind(), message: error.to_string(), source: Some(IoCause::new(error)) }
+        Self::Io {
+            kind: error.kind(),
+            message: error.to_string(),
+            source: Some(IoCause::new(error)),
+        }
     }
 }
 
 /// A file of pages, as the pool sees it.
 pub trait PageSource: Send + Sync {
-    /// Reads page `number` into `page` ([`crate::page::PAGE_BYTES`] long, aligned for direct reads) and checks it.
+    /// Reads page `number` into `page` ([`crate::page::PAGE_BYTES`] long, aligned for direct reads)
+    /// and checks it.
     ///
     /// # Errors
-    /// [`LoadError::Io`] or [`LoadError::Corrupt`]; every thread that waits for this page receives it.
+    /// [`LoadError::Io`] or [`LoadError::Corrupt`]; every thread that waits for this page receives
+    /// it.
     fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError>;
 
-    /// Reads the pages from `first` on into `pages` (whole pages, aligned for direct reads) and checks them. Used for
-    /// sequential reads that bypass the pool, and for [`PoolFile::prefetch`]. A source that can read several pages at
-    /// once overrides it.
+    /// Reads the pages from `first` on into `pages` (whole pages, aligned for direct reads) and
+    /// checks them. Used for sequential reads that bypass the pool, and for [`PoolFile::prefetch`].
+    /// A source that can read several pages at once overrides it.
     ///
     /// # Errors
     /// As for [`PageSource::load`].
     fn load_run(&self, first: u32, pages: &mut [u8]) -> Result<(), LoadError> {
-        (first..).zip(pages.chunks_exact_mut(PAGE_BYTES)).try_for_each(|(number, page)| self.load(number, page))
+        (first..)
+            .zip(pages.chunks_exact_mut(PAGE_BYTES))
+            .try_for_each(|(number, page)| self.load(number, page))
     }
 
-    /// Whether a page in memory still has the bytes that were loaded, by their checksum: asked before what it holds is
-    /// written elsewhere, with a checksum of its own. A source without checksums cannot tell, and says that it has.
+    /// Whether a page in memory still has the bytes that were loaded, by their checksum: asked
+    /// before what it holds is written elsewhere, with a checksum of its own. A source without
+    /// checksums cannot tell, and says that it has.
     fn is_sound(&self, number: u32, page: &[u8]) -> bool {
         let _ = (number, page);
         true
@@ -161,8 +174,8 @@ pub enum Touch {
     Point,
     /// By a long scan: this access never makes the page hot, and the page leaves first.
     Scan,
-    /// By an operation that has accessed the page before ([`RecentPages`]): nothing changes, and a page evicted in between
-    /// comes back cold.
+    /// By an operation that has accessed the page before ([`RecentPages`]): nothing changes, and a
+    /// page evicted in between comes back cold.
     Again,
 }
 
@@ -175,8 +188,8 @@ fn floor_chunks(min_bytes: u64) -> usize {
     usize::try_from(min_bytes.div_ceil(CHUNK_BYTES as u64)).unwrap_or(usize::MAX).max(1)
 }
 
-/// Chunks that the pool takes when it is made; it takes the rest as it reads pages. A store therefore opens as quickly
-/// under a large budget as under a small one.
+/// Chunks that the pool takes when it is made; it takes the rest as it reads pages. A store
+/// therefore opens as quickly under a large budget as under a small one.
 const FIRST_CHUNKS: usize = 64;
 
 fn headroom(chunks: usize) -> usize {
@@ -190,8 +203,8 @@ pub struct Pool {
     /// This field and the next two outlive the pool if pages of it are held when it is dropped.
     frames: ManuallyDrop<Frames>,
     keeper: ManuallyDrop<Mutex<Keeper>>,
-    /// Covers the tables for the largest number of frames currently possible, and the system's page tables: 0.65 % of
-    /// the budget. Locked while that number changes.
+    /// Covers the tables for the largest number of frames currently possible, and the system's page
+    /// tables: 0.65 % of the budget. Locked while that number changes.
     tables: ManuallyDrop<Mutex<Lease>>,
     hits: Hits,
     bell: OnceLock<Arc<Bell>>,
@@ -241,19 +254,24 @@ pub struct PoolStats {
 }
 
 impl Pool {
-    /// Makes a pool that takes its frames from `budget`, four to a chunk. It takes the first 4 MiB at once. It keeps at
-    /// least `min_bytes` (rounded up to chunks, at least one) once it has them, and gives the rest back when the budget
-    /// asks: it registers itself as a reclaimer.
+    /// Makes a pool that takes its frames from `budget`, four to a chunk. It takes the first 4 MiB
+    /// at once. It keeps at least `min_bytes` (rounded up to chunks, at least one) once it has
+    /// them, and gives the rest back when the budget asks: it registers itself as a reclaimer.
     ///
     /// # Errors
-    /// [`LoadError::OutOfBudget`]: the budget cannot give `min_bytes` and the tables. [`LoadError::Io`]: the system
-    /// refuses address space for the tables of the largest possible pool.
+    /// [`LoadError::OutOfBudget`]: the budget cannot give `min_bytes` and the tables.
+    /// [`LoadError::Io`]: the system refuses address space for the tables of the largest possible
+    /// pool.
     ///
     /// # Panics
     /// The budget is above 16 TiB.
     pub fn new(budget: &Budget, min_bytes: u64) -> Result<Arc<Pool>, LoadError> {
-        assert!(budget.ceiling_bytes() / CHUNK_BYTES as u64 <= MAX_CHUNKS, "a budget with a pool is at most 16 TiB");
-        let (chunks, ceiling) = (whole_chunks(budget.limit_bytes()), whole_chunks(budget.ceiling_bytes()));
+        assert!(
+            budget.ceiling_bytes() / CHUNK_BYTES as u64 <= MAX_CHUNKS,
+            "a budget with a pool is at most 16 TiB"
+        );
+        let (chunks, ceiling) =
+            (whole_chunks(budget.limit_bytes()), whole_chunks(budget.ceiling_bytes()));
         let min_chunks = floor_chunks(min_bytes);
         let table_bytes = table_bytes(chunks) + budget.page_table_bytes(budget.limit_bytes());
         let tables = budget.lease(Kind::Pages, table_bytes)?;
@@ -283,7 +301,9 @@ impl Pool {
     /// Attaches a file under a new id, which is never reused.
     pub fn attach(self: &Arc<Self>, source: Arc<dyn PageSource>) -> PoolFile {
         let id = self.next_file.fetch_add(1, Ordering::Relaxed);
-        PoolFile { file: Arc::new(File { pool: Arc::clone(self), id, source, pages: AtomicU64::new(0) }) }
+        PoolFile {
+            file: Arc::new(File { pool: Arc::clone(self), id, source, pages: AtomicU64::new(0) }),
+        }
     }
 
     /// Evicts every page that is not pinned.
@@ -372,7 +392,8 @@ impl Pool {
         self.lock().can_grow(&self.budget)
     }
 
-    /// Evicts up to `wanted` pages, releasing the lock between batches. Returns how many it evicted.
+    /// Evicts up to `wanted` pages, releasing the lock between batches. Returns how many it
+    /// evicted.
     pub(crate) fn free_frames(&self, wanted: usize) -> u64 {
         let (mut freed, mut looks) = (0, 0);
         loop {
@@ -386,7 +407,8 @@ impl Pool {
         }
     }
 
-    /// Gives up to `wanted` chunks to the budget. Returns how many, and how many pages were evicted for it.
+    /// Gives up to `wanted` chunks to the budget. Returns how many, and how many pages were evicted
+    /// for it.
     pub(crate) fn give_chunks(&self, wanted: usize) -> (usize, u64) {
         let (mut given, mut victims) = (0, 0);
         while given < wanted {
@@ -456,7 +478,8 @@ impl Pool {
         Filling::new(self, at)
     }
 
-    /// Adds a chunk to the pool. If others filled the tables meanwhile, the chunk goes back to the budget.
+    /// Adds a chunk to the pool. If others filled the tables meanwhile, the chunk goes back to the
+    /// budget.
     fn adopt(&self, chunk: Chunk) {
         let mut keeper = self.lock();
         if keeper.has_slots() {
@@ -547,8 +570,8 @@ impl PoolFile {
     /// Returns page `number`, from its frame or loaded; concurrent requests share one load.
     ///
     /// # Errors
-    /// The source's error, or no frame is available (all are pinned and the budget has none to give). While [`ResidentOnly`] is entered: the
-    /// page is not found without a lock.
+    /// The source's error, or no frame is available (all are pinned and the budget has none to
+    /// give). While [`ResidentOnly`] is entered: the page is not found without a lock.
     #[inline]
     pub fn get(&self, number: u32, touch: Touch) -> Result<Page, LoadError> {
         let pool = &self.file.pool;
@@ -559,16 +582,17 @@ impl PoolFile {
         }
     }
 
-    /// Returns page `number` if it is found without a lock. For callers that will need it soon but do not want to wait
-    /// for it.
+    /// Returns page `number` if it is found without a lock. For callers that will need it soon but
+    /// do not want to wait for it.
     #[inline]
     pub fn find(&self, number: u32, touch: Touch) -> Option<Page> {
         let pool = &self.file.pool;
         pool.frames.hold(self.key(number), touch).map(|(frame, pin)| pool.found(frame, pin))
     }
 
-    /// Prefetches the first `len` bytes of page `number` into the processor's caches, if it is found without a lock, and the slot of the page
-    /// table for the next page. Not an access: they are read soon, or never.
+    /// Prefetches the first `len` bytes of page `number` into the processor's caches, if it is
+    /// found without a lock, and the slot of the page table for the next page. Not an access: they
+    /// are read soon, or never.
     #[inline]
     pub fn fetch(&self, number: u32, len: usize) {
         let frames = &self.file.pool.frames;
@@ -598,7 +622,11 @@ impl PoolFile {
                 Step::Refused => {
                     let usage = Box::new(pool.budget.usage());
                     let needed_bytes = PAGE_BYTES as u64;
-                    return Err(LoadError::OutOfBudget(OutOfBudget { needed_bytes, kind: Kind::Pages, usage }));
+                    return Err(LoadError::OutOfBudget(OutOfBudget {
+                        needed_bytes,
+                        kind: Kind::Pages,
+                        usage,
+                    }));
                 }
             }
         }
@@ -617,15 +645,19 @@ impl PoolFile {
         }
     }
 
-    /// Whether page `number` is resident. Without a lock and without an access; a page that moves meanwhile may be
-    /// missed.
+    /// Whether page `number` is resident. Without a lock and without an access; a page that moves
+    /// meanwhile may be missed.
     pub fn is_resident(&self, number: u32) -> bool {
         let key = self.key(number);
-        self.file.pool.frames.find(key, |frame| frame.key() == key && frame.state().is_resident()).is_some()
+        self.file
+            .pool
+            .frames
+            .find(key, |frame| frame.key() == key && frame.state().is_resident())
+            .is_some()
     }
 
-    /// Puts a page that was just written into the pool (hot if `hot`), if a frame is available without waiting;
-    /// otherwise does nothing.
+    /// Puts a page that was just written into the pool (hot if `hot`), if a frame is available
+    /// without waiting; otherwise does nothing.
     ///
     /// # Panics
     /// `bytes` is not a page long.
@@ -646,13 +678,14 @@ impl PoolFile {
         filling.finish(false);
     }
 
-    /// As [`PoolFile::put`] of a page that is not hot, but takes free memory only: evicts nothing, and leaves one part in
-    /// [`LEFT_FREE`] of the budget free.
+    /// As [`PoolFile::put`] of a page that is not hot, but takes free memory only: evicts nothing,
+    /// and leaves one part in [`LEFT_FREE`] of the budget free.
     ///
     /// # Panics
     /// `bytes` is not a page long.
     pub fn put_if_free(&self, number: u32, bytes: &[u8]) {
-        // Others may take free chunks until the page is put: then a page that came in cold leaves for it.
+        // Others may take free chunks until the page is put: then a page that came in cold leaves
+        // for it.
         if self.file.pool.has_free_memory() {
             self.put(number, bytes, false);
         }

@@ -1,5 +1,5 @@
-//! Processor prefetch: loads bytes into the cache before they are read. It is a hint that changes no answer, and does
-//! nothing where no instruction for it is known.
+//! Processor prefetch: loads bytes into the cache before they are read. It is a hint that changes
+//! no answer, and does nothing where no instruction for it is known.
 #![allow(unsafe_code, reason = "the instructions take addresses")]
 
 /// Size of a cache line.
@@ -28,7 +28,8 @@ pub(crate) fn prefetch_from(address: *const u8, len: usize) {
     (0..len).step_by(LINE_BYTES).for_each(|at| prefetch_line(address.wrapping_add(at)));
 }
 
-/// Prefetches the line at an address. Other threads may write it meanwhile, and the address need not be mapped.
+/// Prefetches the line at an address. Other threads may write it meanwhile, and the address need
+/// not be mapped.
 #[inline]
 pub(crate) fn prefetch_address<T>(address: *const T) {
     prefetch_line(address.cast());

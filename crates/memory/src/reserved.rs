@@ -1,4 +1,5 @@
-//! Arrays reserved at their largest possible size. Only touched parts take memory, and unneeded parts give it back.
+//! Arrays reserved at their largest possible size. Only touched parts take memory, and unneeded
+//! parts give it back.
 #![allow(unsafe_code, reason = "makes arrays of atomics from zeroed memory")]
 
 use std::fmt;
@@ -8,11 +9,12 @@ use std::ptr::NonNull;
 
 use crate::backing::Backing;
 
-/// Granularity in which memory is given back: a multiple of the system's pages (of 4 or 16 KiB; it refuses steps of
-/// less than one).
+/// Granularity in which memory is given back: a multiple of the system's pages (of 4 or 16 KiB; it
+/// refuses steps of less than one).
 const PAGE_BYTES_MAX: usize = 16 << 10;
 
-/// An array whose elements are all zeros at first. It is shared: its elements have interior mutability (atomics).
+/// An array whose elements are all zeros at first. It is shared: its elements have interior
+/// mutability (atomics).
 pub(crate) struct Reserved<T> {
     base: NonNull<T>,
     len: usize,
@@ -28,22 +30,26 @@ impl<T> Reserved<T> {
     /// An array of `len` elements.
     ///
     /// # Errors
-    /// The system refuses the address space: it counts what is reserved as used (`vm.overcommit_memory` is 2), or has a limit for it
-    /// (`ulimit -v`).
+    /// The system refuses the address space: it counts what is reserved as used
+    /// (`vm.overcommit_memory` is 2), or has a limit for it (`ulimit -v`).
     ///
     /// # Panics
     /// There are no elements, or an element needs more than a page's alignment or a destructor.
     ///
     /// # Safety
-    /// All zeros is a valid `T`, and all of it may change while it is shared (it is made of atomics).
+    /// All zeros is a valid `T`, and all of it may change while it is shared (it is made of
+    /// atomics).
     pub(crate) unsafe fn zeroed(len: usize, backing: Backing) -> io::Result<Self> {
-        let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| refused(usize::MAX, "more than there is"))?;
+        let bytes = len
+            .checked_mul(size_of::<T>())
+            .ok_or_else(|| refused(usize::MAX, "more than there is"))?;
         assert!(bytes > 0 && align_of::<T>() <= 4096 && !std::mem::needs_drop::<T>());
         let base = match backing {
             // SAFETY: a new private mapping overlaps no other memory.
             Backing::Mapped => unsafe {
                 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-                let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+                let (protection, flags) =
+                    (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
                 mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags)
                     .map_err(|error| refused(bytes, &error.to_string()))?
                     .cast()
@@ -55,8 +61,9 @@ impl<T> Reserved<T> {
         Ok(Self { base, len, backing })
     }
 
-    /// Gives the memory of the elements from `from` on back to the system, in whole pages. Until they change again they
-    /// are zeros, or (in a page with elements that stay, on the heap, or if the system refuses) as they were.
+    /// Gives the memory of the elements from `from` on back to the system, in whole pages. Until
+    /// they change again they are zeros, or (in a page with elements that stay, on the heap, or if
+    /// the system refuses) as they were.
     pub(crate) fn release(&self, from: usize) {
         assert!(from <= self.len);
         if self.backing == Backing::Mapped {
@@ -64,10 +71,12 @@ impl<T> Reserved<T> {
             let bytes = (self.len * size_of::<T>()).saturating_sub(start);
             let address = self.base.as_ptr().cast::<u8>().wrapping_add(start).cast();
             if bytes > 0 {
-                // SAFETY: the range lies inside the mapping, up to its last page. Other threads then read zeros, which
-                // are valid elements, and an element may change as a whole at any time: the caller of `zeroed` promised
-                // both.
-                let _ = unsafe { rustix::mm::madvise(address, bytes, rustix::mm::Advice::LinuxDontNeed) };
+                // SAFETY: the range lies inside the mapping, up to its last page. Other threads
+                // then read zeros, which are valid elements, and an element may change as a whole
+                // at any time: the caller of `zeroed` promised both.
+                let _ = unsafe {
+                    rustix::mm::madvise(address, bytes, rustix::mm::Advice::LinuxDontNeed)
+                };
             }
         }
     }
@@ -86,7 +95,8 @@ impl<T> Deref for Reserved<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `zeroed` made this many elements, valid as they are, and they live as long as `self`.
+        // SAFETY: `zeroed` made this many elements, valid as they are, and they live as long as
+        // `self`.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 }
@@ -99,7 +109,9 @@ impl<T> Drop for Reserved<T> {
                 let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.len * size_of::<T>());
             },
             // SAFETY: allocated in `zeroed` with the same layout.
-            Backing::Heap => unsafe { std::alloc::dealloc(self.base.as_ptr().cast(), layout::<T>(self.len)) },
+            Backing::Heap => unsafe {
+                std::alloc::dealloc(self.base.as_ptr().cast(), layout::<T>(self.len))
+            },
         }
     }
 }
@@ -122,7 +134,9 @@ mod tests {
 
     #[test]
     fn elements_are_zero_until_they_change() {
-        for backing in if cfg!(miri) { [Backing::Heap; 2] } else { [Backing::Heap, Backing::Mapped] } {
+        for backing in
+            if cfg!(miri) { [Backing::Heap; 2] } else { [Backing::Heap, Backing::Mapped] }
+        {
             // SAFETY: a zero is all zeros.
             let array: Reserved<AtomicU64> = unsafe { Reserved::zeroed(1000, backing) }.unwrap();
             array[999].store(7, Ordering::Relaxed);
@@ -132,7 +146,9 @@ mod tests {
 
     #[test]
     fn elements_that_are_released_are_zeros_or_as_they_were_and_the_others_stay() {
-        for backing in if cfg!(miri) { [Backing::Heap; 2] } else { [Backing::Heap, Backing::Mapped] } {
+        for backing in
+            if cfg!(miri) { [Backing::Heap; 2] } else { [Backing::Heap, Backing::Mapped] }
+        {
             // SAFETY: a zero is all zeros.
             let array: Reserved<AtomicU64> = unsafe { Reserved::zeroed(5000, backing) }.unwrap();
             array.iter().for_each(|element| element.store(7, Ordering::Relaxed));
@@ -152,7 +168,8 @@ mod tests {
     fn address_space_that_is_refused_is_an_error_that_says_what_to_do() {
         for len in [1 << 46, usize::MAX] {
             // SAFETY: a zero is all zeros.
-            let array: io::Result<Reserved<AtomicU64>> = unsafe { Reserved::zeroed(len, Backing::Mapped) };
+            let array: io::Result<Reserved<AtomicU64>> =
+                unsafe { Reserved::zeroed(len, Backing::Mapped) };
             let error = array.expect_err("no processor has so much");
             assert!(error.to_string().contains("vm.overcommit_memory"), "{error}");
         }

@@ -1,7 +1,8 @@
-//! Rows that come without order and leave sorted: keys and values in chunks of the budget, and beside them a list of where they are.
+//! Rows that come without order and leave sorted: keys and values in chunks of the budget, and
+//! beside them a list of where they are.
 //!
-//! The list is sorted by the first bytes in which the keys differ, so that nearly all comparisons read nothing but the list. Rows that come
-//! in order are not sorted at all.
+//! The list is sorted by the first bytes in which the keys differ, so that nearly all comparisons
+//! read nothing but the list. Rows that come in order are not sorted at all.
 //!
 //! Laws:
 //! 1. A row that is refused changes nothing.
@@ -71,10 +72,14 @@ impl SortBuffer {
     /// The budget has no room; nothing has changed.
     ///
     /// # Panics
-    /// Key and value together are longer than [`SortBuffer::MAX_ROW_BYTES`], or the buffer was sorted and not cleared.
+    /// Key and value together are longer than [`SortBuffer::MAX_ROW_BYTES`], or the buffer was
+    /// sorted and not cleared.
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> Result<(), OutOfBudget> {
         let bytes = HEAD_BYTES + key.len() + value.len();
-        assert!(bytes <= CHUNK_BYTES && !self.is_sorted, "a row fits into a chunk, and comes before the sort");
+        assert!(
+            bytes <= CHUNK_BYTES && !self.is_sorted,
+            "a row fits into a chunk, and comes before the sort"
+        );
         if self.slots.len() == self.slots.capacity() {
             self.slots.reserve(self.slots.len().max(FIRST_SLOTS))?;
         }
@@ -117,7 +122,8 @@ impl SortBuffer {
         self.slots.is_empty()
     }
 
-    /// Bytes of memory that the rows and their list take. Of a list that was kept for more rows, no more than twice what these need.
+    /// Bytes of memory that the rows and their list take. Of a list that was kept for more rows, no
+    /// more than twice what these need.
     pub fn row_bytes(&self) -> u64 {
         let needed = 2 * (self.slots.len() * size_of::<u128>()) as u64;
         (self.used * CHUNK_BYTES) as u64 + self.slots.charged_bytes().min(needed)
@@ -137,7 +143,10 @@ impl SortBuffer {
         for tie in ties.filter(|tie| tie.len() > 1) {
             // Of equal keys, the one that came first has the lower place.
             tie.sort_unstable_by(|one, other| {
-                row_at(chunks, *one).0.cmp(row_at(chunks, *other).0).then((*one as u32).cmp(&(*other as u32)))
+                row_at(chunks, *one)
+                    .0
+                    .cmp(row_at(chunks, *other).0)
+                    .then((*one as u32).cmp(&(*other as u32)))
             });
         }
     }
@@ -155,13 +164,15 @@ impl SortBuffer {
             let (key, value) = row_at(&self.chunks, self.slots[at]);
             let next = self.slots.get(at + 1).filter(|_| !self.is_rising);
             let is_newer = next.is_some_and(|next| {
-                next >> PLACE_BITS == self.slots[at] >> PLACE_BITS && row_at(&self.chunks, *next).0 == key
+                next >> PLACE_BITS == self.slots[at] >> PLACE_BITS
+                    && row_at(&self.chunks, *next).0 == key
             });
             (!is_newer).then_some((key, value))
         })
     }
 
-    /// Removes all rows. Keeps their memory, which is not taken from the system again then, unless others are short of it.
+    /// Removes all rows. Keeps their memory, which is not taken from the system again then, unless
+    /// others are short of it.
     pub fn clear(&mut self) {
         if self.budget.is_short() {
             self.chunks = Vec::new();
@@ -255,7 +266,13 @@ mod tests {
     #[test]
     fn keys_that_differ_by_zeros_at_their_end_are_told_apart() {
         let keys: [&[u8]; 6] = [b"a\0\0", b"a", b"a\0", b"", b"\0", b"a"];
-        expect_as_map(&keys.iter().enumerate().map(|(i, key)| (key.to_vec(), vec![i as u8])).collect::<Vec<_>>());
+        expect_as_map(
+            &keys
+                .iter()
+                .enumerate()
+                .map(|(i, key)| (key.to_vec(), vec![i as u8]))
+                .collect::<Vec<_>>(),
+        );
     }
 
     #[test]
@@ -282,7 +299,8 @@ mod tests {
         }
         assert!(pushed > 60 && buffer.len() as u64 == pushed);
         buffer.sort();
-        let keys: Vec<_> = buffer.rows().map(|(key, _)| u64::from_be_bytes(key.try_into().unwrap())).collect();
+        let keys: Vec<_> =
+            buffer.rows().map(|(key, _)| u64::from_be_bytes(key.try_into().unwrap())).collect();
         assert_eq!(keys, (0..pushed).collect::<Vec<_>>());
         assert!(buffer.row_bytes() <= 3 * CHUNK_BYTES as u64);
         buffer.release();

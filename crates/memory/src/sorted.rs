@@ -1,17 +1,21 @@
-//! A sorted map in chunks: one writer at a time, lock-free readers. Memtables and write sets are built on it.
+//! A sorted map in chunks: one writer at a time, lock-free readers. Memtables and write sets are
+//! built on it.
 //!
-//! Entries are ordered by key (as bytes), and within a key by `order`, highest first. Entries are never removed;
-//! dropping the map frees all of them. This file serialises inserts, [`writer`] accounts for their memory, and
-//! [`entries`] holds the bytes and links.
+//! Entries are ordered by key (as bytes), and within a key by `order`, highest first. Entries are
+//! never removed; dropping the map frees all of them. This file serialises inserts, [`writer`]
+//! accounts for their memory, and [`entries`] holds the bytes and links.
 //!
 //! Laws:
 //! 1. A reader takes no lock and sees each entry whole or not at all.
 //! 2. An insert that fails leaves the map as it was.
-//! 3. A reservation made by [`SortedMap::reserve`] is kept: entries of that many bytes find room whatever happens to
-//!    the budget.
-//! 4. A deferred entry counts in `len` at once and is found once it is settled, in the same order as if it had been
-//!    inserted at once.
-#![allow(unsafe_code, reason = "the list trusts its one writer; the lock that makes it the one is here")]
+//! 3. A reservation made by [`SortedMap::reserve`] is kept: entries of that many bytes find room
+//!    whatever happens to the budget.
+//! 4. A deferred entry counts in `len` at once and is found once it is settled, in the same order
+//!    as if it had been inserted at once.
+#![allow(
+    unsafe_code,
+    reason = "the list trusts its one writer; the lock that makes it the one is here"
+)]
 
 mod deferred;
 mod entries;
@@ -34,16 +38,19 @@ use writer::{Holding, Writer};
 /// Sizes at which a map changes how it works.
 #[derive(Clone, Copy, Debug)]
 struct Thresholds {
-    /// Below this many entries a map stays in the processor's caches, and deferring links saves nothing.
+    /// Below this many entries a map stays in the processor's caches, and deferring links saves
+    /// nothing.
     defer_from: usize,
-    /// Below this many entries a map is in the processor's caches anyway, and nothing is prefetched.
+    /// Below this many entries a map is in the processor's caches anyway, and nothing is
+    /// prefetched.
     fetched_from: usize,
     /// Entries that can wait to be linked: initially, and at most.
     deferred: [usize; 2],
 }
 
 impl Thresholds {
-    const SHIPPED: Self = Self { defer_from: 1024, fetched_from: 4096, deferred: [2048, 32 * 1024] };
+    const SHIPPED: Self =
+        Self { defer_from: 1024, fetched_from: 4096, deferred: [2048, 32 * 1024] };
 }
 
 /// Entries that an estimate looks at, at least: the error is about one in eight.
@@ -95,8 +102,8 @@ impl SortedMap {
         Self::beginning_small(budget, kind, &Arc::default())
     }
 
-    /// An empty map whose first entries go into one piece from each of `small`, in this order, and only then into
-    /// chunks. It does not support reservations.
+    /// An empty map whose first entries go into one piece from each of `small`, in this order, and
+    /// only then into chunks. It does not support reservations.
     pub fn beginning_small(budget: &Budget, kind: Kind, small: &Arc<[Pieces]>) -> Self {
         Self {
             budget: budget.clone(),
@@ -111,9 +118,9 @@ impl SortedMap {
         }
     }
 
-    /// Takes enough chunks now that entries of [`SortedMap::entry_bytes`] adding up to `bytes` can be inserted without
-    /// failing. Reservations add up. Each insert uses up its share; [`SortedMap::unreserve`] releases a share that will
-    /// not be used.
+    /// Takes enough chunks now that entries of [`SortedMap::entry_bytes`] adding up to `bytes` can
+    /// be inserted without failing. Reservations add up. Each insert uses up its share;
+    /// [`SortedMap::unreserve`] releases a share that will not be used.
     ///
     /// # Errors
     /// The budget has no room; the map is as it was.
@@ -146,13 +153,14 @@ impl SortedMap {
     pub fn has_room(&self, payload_bytes: usize) -> bool {
         let writer = self.lock();
         let fits = |holding: &Holding| {
-            Placement::fit(0, holding.bytes(), writer.filled, entries::MAX_HEIGHT, payload_bytes).is_some()
+            Placement::fit(0, holding.bytes(), writer.filled, entries::MAX_HEIGHT, payload_bytes)
+                .is_some()
         };
         writer.chunks.get(writer.current).is_some_and(fits)
     }
 
-    /// Upper bound on the bytes that an entry takes in a map (header, tower, padding and waste at a chunk's end
-    /// included).
+    /// Upper bound on the bytes that an entry takes in a map (header, tower, padding and waste at a
+    /// chunk's end included).
     pub fn entry_bytes(key_bytes: usize, value_bytes: usize) -> usize {
         writer::room_of(key_bytes + value_bytes)
     }
@@ -189,8 +197,8 @@ impl SortedMap {
         self.link_deferred(&mut self.lock());
     }
 
-    /// As [`SortedMap::settle`]; also frees the list of deferred entries. For a map that is kept and will hardly see
-    /// another deferred entry.
+    /// As [`SortedMap::settle`]; also frees the list of deferred entries. For a map that is kept
+    /// and will hardly see another deferred entry.
     pub fn stop_deferring(&self) {
         let mut writer = self.lock();
         self.link_deferred(&mut writer);
@@ -215,8 +223,9 @@ impl SortedMap {
         for at in 0.. {
             let Some(entry) = deferred.get(at) else { break };
             if are_few && at.is_multiple_of(DESCENTS) {
-                let keys: [&[u8]; DESCENTS] =
-                    std::array::from_fn(|i| deferred.get(at + i).map_or(&[][..], |entry| entry_of(entry).key));
+                let keys: [&[u8]; DESCENTS] = std::array::from_fn(|i| {
+                    deferred.get(at + i).map_or(&[][..], |entry| entry_of(entry).key)
+                });
                 self.entries.fetch_paths(&keys[..DESCENTS.min(deferred.len() - at)]);
             } else if let Some(ahead) = deferred.get(at + FETCHED_AHEAD) {
                 self.entries.fetch(ahead.at());
@@ -227,14 +236,15 @@ impl SortedMap {
                 self.len.fetch_sub(1, Ordering::Release);
                 continue;
             }
-            // SAFETY: the lock makes this the only writer; the list of unlinked entries is cleared once all are linked;
-            // the gap was just found.
+            // SAFETY: the lock makes this the only writer; the list of unlinked entries is cleared
+            // once all are linked; the gap was just found.
             unsafe { self.entries.link_in(entry, gap) };
         }
         deferred.clear();
     }
 
-    /// Number of entries. A reader that sees this count then finds at least that many, apart from deferred ones.
+    /// Number of entries. A reader that sees this count then finds at least that many, apart from
+    /// deferred ones.
     pub fn len(&self) -> usize {
         // Acquire: pairs with the Release in `insert`.
         self.len.load(Ordering::Acquire)
@@ -255,7 +265,8 @@ impl SortedMap {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// The first entry at or behind (`key`, `order`); `order` = `u64::MAX` finds the first of the key.
+    /// The first entry at or behind (`key`, `order`); `order` = `u64::MAX` finds the first of the
+    /// key.
     pub fn seek(&self, key: &[u8], order: u64) -> Option<Position> {
         self.entries.around(&Probe::new(key, order)).1
     }
@@ -291,9 +302,10 @@ impl SortedMap {
         self.entries.entry(position)
     }
 
-    /// Estimates a sum over the entries from (`key`, `order`) `from` up to `to` (`None`: to the end): calls `weigh` with a sample of them
-    /// and scales what it returns. A sum over all entries that weigh the same is exact; among many entries of a part, the error is about an
-    /// eighth. Takes time in proportion to the logarithm of their number.
+    /// Estimates a sum over the entries from (`key`, `order`) `from` up to `to` (`None`: to the
+    /// end): calls `weigh` with a sample of them and scales what it returns. A sum over all entries
+    /// that weigh the same is exact; among many entries of a part, the error is about an eighth.
+    /// Takes time in proportion to the logarithm of their number.
     pub fn estimate(
         &self,
         from: (&[u8], u64),
@@ -303,7 +315,9 @@ impl SortedMap {
         let to = to.map(|(key, order)| Probe::new(key, order));
         let mut sum = 0.0;
         let each =
-            self.entries.sample(&Probe::new(from.0, from.1), to.as_ref(), SAMPLE_LEAST, |at| sum += weigh(self.at(at)));
+            self.entries.sample(&Probe::new(from.0, from.1), to.as_ref(), SAMPLE_LEAST, |at| {
+                sum += weigh(self.at(at))
+            });
         sum * each
     }
 
@@ -312,11 +326,21 @@ impl SortedMap {
     }
 
     /// Cuts room for an entry from the current chunk or the next.
-    fn place(&self, writer: &mut Writer, height: usize, payload_bytes: usize) -> Result<Placement, OutOfBudget> {
+    fn place(
+        &self,
+        writer: &mut Writer,
+        height: usize,
+        payload_bytes: usize,
+    ) -> Result<Placement, OutOfBudget> {
         loop {
             if let Some(holding) = writer.chunks.get(writer.current)
-                && let Some((place, end)) =
-                    Placement::fit(writer.current, holding.bytes(), writer.filled, height, payload_bytes)
+                && let Some((place, end)) = Placement::fit(
+                    writer.current,
+                    holding.bytes(),
+                    writer.filled,
+                    height,
+                    payload_bytes,
+                )
             {
                 self.used_bytes.fetch_add((end - writer.filled) as u64, Ordering::Relaxed);
                 writer.filled = end;
@@ -324,8 +348,8 @@ impl SortedMap {
             }
             let next = if writer.chunks.is_empty() { 0 } else { writer.current + 1 };
             if next == writer.chunks.len() {
-                let (_, bytes) =
-                    Placement::fit(0, CHUNK_BYTES, 0, height, payload_bytes).expect("an entry fits a chunk");
+                let (_, bytes) = Placement::fit(0, CHUNK_BYTES, 0, height, payload_bytes)
+                    .expect("an entry fits a chunk");
                 self.add_chunk(writer, bytes)?;
             }
             (writer.current, writer.filled) = (next, 0);
@@ -337,7 +361,11 @@ impl SortedMap {
         let index = writer.chunks.len();
         if index == MAX_CHUNKS {
             let needed_bytes = CHUNK_BYTES as u64;
-            return Err(OutOfBudget { needed_bytes, kind: self.kind, usage: Box::new(self.budget.usage()) });
+            return Err(OutOfBudget {
+                needed_bytes,
+                kind: self.kind,
+                usage: Box::new(self.budget.usage()),
+            });
         }
         let holding = match self.small.get(index).filter(|pieces| needed <= pieces.piece_bytes()) {
             Some(pieces) => Holding::Piece(pieces.take()?),
@@ -369,8 +397,8 @@ impl SortedMap {
 }
 
 impl Inserter<'_> {
-    /// Inserts an entry; its value is given in two parts. If the map has one with the same key and order, it keeps that
-    /// and ignores the new one.
+    /// Inserts an entry; its value is given in two parts. If the map has one with the same key and
+    /// order, it keeps that and ignores the new one.
     ///
     /// # Errors
     /// The budget has no room; the map is as it was.
@@ -383,23 +411,25 @@ impl Inserter<'_> {
         if map.entries.find_gap(&mut writer.gap, &Probe::new(key, order)) {
             let height = writer.draw_height();
             let place = map.place(writer, height, bytes)?;
-            // SAFETY: the lock makes this the only writer; the place was just cut from a chunk of the table and the gap
-            // found.
+            // SAFETY: the lock makes this the only writer; the place was just cut from a chunk of
+            // the table and the gap found.
             unsafe {
                 let entry = map.entries.write(place, key, order, value);
                 map.entries.link_in(entry, &mut writer.gap);
             }
             writer.pay_for(height);
-            // Release: pairs with the Acquire in `len`, so that a reader that sees the count finds the entry.
+            // Release: pairs with the Acquire in `len`, so that a reader that sees the count finds
+            // the entry.
             map.len.fetch_add(1, Ordering::Release);
         }
         writer.promised = writer.promised.saturating_sub(writer::room_of(bytes));
         Ok(())
     }
 
-    /// Inserts an entry that is not found before [`SortedMap::settle`]. Linking many entries at once, in key order, is
-    /// several times cheaper than linking them one by one in any other order. One whose key and order the map has by then is ignored, and of two that
-    /// are deferred alike one is; until then they count.
+    /// Inserts an entry that is not found before [`SortedMap::settle`]. Linking many entries at
+    /// once, in key order, is several times cheaper than linking them one by one in any other
+    /// order. One whose key and order the map has by then is ignored, and of two that are deferred
+    /// alike one is; until then they count.
     ///
     /// # Errors
     /// The budget has no room; the map is as it was.
@@ -415,7 +445,8 @@ impl Inserter<'_> {
         let bytes = payload_bytes(key, value);
         let height = writer.draw_height();
         let place = map.place(writer, height, bytes)?;
-        // SAFETY: the lock makes this the only writer; the place was just cut from a chunk of the table.
+        // SAFETY: the lock makes this the only writer; the place was just cut from a chunk of the
+        // table.
         let entry = unsafe { map.entries.write(place, key, order, value) };
         writer.deferred.push(key, entry);
         writer.pay_for(height);
@@ -424,9 +455,9 @@ impl Inserter<'_> {
         Ok(())
     }
 
-    /// Prefetches the memory that inserts of these keys, in ascending order, are going to touch, for all keys in
-    /// parallel. Changes nothing. For large maps, and a handful of keys at a time. Keys right behind the last insert
-    /// need no prefetch.
+    /// Prefetches the memory that inserts of these keys, in ascending order, are going to touch,
+    /// for all keys in parallel. Changes nothing. For large maps, and a handful of keys at a time.
+    /// Keys right behind the last insert need no prefetch.
     pub fn fetch(&self, keys: &[&[u8]]) {
         let (map, gap) = (self.map, &self.writer.gap);
         let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return };
@@ -440,12 +471,23 @@ impl Inserter<'_> {
 /// Bytes of a key and the parts of its value.
 fn payload_bytes(key: &[u8], [head, body]: [&[u8]; 2]) -> usize {
     let bytes = key.len() + head.len() + body.len();
-    assert!(bytes <= SortedMap::MAX_ENTRY_BYTES, "an entry of {} + {} bytes", key.len(), bytes - key.len());
+    assert!(
+        bytes <= SortedMap::MAX_ENTRY_BYTES,
+        "an entry of {} + {} bytes",
+        key.len(),
+        bytes - key.len()
+    );
     bytes
 }
 
 impl fmt::Debug for SortedMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SortedMap({} entries, {} of {} bytes used)", self.len(), self.used_bytes(), self.held_bytes())
+        write!(
+            f,
+            "SortedMap({} entries, {} of {} bytes used)",
+            self.len(),
+            self.used_bytes(),
+            self.held_bytes()
+        )
     }
 }

@@ -1,7 +1,9 @@
 //! Synchronisation primitives of this crate: those of `std`, or of a model checker.
 //!
-//! - loom, every order of a small scene: `RUSTFLAGS="--cfg loom" cargo test -p plimsoll-memory --lib --release loom`
-//! - shuttle, many random orders of a large one: `RUSTFLAGS="--cfg shuttle" cargo test -p plimsoll-memory --lib --release shuttle`
+//! - loom, every order of a small scene: `RUSTFLAGS="--cfg loom" cargo test -p plimsoll-memory
+//!   --lib --release loom`
+//! - shuttle, many random orders of a large one: `RUSTFLAGS="--cfg shuttle" cargo test -p
+//!   plimsoll-memory --lib --release shuttle`
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};

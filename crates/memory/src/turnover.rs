@@ -1,4 +1,5 @@
-//! The worth of memory to a cache: the common measure by which two caches of one budget are compared.
+//! The worth of memory to a cache: the common measure by which two caches of one budget are
+//! compared.
 
 /// A cache's size, and the hits that a larger one would have had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -8,8 +9,8 @@ pub struct Turnover {
     pub held_bytes: u64,
     /// The most that it may take; `u64::MAX` if it has no limit of its own.
     pub limit_bytes: u64,
-    /// Total misses on entries that were evicted at most `window_bytes` of evictions ago: hits that this much more
-    /// memory would have brought.
+    /// Total misses on entries that were evicted at most `window_bytes` of evictions ago: hits that
+    /// this much more memory would have brought.
     pub returns: u64,
     /// How far back evictions are remembered, in bytes.
     pub window_bytes: u64,

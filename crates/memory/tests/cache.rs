@@ -1,4 +1,5 @@
-//! The object cache from the outside: it takes no heap memory as it fills, and what it says it takes is what it takes.
+//! The object cache from the outside: it takes no heap memory as it fills, and what it says it
+//! takes is what it takes.
 #![allow(unsafe_code, reason = "a global allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

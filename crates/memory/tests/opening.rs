@@ -1,5 +1,5 @@
-//! What a budget, a pool and a cache take of the system when they are made: next to nothing, however large they may become. Alone in its process, whose
-//! memory it looks at.
+//! What a budget, a pool and a cache take of the system when they are made: next to nothing,
+//! however large they may become. Alone in its process, whose memory it looks at.
 #![cfg(not(any(loom, shuttle, miri)))]
 #![allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
 

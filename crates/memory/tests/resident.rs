@@ -1,4 +1,5 @@
-//! The line as the system sees it: alone in a process, because it looks at the process's own resident memory.
+//! The line as the system sees it: alone in a process, because it looks at the process's own
+//! resident memory.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! A budget that changes while it is used, as the system sees it: alone in a process, because it looks at the process's own memory.
+//! A budget that changes while it is used, as the system sees it: alone in a process, because it
+//! looks at the process's own memory.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -36,7 +37,8 @@ fn a_budget_that_becomes_smaller_gives_memory_back_and_its_ceiling_is_no_memory(
     let budget = Budget::with_ceiling(16 * MIB, 8192 * MIB, Backing::Mapped).unwrap();
     let pool = Pool::new(&budget, 2 * MIB).unwrap();
     let file = pool.attach(Arc::new(Ones));
-    let read_all = || (0..20_000).for_each(|number| assert_eq!(file.get(number, Touch::Point).unwrap()[7], 1));
+    let read_all =
+        || (0..20_000).for_each(|number| assert_eq!(file.get(number, Touch::Point).unwrap()[7], 1));
     let grown = || memory()[0] - start;
 
     assert!(memory()[1] > 8000 * MIB, "the ceiling is address space");
@@ -64,7 +66,11 @@ fn a_budget_that_becomes_smaller_gives_memory_back_and_its_ceiling_is_no_memory(
     assert!(full - before >= 128 * 4096, "a table for each 2 MiB: {} bytes", full - before);
     drop(chunks);
     budget.resize(2 * MIB).unwrap();
-    assert!(memory()[2] - before < 32 * 4096, "{} bytes of page tables for 2 MiB", memory()[2] - before);
+    assert!(
+        memory()[2] - before < 32 * 4096,
+        "{} bytes of page tables for 2 MiB",
+        memory()[2] - before
+    );
     budget.resize(256 * MIB).unwrap();
     let mut chunks: Vec<_> = (0..4096).map(|_| budget.take(Kind::Sort).unwrap()).collect();
     chunks.iter_mut().for_each(|chunk| chunk.fill(3));

@@ -16,7 +16,8 @@ fn main() -> Result<()> {
     let accounts = db.keyspace("accounts")?;
 
     db.transact(|tx| -> Result<_> {
-        (0..ACCOUNTS).try_for_each(|account| tx.put(&accounts, account.to_be_bytes(), START.to_le_bytes()))
+        (0..ACCOUNTS)
+            .try_for_each(|account| tx.put(&accounts, account.to_be_bytes(), START.to_le_bytes()))
     })?;
 
     let attempts = AtomicU64::new(0);
@@ -37,7 +38,10 @@ fn main() -> Result<()> {
     for item in snapshot.iter(&accounts)? {
         sum += amount(&item?.1);
     }
-    println!("{TRANSFERS} transfers took {} attempts; the sum is {sum}", attempts.load(Ordering::Relaxed));
+    println!(
+        "{TRANSFERS} transfers took {} attempts; the sum is {sum}",
+        attempts.load(Ordering::Relaxed)
+    );
     assert_eq!(sum, ACCOUNTS as i64 * START);
     db.close()
 }

@@ -1,7 +1,9 @@
-//! A follower that processes each order exactly once, however often it is restarted: `cargo run --release -p plimsoll --example change_feed [FOLDER]`
+//! A follower that processes each order exactly once, however often it is restarted: `cargo run
+//! --release -p plimsoll --example change_feed [FOLDER]`
 //!
-//! It watches the keys of a prefix in another thread, answers each order, and stores its position in the same transaction as the answer. A cursor
-//! keeps the log from being trimmed before the follower has read it.
+//! It watches the keys of a prefix in another thread, answers each order, and stores its position
+//! in the same transaction as the answer. A cursor keeps the log from being trimmed before the
+//! follower has read it.
 
 use std::time::Duration;
 
@@ -68,7 +70,8 @@ impl<'db> Kitchen<'db> {
                 tx.put(&self.answers, change.key(), &answer)?;
                 answered += 1;
             }
-            // The answers and the position are committed together: neither is there without the other.
+            // The answers and the position are committed together: neither is there without the
+            // other.
             tx.put(&self.positions, "kitchen", watch.position().0.to_le_bytes())?;
             tx.commit()?;
         }

@@ -1,4 +1,5 @@
-//! Opens a store, writes, reads, walks: `cargo run --release -p plimsoll --example quick_start [FOLDER]`
+//! Opens a store, writes, reads, walks: `cargo run --release -p plimsoll --example quick_start
+//! [FOLDER]`
 
 use plimsoll::{Db, Options, Result};
 
@@ -9,7 +10,9 @@ fn main() -> Result<()> {
     let fruits = db.keyspace("fruits")?;
 
     let mut tx = db.begin();
-    for (name, colour) in [("apple", "red"), ("banana", "yellow"), ("cherry", "dark red"), ("blueberry", "blue")] {
+    for (name, colour) in
+        [("apple", "red"), ("banana", "yellow"), ("cherry", "dark red"), ("blueberry", "blue")]
+    {
         tx.put(&fruits, name.as_bytes(), colour.as_bytes())?;
     }
     let glsn = tx.commit()?;

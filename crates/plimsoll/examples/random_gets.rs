@@ -1,6 +1,8 @@
-//! Measures random gets over a store that is larger than its budget, with each way to read (`Options::io`).
+//! Measures random gets over a store that is larger than its budget, with each way to read
+//! (`Options::io`).
 //!
-//! `cargo run --release -p plimsoll --example random_gets -- STORE [--memory MIB] [--io auto|direct|cached] [--rows N] [--gets N] [--threads N]`
+//! `cargo run --release -p plimsoll --example random_gets -- STORE [--memory MIB] [--io
+//! auto|direct|cached] [--rows N] [--gets N] [--threads N]`
 //!
 //! If there is no store at that path, one is made with N rows of 8 + 200 bytes. Another store
 //! cannot be measured: its keys are not known.
@@ -42,7 +44,8 @@ fn main() -> ExitCode {
 fn read_arguments(mut arguments: impl Iterator<Item = String>) -> Result<Measured, String> {
     // An option is not the path of a store.
     let store = arguments.next().filter(|store| !store.starts_with('-')).ok_or(USAGE)?;
-    let mut measured = Measured { store, memory: 64, io: Io::Auto, rows: 4_000_000, gets: 200_000, threads: 1 };
+    let mut measured =
+        Measured { store, memory: 64, io: Io::Auto, rows: 4_000_000, gets: 200_000, threads: 1 };
     while let Some(name) = arguments.next() {
         let value = arguments.next().ok_or(USAGE)?;
         let number = || value.parse().ok().filter(|&number| number > 0).ok_or(USAGE);
@@ -70,8 +73,9 @@ fn run(measured: &Measured) -> Result<(), String> {
     let options = Options::new().memory_bytes(memory << 20).io(io).warm(false).read_only(true);
     let db = Db::open(store, options).map_err(failed)?;
     let rows = rows_of(&db).map_err(failed)?;
-    let rows =
-        rows.ok_or_else(|| format!("{store} was not made by this program; give a path where there is nothing"))?;
+    let rows = rows.ok_or_else(|| {
+        format!("{store} was not made by this program; give a path where there is nothing")
+    })?;
     for round in 0..3 {
         let begun = Instant::now();
         std::thread::scope(|scope| {
@@ -99,7 +103,9 @@ fn run(measured: &Measured) -> Result<(), String> {
 fn rows_of(db: &Db) -> plimsoll::Result<Option<u64>> {
     let snapshot = db.snapshot();
     let Some(keyspace) = snapshot.keyspace("default")? else { return Ok(None) };
-    let (Some((first, zeros)), Some((last, value))) = (snapshot.first(&keyspace)?, snapshot.last(&keyspace)?) else {
+    let (Some((first, zeros)), Some((last, value))) =
+        (snapshot.first(&keyspace)?, snapshot.last(&keyspace)?)
+    else {
         return Ok(None);
     };
     let number = |key: Vec<u8>| key.try_into().ok().map(u64::from_be_bytes);
@@ -134,6 +140,9 @@ fn ask(db: &Db, rows: u64, gets: u64, seed: u64) {
         state ^= state >> 7;
         state ^= state << 17;
         let row = state % rows;
-        assert_eq!(snapshot.get(&keyspace, &row.to_be_bytes()).unwrap().unwrap(), [row as u8; 200][..]);
+        assert_eq!(
+            snapshot.get(&keyspace, &row.to_be_bytes()).unwrap().unwrap(),
+            [row as u8; 200][..]
+        );
     }
 }

@@ -2,11 +2,13 @@
 //!
 //! `cargo run --release -p plimsoll --example resident_reads -- STORE [OPTIONS]`
 //!
-//! Options: `--memory MIB`, `--rows N`, `--value BYTES`, `--gets N`, `--ranges N`, `--threads N`, `--only NAME`.
+//! Options: `--memory MIB`, `--rows N`, `--value BYTES`, `--gets N`, `--ranges N`, `--threads N`,
+//! `--only NAME`.
 //!
-//! The store is made with N rows of 24 random bytes and a value that does not compress if it is not there. Measured are: the first get of
-//! every key, gets of random keys, the same with the value lent, gets of keys that are absent, walks of 10 rows and of 100 rows from a random
-//! key, a walk over everything.
+//! The store is made with N rows of 24 random bytes and a value that does not compress if it is not
+//! there. Measured are: the first get of every key, gets of random keys, the same with the value
+//! lent, gets of keys that are absent, walks of 10 rows and of 100 rows from a random key, a walk
+//! over everything.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -21,7 +23,9 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     // An option is not the path of a store.
     let Some(store) = arguments.next().filter(|store| !store.starts_with('-')) else {
-        eprintln!("usage: resident_reads STORE [--memory MIB] [--rows N] ...; makes STORE if there is none");
+        eprintln!(
+            "usage: resident_reads STORE [--memory MIB] [--rows N] ...; makes STORE if there is none"
+        );
         std::process::exit(2);
     };
     let (mut memory, mut rows, mut value, mut gets, mut ranges, mut threads) =
@@ -40,8 +44,10 @@ fn main() {
         }
     }
     let is_new = !std::path::Path::new(&store).exists();
-    let options =
-        Options::new().memory_bytes(memory << 20).retention(Retention::Latest).durability(Durability::Buffered);
+    let options = Options::new()
+        .memory_bytes(memory << 20)
+        .retention(Retention::Latest)
+        .durability(Durability::Buffered);
     let db = Db::open(&store, options).unwrap();
     let keyspace = db.keyspace("default").unwrap();
     if is_new {
@@ -54,9 +60,15 @@ fn main() {
         all += 1;
     }
     drop(walk);
-    assert_eq!(all, rows, "{store} has other rows than --rows says: give a path where there is nothing");
+    assert_eq!(
+        all, rows,
+        "{store} has other rows than --rows says: give a path where there is nothing"
+    );
     let stats = db.stats();
-    println!("{rows} rows of 24 + {value} bytes, {memory} MiB, {threads} threads; {} loads", stats.pool.loads);
+    println!(
+        "{rows} rows of 24 + {value} bytes, {memory} MiB, {threads} threads; {} loads",
+        stats.pool.loads
+    );
     let reads = Reads { db: &db, keyspace: &keyspace, rows, threads, gets, ranges };
     let wanted = |name: &str| only.is_empty() || name.contains(&only);
     let each = |name: &str, count: u64, one: &(dyn Fn(&Snapshot, u64) -> usize + Sync)| {
@@ -64,9 +76,12 @@ fn main() {
             reads.measure(name, count, one);
         }
     };
-    // As many steps as there are rows, by a step that shares no divisor with their number: each key once.
+    // As many steps as there are rows, by a step that shares no divisor with their number: each key
+    // once.
     let nth = |n: u64| n.wrapping_mul(618_033_989) % rows;
-    each("first get of each key", rows, &|_, n| db.get(&keyspace, key_of(nth(n))).unwrap().unwrap().len());
+    each("first get of each key", rows, &|_, n| {
+        db.get(&keyspace, key_of(nth(n))).unwrap().unwrap().len()
+    });
     for round in 1..=3 {
         each(&format!("get, round {round}"), gets, &|_, n| {
             db.get(&keyspace, key_of(random(n + round * gets) % rows)).unwrap().unwrap().len()
@@ -141,7 +156,10 @@ impl Reads<'_> {
 
 fn report(name: &str, count: u64, took: Duration, spent: Duration) {
     let each = spent.as_nanos() as f64 / count as f64;
-    println!("{name:24} {each:9.0} ns of processor time each, {:10.0}/s", count as f64 / took.as_secs_f64());
+    println!(
+        "{name:24} {each:9.0} ns of processor time each, {:10.0}/s",
+        count as f64 / took.as_secs_f64()
+    );
 }
 
 /// Processor time of this thread.

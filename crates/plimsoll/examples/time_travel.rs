@@ -21,7 +21,11 @@ fn main() -> Result<()> {
 
     for &glsn in &moments {
         let then = db.snapshot_at(Moment::Glsn(glsn))?;
-        println!("at {glsn}: tea {:?}, coffee {:?}", then.get(&prices, b"tea")?, then.get(&prices, b"coffee")?);
+        println!(
+            "at {glsn}: tea {:?}, coffee {:?}",
+            then.get(&prices, b"tea")?,
+            then.get(&prices, b"coffee")?
+        );
     }
     println!("every version of tea, newest first:");
     for version in db.history(&prices, b"tea")? {

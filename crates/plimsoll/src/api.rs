@@ -1,4 +1,5 @@
-//! What users hold: the store, snapshots, histories, the log of changes, and what looks after a store on disk.
+//! What users hold: the store, snapshots, histories, the log of changes, and what looks after a
+//! store on disk.
 
 pub(crate) mod admin;
 pub(crate) mod commit;

@@ -129,7 +129,8 @@ impl Engine {
         self.committer.open_newest()
     }
 
-    /// Makes durable all that was ordered before, by whichever process; returns the last GLSN of it.
+    /// Makes durable all that was ordered before, by whichever process; returns the last GLSN of
+    /// it.
     pub(crate) fn sync(&self) -> Result<Glsn> {
         self.check_open()?;
         self.committer.fresh_and_ordered()?;
@@ -143,14 +144,16 @@ impl Engine {
         self.committer.flush()
     }
 
-    /// Closes the store: stops background work, flushes the memtables into runs, and unlocks the folder. Later calls do nothing.
+    /// Closes the store: stops background work, flushes the memtables into runs, and unlocks the
+    /// folder. Later calls do nothing.
     pub(crate) fn close(&self) -> Result<()> {
         self.reader.owner.check()?;
         if self.reader.close() {
             return Ok(());
         }
         // Wait for a running backup or verification: afterwards another process may own the folder.
-        let wait_for_backup = || self.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let wait_for_backup =
+            || self.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let no_backup = wait_for_backup();
         if let Some(checkpoints) = &self.maintenance.checkpoints {
             checkpoints.stop();
@@ -162,7 +165,8 @@ impl Engine {
         self.reader.index.close();
         let no_backup = match &self.membership {
             Some(membership) => {
-                // Its thread may be about to trim the log. Who else gets the lock meanwhile finds that the store is closed.
+                // Its thread may be about to trim the log. Who else gets the lock meanwhile finds
+                // that the store is closed.
                 drop(no_backup);
                 membership.stop_serving();
                 wait_for_backup()
@@ -183,7 +187,8 @@ impl Engine {
         left.and(flushed).and(closed)
     }
 
-    /// Stops doing what other members need; returns whether there are none, and this one is the keeper.
+    /// Stops doing what other members need; returns whether there are none, and this one is the
+    /// keeper.
     fn leave(&self) -> Result<bool> {
         let Some(membership) = &self.membership else { return Ok(true) };
         membership.stop();
@@ -209,13 +214,24 @@ impl Engine {
 }
 
 impl Engine {
-    /// In a forked child: threads of the parent, which are not there, may hold locks of all this, and wait to be joined.
+    /// In a forked child: threads of the parent, which are not there, may hold locks of all this,
+    /// and wait to be joined.
     fn leak(&mut self) {
-        std::mem::forget((self.membership.take(), self.maintenance.warm.take(), self.maintenance.checkpoints.take()));
+        std::mem::forget((
+            self.membership.take(),
+            self.maintenance.warm.take(),
+            self.maintenance.checkpoints.take(),
+        ));
         self.maintenance.upkeep.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner).leak();
-        let handles = (&self.io, &self.reader, &self.committer, &self.file_log, &self.catalog, &self.space);
+        let handles =
+            (&self.io, &self.reader, &self.committer, &self.file_log, &self.catalog, &self.space);
         std::mem::forget((handles.0.clone(), handles.1.clone(), handles.2.clone()));
-        std::mem::forget((handles.3.clone(), handles.4.clone(), handles.5.clone(), self.maintenance.pool.clone()));
+        std::mem::forget((
+            handles.3.clone(),
+            handles.4.clone(),
+            handles.5.clone(),
+            self.maintenance.pool.clone(),
+        ));
     }
 }
 
@@ -262,15 +278,21 @@ mod tests {
     fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
         let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
         let files = entries.filter(|entry| entry.file_type().unwrap().is_file());
-        files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
+        files
+            .map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap()))
+            .collect()
     }
 
-    /// Only the last one marks its end and cuts the space behind it, which is made for those that go on.
+    /// Only the last one marks its end and cuts the space behind it, which is made for those that
+    /// go on.
     #[test]
     fn a_member_that_leaves_while_others_stay_writes_nothing_into_the_log() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
-        let join = || open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true)).unwrap();
+        let join = || {
+            open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true))
+                .unwrap()
+        };
         let (one, two) = (join(), join());
         put(&one, b"one");
         put(&two, b"two");
@@ -284,7 +306,11 @@ mod tests {
     #[test]
     fn a_log_that_is_not_known_to_its_end_is_not_freed() {
         let dir = tempfile::tempdir().unwrap();
-        let options = Options::new().memory_bytes(16 << 20).retention(Retention::Latest).background(false).shared(true);
+        let options = Options::new()
+            .memory_bytes(16 << 20)
+            .retention(Retention::Latest)
+            .background(false)
+            .shared(true);
         let store = open(&dir.path().join("store"), options).unwrap();
         put(&store, b"one");
         let follower = store.space.follower.as_ref().unwrap();
@@ -300,7 +326,11 @@ mod tests {
     #[test]
     fn no_version_is_dropped_while_it_is_not_known_for_how_long_they_are_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let options = Options::new().memory_bytes(16 << 20).retention(Retention::Latest).background(false).shared(true);
+        let options = Options::new()
+            .memory_bytes(16 << 20)
+            .retention(Retention::Latest)
+            .background(false)
+            .shared(true);
         let store = open(&dir.path().join("store"), options).unwrap();
         put(&store, b"one");
         let follower = store.space.follower.as_ref().unwrap();

@@ -1,7 +1,8 @@
-//! Doors for the fuzzers (`fuzz/`): the decoders of bytes from disk, given any bytes whatsoever. No part of what users may rely on.
+//! Doors for the fuzzers (`fuzz/`): the decoders of bytes from disk, given any bytes whatsoever. No
+//! part of what users may rely on.
 //!
-//! Law: none of these panics, and none takes memory beyond a small multiple of the bytes that it is given. Checksums are made right
-//! here where they would only keep a fuzzer out.
+//! Law: none of these panics, and none takes memory beyond a small multiple of the bytes that it is
+//! given. Checksums are made right here where they would only keep a fuzzer out.
 
 pub mod reseal;
 pub mod store;
@@ -23,7 +24,8 @@ use crate::index::run::inner::check_inner;
 use crate::index::run::leaf::{Leaf, Sought, Stepped, check_leaf};
 use crate::txn::payload::{Payload, Writes};
 
-/// Bytes of a manifest's head, and of the blocks that its checksum goes over (`docs/reference/format.md`).
+/// Bytes of a manifest's head, and of the blocks that its checksum goes over
+/// (`docs/reference/format.md`).
 const MANIFEST_HEAD_BYTES: usize = 56;
 const MANIFEST_BLOCK_BYTES: usize = 16 << 10;
 
@@ -39,7 +41,9 @@ pub fn run_page(payload: &[u8]) {
     if let Ok(guide) = check_guide(payload) {
         let _ = guide.may_contain(checksum(0, key) as u32);
         let found = guide.find(key, Glsn(5));
-        assert!(found.is_none_or(|leaf| (guide.first_leaf()..guide.first_leaf() + guide.leaves()).contains(&leaf)));
+        assert!(found.is_none_or(|leaf| {
+            (guide.first_leaf()..guide.first_leaf() + guide.leaves()).contains(&leaf)
+        }));
     }
     if let Ok(inner) = check_inner(payload) {
         let _ = inner.find(key, Glsn(5));
@@ -81,9 +85,13 @@ pub fn manifest(body: &[u8]) {
 
 fn place_manifest(disk: &MemDisk, body: &[u8]) -> io::Result<()> {
     let empty = MemDisk::new();
-    Manifest::empty(1).write(&empty, Path::new("")).map_err(|error| io::Error::other(error.to_string()))?;
+    Manifest::empty(1)
+        .write(&empty, Path::new(""))
+        .map_err(|error| io::Error::other(error.to_string()))?;
     let mut bytes = vec![0; MANIFEST_HEAD_BYTES];
-    empty.open(Path::new(&manifest_name(0)), Open::Read, Caching::Buffered)?.read_exact_at(&mut bytes, 0)?;
+    empty
+        .open(Path::new(&manifest_name(0)), Open::Read, Caching::Buffered)?
+        .read_exact_at(&mut bytes, 0)?;
     // Its name says the number that it begins with.
     let number = body.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
     let file = disk.open(Path::new(&manifest_name(number)), Open::CreateNew, Caching::Buffered)?;
@@ -132,7 +140,9 @@ mod tests {
         let mut random = Random::new(1);
         for round in 0..3000 {
             let small = random.chance(0.7);
-            let byte = |random: &mut Random| if small { random.below(4) as u8 } else { random.next_u64() as u8 };
+            let byte = |random: &mut Random| {
+                if small { random.below(4) as u8 } else { random.next_u64() as u8 }
+            };
             let bytes: Vec<u8> = (0..round % 300).map(|_| byte(&mut random)).collect();
             run_page(&bytes);
             manifest(&bytes);

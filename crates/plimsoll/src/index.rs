@@ -1,16 +1,17 @@
 //! The index: a cache of the log that finds versions by key.
 //!
-//! Commits enter the active *memtable*. A full memtable is flushed as a *run* (a sorted sequence of table files). Compaction merges runs
-//! and moves superseded versions into *history* runs, so that a scan of the present does not read old versions. The whole index can be
-//! rebuilt from the log.
+//! Commits enter the active *memtable*. A full memtable is flushed as a *run* (a sorted sequence of
+//! table files). Compaction merges runs and moves superseded versions into *history* runs, so that
+//! a scan of the present does not read old versions. The whole index can be rebuilt from the log.
 //!
 //! Laws:
-//! 1. Every version in the log up to the manifest's checkpoint is in the runs that the manifest names. No version in a run is younger than
-//!    the durable GLSN (the log sequence number).
-//! 2. Sources are ordered by age: for one key, every version in a newer source is younger than every version in an older one. History runs
-//!    are outside this order.
+//! 1. Every version in the log up to the manifest's checkpoint is in the runs that the manifest
+//!    names. No version in a run is younger than the durable GLSN (the log sequence number).
+//! 2. Sources are ordered by age: for one key, every version in a newer source is younger than
+//!    every version in an older one. History runs are outside this order.
 //! 3. The newest version of a key is never in a history run, unless it is a deletion.
-//! 4. A current run has one version of a key. Versions that it superseded in the same flush or merge are in history, or were dropped.
+//! 4. A current run has one version of a key. Versions that it superseded in the same flush or
+//!    merge are in history, or were dropped.
 //!
 //! ```text
 //! commits -> active memtable -> closed memtables -> (flush) -> current runs <-> (compaction)
@@ -124,13 +125,14 @@ pub(crate) struct Context {
     pub(crate) step_bytes: u64,
     /// Whether this process changes the files.
     pub(crate) duty: Duty,
-    /// Whether flush and compaction run on their own threads. If not, `make_room` flushes when it must, and the owner calls the steps.
+    /// Whether flush and compaction run on their own threads. If not, `make_room` flushes when it
+    /// must, and the owner calls the steps.
     pub(crate) background: bool,
 }
 
 impl Context {
-    /// Bytes at which a memtable is flushed beside runs of `space`. Unless it is set, an eighth of the current budget, and no more than what takes
-    /// little beside the runs.
+    /// Bytes at which a memtable is flushed beside runs of `space`. Unless it is set, an eighth of
+    /// the current budget, and no more than what takes little beside the runs.
     pub(crate) fn memtable_limit_bytes(&self, space: &Space) -> u64 {
         let (min, max) = MEMTABLE_BYTES;
         let share = || (self.budget.limit_bytes() / MEMTABLE_SHARE).clamp(min, max);
@@ -140,27 +142,31 @@ impl Context {
 
 /// The garbage-collection watermark: which versions must be kept.
 pub(crate) trait Horizon: Send + Sync {
-    /// The watermark of `keyspace`. A version may be dropped if a younger version of its key is not younger than this GLSN. A deletion may
-    /// be dropped if it is itself not younger. `Glsn::NONE` keeps everything. Never above the oldest open snapshot. It may fall: when a past
-    /// moment is opened, for example.
+    /// The watermark of `keyspace`. A version may be dropped if a younger version of its key is not
+    /// younger than this GLSN. A deletion may be dropped if it is itself not younger. `Glsn::NONE`
+    /// keeps everything. Never above the oldest open snapshot. It may fall: when a past moment is
+    /// opened, for example.
     fn of(&self, keyspace: u32) -> Glsn;
 
-    /// The log below this GLSN is to be freed: compaction copies live values that point below it into a blob file of plain bytes.
-    /// `Glsn::NONE` if nothing is to be freed.
+    /// The log below this GLSN is to be freed: compaction copies live values that point below it
+    /// into a blob file of plain bytes. `Glsn::NONE` if nothing is to be freed.
     fn relocate_below(&self) -> Glsn;
 
-    /// The same, as far as somebody asked for it: merges move values, too, and fail where they cannot.
+    /// The same, as far as somebody asked for it: merges move values, too, and fail where they
+    /// cannot.
     fn must_relocate_below(&self) -> Glsn {
         self.relocate_below()
     }
 
-    /// Values below `below` that nobody asked to be moved cannot be: they stay where they are for a while; if something is damaged, for good.
+    /// Values below `below` that nobody asked to be moved cannot be: they stay where they are for a
+    /// while; if something is damaged, for good.
     fn stop_relocating(&self, _below: Glsn, _error: &Error) {}
 }
 
 /// Frees the oldest segments of the log if no past versions are kept.
 pub(crate) trait FreeLog: Send + Sync {
-    /// Frees the segments that can be freed now and leaves the others for later calls. `may_flush`: the memtable may be closed for that.
+    /// Frees the segments that can be freed now and leaves the others for later calls. `may_flush`:
+    /// the memtable may be closed for that.
     fn free_log(&self, may_flush: bool);
 }
 
@@ -193,15 +199,21 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Opens the index that the manifest describes. The caller replays the log beyond the manifest's checkpoint.
+    /// Opens the index that the manifest describes. The caller replays the log beyond the
+    /// manifest's checkpoint.
     ///
-    /// With `read_only`, a writing process may remove files after the manifest was read and before this call opens them: the caller reads the manifest
-    /// again after an error.
-    pub(crate) fn open(context: Context, manifest: Manifest, horizon: Arc<dyn Horizon>) -> Result<Arc<Index>> {
+    /// With `read_only`, a writing process may remove files after the manifest was read and before
+    /// this call opens them: the caller reads the manifest again after an error.
+    pub(crate) fn open(
+        context: Context,
+        manifest: Manifest,
+        horizon: Arc<dyn Horizon>,
+    ) -> Result<Arc<Index>> {
         let background = context.background && !context.duty.is_read_only();
         let core = Arc::new(Core::open(context, manifest, horizon)?);
         let compaction = Arc::new(Compaction::new(&core)?);
-        let threads = if background { Threads::start(&core, &compaction)? } else { Threads::none() };
+        let threads =
+            if background { Threads::start(&core, &compaction)? } else { Threads::none() };
         Ok(Arc::new(Index { core, compaction, threads }))
     }
 
@@ -210,8 +222,8 @@ impl Index {
         self.core.head().checkpoint
     }
 
-    /// The log behind this GLSN is needed: by the checkpoint, and by memtables. Those of a keeper that has followed another one may reach back
-    /// behind the checkpoint.
+    /// The log behind this GLSN is needed: by the checkpoint, and by memtables. Those of a keeper
+    /// that has followed another one may reach back behind the checkpoint.
     pub(crate) fn log_needed_from(&self) -> Glsn {
         self.core.needed_from(self.checkpoint().glsn)
     }
@@ -221,10 +233,12 @@ impl Index {
         self.core.head().number
     }
 
-    /// Loads the manifest that another process has written since, if there is one. For an index that is open read-only.
+    /// Loads the manifest that another process has written since, if there is one. For an index
+    /// that is open read-only.
     ///
     /// # Errors
-    /// The manifest or one of its files cannot be read, or the budget is exhausted. The sources stay as they were.
+    /// The manifest or one of its files cannot be read, or the budget is exhausted. The sources
+    /// stay as they were.
     pub(crate) fn refresh(&self) -> Result<()> {
         match self.core.context.duty.followed() {
             Some(members) => self.core.take_in(members).map(|_| ()),
@@ -237,13 +251,16 @@ impl Index {
         self.core.context.duty.may_write()
     }
 
-    /// Names the time since this process changes the files of the index; `None` if it does not. In between others have changed them.
+    /// Names the time since this process changes the files of the index; `None` if it does not. In
+    /// between others have changed them.
     pub(crate) fn term(&self) -> Option<u64> {
         self.core.context.duty.term()
     }
 
-    /// The place in the log up to which all versions are in the runs, and the row cache was told of them: the checkpoint, or, while a memtable reaches
-    /// back behind it, the place before that; at most `applied`, the last commit that this process had applied before. `None` if the log no longer knows that place.
+    /// The place in the log up to which all versions are in the runs, and the row cache was told of
+    /// them: the checkpoint, or, while a memtable reaches back behind it, the place before that; at
+    /// most `applied`, the last commit that this process had applied before. `None` if the log no
+    /// longer knows that place.
     ///
     /// # Errors
     /// The log.
@@ -251,12 +268,14 @@ impl Index {
         self.core.told_to_rows(applied)
     }
 
-    /// Removes files that were left because another member was reading all files, if none does any more.
+    /// Removes files that were left because another member was reading all files, if none does any
+    /// more.
     pub(crate) fn remove_left(&self) {
         self.core.files.remove_left();
     }
 
-    /// For a member: takes in what the keeper has installed, and becomes the keeper if there is none.
+    /// For a member: takes in what the keeper has installed, and becomes the keeper if there is
+    /// none.
     ///
     /// # Errors
     /// As for [`Index::refresh`].
@@ -273,8 +292,9 @@ impl Index {
         self.core.tell_needs(members);
     }
 
-    /// Goes on from the newest manifest, which holds everything that was committed up to the GLSN that is returned; up to `applied`, it was applied
-    /// here. Law: the caller applies nothing else meanwhile.
+    /// Goes on from the newest manifest, which holds everything that was committed up to the GLSN
+    /// that is returned; up to `applied`, it was applied here. Law: the caller applies nothing else
+    /// meanwhile.
     ///
     /// # Errors
     /// As for [`Index::follow`].
@@ -282,8 +302,9 @@ impl Index {
         self.core.leap(members, applied)
     }
 
-    /// Goes on from the checkpoint of the manifest that is known, if it is behind `applied`, which was applied here, and before `next`, the first entry
-    /// that this process has not read in the log. Returns that checkpoint. Law: the caller applies nothing else meanwhile.
+    /// Goes on from the checkpoint of the manifest that is known, if it is behind `applied`, which
+    /// was applied here, and before `next`, the first entry that this process has not read in the
+    /// log. Returns that checkpoint. Law: the caller applies nothing else meanwhile.
     pub(crate) fn pass_over(&self, members: &Members, applied: Glsn, next: Glsn) -> Option<Glsn> {
         self.core.pass_over(members, applied, next)
     }
@@ -326,25 +347,28 @@ impl Index {
         &self.core.gaps
     }
 
-    /// Reserves room so that versions of `bytes` (see `entry_bytes`) can be inserted without failing. If the active memtable is full, or
-    /// the budget has no room to grow it, it is closed at `boundary` (the last GLSN applied) and a new one is started. If flushing lags
-    /// behind, the caller flushes or is slowed down. Called by one committer at a time, in GLSN order, after the reservation before is
-    /// dropped.
+    /// Reserves room so that versions of `bytes` (see `entry_bytes`) can be inserted without
+    /// failing. If the active memtable is full, or the budget has no room to grow it, it is closed
+    /// at `boundary` (the last GLSN applied) and a new one is started. If flushing lags behind, the
+    /// caller flushes or is slowed down. Called by one committer at a time, in GLSN order, after
+    /// the reservation before is dropped.
     ///
     /// # Errors
-    /// The budget has no room and there is nothing left to flush; or a flush that was needed failed. Nothing is lost, and the next call
-    /// tries again. A read-only index cannot flush: its memtables grow as far as the budget allows.
+    /// The budget has no room and there is nothing left to flush; or a flush that was needed
+    /// failed. Nothing is lost, and the next call tries again. A read-only index cannot flush: its
+    /// memtables grow as far as the budget allows.
     pub(crate) fn make_room(&self, bytes: usize, boundary: Glsn) -> Result<Reservation<'_>> {
         self.core.make_room(bytes, boundary)
     }
 
-    /// As [`Index::make_room`], where that waits for nothing: `None` if a memtable has to be flushed before.
+    /// As [`Index::make_room`], where that waits for nothing: `None` if a memtable has to be
+    /// flushed before.
     pub(crate) fn make_room_now(&self, bytes: usize, boundary: Glsn) -> Option<Reservation<'_>> {
         self.core.make_room_now(bytes, boundary)
     }
 
-    /// Holds a writer back while there are too many runs; without threads, merges some of them. Not under the commit lock: other
-    /// commits go on meanwhile.
+    /// Holds a writer back while there are too many runs; without threads, merges some of them. Not
+    /// under the commit lock: other commits go on meanwhile.
     ///
     /// # Errors
     /// A merge on this thread failed; without threads only.
@@ -352,7 +376,8 @@ impl Index {
         self.core.hold_back(&self.compaction)
     }
 
-    /// Slows the writer of `bytes` down while flushes or merges lag behind. Not under the commit lock.
+    /// Slows the writer of `bytes` down while flushes or merges lag behind. Not under the commit
+    /// lock.
     pub(crate) fn pay(&self, bytes: u64) {
         self.core.pay(bytes);
     }
@@ -362,7 +387,8 @@ impl Index {
         self.core.context.row_cache.return_lent();
     }
 
-    /// Flushes while a commit that takes `bytes` of a memtable would find no room without that. Not under the commit lock.
+    /// Flushes while a commit that takes `bytes` of a memtable would find no room without that. Not
+    /// under the commit lock.
     ///
     /// # Errors
     /// As for [`Index::make_room`].
@@ -396,40 +422,46 @@ impl Index {
         self.core.stop_deferring();
     }
 
-    /// Reserves memory for the metadata of these tables so that the runs can be adopted. Called before the record that names them is
-    /// submitted.
+    /// Reserves memory for the metadata of these tables so that the runs can be adopted. Called
+    /// before the record that names them is submitted.
     ///
     /// # Errors
     /// The budget has no room for the metadata.
-    pub(crate) fn make_room_for_runs<'t>(&self, tables: impl Iterator<Item = &'t TableInfo>) -> Result<()> {
+    pub(crate) fn make_room_for_runs<'t>(
+        &self,
+        tables: impl Iterator<Item = &'t TableInfo>,
+    ) -> Result<()> {
         self.core.make_room_for_runs(tables)
     }
 
-    /// Adopts (ingests) runs that a transaction wrote as blob files, newest first; every version in them has `glsn`. The active memtable is
-    /// first closed at `glsn - 1`. Idempotent: runs that are in the index already are skipped. It cannot fail, because the record is already
-    /// ordered in the log: the tables are open, and neither the budget nor the disk is asked.
+    /// Adopts (ingests) runs that a transaction wrote as blob files, newest first; every version in
+    /// them has `glsn`. The active memtable is first closed at `glsn - 1`. Idempotent: runs that
+    /// are in the index already are skipped. It cannot fail, because the record is already ordered
+    /// in the log: the tables are open, and neither the budget nor the disk is asked.
     pub(crate) fn adopt(&self, runs: Vec<Vec<Table>>, glsn: Glsn) {
         self.core.adopt(runs, glsn);
     }
 
-    /// Closes the active memtable at `boundary` and waits until all versions up to it are in runs that the manifest names. Flushes on this
-    /// thread if there is no flush thread.
+    /// Closes the active memtable at `boundary` and waits until all versions up to it are in runs
+    /// that the manifest names. Flushes on this thread if there is no flush thread.
     pub(crate) fn flush(&self, boundary: Glsn) -> Result<()> {
         self.core.flush_up_to(boundary)
     }
 
-    /// Rewrites the manifest with the current runs if the log is durable beyond the durable place in the last manifest. From it the next
-    /// process detects a log that was truncated or replaced.
+    /// Rewrites the manifest with the current runs if the log is durable beyond the durable place
+    /// in the last manifest. From it the next process detects a log that was truncated or replaced.
     pub(crate) fn note_durable(&self) -> Result<()> {
         self.core.note_durable()
     }
 
-    /// Closes the active memtable at `boundary`, the last GLSN applied, as if it were full. The flush step writes it later.
+    /// Closes the active memtable at `boundary`, the last GLSN applied, as if it were full. The
+    /// flush step writes it later.
     pub(crate) fn close_up_to(&self, boundary: Glsn) {
         self.core.close_up_to(boundary);
     }
 
-    /// As [`Index::close_up_to`], unless another memtable waits to be flushed: however often it is asked for, no more of them wait.
+    /// As [`Index::close_up_to`], unless another memtable waits to be flushed: however often it is
+    /// asked for, no more of them wait.
     pub(crate) fn close_if_none_waits(&self, boundary: Glsn) {
         if self.unflushed().is_some() {
             self.core.close_up_to(boundary);
@@ -452,12 +484,14 @@ impl Index {
         view.closed.is_empty().then(|| of(&view.active))
     }
 
-    /// Sets the callback that frees the log. The index calls it in the background when its runs have changed.
+    /// Sets the callback that frees the log. The index calls it in the background when its runs
+    /// have changed.
     pub(crate) fn free_log_by(&self, free_log: Weak<dyn FreeLog>) {
         let _ = self.core.free_log.set(free_log);
     }
 
-    /// Bytes after which a segment of the log may end, so that what it holds back takes little beside the runs.
+    /// Bytes after which a segment of the log may end, so that what it holds back takes little
+    /// beside the runs.
     pub(crate) fn segment_bytes(&self) -> u64 {
         self.core.space.segment_bytes()
     }
@@ -477,13 +511,14 @@ impl Index {
         self.core.flush_step()
     }
 
-    /// Does a bounded piece of compaction, if any is due. If nothing was written since the last call, also merges runs to make reads
-    /// cheaper.
+    /// Does a bounded piece of compaction, if any is due. If nothing was written since the last
+    /// call, also merges runs to make reads cheaper.
     pub(crate) fn compact_step(&self) -> Result<Progress> {
         self.compaction.step()
     }
 
-    /// Says whether an idle store may merge runs only to make reads cheaper: not while rows are restored that the runs are to vouch for.
+    /// Says whether an idle store may merge runs only to make reads cheaper: not while rows are
+    /// restored that the runs are to vouch for.
     pub(crate) fn set_may_settle(&self, may_settle: bool) {
         self.compaction.set_may_settle(may_settle);
     }
@@ -501,14 +536,15 @@ impl Index {
         self.compact(Glsn::MAX)
     }
 
-    /// Moves every value that is stored in a log entry below the horizon's `relocate_below` into a blob file. Only tables that point to
-    /// such values are rewritten.
+    /// Moves every value that is stored in a log entry below the horizon's `relocate_below` into a
+    /// blob file. Only tables that point to such values are rewritten.
     pub(crate) fn relocate(&self) -> Result<()> {
         self.compaction.relocate()
     }
 
-    /// Moves values out of blob files of which much is dead, as far as the copies take little space beside what is live; nothing
-    /// if that would free less than `worth_bytes` in this and later calls. Returns whether it moved any: then more may be left.
+    /// Moves values out of blob files of which much is dead, as far as the copies take little space
+    /// beside what is live; nothing if that would free less than `worth_bytes` in this and later
+    /// calls. Returns whether it moved any: then more may be left.
     pub(crate) fn vacate_blobs(&self, worth_bytes: u64) -> Result<bool> {
         if !self.core.choose_vacated(worth_bytes)? {
             return Ok(false);
@@ -523,7 +559,8 @@ impl Index {
         self.core.resize_row_cache(bytes);
     }
 
-    /// Adapts compaction to a changed budget: memory reserved for a second job is released if the budget has room for one job only.
+    /// Adapts compaction to a changed budget: memory reserved for a second job is released if the
+    /// budget has room for one job only.
     pub(crate) fn fit_jobs(&self) {
         self.compaction.fit();
     }
@@ -538,8 +575,9 @@ impl Index {
         self.core.blobs.uses(blob, || self.view())
     }
 
-    /// Whether a blob file must not be removed here: it is used, or another process is the keeper now, whose runs may use it. To be asked after
-    /// it is known which files are old enough to be removed.
+    /// Whether a blob file must not be removed here: it is used, or another process is the keeper
+    /// now, whose runs may use it. To be asked after it is known which files are old enough to be
+    /// removed.
     pub(crate) fn must_keep_blob(&self, blob: BlobId) -> bool {
         !self.may_write() || self.uses_blob(blob)
     }
@@ -554,7 +592,8 @@ impl Index {
         self.core.blobs.take_left()
     }
 
-    /// The current manifest, the run files that it names (its blob files belong to the log), and a view that keeps them.
+    /// The current manifest, the run files that it names (its blob files belong to the log), and a
+    /// view that keeps them.
     pub(crate) fn files(&self) -> (Manifest, Vec<PathBuf>, Arc<View>) {
         let (manifest, view) = self.core.manifest();
         let infos = manifest.runs.iter().flat_map(|run| &run.tables);

@@ -1,7 +1,8 @@
 //! Plimsoll: an embedded, versioned, transactional key-value store.
 //!
-//! **The log is the truth; everything else is a cache of it, and all caches together stay under one line.** A user gives it a folder
-//! and one number, the memory budget, and it keeps to that number: through bulk loads, scans, large transactions and recovery.
+//! **The log is the truth; everything else is a cache of it, and all caches together stay under one
+//! line.** A user gives it a folder and one number, the memory budget, and it keeps to that number:
+//! through bulk loads, scans, large transactions and recovery.
 //!
 //! - [`Db::open`] opens or makes a store; [`Db::keyspace`] names a set of keys in it.
 //! - [`Db::begin`] starts a [`Transaction`]: optimistic, serializable, as large as the disk allows.
@@ -10,8 +11,8 @@
 //!   user's own.
 //! - [`Db::verify`], [`Db::backup`] and [`Db::recover`] look after the bytes.
 //!
-//! Keys have up to 4 KiB and compare as bytes, values up to 1 GiB. Every type can be sent to and shared with other threads; one thread at a time writes
-//! into a transaction.
+//! Keys have up to 4 KiB and compare as bytes, values up to 1 GiB. Every type can be sent to and
+//! shared with other threads; one thread at a time writes into a transaction.
 
 mod api;
 #[cfg(feature = "testing")]
@@ -73,8 +74,8 @@ pub use types::options::Sizes;
 pub use types::options::{Durability, MIN_MEMORY_BYTES, Options};
 pub use types::retention::Retention;
 pub use types::stats::{
-    EvictorStats, IndexStats, IoStats, LogBounds, MemoryStats, OpeningStats, PoolStats, PressureStats, RowCacheStats,
-    StallStats, Stats, Waits, WarmStats,
+    EvictorStats, IndexStats, IoStats, LogBounds, MemoryStats, OpeningStats, PoolStats,
+    PressureStats, RowCacheStats, StallStats, Stats, Waits, WarmStats,
 };
 pub use types::value::Value;
 pub use types::version::{INLINE_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};

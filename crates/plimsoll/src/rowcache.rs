@@ -1,24 +1,28 @@
 //! The row cache: hot values of runs, kept as single rows instead of the pages that hold them.
 //!
-//! An entry states: *of all versions of this key that are in runs, the newest has GLSN v, and these are its bytes*. So it answers every
-//! moment from v on, provided that nothing above the runs (memtables, adopted runs) has a version of the key for that moment; those are
-//! searched first. An entry is invalidated not by a commit but by the flush that brings younger versions into the runs. Merging and moving
-//! runs invalidates none.
+//! An entry states: *of all versions of this key that are in runs, the newest has GLSN v, and these
+//! are its bytes*. So it answers every moment from v on, provided that nothing above the runs
+//! (memtables, adopted runs) has a version of the key for that moment; those are searched first. An
+//! entry is invalidated not by a commit but by the flush that brings younger versions into the
+//! runs. Merging and moving runs invalidates none.
 //!
 //! Laws:
-//! 1. A fill is registered before it loads: by the view that it reads, which carries the number of its set of runs.
-//! 2. Before runs with younger versions become visible, fills of all earlier views are rejected, and then each key of the new runs is
-//!    replaced or removed in the cache ([`RowCache::begin_runs`]). So a value that was loaded before is either inserted before that, and
-//!    found by it, or not inserted.
+//! 1. A fill is registered before it loads: by the view that it reads, which carries the number of
+//!    its set of runs.
+//! 2. Before runs with younger versions become visible, fills of all earlier views are rejected,
+//!    and then each key of the new runs is replaced or removed in the cache
+//!    ([`RowCache::begin_runs`]). So a value that was loaded before is either inserted before that,
+//!    and found by it, or not inserted.
 //! 3. An entry is used only for a moment that is not older than its version.
 //! 4. Dropping all entries at any moment changes no answer.
 //!
-//! Beside these there are large values, each in one piece ([`large`]), and rows of the past ([`past`]), for moments that are older than the
-//! newest version.
+//! Beside these there are large values, each in one piece ([`large`]), and rows of the past
+//! ([`past`]), for moments that are older than the newest version.
 //!
-//! A value is inserted if its read had to load a page. A value that resident pages answer is cached twice only while memory is free
-//! ([`share`]), and from the second read of its key on: a row is found faster than a page and a row in it, but to fill it takes as long as
-//! one or two reads of the page. Range walks do not use the cache.
+//! A value is inserted if its read had to load a page. A value that resident pages answer is cached
+//! twice only while memory is free ([`share`]), and from the second read of its key on: a row is
+//! found faster than a page and a row in it, but to fill it takes as long as one or two reads of
+//! the page. Range walks do not use the cache.
 
 mod large;
 pub(crate) mod past;
@@ -83,7 +87,8 @@ struct Kept {
 #[derive(Clone, Default)]
 pub(crate) struct RowHandle {
     cache: Option<Arc<Cache>>,
-    /// Of reads that resident pages answered; `None` if there was no memory for it. Exchanged with the cache.
+    /// Of reads that resident pages answered; `None` if there was no memory for it. Exchanged with
+    /// the cache.
     doorkeeper: Option<Arc<Doorkeeper>>,
     large: Option<Arc<LargeValues>>,
 }
@@ -134,12 +139,21 @@ impl RowCache {
         self.kept.as_ref().map(|kept| kept.handle().clone()).unwrap_or_default()
     }
 
-    /// Inserts the newest version of a key in a view's set of runs, if its read `missed` a page or memory is free, and if no younger
-    /// versions have entered the runs since. `registered` is the number and the handle that the view carries.
-    pub(crate) fn fill(&self, registered: (u64, &RowHandle), missed: bool, key: &[u8], glsn: Glsn, value: &[u8]) {
+    /// Inserts the newest version of a key in a view's set of runs, if its read `missed` a page or
+    /// memory is free, and if no younger versions have entered the runs since. `registered` is the
+    /// number and the handle that the view carries.
+    pub(crate) fn fill(
+        &self,
+        registered: (u64, &RowHandle),
+        missed: bool,
+        key: &[u8],
+        glsn: Glsn,
+        value: &[u8],
+    ) {
         let (runs, handle) = registered;
         let Some(kept) = &self.kept else { return };
-        // Acquire: pairs with the Release in `begin_runs`; the cache's lock decides the order, see there.
+        // Acquire: pairs with the Release in `begin_runs`; the cache's lock decides the order, see
+        // there.
         let is_current = || kept.runs.load(Ordering::Acquire) == runs;
         if let Some(large) = handle.large.as_ref().filter(|_| value.len() >= LARGE_BYTES)
             && large.offer(key, glsn, value, is_current)
@@ -149,8 +163,8 @@ impl RowCache {
         kept.fill(handle, missed, key, &[&glsn.0.to_le_bytes(), value], is_current);
     }
 
-    /// Gives memory that was lent back if too little of the budget is free. Reads that fill do so as well; a store that only writes or walks
-    /// has none.
+    /// Gives memory that was lent back if too little of the budget is free. Reads that fill do so
+    /// as well; a store that only writes or walks has none.
     pub(crate) fn return_lent(&self) {
         let Some(kept) = &self.kept else { return };
         kept.large.iter().for_each(|large| large.give_back());
@@ -160,19 +174,22 @@ impl RowCache {
 
     /// Whether no row is in it.
     pub(crate) fn is_empty(&self) -> bool {
-        let is_empty =
-            |kept: &Kept| kept.cache().is_empty() && kept.large.as_ref().is_none_or(|large| large.is_empty());
+        let is_empty = |kept: &Kept| {
+            kept.cache().is_empty() && kept.large.as_ref().is_none_or(|large| large.is_empty())
+        };
         self.kept.as_ref().is_none_or(is_empty)
     }
 
-    /// Rejects fills from sets of runs before `runs` from now on. Called before [`RowCache::supersede`], and both before these runs become
-    /// visible. Returns whether there may be entries to supersede.
+    /// Rejects fills from sets of runs before `runs` from now on. Called before
+    /// [`RowCache::supersede`], and both before these runs become visible. Returns whether there
+    /// may be entries to supersede.
     pub(crate) fn begin_runs(&self, runs: u64) -> bool {
         let Some(kept) = &self.kept else { return false };
-        // Release, before the cache's lock is taken to replace entries: a fill that takes the lock later sees the new number; the entry of
-        // an earlier one is found.
+        // Release, before the cache's lock is taken to replace entries: a fill that takes the lock
+        // later sees the new number; the entry of an earlier one is found.
         kept.runs.store(runs, Ordering::Release);
-        // The lock of the large values, too, whether or not there are rows: they are looked for without it from here on.
+        // The lock of the large values, too, whether or not there are rows: they are looked for
+        // without it from here on.
         let no_large = kept.large.as_ref().is_none_or(|large| large.is_empty());
         !(no_large && kept.cache().is_empty())
     }
@@ -184,9 +201,10 @@ impl RowCache {
         let cache = kept.cache();
         match stored {
             Stored::Inline(value) => cache.replace(key, &[&glsn.0.to_le_bytes(), value]),
-            Stored::Deleted | Stored::InLog { .. } | Stored::InBlob { .. } | Stored::Dropped { .. } => {
-                cache.remove(key)
-            }
+            Stored::Deleted
+            | Stored::InLog { .. }
+            | Stored::InBlob { .. }
+            | Stored::Dropped { .. } => cache.remove(key),
         };
     }
 
@@ -198,8 +216,9 @@ impl RowCache {
         }
     }
 
-    /// Adapts to a store budget that is, or is about to become, `bytes`: the row cache gets its share. If its index is too large for that,
-    /// or its tables are far too small, it has to be replaced: the replacement is returned, for [`RowCache::exchange`].
+    /// Adapts to a store budget that is, or is about to become, `bytes`: the row cache gets its
+    /// share. If its index is too large for that, or its tables are far too small, it has to be
+    /// replaced: the replacement is returned, for [`RowCache::exchange`].
     pub(crate) fn resize(&self, bytes: u64) -> Option<Exchange> {
         let kept = self.kept.as_ref()?;
         let cache = kept.cache();
@@ -216,7 +235,8 @@ impl RowCache {
         Some(Exchange { new, doorkeeper: doorkeeper_of(&kept.budget, bytes) })
     }
 
-    /// Makes an empty cache current for views from now on. Returns the old one, to be emptied once no view refers to it.
+    /// Makes an empty cache current for views from now on. Returns the old one, to be emptied once
+    /// no view refers to it.
     pub(crate) fn exchange(&self, exchange: Exchange) -> RowHandle {
         let kept = self.kept.as_ref().expect("what is switched off is not exchanged");
         let Exchange { new, doorkeeper } = exchange;
@@ -249,7 +269,8 @@ impl RowCache {
         [kept.balance.seen(), (kept.cache().turnover().returns, kept.pool.turnover().returns)]
     }
 
-    /// Counters of all caches so far, sizes of the current one, and how memory was divided; `None` if the row cache is switched off.
+    /// Counters of all caches so far, sizes of the current one, and how memory was divided; `None`
+    /// if the row cache is switched off.
     pub(crate) fn stats(&self) -> Option<(CacheStats, share::Moves)> {
         let kept = self.kept.as_ref()?;
         let mut stats = sum_of(&kept.earlier(), kept.cache().stats());
@@ -259,8 +280,14 @@ impl RowCache {
 }
 
 impl RowHandle {
-    /// The cached value of an index key as of `at`. The caller has checked that nothing above the runs has a version for that moment.
-    pub(crate) fn get(&self, key: &[u8], at: Glsn, budget: &Budget) -> Result<Option<Value>, OutOfBudget> {
+    /// The cached value of an index key as of `at`. The caller has checked that nothing above the
+    /// runs has a version for that moment.
+    pub(crate) fn get(
+        &self,
+        key: &[u8],
+        at: Glsn,
+        budget: &Budget,
+    ) -> Result<Option<Value>, OutOfBudget> {
         match self.find::<Newest>(key, at, budget)? {
             Some(value) => Ok(Some(value)),
             None => match self.large(key, at) {
@@ -278,7 +305,8 @@ impl RowHandle {
         self.large.as_ref()?.find(key, at)
     }
 
-    /// As [`RowHandle::get`], but calls `look` with the value, in its place if it is there in one piece. `look` is taken if there is a value.
+    /// As [`RowHandle::get`], but calls `look` with the value, in its place if it is there in one
+    /// piece. `look` is taken if there is a value.
     pub(crate) fn get_with<T>(
         &self,
         key: &[u8],
@@ -293,13 +321,20 @@ impl RowHandle {
         Ok(look.take().map(|look| look(entry.value())))
     }
 
-    /// Whether a value of an index key as of `at` is cached; the condition of [`RowHandle::get`] applies.
+    /// Whether a value of an index key as of `at` is cached; the condition of [`RowHandle::get`]
+    /// applies.
     pub(crate) fn contains(&self, key: &[u8], at: Glsn) -> bool {
         let is_kept = |entry: Entry<'_>| Newest::answers(entry, at).then_some(());
-        self.cache.as_ref().is_some_and(|cache| cache.read_if(key, is_kept).is_some()) || self.large(key, at).is_some()
+        self.cache.as_ref().is_some_and(|cache| cache.read_if(key, is_kept).is_some())
+            || self.large(key, at).is_some()
     }
 
-    fn find<H: Head>(&self, key: &[u8], at: Glsn, budget: &Budget) -> Result<Option<Value>, OutOfBudget> {
+    fn find<H: Head>(
+        &self,
+        key: &[u8],
+        at: Glsn,
+        budget: &Budget,
+    ) -> Result<Option<Value>, OutOfBudget> {
         let Some(cache) = &self.cache else { return Ok(None) };
         let seen = cache.read_if(key, |entry| see::<H>(entry, at, None));
         value_of::<H>(seen, cache, key, at, budget)
@@ -340,14 +375,26 @@ impl RowHandle {
 }
 
 impl Kept {
-    /// Inserts an entry if its read `missed` a page, or if memory is free and the key is not read for the first time.
-    fn fill(&self, handle: &RowHandle, missed: bool, key: &[u8], parts: &[&[u8]], is_current: impl FnOnce() -> bool) {
+    /// Inserts an entry if its read `missed` a page, or if memory is free and the key is not read
+    /// for the first time.
+    fn fill(
+        &self,
+        handle: &RowHandle,
+        missed: bool,
+        key: &[u8],
+        parts: &[&[u8]],
+        is_current: impl FnOnce() -> bool,
+    ) {
         let Some(cache) = &handle.cache else { return };
         if missed {
             cache.insert_if(key, parts, is_current);
         // Relaxed: an old answer costs a row, or room for one.
         } else if self.is_lent.load(Ordering::Relaxed) {
-            if handle.doorkeeper.as_ref().is_some_and(|doorkeeper| !doorkeeper.has_seen(checksum(0, key))) {
+            if handle
+                .doorkeeper
+                .as_ref()
+                .is_some_and(|doorkeeper| !doorkeeper.has_seen(checksum(0, key)))
+            {
                 return;
             }
             cache.offer(key, parts, is_current);
@@ -372,12 +419,14 @@ impl Kept {
 
     fn cache(&self) -> Arc<Cache> {
         let handle = self.handle();
-        Arc::clone(handle.cache.as_ref().expect("there is one unless the row cache is switched off"))
+        Arc::clone(
+            handle.cache.as_ref().expect("there is one unless the row cache is switched off"),
+        )
     }
 }
 
-/// Whether a read that needs no fill counts as one, so that memory that has become free is noticed. By the key: counting all such reads
-/// would have every reader write to one place in memory.
+/// Whether a read that needs no fill counts as one, so that memory that has become free is noticed.
+/// By the key: counting all such reads would have every reader write to one place in memory.
 fn is_sampled(key: &[u8]) -> bool {
     checksum(0, key).is_multiple_of(FILLS_BETWEEN_LOOKS)
 }
@@ -441,12 +490,15 @@ enum Seen {
     Large(u64),
 }
 
-/// Copies the value of an entry, if it is that of `at`. Memory for a large one is reserved first, and not while the cache pins the entry.
+/// Copies the value of an entry, if it is that of `at`. Memory for a large one is reserved first,
+/// and not while the cache pins the entry.
 fn see<H: Head>(entry: Entry<'_>, at: Glsn, room: Option<Buffer>) -> Option<Seen> {
     let len = entry.len() - H::BYTES;
     H::answers(entry, at).then(|| match room {
         Some(room) if len <= room.capacity() => Seen::Value(copy(entry, H::BYTES, room)),
-        None if is_free(len as u64) => Seen::Value(copy(entry, H::BYTES, Vec::with_capacity(len).into())),
+        None if is_free(len as u64) => {
+            Seen::Value(copy(entry, H::BYTES, Vec::with_capacity(len).into()))
+        }
         _ => Seen::Large(len as u64),
     })
 }

@@ -1,4 +1,5 @@
-//! What every folder above uses, and users see: options, errors, statistics, values, versions. It imports nothing of the engine.
+//! What every folder above uses, and users see: options, errors, statistics, values, versions. It
+//! imports nothing of the engine.
 
 pub(crate) mod cancel;
 pub(crate) mod damage;

@@ -1,7 +1,9 @@
-//! Warm restart: the hot set of the last run is restored in the background after open, and never makes an answer wrong.
+//! Warm restart: the hot set of the last run is restored in the background after open, and never
+//! makes an answer wrong.
 //!
-//! Beside the log and the index, the store's folder keeps an *image* of the hot set (`warm/`): segments of at most 64 KiB, hottest first,
-//! each valid for a position in the log. It is a cache of a cache. It can be deleted at any moment; the only cost is a colder start.
+//! Beside the log and the index, the store's folder keeps an *image* of the hot set (`warm/`):
+//! segments of at most 64 KiB, hottest first, each valid for a position in the log. It is a cache
+//! of a cache. It can be deleted at any moment; the only cost is a colder start.
 //!
 //! ```text
 //! open    clear_ahead.rs: touches the memory that rows will take, until the restorer of rows has ended
@@ -13,20 +15,27 @@
 //! ```
 //!
 //! Laws:
-//! 1. No image, however old, foreign or damaged, can make an answer wrong. The image of pages only names pages of immutable files; these
-//!    are read from their files and checked there. A row is accepted only if its segment belongs to this log's past, and the runs have
-//!    nothing younger of its key (validation.rs).
-//! 2. A segment that is damaged, of another format, of another log, ahead of the log, or of a fork of it ends the restore with one warning,
-//!    and a writing process removes the files of its kind. Trouble with the image is never an error of the store.
-//! 3. Opening does not wait for the restore. The restore takes only free memory and, where processors are short, little of their time
-//!    (pace.rs); it reads and writes no more than its allowance, of which that of the first second may be used at once. Closing waits until the changed page segments are written, and as many of the changed rows as can be written in [`CLOSE_MILLIS`].
-//!    A merge that can wait does: rows that stand beside younger ones are not believed (validation.rs).
-//! 4. An image is replaced only by a process that restored all of it, or had no room for the rest and stayed open for an interval. A short
-//!    run with a small budget leaves it unchanged, and so does a run that ends before the restore does. The image of rows is replaced
-//!    only by a process that stayed open for an interval.
-//! 5. Of several processes that share the store, only the keeper writes the image. One that becomes the keeper knows nothing of the image on disk,
-//!    which another may have written since, and writes its own. Its image of rows is valid as of the position up to which its row cache was told
-//!    of all versions: its memtables may reach back behind the checkpoint.
+//! 1. No image, however old, foreign or damaged, can make an answer wrong. The image of pages only
+//!    names pages of immutable files; these are read from their files and checked there. A row is
+//!    accepted only if its segment belongs to this log's past, and the runs have nothing younger of
+//!    its key (validation.rs).
+//! 2. A segment that is damaged, of another format, of another log, ahead of the log, or of a fork
+//!    of it ends the restore with one warning, and a writing process removes the files of its kind.
+//!    Trouble with the image is never an error of the store.
+//! 3. Opening does not wait for the restore. The restore takes only free memory and, where
+//!    processors are short, little of their time (pace.rs); it reads and writes no more than its
+//!    allowance, of which that of the first second may be used at once. Closing waits until the
+//!    changed page segments are written, and as many of the changed rows as can be written in
+//!    [`CLOSE_MILLIS`]. A merge that can wait does: rows that stand beside younger ones are not
+//!    believed (validation.rs).
+//! 4. An image is replaced only by a process that restored all of it, or had no room for the rest
+//!    and stayed open for an interval. A short run with a small budget leaves it unchanged, and so
+//!    does a run that ends before the restore does. The image of rows is replaced only by a process
+//!    that stayed open for an interval.
+//! 5. Of several processes that share the store, only the keeper writes the image. One that becomes
+//!    the keeper knows nothing of the image on disk, which another may have written since, and
+//!    writes its own. Its image of rows is valid as of the position up to which its row cache was
+//!    told of all versions: its memtables may reach back behind the checkpoint.
 
 mod clear_ahead;
 mod files;
@@ -75,7 +84,8 @@ pub(crate) const WARM_DIR: &str = "warm";
 /// The time limit for writing changed rows at close.
 const CLOSE_MILLIS: u64 = 150;
 
-/// The restore may use the allowance of this time at once, so that the first requests find what it restores.
+/// The restore may use the allowance of this time at once, so that the first requests find what it
+/// restores.
 const AT_ONCE_NANOS: u64 = 1_000_000_000;
 
 /// Threads that the restore has beside its own: `clear_ahead`'s pauses before this one does.
@@ -94,13 +104,15 @@ pub(crate) struct Context {
     pub(crate) index: Arc<Index>,
     pub(crate) row_cache: Arc<RowCache>,
     pub(crate) sequencer: Arc<CommitSequencer>,
-    /// The image is read and never written. Otherwise it is written while this process writes the files of the index.
+    /// The image is read and never written. Otherwise it is written while this process writes the
+    /// files of the index.
     pub(crate) read_only: bool,
     /// The interval between saves of the image.
     pub(crate) interval: Duration,
     /// The I/O allowance of the image, reads and writes together.
     pub(crate) bytes_per_second: u64,
-    /// A step ends when it has loaded this many pages to validate rows: these are random reads of guide pages.
+    /// A step ends when it has loaded this many pages to validate rows: these are random reads of
+    /// guide pages.
     pub(crate) loads_at_once: u64,
 }
 
@@ -249,7 +261,9 @@ impl Core {
             // The first step comes after the first pause, so that opening is not slowed down.
             if !core.counts.restoring.load(Ordering::Relaxed) {
                 pace = None;
-            } else if let Move::Pause(pause) = pace.get_or_insert_with(|| Pace::of_this_thread(HELPERS)).next() {
+            } else if let Move::Pause(pause) =
+                pace.get_or_insert_with(|| Pace::of_this_thread(HELPERS)).next()
+            {
                 return Next::Within(pause);
             }
             if woken == Woken::TimedOut {
@@ -319,16 +333,20 @@ impl Core {
         work.rejected = true;
         let may_pass = matches!(rejection, Rejection::Unread { .. });
         if !may_pass && self.context.index.may_write() {
-            // Otherwise each process that ends before it has written its own image would find it again. Files that cannot be removed stay.
+            // Otherwise each process that ends before it has written its own image would find it
+            // again. Files that cannot be removed stay.
             let (disk, dir) = (&*self.context.disk, &self.context.dir);
             let _ = match (rows, pages) {
                 (Some(_), _) => image::remove_rows(disk, dir),
-                (None, pages) => image::remove_pages_from(disk, dir, pages.map_or(0, |pages| pages.number())),
+                (None, pages) => {
+                    image::remove_pages_from(disk, dir, pages.map_or(0, |pages| pages.number()))
+                }
             };
         }
         // Beside a writing process, the image may be newer than this process's view of the log.
         if self.context.index.may_write() || !matches!(rejection, Rejection::Ahead { .. }) {
-            let text = format!("{}: the warm image is ignored: {rejection}", self.context.dir.display());
+            let text =
+                format!("{}: the warm image is ignored: {rejection}", self.context.dir.display());
             events::warm_image_ignored(&text);
             lock(&self.counts.messages).warning = Some(text);
         }
@@ -365,7 +383,8 @@ impl Core {
             return;
         }
         self.note(Saved::Pages, work.saver.finish(context, &self.counts).map(|()| 0));
-        let has_rows = image::list_rows(&*context.disk, &context.dir).map_or(true, |files| !files.is_empty());
+        let has_rows =
+            image::list_rows(&*context.disk, &context.dir).map_or(true, |files| !files.is_empty());
         if open_nanos >= nanos(context.interval) || !has_rows || work.rejected {
             let until = begun.saturating_add(CLOSE_MILLIS * 1_000_000);
             let is_time = || context.clock.monotonic_nanos() < until;
@@ -376,12 +395,14 @@ impl Core {
 
     /// Records the result of a save; returns the bytes charged to the allowance.
     fn note(&self, what: Saved, saved: crate::types::error::Result<u64>) -> u64 {
-        lock(&self.counts.messages).last_errors[what as usize] = saved.as_ref().err().map(ToString::to_string);
+        lock(&self.counts.messages).last_errors[what as usize] =
+            saved.as_ref().err().map(ToString::to_string);
         saved.unwrap_or(0)
     }
 
     fn pause_nanos(&self, bytes: u64) -> u64 {
-        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.context.bytes_per_second.max(1));
+        let nanos =
+            u128::from(bytes) * 1_000_000_000 / u128::from(self.context.bytes_per_second.max(1));
         u64::try_from(nanos).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
     }
 
@@ -423,8 +444,8 @@ mod tests {
     #[test]
     fn the_restore_pauses_once_the_allowance_of_the_first_second_is_used_up() {
         let mut at_once = AT_ONCE_NANOS;
-        let pauses =
-            [400_000_000, 500_000_000, 300_000_000, 200_000_000].map(|pause| pause_beyond(pause, &mut at_once));
+        let pauses = [400_000_000, 500_000_000, 300_000_000, 200_000_000]
+            .map(|pause| pause_beyond(pause, &mut at_once));
         assert_eq!(pauses, [0, 0, 200_000_000, 200_000_000]);
         assert_eq!(at_once, 0);
     }

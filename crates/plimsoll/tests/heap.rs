@@ -1,5 +1,6 @@
-//! Counts what a store takes from the heap in one piece: never more than 64 KiB, however large values, entries and transactions are. An
-//! allocator may keep what was freed, and larger pieces would then lie outside the line.
+//! Counts what a store takes from the heap in one piece: never more than 64 KiB, however large
+//! values, entries and transactions are. An allocator may keep what was freed, and larger pieces
+//! would then lie outside the line.
 #![allow(unsafe_code, reason = "a global allocator that looks at sizes")]
 #![allow(clippy::disallowed_methods, reason = "a test with files of its own")]
 
@@ -69,7 +70,8 @@ fn nothing_that_a_store_does_takes_more_than_64_kib_from_the_heap_at_once() {
     // The user's own.
     let large = vec![7; 2 << 20];
     let mut piece = vec![0; 64 << 10];
-    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(32 << 20)).expect("a new store");
+    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(32 << 20))
+        .expect("a new store");
     let values = db.create_keyspace("values", Retention::Latest).expect("a new keyspace");
     let small = db.keyspace("small").expect("a new keyspace");
     let mut check = |what: &str, work: &mut dyn FnMut(&mut [u8]) -> Result<()>| {
@@ -115,7 +117,8 @@ fn nothing_that_a_store_does_takes_more_than_64_kib_from_the_heap_at_once() {
     for caches in ["warm", "cold"] {
         check(&format!("reads, {caches}"), &mut |piece| {
             let snapshot = db.snapshot();
-            for (key, bytes) in [(b"a", 2 << 20), (b"b", 300_000), (b"c", 200_000), (b"d", 100_000)] {
+            for (key, bytes) in [(b"a", 2 << 20), (b"b", 300_000), (b"c", 200_000), (b"d", 100_000)]
+            {
                 assert_eq!(snapshot.get(&values, key)?.map(|value| value.len()), Some(bytes));
                 let mut reader = snapshot.get_reader(&values, key)?.expect("it is there");
                 while reader.read(piece)? > 0 {}

@@ -1,4 +1,5 @@
-//! Counts the heap that walks hold which have begun and are left alone: all of it is charged to the budget, but for a constant.
+//! Counts the heap that walks hold which have begun and are left alone: all of it is charged to the
+//! budget, but for a constant.
 #![allow(unsafe_code, reason = "a global allocator that counts")]
 #![allow(clippy::disallowed_methods, reason = "a test with files of its own")]
 
@@ -7,7 +8,9 @@ use std::ops::Bound;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use plimsoll::{Db, Error, Glsn, Keyspace, MIN_MEMORY_BYTES, Options, Range, Snapshot, Transaction};
+use plimsoll::{
+    Db, Error, Glsn, Keyspace, MIN_MEMORY_BYTES, Options, Range, Snapshot, Transaction,
+};
 
 struct Counting;
 
@@ -55,7 +58,12 @@ fn key(number: u32) -> Vec<u8> {
 
 fn walks_bytes(db: &Db) -> usize {
     let stats = db.stats();
-    let (_, bytes) = stats.memory.by_kind.iter().find(|(kind, _)| *kind == "walks").expect("it is one of the kinds");
+    let (_, bytes) = stats
+        .memory
+        .by_kind
+        .iter()
+        .find(|(kind, _)| *kind == "walks")
+        .expect("it is one of the kinds");
     *bytes as usize
 }
 
@@ -67,7 +75,10 @@ fn charged<T>(db: &Db, what: &str, long_keys: usize, begin: impl FnOnce() -> T) 
     let charged = walks_bytes(db) - charged;
     // In chunks, not on the heap: nothing of it is left with the allocator afterwards.
     let keys = long_keys * KEY_PIECE_BYTES;
-    assert!(charged <= 2 * heap + keys + SLACK_BYTES, "{what}: {heap} bytes of heap, and {charged} are charged");
+    assert!(
+        charged <= 2 * heap + keys + SLACK_BYTES,
+        "{what}: {heap} bytes of heap, and {charged} are charged"
+    );
     assert!(
         heap + keys <= charged + SLACK_BYTES,
         "{what}: {heap} bytes of heap, of which {charged} - {keys} are charged"
@@ -78,7 +89,9 @@ fn charged<T>(db: &Db, what: &str, long_keys: usize, begin: impl FnOnce() -> T) 
 fn write(db: &Db, keyspace: &Keyspace, round: u8) {
     for numbers in (0..KEYS).collect::<Vec<_>>().chunks(50) {
         let mut tx = db.begin();
-        numbers.iter().for_each(|number| tx.put(keyspace, &key(*number), &[round; 100]).expect("there is room"));
+        numbers.iter().for_each(|number| {
+            tx.put(keyspace, &key(*number), &[round; 100]).expect("there is room")
+        });
         tx.commit().expect("there is room");
     }
 }
@@ -100,12 +113,14 @@ static TURN: Mutex<()> = Mutex::new(());
 fn what_walks_hold_that_are_left_alone_is_charged_and_writers_go_on() {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let dir = tempfile::tempdir().expect("a folder");
-    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES)).expect("a store");
+    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES))
+        .expect("a store");
     let keyspace = db.keyspace("default").expect("a keyspace");
     (0..6).for_each(|round| write(&db, &keyspace, round));
     let snapshot = db.snapshot();
     let mut walks = charged(&db, "walks over keys of 4 KiB", 2000, || {
-        let mut walks: Vec<_> = (0..2000).map(|number| from(&snapshot, &keyspace, number)).collect();
+        let mut walks: Vec<_> =
+            (0..2000).map(|number| from(&snapshot, &keyspace, number)).collect();
         assert!((0..).zip(&mut walks).all(|(number, walk)| step(walk) == Some(number)));
         walks
     });
@@ -119,17 +134,20 @@ fn what_walks_hold_that_are_left_alone_is_charged_and_writers_go_on() {
     assert!((1..).zip(&mut walks).all(|(number, walk)| step(walk) == Some(number)));
     drop(walks);
     let back = charged(&db, "walks back, half way", 500, || {
-        let mut walks: Vec<_> = (0..500).map(|number| from(&snapshot, &keyspace, number).reverse()).collect();
+        let mut walks: Vec<_> =
+            (0..500).map(|number| from(&snapshot, &keyspace, number).reverse()).collect();
         walks.iter_mut().for_each(|walk| (0..3).for_each(|_| assert!(step(walk).is_some())));
         walks
     });
     write(&db, &keyspace, 8);
     drop(back);
     let mut others = charged(&db, "histories and differences", 0, || {
-        let histories: Vec<_> = (0..300).map(|number| db.history(&keyspace, &key(number)).expect("it")).collect();
+        let histories: Vec<_> =
+            (0..300).map(|number| db.history(&keyspace, &key(number)).expect("it")).collect();
         let until = snapshot.at();
-        let diffs: Vec<_> =
-            (0..300).map(|number| db.diff(&keyspace, Glsn(1), until, &key(number)[..4]).expect("it")).collect();
+        let diffs: Vec<_> = (0..300)
+            .map(|number| db.diff(&keyspace, Glsn(1), until, &key(number)[..4]).expect("it"))
+            .collect();
         (histories, diffs)
     });
     charged(&db, "histories and differences, begun", 0, || {
@@ -145,7 +163,8 @@ fn what_walks_hold_that_are_left_alone_is_charged_and_writers_go_on() {
 fn fill_memtables(db: &Db, keyspace: &Keyspace, bytes: u64) {
     let held = || {
         let stats = db.stats();
-        let of_memtables = stats.memory.by_kind.iter().filter(|(kind, _)| kind.starts_with("memtable"));
+        let of_memtables =
+            stats.memory.by_kind.iter().filter(|(kind, _)| kind.starts_with("memtable"));
         of_memtables.map(|(_, bytes)| bytes).sum::<u64>()
     };
     for number in 0u64.. {
@@ -165,7 +184,8 @@ fn walks_wait_for_memory_that_memtables_hold_as_writers_do() {
         .memtable_bytes(9 << 20)
         .durability(plimsoll::Durability::Buffered);
     let db = Db::open(dir.path().join("store"), options).expect("a store");
-    let (keyspace, filled) = (db.keyspace("default").expect("a keyspace"), db.keyspace("filled").expect("a keyspace"));
+    let (keyspace, filled) =
+        (db.keyspace("default").expect("a keyspace"), db.keyspace("filled").expect("a keyspace"));
     write(&db, &keyspace, 1);
     db.flush().expect("there is room");
     fill_memtables(&db, &filled, 8 << 20);
@@ -175,8 +195,9 @@ fn walks_wait_for_memory_that_memtables_hold_as_writers_do() {
     assert!((0..).zip(&mut walks).all(|(number, walk)| step(walk) == Some(number)));
     drop(walks);
     fill_memtables(&db, &filled, 8 << 20);
-    let mut histories: Vec<_> =
-        (0..1000).map(|n| db.history(&keyspace, key(n)).unwrap_or_else(|e| panic!("{n}: {e}"))).collect();
+    let mut histories: Vec<_> = (0..1000)
+        .map(|n| db.history(&keyspace, key(n)).unwrap_or_else(|e| panic!("{n}: {e}")))
+        .collect();
     histories.iter_mut().for_each(|history| assert!(history.next().expect("a version").is_ok()));
 }
 
@@ -184,10 +205,12 @@ fn walks_wait_for_memory_that_memtables_hold_as_writers_do() {
 fn values_that_walks_lend_are_charged_and_refused_where_they_are_too_many() {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let dir = tempfile::tempdir().expect("a folder");
-    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES)).expect("a store");
+    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES))
+        .expect("a store");
     let keyspace = db.keyspace("default").expect("a keyspace");
     let mut tx = db.begin();
-    (0..20u8).for_each(|number| tx.put(&keyspace, &[number], &[number; 60_000]).expect("there is room"));
+    (0..20u8)
+        .for_each(|number| tx.put(&keyspace, &[number], &[number; 60_000]).expect("there is room"));
     tx.commit().expect("there is room");
     let snapshot = db.snapshot();
     let mut walks = Vec::new();
@@ -199,23 +222,29 @@ fn values_that_walks_lend_are_charged_and_refused_where_they_are_too_many() {
         }
         walks.push(walk);
     };
-    assert!(matches!(&refusal, Error::OutOfBudget(_)) && refusal.to_string().contains("Walks"), "{refusal}");
+    assert!(
+        matches!(&refusal, Error::OutOfBudget(_)) && refusal.to_string().contains("Walks"),
+        "{refusal}"
+    );
     assert!((20..270).contains(&walks.len()), "{} of 60 KB each", walks.len());
     drop(walks);
     // An iterator gives its value away, and keeps none.
-    let mut walks: Vec<_> = (0..500).map(|_| snapshot.range(&keyspace, ..).expect("a range")).collect();
+    let mut walks: Vec<_> =
+        (0..500).map(|_| snapshot.range(&keyspace, ..).expect("a range")).collect();
     for walk in &mut walks {
         assert_eq!(walk.next().expect("a first key").expect("a step").1.len(), 60_000);
     }
     assert!(walks_bytes(&db) < 4 << 20);
 }
 
-/// What an open transaction takes of the heap is bounded and small: its list of reads, and the table of its write set's pieces, both charged.
+/// What an open transaction takes of the heap is bounded and small: its list of reads, and the
+/// table of its write set's pieces, both charged.
 #[test]
 fn an_open_transaction_that_wrote_little_holds_little_of_the_heap() {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let dir = tempfile::tempdir().expect("a folder");
-    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES)).expect("a store");
+    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES))
+        .expect("a store");
     let keyspace = db.keyspace("default").expect("a keyspace");
     let mut open: Vec<Transaction> = Vec::with_capacity(5000);
     let before = LIVE.load(Ordering::Relaxed);

@@ -1,5 +1,10 @@
-//! What a store costs that nobody uses. A program of its own, because it looks at all threads of its process.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test, which waits for the real clock")]
+//! What a store costs that nobody uses. A program of its own, because it looks at all threads of
+//! its process.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test, which waits for the real clock"
+)]
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! The budget of an open store, made larger and smaller: alone in a process, because it looks at the process's own memory.
+//! The budget of an open store, made larger and smaller: alone in a process, because it looks at
+//! the process's own memory.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -42,9 +43,16 @@ fn an_open_store_is_given_more_memory_and_less_and_answers_all_the_same() {
     let read_all = |held_max: u64| {
         let snapshot = db.snapshot();
         for number in 0..KEYS {
-            assert_eq!(snapshot.get(&keyspace, &key(number)).unwrap().unwrap(), &[number as u8; 900][..]);
+            assert_eq!(
+                snapshot.get(&keyspace, &key(number)).unwrap().unwrap(),
+                &[number as u8; 900][..]
+            );
             if number % 5000 == 0 {
-                assert!(held_bytes() - start < held_max, "{} bytes after {number}", held_bytes() - start);
+                assert!(
+                    held_bytes() - start < held_max,
+                    "{} bytes after {number}",
+                    held_bytes() - start
+                );
             }
         }
         db.stats()
@@ -63,7 +71,8 @@ fn an_open_store_is_given_more_memory_and_less_and_answers_all_the_same() {
     assert!(held_bytes() - start < line(24 * MIB), "{} bytes", held_bytes() - start);
     read_all(line(24 * MIB));
 
-    // Tables of the largest budget alone are more than the smallest. Where the machine has less than 8 GiB, what it has.
+    // Tables of the largest budget alone are more than the smallest. Where the machine has less
+    // than 8 GiB, what it has.
     if db.set_memory(8192 * MIB).is_err() {
         db.set_memory(2048 * MIB).unwrap();
     }
@@ -75,7 +84,10 @@ fn an_open_store_is_given_more_memory_and_less_and_answers_all_the_same() {
     db.set_memory(24 * MIB).unwrap();
 
     let refused = [db.set_memory(MIN_MEMORY_BYTES - 1), db.set_memory(u64::MAX)];
-    assert!(refused.iter().all(|error| matches!(error, Err(Error::InvalidInput { .. }))), "{refused:?}");
+    assert!(
+        refused.iter().all(|error| matches!(error, Err(Error::InvalidInput { .. }))),
+        "{refused:?}"
+    );
     assert_eq!(db.stats().memory.limit_bytes, 24 * MIB);
     let mut tx = db.begin();
     tx.put(&keyspace, b"after", b"all").unwrap();

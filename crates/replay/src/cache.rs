@@ -11,7 +11,8 @@ pub(crate) fn open(memory_bytes: u64, largest: f64) -> Result<Cache> {
     let mut options = CacheOptions::of_bytes(memory_bytes);
     options.largest_part = largest;
     let room = memory_bytes + memory_bytes / 64 + (1 << 20);
-    let budget = Budget::new(room, Backing::Mapped).map_err(|error| Error::Memory { message: error.to_string() })?;
+    let budget = Budget::new(room, Backing::Mapped)
+        .map_err(|error| Error::Memory { message: error.to_string() })?;
     Cache::new(&budget, options).map_err(|refusal| Error::Budget { message: refusal.to_string() })
 }
 
@@ -39,7 +40,11 @@ impl Subject for Cache {
 
     fn held(&self) -> Held {
         let stats = self.stats();
-        Held { evictions: stats.evictions, entries: stats.entries, memory_bytes: stats.memory_bytes }
+        Held {
+            evictions: stats.evictions,
+            entries: stats.entries,
+            memory_bytes: stats.memory_bytes,
+        }
     }
 }
 

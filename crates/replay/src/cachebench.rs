@@ -1,11 +1,13 @@
-//! CacheLib's cachebench configurations: the requests that its generator would make, or the trace that it would replay.
+//! CacheLib's cachebench configurations: the requests that its generator would make, or the trace
+//! that it would replay.
 //!
-//! A configuration is JSON with comments and trailing commas; numbers may be strings. Keys that determine the requests, their order and sizes
-//! are used. Keys for CacheLib's memory layout, hashing and flash are reported as not used, and keys that CacheLib does not have as unknown. There
-//! is one thread, which makes as many requests as all threads of the configuration.
+//! A configuration is JSON with comments and trailing commas; numbers may be strings. Keys that
+//! determine the requests, their order and sizes are used. Keys for CacheLib's memory layout,
+//! hashing and flash are reported as not used, and keys that CacheLib does not have as unknown.
+//! There is one thread, which makes as many requests as all threads of the configuration.
 //!
-//! If the configuration names a trace, a missed get enters the value unless `enableLookaside` is false. (CacheLib's default is to enter
-//! nothing, so that a trace of gets would never hit.)
+//! If the configuration names a trace, a missed get enters the value unless `enableLookaside` is
+//! false. (CacheLib's default is to enter nothing, so that a trace of gets would never hit.)
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -142,13 +144,21 @@ const REPLAYS: &str = "replay";
 /// More keys would leave no memory for the cache.
 const MAX_KEYS: f64 = 1e8;
 
-/// Reads a configuration: its requests, and `cacheSizeMB` in bytes. Keys that are not used are named in `remarks`.
-pub(crate) fn open(path: &Path, remarks: &mut Vec<String>) -> Result<(Box<dyn Requests>, Option<u64>)> {
+/// Reads a configuration: its requests, and `cacheSizeMB` in bytes. Keys that are not used are
+/// named in `remarks`.
+pub(crate) fn open(
+    path: &Path,
+    remarks: &mut Vec<String>,
+) -> Result<(Box<dyn Requests>, Option<u64>)> {
     let config = read_json(path)?;
     let config = match config {
         Value::Array(mut all) if !all.is_empty() => {
             if all.len() > 1 {
-                remarks.push(format!("{}: {} instances; the first is replayed", path.display(), all.len()));
+                remarks.push(format!(
+                    "{}: {} instances; the first is replayed",
+                    path.display(),
+                    all.len()
+                ));
             }
             all.swap_remove(0)
         }
@@ -162,7 +172,11 @@ pub(crate) fn open(path: &Path, remarks: &mut Vec<String>) -> Result<(Box<dyn Re
     let megabytes = config.number("cacheSizeMB")?;
     let memory_bytes = megabytes.map(|megabytes| (megabytes * 1_048_576.0) as u64);
     let requests: Box<dyn Requests> = match config.traces()? {
-        Some(traces) => Box::new(Replayed::new(traces, config.flag("enableLookaside")?.unwrap_or(true), remarks)?),
+        Some(traces) => Box::new(Replayed::new(
+            traces,
+            config.flag("enableLookaside")?.unwrap_or(true),
+            remarks,
+        )?),
         None => Box::new(Generator::new(&config, remarks)?),
     };
     Ok((requests, memory_bytes))
@@ -174,7 +188,8 @@ fn part(config: &Value, name: &str) -> Map<String, Value> {
 
 #[allow(clippy::disallowed_methods, reason = "the configuration is the user's file")]
 fn read_json(path: &Path) -> Result<Value> {
-    let text = std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| Error::Io { path: path.to_owned(), source })?;
     parse_json(&text).map_err(|error| Error::Malformed {
         path: path.to_owned(),
         at: format!("line {}", error.line_display()),
@@ -216,7 +231,11 @@ impl Config {
     }
 
     fn malformed(&self, message: &str) -> Error {
-        Error::Malformed { path: self.path.clone(), at: "configuration".to_owned(), message: message.to_owned() }
+        Error::Malformed {
+            path: self.path.clone(),
+            at: "configuration".to_owned(),
+            message: message.to_owned(),
+        }
     }
 
     fn get(&self, name: &str) -> Option<&Value> {
@@ -236,7 +255,9 @@ impl Config {
             _ => None,
         };
         let number = number.filter(|number| number.is_finite() && *number >= 0.0);
-        number.ok_or_else(|| self.malformed(&format!("`{name}`: {value} is not a number of zero or more")))
+        number.ok_or_else(|| {
+            self.malformed(&format!("`{name}`: {value} is not a number of zero or more"))
+        })
     }
 
     fn number(&self, name: &str) -> Result<Option<f64>> {
@@ -251,12 +272,15 @@ impl Config {
     /// `None` if the configuration does not say.
     fn flag(&self, name: &str) -> Result<Option<bool>> {
         match self.get(name) {
-            Some(Value::String(text)) if text == "true" || text == "false" => Ok(Some(text == "true")),
+            Some(Value::String(text)) if text == "true" || text == "false" => {
+                Ok(Some(text == "true"))
+            }
             _ => Ok(self.number(name)?.map(|number| number != 0.0)),
         }
     }
 
-    /// The path of a file that the configuration names: in `configPath`, or beside the configuration.
+    /// The path of a file that the configuration names: in `configPath`, or beside the
+    /// configuration.
     fn beside(&self, name: &str) -> PathBuf {
         let named = self.get("configPath").and_then(Value::as_str).map(Path::new);
         named.or(self.path.parent()).unwrap_or(Path::new("")).join(name)
@@ -274,11 +298,14 @@ impl Config {
                 "the generator `{generator}` is not imitated: `{made}` are, and `{REPLAYS}` reads a trace as CSV"
             )));
         }
-        let several = self.get("traceFileNames").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let several =
+            self.get("traceFileNames").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let names = self.get("traceFileName").into_iter().chain(several).filter_map(Value::as_str);
         let traces: Vec<_> = names.map(|name| self.beside(name)).collect();
         match traces.is_empty() {
-            true => Err(self.malformed("the generator is `replay`, and there is no `traceFileName`")),
+            true => {
+                Err(self.malformed("the generator is `replay`, and there is no `traceFileName`"))
+            }
             false => Ok(Some(traces)),
         }
     }
@@ -305,11 +332,14 @@ fn name_unused<'a>(
     remarks: &mut Vec<String>,
 ) {
     let is_used = |key: &str| USED.contains(&key) || USED_FOR_TRACES.contains(&key);
-    let is_known =
-        |key: &str| NOT_USED.contains(&key) || NOT_USED_BEGINNINGS.iter().any(|beginning| key.starts_with(beginning));
+    let is_known = |key: &str| {
+        NOT_USED.contains(&key)
+            || NOT_USED_BEGINNINGS.iter().any(|beginning| key.starts_with(beginning))
+    };
     let unused = keys.filter(|key| !is_used(key));
     let not_used: Vec<_> = unused.clone().filter(|key| is_known(key)).collect();
-    let unknown: Vec<_> = unused.filter(|key| !is_known(key)).chain(others.iter().map(String::as_str)).collect();
+    let unknown: Vec<_> =
+        unused.filter(|key| !is_known(key)).chain(others.iter().map(String::as_str)).collect();
     for (what, keys) in [("not used in a replay", not_used), ("unknown", unknown)] {
         if !keys.is_empty() {
             remarks.push(format!("{}: {what}: `{}`", path.display(), keys.join("`, `")));
@@ -360,18 +390,20 @@ struct Drawn {
 }
 
 impl Drawn {
-    /// With as many weights as values, draws a value. With one value more, draws from the ranges between the values.
+    /// With as many weights as values, draws a value. With one value more, draws from the ranges
+    /// between the values.
     fn new(config: &Config, what: &str, edges: Vec<f64>, weights: &[f64]) -> Result<Self> {
-        let fits = !weights.is_empty() && (edges.len() == weights.len() || edges.len() == weights.len() + 1);
+        let fits = !weights.is_empty()
+            && (edges.len() == weights.len() || edges.len() == weights.len() + 1);
         let sum: f64 = weights.iter().sum();
         if fits && sum <= 0.0 {
             return Err(config.malformed(&format!("`{what}`: all weights are zero")));
         }
         if !fits {
             let (edges, weights) = (edges.len(), weights.len());
-            return Err(
-                config.malformed(&format!("`{what}`: {edges} values and {weights} weights do not fit together"))
-            );
+            return Err(config.malformed(&format!(
+                "`{what}`: {edges} values and {weights} weights do not fit together"
+            )));
         }
         let running = weights.iter().scan(0.0, |total, weight| {
             *total += weight / sum;
@@ -401,7 +433,8 @@ fn unit(random: &mut Random) -> f64 {
 
 /// How popular keys are.
 enum Popularity {
-    /// Normally distributed around the middle, with a quarter of the keys as deviation: the default of cachebench.
+    /// Normally distributed around the middle, with a quarter of the keys as deviation: the default
+    /// of cachebench.
     Normal,
     /// Groups of keys with weights.
     Buckets(Drawn),
@@ -424,7 +457,9 @@ struct Generator {
 impl Generator {
     fn new(config: &Config, remarks: &mut Vec<String>) -> Result<Self> {
         let mut random = Random::new(1);
-        let needed = |name: &str| config.number(name)?.ok_or_else(|| config.malformed(&format!("`{name}` is missing")));
+        let needed = |name: &str| {
+            config.number(name)?.ok_or_else(|| config.malformed(&format!("`{name}` is missing")))
+        };
         let key_sizes = Drawn::new(
             config,
             "keySizeRange",
@@ -442,7 +477,8 @@ impl Generator {
         let buckets = config.numbers_in(&popular, "popularityBuckets")?;
         let numbers = needed("numKeys")?;
         if numbers > MAX_KEYS {
-            return Err(config.malformed(&format!("`numKeys`: {numbers} exceeds the maximum of {MAX_KEYS}")));
+            return Err(config
+                .malformed(&format!("`numKeys`: {numbers} exceeds the maximum of {MAX_KEYS}")));
         }
         let numbers = numbers as u64;
         let mut keys: Vec<_> = (0..numbers).map(|_| letters(&mut random, &key_sizes)).collect();
@@ -467,8 +503,11 @@ impl Generator {
                 &weights,
             )?)
         };
-        let find =
-            if config.flag("enableLookaside")?.unwrap_or(false) { Operation::ReadThrough } else { Operation::Find };
+        let find = if config.flag("enableLookaside")?.unwrap_or(false) {
+            Operation::ReadThrough
+        } else {
+            Operation::Find
+        };
         let known = [
             ("getRatio", find, false),
             ("loneGetRatio", find, true),
@@ -478,9 +517,15 @@ impl Generator {
             ("delRatio", Operation::Delete, false),
             ("couldExistRatio", Operation::Find, false),
         ];
-        let ratio = |(name, _, _): &(&str, Operation, bool)| Ok(config.number(name)?.unwrap_or(0.0));
+        let ratio =
+            |(name, _, _): &(&str, Operation, bool)| Ok(config.number(name)?.unwrap_or(0.0));
         let ratios = known.iter().map(ratio).collect::<Result<Vec<_>>>()?;
-        let choice = Drawn::new(config, "getRatio", (0..known.len()).map(|at| at as f64).collect(), &ratios)?;
+        let choice = Drawn::new(
+            config,
+            "getRatio",
+            (0..known.len()).map(|at| at as f64).collect(),
+            &ratios,
+        )?;
         let threads = config.number("numThreads")?.unwrap_or(1.0);
         Ok(Self {
             keys: keys.into_iter().map(|key| (key, value_sizes.draw(&mut random))).collect(),
@@ -550,7 +595,10 @@ mod tests {
     #[test]
     fn comments_and_trailing_commas_are_accepted_and_errors_have_their_line() {
         let text = "{ // one\n \"a\": [1, 2, ], /* two\n three */ \"b//\": \"/* \\\" */,]\", }";
-        assert_eq!(parse_json(text).unwrap(), serde_json::json!({ "a": [1, 2], "b//": "/* \" */,]" }));
+        assert_eq!(
+            parse_json(text).unwrap(),
+            serde_json::json!({ "a": [1, 2], "b//": "/* \" */,]" })
+        );
         assert_eq!(parse_json("{ \"a\": 1,\n \"b\": \n}").unwrap_err().line_display(), 3);
     }
 

@@ -15,7 +15,8 @@ const HALVINGS: u32 = 6;
 const DOUBLINGS: u32 = 2;
 const COLOURS: [&str; 6] = ["#0b6e99", "#c4501b", "#3d8b37", "#7a4fa3", "#a67c00", "#555555"];
 
-/// The memories of a curve around `memory_bytes`, each twice the one before: those that a cache can have.
+/// The memories of a curve around `memory_bytes`, each twice the one before: those that a cache can
+/// have.
 pub fn memories(memory_bytes: u64) -> Vec<u64> {
     memories_between(memory_bytes, MIN_MEMORY_BYTES, MAX_MEMORY_BYTES)
 }
@@ -39,14 +40,17 @@ pub struct Line {
 
 /// Draws the curve. `show` writes an amount of memory.
 pub fn draw(title: &str, lines: &[Line], show: impl Fn(u64) -> String) -> String {
-    let memories: Vec<u64> =
-        lines.first().map_or_else(Vec::new, |line| line.points.iter().map(|point| point.0).collect());
-    let (least, most) = (*memories.first().unwrap_or(&1) as f64, *memories.last().unwrap_or(&2) as f64);
+    let memories: Vec<u64> = lines
+        .first()
+        .map_or_else(Vec::new, |line| line.points.iter().map(|point| point.0).collect());
+    let (least, most) =
+        (*memories.first().unwrap_or(&1) as f64, *memories.last().unwrap_or(&2) as f64);
     let span = (most / least).ln().max(f64::EPSILON);
     let x = |bytes: u64| LEFT + (WIDTH - LEFT - RIGHT) * ((bytes as f64 / least).ln() / span);
     let y = |misses: f64| TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - misses);
     let mut svg = String::new();
-    let mut put = |text: std::fmt::Arguments<'_>| svg.write_fmt(text).expect("a string takes everything");
+    let mut put =
+        |text: std::fmt::Arguments<'_>| svg.write_fmt(text).expect("a string takes everything");
     put(format_args!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
@@ -55,7 +59,9 @@ pub fn draw(title: &str, lines: &[Line], show: impl Fn(u64) -> String) -> String
     ));
     for tenth in (0..=10).step_by(2) {
         let (at, right) = (y(f64::from(tenth) / 10.0), WIDTH - RIGHT);
-        put(format_args!("<line x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{right}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\n"));
+        put(format_args!(
+            "<line x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{right}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\n"
+        ));
         put(format_args!(
             "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{} %</text>\n",
             LEFT - 8.0,
@@ -71,17 +77,26 @@ pub fn draw(title: &str, lines: &[Line], show: impl Fn(u64) -> String) -> String
         ));
     }
     let middle = (LEFT + WIDTH - RIGHT) / 2.0;
-    put(format_args!("<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">memory</text>\n", HEIGHT - 14.0));
+    put(format_args!(
+        "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">memory</text>\n",
+        HEIGHT - 14.0
+    ));
     for (at, line) in lines.iter().enumerate() {
         let colour = COLOURS[at % COLOURS.len()];
-        let points: Vec<_> =
-            line.points.iter().map(|(bytes, misses)| format!("{:.1},{:.1}", x(*bytes), y(*misses))).collect();
+        let points: Vec<_> = line
+            .points
+            .iter()
+            .map(|(bytes, misses)| format!("{:.1},{:.1}", x(*bytes), y(*misses)))
+            .collect();
         put(format_args!(
             "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>\n",
             points.join(" ")
         ));
         let (side, row) = (WIDTH - RIGHT + 12.0, TOP + 14.0 + 18.0 * at as f64);
-        put(format_args!("<text x=\"{side}\" y=\"{row}\" fill=\"{colour}\">{}</text>\n", escape(&line.name)));
+        put(format_args!(
+            "<text x=\"{side}\" y=\"{row}\" fill=\"{colour}\">{}</text>\n",
+            escape(&line.name)
+        ));
     }
     put(format_args!("</svg>\n"));
     svg
@@ -107,9 +122,14 @@ mod tests {
 
     #[test]
     fn each_policy_has_a_line_and_names_are_escaped() {
-        let line = |name: &str| Line { name: name.to_owned(), points: vec![(1024, 0.9), (2048, 0.5), (4096, 0.1)] };
+        let line = |name: &str| Line {
+            name: name.to_owned(),
+            points: vec![(1024, 0.9), (2048, 0.5), (4096, 0.1)],
+        };
         let svg = draw("a < b & c", &[line("s3-fifo"), line("lru")], |bytes| format!("{bytes} B"));
         assert_eq!(svg.matches("<polyline").count(), 2);
-        assert!(svg.contains("a &lt; b &amp; c") && svg.contains("2048 B") && svg.ends_with("</svg>\n"));
+        assert!(
+            svg.contains("a &lt; b &amp; c") && svg.contains("2048 B") && svg.ends_with("</svg>\n")
+        );
     }
 }

@@ -1,11 +1,14 @@
 //! Traces as CSV: one request a line, columns by name in any order. CacheLib publishes such traces.
 //!
-//! A key (`key`, `id`, `obj_id`, `object`) and a size (`size`, `value_size`, `obj_size`, `bytes`) are required. `op` (GET, GET_LEASE, SET,
-//! SET_LEASE, DELETE and similar), `op_count` (repeats the request) and `key_size` (pads the key) are optional. Twitter's traces have seven columns
-//! and no header: time, key, key size, value size, client, operation, time to live. A field may be quoted as RFC 4180 says, but no field
-//! contains a line break. White space around a field is dropped. A key may be any bytes.
+//! A key (`key`, `id`, `obj_id`, `object`) and a size (`size`, `value_size`, `obj_size`, `bytes`)
+//! are required. `op` (GET, GET_LEASE, SET, SET_LEASE, DELETE and similar), `op_count` (repeats the
+//! request) and `key_size` (pads the key) are optional. Twitter's traces have seven columns and no
+//! header: time, key, key size, value size, client, operation, time to live. A field may be quoted
+//! as RFC 4180 says, but no field contains a line break. White space around a field is dropped. A
+//! key may be any bytes.
 //!
-//! Law: a line has at most [`MAX_LINE_BYTES`], so that a file of another format costs an error and not the memory.
+//! Law: a line has at most [`MAX_LINE_BYTES`], so that a file of another format costs an error and
+//! not the memory.
 
 use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Read};
@@ -26,7 +29,8 @@ const KEY_NAMES: [&str; 4] = ["key", "id", "obj_id", "object"];
 const SIZE_NAMES: [&str; 4] = ["size", "value_size", "obj_size", "bytes"];
 const OPERATION_NAMES: [&str; 2] = ["op", "operation"];
 /// Known columns that a replay does not use.
-const IGNORED_NAMES: [&str; 7] = ["op_time", "time", "timestamp", "ttl", "cache_hits", "client", "client_id"];
+const IGNORED_NAMES: [&str; 7] =
+    ["op_time", "time", "timestamp", "ttl", "cache_hits", "client", "client_id"];
 
 /// The places of the columns.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +42,8 @@ struct Columns {
     key_size: Option<usize>,
 }
 
-const TWITTER: Columns = Columns { key: 1, size: 3, operation: Some(5), times: None, key_size: None };
+const TWITTER: Columns =
+    Columns { key: 1, size: 3, operation: Some(5), times: None, key_size: None };
 const TWITTER_COLUMNS: usize = 7;
 
 /// The requests of a file.
@@ -73,8 +78,11 @@ impl<R: Read> Delimited<R> {
         if !this.read_line()? {
             return Err(this.malformed("the file is empty"));
         }
-        let fields: Vec<String> = this.fields.iter().map(|field| text_of(field).to_ascii_lowercase()).collect();
-        if fields.len() == TWITTER_COLUMNS && [0, 2, 3].iter().all(|at| fields[*at].parse::<f64>().is_ok()) {
+        let fields: Vec<String> =
+            this.fields.iter().map(|field| text_of(field).to_ascii_lowercase()).collect();
+        if fields.len() == TWITTER_COLUMNS
+            && [0, 2, 3].iter().all(|at| fields[*at].parse::<f64>().is_ok())
+        {
             this.pending = true;
             return Ok(this);
         }
@@ -87,7 +95,9 @@ impl<R: Read> Delimited<R> {
         let needed = |names: &[&str]| {
             let missing = || {
                 let (names, found) = (names.join("`, `"), fields.join("`, `"));
-                self.malformed(&format!("no column is called `{names}`; the first line names `{found}`"))
+                self.malformed(&format!(
+                    "no column is called `{names}`; the first line names `{found}`"
+                ))
             };
             find(names).ok_or_else(missing)
         };
@@ -98,10 +108,19 @@ impl<R: Read> Delimited<R> {
             times: find(&["op_count"]),
             key_size: find(&["key_size"]),
         };
-        let used = [Some(columns.key), Some(columns.size), columns.operation, columns.times, columns.key_size];
+        let used = [
+            Some(columns.key),
+            Some(columns.size),
+            columns.operation,
+            columns.times,
+            columns.key_size,
+        ];
         for (at, name) in fields.iter().enumerate() {
             if !used.contains(&Some(at)) && !IGNORED_NAMES.contains(&name.as_str()) {
-                remarks.push(format!("{}: column `{name}` is not known and not used", self.path.display()));
+                remarks.push(format!(
+                    "{}: column `{name}` is not known and not used",
+                    self.path.display()
+                ));
             }
         }
         Ok(columns)
@@ -118,13 +137,17 @@ impl<R: Read> Delimited<R> {
             self.line.clear();
             let mut limited = self.reader.by_ref().take(MAX_LINE_BYTES);
             let read = limited.read_until(b'\n', &mut self.line);
-            let len = read.map_err(|error| self.malformed(&format!("cannot be decompressed or read: {error}")))?;
+            let len = read.map_err(|error| {
+                self.malformed(&format!("cannot be decompressed or read: {error}"))
+            })?;
             if len == 0 {
                 return Ok(false);
             }
             self.lines += 1;
             if len as u64 == MAX_LINE_BYTES {
-                return Err(self.malformed("the line is longer than 1 MiB: corrupt, or another format"));
+                return Err(
+                    self.malformed("the line is longer than 1 MiB: corrupt, or another format")
+                );
             }
             if !self.line.trim_ascii().is_empty() {
                 self.fields.split(&self.line);
@@ -135,12 +158,15 @@ impl<R: Read> Delimited<R> {
 
     fn parse(&mut self, request: &mut Request) -> Result<()> {
         let columns = self.columns;
-        let needed =
-            |at: usize| self.fields.get(at).ok_or_else(|| self.malformed(&format!("has no column {}", at + 1)));
+        let needed = |at: usize| {
+            self.fields.get(at).ok_or_else(|| self.malformed(&format!("has no column {}", at + 1)))
+        };
         let number = |at: usize| {
             let field = needed(at)?;
             let text = text_of(field);
-            text.parse::<u64>().map_err(|_| self.malformed(&format!("`{text}` in column {} is not a number", at + 1)))
+            text.parse::<u64>().map_err(|_| {
+                self.malformed(&format!("`{text}` in column {} is not a number", at + 1))
+            })
         };
         request.value_bytes = number(columns.size)?;
         request.key.clear();
@@ -154,7 +180,8 @@ impl<R: Read> Delimited<R> {
             Some(at) => {
                 let field = needed(at)?;
                 let text = text_of(field);
-                operation_of(&text).ok_or_else(|| self.malformed(&format!("`{text}` is not a known operation")))?
+                operation_of(&text)
+                    .ok_or_else(|| self.malformed(&format!("`{text}` is not a known operation")))?
             }
         };
         self.repeats = columns.times.map_or(Ok(1), number)?.saturating_sub(1);
@@ -190,7 +217,8 @@ struct Fields {
 
 impl Fields {
     fn new() -> Self {
-        // A carriage return is white space at the end of a line, and a byte like any other within it.
+        // A carriage return is white space at the end of a line, and a byte like any other within
+        // it.
         let reader = csv_core::ReaderBuilder::new().terminator(Terminator::Any(b'\n')).build();
         Self { reader, bytes: Vec::new(), ends: Vec::new(), len: 0 }
     }
@@ -199,12 +227,18 @@ impl Fields {
     fn split(&mut self, line: &[u8]) {
         // Room for all fields, so that the line is read in one go.
         self.bytes.resize(line.len().max(self.bytes.len()), 0);
-        self.ends.resize((line.iter().filter(|byte| **byte == b',').count() + 1).max(self.ends.len()), 0);
-        let (result, _, bytes, ends) = self.reader.read_record(line, &mut self.bytes, &mut self.ends);
+        self.ends.resize(
+            (line.iter().filter(|byte| **byte == b',').count() + 1).max(self.ends.len()),
+            0,
+        );
+        let (result, _, bytes, ends) =
+            self.reader.read_record(line, &mut self.bytes, &mut self.ends);
         self.len = ends;
         if result != ReadRecordResult::Record {
-            // The last line without its end, or a quotation mark that is open at the end of the line: end the record.
-            let (_, _, _, more) = self.reader.read_record(&[], &mut self.bytes[bytes..], &mut self.ends[ends..]);
+            // The last line without its end, or a quotation mark that is open at the end of the
+            // line: end the record.
+            let (_, _, _, more) =
+                self.reader.read_record(&[], &mut self.bytes[bytes..], &mut self.ends[ends..]);
             self.len += more;
             self.reader.reset();
         }
@@ -230,9 +264,8 @@ fn text_of(field: &[u8]) -> Cow<'_, str> {
 fn operation_of(text: &str) -> Option<Operation> {
     Some(match text.to_ascii_uppercase().as_str() {
         "GET" | "GETS" | "GET_LEASE" | "READ" => Operation::ReadThrough,
-        "SET" | "SET_LEASE" | "ADD" | "REPLACE" | "CAS" | "APPEND" | "PREPEND" | "INCR" | "DECR" | "WRITE" => {
-            Operation::Set
-        }
+        "SET" | "SET_LEASE" | "ADD" | "REPLACE" | "CAS" | "APPEND" | "PREPEND" | "INCR"
+        | "DECR" | "WRITE" => Operation::Set,
         "DELETE" | "DEL" | "REMOVE" => Operation::Delete,
         _ => return None,
     })
@@ -254,7 +287,8 @@ mod tests {
     #[test]
     fn columns_are_found_by_name_and_operations_repeat() {
         let all = read("op,size,key,op_count,key_size\nGET,10,a,2,3\nDELETE,0,b,1,1\n").unwrap();
-        let keys: Vec<_> = all.iter().map(|request| (request.operation, request.key.as_slice())).collect();
+        let keys: Vec<_> =
+            all.iter().map(|request| (request.operation, request.key.as_slice())).collect();
         let get = (Operation::ReadThrough, b"a00".as_slice());
         assert_eq!(keys, [get, get, (Operation::Delete, b"b")]);
         assert_eq!(all[0].value_bytes, 10);
@@ -264,15 +298,18 @@ mod tests {
     fn keys_are_bytes_and_may_be_quoted() {
         let text = b"\xef\xbb\xbf\"key\" , size\r\n\xff\x01,1\r\n\xfe\x01,2\r\n\"a,\"\"b\"\"\",3\r\na\"b,4\r\n,5\r\n";
         let all = read(text).unwrap();
-        let keys: Vec<_> = all.iter().map(|request| (request.key.as_slice(), request.value_bytes)).collect();
-        let expected: [(&[u8], u64); 5] = [(b"\xff\x01", 1), (b"\xfe\x01", 2), (b"a,\"b\"", 3), (b"a\"b", 4), (b"", 5)];
+        let keys: Vec<_> =
+            all.iter().map(|request| (request.key.as_slice(), request.value_bytes)).collect();
+        let expected: [(&[u8], u64); 5] =
+            [(b"\xff\x01", 1), (b"\xfe\x01", 2), (b"a,\"b\"", 3), (b"a\"b", 4), (b"", 5)];
         assert_eq!(keys, expected);
     }
 
     #[test]
     fn an_open_quotation_mark_ends_with_its_line() {
         let all = read("size,key\n1,\"a\n2,\"b,c\"\n3,d").unwrap();
-        let keys: Vec<_> = all.iter().map(|request| (request.value_bytes, request.key.as_slice())).collect();
+        let keys: Vec<_> =
+            all.iter().map(|request| (request.value_bytes, request.key.as_slice())).collect();
         assert_eq!(keys, [(1, b"a".as_slice()), (2, b"b,c"), (3, b"d")]);
     }
 

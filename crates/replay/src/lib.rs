@@ -1,7 +1,9 @@
-//! Replays traces of cache requests against the object cache of Plimsoll, and against models of other policies.
+//! Replays traces of cache requests against the object cache of Plimsoll, and against models of
+//! other policies.
 //!
-//! A trace is libCacheSim's oracleGeneral, CSV as CacheLib and Twitter publish it, or a cachebench configuration, from which the requests
-//! are generated. [`TraceFile`] opens it, [`Replay`] serves its requests and counts hits, [`curve`] draws miss ratios over memory.
+//! A trace is libCacheSim's oracleGeneral, CSV as CacheLib and Twitter publish it, or a cachebench
+//! configuration, from which the requests are generated. [`TraceFile`] opens it, [`Replay`] serves
+//! its requests and counts hits, [`curve`] draws miss ratios over memory.
 //!
 //! ```no_run
 //! use plimsoll_replay::{Policy, Replay, TraceFile, TraceFormat};
@@ -15,7 +17,8 @@
 //! # }
 //! ```
 //!
-//! Law: a replay gives the same result each time. It uses one thread, no clock in any decision, and a fixed seed for generated requests.
+//! Law: a replay gives the same result each time. It uses one thread, no clock in any decision, and
+//! a fixed seed for generated requests.
 
 mod cache;
 mod cachebench;

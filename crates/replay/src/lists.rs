@@ -48,7 +48,8 @@ impl Links {
 
     /// Puts an entry that is in no list at the young end of one.
     pub(crate) fn push(&mut self, list: &mut List, place: u32, number: u8, node: Node) {
-        self.nodes[place as usize] = Node { list: number, older: list.youngest, younger: None, ..node };
+        self.nodes[place as usize] =
+            Node { list: number, older: list.youngest, younger: None, ..node };
         match list.youngest {
             Some(youngest) => self.nodes[youngest as usize].younger = Some(place),
             None => list.oldest = Some(place),

@@ -1,7 +1,8 @@
 //! Models of policies that the object cache does not have: FIFO, CLOCK, LRU, SIEVE and W-TinyLFU.
 //!
-//! A model keeps hashes of keys in ordinary maps, and is limited by bytes like the cache. It serves to compare hit ratios, not speed.
-//! An entry costs 40 bytes beside its key and value, the most that the cache needs for one.
+//! A model keeps hashes of keys in ordinary maps, and is limited by bytes like the cache. It serves
+//! to compare hit ratios, not speed. An entry costs 40 bytes beside its key and value, the most
+//! that the cache needs for one.
 
 use std::collections::HashMap;
 
@@ -21,7 +22,8 @@ pub(crate) struct Model {
     largest: u64,
     places: HashMap<u64, u32>,
     links: Links,
-    /// All but W-TinyLFU use the first. W-TinyLFU has a probation, a window and a protected list, in this order.
+    /// All but W-TinyLFU use the first. W-TinyLFU has a probation, a window and a protected list,
+    /// in this order.
     lists: [List; 3],
     /// Of SIEVE.
     hand: Option<u32>,
@@ -89,7 +91,8 @@ impl Model {
         }
     }
 
-    /// CLOCK: moves marked entries from the old end to the young one, unmarked, and evicts the first unmarked one.
+    /// CLOCK: moves marked entries from the old end to the young one, unmarked, and evicts the
+    /// first unmarked one.
     fn evict_by_clock(&mut self) {
         while let Some(oldest) = self.lists[0].oldest {
             if !self.links.node(oldest).marked {
@@ -101,7 +104,8 @@ impl Model {
         }
     }
 
-    /// SIEVE: the hand moves from old to young, unmarks marked entries, evicts the first unmarked one, and stays there.
+    /// SIEVE: the hand moves from old to young, unmarks marked entries, evicts the first unmarked
+    /// one, and stays there.
     fn evict_by_hand(&mut self) {
         while let Some(place) = self.hand.or(self.lists[0].oldest) {
             if !self.links.node(place).marked {
@@ -114,8 +118,8 @@ impl Model {
         }
     }
 
-    /// W-TinyLFU: moves the oldest entry of a full window to the main part if it was requested more often than the entries that it displaces
-    /// together, and evicts it otherwise.
+    /// W-TinyLFU: moves the oldest entry of a full window to the main part if it was requested more
+    /// often than the entries that it displaces together, and evicts it otherwise.
     fn settle_window(&mut self) {
         let main = self.limit - self.limit / 100;
         while self.lists[WINDOW].bytes > self.limit / 100 {
@@ -124,13 +128,18 @@ impl Model {
             let worth = self.sketch.frequency(hash);
             let (mut victims, mut freed, mut displaced) = (Vec::new(), 0, 0);
             let mut next = self.lists[0].oldest.or(self.lists[PROTECTED].oldest);
-            let missing = (self.lists[0].bytes + self.lists[PROTECTED].bytes + bytes).saturating_sub(main);
+            let missing =
+                (self.lists[0].bytes + self.lists[PROTECTED].bytes + bytes).saturating_sub(main);
             while let Some(place) = next.filter(|_| freed < missing && displaced < worth) {
                 let node = self.links.node(place);
                 displaced += self.sketch.frequency(node.hash);
                 freed += node.bytes;
                 victims.push(place);
-                next = node.younger.or(if node.list == 0 { self.lists[PROTECTED].oldest } else { None });
+                next = node.younger.or(if node.list == 0 {
+                    self.lists[PROTECTED].oldest
+                } else {
+                    None
+                });
             }
             if freed < missing || (missing > 0 && displaced >= worth) {
                 self.evict(candidate);
@@ -191,7 +200,11 @@ impl Subject for Model {
     }
 
     fn held(&self) -> Held {
-        Held { evictions: self.evictions, entries: self.places.len() as u64, memory_bytes: self.used() }
+        Held {
+            evictions: self.evictions,
+            entries: self.places.len() as u64,
+            memory_bytes: self.used(),
+        }
     }
 }
 
@@ -217,7 +230,10 @@ mod tests {
                 let key = random.u64(..200) * random.u64(..20);
                 find_or_set(&mut model, key, 1 + key % 3000);
                 assert!(model.used() <= 64 << 10, "{policy:?}");
-                assert_eq!(model.lists.iter().map(|list| list.len).sum::<usize>(), model.places.len());
+                assert_eq!(
+                    model.lists.iter().map(|list| list.len).sum::<usize>(),
+                    model.places.len()
+                );
             }
             assert!(model.held().entries > 20, "{policy:?}");
         }
@@ -231,8 +247,16 @@ mod tests {
             for key in [1, 2, 3, 1, 4] {
                 find_or_set(&mut model, key, 100);
             }
-            let has = [1, 2, 3, 4_u64].map(|key| model.places.contains_key(&checksum(0, &key.to_le_bytes())));
-            assert_eq!(has, if policy == Policy::Fifo { [false, true, true, true] } else { [true, false, true, true] });
+            let has = [1, 2, 3, 4_u64]
+                .map(|key| model.places.contains_key(&checksum(0, &key.to_le_bytes())));
+            assert_eq!(
+                has,
+                if policy == Policy::Fifo {
+                    [false, true, true, true]
+                } else {
+                    [true, false, true, true]
+                }
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! libCacheSim's oracleGeneral: records of 24 bytes, little-endian: u32 time, u64 object, u32 bytes, i64 next access.
+//! libCacheSim's oracleGeneral: records of 24 bytes, little-endian: u32 time, u64 object, u32
+//! bytes, i64 next access.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -24,7 +25,11 @@ impl<R: Read> Oracle<R> {
     }
 
     fn malformed(&self, message: String) -> Error {
-        Error::Malformed { path: self.path.clone(), at: format!("after {} whole records", self.records), message }
+        Error::Malformed {
+            path: self.path.clone(),
+            at: format!("after {} whole records", self.records),
+            message,
+        }
     }
 
     /// Fills the record; returns how many bytes were read.
@@ -35,7 +40,9 @@ impl<R: Read> Oracle<R> {
                 Ok(0) => break,
                 Ok(read) => len += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.malformed(format!("cannot be decompressed or read: {error}"))),
+                Err(error) => {
+                    return Err(self.malformed(format!("cannot be decompressed or read: {error}")));
+                }
             }
         }
         Ok(len)
@@ -49,22 +56,24 @@ impl<R: Read> Requests for Oracle<R> {
             0 => return Ok(false),
             RECORD_BYTES => {}
             len => {
-                let what =
-                    format!("ends inside a record ({len} of {RECORD_BYTES} bytes): truncated, or another format");
+                let what = format!(
+                    "ends inside a record ({len} of {RECORD_BYTES} bytes): truncated, or another format"
+                );
                 return Err(self.malformed(what));
             }
         }
         let next = i64::from_le_bytes(record[16..].try_into().expect("eight bytes"));
         if !(-2..MAX_REQUESTS).contains(&next) && next != i64::MAX {
-            return Err(
-                self.malformed(format!("next access {next} is not a place in a trace: corrupt, or another format"))
-            );
+            return Err(self.malformed(format!(
+                "next access {next} is not a place in a trace: corrupt, or another format"
+            )));
         }
         self.records += 1;
         request.operation = Operation::ReadThrough;
         request.key.clear();
         request.key.extend_from_slice(&record[4..12]);
-        request.value_bytes = u64::from(u32::from_le_bytes(record[12..16].try_into().expect("four bytes")));
+        request.value_bytes =
+            u64::from(u32::from_le_bytes(record[12..16].try_into().expect("four bytes")));
         Ok(true)
     }
 }
@@ -74,7 +83,8 @@ mod tests {
     use super::*;
 
     fn record(id: u64, bytes: u32, next: i64) -> Vec<u8> {
-        [&7_u32.to_le_bytes()[..], &id.to_le_bytes(), &bytes.to_le_bytes(), &next.to_le_bytes()].concat()
+        [&7_u32.to_le_bytes()[..], &id.to_le_bytes(), &bytes.to_le_bytes(), &next.to_le_bytes()]
+            .concat()
     }
 
     fn read(bytes: &[u8]) -> Result<Vec<Request>> {
@@ -97,16 +107,23 @@ mod tests {
     fn a_truncated_or_malformed_trace_is_an_error_with_its_place() {
         let cut = [record(1, 100, 3), record(2, 5, -1)].concat();
         let problem = read(&cut[..40]).unwrap_err().to_string();
-        assert!(problem.contains("after 1 whole records") && problem.contains("16 of 24"), "{problem}");
+        assert!(
+            problem.contains("after 1 whole records") && problem.contains("16 of 24"),
+            "{problem}"
+        );
         let problem = read(&record(1, 1, -77)).unwrap_err().to_string();
         assert!(problem.contains("after 0 whole records") && problem.contains("-77"), "{problem}");
-        let problem = read(b"text that fills two records, byte for byte: 48..").unwrap_err().to_string();
+        let problem =
+            read(b"text that fills two records, byte for byte: 48..").unwrap_err().to_string();
         assert!(problem.contains("another format"), "{problem}");
     }
 
     #[test]
     fn every_notation_for_no_next_access_is_accepted() {
-        let all: Vec<_> = [-2, -1, 0, 1 << 40, i64::MAX].into_iter().flat_map(|next| record(1, 1, next)).collect();
+        let all: Vec<_> = [-2, -1, 0, 1 << 40, i64::MAX]
+            .into_iter()
+            .flat_map(|next| record(1, 1, next))
+            .collect();
         assert_eq!(read(&all).unwrap().len(), 5);
     }
 }

@@ -13,7 +13,8 @@ pub enum Policy {
     /// The object cache of the store
     #[cfg_attr(feature = "clap", value(name = "s3-fifo", alias = "s3fifo"))]
     S3Fifo,
-    /// Model: one queue, from which the oldest entry leaves unless it was used since it was last the oldest
+    /// Model: one queue, from which the oldest entry leaves unless it was used since it was last
+    /// the oldest
     Clock,
     /// Model: evicts the entry that came first
     Fifo,

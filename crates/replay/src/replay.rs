@@ -52,13 +52,18 @@ pub struct Tally {
 
 impl Replay {
     /// An empty cache of `memory_bytes`, from [`MIN_MEMORY_BYTES`](crate::MIN_MEMORY_BYTES) to
-    /// [`MAX_MEMORY_BYTES`](crate::MAX_MEMORY_BYTES). `largest` is the largest entry as a part of the memory, up to 0.5.
+    /// [`MAX_MEMORY_BYTES`](crate::MAX_MEMORY_BYTES). `largest` is the largest entry as a part of
+    /// the memory, up to 0.5.
     pub fn new(policy: Policy, memory_bytes: u64, largest: f64) -> Result<Self> {
         let subject: Box<dyn Subject> = match policy {
             Policy::S3Fifo => Box::new(cache::open(memory_bytes, largest)?),
             _ => Box::new(Model::new(policy, memory_bytes, largest)),
         };
-        Ok(Self { subject, largest_bytes: (memory_bytes as f64 * largest) as u64, tally: Tally::new() })
+        Ok(Self {
+            subject,
+            largest_bytes: (memory_bytes as f64 * largest) as u64,
+            tally: Tally::new(),
+        })
     }
 
     /// Serves all requests, or as many as come before `stop` returns `true`.
@@ -68,7 +73,10 @@ impl Replay {
         let mut filler = Vec::new();
         while !stop() {
             let read = read_some(requests, &mut buffer)?;
-            let kept = read.iter().map(|request| request.value_bytes).filter(|bytes| *bytes <= self.largest_bytes);
+            let kept = read
+                .iter()
+                .map(|request| request.value_bytes)
+                .filter(|bytes| *bytes <= self.largest_bytes);
             let len = kept.max().map_or(0, |bytes| bytes as usize).max(filler.len());
             filler.resize(len, b'v');
             let started = clock.monotonic_nanos();
@@ -151,7 +159,8 @@ impl Tally {
             sets: 0,
             deletes: 0,
             elapsed: Duration::ZERO,
-            latency: Histogram::new(LATENCY_DIGITS).expect("a histogram may have up to five digits"),
+            latency: Histogram::new(LATENCY_DIGITS)
+                .expect("a histogram may have up to five digits"),
         }
     }
 
@@ -192,7 +201,11 @@ mod tests {
     impl Requests for Skewed {
         fn next(&mut self, request: &mut Request) -> Result<bool> {
             let key = (self.random.f64().powi(4) * 10_000.0) as u64;
-            *request = Request { operation: Operation::ReadThrough, key: key.to_le_bytes().into(), value_bytes: 500 };
+            *request = Request {
+                operation: Operation::ReadThrough,
+                key: key.to_le_bytes().into(),
+                value_bytes: 500,
+            };
             self.left = self.left.saturating_sub(1);
             Ok(self.left > 0)
         }
@@ -200,12 +213,16 @@ mod tests {
 
     #[test]
     fn the_cache_and_the_models_are_counted_alike() {
-        for (policy, least) in [(Policy::S3Fifo, 0.4), (Policy::Wtinylfu, 0.4), (Policy::Fifo, 0.2)] {
+        for (policy, least) in [(Policy::S3Fifo, 0.4), (Policy::Wtinylfu, 0.4), (Policy::Fifo, 0.2)]
+        {
             let mut replay = Replay::new(policy, 1 << 20, 0.25).unwrap();
             let mut requests = Skewed { random: fastrand::Rng::with_seed(2), left: 50_001 };
             replay.run(&mut requests, || false).unwrap();
             let tally = replay.tally();
-            assert_eq!((tally.requests, tally.finds, tally.sets), (50_000, 50_000, 50_000 - tally.hits));
+            assert_eq!(
+                (tally.requests, tally.finds, tally.sets),
+                (50_000, 50_000, 50_000 - tally.hits)
+            );
             assert!(tally.hit_ratio() > least, "{policy:?}: {}", tally.hit_ratio());
             assert_eq!(tally.bytes_hit, tally.hits * 500);
             assert_eq!(tally.latency.len(), 50_000 / SAMPLED as u64);
@@ -231,7 +248,9 @@ mod tests {
         let mut replay = Replay::new(Policy::Lru, 1 << 20, 0.25).unwrap();
         let calls = std::cell::Cell::new(0);
         let stop = || calls.replace(calls.get() + 1) == 3;
-        replay.run(&mut Skewed { random: fastrand::Rng::with_seed(2), left: u32::MAX }, stop).unwrap();
+        replay
+            .run(&mut Skewed { random: fastrand::Rng::with_seed(2), left: u32::MAX }, stop)
+            .unwrap();
         assert_eq!(replay.tally().requests, 3 * READ_AT_ONCE as u64);
         assert_eq!(Tally::new().latency_nanos(0.5), 0);
     }

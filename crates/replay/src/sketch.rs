@@ -1,4 +1,5 @@
-//! Estimates how often a key was requested lately: a count-min sketch with aging. Each key has four small counters, which it shares.
+//! Estimates how often a key was requested lately: a count-min sketch with aging. Each key has four
+//! small counters, which it shares.
 
 /// Counters from 0 to 15.
 #[derive(Debug)]
@@ -13,14 +14,16 @@ const MAX: u8 = 15;
 impl Sketch {
     /// A sketch for about `keys` keys.
     pub(crate) fn new(keys: u64) -> Self {
-        let width = usize::try_from(keys).unwrap_or(usize::MAX).clamp(256, 1 << 24).next_power_of_two();
+        let width =
+            usize::try_from(keys).unwrap_or(usize::MAX).clamp(256, 1 << 24).next_power_of_two();
         Self { counters: vec![0; width * ROWS], adds: 0 }
     }
 
     fn counters_of(&self, hash: u64) -> [usize; ROWS] {
         let width = self.counters.len() / ROWS;
         std::array::from_fn(|row| {
-            let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ ((row as u64) << 32 | 1)).rotate_left(31);
+            let mixed =
+                hash.wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ ((row as u64) << 32 | 1)).rotate_left(31);
             row * width + (mixed as usize & (width - 1))
         })
     }

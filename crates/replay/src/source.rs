@@ -21,14 +21,20 @@ fn is_stdin(path: &Path) -> bool {
 pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>> {
     const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
     let io = |source| Error::Io { path: path.to_owned(), source };
-    let mut file: Box<dyn Read> =
-        if is_stdin(path) { Box::new(io::stdin()) } else { Box::new(File::open(path).map_err(io)?) };
+    let mut file: Box<dyn Read> = if is_stdin(path) {
+        Box::new(io::stdin())
+    } else {
+        Box::new(File::open(path).map_err(io)?)
+    };
     let mut start = Vec::new();
     file.by_ref().take(4).read_to_end(&mut start).map_err(io)?;
     let compressed = start == ZSTD_MAGIC;
     let whole = io::Cursor::new(start).chain(file);
     if compressed {
-        return Ok(Box::new(BufReader::with_capacity(1 << 16, zstd::Decoder::new(whole).map_err(io)?)));
+        return Ok(Box::new(BufReader::with_capacity(
+            1 << 16,
+            zstd::Decoder::new(whole).map_err(io)?,
+        )));
     }
     Ok(Box::new(BufReader::with_capacity(1 << 16, whole)))
 }

@@ -4,7 +4,8 @@
 pub(crate) trait Subject {
     /// Whether the cache has a value of the key.
     fn find(&mut self, key: &[u8]) -> bool;
-    /// Enters a value of `value_bytes`. `filler` is at least as long, unless the value is too large to be kept.
+    /// Enters a value of `value_bytes`. `filler` is at least as long, unless the value is too large
+    /// to be kept.
     fn set(&mut self, key: &[u8], value_bytes: u64, filler: &[u8]);
     /// Removes a value.
     fn remove(&mut self, key: &[u8]);

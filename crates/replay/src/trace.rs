@@ -84,7 +84,8 @@ impl TraceFile {
             }
             TraceFormat::Csv => {
                 let mut remarks = Vec::new();
-                let requests = Box::new(Delimited::open(&self.path, source::open(&self.path)?, &mut remarks)?);
+                let requests =
+                    Box::new(Delimited::open(&self.path, source::open(&self.path)?, &mut remarks)?);
                 Opened { requests, memory_bytes: None, remarks }
             }
             TraceFormat::Cachebench => {

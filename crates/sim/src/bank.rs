@@ -1,8 +1,9 @@
 //! Serializability test: many threads at once, whose history must be serializable.
 //!
-//! Every value carries a *stamp* that no other write has, and every transaction records in its metadata which stamps it read and which it
-//! wrote. The log is then replayed in GLSN order: each transaction must have read exactly the values that the ones before it had left. That
-//! is serializability, in the log's order.
+//! Every value carries a *stamp* that no other write has, and every transaction records in its
+//! metadata which stamps it read and which it wrote. The log is then replayed in GLSN order: each
+//! transaction must have read exactly the values that the ones before it had left. That is
+//! serializability, in the log's order.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -46,7 +47,9 @@ impl Stamped {
     }
 
     fn of(bytes: &[u8]) -> Outcome<Self> {
-        let word = |at: usize| bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes);
+        let word = |at: usize| {
+            bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes)
+        };
         match (word(0), word(8), bytes.len()) {
             (Some(amount), Some(stamp), 16) => Ok(Self { amount, stamp }),
             _ => Err(Failure::new(format!("a value of {} bytes is no amount", bytes.len()))),
@@ -145,7 +148,12 @@ impl Bank {
     fn transact(&self, mut body: impl FnMut(&mut Noted<'_>) -> Result<(), Trouble>) -> Outcome {
         loop {
             let notes = String::new();
-            let mut tx = Noted { tx: self.db.begin(), keyspace: &self.keyspace, stamps: &self.stamps, notes };
+            let mut tx = Noted {
+                tx: self.db.begin(),
+                keyspace: &self.keyspace,
+                stamps: &self.stamps,
+                notes,
+            };
             let done = body(&mut tx).and_then(|()| tx.commit());
             match done {
                 Ok(_) => {
@@ -165,7 +173,11 @@ impl Bank {
 
     fn report(&self) -> BankReport {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        BankReport { commits: read(&self.commits), conflicts: read(&self.conflicts), audits: read(&self.audits) }
+        BankReport {
+            commits: read(&self.commits),
+            conflicts: read(&self.conflicts),
+            audits: read(&self.audits),
+        }
     }
 
     fn snapshot_at(&self, glsn: u64) -> Outcome<Snapshot> {
@@ -178,7 +190,11 @@ impl Bank {
     fn amounts(&self, snapshot: &Snapshot, prefix: &str) -> Outcome<Vec<(Vec<u8>, Stamped)>> {
         let failed = |error: Error| Failure::new(format!("reading at {}: {error}", snapshot.at()));
         let range = snapshot.prefix(&self.keyspace, prefix.as_bytes()).map_err(failed)?;
-        range.map(|item| item.map_err(failed).and_then(|(key, value)| Ok((key, Stamped::of(&value)?)))).collect()
+        range
+            .map(|item| {
+                item.map_err(failed).and_then(|(key, value)| Ok((key, Stamped::of(&value)?)))
+            })
+            .collect()
     }
 }
 
@@ -200,8 +216,10 @@ fn in_threads(
         })
         .map_err(|error| Failure::new(format!("no thread: {error}")))
     };
-    let workers: Vec<_> = (0..threads).map(|number| start("worker", number, work)).collect::<Outcome<_>>()?;
-    let besides: Vec<_> = (0..2).map(|number| start("beside", number, beside)).collect::<Outcome<_>>()?;
+    let workers: Vec<_> =
+        (0..threads).map(|number| start("worker", number, work)).collect::<Outcome<_>>()?;
+    let besides: Vec<_> =
+        (0..2).map(|number| start("beside", number, beside)).collect::<Outcome<_>>()?;
     let join = |handle: std::thread::JoinHandle<Outcome>| {
         handle.join().unwrap_or_else(|_| Err(Failure::new("a thread panicked")))
     };
@@ -221,7 +239,8 @@ const TRANSFERS: u64 = 250;
 pub fn transfers(db: &Db, threads: u64) -> Outcome<BankReport> {
     let bank = Bank::open(db, "bank")?;
     bank.transact(|tx| {
-        (0..ACCOUNTS).try_for_each(|account| tx.write(&format!("account/{account:03}"), OPENING_BALANCE))
+        (0..ACCOUNTS)
+            .try_for_each(|account| tx.write(&format!("account/{account:03}"), OPENING_BALANCE))
     })?;
     let opened = db.newest();
     in_threads(&bank, threads, transfer, audit)?;
@@ -285,7 +304,8 @@ fn audit(bank: &Bank, number: u64) -> Outcome {
     Ok(())
 }
 
-/// The money that there is at a moment is what there was at first (nothing, before the accounts were opened).
+/// The money that there is at a moment is what there was at first (nothing, before the accounts
+/// were opened).
 fn is_balanced(bank: &Bank, snapshot: &Snapshot) -> Outcome<Vec<(Vec<u8>, Stamped)>> {
     let accounts = bank.amounts(snapshot, "account/")?;
     let sum: u64 = accounts.iter().map(|(_, value)| value.amount).sum();
@@ -299,7 +319,8 @@ fn is_balanced(bank: &Bank, snapshot: &Snapshot) -> Outcome<Vec<(Vec<u8>, Stampe
 const PAIRS: u64 = 4;
 const SHIFTS: u64 = 250;
 
-/// Of two on call one may leave if the other one stays: threads that read both and write one. Without serializability both leave.
+/// Of two on call one may leave if the other one stays: threads that read both and write one.
+/// Without serializability both leave.
 ///
 /// # Errors
 /// Both have left at some moment, or the history is not serializable.
@@ -348,7 +369,8 @@ fn somebody_is_on_call(bank: &Bank, glsn: u64) -> Outcome {
     same("on-call list", &(on_call.len() as u64), &(2 * PAIRS))
 }
 
-/// Replays the log: each transaction read what the ones before it had left, and the store holds what they wrote.
+/// Replays the log: each transaction read what the ones before it had left, and the store holds
+/// what they wrote.
 fn check_history(bank: &Bank) -> Outcome {
     let mut state: BTreeMap<String, Stamped> = BTreeMap::new();
     let newest = bank.db.newest();
@@ -368,15 +390,17 @@ fn check_history(bank: &Bank) -> Outcome {
         if changed.is_empty() {
             continue;
         }
-        let mut written =
-            replay(&mut state, &notes).map_err(|failure| Failure::new(format!("commit {glsn}: {failure}")))?;
+        let mut written = replay(&mut state, &notes)
+            .map_err(|failure| Failure::new(format!("commit {glsn}: {failure}")))?;
         written.sort();
         written.dedup();
         same(format!("keys that commit {glsn} wrote"), &changed, &written)?;
     }
     let found = bank.amounts(&bank.snapshot_at(newest.0)?, "")?;
-    let found: Vec<_> =
-        found.into_iter().map(|(key, value)| (String::from_utf8_lossy(&key).into_owned(), value)).collect();
+    let found: Vec<_> = found
+        .into_iter()
+        .map(|(key, value)| (String::from_utf8_lossy(&key).into_owned(), value))
+        .collect();
     same("the newest moment", &found, &state.into_iter().collect())
 }
 
@@ -387,7 +411,9 @@ fn replay(state: &mut BTreeMap<String, Stamped>, notes: &str) -> Outcome<Vec<Str
     let mut written = Vec::new();
     for line in notes.lines() {
         let words: Vec<&str> = line.split(' ').collect();
-        let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok()).ok_or_else(|| wrong(line));
+        let number = |at: usize| {
+            words.get(at).and_then(|word| word.parse::<u64>().ok()).ok_or_else(|| wrong(line))
+        };
         match words[..] {
             ["r", key, _] => {
                 let now = before.get(key).map_or(0, |value| value.stamp);
@@ -395,9 +421,16 @@ fn replay(state: &mut BTreeMap<String, Stamped>, notes: &str) -> Outcome<Vec<Str
             }
             ["a", prefix, ..] => {
                 let from = Bound::Included(prefix.to_owned());
-                let inside = before.range((from, Bound::Unbounded)).take_while(|(key, _)| key.starts_with(prefix));
-                let now: Vec<String> = inside.map(|(key, value)| format!("{key}={}", value.stamp)).collect();
-                same(format!("what it read below {prefix}"), &words[2..].join(" "), &now.join(" "))?;
+                let inside = before
+                    .range((from, Bound::Unbounded))
+                    .take_while(|(key, _)| key.starts_with(prefix));
+                let now: Vec<String> =
+                    inside.map(|(key, value)| format!("{key}={}", value.stamp)).collect();
+                same(
+                    format!("what it read below {prefix}"),
+                    &words[2..].join(" "),
+                    &now.join(" "),
+                )?;
             }
             ["w", key, _, _] => {
                 state.insert(key.to_owned(), Stamped { stamp: number(2)?, amount: number(3)? });

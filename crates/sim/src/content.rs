@@ -1,4 +1,5 @@
-//! The bytes of values, derived from a length and a seed: a model that stores both need not hold the bytes.
+//! The bytes of values, derived from a length and a seed: a model that stores both need not hold
+//! the bytes.
 
 use plimsoll_disk::random::Random;
 
@@ -19,7 +20,10 @@ impl Content {
         let mut out = Vec::with_capacity(len + 8);
         let repeated = self.seed.is_multiple_of(2).then(|| random.next_u64());
         while out.len() < len {
-            let word = repeated.map_or_else(|| random.next_u64(), |word| word.wrapping_add(out.len() as u64 / 512));
+            let word = repeated.map_or_else(
+                || random.next_u64(),
+                |word| word.wrapping_add(out.len() as u64 / 512),
+            );
             out.extend_from_slice(&word.to_le_bytes());
         }
         out.truncate(len);

@@ -1,12 +1,12 @@
 //! Runs a workload against a store and against the model, in lock step.
 //!
-//! Each operation is done in the store, its answer is compared with the model's (`judge`), and then the invariants that hold between any
-//! two operations are checked ([`Driver::settle`]). Faults and power cuts are operations like others. The driver tracks which errors they
-//! excuse:
-//! - while reads fail or return wrong bits, while the disk is full, and after a failed sync, an operation may fail; its answer may not be
-//!   wrong;
-//! - after a power cut, the store is opened again, and must equal some prefix of the submitted records that contains everything
-//!   acknowledged;
+//! Each operation is done in the store, its answer is compared with the model's (`judge`), and then
+//! the invariants that hold between any two operations are checked ([`Driver::settle`]). Faults and
+//! power cuts are operations like others. The driver tracks which errors they excuse:
+//! - while reads fail or return wrong bits, while the disk is full, and after a failed sync, an
+//!   operation may fail; its answer may not be wrong;
+//! - after a power cut, the store is opened again, and must equal some prefix of the submitted
+//!   records that contains everything acknowledged;
 //! - without faults on the disk, nothing may fail.
 
 mod amid;
@@ -70,7 +70,8 @@ struct Excuses {
     reads: bool,
     flips: bool,
     full: bool,
-    /// Reads returned wrong bits since the store was opened: compaction has stopped until the next open.
+    /// Reads returned wrong bits since the store was opened: compaction has stopped until the next
+    /// open.
     stopped: bool,
     /// A sync failed since the store was opened, or will.
     sync: bool,
@@ -83,7 +84,8 @@ struct Excuses {
 pub struct Care {
     /// Verifies the store after each operation.
     pub verify_each: bool,
-    /// Compares the whole store after this many operations each (0: only where the workload demands it).
+    /// Compares the whole store after this many operations each (0: only where the workload demands
+    /// it).
     pub check_every: usize,
     /// Lets the budget refuse: the workload asks for more memory than there is.
     pub may_refuse: bool,
@@ -191,7 +193,8 @@ impl Driver {
         &self.world
     }
 
-    /// The result of each operation, one line each: the same for the same workload, whatever the store's settings.
+    /// The result of each operation, one line each: the same for the same workload, whatever the
+    /// store's settings.
     pub fn answers(&self) -> &[String] {
         &self.answers
     }
@@ -237,7 +240,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Does something that must not change any answer: background work, or closing the store and opening it again.
+    /// Does something that must not change any answer: background work, or closing the store and
+    /// opening it again.
     ///
     /// # Errors
     /// The store is not what the model says.
@@ -257,9 +261,11 @@ impl Driver {
         self.settle(&op)
     }
 
-    /// Reopens the store and the snapshots at the same moments; while the store is closed, its warm image is changed.
+    /// Reopens the store and the snapshots at the same moments; while the store is closed, its warm
+    /// image is changed.
     fn reopen_under_snapshots(&mut self, choice: u64) -> Outcome {
-        let moments: Vec<(u8, u64)> = self.snapshots.iter().map(|(slot, snapshot)| (*slot, snapshot.at().0)).collect();
+        let moments: Vec<(u8, u64)> =
+            self.snapshots.iter().map(|(slot, snapshot)| (*slot, snapshot.at().0)).collect();
         if !choice.is_multiple_of(4) {
             self.make_warm();
         }
@@ -287,7 +293,8 @@ impl Driver {
         self.check()?;
         self.verify()?;
         if self.model.newest().is_multiple_of(2) {
-            // Closing leaves a little to be replayed; later operations must also meet stores without such a rest.
+            // Closing leaves a little to be replayed; later operations must also meet stores
+            // without such a rest.
             let flushed = self.db().flush();
             self.expect("flush", flushed)?;
         }
@@ -319,7 +326,8 @@ impl Driver {
         }
     }
 
-    /// The answer of a call that has only one right answer; `None` if it failed and the failure is excused.
+    /// The answer of a call that has only one right answer; `None` if it failed and the failure is
+    /// excused.
     fn expect<T>(&self, what: &str, answer: plimsoll::Result<T>) -> Outcome<Option<T>> {
         match answer {
             Ok(answer) => Ok(Some(answer)),
@@ -377,14 +385,16 @@ impl Driver {
         }
     }
 
-    /// Opens the store, repeatedly if faults prevent it; `cut_again`: the power is cut at this sync of the first attempt.
+    /// Opens the store, repeatedly if faults prevent it; `cut_again`: the power is cut at this sync
+    /// of the first attempt.
     fn open_store(&mut self, cut_again: u64) -> Outcome {
         let sync_may_fail = self.excuses.sync;
         if cut_again > 0 {
             self.world.disk.cut_power_at_sync(self.world.disk.sync_count() + cut_again);
         }
         if !self.closed_cleanly && self.excuses.flips {
-            // A wrong bit in the tail of a log that was not closed is indistinguishable from a torn record.
+            // A wrong bit in the tail of a log that was not closed is indistinguishable from a torn
+            // record.
             self.heal();
         }
         for _ in 0..OPENS_MAX {
@@ -395,7 +405,9 @@ impl Driver {
                     self.power_on();
                 }
                 Err(error) => {
-                    ensure(self.excused(&error), || format!("the store does not open: {error} [{error:?}]"))?;
+                    ensure(self.excused(&error), || {
+                        format!("the store does not open: {error} [{error:?}]")
+                    })?;
                     self.heal();
                     self.excuses.sync = sync_may_fail;
                 }
@@ -418,7 +430,8 @@ impl Driver {
         self.model.acknowledge(newest.0);
         self.may_be_trimmed(bounds.first.0)?;
         if self.excuses.sync {
-            // The power may have been cut after the removal of a segment could not be synced: then it is back.
+            // The power may have been cut after the removal of a segment could not be synced: then
+            // it is back.
             self.model.begin_at(bounds.first.0);
         }
         self.model.trimmed(bounds.first.0);
@@ -455,7 +468,8 @@ impl Driver {
         self.warmed.pages += stats.warm.pages_restored;
         self.warmed.objects += stats.warm.rows_restored;
         self.warmed.stale += stats.warm.rows_stale;
-        self.warmed.ignored += stats.warnings.iter().filter(|warning| warning.contains("warm image")).count() as u64;
+        self.warmed.ignored +=
+            stats.warnings.iter().filter(|warning| warning.contains("warm image")).count() as u64;
         let closed = db.close();
         let in_doubt = self.in_doubt;
         if self.expect("close", closed)?.is_some() {
@@ -492,13 +506,19 @@ impl Driver {
         Ok(())
     }
 
-    /// The disk works again: after a power cut, or after the end of the process that was scheduled in its place.
+    /// The disk works again: after a power cut, or after the end of the process that was scheduled
+    /// in its place.
     fn power_on(&mut self) {
         let disk = &self.world.disk;
-        if std::mem::take(&mut self.ends_process) { disk.restart_process() } else { disk.restore_power() }
+        if std::mem::take(&mut self.ends_process) {
+            disk.restart_process()
+        } else {
+            disk.restore_power()
+        }
     }
 
-    /// Ends the process without closing the store, and opens it again: everything that it wrote is there, synced or not.
+    /// Ends the process without closing the store, and opens it again: everything that it wrote is
+    /// there, synced or not.
     fn kill(&mut self) -> Outcome {
         self.was_hurt = true;
         let disk = self.world.disk.snapshot();
@@ -520,7 +540,8 @@ impl Driver {
         }
         let made = self.db().keyspace(&space_name(space));
         if self.in_doubt && made.is_ok() && !self.model.has_space(space) {
-            // It is unknown whether the earlier keyspace of this name was dropped: this may be that one.
+            // It is unknown whether the earlier keyspace of this name was dropped: this may be that
+            // one.
             return Ok(None);
         }
         if !self.model.has_space(space) {
@@ -549,8 +570,8 @@ impl Driver {
         }
     }
 
-    /// Whether the outcome of a commit is unknown after this error. The documentation promises that any other error means: nothing was
-    /// committed.
+    /// Whether the outcome of a commit is unknown after this error. The documentation promises that
+    /// any other error means: nothing was committed.
     fn leaves_doubt(&self, error: &Error) -> bool {
         self.world.disk.power_is_cut() || matches!(error, Error::Poisoned { .. })
     }
@@ -589,7 +610,9 @@ impl Driver {
         };
         let allowed = self.model.first().max(self.trim_asked).max(unasked);
         ensure(first <= allowed, || {
-            format!("the log begins at {first}: nobody allowed to free more than what is below {allowed}")
+            format!(
+                "the log begins at {first}: nobody allowed to free more than what is below {allowed}"
+            )
         })
     }
 
@@ -612,7 +635,9 @@ impl Driver {
                 format!("{newest} can be read, but only {} is durable", bounds.durable)
             })?;
         }
-        ensure(bounds.durable <= submitted, || format!("durable is {}, submitted {submitted}", bounds.durable))?;
+        ensure(bounds.durable <= submitted, || {
+            format!("durable is {}, submitted {submitted}", bounds.durable)
+        })?;
         self.model.acknowledge(bounds.durable.0);
         ensure(bounds.first >= self.model.first(), || {
             format!("the log begins at {}, after it began at {}", bounds.first, self.model.first())
@@ -634,14 +659,22 @@ impl Driver {
             return Ok(());
         }
         for glsn in self.first_without_time()..=newest {
-            let Some(entry) = self.expect("log read", self.db().log().read(Glsn(glsn)))? else { return Ok(()) };
+            let Some(entry) = self.expect("log read", self.db().log().read(Glsn(glsn)))? else {
+                return Ok(());
+            };
             let time = micros_of(entry.time);
             let record_first = self.model.entry(glsn).is_some_and(|placed| {
-                glsn == 1 || self.model.entry(glsn - 1).is_some_and(|before| before.record_last != placed.record_last)
+                glsn == 1
+                    || self
+                        .model
+                        .entry(glsn - 1)
+                        .is_some_and(|before| before.record_last != placed.record_last)
             });
             if let Some(before) = self.model.time_before(glsn).filter(|_| self.times_ordered) {
                 let right = if record_first { time > before } else { time >= before };
-                ensure(right, || format!("entry {glsn} is of {time}, the one before it of {before}"))?;
+                ensure(right, || {
+                    format!("entry {glsn} is of {time}, the one before it of {before}")
+                })?;
             }
             self.model.learn_time(glsn, time);
         }
@@ -650,8 +683,9 @@ impl Driver {
 
     fn first_without_time(&self) -> u64 {
         let newest = self.model.newest();
-        let known =
-            (1..=newest).rev().find(|glsn| self.model.entry(*glsn).is_some_and(|placed| placed.micros.is_some()));
+        let known = (1..=newest)
+            .rev()
+            .find(|glsn| self.model.entry(*glsn).is_some_and(|placed| placed.micros.is_some()));
         known.map_or(1, |glsn| glsn + 1).max(self.model.first())
     }
 
@@ -660,24 +694,34 @@ impl Driver {
         let stats = self.db().stats();
         let memory = &stats.memory;
         ensure(memory.peak_bytes <= memory.limit_bytes, || {
-            format!("{} bytes were held at once, the budget is {}", memory.peak_bytes, memory.limit_bytes)
+            format!(
+                "{} bytes were held at once, the budget is {}",
+                memory.peak_bytes, memory.limit_bytes
+            )
         })?;
         let open = (self.txs.len() + self.snapshots.len()) as u64 + self.moments_held();
         same("open snapshots and transactions", &stats.open_snapshots, &open)?;
         if self.txs.is_empty() && self.moments_held() == 0 && self.loads.is_empty() {
             // A running merge writes the values that it moves into a blob file, which has a buffer.
             let may_move = self.trim_asked > 0;
-            let of_operations =
-                |kind: &str| ["write sets", "read sets"].contains(&kind) || (kind == "staging" && !may_move);
-            let left: Vec<_> =
-                memory.by_kind.iter().filter(|(kind, bytes)| of_operations(kind) && *bytes > 0).collect();
-            ensure(left.is_empty(), || format!("no transaction is open, and there are still {left:?}"))?;
+            let of_operations = |kind: &str| {
+                ["write sets", "read sets"].contains(&kind) || (kind == "staging" && !may_move)
+            };
+            let left: Vec<_> = memory
+                .by_kind
+                .iter()
+                .filter(|(kind, bytes)| of_operations(kind) && *bytes > 0)
+                .collect();
+            ensure(left.is_empty(), || {
+                format!("no transaction is open, and there are still {left:?}")
+            })?;
         }
         Ok(())
     }
 }
 
-/// Opens a store in a world, runs a workload and compares everything at the end; a panic counts as a failure.
+/// Opens a store in a world, runs a workload and compares everything at the end; a panic counts as
+/// a failure.
 ///
 /// # Errors
 /// The store is not what the model says.
@@ -694,7 +738,8 @@ pub fn run(world: World, care: Care, ops: &[Op]) -> Outcome<Driver> {
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("of an unknown kind");
+        let text =
+            text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("of an unknown kind");
         Err(Failure::new(format!("panic: {text}")))
     })
 }

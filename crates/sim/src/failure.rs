@@ -26,10 +26,13 @@ impl Failure {
         self
     }
 
-    /// The sort of failure: its message without numbers and names, so that a shortened run can be recognised as failing in the same way.
+    /// The sort of failure: its message without numbers and names, so that a shortened run can be
+    /// recognised as failing in the same way.
     pub fn sort(&self) -> String {
         let words = self.message.split_whitespace();
-        let plain = |word: &&str| word.chars().all(|letter| letter.is_alphabetic() || ",:;'()`".contains(letter));
+        let plain = |word: &&str| {
+            word.chars().all(|letter| letter.is_alphabetic() || ",:;'()`".contains(letter))
+        };
         words.filter(plain).take(12).collect::<Vec<_>>().join(" ")
     }
 }
@@ -44,7 +47,11 @@ impl fmt::Display for Failure {
 }
 
 /// Fails unless two answers are the same.
-pub(crate) fn same<T: PartialEq + fmt::Debug>(what: impl fmt::Display, store: &T, model: &T) -> Outcome {
+pub(crate) fn same<T: PartialEq + fmt::Debug>(
+    what: impl fmt::Display,
+    store: &T,
+    model: &T,
+) -> Outcome {
     if store == model {
         return Ok(());
     }

@@ -1,8 +1,8 @@
 //! Flip test: changes each byte of a small, cleanly closed store, one at a time.
 //!
-//! For each byte, the store then either reports damage (at open, at a read, or by `verify`), or every answer is right. It never gives a
-//! wrong answer, loses a commit silently, panics, or takes memory without bound (the caller enforces the last one by a limit on the
-//! process).
+//! For each byte, the store then either reports damage (at open, at a read, or by `verify`), or
+//! every answer is right. It never gives a wrong answer, loses a commit silently, panics, or takes
+//! memory without bound (the caller enforces the last one by a limit on the process).
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,8 @@ append 1 100#8 30#9
 flush
 ";
 
-/// One with everything: sealed segments and their tables, blob files of values and of relocated ones, current runs and history runs.
+/// One with everything: sealed segments and their tables, blob files of values and of relocated
+/// ones, current runs and history runs.
 pub const RICH: &str = "
 keyspace s2 latest
 begin t0
@@ -115,7 +116,8 @@ const EARLIER: usize = 8;
 pub enum End {
     /// It was closed.
     Closed,
-    /// Its process was killed: the log after the last manifest is a tail that a crash may have torn.
+    /// Its process was killed: the log after the last manifest is a tail that a crash may have
+    /// torn.
     Killed,
 }
 
@@ -123,7 +125,8 @@ pub enum End {
 pub struct ClosedStore {
     world: World,
     model: Model,
-    /// The GLSN up to which acknowledged commits are recorded on disk: no damage may remove them silently.
+    /// The GLSN up to which acknowledged commits are recorded on disk: no damage may remove them
+    /// silently.
     sure: u64,
     files: Vec<Contents>,
     earlier: Vec<Contents>,
@@ -155,7 +158,8 @@ impl ClosedStore {
                     sure = driver.note_all()?;
                 }
                 // The index's records are removed with it.
-                let some: Vec<Op> = some.iter().filter(|op| !(noted && **op == Op::LoseIndex)).cloned().collect();
+                let some: Vec<Op> =
+                    some.iter().filter(|op| !(noted && **op == Op::LoseIndex)).cloned().collect();
                 driver.run(&some)?;
                 earlier.extend(contents(driver.world())?);
             }
@@ -205,7 +209,10 @@ impl ClosedStore {
                 }
                 let mask = 1 << random.below(8);
                 self.flip_one(file, offset, mask, &mut flips).map_err(|failure| {
-                    Failure::new(format!("{} with byte {offset} changed by {mask:#04x}: {failure}", file.display()))
+                    Failure::new(format!(
+                        "{} with byte {offset} changed by {mask:#04x}: {failure}",
+                        file.display()
+                    ))
                 })?;
             }
         }
@@ -214,7 +221,10 @@ impl ClosedStore {
 
     fn flip_one(&self, file: &Path, offset: u64, mask: u8, flips: &mut Flips) -> Outcome {
         let world = self.world.copy();
-        world.disk.corrupt(file, offset, mask).map_err(|error| Failure::new(format!("cannot be changed: {error}")))?;
+        world
+            .disk
+            .corrupt(file, offset, mask)
+            .map_err(|error| Failure::new(format!("cannot be changed: {error}")))?;
         flips.bytes += 1;
         self.look(&world, flips)
     }
@@ -248,14 +258,18 @@ impl ClosedStore {
 }
 
 impl ClosedStore {
-    /// Checks again after everything in a damaged copy was merged and its log trimmed: copying must not make damaged data look sound.
+    /// Checks again after everything in a damaged copy was merged and its log trimmed: copying must
+    /// not make damaged data look sound.
     pub(crate) fn look_after_work(&self, world: &World) -> Outcome {
         guarded(|| {
             let Ok(db) = world.open() else { return Ok(()) };
             let newest = db.newest();
-            for work in [Db::compact, |db: &Db| db.log().trim(db.newest()).map(|_| ()), Db::compact] {
+            for work in [Db::compact, |db: &Db| db.log().trim(db.newest()).map(|_| ()), Db::compact]
+            {
                 if let Err(error) = work(&db) {
-                    ensure(is_damage(&error), || format!("work on a damaged store: {error} [{error:?}]"))?;
+                    ensure(is_damage(&error), || {
+                        format!("work on a damaged store: {error} [{error:?}]")
+                    })?;
                 }
             }
             let mut model = self.model.clone();
@@ -264,12 +278,16 @@ impl ClosedStore {
             model.trimmed(db.log().bounds().first.0);
             compare(&db, &model, &is_damage)
         })
-        .map_err(|failure| Failure { message: format!("after a compaction: {}", failure.message), ..failure })
+        .map_err(|failure| Failure {
+            message: format!("after a compaction: {}", failure.message),
+            ..failure
+        })
     }
 }
 
 impl ClosedStore {
-    /// Checks that what is committed to a damaged copy is there after its process is killed, or damage is reported.
+    /// Checks that what is committed to a damaged copy is there after its process is killed, or
+    /// damage is reported.
     pub(crate) fn look_after_a_kill(&self, world: &World) -> Outcome {
         guarded(|| {
             let Ok(db) = world.open() else { return Ok(()) };
@@ -277,7 +295,8 @@ impl ClosedStore {
             let newest = db.newest();
             model.cut_behind(newest.0);
             let (key, value) = (b"after the damage".to_vec(), Content { bytes: 700, seed: 77 });
-            let committed = db.keyspace("default").and_then(|keyspace| db.put(&keyspace, &key, value.make()));
+            let committed =
+                db.keyspace("default").and_then(|keyspace| db.put(&keyspace, &key, value.make()));
             let committed = committed.and_then(|glsn| db.sync().map(|_| glsn));
             match committed {
                 Ok(glsn) => {
@@ -286,9 +305,9 @@ impl ClosedStore {
                     let wanted = model.submit(vec![Entry::Commit { writes, metadata, read_at }]);
                     same("GLSN of a commit to a damaged store", &glsn.0, &wanted)?;
                 }
-                Err(error) => {
-                    ensure(is_damage(&error), || format!("a commit to a damaged store: {error} [{error:?}]"))?
-                }
+                Err(error) => ensure(is_damage(&error), || {
+                    format!("a commit to a damaged store: {error} [{error:?}]")
+                })?,
             }
             let mut after = world.copy();
             world.disk.cut_power();
@@ -297,17 +316,26 @@ impl ClosedStore {
             let db = match after.open() {
                 Ok(db) => db,
                 Err(error) => {
-                    return ensure(is_damage(&error), || format!("it does not open: {error} [{error:?}]"));
+                    return ensure(is_damage(&error), || {
+                        format!("it does not open: {error} [{error:?}]")
+                    });
                 }
             };
             ensure(db.newest().0 == model.newest(), || {
-                format!("the newest moment is {} after a kill, it was {}", db.newest(), model.newest())
+                format!(
+                    "the newest moment is {} after a kill, it was {}",
+                    db.newest(),
+                    model.newest()
+                )
             })?;
             model.raise_floors(model.newest(), model.newest(), after.clock.wall_micros());
             model.trimmed(db.log().bounds().first.0);
             compare(&db, &model, &is_damage)
         })
-        .map_err(|failure| Failure { message: format!("after a kill: {}", failure.message), ..failure })
+        .map_err(|failure| Failure {
+            message: format!("after a kill: {}", failure.message),
+            ..failure
+        })
     }
 }
 
@@ -318,13 +346,20 @@ fn contents(world: &World) -> Outcome<Vec<Contents>> {
         world.disk.open(&path, Open::Read, Caching::Buffered)?.read_exact_at(&mut bytes, 0)?;
         Ok((path, bytes))
     };
-    let files = world.files(&world.store_path()).and_then(|files| files.into_iter().map(read).collect());
+    let files =
+        world.files(&world.store_path()).and_then(|files| files.into_iter().map(read).collect());
     files.map_err(|error: std::io::Error| Failure::new(format!("reading the store: {error}")))
 }
 
 /// Whether an error reports that bytes differ from the written ones.
 fn is_damage(error: &Error) -> bool {
-    matches!(error, Error::Corrupt { .. } | Error::Format { .. } | Error::Forked { .. } | Error::NotAStore { .. })
+    matches!(
+        error,
+        Error::Corrupt { .. }
+            | Error::Format { .. }
+            | Error::Forked { .. }
+            | Error::NotAStore { .. }
+    )
 }
 
 /// Offsets of the bytes to change: in filler only some.
@@ -371,7 +406,8 @@ mod tests {
     #[test]
     fn the_rich_store_has_every_kind_of_file() {
         let store = ClosedStore::new(RICH).unwrap_or_else(|failure| panic!("{failure}"));
-        let names: Vec<String> = store.files().map(|(path, _)| path.display().to_string()).collect();
+        let names: Vec<String> =
+            store.files().map(|(path, _)| path.display().to_string()).collect();
         for part in [".run", "MANIFEST.", ".seg", ".idx", ".blob"] {
             assert!(names.iter().any(|name| name.contains(part)), "{part} is missing in {names:?}");
         }

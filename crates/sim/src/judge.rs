@@ -1,7 +1,7 @@
 //! Queries the store and compares each answer with the model's.
 //!
-//! Law: an answer equals the model's, or is an error that the current faults excuse; never another answer. A moment that is not retained
-//! may be refused, but not from the keyspace's floor on.
+//! Law: an answer equals the model's, or is an error that the current faults excuse; never another
+//! answer. A moment that is not retained may be refused, but not from the keyspace's floor on.
 
 mod feeds;
 mod view;
@@ -11,7 +11,9 @@ use std::io::Read;
 use std::ops::ControlFlow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use plimsoll::{Commit, Db, Error, Glsn, Keyspace, LogEntryRef, Resident, ValueReader, VersionInfo};
+use plimsoll::{
+    Commit, Db, Error, Glsn, Keyspace, LogEntryRef, Resident, ValueReader, VersionInfo,
+};
 
 use crate::content::Content;
 use crate::failure::{Failure, Outcome, ensure, same};
@@ -107,7 +109,13 @@ impl Judge<'_> {
     }
 
     /// Reads one key; whether it was answered.
-    pub(crate) fn get(&self, view: View<'_>, place: Place<'_>, key: &[u8], how: Get) -> Outcome<bool> {
+    pub(crate) fn get(
+        &self,
+        view: View<'_>,
+        place: Place<'_>,
+        key: &[u8],
+        how: Get,
+    ) -> Outcome<bool> {
         let at = view.at();
         let what = || format!("get {} at {at} in {}", show(key), space_name(place.space));
         let own = view.own().and_then(|own| own.get(&(place.space, key.to_vec())));
@@ -115,7 +123,9 @@ impl Judge<'_> {
         let moment = Some((place.space, at));
         match how {
             Get::Value => {
-                let Some(value) = self.settle(what, moment, view.get(place.keyspace, key))? else { return Ok(false) };
+                let Some(value) = self.settle(what, moment, view.get(place.keyspace, key))? else {
+                    return Ok(false);
+                };
                 is_value(what, value.as_deref(), wanted)?;
             }
             Get::Streamed => {
@@ -139,7 +149,8 @@ impl Judge<'_> {
                 }
             }
             Get::Contains => {
-                let Some(there) = self.settle(what, moment, view.contains(place.keyspace, key))? else {
+                let Some(there) = self.settle(what, moment, view.contains(place.keyspace, key))?
+                else {
                     return Ok(false);
                 };
                 same(what(), &there, &wanted.is_some())?;
@@ -151,11 +162,15 @@ impl Judge<'_> {
     /// Reads one key by the store's own calls, at its newest moment; whether all were answered.
     pub(crate) fn get_now(&self, place: Place<'_>, key: &[u8]) -> Outcome<bool> {
         let wanted = self.model.get(place.space, key, self.db.newest().0);
-        let what = |call: &'static str| move || format!("{call} of {} in {} now", show(key), space_name(place.space));
+        let what = |call: &'static str| {
+            move || format!("{call} of {} in {} now", show(key), space_name(place.space))
+        };
         let lent = self.db.get_with(place.keyspace, key, <[u8]>::to_vec);
         let Some(value) = self.settle(what("get_with"), None, lent)? else { return Ok(false) };
         is_value(what("get_with"), value.as_deref(), wanted)?;
-        let Some(value) = self.settle(what("get"), None, self.db.get(place.keyspace, key))? else { return Ok(false) };
+        let Some(value) = self.settle(what("get"), None, self.db.get(place.keyspace, key))? else {
+            return Ok(false);
+        };
         is_value(what("get"), value.as_deref(), wanted)?;
         Ok(true)
     }
@@ -164,7 +179,8 @@ impl Judge<'_> {
     pub(crate) fn ends(&self, view: View<'_>, place: Place<'_>) -> Outcome<bool> {
         let (at, nothing) = (view.at(), Writes::new());
         let what = || format!("the first and the last key at {at} in {}", space_name(place.space));
-        let Some(found) = self.settle(what, Some((place.space, at)), view.ends(place.keyspace))? else {
+        let Some(found) = self.settle(what, Some((place.space, at)), view.ends(place.keyspace))?
+        else {
             return Ok(false);
         };
         let all = Span::Range(Edge::Open, Edge::Open);
@@ -181,7 +197,8 @@ impl Judge<'_> {
         let Some(size) = self.settle(what, None, counted)? else { return Ok(false) };
         let all = Span::Range(Edge::Open, Edge::Open);
         let rows = self.model.walk(place.space, &all, self.db.newest().0, &Writes::new());
-        let bytes = rows.iter().map(|(key, content)| key.len() as u64 + u64::from(content.bytes)).sum();
+        let bytes =
+            rows.iter().map(|(key, content)| key.len() as u64 + u64::from(content.bytes)).sum();
         same(what(), &(size.keys, size.bytes, size.exact), &(rows.len() as u64, bytes, true))?;
         let floor = self.model.floor(place.space);
         ensure(size.oldest <= floor, || {
@@ -191,7 +208,11 @@ impl Judge<'_> {
     }
 
     /// Reads a value to its end.
-    fn drain(&self, what: impl Fn() -> String, reader: Option<ValueReader>) -> Outcome<Option<Option<Vec<u8>>>> {
+    fn drain(
+        &self,
+        what: impl Fn() -> String,
+        reader: Option<ValueReader>,
+    ) -> Outcome<Option<Option<Vec<u8>>>> {
         let Some(mut reader) = reader else { return Ok(Some(None)) };
         let (len, mut bytes) = (reader.len(), Vec::new());
         for _ in 0..TRIES {
@@ -206,11 +227,19 @@ impl Judge<'_> {
     }
 
     /// Walks over keys.
-    pub(crate) fn walk(&self, view: View<'_>, place: Place<'_>, span: &Span, how: Way) -> Outcome<Walked> {
+    pub(crate) fn walk(
+        &self,
+        view: View<'_>,
+        place: Place<'_>,
+        span: &Span,
+        how: Way,
+    ) -> Outcome<Walked> {
         let Way { reverse, limit, keys_only, amid } = how;
         let at = view.at();
-        let what = || format!("walk {span} at {at} in {} (reverse: {reverse})", space_name(place.space));
-        let mut wanted = self.model.walk(place.space, span, at, view.own().unwrap_or(&Writes::new()));
+        let what =
+            || format!("walk {span} at {at} in {} (reverse: {reverse})", space_name(place.space));
+        let mut wanted =
+            self.model.walk(place.space, span, at, view.own().unwrap_or(&Writes::new()));
         if reverse {
             wanted.reverse();
         }
@@ -227,10 +256,16 @@ impl Judge<'_> {
         // Compares a row with what is wanted next.
         let mut take = |walked: &mut Walked, key: &[u8], value: &[u8]| -> Outcome<()> {
             let wanted = wanted.next();
-            same(format!("{}: key", what()), &Some(show(key)), &wanted.as_ref().map(|(key, _)| show(key)))?;
+            same(
+                format!("{}: key", what()),
+                &Some(show(key)),
+                &wanted.as_ref().map(|(key, _)| show(key)),
+            )?;
             let content = wanted.map(|(_, content)| content);
             if keys_only {
-                ensure(value.is_empty(), || format!("{}: a value came with {}", what(), show(key)))?;
+                ensure(value.is_empty(), || {
+                    format!("{}: a value came with {}", what(), show(key))
+                })?;
             } else {
                 is_value(|| format!("{}: value of {}", what(), show(key)), Some(value), content)?;
             }
@@ -266,9 +301,12 @@ impl Judge<'_> {
                     self.exchange_sources();
                 }
                 rows += 1;
-                let Some(item) = self.settle(what, Some((place.space, at)), range.advance())? else {
+                let Some(item) = self.settle(what, Some((place.space, at)), range.advance())?
+                else {
                     let next = range.advance();
-                    ensure(matches!(next, Ok(None)), || format!("{}: goes on behind an error", what()))?;
+                    ensure(matches!(next, Ok(None)), || {
+                        format!("{}: goes on behind an error", what())
+                    })?;
                     walked.failed = true;
                     return Ok(walked);
                 };
@@ -282,7 +320,9 @@ impl Judge<'_> {
         if ended {
             walked.ended = true;
             let wanted = wanted.next();
-            ensure(wanted.is_none(), || format!("{} ended before {:?}", what(), wanted.map(|(key, _)| show(&key))))?;
+            ensure(wanted.is_none(), || {
+                format!("{} ended before {:?}", what(), wanted.map(|(key, _)| show(&key)))
+            })?;
         }
         Ok(walked)
     }
@@ -297,7 +337,9 @@ impl Judge<'_> {
     /// Lists the versions of a key.
     pub(crate) fn history(&self, place: Place<'_>, key: &[u8]) -> Outcome<bool> {
         let what = || format!("history of {} in {}", show(key), space_name(place.space));
-        let Some(history) = self.settle(what, None, self.db.history(place.keyspace, key))? else { return Ok(false) };
+        let Some(history) = self.settle(what, None, self.db.history(place.keyspace, key))? else {
+            return Ok(false);
+        };
         let newest = self.db.newest();
         let mut found = Vec::new();
         for info in history {
@@ -311,12 +353,16 @@ impl Judge<'_> {
         };
         let lives = self.model.lives(place.space);
         let all = short(lives.iter().flat_map(|life| self.model.history(*life, key)).collect());
-        let kept = short(lives.iter().flat_map(|life| self.model.history_kept(*life, key)).collect());
+        let kept =
+            short(lives.iter().flat_map(|life| self.model.history_kept(*life, key)).collect());
         let mut rest = all.iter();
         let in_order = found.iter().all(|version| rest.any(|other| other == version));
         let complete = kept.iter().all(|version| found.contains(version));
         ensure(in_order && complete, || {
-            format!("{}: the store has {found:?}, there were {all:?}, of which it must have {kept:?}", what())
+            format!(
+                "{}: the store has {found:?}, there were {all:?}, of which it must have {kept:?}",
+                what()
+            )
         })?;
         Ok(true)
     }
@@ -325,25 +371,45 @@ impl Judge<'_> {
     fn time(&self, what: impl Fn() -> String, info: &VersionInfo) -> Outcome {
         let known = self.model.entry(info.glsn.0).and_then(|placed| placed.micros);
         match (info.time.map(micros_of), known) {
-            (Some(time), Some(known)) => same(format!("{}: time of {}", what(), info.glsn), &time, &known),
+            (Some(time), Some(known)) => {
+                same(format!("{}: time of {}", what(), info.glsn), &time, &known)
+            }
             (Some(_), None) => Ok(()),
             (None, _) => ensure(info.glsn < self.model.first(), || {
-                format!("{}: {} has no time, but the log begins at {}", what(), info.glsn, self.model.first())
+                format!(
+                    "{}: {} has no time, but the log begins at {}",
+                    what(),
+                    info.glsn,
+                    self.model.first()
+                )
             }),
         }
     }
 
     /// Compares two moments.
-    pub(crate) fn diff(&self, place: Place<'_>, from: u64, to: u64, prefix: &[u8]) -> Outcome<bool> {
-        let what = || format!("diff {from} {to} of {} in {}", show(prefix), space_name(place.space));
+    pub(crate) fn diff(
+        &self,
+        place: Place<'_>,
+        from: u64,
+        to: u64,
+        prefix: &[u8],
+    ) -> Outcome<bool> {
+        let what =
+            || format!("diff {from} {to} of {} in {}", show(prefix), space_name(place.space));
         // Of two keyspaces, the later one is read at the later moment only.
         let (before, after) = (from.min(to), from.max(to));
-        let (first, last) = (self.model.life_at(place.space, before), self.model.life_at(place.space, after));
+        let (first, last) =
+            (self.model.life_at(place.space, before), self.model.life_at(place.space, after));
         let moment = |error: &Error| match (error, last) {
-            (Error::Trimmed { asked, .. }, Some(last)) if *asked == after && Some(last) != first => Some((last, after)),
+            (Error::Trimmed { asked, .. }, Some(last))
+                if *asked == after && Some(last) != first =>
+            {
+                Some((last, after))
+            }
             _ => Some((first.unwrap_or(place.space), before)),
         };
-        let refused = |error: Error| self.settle::<()>(what, moment(&error), Err(error)).map(|_| false);
+        let refused =
+            |error: Error| self.settle::<()>(what, moment(&error), Err(error)).map(|_| false);
         let diff = match self.db.diff(place.keyspace, Glsn(from), Glsn(to), prefix) {
             Ok(diff) => diff,
             Err(error) => return refused(error),
@@ -360,10 +426,12 @@ impl Judge<'_> {
             let short = |info: Option<VersionInfo>| info.map(|info| (info.glsn.0, info.bytes));
             found.push((show(&change.key), short(change.before), short(change.after)));
         }
-        let short =
-            |version: Option<Version>| version.map(|(glsn, value)| (glsn, value.map(|content| content.bytes.into())));
+        let short = |version: Option<Version>| {
+            version.map(|(glsn, value)| (glsn, value.map(|content| content.bytes.into())))
+        };
         let wanted = self.model.diff(place.space, from, to, prefix).into_iter();
-        let wanted: Vec<_> = wanted.map(|(key, before, after)| (show(&key), short(before), short(after))).collect();
+        let wanted: Vec<_> =
+            wanted.map(|(key, before, after)| (show(&key), short(before), short(after))).collect();
         same(what(), &found, &wanted)?;
         Ok(true)
     }
@@ -372,19 +440,25 @@ impl Judge<'_> {
     pub(crate) fn scan(&self, from: u64, count: u64, stream: Option<u32>) -> Outcome<bool> {
         let what = || format!("log scan from {from}, {count} GLSNs, stream {stream:?}");
         let end = from.saturating_add(count).min(self.db.newest().0 + 1);
-        let mut scan = match self.db.log().scan(Glsn(from)..Glsn(from.saturating_add(count)), stream) {
-            Err(Error::Trimmed { asked, first }) => {
-                let right = from < self.model.first() && asked == from && first == self.model.first();
-                ensure(right, || {
-                    format!("{}: refused (first {first}), the log begins at {}", what(), self.model.first())
-                })?;
-                return Ok(false);
-            }
-            answer => match self.settle(what, None, answer)? {
-                Some(scan) => scan,
-                None => return Ok(false),
-            },
-        };
+        let mut scan =
+            match self.db.log().scan(Glsn(from)..Glsn(from.saturating_add(count)), stream) {
+                Err(Error::Trimmed { asked, first }) => {
+                    let right =
+                        from < self.model.first() && asked == from && first == self.model.first();
+                    ensure(right, || {
+                        format!(
+                            "{}: refused (first {first}), the log begins at {}",
+                            what(),
+                            self.model.first()
+                        )
+                    })?;
+                    return Ok(false);
+                }
+                answer => match self.settle(what, None, answer)? {
+                    Some(scan) => scan,
+                    None => return Ok(false),
+                },
+            };
         let mut wanted = (from..end).filter(|glsn| self.is_of(*glsn, stream));
         while let Some(entry) = scan.next() {
             let Some(entry) = self.settle(what, None, entry)? else { return Ok(false) };
@@ -403,17 +477,29 @@ impl Judge<'_> {
 
     pub(crate) fn is_entry(&self, what: impl Fn() -> String, found: &LogEntryRef<'_>) -> Outcome {
         let Some(placed) = self.model.entry(found.glsn.0) else {
-            return Err(Failure::new(format!("{}: {} is beyond the newest entry", what(), found.glsn)));
+            return Err(Failure::new(format!(
+                "{}: {} is beyond the newest entry",
+                what(),
+                found.glsn
+            )));
         };
-        same(format!("{}: stream of {}", what(), found.glsn), &found.stream, &placed.entry.stream())?;
+        same(
+            format!("{}: stream of {}", what(), found.glsn),
+            &found.stream,
+            &placed.entry.stream(),
+        )?;
         if let Some(micros) = placed.micros {
             same(format!("{}: time of {}", what(), found.glsn), &micros_of(found.time), &micros)?;
         }
         match &placed.entry {
-            Entry::Payload { content, .. } => {
-                is_value(|| format!("{}: payload of {}", what(), found.glsn), Some(found.payload), Some(*content))
-            }
-            _ => ensure(!found.payload.is_empty(), || format!("{}: commit {} is empty", what(), found.glsn)),
+            Entry::Payload { content, .. } => is_value(
+                || format!("{}: payload of {}", what(), found.glsn),
+                Some(found.payload),
+                Some(*content),
+            ),
+            _ => ensure(!found.payload.is_empty(), || {
+                format!("{}: commit {} is empty", what(), found.glsn)
+            }),
         }
     }
 
@@ -432,7 +518,11 @@ impl Judge<'_> {
         let Some(entry) = self.model.entry(glsn).map(|placed| &placed.entry) else {
             return Err(Failure::new(format!("{} is beyond the newest entry", what())));
         };
-        same(format!("{}: whether it is a commit", what()), &commit.is_some(), &(entry.stream() == 0))?;
+        same(
+            format!("{}: whether it is a commit", what()),
+            &commit.is_some(),
+            &(entry.stream() == 0),
+        )?;
         let Some(commit) = commit else {
             return self.scan(glsn, 1, None);
         };
@@ -454,7 +544,9 @@ impl Judge<'_> {
         let Some(changes) = self.settle(what, None, commit.changes())? else { return Ok(false) };
         // Several keyspaces may have had the same name.
         let spaces: BTreeMap<u8, String> = match entry {
-            Entry::Commit { writes, .. } => writes.keys().map(|(space, _)| (*space, space_name(*space))).collect(),
+            Entry::Commit { writes, .. } => {
+                writes.keys().map(|(space, _)| (*space, space_name(*space))).collect()
+            }
             _ => BTreeMap::new(),
         };
         let mut found = Vec::new();
@@ -463,29 +555,44 @@ impl Judge<'_> {
             let Some(value) = self.settle(what, None, change.value())? else { return Ok(false) };
             if let Entry::Commit { writes, .. } = entry {
                 let of_name = spaces.iter().filter(|(_, name)| change.keyspace() == Some(name));
-                // A key deleted in one that was then dropped, and put in the next of the name, changes twice.
-                let contents = of_name.filter_map(|(space, _)| writes.get(&(*space, change.key().to_vec())));
+                // A key deleted in one that was then dropped, and put in the next of the name,
+                // changes twice.
+                let contents =
+                    of_name.filter_map(|(space, _)| writes.get(&(*space, change.key().to_vec())));
                 let contents: Vec<_> = contents.copied().collect();
-                let fitting = contents.iter().find(|wanted| fits(value.as_deref(), **wanted)).or(contents.first());
+                let fitting = contents
+                    .iter()
+                    .find(|wanted| fits(value.as_deref(), **wanted))
+                    .or(contents.first());
                 is_value(
                     || format!("{}: {}", what(), show(change.key())),
                     value.as_deref(),
                     fitting.copied().flatten(),
                 )?;
             }
-            found.push((change.keyspace().map(str::to_owned), change.key().to_vec(), change.value_len()));
+            found.push((
+                change.keyspace().map(str::to_owned),
+                change.key().to_vec(),
+                change.value_len(),
+            ));
         }
-        let was_dropped = |name: &str| self.model.was_dropped_before(glsn, |space| space_name(space) == name);
+        let was_dropped =
+            |name: &str| self.model.was_dropped_before(glsn, |space| space_name(space) == name);
         is_changes(what, found, entry, was_dropped)?;
         Ok(true)
     }
 
     /// The keyspaces are the model's.
     pub(crate) fn keyspaces(&self) -> Outcome {
-        let found: BTreeSet<String> =
-            self.db.keyspaces().into_iter().map(|info| format!("{} {:?}", info.name, info.retention)).collect();
+        let found: BTreeSet<String> = self
+            .db
+            .keyspaces()
+            .into_iter()
+            .map(|info| format!("{} {:?}", info.name, info.retention))
+            .collect();
         let spaces = self.model.spaces();
-        let wanted = spaces.map(|(space, keep)| format!("{} {:?}", space_name(space), keep.retention()));
+        let wanted =
+            spaces.map(|(space, keep)| format!("{} {:?}", space_name(space), keep.retention()));
         same("keyspaces", &found, &wanted.collect())
     }
 }
@@ -514,9 +621,11 @@ fn is_changes(
             });
         }
     };
-    // What was deleted in a keyspace that was dropped before the commit comes first, also where another has its name by then.
+    // What was deleted in a keyspace that was dropped before the commit comes first, also where
+    // another has its name by then.
     let is_new = |at: usize| {
-        let are_deletions = found[..at].iter().all(|change| change.0 != found[at].0 || change.2.is_none());
+        let are_deletions =
+            found[..at].iter().all(|change| change.0 != found[at].0 || change.2.is_none());
         are_deletions && found[at].0.as_deref().is_some_and(&was_dropped)
     };
     let in_order = (1..found.len()).all(|at| {
@@ -551,10 +660,19 @@ fn fits(found: Option<&[u8]>, wanted: Option<Content>) -> bool {
     }
 }
 
-pub(crate) fn is_value(what: impl Fn() -> String, found: Option<&[u8]>, wanted: Option<Content>) -> Outcome {
+pub(crate) fn is_value(
+    what: impl Fn() -> String,
+    found: Option<&[u8]>,
+    wanted: Option<Content>,
+) -> Outcome {
     ensure(fits(found, wanted), || {
-        let begin =
-            |bytes: &[u8]| format!("{} bytes beginning {}", bytes.len(), bytes[..bytes.len().min(16)].escape_ascii());
+        let begin = |bytes: &[u8]| {
+            format!(
+                "{} bytes beginning {}",
+                bytes.len(),
+                bytes[..bytes.len().min(16)].escape_ascii()
+            )
+        };
         let (found, wanted) = (found.map(begin), wanted.map(|content| begin(&content.make())));
         format!("{}: the store says {found:?}, the model {wanted:?}", what())
     })

@@ -1,8 +1,9 @@
 //! Kill test: a child process on a real disk, killed at random moments.
 //!
-//! The child ([`child`]) writes with several threads and prints the acknowledged commits. The parent kills it (SIGKILL), opens the store
-//! itself, and checks: every acknowledged commit is there as it was written, nothing of earlier lives is gone, each transaction is there in
-//! full or not at all, and no byte on the disk is wrong. Then the next child continues with the same store.
+//! The child ([`child`]) writes with several threads and prints the acknowledged commits. The
+//! parent kills it (SIGKILL), opens the store itself, and checks: every acknowledged commit is
+//! there as it was written, nothing of earlier lives is gone, each transaction is there in full or
+//! not at all, and no byte on the disk is wrong. Then the next child continues with the same store.
 
 pub mod child;
 
@@ -23,7 +24,9 @@ use plimsoll_disk::random::Random;
 use plimsoll_disk::thread::spawn;
 
 use crate::failure::{Failure, Outcome, ensure, same};
-use crate::kill::child::{KEPT, SYNC_EACH, THREADS, large_value, listed_key, number_key, pair_keys};
+use crate::kill::child::{
+    KEPT, SYNC_EACH, THREADS, large_value, listed_key, number_key, pair_keys,
+};
 
 /// The child's work besides writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +56,8 @@ impl Scenario {
         (Scenario::Buffered, "buffered"),
     ];
 
-    /// How many children use a store, one after the other, before the next one gets a new store: the first finds a young store, the last
-    /// has much to recover.
+    /// How many children use a store, one after the other, before the next one gets a new store:
+    /// the first finds a young store, the last has much to recover.
     fn lives_of_a_store(self) -> u64 {
         if self == Scenario::Create { 1 } else { 25 }
     }
@@ -81,7 +84,12 @@ impl Life {
 
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Scenario::ALL.iter().find(|(scenario, _)| scenario == self).map_or("", |(_, name)| name))
+        f.pad(
+            Scenario::ALL
+                .iter()
+                .find(|(scenario, _)| scenario == self)
+                .map_or("", |(_, name)| name),
+        )
     }
 }
 
@@ -116,11 +124,18 @@ pub(crate) fn failed(what: &str) -> impl Fn(Error) -> Failure + '_ {
     move |error| Failure::new(format!("{what}: {error} [{error:?}]"))
 }
 
-/// Kills this many children, one after the other; `program` is the binary that can be a child, `dir` a folder to work in.
+/// Kills this many children, one after the other; `program` is the binary that can be a child,
+/// `dir` a folder to work in.
 ///
 /// # Errors
 /// An acknowledged commit is gone, a part of a transaction is there, or the store does not open.
-pub fn kill_children(program: &Path, dir: &Path, scenario: Scenario, kills: u64, seed: u64) -> Outcome<Kills> {
+pub fn kill_children(
+    program: &Path,
+    dir: &Path,
+    scenario: Scenario,
+    kills: u64,
+    seed: u64,
+) -> Outcome<Kills> {
     let mut random = Random::new(seed);
     let mut report = Kills::default();
     let mut numbers = Numbers::default();
@@ -130,14 +145,17 @@ pub fn kill_children(program: &Path, dir: &Path, scenario: Scenario, kills: u64,
             numbers = Numbers::default();
         }
         let lifetime = Life::choose(scenario, life, &mut random);
-        let told =
-            |failure: Failure| Failure::new(format!("life {life}, {lifetime:?}, seed {seed}, {scenario}: {failure}"));
+        let told = |failure: Failure| {
+            Failure::new(format!("life {life}, {lifetime:?}, seed {seed}, {scenario}: {failure}"))
+        };
         let in_later_backup = scenario == Scenario::Backup && life % 5 == 0;
-        let acknowledged = live_and_die(program, &store, scenario, lifetime, in_later_backup).map_err(told)?;
+        let acknowledged =
+            live_and_die(program, &store, scenario, lifetime, in_later_backup).map_err(told)?;
         report.kills += 1;
         report.with_commits += u64::from(!acknowledged.is_empty());
         report.acknowledged += acknowledged.len() as u64;
-        numbers = look(&store, &numbers, &acknowledged, acknowledged.len(), scenario).map_err(told)?;
+        numbers =
+            look(&store, &numbers, &acknowledged, acknowledged.len(), scenario).map_err(told)?;
         report.backups += look_at_backups(&store).map_err(told)?;
     }
     Ok(report)
@@ -162,8 +180,8 @@ impl Acknowledged {
     }
 }
 
-/// Starts a child, kills it, and returns what it acknowledged. One that is killed `in_later_backup` has made a whole backup before, however slow the
-/// machine is.
+/// Starts a child, kills it, and returns what it acknowledged. One that is killed `in_later_backup`
+/// has made a whole backup before, however slow the machine is.
 fn live_and_die(
     program: &Path,
     store: &Path,
@@ -177,7 +195,9 @@ fn live_and_die(
         SystemClock::new().sleep(Duration::from_millis(2));
     }
     let Ended { acknowledged, by_itself, complaints } = child.kill()?;
-    ensure(by_itself.is_none(), || format!("the child ended by itself ({by_itself:?}): {complaints}"))?;
+    ensure(by_itself.is_none(), || {
+        format!("the child ended by itself ({by_itself:?}): {complaints}")
+    })?;
     Ok(acknowledged)
 }
 
@@ -220,8 +240,10 @@ impl Running {
         let (first, first_commit) = channel();
         let arrived = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&arrived);
-        let lines = spawn("acknowledged", move || read_acknowledged(stdout, &first, &count)).map_err(of_child)?;
-        let complaints = spawn("complaints", move || std::io::read_to_string(stderr).unwrap_or_default());
+        let lines = spawn("acknowledged", move || read_acknowledged(stdout, &first, &count))
+            .map_err(of_child)?;
+        let complaints =
+            spawn("complaints", move || std::io::read_to_string(stderr).unwrap_or_default());
         Ok(Self { child, lines, complaints: complaints.map_err(of_child)?, first_commit, arrived })
     }
 
@@ -261,7 +283,11 @@ impl Running {
 }
 
 /// The acknowledgements of a child until it dies; the first is signalled at once.
-fn read_acknowledged(stdout: ChildStdout, first: &Sender<()>, arrived: &AtomicUsize) -> Vec<Acknowledged> {
+fn read_acknowledged(
+    stdout: ChildStdout,
+    first: &Sender<()>,
+    arrived: &AtomicUsize,
+) -> Vec<Acknowledged> {
     let mut all = Vec::new();
     let mut reader = BufReader::new(stdout);
     let mut line = String::new();
@@ -278,8 +304,8 @@ fn read_acknowledged(stdout: ChildStdout, first: &Sender<()>, arrived: &AtomicUs
     all
 }
 
-/// Opens the store and compares it with its contents `before` this life and the commits acknowledged in it, of which the first `certain` ones must be
-/// there; returns the new contents.
+/// Opens the store and compares it with its contents `before` this life and the commits
+/// acknowledged in it, of which the first `certain` ones must be there; returns the new contents.
 pub(crate) fn look(
     store: &Path,
     before: &Numbers,
@@ -291,12 +317,14 @@ pub(crate) fn look(
     let keyspace = db.keyspace("work").map_err(failed("keyspace"))?;
     let mut now = Numbers::default();
     for (thread, before) in (0..).zip(before) {
-        let mine: Vec<&Acknowledged> = acknowledged.iter().filter(|commit| commit.thread == thread).collect();
+        let mine: Vec<&Acknowledged> =
+            acknowledged.iter().filter(|commit| commit.thread == thread).collect();
         let found = is_whole(&db.snapshot(), &keyspace, thread)?;
         let acked = mine.last().map_or(*before, |commit| commit.number);
         let mut certain = acknowledged[..certain].iter().filter(|commit| commit.thread == thread);
         let least = certain.next_back().map_or(*before, |commit| commit.number);
-        // When the child died, each thread had at most one commit that was not acknowledged; with buffered commits, at most those up to its next sync.
+        // When the child died, each thread had at most one commit that was not acknowledged; with
+        // buffered commits, at most those up to its next sync.
         let more = if scenario == Scenario::Buffered { SYNC_EACH } else { 1 };
         ensure((least..=acked + more).contains(&found), || {
             format!(
@@ -327,8 +355,12 @@ fn follow_each_other(before: u64, commits: &[&Acknowledged]) -> Outcome {
 /// Checks that the store has all writes of the commit at the commit's moment.
 fn is_as_acknowledged(db: &Db, keyspace: &Keyspace, commit: &Acknowledged) -> Outcome {
     let newest = db.newest();
-    ensure(commit.glsn <= newest.0, || format!("GLSN {} was acknowledged, the newest is {newest}", commit.glsn))?;
-    let then = db.snapshot_at(Moment::Glsn(Glsn(commit.glsn))).map_err(failed("a snapshot of a commit"))?;
+    ensure(commit.glsn <= newest.0, || {
+        format!("GLSN {} was acknowledged, the newest is {newest}", commit.glsn)
+    })?;
+    let then = db
+        .snapshot_at(Moment::Glsn(Glsn(commit.glsn)))
+        .map_err(failed("a snapshot of a commit"))?;
     let found = is_whole(&then, keyspace, commit.thread)?;
     same(format!("number of thread {} at {}", commit.thread, commit.glsn), &found, &commit.number)
 }
@@ -337,8 +369,10 @@ fn is_as_acknowledged(db: &Db, keyspace: &Keyspace, commit: &Acknowledged) -> Ou
 pub(crate) fn is_whole(snapshot: &Snapshot, keyspace: &Keyspace, thread: u64) -> Outcome<u64> {
     let read = |key: &str| snapshot.get(keyspace, key.as_bytes()).map_err(failed(key));
     let text = read(&number_key(thread))?.map(|value| String::from_utf8_lossy(&value).into_owned());
-    let number =
-        text.as_deref().map_or(Ok(0), str::parse).map_err(|_| Failure::new(format!("{text:?} is no number")))?;
+    let number = text
+        .as_deref()
+        .map_or(Ok(0), str::parse)
+        .map_err(|_| Failure::new(format!("{text:?} is no number")))?;
     for key in pair_keys(thread) {
         let value = read(&key)?;
         let right = match &value {
@@ -346,20 +380,27 @@ pub(crate) fn is_whole(snapshot: &Snapshot, keyspace: &Keyspace, thread: u64) ->
             Some(value) => large_value(thread, number).is(value),
         };
         ensure(right, || {
-            format!("{key} is not of transaction {number}: {} bytes", value.map_or(0, |value| value.len()))
+            format!(
+                "{key} is not of transaction {number}: {} bytes",
+                value.map_or(0, |value| value.len())
+            )
         })?;
     }
     let prefix = format!("{thread}/list/");
     let listed = snapshot.prefix(keyspace, prefix.as_bytes()).map_err(failed("prefix"))?;
-    let listed: Vec<Vec<u8>> =
-        listed.map(|item| item.map(|(key, _)| key)).collect::<plimsoll::Result<_>>().map_err(failed("prefix"))?;
-    let wanted: Vec<Vec<u8>> =
-        (number.saturating_sub(KEPT) + 1..=number).map(|number| listed_key(thread, number).into_bytes()).collect();
+    let listed: Vec<Vec<u8>> = listed
+        .map(|item| item.map(|(key, _)| key))
+        .collect::<plimsoll::Result<_>>()
+        .map_err(failed("prefix"))?;
+    let wanted: Vec<Vec<u8>> = (number.saturating_sub(KEPT) + 1..=number)
+        .map(|number| listed_key(thread, number).into_bytes())
+        .collect();
     same(format!("what thread {thread} listed"), &listed, &wanted)?;
     Ok(number)
 }
 
-/// Checks that the thread's stream has its numbers in order, without a gap, at least up to the transaction before the last.
+/// Checks that the thread's stream has its numbers in order, without a gap, at least up to the
+/// transaction before the last.
 fn has_stream(db: &Db, thread: u64, number: u64) -> Outcome {
     let mut scan = db.log().scan(.., Some(thread as u32 + 1)).map_err(failed("scan"))?;
     let mut numbers = Vec::new();
@@ -369,14 +410,16 @@ fn has_stream(db: &Db, thread: u64, number: u64) -> Outcome {
     }
     // It is appended after the commit is acknowledged, and before the next one.
     let least = number.saturating_sub(1);
-    let wanted: Vec<String> = (1..=numbers.len().max(least as usize)).map(|number| number.to_string()).collect();
+    let wanted: Vec<String> =
+        (1..=numbers.len().max(least as usize)).map(|number| number.to_string()).collect();
     ensure(numbers.len() as u64 <= number, || {
         format!("stream of thread {thread} is at {}, its commits at {number}", numbers.len())
     })?;
     same(format!("stream of thread {thread}"), &numbers, &wanted)
 }
 
-/// Checks that each backup is complete, or is no store; returns the number of complete ones. They are removed.
+/// Checks that each backup is complete, or is no store; returns the number of complete ones. They
+/// are removed.
 #[allow(clippy::disallowed_methods, reason = "a test that cleans up after itself")]
 fn look_at_backups(store: &Path) -> Outcome<u64> {
     let mut whole = 0;
@@ -391,12 +434,17 @@ fn look_at_backups(store: &Path) -> Outcome<u64> {
             Ok(db) => {
                 whole += 1;
                 let keyspace = db.keyspace("work").map_err(failed("keyspace of a backup"))?;
-                (0..THREADS).try_for_each(|thread| is_whole(&db.snapshot(), &keyspace, thread).map(|_| ()))?;
+                (0..THREADS).try_for_each(|thread| {
+                    is_whole(&db.snapshot(), &keyspace, thread).map(|_| ())
+                })?;
                 let report = db.verify(&mut |_| {}).map_err(failed("verify of a backup"))?;
-                ensure(report.problems.is_empty(), || format!("verify of a backup: {:?}", report.problems))?;
+                ensure(report.problems.is_empty(), || {
+                    format!("verify of a backup: {:?}", report.problems)
+                })?;
             }
         }
-        std::fs::remove_dir_all(&path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+        std::fs::remove_dir_all(&path)
+            .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
     }
     Ok(whole)
 }
@@ -412,7 +460,10 @@ mod tests {
 
     #[test]
     fn an_acknowledgement_is_three_numbers() {
-        assert_eq!(Acknowledged::parse("3 17 99"), Some(Acknowledged { thread: 3, number: 17, glsn: 99 }));
+        assert_eq!(
+            Acknowledged::parse("3 17 99"),
+            Some(Acknowledged { thread: 3, number: 17, glsn: 99 })
+        );
         assert_eq!(Acknowledged::parse("3 17"), None);
         assert_eq!(Acknowledged::parse("3 17 x"), None);
     }

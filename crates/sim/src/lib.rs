@@ -1,7 +1,8 @@
 //! Deterministic simulation of the whole store from one seed.
 //!
-//! A *workload* ([`op`]) is generated from a seed and run ([`driver`]) against a store on a simulated disk with faults ([`world`]) and
-//! against a *model* ([`model`]), comparing answer by answer. Built on that:
+//! A *workload* ([`op`]) is generated from a seed and run ([`driver`]) against a store on a
+//! simulated disk with faults ([`world`]) and against a *model* ([`model`]), comparing answer by
+//! answer. Built on that:
 //! - [`crash`]: the power is cut at every sync;
 //! - [`faults`]: reads fail or return wrong bits, the disk is full, syncs fail, memory is short;
 //! - [`metamorphic`]: the same workload under other budgets and other background work gives the same answers;
@@ -15,8 +16,8 @@
 //! - [`lists`]: what such processes have seen of each other must be strictly serializable;
 //! - [`stress`]: threads, kills and a budget that changes, for any length of time, with memory measured from outside.
 //!
-//! A [`case`] names one run, so that its seed replays it; [`minimise`] shortens a workload that fails; [`planted`] tests whether all of
-//! this finds planted bugs.
+//! A [`case`] names one run, so that its seed replays it; [`minimise`] shortens a workload that
+//! fails; [`planted`] tests whether all of this finds planted bugs.
 
 pub mod bank;
 pub mod case;

@@ -39,9 +39,11 @@ const FLOOR_SEEDS: u64 = 300;
 /// Runs of a failing workload, while it is shortened.
 const MINIMISE_RUNS: usize = 2000;
 
-/// Simulates the whole store from a seed: runs workloads on disks that fail, and compares every answer with a model.
+/// Simulates the whole store from a seed: runs workloads on disks that fail, and compares every
+/// answer with a model.
 ///
-/// Prints one line for each run that fails, with the arguments that replay it; exits with 1 if any run failed.
+/// Prints one line for each run that fails, with the arguments that replay it; exits with 1 if any
+/// run failed.
 #[derive(Debug, Parser)]
 #[command(
     name = "plimsoll-sim",
@@ -80,13 +82,15 @@ struct Arguments {
     /// Operations in a run [default: depends on the mode].
     #[arg(long)]
     ops: Option<usize>,
-    /// Mode: model, every-sync, crash, failed-reads, flips, full, failed-syncs, budget, metamorphic, rot, members, flip, or all.
+    /// Mode: model, every-sync, crash, failed-reads, flips, full, failed-syncs, budget,
+    /// metamorphic, rot, members, flip, or all.
     #[arg(long, default_value = "all")]
     mode: String,
     /// Number of runs at the same time, one per thread.
     #[arg(long, default_value_t = 2)]
     jobs: u64,
-    /// Print how often the runs reached each border case of the store: a transaction spilled, a table full, ...
+    /// Print how often the runs reached each border case of the store: a transaction spilled, a
+    /// table full, ...
     #[arg(long)]
     borders: bool,
     /// Shorten a failing workload and print it.
@@ -122,9 +126,11 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Apply known bugs to a copy of the sources, one at a time, and check that the simulation finds each.
+    /// Apply known bugs to a copy of the sources, one at a time, and check that the simulation
+    /// finds each.
     Planted(PlantedArguments),
-    /// Run a store with real threads, kill and restart it repeatedly, and measure its memory from outside.
+    /// Run a store with real threads, kill and restart it repeatedly, and measure its memory from
+    /// outside.
     Stress(StressArguments),
     /// Run several processes on one store, and kill, stop and restart them.
     Workers(WorkersArguments),
@@ -195,7 +201,11 @@ fn run(arguments: Arguments) -> Result<bool, String> {
     let report = runs.run()?;
     runs::clear_bar();
     let (failed, seconds) = (report.failed, report.seconds);
-    let never = if arguments.mode == "all" { borders_never_crossed(&arguments, report.runs) } else { Vec::new() };
+    let never = if arguments.mode == "all" {
+        borders_never_crossed(&arguments, report.runs)
+    } else {
+        Vec::new()
+    };
     eprintln!("{} runs, {} failed, {seconds} s", report.runs, failed.len());
     // One that hangs would hang again.
     if arguments.minimise && !report.hangs {
@@ -213,7 +223,8 @@ fn borders_never_crossed(arguments: &Arguments, runs: u64) -> Vec<Border> {
     if runs < FLOOR_SEEDS * Mode::ALL.len() as u64 {
         return Vec::new();
     }
-    let never: Vec<Border> = counts.into_iter().filter(|(_, count)| *count == 0).map(|(border, _)| border).collect();
+    let never: Vec<Border> =
+        counts.into_iter().filter(|(_, count)| *count == 0).map(|(border, _)| border).collect();
     for border in &never {
         println!(
             "NEVER CROSSED {border:?}: the simulation says nothing about it; change the workloads so that some run does"
@@ -224,7 +235,8 @@ fn borders_never_crossed(arguments: &Arguments, runs: u64) -> Vec<Border> {
 
 #[allow(clippy::disallowed_methods, reason = "the command's own input, no file of a store")]
 fn replay(path: &PathBuf, case: &Case) -> Result<bool, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let text =
+        std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let ops = text::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
     let outcome = case.run_workload(&ops);
     if let Err(failure) = &outcome {
@@ -237,16 +249,21 @@ fn shorten(case: &Case) {
     let sort = |ops: &[Op]| case.run_workload(ops).err().map(|failure| failure.sort());
     let whole = sort(&case.workload());
     let ops = minimise(&case.workload(), MINIMISE_RUNS, &mut |ops| sort(ops) == whole);
-    let failure = case.run_workload(&ops).err().map_or_else(String::new, |failure| failure.to_string());
+    let failure =
+        case.run_workload(&ops).err().map_or_else(String::new, |failure| failure.to_string());
     println!("# {case}\n# {}\n{}", failure.replace('\n', "\n# "), text::print(&ops));
 }
 
 fn flip(arguments: &Arguments) -> Result<bool, String> {
     let workload = if arguments.rich { RICH } else { PLAIN };
-    let failed = |failure: Failure| format!("FAILED --mode flip --seed {}: {failure}", arguments.seed);
+    let failed =
+        |failure: Failure| format!("FAILED --mode flip --seed {}: {failure}", arguments.seed);
     let store = ClosedStore::new(workload).map_err(failed)?;
-    let choice =
-        Choice { every: arguments.every.max(1), from: arguments.from, filler_every: arguments.filler_every.max(1) };
+    let choice = Choice {
+        every: arguments.every.max(1),
+        from: arguments.from,
+        filler_every: arguments.filler_every.max(1),
+    };
     match store.flip(choice, &mut Random::new(arguments.seed)) {
         Err(failure) => {
             println!("{}", failed(failure));

@@ -1,9 +1,10 @@
 //! Metamorphic test: the same workload gives the same answers, whatever else the store does.
 //!
-//! Varied are: the budget (16 MiB to 1 GiB, also one that changes while the store is open), the sizes of memtables and segments, the
-//! durability; and in between dropped caches, flushes, compactions, background work in any order and reopenings, with the warm image gone,
-//! damaged or replaced by an older one. None of that may change an answer. The model already checks each of them by itself; here whole runs
-//! are compared.
+//! Varied are: the budget (16 MiB to 1 GiB, also one that changes while the store is open), the
+//! sizes of memtables and segments, the durability; and in between dropped caches, flushes,
+//! compactions, background work in any order and reopenings, with the warm image gone, damaged or
+//! replaced by an older one. None of that may change an answer. The model already checks each of
+//! them by itself; here whole runs are compared.
 
 use std::time::Duration;
 
@@ -27,12 +28,20 @@ struct Variant {
 fn variants() -> [Variant; 7] {
     // Segments must take any record: one that is too large is refused.
     let small = Setting { segment_bytes: 2 << 20, ..Setting::SMALL };
-    let large = Setting { memory_bytes: 128 << 20, memtable_bytes: 8 << 20, segment_bytes: 8 << 20, ..small };
+    let large = Setting {
+        memory_bytes: 128 << 20,
+        memtable_bytes: 8 << 20,
+        segment_bytes: 8 << 20,
+        ..small
+    };
     [
         Variant { setting: small, upkeep_percent: 0 },
         Variant { setting: large, upkeep_percent: 0 },
         Variant { setting: Setting { memtable_bytes: 4 << 10, ..small }, upkeep_percent: 30 },
-        Variant { setting: Setting { durability: Durability::Buffered, ..large }, upkeep_percent: 10 },
+        Variant {
+            setting: Setting { durability: Durability::Buffered, ..large },
+            upkeep_percent: 10,
+        },
         Variant { setting: Setting { memory_bytes: 20 << 20, ..small }, upkeep_percent: 60 },
         Variant { setting: Setting { memory_bytes: 256 << 20, ..small }, upkeep_percent: 40 },
         Variant { setting: Setting { memory_bytes: 1 << 30, ..large }, upkeep_percent: 20 },
@@ -45,7 +54,10 @@ fn variants() -> [Variant; 7] {
 pub fn compare_settings(case: &Case, ops: &[Op]) -> Outcome {
     let mut first: Option<Vec<String>> = None;
     for variant in variants() {
-        let told = |failure: Failure| Failure { message: format!("under {variant:?}: {}", failure.message), ..failure };
+        let told = |failure: Failure| Failure {
+            message: format!("under {variant:?}: {}", failure.message),
+            ..failure
+        };
         let (answers, _) = guarded(|| run_variant(case.seed, variant, ops)).map_err(told)?;
         match &first {
             None => first = Some(answers),
@@ -74,7 +86,8 @@ fn run_variant(seed: u64, variant: Variant, ops: &[Op]) -> Outcome<(Vec<String>,
 fn same_answers(ops: &[Op], first: &[String], other: &[String]) -> Outcome {
     for (number, (a, b)) in first.iter().zip(other).enumerate() {
         if a != b {
-            let differ = Failure::new(format!("the answer is {b:?}, under the first setting it was {a:?}"));
+            let differ =
+                Failure::new(format!("the answer is {b:?}, under the first setting it was {a:?}"));
             return Err(differ.at(number, &ops[number]));
         }
     }

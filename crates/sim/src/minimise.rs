@@ -1,7 +1,8 @@
 //! Shortens a workload that fails.
 //!
-//! Removes smaller and smaller pieces as long as the rest still fails, in whatever way. Every prefix, piece and rest of a workload is a
-//! workload (`op`), so nothing has to be repaired in between.
+//! Removes smaller and smaller pieces as long as the rest still fails, in whatever way. Every
+//! prefix, piece and rest of a workload is a workload (`op`), so nothing has to be repaired in
+//! between.
 
 use crate::op::Op;
 
@@ -28,7 +29,8 @@ pub fn minimise(ops: &[Op], runs_max: usize, fails: &mut dyn FnMut(&[Op]) -> boo
             break;
         }
         // Single operations are tried until none can be removed.
-        piece = if piece == 1 { usize::from(removed) } else { piece.div_ceil(2).min(ops.len().max(1)) };
+        piece =
+            if piece == 1 { usize::from(removed) } else { piece.div_ceil(2).min(ops.len().max(1)) };
     }
     ops
 }

@@ -1,14 +1,15 @@
 //! The reference model of a store: every version of every key, and the log as a list.
 //!
-//! The model receives the commits in order and returns the expected answer of each read. Facts that only the store can know (the time of a
-//! commit, how much of the log's end a crash took, how much of its old end was trimmed) are passed in, and the model decides whether they
-//! are permitted.
+//! The model receives the commits in order and returns the expected answer of each read. Facts that
+//! only the store can know (the time of a commit, how much of the log's end a crash took, how much
+//! of its old end was trimmed) are passed in, and the model decides whether they are permitted.
 //!
 //! Laws:
 //! 1. `log[n - 1]` is the entry with GLSN n; the versions are exactly what the commits in it wrote.
 //! 2. `acked` never goes back: everything up to it survives any fault.
-//! 3. A keyspace's `floor` is the youngest moment at which one of its versions may have been dropped. From there on every read must be
-//!    answered; below, a read may be refused, but is never wrong.
+//! 3. A keyspace's `floor` is the youngest moment at which one of its versions may have been
+//!    dropped. From there on every read must be answered; below, a read may be refused, but is
+//!    never wrong.
 
 pub mod reads;
 
@@ -163,17 +164,27 @@ impl Model {
     /// Whether a keyspace like this was dropped before a commit.
     pub(crate) fn was_dropped_before(&self, glsn: u64, is_it: impl Fn(u8) -> bool) -> bool {
         let before = &self.log[..self.log.len().min(glsn.saturating_sub(1) as usize)];
-        before.iter().any(|placed| matches!(&placed.entry, Entry::Dropped { space, .. } if is_it(*space)))
+        before
+            .iter()
+            .any(|placed| matches!(&placed.entry, Entry::Dropped { space, .. } if is_it(*space)))
     }
 
     /// What an entry changes of the keys with a prefix.
-    pub fn changes_under(&self, space: u8, prefix: &[u8], glsn: u64) -> Vec<(Key, Option<Content>)> {
+    pub fn changes_under(
+        &self,
+        space: u8,
+        prefix: &[u8],
+        glsn: u64,
+    ) -> Vec<(Key, Option<Content>)> {
         let begins = |key: &&Key| key.starts_with(prefix);
         match self.entry(glsn).map(|placed| &placed.entry) {
             Some(Entry::Commit { writes, .. }) => {
                 let of_space = writes.iter().filter(|((of, _), _)| *of == space);
                 let changes = of_space.map(|((_, key), value)| (key, *value));
-                changes.filter(|(key, _)| begins(key)).map(|(key, value)| (key.clone(), value)).collect()
+                changes
+                    .filter(|(key, _)| begins(key))
+                    .map(|(key, value)| (key.clone(), value))
+                    .collect()
             }
             Some(Entry::Dropped { space: of, keys }) if *of == space => {
                 keys.iter().filter(begins).map(|key| (key.clone(), None)).collect()
@@ -227,7 +238,8 @@ impl Model {
         }
     }
 
-    /// Whether the store may end at `glsn` after a crash: everything acknowledged, and only whole records.
+    /// Whether the store may end at `glsn` after a crash: everything acknowledged, and only whole
+    /// records.
     pub fn may_end_at(&self, glsn: u64) -> bool {
         self.is_border(glsn) && glsn >= self.acked
     }
@@ -257,12 +269,15 @@ impl Model {
     /// How many entries from the first on are the same in another model.
     pub fn common_entries(&self, other: &Model) -> u64 {
         // The append time may not be known yet.
-        let same_time = |a: &Placed, b: &Placed| a.micros.is_none() || b.micros.is_none() || a.micros == b.micros;
+        let same_time = |a: &Placed, b: &Placed| {
+            a.micros.is_none() || b.micros.is_none() || a.micros == b.micros
+        };
         let both = self.log.iter().zip(&other.log);
         both.take_while(|(a, b)| a.entry == b.entry && same_time(a, b)).count() as u64
     }
 
-    /// Lowers the demands on past reads: no keyspace need be readable further back than in another model.
+    /// Lowers the demands on past reads: no keyspace need be readable further back than in another
+    /// model.
     pub fn raise_floors_to(&mut self, other: &Model) {
         for (number, space) in &mut self.spaces {
             space.floor = space.floor.max(other.floor(*number));
@@ -299,7 +314,8 @@ impl Model {
     pub fn space_at(&self, space: u8, at: u64) -> Option<u8> {
         let same_name = self.spaces.iter().filter(|(number, _)| **number % NAMES == space % NAMES);
         let was_there = |space: &Space| {
-            space.retention.first().is_some_and(|(since, _)| *since <= at) && space.dropped.is_none_or(|glsn| at < glsn)
+            space.retention.first().is_some_and(|(since, _)| *since <= at)
+                && space.dropped.is_none_or(|glsn| at < glsn)
         };
         same_name.filter(|(_, space)| was_there(space)).map(|(number, _)| *number).next_back()
     }
@@ -324,7 +340,8 @@ impl Model {
         cursors
     }
 
-    /// Whether a commit has recorded this retention of a keyspace: setting it again commits nothing.
+    /// Whether a commit has recorded this retention of a keyspace: setting it again commits
+    /// nothing.
     pub fn has_recorded(&self, space: u8, keep: Keep) -> bool {
         self.spaces
             .get(&space)
@@ -342,16 +359,19 @@ impl Model {
         self.spaces.get(&space).map_or(0, |space| space.floor)
     }
 
-    /// Raises the floors to what background work may have dropped: `oldest_read` is the oldest open moment (or the newest), `newest` the
-    /// newest that may have been visible, `now` the time of the clock.
+    /// Raises the floors to what background work may have dropped: `oldest_read` is the oldest open
+    /// moment (or the newest), `newest` the newest that may have been visible, `now` the time of
+    /// the clock.
     pub fn raise_floors(&mut self, oldest_read: u64, newest: u64, now: u64) {
-        // An entry of unknown time, because its commit ended in an error, may be as old as the one before it.
-        // The last one in log order counts: where the log's time was restarted, all before it is as
-        // old as the restart at least.
+        // An entry of unknown time, because its commit ended in an error, may be as old as the one
+        // before it. The last one in log order counts: where the log's time was restarted, all
+        // before it is as old as the restart at least.
         let at_time = |then: u64| {
-            let known = self.log.iter().rposition(|placed| placed.micros.is_some_and(|at| at <= then));
+            let known =
+                self.log.iter().rposition(|placed| placed.micros.is_some_and(|at| at <= then));
             let behind = known.map_or(0, |at| at + 1);
-            let unknown = self.log[behind..].iter().take_while(|placed| placed.micros.is_none()).count();
+            let unknown =
+                self.log[behind..].iter().take_while(|placed| placed.micros.is_none()).count();
             (behind + unknown).checked_sub(1)
         };
         let windows: Vec<(u8, u64)> = self
@@ -362,7 +382,9 @@ impl Model {
                     Keep::Forever => 0,
                     Keep::Latest => newest,
                     Keep::Glsns(glsns) => newest.saturating_sub(glsns),
-                    Keep::Micros(age) => at_time(now.saturating_sub(age)).map_or(0, |at| at as u64 + 1),
+                    Keep::Micros(age) => {
+                        at_time(now.saturating_sub(age)).map_or(0, |at| at as u64 + 1)
+                    }
                 };
                 (*number, kept_from.min(oldest_read))
             })
@@ -374,10 +396,13 @@ impl Model {
         }
     }
 
-    /// The GLSN up to which the store may free the log automatically: none if a keyspace that was written to keeps everything, or a user's
-    /// stream is in it.
+    /// The GLSN up to which the store may free the log automatically: none if a keyspace that was
+    /// written to keeps everything, or a user's stream is in it.
     pub fn may_free_below(&self, oldest_read: u64) -> u64 {
-        let forever = self.spaces.values().any(|space| space.keep() == Keep::Forever && !space.versions.is_empty());
+        let forever = self
+            .spaces
+            .values()
+            .any(|space| space.keep() == Keep::Forever && !space.versions.is_empty());
         if forever || self.streams_in_use() { 0 } else { oldest_read }
     }
 
@@ -408,7 +433,8 @@ impl Model {
         self.lives(space).into_iter().rev().find(is_later)
     }
 
-    /// The versions that the store must still have: those younger than the floor, and the one current at it.
+    /// The versions that the store must still have: those younger than the floor, and the one
+    /// current at it.
     pub fn history_kept(&self, space: u8, key: &[u8]) -> Vec<Version> {
         let floor = self.floor(space);
         let mut kept = self.history(space, key);
@@ -425,12 +451,19 @@ impl Model {
 
     /// Every key that a keyspace ever had.
     pub fn keys(&self, space: u8) -> Vec<Key> {
-        self.spaces.get(&space).map_or_else(Vec::new, |space| space.versions.keys().cloned().collect())
+        self.spaces
+            .get(&space)
+            .map_or_else(Vec::new, |space| space.versions.keys().cloned().collect())
     }
 
     /// The length of the longest key that was ever committed.
     pub fn longest_key(&self) -> usize {
-        self.spaces.values().flat_map(|space| space.versions.keys()).map(Vec::len).max().unwrap_or(0)
+        self.spaces
+            .values()
+            .flat_map(|space| space.versions.keys())
+            .map(Vec::len)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Keys and values of a span at a moment, with `own` writes on top, in key order.
@@ -438,7 +471,11 @@ impl Model {
         let mut found: BTreeMap<&Key, Option<Content>> = BTreeMap::new();
         if let Some(space) = self.spaces.get(&space) {
             let inside = space.versions.iter().filter(|(key, _)| span.contains(key));
-            found.extend(inside.map(|(key, versions)| (key, current(versions, at).and_then(|version| version.1))));
+            found.extend(
+                inside.map(|(key, versions)| {
+                    (key, current(versions, at).and_then(|version| version.1))
+                }),
+            );
         }
         let own = own.iter().filter(|((of, key), _)| *of == space && span.contains(key));
         found.extend(own.map(|((_, key), value)| (key, *value)));
@@ -447,11 +484,18 @@ impl Model {
 
     /// Keys of a name whose values differ between two moments, with their versions then (no
     /// deletions), in key order.
-    pub fn diff(&self, space: u8, from: u64, to: u64, prefix: &[u8]) -> Vec<(Key, Option<Version>, Option<Version>)> {
+    pub fn diff(
+        &self,
+        space: u8,
+        from: u64,
+        to: u64,
+        prefix: &[u8],
+    ) -> Vec<(Key, Option<Version>, Option<Version>)> {
         let keys = self.lives(space).into_iter().flat_map(|life| self.keys(life));
         let keys: BTreeSet<Key> = keys.filter(|key| key.starts_with(prefix)).collect();
-        let there =
-            |key: &[u8], at| self.version_at(self.life_at(space, at)?, key, at).filter(|version| version.1.is_some());
+        let there = |key: &[u8], at| {
+            self.version_at(self.life_at(space, at)?, key, at).filter(|version| version.1.is_some())
+        };
         keys.into_iter()
             .map(|key| (there(&key, from), there(&key, to), key))
             .filter(|(before, after, _)| !same_value(*before, *after))
@@ -494,7 +538,10 @@ mod tests {
     }
 
     fn commit(model: &mut Model, writes: &[(&str, Option<u32>)]) -> u64 {
-        let writes = writes.iter().map(|(key, seed)| ((0, key.as_bytes().to_vec()), seed.map(content))).collect();
+        let writes = writes
+            .iter()
+            .map(|(key, seed)| ((0, key.as_bytes().to_vec()), seed.map(content)))
+            .collect();
         let read_at = model.newest();
         model.submit(vec![Entry::Commit { writes, metadata: Content::default(), read_at }])
     }
@@ -515,7 +562,8 @@ mod tests {
         assert_eq!(model.get(0, b"b", 2), Some(content(2)));
         assert_eq!(model.get(0, b"b", 3), None);
         let all = Span::Range(Edge::Open, Edge::Open);
-        let keys: Vec<Key> = model.walk(0, &all, 3, &Writes::new()).into_iter().map(|(key, _)| key).collect();
+        let keys: Vec<Key> =
+            model.walk(0, &all, 3, &Writes::new()).into_iter().map(|(key, _)| key).collect();
         assert_eq!(keys, [b"a", b"c"]);
         assert_eq!(model.diff(0, 1, 3, b"").len(), 3);
     }

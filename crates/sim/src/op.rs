@@ -1,11 +1,13 @@
 //! The workload language: operations on a store, and on the world around it.
 //!
-//! One language drives the model test, the crash simulation, the faults, the metamorphic test, the fuzzer and the minimiser. A workload is
-//! made from a seed ([`generate`]) or from any bytes, is printed one operation a line, and is read back ([`text`]), so that a failing run
-//! can be replayed and shortened.
+//! One language drives the model test, the crash simulation, the faults, the metamorphic test, the
+//! fuzzer and the minimiser. A workload is made from a seed ([`generate`]) or from any bytes, is
+//! printed one operation a line, and is read back ([`text`]), so that a failing run can be replayed
+//! and shortened.
 //!
-//! Law: every operation is valid after any other, so that a workload remains one when operations are left out. An operation that addresses
-//! nothing (a transaction that is not open) does nothing; moments are given relative to the newest one.
+//! Law: every operation is valid after any other, so that a workload remains one when operations
+//! are left out. An operation that addresses nothing (a transaction that is not open) does nothing;
+//! moments are given relative to the newest one.
 
 pub mod among;
 pub mod generate;
@@ -30,7 +32,8 @@ pub enum Op {
         /// Its number.
         tx: u8,
     },
-    /// Begins a transaction that reads what was ordered, durable or not; one that is open under this number is dropped.
+    /// Begins a transaction that reads what was ordered, durable or not; one that is open under
+    /// this number is dropped.
     BeginOrdered {
         /// Its number.
         tx: u8,
@@ -95,7 +98,8 @@ pub enum Op {
         /// In an order of their own, not in that of the keys.
         scattered: bool,
     },
-    /// Begins a bulk load that stays open over other operations; one that is open under this number is dropped.
+    /// Begins a bulk load that stays open over other operations; one that is open under this number
+    /// is dropped.
     LoadBegin {
         /// Its number.
         slot: u8,
@@ -181,10 +185,12 @@ pub enum Op {
         limit: u32,
         /// Without values.
         keys_only: bool,
-        /// After this many keys the sources are exchanged, and log entries that are no longer needed are freed.
+        /// After this many keys the sources are exchanged, and log entries that are no longer
+        /// needed are freed.
         amid: Option<u32>,
     },
-    /// Begins a walk in a snapshot that stays open over other operations; one that is open under this number is dropped.
+    /// Begins a walk in a snapshot that stays open over other operations; one that is open under
+    /// this number is dropped.
     WalkBegin {
         /// Its number.
         slot: u8,
@@ -251,7 +257,8 @@ pub enum Op {
         /// The change is the first or the last of a commit that is written as a run.
         spilled: bool,
     },
-    /// Begins a feed that stays open over other operations; one that is open under this number is dropped.
+    /// Begins a feed that stays open over other operations; one that is open under this number is
+    /// dropped.
     FeedBegin {
         /// Its number.
         slot: u8,
@@ -444,7 +451,8 @@ pub enum Op {
         /// At which sync from now on.
         after: u64,
     },
-    /// Lets the process end later, in the middle of an operation: what it wrote stays, synced or not.
+    /// Lets the process end later, in the middle of an operation: what it wrote stays, synced or
+    /// not.
     KillAtSync {
         /// At which sync from now on.
         after: u64,
@@ -526,7 +534,8 @@ pub enum Part {
 /// Where something is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
-    /// In a transaction, its own writes on top; in the store as it is now if none is open under this number.
+    /// In a transaction, its own writes on top; in the store as it is now if none is open under
+    /// this number.
     Tx(u8),
     /// In a snapshot; in the store as it is now if none is open under this number.
     Snapshot(u8),
@@ -556,7 +565,8 @@ pub enum Get {
     Resident,
 }
 
-/// Which keys are taken away, and by which call. The numbers choose every n-th key, by its bytes ([`Removal::takes`]).
+/// Which keys are taken away, and by which call. The numbers choose every n-th key, by its bytes
+/// ([`Removal::takes`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
     /// `pop_first`.
@@ -575,7 +585,9 @@ impl Removal {
         let sum: u64 = key.iter().map(|byte| u64::from(*byte)).sum();
         match self {
             Removal::First | Removal::Last => true,
-            Removal::Retain(each) | Removal::Extract(each) => sum.is_multiple_of(u64::from(each.max(1))),
+            Removal::Retain(each) | Removal::Extract(each) => {
+                sum.is_multiple_of(u64::from(each.max(1)))
+            }
         }
     }
 }
@@ -679,6 +691,9 @@ mod tests {
         assert!(!range.contains(b"a") && !range.contains(b"d"));
         let open = Span::Range(Edge::Beside(b"b".to_vec()), Edge::Open);
         assert!(open.contains(b"b\0") && !open.contains(b"b"));
-        assert!(Span::Prefix(b"ab".to_vec()).contains(b"abc") && !Span::Prefix(b"ab".to_vec()).contains(b"b"));
+        assert!(
+            Span::Prefix(b"ab".to_vec()).contains(b"abc")
+                && !Span::Prefix(b"ab".to_vec()).contains(b"b")
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! Planted bugs: tests that the simulation finds them.
 //!
-//! Each is a patch in the folder `planted`: its first line describes the fault, the rest is a diff. They are applied one at a time in a
-//! copy of the sources ([`scratch`]). A bug that the simulation misses shows a gap in its checks. One that no simulated run can come to, because
-//! something else keeps what it breaks, names the test that finds it instead, in its second line.
+//! Each is a patch in the folder `planted`: its first line describes the fault, the rest is a diff.
+//! They are applied one at a time in a copy of the sources ([`scratch`]). A bug that the simulation
+//! misses shows a gap in its checks. One that no simulated run can come to, because something else
+//! keeps what it breaks, names the test that finds it instead, in its second line.
 #![allow(clippy::disallowed_methods, reason = "copies and patches the project's own sources")]
 
 pub mod scratch;
@@ -57,11 +58,17 @@ pub fn all(workspace: &Path) -> Result<Vec<Planted>, String> {
     let mut bugs = Vec::new();
     for entry in fs::read_dir(&folder).map_err(told)? {
         let patch = entry.map_err(told)?.path();
-        let Some(name) = patch.file_name().and_then(|name| name.to_str()?.strip_suffix(".patch")) else { continue };
+        let Some(name) = patch.file_name().and_then(|name| name.to_str()?.strip_suffix(".patch"))
+        else {
+            continue;
+        };
         let text = fs::read_to_string(&patch).map_err(told)?;
         let what = text.lines().next().unwrap_or_default().to_owned();
         if what.is_empty() || what.starts_with("---") {
-            return Err(format!("{}: the first line must say what is wrong with the store then", patch.display()));
+            return Err(format!(
+                "{}: the first line must say what is wrong with the store then",
+                patch.display()
+            ));
         }
         let test = text.lines().nth(1).and_then(Test::in_line);
         bugs.push(Planted { name: name.to_owned(), what, test, patch });
@@ -88,7 +95,8 @@ pub fn applies(workspace: &Path, bug: &Planted) -> Result<(), String> {
 }
 
 fn git_apply(dir: &Path, how: &[&str], bug: &Planted) -> Result<(), String> {
-    let patch = bug.patch.canonicalize().map_err(|error| format!("{}: {error}", bug.patch.display()))?;
+    let patch =
+        bug.patch.canonicalize().map_err(|error| format!("{}: {error}", bug.patch.display()))?;
     let mut git = Command::new("git");
     // A scratch copy may lie within a repository, which git must not look for.
     git.current_dir(dir).env("GIT_CEILING_DIRECTORIES", dir.parent().unwrap_or(dir));

@@ -1,8 +1,9 @@
-//! Tests on real file systems: children that write to a store while the power is cut, their system calls fail, or other processes read
-//! beside them.
+//! Tests on real file systems: children that write to a store while the power is cut, their system
+//! calls fail, or other processes read beside them.
 //!
-//! [`power`] and [`members`] need root and loop devices, [`syscalls`] needs `strace`; `crates/sim/nightly` runs them all and reports missing
-//! prerequisites. Afterwards the store is checked as after a kill ([`crate::kill`]): every acknowledged commit is there, each transaction
+//! [`power`] and [`members`] need root and loop devices, [`syscalls`] needs `strace`;
+//! `crates/sim/nightly` runs them all and reports missing prerequisites. Afterwards the store is
+//! checked as after a kill ([`crate::kill`]): every acknowledged commit is there, each transaction
 //! is there in full or not at all, and no byte is wrong.
 
 pub mod members;

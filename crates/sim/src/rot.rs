@@ -1,9 +1,10 @@
-//! Bit rot: damages the bytes of a store that was closed or killed. The damage is chosen by seed, several times over, each time in a
-//! separate copy.
+//! Bit rot: damages the bytes of a store that was closed or killed. The damage is chosen by seed,
+//! several times over, each time in a separate copy.
 //!
-//! Bits change; sectors and whole blocks turn to zeros or to noise; a write goes to the wrong place (bytes of another file, or of another
-//! place of the same one); a write is lost, so that an older version of a block is still there; a file loses its end, at any byte or at the
-//! border of a block. In each case the store either reports the damage, or every answer is right (`flip`).
+//! Bits change; sectors and whole blocks turn to zeros or to noise; a write goes to the wrong place
+//! (bytes of another file, or of another place of the same one); a write is lost, so that an older
+//! version of a block is still there; a file loses its end, at any byte or at the border of a
+//! block. In each case the store either reports the damage, or every answer is right (`flip`).
 
 use std::path::{Path, PathBuf};
 
@@ -50,19 +51,31 @@ pub fn damage(case: &Case, ops: &[Op]) -> Outcome<Flips> {
                 1 => store.look_after_a_kill(&world),
                 _ => Ok(()),
             })
-            .map_err(|failure| Failure::new(format!("damage {number} ({told}): {}", failure.message)))?;
+            .map_err(|failure| {
+                Failure::new(format!("damage {number} ({told}): {}", failure.message))
+            })?;
     }
     Ok(flips)
 }
 
-fn damage_some(world: &World, store: &ClosedStore, twice: bool, random: &mut Random) -> std::io::Result<String> {
+fn damage_some(
+    world: &World,
+    store: &ClosedStore,
+    twice: bool,
+    random: &mut Random,
+) -> std::io::Result<String> {
     let once = damage_once(world, store, twice, random)?;
     // The first damage may have taken away what the second one is to change.
     let again = if twice { damage_once(world, store, twice, random).ok() } else { None };
     Ok(again.into_iter().fold(once, |told, again| format!("{told}; {again}")))
 }
 
-fn damage_once(world: &World, store: &ClosedStore, twice: bool, random: &mut Random) -> std::io::Result<String> {
+fn damage_once(
+    world: &World,
+    store: &ClosedStore,
+    twice: bool,
+    random: &mut Random,
+) -> std::io::Result<String> {
     let files: Vec<_> = store.contents().iter().filter(|(_, bytes)| !bytes.is_empty()).collect();
     let any = |random: &mut Random| files[random.below(files.len() as u64) as usize];
     let (path, bytes) = any(random);
@@ -101,7 +114,13 @@ fn piece(len: u64, unit: u64, count: u64, random: &mut Random) -> (u64, usize) {
     (at, (count * unit).min(len - at) as usize)
 }
 
-fn overwrite(world: &World, path: &Path, at: u64, bytes: &[u8], what: &str) -> std::io::Result<String> {
+fn overwrite(
+    world: &World,
+    path: &Path,
+    at: u64,
+    bytes: &[u8],
+    what: &str,
+) -> std::io::Result<String> {
     world.disk.open(path, Open::ReadWrite, Caching::Buffered)?.write_at(bytes, at)?;
     Ok(format!("{} at {at}, {} bytes: {what}", path.display(), bytes.len()))
 }
@@ -124,8 +143,13 @@ fn misplace(
     overwrite(world, path, at, bytes, &format!("bytes of {} at {start}", from.display()))
 }
 
-/// Overwrites the end of the newest segment with zeros, from any sector on: among it what tells that it was closed.
-fn lose_end_of_log(world: &World, store: &ClosedStore, random: &mut Random) -> std::io::Result<String> {
+/// Overwrites the end of the newest segment with zeros, from any sector on: among it what tells
+/// that it was closed.
+fn lose_end_of_log(
+    world: &World,
+    store: &ClosedStore,
+    random: &mut Random,
+) -> std::io::Result<String> {
     let is_segment = |path: &Path| path.extension().is_some_and(|ending| ending == "seg");
     let Some((path, bytes)) = store.contents().iter().rfind(|(path, _)| is_segment(path)) else {
         return Ok("nothing: there is no segment".to_owned());
@@ -147,9 +171,11 @@ fn lose_file(world: &World, store: &ClosedStore, random: &mut Random) -> std::io
 
 /// Puts a whole file back as it was earlier.
 fn older_file(world: &World, store: &ClosedStore, random: &mut Random) -> std::io::Result<String> {
-    let now = |path: &Path| store.contents().iter().find(|(of, _)| of == path).map(|(_, bytes)| bytes);
-    let is_other =
-        |(path, before): &&Contents| now(path).is_some_and(|bytes| bytes != before) && is_written_in_place(path);
+    let now =
+        |path: &Path| store.contents().iter().find(|(of, _)| of == path).map(|(_, bytes)| bytes);
+    let is_other = |(path, before): &&Contents| {
+        now(path).is_some_and(|bytes| bytes != before) && is_written_in_place(path)
+    };
     let older: Vec<_> = store.earlier().iter().filter(is_other).collect();
     if older.is_empty() {
         return Ok("nothing: no file has changed".to_owned());
@@ -179,9 +205,13 @@ fn older_blocks(store: &ClosedStore) -> Vec<(&Path, &[u8], usize)> {
         let same_file = |contents: &&Contents| contents.0 == *path;
         for (_, before) in store.earlier().iter().filter(same_file) {
             let starts = (0..before.len().min(now.len())).step_by(BLOCK_BYTES as usize);
-            let block = |bytes: &[u8], at: usize| bytes[at..bytes.len().min(at + BLOCK_BYTES as usize)].to_vec();
+            let block = |bytes: &[u8], at: usize| {
+                bytes[at..bytes.len().min(at + BLOCK_BYTES as usize)].to_vec()
+            };
             older.extend(
-                starts.filter(|at| block(before, *at) != block(now, *at)).map(|at| (path.as_path(), &before[..], at)),
+                starts
+                    .filter(|at| block(before, *at) != block(now, *at))
+                    .map(|at| (path.as_path(), &before[..], at)),
             );
         }
     }

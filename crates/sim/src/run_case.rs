@@ -24,7 +24,9 @@ impl Case {
         match self.mode {
             Mode::Model | Mode::Crash => run(self.world(), Care::default(), ops).map(done),
             Mode::EverySync => crash::cut_at_every_sync(self, ops).map(|_| ()),
-            Mode::FailedReads | Mode::Flips | Mode::Full | Mode::FailedSyncs => faults::run_faulty(self, ops).map(done),
+            Mode::FailedReads | Mode::Flips | Mode::Full | Mode::FailedSyncs => {
+                faults::run_faulty(self, ops).map(done)
+            }
             Mode::Budget => faults::run_short_of_memory(self, ops).map(done),
             Mode::Metamorphic => metamorphic::compare_settings(self, ops),
             Mode::Rot => rot::damage(self, ops).map(|_| ()),

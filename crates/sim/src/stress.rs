@@ -1,13 +1,18 @@
 //! Stress test: a store under real threads on a real disk, for any length of time.
 //!
-//! A child process ([`child`]) runs writers, readers, scanners, readers of past snapshots, a compactor and a thread that changes the budget
-//! on a store. The parent kills it (SIGKILL) or ends it repeatedly, checks the store, and starts the next child on the same store.
-//! Throughout it measures from outside the memory that the child holds (RssAnon and page tables) against the child's current budget
-//! ([`chart`] draws both).
+//! A child process ([`child`]) runs writers, readers, scanners, readers of past snapshots, a
+//! compactor and a thread that changes the budget on a store. The parent kills it (SIGKILL) or ends
+//! it repeatedly, checks the store, and starts the next child on the same store. Throughout it
+//! measures from outside the memory that the child holds (RssAnon and page tables) against the
+//! child's current budget ([`chart`] draws both).
 //!
-//! Checked: every acknowledged commit is there in the next life, the total balance is the same in every snapshot, every value matches its
-//! head, `verify` is clean, and memory never exceeds the budget by more than [`SLACK_BYTES`].
-#![allow(clippy::disallowed_methods, reason = "the kernel's files, and a folder of its own on the real disk")]
+//! Checked: every acknowledged commit is there in the next life, the total balance is the same in
+//! every snapshot, every value matches its head, `verify` is clean, and memory never exceeds the
+//! budget by more than [`SLACK_BYTES`].
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the kernel's files, and a folder of its own on the real disk"
+)]
 
 pub mod chart;
 pub mod child;
@@ -33,10 +38,13 @@ const LOOK: Duration = Duration::from_millis(50);
 /// A child that has not ended this long after it was asked to is stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The memory that the process may hold besides the budget: the store's stated constant (8 MiB and 64 KiB a thread, its own threads
-/// included), and the memory of the child's threads themselves: values, and in one of them very many open transactions.
-pub const SLACK_BYTES: u64 =
-    (8 << 20) + (THREADS + 8) * (64 << 10) + THREADS * child::VALUES_BYTES_MAX + child::HELD_BYTES_MAX;
+/// The memory that the process may hold besides the budget: the store's stated constant (8 MiB and
+/// 64 KiB a thread, its own threads included), and the memory of the child's threads themselves:
+/// values, and in one of them very many open transactions.
+pub const SLACK_BYTES: u64 = (8 << 20)
+    + (THREADS + 8) * (64 << 10)
+    + THREADS * child::VALUES_BYTES_MAX
+    + child::HELD_BYTES_MAX;
 
 /// A run.
 #[derive(Clone, Debug)]
@@ -102,9 +110,14 @@ impl Stress {
             let life = Duration::from_millis(random.below(most.max(1)) + 200);
             let is_killed = random.chance(0.7);
             let told = |failure: Failure| {
-                Failure::new(format!("life {} (seed {}, killed: {is_killed}): {failure}", report.lives, self.seed))
+                Failure::new(format!(
+                    "life {} (seed {}, killed: {is_killed}): {failure}",
+                    report.lives, self.seed
+                ))
             };
-            let heard = self.live(&clock, life, is_killed, report.lives, &mut report.samples).map_err(told)?;
+            let heard = self
+                .live(&clock, life, is_killed, report.lives, &mut report.samples)
+                .map_err(told)?;
             for (known, new) in numbers.iter_mut().zip(&heard.numbers) {
                 *known = (*known).max(*new);
             }
@@ -113,10 +126,13 @@ impl Stress {
             report.kills += u64::from(is_killed);
             report.acknowledged += heard.acknowledged;
             add_counts(&mut report.counts, &heard.counts);
-            report.above_bytes_max = report.samples.iter().map(Sample::above_bytes).max().unwrap_or(0);
+            report.above_bytes_max =
+                report.samples.iter().map(Sample::above_bytes).max().unwrap_or(0);
             let above = report.above_bytes_max;
             ensure(above <= SLACK_BYTES || self.any_memory, || {
-                format!("memory was {above} bytes above the budget; {SLACK_BYTES} are what it may have beside it")
+                format!(
+                    "memory was {above} bytes above the budget; {SLACK_BYTES} are what it may have beside it"
+                )
             })?;
             progress(&report, elapsed());
         }
@@ -138,14 +154,20 @@ impl Stress {
     ) -> Outcome<Heard> {
         let told = |error: std::io::Error| Failure::new(format!("the child: {error}"));
         let mut child = Command::new(&self.program)
-            .args(["stress", "--child", "--seed", &(self.seed.wrapping_mul(1000).wrapping_add(number)).to_string()])
+            .args([
+                "stress",
+                "--child",
+                "--seed",
+                &(self.seed.wrapping_mul(1000).wrapping_add(number)).to_string(),
+            ])
             .args(["--budget-mib", &(self.memory_bytes_max >> 20).to_string(), "--dir"])
             .arg(self.store())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .map_err(told)?;
-        let heard = Arc::new(Mutex::new(Heard { numbers: vec![0; WRITERS as usize], ..Heard::default() }));
+        let heard =
+            Arc::new(Mutex::new(Heard { numbers: vec![0; WRITERS as usize], ..Heard::default() }));
         let out = child.stdout.take().ok_or_else(|| Failure::new("the child has no output"))?;
         let ears = Arc::clone(&heard);
         let listener = spawn("listener", move || listen(out, &ears)).map_err(told)?;
@@ -173,7 +195,9 @@ impl Stress {
         for (writer, acknowledged) in numbers.iter().enumerate() {
             let there = child::number_of(&snapshot, &accounts, writer as u64).map_err(failed)?;
             ensure(there >= *acknowledged, || {
-                format!("writer {writer} had {acknowledged} commits acknowledged, {there} are there")
+                format!(
+                    "writer {writer} had {acknowledged} commits acknowledged, {there} are there"
+                )
             })?;
         }
         is_balanced(&snapshot, &accounts).map_err(failed)?.map_or(Ok(()), |sum| {
@@ -183,14 +207,17 @@ impl Stress {
         drop(snapshot);
         let problems = db.verify(&mut |_| {}).map_err(failed)?.problems;
         // A missing offset table after a kill is no damage: it is a cache.
-        let problems: Vec<_> =
-            problems.iter().filter(|problem| !problem.ends_with("made again when it is needed")).collect();
+        let problems: Vec<_> = problems
+            .iter()
+            .filter(|problem| !problem.ends_with("made again when it is needed"))
+            .collect();
         ensure(problems.is_empty(), || format!("verify: {problems:?}"))?;
         db.close().map_err(failed)
     }
 }
 
-/// A measurement of a child's memory, and the time span in which it was taken (by the wall clock in microseconds).
+/// A measurement of a child's memory, and the time span in which it was taken (by the wall clock in
+/// microseconds).
 struct Look {
     from_micros: u64,
     to_micros: u64,
@@ -201,7 +228,8 @@ impl Look {
     /// Compares it with the largest budget that the child had in that span.
     fn beside(&self, budgets: &[(u64, u64)], clock: &SystemClock) -> Option<Sample> {
         let before = budgets.iter().rev().find(|(since, _)| *since <= self.from_micros);
-        let between = budgets.iter().filter(|(since, _)| (self.from_micros..=self.to_micros).contains(since));
+        let between =
+            budgets.iter().filter(|(since, _)| (self.from_micros..=self.to_micros).contains(since));
         let budget_bytes = before.into_iter().chain(between).map(|(_, bytes)| *bytes).max()?;
         let age_millis = clock.wall_micros().saturating_sub(self.to_micros) / 1000;
         let millis = (clock.monotonic_nanos() / 1_000_000).saturating_sub(age_millis);
@@ -210,7 +238,12 @@ impl Look {
 }
 
 /// Watches a child until its life is over; returns the memory measurements.
-fn watch(child: &mut Child, clock: &SystemClock, life: Duration, is_killed: bool) -> Outcome<Vec<Look>> {
+fn watch(
+    child: &mut Child,
+    clock: &SystemClock,
+    life: Duration,
+    is_killed: bool,
+) -> Outcome<Vec<Look>> {
     let told = |error: std::io::Error| Failure::new(format!("the child: {error}"));
     let start = clock.monotonic_nanos();
     let (mut asked, mut looks) = (false, Vec::new());
@@ -234,7 +267,9 @@ fn watch(child: &mut Child, clock: &SystemClock, life: Duration, is_killed: bool
             // Closing its input tells the child to end.
             child.stdin.take().map_or(Ok(()), |mut input| input.flush()).map_err(told)?;
         }
-        ensure(lived < life + PATIENCE, || format!("the child does not end, {PATIENCE:?} after it was asked to"))?;
+        ensure(lived < life + PATIENCE, || {
+            format!("the child does not end, {PATIENCE:?} after it was asked to")
+        })?;
     }
 }
 
@@ -256,7 +291,9 @@ fn listen(out: ChildStdout, heard: &Mutex<Heard>) {
                     heard.budgets.push((micros, bytes));
                 }
             }
-            ["count", name, count] => heard.counts.push((name.to_owned(), count.parse().unwrap_or(0))),
+            ["count", name, count] => {
+                heard.counts.push((name.to_owned(), count.parse().unwrap_or(0)))
+            }
             // A line that was cut off by the kill is ignored.
             ["failed", ..] => heard.failure = Some(line.clone()),
             _ => {}
@@ -275,7 +312,8 @@ fn add_counts(to: &mut Vec<(String, u64)>, from: &[(String, u64)]) {
 
 /// Anonymous memory and page tables of a process; `None` once it is gone.
 fn resident_bytes(pid: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status")).ok()?;
+    let status =
+        std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status")).ok()?;
     let kibibytes = |name: &str| -> Option<u64> {
         let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
         rest.trim().strip_suffix("kB")?.trim().parse().ok()

@@ -1,13 +1,16 @@
-//! Workers test: several processes have one store open, and each of them may be killed or stopped at any moment.
+//! Workers test: several processes have one store open, and each of them may be killed or stopped
+//! at any moment.
 //!
-//! With [`Work::Lists`] they append to lists ([`lister`]), and what they have seen of each other is checked ([`crate::lists`]). With [`Work::Bank`] a worker
-//! ([`child`]) moves money between accounts, counts its transfers in the store, and prints each one that was acknowledged; now and then
-//! it sums up all accounts in a snapshot. The parent starts, kills (SIGKILL), stops (SIGSTOP) and continues workers at random moments, and
-//! checks what each one finds when it starts: every transfer that was acknowledged to the one before it is there. In the end it opens the store
+//! With [`Work::Lists`] they append to lists ([`lister`]), and what they have seen of each other is
+//! checked ([`crate::lists`]). With [`Work::Bank`] a worker ([`child`]) moves money between
+//! accounts, counts its transfers in the store, and prints each one that was acknowledged; now and
+//! then it sums up all accounts in a snapshot. The parent starts, kills (SIGKILL), stops (SIGSTOP)
+//! and continues workers at random moments, and checks what each one finds when it starts: every
+//! transfer that was acknowledged to the one before it is there. In the end it opens the store
 //! alone: no acknowledged transfer is lost, the sum is right, and no byte on the disk is wrong.
 //!
-//! Or each worker kills itself at a point that is chosen for it ([`deaths`]), one of those that workers have crossed before ([`points`]), and each verifies
-//! the store when it has opened it.
+//! Or each worker kills itself at a point that is chosen for it ([`deaths`]), one of those that
+//! workers have crossed before ([`points`]), and each verifies the store when it has opened it.
 
 pub mod child;
 pub mod deaths;
@@ -70,7 +73,8 @@ pub struct Workers {
     pub life: Duration,
     /// How long a worker is stopped at most.
     pub stop: Duration,
-    /// Workers kill themselves, at points that are chosen by how many were killed at each before; none is stopped.
+    /// Workers kill themselves, at points that are chosen by how many were killed at each before;
+    /// none is stopped.
     pub at_points: Option<Deaths>,
     /// Seed of the times of kills and stops, or of the points.
     pub seed: u64,
@@ -87,8 +91,8 @@ pub struct Report {
     pub ends: u64,
     /// Transfers that were acknowledged.
     pub acknowledged: u64,
-    /// The longest time between two acknowledged transfers of a worker that was not stopped itself, while no other one was stopped: in
-    /// milliseconds, the longest and the 99th of a hundred.
+    /// The longest time between two acknowledged transfers of a worker that was not stopped itself,
+    /// while no other one was stopped: in milliseconds, the longest and the 99th of a hundred.
     pub stalls_millis: (u64, u64),
     /// With [`Work::Lists`]: the history that was checked.
     pub checked: Checked,
@@ -112,15 +116,18 @@ pub(crate) fn options() -> Options {
     Options::new().memory_bytes(16 << 20).memtable_bytes(256 << 10).segment_bytes(1 << 20)
 }
 
-/// Opens the store as one of several processes. One that has a fate goes to it from here on, and verifies the store first.
+/// Opens the store as one of several processes. One that has a fate goes to it from here on, and
+/// verifies the store first.
 fn open_among_others(store: &Path, fate: Option<&Arc<Fate>>) -> Result<Db, String> {
     let told = |error: plimsoll::Error| format!("open: {error} [{error:?}]");
     let options = options().shared(true);
     let Some(fate) = fate else { return Db::open(store, options).map_err(told) };
-    // So that also one that lives for a few commits begins a segment, flushes, merges, and frees the log.
+    // So that also one that lives for a few commits begins a segment, flushes, merges, and frees
+    // the log.
     let options = options.memtable_bytes(64 << 10).segment_bytes(64 << 10);
     let disk = MortalDisk::new(Arc::new(OsDisk::new()), Arc::clone(fate));
-    let db = Db::open(store, options.world(Arc::new(disk), Arc::new(SystemClock::new()))).map_err(told)?;
+    let db = Db::open(store, options.world(Arc::new(disk), Arc::new(SystemClock::new())))
+        .map_err(told)?;
     fate.does(Doing::Verifying);
     let report = db.verify(&mut |_| {}).map_err(|error| format!("verify: {error} [{error:?}]"))?;
     fate.does(Doing::Working);
@@ -190,7 +197,9 @@ impl Running {
             command.arg("--lists");
         }
         if let Some(Planned { nth, group, enough }) = end {
-            command.args(["--points", "--nth", &nth.to_string(), "--group", group, "--enough"]).arg(enough);
+            command
+                .args(["--points", "--nth", &nth.to_string(), "--group", group, "--enough"])
+                .arg(enough);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(of_worker)?;
@@ -225,7 +234,8 @@ impl Running {
                 told.last_nanos = now;
             }
         });
-        let complaints = spawn("complaints", move || std::io::read_to_string(stderr).unwrap_or_default());
+        let complaints =
+            spawn("complaints", move || std::io::read_to_string(stderr).unwrap_or_default());
         Ok(Self {
             child,
             surroundings,
@@ -242,7 +252,8 @@ impl Running {
     fn signal(&self, signal: Signal) -> Outcome {
         // None yet: it has not begun.
         let Some(pid) = self.surroundings.pid_of(self.child.id()) else { return Ok(()) };
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| of_worker("no id"))?;
+        let pid =
+            i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| of_worker("no id"))?;
         kill_process(pid, signal).map_err(of_worker)
     }
 
@@ -265,7 +276,11 @@ impl Running {
         let status = self.child.wait().map_err(of_worker)?;
         self.lines.join().map_err(|_| of_worker("a thread panicked"))?;
         let complaints = self.complaints.join().map_err(|_| of_worker("a thread panicked"))?;
-        Ok((status, complaints, std::mem::take(&mut *self.told.lock().unwrap_or_else(PoisonError::into_inner))))
+        Ok((
+            status,
+            complaints,
+            std::mem::take(&mut *self.told.lock().unwrap_or_else(PoisonError::into_inner)),
+        ))
     }
 
     /// Ends it after its disk is gone, of which it may have died; returns what it told.
@@ -298,9 +313,22 @@ impl Workers {
     }
 
     /// Starts a worker.
-    fn start(&self, number: usize, end: Option<&Planned>, clock: &Arc<SystemClock>) -> Outcome<Running> {
+    fn start(
+        &self,
+        number: usize,
+        end: Option<&Planned>,
+        clock: &Arc<SystemClock>,
+    ) -> Outcome<Running> {
         let program = &self.programs[number % self.programs.len()];
-        Running::start(program, &self.store(), number as u64, self.work, self.surroundings, end, clock)
+        Running::start(
+            program,
+            &self.store(),
+            number as u64,
+            self.work,
+            self.surroundings,
+            end,
+            clock,
+        )
     }
 
     /// Kills and stops workers at random moments.
@@ -308,7 +336,8 @@ impl Workers {
         let clock = Arc::new(SystemClock::new());
         let mut random = Random::new(self.seed);
         let start = |number| self.start(number, None, &clock);
-        let mut running: Vec<Running> = (0..self.workers as usize).map(start).collect::<Outcome<_>>()?;
+        let mut running: Vec<Running> =
+            (0..self.workers as usize).map(start).collect::<Outcome<_>>()?;
         let pause = self.life / u32::try_from(self.workers.max(1)).unwrap_or(1);
         while clock.monotonic_nanos() < self.time.as_nanos() as u64 {
             let times = -((random.below(1_000_000) + 1) as f64 / 1e6).ln();

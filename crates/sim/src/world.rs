@@ -1,4 +1,5 @@
-//! The world of a store: a simulated disk with faults, a manual clock, and the settings of the store.
+//! The world of a store: a simulated disk with faults, a manual clock, and the settings of the
+//! store.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,7 +47,11 @@ impl Setting {
             memory_bytes: one_of(&[16 << 20, 16 << 20, 17 << 20, 32 << 20]),
             memtable_bytes: one_of(&[16 << 10, 64 << 10, 256 << 10, 1 << 20]),
             segment_bytes: one_of(&[64 << 10, 256 << 10, 256 << 10, 4 << 20]),
-            durability: if one_of(&[0, 0, 0, 1]) == 0 { Durability::Sync } else { Durability::Buffered },
+            durability: if one_of(&[0, 0, 0, 1]) == 0 {
+                Durability::Sync
+            } else {
+                Durability::Buffered
+            },
             sizes: sizes_of(&mut one_of),
         }
     }
@@ -77,7 +82,8 @@ pub struct World {
     pub clock: Arc<ManualClock>,
     /// The settings of the store.
     pub setting: Setting,
-    /// How far the clock goes on each time that the store is opened: a process takes its time to start.
+    /// How far the clock goes on each time that the store is opened: a process takes its time to
+    /// start.
     pub opening_takes: Duration,
 }
 
@@ -102,7 +108,8 @@ impl World {
         PathBuf::from("/store")
     }
 
-    /// The options of a store in this world. Background work is done on demand only, so one seed replays a whole run.
+    /// The options of a store in this world. Background work is done on demand only, so one seed
+    /// replays a whole run.
     pub fn options(&self) -> Options {
         self.clock.advance(self.opening_takes);
         Options::new()

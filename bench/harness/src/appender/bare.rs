@@ -1,7 +1,8 @@
-//! The bound: a loop of one write and one fdatasync on a file that was zeroed before, by one thread.
+//! The bound: a loop of one write and one fdatasync on a file that was zeroed before, by one
+//! thread.
 //!
-//! It writes as many appends at once as the contestant it is compared with got into one sync on average, and no byte beside their
-//! payloads: no header, no checksum, no other thread to wake.
+//! It writes as many appends at once as the contestant it is compared with got into one sync on
+//! average, and no byte beside their payloads: no header, no checksum, no other thread to wake.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -83,7 +84,8 @@ mod tests {
         let mut file = ZeroedFile::make(&folder.path().join("zeroed")).unwrap();
         // A busy disk needs longer for two syncs.
         let mut of = |millis| turn(&mut file, 128, 2.5, Duration::from_millis(millis)).unwrap();
-        let turn = [50, 1000, 60_000].into_iter().map(&mut of).find(|turn| turn.appends >= 5).unwrap();
+        let turn =
+            [50, 1000, 60_000].into_iter().map(&mut of).find(|turn| turn.appends >= 5).unwrap();
         let mut by_latency = 0;
         for value in turn.latency.iter_recorded() {
             by_latency += value.count_since_last_iteration();

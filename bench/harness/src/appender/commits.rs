@@ -1,4 +1,5 @@
-//! Durable commits of Plimsoll's store: each append is a transaction of some puts under keys without order.
+//! Durable commits of Plimsoll's store: each append is a transaction of some puts under keys
+//! without order.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,8 +23,14 @@ pub(crate) struct CommitAppender {
 }
 
 impl CommitAppender {
-    pub(crate) fn make(folder: &Path, disk: Arc<CountingDisk>, puts: u64, payload_bytes: usize) -> Result<Self> {
-        let options = Options::new().memory_bytes(BUDGET_BYTES).world(disk, Arc::new(SystemClock::new()));
+    pub(crate) fn make(
+        folder: &Path,
+        disk: Arc<CountingDisk>,
+        puts: u64,
+        payload_bytes: usize,
+    ) -> Result<Self> {
+        let options =
+            Options::new().memory_bytes(BUDGET_BYTES).world(disk, Arc::new(SystemClock::new()));
         let store = PlimsollPeer::of(Db::open(folder, options)?, Retention::Forever)?;
         let mut payload = vec![0; payload_bytes];
         payload::fill(1, &mut payload);
@@ -34,7 +41,8 @@ impl CommitAppender {
 impl Appender for CommitAppender {
     fn append(&self, number: u64) -> Result<()> {
         self.store.commit(&mut |transaction| {
-            let mut keys = (0..self.puts).map(|put| payload::mix((number << 16) + put).to_be_bytes());
+            let mut keys =
+                (0..self.puts).map(|put| payload::mix((number << 16) + put).to_be_bytes());
             keys.try_for_each(|key| transaction.put(&key, &self.payload))
         })
     }

@@ -29,11 +29,17 @@ pub(crate) struct FileLogAppender {
 
 impl FileLogAppender {
     /// Makes the log in a folder named `log`.
-    pub(crate) fn make(folder: &Path, disk: Arc<CountingDisk>, entries: usize, payload_bytes: usize) -> Result<Self> {
+    pub(crate) fn make(
+        folder: &Path,
+        disk: Arc<CountingDisk>,
+        entries: usize,
+        payload_bytes: usize,
+    ) -> Result<Self> {
         let budget = Budget::new(BUDGET_BYTES, Backing::Mapped)?;
         let pool = Pool::new(&budget, POOL_BYTES)?;
         let clock = Arc::new(SystemClock::new());
-        let (log, _) = FileLog::open(FileLogOptions::new(disk, clock, folder.to_owned(), pool, budget))?;
+        let (log, _) =
+            FileLog::open(FileLogOptions::new(disk, clock, folder.to_owned(), pool, budget))?;
         let mut payload = vec![0; payload_bytes];
         payload::fill(1, &mut payload);
         Ok(Self { log, payload, entries })
@@ -44,7 +50,8 @@ impl Appender for FileLogAppender {
     fn append(&self, _: u64) -> Result<()> {
         let parts = [self.payload.as_slice()];
         let entries = vec![DraftEntry { stream: StreamId(1), parts: &parts }; self.entries];
-        let ticket = self.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)?;
+        let ticket =
+            self.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)?;
         Ok(self.log.wait_durable(ticket.last)?)
     }
 }

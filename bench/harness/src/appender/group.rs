@@ -1,4 +1,5 @@
-//! The plainest group commit: whoever finds no leader writes and syncs what has gathered, the others sleep until it is done.
+//! The plainest group commit: whoever finds no leader writes and syncs what has gathered, the
+//! others sleep until it is done.
 //!
 //! It shows what waking threads costs on this machine beside what the disk costs.
 

@@ -1,7 +1,9 @@
-//! The same requests to every cache, at equal real memory: each in a process of its own that grows by the same number of bytes.
+//! The same requests to every cache, at equal real memory: each in a process of its own that grows
+//! by the same number of bytes.
 //!
-//! What a cache is told is a number of bytes that most count values against only, so it is found by trial: the number is changed until the process has
-//! grown by what was wanted, to 2 % (or 256 KiB).
+//! What a cache is told is a number of bytes that most count values against only, so it is found by
+//! trial: the number is changed until the process has grown by what was wanted, to 2 % (or 256
+//! KiB).
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -48,7 +50,10 @@ struct Tried {
 /// Requests a second with 1, 2, and more threads, at equal memory.
 pub(super) fn speed(bench: &Cache, results: &mut Results) -> Result<()> {
     let source = Source::Zipf(bench.requests);
-    let all = NAMES.iter().map(|name| fit(name, &source, bench.contest_memory, 1)).collect::<Result<Vec<_>>>()?;
+    let all = NAMES
+        .iter()
+        .map(|name| fit(name, &source, bench.contest_memory, 1))
+        .collect::<Result<Vec<_>>>()?;
     let mut rates: BTreeMap<(&str, usize), Vec<Outcome>> = BTreeMap::new();
     for _ in 0..bench.turns {
         for fitted in &all {
@@ -61,14 +66,17 @@ pub(super) fn speed(bench: &Cache, results: &mut Results) -> Result<()> {
     let mut rows = Vec::new();
     for ((name, threads), outcomes) in &rates {
         let of = |what: fn(&Outcome) -> f64| median(&outcomes.iter().map(what).collect::<Vec<_>>());
-        let settings = format!("cache={name} threads={threads} memory={}", show_size(bench.contest_memory));
+        let settings =
+            format!("cache={name} threads={threads} memory={}", show_size(bench.contest_memory));
         let figures = [
             ("requests_per_second", of(Outcome::per_second)),
             ("cpu_ns_per_request", of(Outcome::cpu_nanos)),
             ("hit_percent", of(Outcome::hit_percent)),
             ("grown_mib", of(|outcome| mib(outcome.grown_bytes))),
         ];
-        figures.iter().for_each(|(metric, value)| results.note("cache-requests", &settings, metric, *value));
+        figures
+            .iter()
+            .for_each(|(metric, value)| results.note("cache-requests", &settings, metric, *value));
         let mut row = vec![(*name).to_owned(), threads.to_string()];
         row.extend(figures.iter().map(|(_, value)| number(*value)));
         rows.push(row);
@@ -90,16 +98,28 @@ pub(super) fn speed(bench: &Cache, results: &mut Results) -> Result<()> {
         let ours = rate(NAMES[0], threads).context("ours was measured")?;
         let peers = NAMES[1..].iter().filter_map(|name| Some((*name, rate(name, threads)?)));
         match peers.max_by(|one, other| one.1.total_cmp(&other.1)) {
-            None => verdict::not_measured("2", "built without peers: cargo run --release --features caches -- cache"),
+            None => verdict::not_measured(
+                "2",
+                "built without peers: cargo run --release --features caches -- cache",
+            ),
             Some((name, fastest)) => {
-                let figures =
-                    format!("{threads} threads, {:.2} times the requests of {name}, the fastest peer", ours / fastest);
-                verdict::say(results, "2", &format!("threads={threads}"), ours >= fastest, &figures);
+                let figures = format!(
+                    "{threads} threads, {:.2} times the requests of {name}, the fastest peer",
+                    ours / fastest
+                );
+                verdict::say(
+                    results,
+                    "2",
+                    &format!("threads={threads}"),
+                    ours >= fastest,
+                    &figures,
+                );
             }
         }
     }
     if let (Some(&few), Some(&many)) = (bench.threads.first(), bench.threads.last()) {
-        let ratio = rate(NAMES[0], many).context("measured")? / rate(NAMES[0], few).context("measured")?;
+        let ratio =
+            rate(NAMES[0], many).context("measured")? / rate(NAMES[0], few).context("measured")?;
         let figures = format!("{many} threads do {ratio:.2} times the requests of {few}");
         verdict::say(results, "2 flat", "", ratio >= 0.95, &figures);
     }
@@ -118,12 +138,17 @@ pub(super) fn traces(bench: &Cache, results: &mut Results) -> Result<()> {
             return Ok(());
         }
         Ok(_) if NAMES.len() == 1 => {
-            verdict::not_measured("1", "built without peers: cargo run --release --features caches -- cache");
+            verdict::not_measured(
+                "1",
+                "built without peers: cargo run --release --features caches -- cache",
+            );
             return Ok(());
         }
         Ok(traces) => traces,
     };
-    println!("\nTraces, read-through by one thread from an empty cache; memory is part of the trace's working set");
+    println!(
+        "\nTraces, read-through by one thread from an empty cache; memory is part of the trace's working set"
+    );
     for trace in traces {
         let source = Source::Trace(trace);
         let working_set = work(NAMES[0], 1 << 20, &source, 1, 0)?.working_set_bytes;
@@ -160,7 +185,9 @@ fn ratios(source: &Source, of: &str, memory: u64, goal: &str, results: &mut Resu
                 ("told_mib", mib(fitted.capacity)),
                 ("requests_per_second", outcome.per_second()),
             ];
-            figures.iter().for_each(|(metric, value)| results.note("cache-traces", &settings, metric, *value));
+            figures.iter().for_each(|(metric, value)| {
+                results.note("cache-traces", &settings, metric, *value)
+            });
             let mut row = vec![fitted.name.to_owned()];
             row.extend(figures.iter().map(|(_, value)| format!("{value:.2}")));
             row.push(if fitted.is_close { "" } else { "not equal" }.to_owned());
@@ -170,18 +197,29 @@ fn ratios(source: &Source, of: &str, memory: u64, goal: &str, results: &mut Resu
     println!("\n{name}, {} ({of})", show_size(memory));
     table::print(&["cache", "hits %", "bytes %", "MiB", "told MiB", "requests/s", "memory"], &rows);
     let ours = all[0].outcome.hit_percent();
-    // One that could not be brought down to the memory is no peer at equal memory; one that stays below it has had less, by its own choice.
+    // One that could not be brought down to the memory is no peer at equal memory; one that stays
+    // below it has had less, by its own choice.
     let peers = all[1..].iter().filter(|peer| peer.is_close || peer.outcome.grown_bytes < memory);
-    let best = peers.max_by(|one, other| one.outcome.hit_percent().total_cmp(&other.outcome.hit_percent()));
+    let best = peers
+        .max_by(|one, other| one.outcome.hit_percent().total_cmp(&other.outcome.hit_percent()));
     match best {
         None if all.len() == 1 => {
-            verdict::not_measured(goal, "built without peers: cargo run --release --features caches -- cache");
+            verdict::not_measured(
+                goal,
+                "built without peers: cargo run --release --features caches -- cache",
+            );
         }
-        None => verdict::not_measured(goal, &format!("{name} {of}: no peer could be brought down to that memory")),
+        None => verdict::not_measured(
+            goal,
+            &format!("{name} {of}: no peer could be brought down to that memory"),
+        ),
         Some(best) => {
             let theirs = best.outcome.hit_percent();
-            let figures =
-                format!("{name} {of}: {ours:.2} % hits, {} has {theirs:.2} % ({:+.2})", best.name, ours - theirs);
+            let figures = format!(
+                "{name} {of}: {ours:.2} % hits, {} has {theirs:.2} % ({:+.2})",
+                best.name,
+                ours - theirs
+            );
             // Where nobody can hit more, as many are the most.
             let is_met = ours >= theirs - 0.005;
             verdict::say(results, goal, &format!("trace={name} memory={memory}"), is_met, &figures);
@@ -214,13 +252,14 @@ fn fit(name: &'static str, source: &Source, memory: u64, warm: u64) -> Result<Fi
         let next = match (below, above) {
             (Some(low), Some(high)) => {
                 let part = (memory - low.grown) as f64 / (high.grown - low.grown) as f64;
-                low.capacity + (high.capacity.saturating_sub(low.capacity) as f64 * part.clamp(0.05, 0.95)) as u64
+                low.capacity
+                    + (high.capacity.saturating_sub(low.capacity) as f64 * part.clamp(0.05, 0.95))
+                        as u64
             }
             // All that there is fits: it does not grow further whatever it is told.
             (Some(low), None) if low.capacity >= 2 * outcome.working_set_bytes => break,
-            _ => {
-                (capacity as f64 * memory as f64 / outcome.grown_bytes.max(1) as f64).min(capacity as f64 * 4.0) as u64
-            }
+            _ => (capacity as f64 * memory as f64 / outcome.grown_bytes.max(1) as f64)
+                .min(capacity as f64 * 4.0) as u64,
         };
         if next.max(LEAST_CAPACITY) == capacity {
             break;
@@ -234,8 +273,16 @@ fn fit(name: &'static str, source: &Source, memory: u64, warm: u64) -> Result<Fi
 fn work(name: &str, capacity: u64, source: &Source, threads: usize, warm: u64) -> Result<Outcome> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["cache-worker", "--cache", name, "--capacity", &capacity.to_string()]);
-    command.args(["--source", &source.argument(), "--threads", &threads.to_string(), "--warm", &warm.to_string()]);
-    // Freed memory goes back to the system, so that what a process has grown by is what its cache keeps.
+    command.args([
+        "--source",
+        &source.argument(),
+        "--threads",
+        &threads.to_string(),
+        "--warm",
+        &warm.to_string(),
+    ]);
+    // Freed memory goes back to the system, so that what a process has grown by is what its cache
+    // keeps.
     command.env("MALLOC_MMAP_THRESHOLD_", "131072").env("MALLOC_TRIM_THRESHOLD_", "131072");
     let output = command.output().context("cannot start a worker")?;
     let said = String::from_utf8_lossy(&output.stdout);

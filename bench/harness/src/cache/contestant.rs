@@ -1,7 +1,8 @@
-//! Caches that are asked the same: ours, and those of others as their documentation sets them up, bounded by bytes of values.
+//! Caches that are asked the same: ours, and those of others as their documentation sets them up,
+//! bounded by bytes of values.
 //!
-//! A request is read-through: a value that is not there is made, by copying from a filler, and entered. A value that is there is looked at, one byte
-//! of each cache line.
+//! A request is read-through: a value that is not there is made, by copying from a filler, and
+//! entered. A value that is there is looked at, one byte of each cache line.
 
 use std::hint::black_box;
 
@@ -71,11 +72,13 @@ struct Ours {
 
 impl Ours {
     fn make(capacity: u64, filler: Vec<u8>) -> Result<Self> {
-        // Mapped memory grows by huge pages of 2 MiB: too coarse to compare small caches. That of the heap is there as a whole.
+        // Mapped memory grows by huge pages of 2 MiB: too coarse to compare small caches. That of
+        // the heap is there as a whole.
         let backing = if capacity < SMALL_BYTES { Backing::Heap } else { Backing::Mapped };
         // Two chunks more than the cache takes, for the rounding of what is leased.
         let budget = Budget::new(capacity + 2 * CHUNK_BYTES as u64, backing)?;
-        let cache = Cache::new(&budget, CacheOptions::of_bytes(capacity)).context("the cache's tables")?;
+        let cache =
+            Cache::new(&budget, CacheOptions::of_bytes(capacity)).context("the cache's tables")?;
         Ok(Self { cache, filler })
     }
 }
@@ -143,7 +146,10 @@ mod peers {
     impl<K: Key> Moka<K> {
         pub(super) fn make(capacity: u64, filler: Vec<u8>) -> Self {
             let weigher = |_: &K, value: &Bytes| u32::try_from(value.len()).unwrap_or(u32::MAX);
-            Self { cache: moka::sync::Cache::builder().max_capacity(capacity).weigher(weigher).build(), filler }
+            Self {
+                cache: moka::sync::Cache::builder().max_capacity(capacity).weigher(weigher).build(),
+                filler,
+            }
         }
     }
 
@@ -167,13 +173,21 @@ mod peers {
 
     impl<K: Key> Foyer<K> {
         pub(super) fn s3_fifo(capacity: u64, filler: Vec<u8>) -> Self {
-            let builder = CacheBuilder::new(capacity as usize).with_eviction_config(S3FifoConfig::default());
-            Self { cache: builder.with_weighter(|_: &K, value: &Bytes| value.len()).build(), filler }
+            let builder =
+                CacheBuilder::new(capacity as usize).with_eviction_config(S3FifoConfig::default());
+            Self {
+                cache: builder.with_weighter(|_: &K, value: &Bytes| value.len()).build(),
+                filler,
+            }
         }
 
         pub(super) fn lfu(capacity: u64, filler: Vec<u8>) -> Self {
-            let builder = CacheBuilder::new(capacity as usize).with_eviction_config(LfuConfig::default());
-            Self { cache: builder.with_weighter(|_: &K, value: &Bytes| value.len()).build(), filler }
+            let builder =
+                CacheBuilder::new(capacity as usize).with_eviction_config(LfuConfig::default());
+            Self {
+                cache: builder.with_weighter(|_: &K, value: &Bytes| value.len()).build(),
+                filler,
+            }
         }
     }
 

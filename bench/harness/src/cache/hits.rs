@@ -1,5 +1,5 @@
-//! What a hit costs by the number of entries, against a bare hash table of as many entries: what the table's cost grows by is the machine's
-//! memory, what ours grows by beyond that is our own.
+//! What a hit costs by the number of entries, against a bare hash table of as many entries: what
+//! the table's cost grows by is the machine's memory, what ours grows by beyond that is our own.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -31,7 +31,8 @@ pub(super) fn run(bench: &Cache, results: &mut Results) -> Result<()> {
     for &entries in &bench.entries {
         let bytes = (entries * ENTRY_BYTES).max(8 << 20);
         let budget = Budget::new(2 * bytes + (16 << 20), Backing::Mapped)?;
-        let cache = Objects::new(&budget, CacheOptions::of_bytes(bytes)).context("the cache's tables")?;
+        let cache =
+            Objects::new(&budget, CacheOptions::of_bytes(bytes)).context("the cache's tables")?;
         let mut table = HashMap::new();
         for entry in 0..entries {
             cache.insert(&key(entry), &[entry as u8; VALUE_BYTES]);
@@ -43,7 +44,9 @@ pub(super) fn run(bench: &Cache, results: &mut Results) -> Result<()> {
         for _ in 0..bench.turns {
             let entry = |random: &mut fastrand::Rng| key(random.u64(..entries));
             ours.push(nanos(|| {
-                black_box(cache.read(&entry(&mut random), |value| value.pieces().next().map(|piece| piece[0])));
+                black_box(cache.read(&entry(&mut random), |value| {
+                    value.pieces().next().map(|piece| piece[0])
+                }));
             }));
             bare.push(nanos(|| {
                 black_box(table.get(&entry(&mut random)).map(|value| value[0]));
@@ -53,9 +56,12 @@ pub(super) fn run(bench: &Cache, results: &mut Results) -> Result<()> {
         let (ours_first, bare_first) = *first.get_or_insert((ours, bare));
         let growth = [ours / ours_first, bare / bare_first];
         let settings = format!("entries={entries}");
-        for (metric, value) in
-            [("hit_ns", ours), ("bare_ns", bare), ("hit_growth", growth[0]), ("bare_growth", growth[1])]
-        {
+        for (metric, value) in [
+            ("hit_ns", ours),
+            ("bare_ns", bare),
+            ("hit_growth", growth[0]),
+            ("bare_growth", growth[1]),
+        ] {
             results.note("cache-hits", &settings, metric, value);
         }
         let part = 100.0 * kept as f64 / entries as f64;
@@ -65,7 +71,10 @@ pub(super) fn run(bench: &Cache, results: &mut Results) -> Result<()> {
     println!(
         "\nA hit, in nanoseconds, and what it grows by with the number of entries (goal: no more than the bare table's)"
     );
-    table::print(&["entries", "kept %", "cache", "bare table", "cache grows", "table grows"], &rows);
+    table::print(
+        &["entries", "kept %", "cache", "bare table", "cache grows", "table grows"],
+        &rows,
+    );
     if let Some((entries, [ours, bare])) = last {
         let figures = format!(
             "to {entries} entries the cost of a hit grows {ours:.2} times, that of the bare table {bare:.2} times"

@@ -14,15 +14,20 @@ const ZIPF_KEYS: u64 = 1_000_000;
 const CACHEBENCH_KEYS: u64 = 400_000;
 const LONE_GETS: f64 = 0.231_543_653_987_312_9;
 
-/// The median of its values, and the standard deviation of their logarithms, in place of the measured sizes that belong to it and are not at hand. What
-/// is known of them is that four caches that were told 200 MB on this workload grew by 85 to 239 MB more, which is 600,000 to 740,000 times what an
-/// entry costs each of them: so an entry has some 300 bytes of key and value, and a value 270.
+/// The median of its values, and the standard deviation of their logarithms, in place of the
+/// measured sizes that belong to it and are not at hand. What is known of them is that four caches
+/// that were told 200 MB on this workload grew by 85 to 239 MB more, which is 600,000 to 740,000
+/// times what an entry costs each of them: so an entry has some 300 bytes of key and value, and a
+/// value 270.
 const CACHEBENCH_MEDIAN_BYTES: f64 = 120.0;
 const CACHEBENCH_SPREAD: f64 = 1.27;
 const CACHEBENCH_MAX_BYTES: f64 = 65_536.0;
 
 /// A key: bytes that a cache of ours takes as they are, and others hash.
-pub(super) trait Key: AsRef<[u8]> + Eq + std::hash::Hash + Clone + Send + Sync + 'static {}
+pub(super) trait Key:
+    AsRef<[u8]> + Eq + std::hash::Hash + Clone + Send + Sync + 'static
+{
+}
 
 impl Key for [u8; 8] {}
 impl Key for Box<[u8]> {}
@@ -32,7 +37,8 @@ impl Key for Box<[u8]> {}
 pub(super) enum Source {
     /// So many by Zipf's law, over values of 64 B (every other) to 4 KiB.
     Zipf(u64),
-    /// So many of the workload that CacheLib's evictor was judged by: keys by a normal distribution, and some that never come again.
+    /// So many of the workload that CacheLib's evictor was judged by: keys by a normal
+    /// distribution, and some that never come again.
     Cachebench(u64),
     /// A trace, from front to end.
     Trace(PathBuf),
@@ -62,10 +68,13 @@ impl<K: Key> Requests<K> {
 pub(super) fn zipf(count: u64) -> Requests<[u8; 8]> {
     let zipf = Zipf::new(ZIPF_KEYS);
     let mut random = fastrand::Rng::with_seed(5);
-    let mut rank = || (zipf.rank(random.f64()).wrapping_mul(0xff51_afd7_ed55_8ccd) % ZIPF_KEYS) as u32;
+    let mut rank =
+        || (zipf.rank(random.f64()).wrapping_mul(0xff51_afd7_ed55_8ccd) % ZIPF_KEYS) as u32;
     Requests {
         keys: (0..ZIPF_KEYS).map(|key| mix(key).to_be_bytes()).collect(),
-        value_bytes: (0..ZIPF_KEYS).map(|key| 64 << mix(key ^ 0x5a5a).trailing_zeros().min(6)).collect(),
+        value_bytes: (0..ZIPF_KEYS)
+            .map(|key| 64 << mix(key ^ 0x5a5a).trailing_zeros().min(6))
+            .collect(),
         order: (0..count).map(|_| rank()).collect(),
     }
 }
@@ -120,7 +129,8 @@ pub(super) fn trace(path: &Path) -> Result<Requests<[u8; 8]>> {
     let mut numbers = std::collections::HashMap::new();
     let mut request = Request::default();
     while trace.next(&mut request)? {
-        let object: [u8; 8] = request.key[..].try_into().expect("objects of this format have eight bytes");
+        let object: [u8; 8] =
+            request.key[..].try_into().expect("objects of this format have eight bytes");
         let number = *numbers.entry(object).or_insert_with(|| {
             requests.keys.push(object);
             requests.value_bytes.push(request.value_bytes as u32);
@@ -133,7 +143,10 @@ pub(super) fn trace(path: &Path) -> Result<Requests<[u8; 8]>> {
 
 #[cfg(not(feature = "caches"))]
 pub(super) fn trace(path: &Path) -> Result<Requests<[u8; 8]>> {
-    anyhow::bail!("{} can be replayed by a bench that was built with --features caches", path.display())
+    anyhow::bail!(
+        "{} can be replayed by a bench that was built with --features caches",
+        path.display()
+    )
 }
 
 impl Source {
@@ -148,7 +161,8 @@ impl Source {
 
     /// As [`Source::argument`] writes it.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let number = |text: &str| text.parse().map_err(|_| format!("{text:?} is no number of requests"));
+        let number =
+            |text: &str| text.parse().map_err(|_| format!("{text:?} is no number of requests"));
         match text.split_once(':') {
             Some(("zipf", count)) => Ok(Self::Zipf(number(count)?)),
             Some(("cachebench", count)) => Ok(Self::Cachebench(number(count)?)),
@@ -163,7 +177,10 @@ impl Source {
             Self::Zipf(_) => "zipf".to_owned(),
             Self::Cachebench(_) => "cachebench".to_owned(),
             Self::Trace(path) => {
-                let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+                let name = path
+                    .file_name()
+                    .map(|name| name.to_string_lossy().into_owned())
+                    .unwrap_or_default();
                 name.split('.').next().unwrap_or_default().to_owned()
             }
         }
@@ -181,7 +198,11 @@ pub(super) fn traces_in(folder: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     traces.sort();
-    ensure!(!traces.is_empty(), "{} has no file named *.oracleGeneral or *.oracleGeneral.zst", folder.display());
+    ensure!(
+        !traces.is_empty(),
+        "{} has no file named *.oracleGeneral or *.oracleGeneral.zst",
+        folder.display()
+    );
     Ok(traces)
 }
 
@@ -191,7 +212,9 @@ mod tests {
 
     #[test]
     fn a_source_is_what_its_argument_says() {
-        for source in [Source::Zipf(7), Source::Cachebench(9), Source::Trace("a/b.oracleGeneral.zst".into())] {
+        for source in
+            [Source::Zipf(7), Source::Cachebench(9), Source::Trace("a/b.oracleGeneral.zst".into())]
+        {
             assert_eq!(Source::parse(&source.argument()), Ok(source));
         }
         assert!(Source::parse("zipf").is_err() && Source::parse("zipf:x").is_err());
@@ -216,7 +239,8 @@ mod tests {
     #[test]
     fn a_trace_is_read_record_by_record() {
         let record = |object: u64, bytes: u32| {
-            [&[0; 4][..], &object.to_le_bytes(), &bytes.to_le_bytes(), &(-1_i64).to_le_bytes()].concat()
+            [&[0; 4][..], &object.to_le_bytes(), &bytes.to_le_bytes(), &(-1_i64).to_le_bytes()]
+                .concat()
         };
         let bytes = [record(7, 100), record(9, 5), record(7, 100)].concat();
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! What the row cache saves a store: pages loaded, processor time and time per operation, with and without rows, in turns.
+//! What the row cache saves a store: pages loaded, processor time and time per operation, with and
+//! without rows, in turns.
 
 use std::path::Path;
 use std::time::Instant;
@@ -84,7 +85,16 @@ pub(super) fn run(bench: &Cache, work: &WorkFolder, results: &mut Results) -> Re
         bench.rows,
         show_size(bench.memory)
     );
-    let head = ["what", "objects", "pages loaded", "CPU us", "us", "object hits", "objects MiB", "pages MiB"];
+    let head = [
+        "what",
+        "objects",
+        "pages loaded",
+        "CPU us",
+        "us",
+        "object hits",
+        "objects MiB",
+        "pages MiB",
+    ];
     table::print(&head, &rows);
     Ok(())
 }
@@ -105,7 +115,10 @@ fn value(random: &mut fastrand::Rng) -> [u8; VALUE_BYTES] {
 }
 
 fn options(memory: u64) -> Options {
-    Options::new().memory_bytes(memory).retention(Retention::Latest).durability(Durability::Buffered)
+    Options::new()
+        .memory_bytes(memory)
+        .retention(Retention::Latest)
+        .durability(Durability::Buffered)
 }
 
 fn load(folder: &Path, bench: &Cache) -> Result<()> {
@@ -139,14 +152,19 @@ impl Contestant {
             let number = match mix {
                 Mix::Uniform => self.random.u64(..bench.rows),
                 // Ranks are scattered over the rows, so that hot ones do not stand on one page.
-                Mix::Zipf | Mix::Mixed => zipf.rank(self.random.f64()).wrapping_mul(0xff51_afd7_ed55_8ccd) % bench.rows,
+                Mix::Zipf | Mix::Mixed => {
+                    zipf.rank(self.random.f64()).wrapping_mul(0xff51_afd7_ed55_8ccd) % bench.rows
+                }
             };
             if mix == Mix::Mixed && operation % 2 == 0 {
                 let mut tx = self.db.begin();
                 tx.put(&self.keyspace, &key(number), &value(&mut self.random))?;
                 tx.commit()?;
             } else {
-                self.db.snapshot().get(&self.keyspace, &key(number))?.context("a row is not there")?;
+                self.db
+                    .snapshot()
+                    .get(&self.keyspace, &key(number))?
+                    .context("a row is not there")?;
             }
         }
         let (seconds, now) = (start.elapsed().as_secs_f64(), Counters::of(std::process::id())?);
@@ -172,7 +190,9 @@ impl Contestant {
             ("rows_mib", mib(stats.row_cache.held_bytes)),
             ("pages_mib", mib(stats.pool.resident_pages * stats.pool.page_bytes)),
         ];
-        numbers.iter().for_each(|(metric, value)| results.note(mix.name(), &settings, metric, *value));
+        numbers
+            .iter()
+            .for_each(|(metric, value)| results.note(mix.name(), &settings, metric, *value));
         let mut row = vec![mix.name().to_owned(), if objects { "yes" } else { "no" }.to_owned()];
         row.extend(numbers.iter().map(|(_, value)| number(*value)));
         row

@@ -17,7 +17,8 @@ const CACHE_BYTES: u64 = 16 << 20;
 /// Measures, and prints a line.
 pub(super) fn run(bench: &Cache, results: &mut Results) -> Result<()> {
     let budget = Budget::new(4 * CACHE_BYTES, Backing::Mapped)?;
-    let cache = Objects::new(&budget, CacheOptions::of_bytes(CACHE_BYTES)).context("the cache's tables")?;
+    let cache =
+        Objects::new(&budget, CacheOptions::of_bytes(CACHE_BYTES)).context("the cache's tables")?;
     let (done, calls) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut most = 0;
     std::thread::scope(|scope| {
@@ -36,13 +37,19 @@ pub(super) fn run(bench: &Cache, results: &mut Results) -> Result<()> {
         }
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(bench.strict_ms) {
-            // What the budget has counted out, whatever the cache says of itself; more chunks than one may be half in use.
+            // What the budget has counted out, whatever the cache says of itself; more chunks than
+            // one may be half in use.
             most = most.max(budget.usage().of(Kind::Objects));
         }
         done.store(true, Ordering::Relaxed);
     });
     let calls = calls.into_inner();
-    results.note("cache-strict", "threads=8", "most_bytes_of_number", most as f64 / CACHE_BYTES as f64);
+    results.note(
+        "cache-strict",
+        "threads=8",
+        "most_bytes_of_number",
+        most as f64 / CACHE_BYTES as f64,
+    );
     results.note("cache-strict", "threads=8", "calls", calls as f64);
     println!(
         "\nEight threads, {calls} calls: at most {:.2} % of the cache's number in use",

@@ -58,7 +58,10 @@ impl CacheWorker {
     }
 
     fn ask<K: Key>(&self, requests: &Requests<K>) -> Result<Outcome> {
-        ensure!(self.threads > 0 && !requests.order.is_empty(), "there is nobody to ask, or nothing to ask for");
+        ensure!(
+            self.threads > 0 && !requests.order.is_empty(),
+            "there is nobody to ask, or nothing to ask for"
+        );
         let mean = requests.working_set_bytes() / requests.keys.len() as u64;
         let filler = vec![7; requests.largest_bytes()];
         let before = anonymous_bytes()?;
@@ -75,7 +78,11 @@ impl CacheWorker {
     }
 
     /// All requests once, shared by the threads in turns.
-    fn round<K: Key>(&self, requests: &Requests<K>, cache: &dyn contestant::Contestant<K>) -> Outcome {
+    fn round<K: Key>(
+        &self,
+        requests: &Requests<K>,
+        cache: &dyn contestant::Contestant<K>,
+    ) -> Outcome {
         let start = Barrier::new(self.threads + 1);
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.threads)
@@ -123,7 +130,8 @@ impl Outcome {
 
     /// As a worker printed it.
     pub(super) fn parse(line: &str) -> Result<Self> {
-        let json: Value = serde_json::from_str(line).with_context(|| format!("a worker said {line:?}"))?;
+        let json: Value =
+            serde_json::from_str(line).with_context(|| format!("a worker said {line:?}"))?;
         let count = |name: &str| json[name].as_u64().with_context(|| format!("{name} in {line}"));
         let time = |name: &str| json[name].as_f64().with_context(|| format!("{name} in {line}"));
         Ok(Self {
@@ -159,7 +167,10 @@ impl Outcome {
 /// Anonymous memory of this process that is resident.
 fn anonymous_bytes() -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("the kernel tells RssAnon")?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"))
+        .context("the kernel tells RssAnon")?;
     let kib: u64 = line.split_whitespace().next().context("a number of RssAnon")?.parse()?;
     Ok(kib * 1024)
 }
@@ -179,9 +190,15 @@ mod tests {
         };
         let outcome = worker.ask(&requests::zipf(20_000)).unwrap();
         assert_eq!(outcome.requests, 20_000);
-        assert!(outcome.hit_percent() > 90.0 && outcome.hits <= outcome.requests, "all of it fits: {outcome:?}");
+        assert!(
+            outcome.hit_percent() > 90.0 && outcome.hits <= outcome.requests,
+            "all of it fits: {outcome:?}"
+        );
         let read = Outcome::parse(&outcome.to_json().to_string()).unwrap();
-        assert_eq!((read.hits, read.bytes_hit, read.bytes), (outcome.hits, outcome.bytes_hit, outcome.bytes));
+        assert_eq!(
+            (read.hits, read.bytes_hit, read.bytes),
+            (outcome.hits, outcome.bytes_hit, outcome.bytes)
+        );
         assert!(Outcome::parse("{}").is_err());
     }
 }

@@ -1,7 +1,9 @@
-//! What programs do that is hard on a line: large values in many hands, long keys, and very many things that are open at once.
+//! What programs do that is hard on a line: large values in many hands, long keys, and very many
+//! things that are open at once.
 //!
-//! What a program itself holds of values counts, too: values are made as they are written and compared as they are read, in pieces of at most
-//! 16 KiB for each thread. A refusal for want of memory is an answer (it is counted); a wrong value, another error or a thread that gets nothing
+//! What a program itself holds of values counts, too: values are made as they are written and
+//! compared as they are read, in pieces of at most 16 KiB for each thread. A refusal for want of
+//! memory is an answer (it is counted); a wrong value, another error or a thread that gets nothing
 //! done is a failure.
 
 use std::io::Read;
@@ -54,8 +56,8 @@ type OpenTransaction = (u64, Transaction);
 const KEYSPACES: u64 = 9_990;
 
 impl Scene {
-    /// Bytes that the program itself holds beside the store and its constant: open transactions are values of the program's. Walks that have begun
-    /// are charged to the budget as a whole.
+    /// Bytes that the program itself holds beside the store and its constant: open transactions are
+    /// values of the program's. Walks that have begun are charged to the budget as a whole.
     pub(crate) fn own_bytes(self) -> u64 {
         match self {
             Self::OpenTransactions => TRANSACTIONS * size_of::<OpenTransaction>() as u64,
@@ -105,7 +107,8 @@ fn large_values(db: &Db) -> Result<Refusals> {
             let mut round = 0;
             while writing.load(Ordering::Relaxed) > 0 || round < WRITERS {
                 let writer = (reader + round) % WRITERS;
-                done += u64::from(taken(get_large(db, keyspace, writer, round % 2 == 0), refusals)?);
+                done +=
+                    u64::from(taken(get_large(db, keyspace, writer, round % 2 == 0), refusals)?);
                 round += 1;
             }
             ensure!(done > 0, "reader {reader} got nothing read");
@@ -120,15 +123,20 @@ fn large_values(db: &Db) -> Result<Refusals> {
                 })
             })
             .collect();
-        let readers: Vec<_> = (0..READERS).map(|reader| scope.spawn(move || read(reader))).collect();
-        writers.into_iter().chain(readers).try_for_each(|thread| thread.join().expect("no thread panics"))
+        let readers: Vec<_> =
+            (0..READERS).map(|reader| scope.spawn(move || read(reader))).collect();
+        writers
+            .into_iter()
+            .chain(readers)
+            .try_for_each(|thread| thread.join().expect("no thread panics"))
     })?;
     Ok(refusals.into_inner())
 }
 
 /// A value of 2 MB that says what it is made of.
 fn large(number: u64) -> impl Read {
-    std::io::Cursor::new(number.to_le_bytes()).chain(Stream { next: number << 24, left: LARGE_BYTES - 8 })
+    std::io::Cursor::new(number.to_le_bytes())
+        .chain(Stream { next: number << 24, left: LARGE_BYTES - 8 })
 }
 
 fn put_large(db: &Db, keyspace: &Keyspace, writer: u64, number: u64) -> Result<()> {
@@ -159,7 +167,11 @@ fn compare(value: &mut dyn Read) -> Result<()> {
         let piece = expected.left.min(PIECE_BYTES as u64) as usize;
         read_exact(value, &mut got[..piece])?;
         expected.read_exact(&mut want[..piece])?;
-        ensure!(got[..piece] == want[..piece], "a value differs, {} bytes before its end", expected.left);
+        ensure!(
+            got[..piece] == want[..piece],
+            "a value differs, {} bytes before its end",
+            expected.left
+        );
     }
     ensure!(value.read(&mut got)? == 0, "a value is too long");
     Ok(())
@@ -208,7 +220,10 @@ fn long_keys(db: &Db) -> Result<Refusals> {
         for number in 0..LONG_KEYS {
             let number = if back { LONG_KEYS - 1 - number } else { number };
             let pair = range.advance()?.context("a key is missing")?;
-            ensure!(pair == (&long_key(number)[..], &number.to_le_bytes()[..]), "key {number} is another");
+            ensure!(
+                pair == (&long_key(number)[..], &number.to_le_bytes()[..]),
+                "key {number} is another"
+            );
         }
         ensure!(range.advance()?.is_none(), "there are too many keys");
     }
@@ -224,7 +239,9 @@ fn begun_walks(db: &Db) -> Result<Refusals> {
     db.flush()?;
     put_long_keys(db, &keyspace, 0, &refusals)?;
     let snapshot: Snapshot = db.snapshot();
-    let from = |number: u64| snapshot.range(&keyspace, (Bound::Included(&long_key(number)[..]), Bound::Unbounded));
+    let from = |number: u64| {
+        snapshot.range(&keyspace, (Bound::Included(&long_key(number)[..]), Bound::Unbounded))
+    };
     let mut walks = (0..WALKS).map(|walk| Ok(from(walk * 3)?)).collect::<Result<Vec<_>>>()?;
     step_all(&mut walks, 0)?;
     put_long_keys(db, &keyspace, 1, &refusals)?;
@@ -250,7 +267,10 @@ fn open_transactions(db: &Db) -> Result<Refusals> {
     for number in 0..TRANSACTIONS {
         let mut transaction = db.begin();
         let mut done = || {
-            ensure!(transaction.get(&keyspace, &number.to_be_bytes())?.is_none(), "a key is there before its time");
+            ensure!(
+                transaction.get(&keyspace, &number.to_be_bytes())?.is_none(),
+                "a key is there before its time"
+            );
             transaction.put(&keyspace, &number.to_be_bytes(), &[7; 40])?;
             Ok(())
         };
@@ -267,7 +287,10 @@ fn open_transactions(db: &Db) -> Result<Refusals> {
     }
     let snapshot = db.snapshot();
     for number in &committed {
-        ensure!(snapshot.get(&keyspace, &number.to_be_bytes())?.is_some(), "write {number} is not there");
+        ensure!(
+            snapshot.get(&keyspace, &number.to_be_bytes())?.is_some(),
+            "write {number} is not there"
+        );
     }
     ensure!(snapshot.range(&keyspace, ..)?.count() == committed.len(), "what was refused is there");
     Ok(refusals.into_inner())
@@ -287,16 +310,22 @@ fn many_keyspaces(db: &Db, reopen: &dyn Fn() -> Result<Db>) -> Result<Refusals> 
     let snapshot = db.snapshot();
     for number in 0..KEYSPACES {
         let value = snapshot.get(&db.keyspace(&name(number))?, b"key")?;
-        ensure!(value.is_some_and(|value| *value == number.to_le_bytes()), "keyspace {number} lost its key");
+        ensure!(
+            value.is_some_and(|value| *value == number.to_le_bytes()),
+            "keyspace {number} lost its key"
+        );
     }
     db.close()?;
     Ok(0)
 }
 
-/// Commits of the many keyspaces need not survive a power cut: it is their number that is looked at.
+/// Commits of the many keyspaces need not survive a power cut: it is their number that is looked
+/// at.
 pub(super) fn options(scene: Scene, options: Options) -> Options {
     match scene {
-        Scene::ManyKeyspaces | Scene::OpenTransactions => options.durability(plimsoll::Durability::Buffered),
+        Scene::ManyKeyspaces | Scene::OpenTransactions => {
+            options.durability(plimsoll::Durability::Buffered)
+        }
         _ => options,
     }
 }

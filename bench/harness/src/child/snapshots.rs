@@ -1,4 +1,5 @@
-//! Many snapshots that are open at once, while writers go on: each has to answer as of its own moment.
+//! Many snapshots that are open at once, while writers go on: each has to answer as of its own
+//! moment.
 
 use anyhow::{Result, ensure};
 use plimsoll::{Db, Snapshot};
@@ -6,7 +7,8 @@ use plimsoll::{Db, Snapshot};
 /// Keys; one of them changes between any two snapshots.
 const KEYS: u64 = 1000;
 
-/// Opens `count` snapshots, one after each commit, keeps them all, and asks each what the key that was written last held.
+/// Opens `count` snapshots, one after each commit, keeps them all, and asks each what the key that
+/// was written last held.
 pub(super) fn hold(db: &Db, count: u64) -> Result<()> {
     let keyspace = db.keyspace("snapshots")?;
     let mut snapshots: Vec<Snapshot> = Vec::with_capacity(usize::try_from(count)?);
@@ -19,11 +21,17 @@ pub(super) fn hold(db: &Db, count: u64) -> Result<()> {
     for (number, snapshot) in (0_u64..).zip(&snapshots) {
         for other in [number, number.saturating_sub(KEYS / 2)] {
             let found = snapshot.get(&keyspace, &(other % KEYS).to_be_bytes())?;
-            ensure!(found.is_some_and(|value| *value == value_of(other)), "snapshot {number} has not write {other}");
+            ensure!(
+                found.is_some_and(|value| *value == value_of(other)),
+                "snapshot {number} has not write {other}"
+            );
         }
         let next = snapshot.get(&keyspace, &((number + 1) % KEYS).to_be_bytes())?;
         let before = (number + 1).checked_sub(KEYS).map(value_of);
-        ensure!(next.as_deref() == before.as_ref().map(|value| &value[..]), "snapshot {number} sees what came later");
+        ensure!(
+            next.as_deref() == before.as_ref().map(|value| &value[..]),
+            "snapshot {number} sees what came later"
+        );
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Random writes, also such as never end well: the process kills itself in the middle, and another opens what is left.
+//! Random writes, also such as never end well: the process kills itself in the middle, and another
+//! opens what is left.
 
 use anyhow::{Result, bail, ensure};
 use plimsoll::Db;
@@ -47,7 +48,10 @@ pub(super) fn write_and_be_killed(db: &Db, bytes: u64) -> Result<()> {
 pub(super) fn check(db: &Db, bytes: u64) -> Result<()> {
     let keyspace = db.keyspace(KEYSPACE)?;
     let snapshot = db.snapshot();
-    ensure!(snapshot.get(&keyspace, b"not committed")?.is_none(), "what was not committed is there");
+    ensure!(
+        snapshot.get(&keyspace, b"not committed")?.is_none(),
+        "what was not committed is there"
+    );
     let puts = bytes / VALUE_BYTES;
     let mut expected = vec![0; VALUE_BYTES as usize];
     // The last writes: nothing is newer than they are.

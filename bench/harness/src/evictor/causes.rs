@@ -1,7 +1,9 @@
-//! What slow operations waited for: by counters of the store, and by the processor time and the misses of the thread itself.
+//! What slow operations waited for: by counters of the store, and by the processor time and the
+//! misses of the thread itself.
 //!
-//! An operation is slow if it took more than a millisecond, from when it began or from when it was due. After each that took so long itself
-//! the store's counters are looked at: exact for one thread, a guess where several wait at once.
+//! An operation is slow if it took more than a millisecond, from when it began or from when it was
+//! due. After each that took so long itself the store's counters are looked at: exact for one
+//! thread, a guess where several wait at once.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -74,15 +76,28 @@ impl Causes {
     }
 
     pub(super) fn print(&self) {
-        let there = NAMES.iter().zip(self.by_cause).filter(|(_, tally)| tally.operations + tally.behind > 0);
+        let there = NAMES
+            .iter()
+            .zip(self.by_cause)
+            .filter(|(_, tally)| tally.operations + tally.behind > 0);
         let rows: Vec<_> = there
             .map(|(name, tally)| {
                 let millis = |nanos: u64| table::number(nanos as f64 / 1e6);
-                let [operations, behind] = [tally.operations, tally.behind].map(|count| count.to_string());
-                vec![(*name).to_owned(), operations, millis(tally.nanos), millis(tally.longest_nanos), behind]
+                let [operations, behind] =
+                    [tally.operations, tally.behind].map(|count| count.to_string());
+                vec![
+                    (*name).to_owned(),
+                    operations,
+                    millis(tally.nanos),
+                    millis(tally.longest_nanos),
+                    behind,
+                ]
             })
             .collect();
-        table::print(&["waited for", "operations", "ms in all", "longest ms", "operations behind them"], &rows);
+        table::print(
+            &["waited for", "operations", "ms in all", "longest ms", "operations behind them"],
+            &rows,
+        );
     }
 }
 
@@ -112,7 +127,14 @@ impl<'a> Watch<'a> {
     /// For operations of the thread that calls this.
     pub(super) fn new(db: &'a Db) -> Self {
         let io = File::open("/proc/thread-self/io").ok();
-        Self { db, stalls: db.stats().index.stalls, causes: Causes::default(), last: None, slow: None, io }
+        Self {
+            db,
+            stalls: db.stats().index.stalls,
+            causes: Causes::default(),
+            last: None,
+            slow: None,
+            io,
+        }
     }
 
     /// Runs an operation that begins `late` after it was due.
@@ -212,7 +234,8 @@ mod tests {
     #[test]
     fn operations_behind_a_slow_one_count_for_its_cause() {
         let folder = tempfile::tempdir().unwrap();
-        let db = Db::open(folder.path().join("store"), Options::new().memory_bytes(16 << 20)).unwrap();
+        let db =
+            Db::open(folder.path().join("store"), Options::new().memory_bytes(16 << 20)).unwrap();
         let sleep = || {
             std::thread::sleep(2 * SLOW);
             Ok(())

@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result};
 
 use crate::cgroup;
 
-/// Makes a folder with a command `git` that leaves its starter's cgroup for that of the bench and then becomes the real one.
-/// Returns the value of `PATH` under which that one is found first.
+/// Makes a folder with a command `git` that leaves its starter's cgroup for that of the bench and
+/// then becomes the real one. Returns the value of `PATH` under which that one is found first.
 pub(super) fn path_with_git_outside(folder: &Path) -> Result<String> {
     let path = std::env::var("PATH").context("PATH is not set")?;
     let git = find(&path, "git").context("git is not installed")?;
@@ -17,7 +17,10 @@ pub(super) fn path_with_git_outside(folder: &Path) -> Result<String> {
     fs::create_dir_all(folder)?;
     let script = folder.join("git");
     let [bench, cgroup, git] = [&bench, &cgroup::own()?, &git].map(|path| quoted(path));
-    fs::write(&script, format!("#!/bin/sh\nexec {bench} launch --cgroup {cgroup} -- {git} \"$@\"\n"))?;
+    fs::write(
+        &script,
+        format!("#!/bin/sh\nexec {bench} launch --cgroup {cgroup} -- {git} \"$@\"\n"),
+    )?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
     Ok(format!("{}:{path}", folder.display()))
 }

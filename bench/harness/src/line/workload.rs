@@ -27,7 +27,8 @@ pub(super) struct Workload {
 pub(super) enum Expected {
     /// With an answer.
     Answer,
-    /// With an answer or an error: a walk lends whole values, and one value may be above the budget.
+    /// With an answer or an error: a walk lends whole values, and one value may be above the
+    /// budget.
     AnswerOrRefusal,
     /// By its own hand.
     Kill,
@@ -46,12 +47,27 @@ impl Line {
             own_bytes: 0,
             is_last: false,
         };
-        let last = |name, store, arguments: &[&str]| Workload { is_last: true, ..of(name, store, arguments) };
-        let (rows, batch, bytes) = (self.rows.to_string(), self.batch.to_string(), self.transaction.to_string());
+        let last = |name, store, arguments: &[&str]| Workload {
+            is_last: true,
+            ..of(name, store, arguments)
+        };
+        let (rows, batch, bytes) =
+            (self.rows.to_string(), self.batch.to_string(), self.transaction.to_string());
         let (writes, part, snapshots) =
             (self.writes.to_string(), (self.writes / 8).to_string(), self.snapshots.to_string());
-        let pairs = ["pairs", "--peer", "plimsoll-forever", "--rows", &rows, "--batch", &batch, "--times", "2"];
-        let wants_import = self.only.is_empty() || self.only.iter().any(|only| only == "import-git");
+        let pairs = [
+            "pairs",
+            "--peer",
+            "plimsoll-forever",
+            "--rows",
+            &rows,
+            "--batch",
+            &batch,
+            "--times",
+            "2",
+        ];
+        let wants_import =
+            self.only.is_empty() || self.only.iter().any(|only| only == "import-git");
         let import = wants_import.then(|| self.import(memory, work)).transpose()?;
         let mut all: Vec<_> = import.into_iter().collect();
         all.extend([
@@ -68,7 +84,11 @@ impl Line {
                 ..of("writes-killed", "killed", &["writes", "--bytes", &part, "--be-killed"])
             },
             last("recovery", "killed", &["recover", "--bytes", &part]),
-            of("transaction-small-values", "transaction", &["transaction", "--bytes", &bytes, "--value-bytes", "100"]),
+            of(
+                "transaction-small-values",
+                "transaction",
+                &["transaction", "--bytes", &bytes, "--value-bytes", "100"],
+            ),
             of("scan", "transaction", &["scan"]),
             last("verify", "transaction", &["verify"]),
             of("transaction-one-value", "value", &["value", "--bytes", &bytes]),
@@ -80,11 +100,17 @@ impl Line {
             last("begun-walks", "begun-walks", &["scene", "--scene", "begun-walks"]),
             Workload {
                 own_bytes: Scene::OpenTransactions.own_bytes(),
-                ..last("open-transactions", "open-transactions", &["scene", "--scene", "open-transactions"])
+                ..last(
+                    "open-transactions",
+                    "open-transactions",
+                    &["scene", "--scene", "open-transactions"],
+                )
             },
             last("many-keyspaces", "many-keyspaces", &["scene", "--scene", "many-keyspaces"]),
         ]);
-        all.retain(|workload| self.only.is_empty() || self.only.iter().any(|only| only == workload.name));
+        all.retain(|workload| {
+            self.only.is_empty() || self.only.iter().any(|only| only == workload.name)
+        });
         Ok(all)
     }
 
@@ -97,13 +123,24 @@ impl Line {
         let store = work.path().join("history");
         let plimsoll = self.plimsoll.clone().map_or_else(build_plimsoll, Ok)?;
         let path = outside::path_with_git_outside(&work.path().join("outside"))?;
-        let [plimsoll, repository, store] = [&plimsoll, &repository, &store].map(|path| path.display().to_string());
-        let words = [format!("PATH={path}"), plimsoll, "import".to_owned(), "git".to_owned(), repository, store];
+        let [plimsoll, repository, store] =
+            [&plimsoll, &repository, &store].map(|path| path.display().to_string());
+        let words = [
+            format!("PATH={path}"),
+            plimsoll,
+            "import".to_owned(),
+            "git".to_owned(),
+            repository,
+            store,
+        ];
         Ok(Workload {
             name: "import-git",
             store: "history",
             program: "/usr/bin/env".into(),
-            arguments: words.into_iter().chain(["--memory".to_owned(), memory.to_string()]).collect(),
+            arguments: words
+                .into_iter()
+                .chain(["--memory".to_owned(), memory.to_string()])
+                .collect(),
             expected: Expected::Answer,
             own_bytes: 0,
             is_last: false,
@@ -113,7 +150,11 @@ impl Line {
 
 /// The plimsoll command, built beside this program.
 pub(crate) fn build_plimsoll() -> Result<PathBuf> {
-    let target = std::env::current_exe()?.ancestors().nth(2).context("the bench lies in a target folder")?.to_owned();
+    let target = std::env::current_exe()?
+        .ancestors()
+        .nth(2)
+        .context("the bench lies in a target folder")?
+        .to_owned();
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
     let status = Command::new("cargo")
         .args(["build", "--release", "--quiet", "--package", "plimsoll-cli", "--manifest-path"])

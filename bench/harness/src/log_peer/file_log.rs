@@ -65,25 +65,34 @@ impl FileLogPeer {
 
     /// Of entries that are written already.
     pub(crate) fn again(folder: &Path, shape: Shape, caching: Caching) -> Self {
-        Self { folder: folder.to_owned(), shape, caching, random: fastrand::Rng::with_seed(1), open: None }
+        Self {
+            folder: folder.to_owned(),
+            shape,
+            caching,
+            random: fastrand::Rng::with_seed(1),
+            open: None,
+        }
     }
 
     fn open_with(&self, budget_bytes: u64) -> Result<OpenLog> {
         let budget = Budget::new(budget_bytes, Backing::Mapped)?;
         let pool = Pool::new(&budget, SMALL_CACHE_BYTES)?;
         let (disk, clock) = (Arc::new(OsDisk::new()), Arc::new(SystemClock::new()));
-        let mut options = FileLogOptions::new(disk, clock, self.folder.clone(), pool, budget.clone());
+        let mut options =
+            FileLogOptions::new(disk, clock, self.folder.clone(), pool, budget.clone());
         options.segment_bytes = SEGMENT_BYTES;
         options.caching = self.caching;
         let (log, _) = FileLog::open(options)?;
-        let ballast = if budget_bytes == SMALL_BUDGET_BYTES { ballast(&budget) } else { Vec::new() };
+        let ballast =
+            if budget_bytes == SMALL_BUDGET_BYTES { ballast(&budget) } else { Vec::new() };
         Ok(OpenLog { log: Arc::new(log), _ballast: ballast })
     }
 
     fn show(&mut self, setting: Setting) -> Result<Arc<FileLog>> {
         if self.open.as_ref().is_none_or(|(shown, _)| *shown != setting) {
             self.open = None;
-            let bytes = if setting == Setting::SmallCache { SMALL_BUDGET_BYTES } else { RESIDENT_BYTES };
+            let bytes =
+                if setting == Setting::SmallCache { SMALL_BUDGET_BYTES } else { RESIDENT_BYTES };
             let open = self.open_with(bytes)?;
             check(&open.log, self.shape)?;
             self.open = Some((setting, open));
@@ -109,9 +118,12 @@ fn write(log: &FileLog, shape: Shape) -> Result<()> {
         for (number, payload) in (first..first + count).zip(bytes.chunks_mut(size)) {
             payload::fill(number, payload);
         }
-        let parts: Vec<[&[u8]; 1]> = bytes.chunks(size).take(count as usize).map(|payload| [payload]).collect();
-        let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream: STREAM, parts }).collect();
-        let ticket = log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)?;
+        let parts: Vec<[&[u8]; 1]> =
+            bytes.chunks(size).take(count as usize).map(|payload| [payload]).collect();
+        let entries: Vec<_> =
+            parts.iter().map(|parts| DraftEntry { stream: STREAM, parts }).collect();
+        let ticket =
+            log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)?;
         ensure!(ticket.first == Glsn(first), "entry {first} became GLSN {}", ticket.first);
         last = ticket.last;
     }
@@ -123,7 +135,8 @@ fn check(log: &FileLog, shape: Shape) -> Result<()> {
     let mut expected = vec![0; shape.payload_bytes];
     let mut scan = log.scan(Glsn(1)..Glsn(shape.entries + 1), None)?;
     for number in 1..=shape.entries {
-        let entry = scan.next().ok_or_else(|| anyhow::anyhow!("the log ends before entry {number}"))??;
+        let entry =
+            scan.next().ok_or_else(|| anyhow::anyhow!("the log ends before entry {number}"))??;
         payload::fill(number, &mut expected);
         ensure!(entry.payload == expected, "entry {number} is not what was written");
     }

@@ -44,7 +44,9 @@ impl StoreLogPeer {
         let log = self.db.log();
         let mut scan = log.scan(Glsn(self.first)..Glsn(self.first + self.entries), None)?;
         for number in 1..=shape.entries {
-            let entry = scan.next().ok_or_else(|| anyhow::anyhow!("the log ends before entry {number}"))??;
+            let entry = scan
+                .next()
+                .ok_or_else(|| anyhow::anyhow!("the log ends before entry {number}"))??;
             payload::fill(number, &mut expected);
             ensure!(entry.payload == expected, "entry {number} is not what was written");
         }

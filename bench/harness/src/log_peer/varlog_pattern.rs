@@ -1,4 +1,5 @@
-//! The access pattern of Varlog's storage: the Go program beside this workspace, asked through its standard input.
+//! The access pattern of Varlog's storage: the Go program beside this workspace, asked through its
+//! standard input.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -24,7 +25,14 @@ impl VarlogPattern {
             .arg("-serve")
             .arg("-dir")
             .arg(folder)
-            .args(["-entries", &entries.to_string(), "-bytes", &payload_bytes.to_string(), "-n", "1"])
+            .args([
+                "-entries",
+                &entries.to_string(),
+                "-bytes",
+                &payload_bytes.to_string(),
+                "-n",
+                "1",
+            ])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -67,7 +75,12 @@ impl Drop for VarlogPattern {
 
 fn parse(answer: &str) -> Result<Slices> {
     let answer: Value = serde_json::from_str(answer)?;
-    let nanos = answer["ns_of_each_slice"].as_array().context("no times")?.iter().filter_map(Value::as_f64).collect();
+    let nanos = answer["ns_of_each_slice"]
+        .as_array()
+        .context("no times")?
+        .iter()
+        .filter_map(Value::as_f64)
+        .collect();
     Ok(Slices { nanos, allocations: answer["allocs_per_scan"].as_f64().context("no allocations")? })
 }
 
@@ -91,7 +104,9 @@ mod tests {
 
     #[test]
     fn an_answer_is_read() {
-        let slices = parse("{\"variant\":\"sst\",\"allocs_per_scan\":3.5,\"ns_of_each_slice\":[10.5,11]}").unwrap();
+        let slices =
+            parse("{\"variant\":\"sst\",\"allocs_per_scan\":3.5,\"ns_of_each_slice\":[10.5,11]}")
+                .unwrap();
         assert_eq!((slices.nanos, slices.allocations), (vec![10.5, 11.0], 3.5));
         assert!(parse("").is_err());
     }

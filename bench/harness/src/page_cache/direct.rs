@@ -1,7 +1,8 @@
-//! The pages themselves, in the same kind of memory as the pool's: a read is one load that depends on the one before.
+//! The pages themselves, in the same kind of memory as the pool's: a read is one load that depends
+//! on the one before.
 //!
-//! Chunks of a budget, because they lie on huge pages as the pool's do. The list of their addresses (16 bytes for 64 KiB) stays in
-//! the processor's caches.
+//! Chunks of a budget, because they lie on huge pages as the pool's do. The list of their addresses
+//! (16 bytes for 64 KiB) stays in the processor's caches.
 
 use anyhow::{Result, ensure};
 use plimsoll_memory::budget::{Backing, Budget, Kind};
@@ -21,7 +22,8 @@ impl Direct {
         ensure!(pages > 0, "a measurement of hits needs pages");
         let count = (pages as usize).div_ceil(PAGES_PER_CHUNK);
         let budget = Budget::new((count * CHUNK_BYTES) as u64, Backing::Mapped)?;
-        let mut chunks = (0..count).map(|_| Ok(budget.take(Kind::Staging)?)).collect::<Result<Vec<_>>>()?;
+        let mut chunks =
+            (0..count).map(|_| Ok(budget.take(Kind::Staging)?)).collect::<Result<Vec<_>>>()?;
         for page in 0..pages {
             let at = page as usize % PAGES_PER_CHUNK * PAGE_BYTES;
             fill(page, &mut chunks[page as usize / PAGES_PER_CHUNK][at..at + PAGE_BYTES]);

@@ -1,4 +1,5 @@
-//! foyer's cache in memory, as its documentation sets it up: an entry a page, weighed as one, S3-FIFO and eight shards by default.
+//! foyer's cache in memory, as its documentation sets it up: an entry a page, weighed as one,
+//! S3-FIFO and eight shards by default.
 
 use std::sync::Arc;
 
@@ -12,7 +13,8 @@ pub(super) struct Foyer {
 
 impl Foyer {
     pub(super) fn make(pages: u32) -> Self {
-        // Its shards divide the capacity evenly and the keys by hash: twice as much, so that no shard evicts.
+        // Its shards divide the capacity evenly and the keys by hash: twice as much, so that no
+        // shard evicts.
         let cache = CacheBuilder::new(2 * pages as usize + 64).build();
         for page in 0..pages {
             cache.insert((1, page), boxed_page(page));

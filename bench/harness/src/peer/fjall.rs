@@ -1,14 +1,17 @@
 //! fjall as a store.
 //!
-//! Set as its documentation advises: a quarter of memory for the block cache (`Builder::cache_size`: 20 to 25 %), memtables of 8 to 64
-//! MiB "depending on how much memory is available" (`max_memtable_size`: an eighth of it), large values apart
-//! (`with_kv_separation`). A durable commit is `PersistMode::SyncAll`; a relaxed one `PersistMode::Buffer`, synced by
+//! Set as its documentation advises: a quarter of memory for the block cache
+//! (`Builder::cache_size`: 20 to 25 %), memtables of 8 to 64 MiB "depending on how much memory is
+//! available" (`max_memtable_size`: an eighth of it), large values apart (`with_kv_separation`). A
+//! durable commit is `PersistMode::SyncAll`; a relaxed one `PersistMode::Buffer`, synced by
 //! `Database::persist`.
 
 use std::path::Path;
 
 use anyhow::Result;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, OwnedWriteBatch, PersistMode};
+use fjall::{
+    Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, OwnedWriteBatch, PersistMode,
+};
 
 use super::{Commits, LARGE_VALUE_BYTES, Peer, Put, Setup};
 
@@ -25,8 +28,11 @@ impl FjallPeer {
         let db = Database::builder(folder).cache_size(setup.memory_bytes / 4).open()?;
         let memtable_bytes = (setup.memory_bytes / 8).clamp(8 << 20, 64 << 20);
         let large = (setup.value_bytes >= LARGE_VALUE_BYTES).then(KvSeparationOptions::default);
-        let options =
-            || KeyspaceCreateOptions::default().max_memtable_size(memtable_bytes).with_kv_separation(large.clone());
+        let options = || {
+            KeyspaceCreateOptions::default()
+                .max_memtable_size(memtable_bytes)
+                .with_kv_separation(large.clone())
+        };
         let pairs = db.keyspace("pairs", options)?;
         let persist = match setup.commits {
             Commits::Durable => PersistMode::SyncAll,
@@ -38,7 +44,8 @@ impl FjallPeer {
 
 impl Peer for FjallPeer {
     fn commit(&self, fill: &mut dyn FnMut(&mut dyn Put) -> Result<()>) -> Result<()> {
-        let mut writes = Writes { pairs: &self.pairs, batch: self.db.batch().durability(Some(self.persist)) };
+        let mut writes =
+            Writes { pairs: &self.pairs, batch: self.db.batch().durability(Some(self.persist)) };
         fill(&mut writes)?;
         Ok(writes.batch.commit()?)
     }

@@ -1,8 +1,9 @@
 //! LMDB as a store, by heed.
 //!
-//! It has no cache of its own: its file is mapped, and what the limit leaves is the page cache. Its documentation advises
-//! `MDB_NORDAHEAD` where data is larger than memory; a walk gains by it too, for pages of a tree lie in no order. A durable commit is the default; a
-//! relaxed one is `MDB_NOSYNC`, synced by `mdb_env_sync`.
+//! It has no cache of its own: its file is mapped, and what the limit leaves is the page cache. Its
+//! documentation advises `MDB_NORDAHEAD` where data is larger than memory; a walk gains by it too,
+//! for pages of a tree lie in no order. A durable commit is the default; a relaxed one is
+//! `MDB_NOSYNC`, synced by `mdb_env_sync`.
 #![allow(unsafe_code, reason = "heed's open is unsafe: its file is mapped")]
 
 use std::fs;
@@ -35,7 +36,8 @@ impl LmdbPeer {
         options.map_size(MAP_BYTES).max_readers(READERS);
         let mut flags = EnvFlags::NO_READ_AHEAD;
         flags.set(EnvFlags::NO_SYNC, setup.commits == Commits::Relaxed);
-        // SAFETY: nothing but LMDB touches the file while it is mapped, and each process opens it once.
+        // SAFETY: nothing but LMDB touches the file while it is mapped, and each process opens it
+        // once.
         let env = unsafe { options.flags(flags).open(folder)? };
         let mut transaction = env.write_txn()?;
         let pairs = env.create_database(&mut transaction, None)?;
@@ -70,7 +72,10 @@ impl Peer for LmdbPeer {
     }
 
     fn hold(&self) -> Result<Option<Box<dyn Held + '_>>> {
-        Ok(Some(Box::new(HeldTransaction { pairs: &self.pairs, transaction: self.env.read_txn()? })))
+        Ok(Some(Box::new(HeldTransaction {
+            pairs: &self.pairs,
+            transaction: self.env.read_txn()?,
+        })))
     }
 
     fn sync(&self) -> Result<()> {

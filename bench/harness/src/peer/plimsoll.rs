@@ -17,12 +17,20 @@ pub(crate) struct PlimsollPeer {
 
 impl PlimsollPeer {
     /// Opens or makes the store; `rows`: values may be kept as rows beside pages.
-    pub(crate) fn open(folder: &Path, setup: &Setup, retention: Retention, rows: bool) -> Result<Self> {
+    pub(crate) fn open(
+        folder: &Path,
+        setup: &Setup,
+        retention: Retention,
+        rows: bool,
+    ) -> Result<Self> {
         let durability = match setup.commits {
             Commits::Durable => Durability::Sync,
             Commits::Relaxed => Durability::Buffered,
         };
-        let options = Options::new().memory_bytes(setup.memory_bytes).retention(retention).durability(durability);
+        let options = Options::new()
+            .memory_bytes(setup.memory_bytes)
+            .retention(retention)
+            .durability(durability);
         Self::of(Db::open(folder, options.row_cache(rows))?, retention)
     }
 

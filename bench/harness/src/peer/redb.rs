@@ -1,14 +1,17 @@
 //! redb as a store.
 //!
-//! Its documentation names a cache (`Builder::set_cache_size`) and advises no size: it gets half of memory, and the page cache it reads
-//! through the rest. A durable commit is `Durability::Immediate`; a relaxed one `Durability::None`, made durable by an empty
-//! commit with `Immediate`, as its documentation says.
+//! Its documentation names a cache (`Builder::set_cache_size`) and advises no size: it gets half of
+//! memory, and the page cache it reads through the rest. A durable commit is
+//! `Durability::Immediate`; a relaxed one `Durability::None`, made durable by an empty commit with
+//! `Immediate`, as its documentation says.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
-use redb::{ConcurrencyMode, Database, Durability, ReadOnlyTable, ReadableDatabase, Table, TableDefinition};
+use redb::{
+    ConcurrencyMode, Database, Durability, ReadOnlyTable, ReadableDatabase, Table, TableDefinition,
+};
 
 use super::{Commits, Held, Peer, Put, Setup};
 
@@ -35,7 +38,10 @@ impl RedbPeer {
         fs::create_dir_all(folder)?;
         let cache_bytes = usize::try_from(setup.memory_bytes / 2)?;
         let mut builder = Database::builder();
-        let db = builder.set_cache_size(cache_bytes).set_concurrency_mode(mode).create(folder.join("pairs.redb"))?;
+        let db = builder
+            .set_cache_size(cache_bytes)
+            .set_concurrency_mode(mode)
+            .create(folder.join("pairs.redb"))?;
         let transaction = db.begin_write()?;
         transaction.open_table(PAIRS)?;
         transaction.commit()?;

@@ -1,10 +1,12 @@
 //! SQLite as a store, by rusqlite.
 //!
-//! One connection writes, a pool of others reads, in WAL mode. Set as its documentation advises: a table WITHOUT ROWID, whose keys are
-//! the tree ("withoutrowid.html"; an ordinary table where values are large, as the same page says); the writer's own cache is an
-//! eighth of memory, a reader's what it is by default ("pragma.html#pragma_cache_size": 2 MiB), so that the page cache has the rest. A
-//! memory map ("mmap.html") is not used: under a hard limit its faults read ahead and push each other out (70 reads a second). A durable
-//! commit is `synchronous=FULL`; a relaxed one `NORMAL`, after which a small commit with `FULL` syncs the whole log.
+//! One connection writes, a pool of others reads, in WAL mode. Set as its documentation advises: a
+//! table WITHOUT ROWID, whose keys are the tree ("withoutrowid.html"; an ordinary table where
+//! values are large, as the same page says); the writer's own cache is an eighth of memory, a
+//! reader's what it is by default ("pragma.html#pragma_cache_size": 2 MiB), so that the page cache
+//! has the rest. A memory map ("mmap.html") is not used: under a hard limit its faults read ahead
+//! and push each other out (70 reads a second). A durable commit is `synchronous=FULL`; a relaxed
+//! one `NORMAL`, after which a small commit with `FULL` syncs the whole log.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,14 +34,20 @@ impl SqlitePeer {
         let writer = connect(&file)?;
         writer.pragma_update(None, "journal_mode", "WAL")?;
         writer.pragma_update(None, "cache_size", -i64::try_from(setup.memory_bytes / 8 / 1024)?)?;
-        let without_rowid = if setup.value_bytes < LARGE_VALUE_BYTES { "WITHOUT ROWID" } else { "" };
+        let without_rowid =
+            if setup.value_bytes < LARGE_VALUE_BYTES { "WITHOUT ROWID" } else { "" };
         writer.execute_batch(&format!(
             "CREATE TABLE IF NOT EXISTS pairs (key BLOB PRIMARY KEY, value BLOB NOT NULL) {without_rowid};
              CREATE TABLE IF NOT EXISTS synced (number INTEGER PRIMARY KEY, times INTEGER NOT NULL);
              INSERT OR IGNORE INTO synced VALUES (1, 0);"
         ))?;
         set_synchronous(&writer, setup.commits)?;
-        Ok(Self { file, writer: Mutex::new(writer), readers: Mutex::default(), commits: setup.commits })
+        Ok(Self {
+            file,
+            writer: Mutex::new(writer),
+            readers: Mutex::default(),
+            commits: setup.commits,
+        })
     }
 
     fn writer(&self) -> MutexGuard<'_, Connection> {
@@ -79,7 +87,8 @@ impl Peer for SqlitePeer {
         let mut writes = Writes {
             upsert: transaction.prepare_cached(upsert)?,
             delete: transaction.prepare_cached("DELETE FROM pairs WHERE key = ?1")?,
-            pop: transaction.prepare_cached("DELETE FROM pairs WHERE key = (SELECT min(key) FROM pairs)")?,
+            pop: transaction
+                .prepare_cached("DELETE FROM pairs WHERE key = (SELECT min(key) FROM pairs)")?,
         };
         fill(&mut writes)?;
         drop(writes);
@@ -88,7 +97,8 @@ impl Peer for SqlitePeer {
 
     fn get(&self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
         self.read(|connection| {
-            let mut statement = connection.prepare_cached("SELECT value FROM pairs WHERE key = ?1")?;
+            let mut statement =
+                connection.prepare_cached("SELECT value FROM pairs WHERE key = ?1")?;
             let value = statement.query_row([key], |row| {
                 found(row.get_ref(0)?.as_blob()?);
                 Ok(())
@@ -99,8 +109,8 @@ impl Peer for SqlitePeer {
 
     fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
         self.read(|connection| {
-            let mut statement =
-                connection.prepare_cached("SELECT key, value FROM pairs WHERE key >= ?1 ORDER BY key")?;
+            let mut statement = connection
+                .prepare_cached("SELECT key, value FROM pairs WHERE key >= ?1 ORDER BY key")?;
             let mut rows = statement.query([from])?;
             while let Some(row) = rows.next()? {
                 if !each(row.get_ref(0)?.as_blob()?, row.get_ref(1)?.as_blob()?) {

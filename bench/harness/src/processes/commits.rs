@@ -65,8 +65,15 @@ pub(super) fn commits(run: &mut Run<'_>) -> Result<()> {
     let mut spreads = Vec::new();
     for peer in run.peers() {
         match peer {
-            PeerKind::Plimsoll => spreads.extend([alone_1, shared_1, alone_8, shared_8, eight, sixteen]),
-            peer => spreads.extend([8, 16].map(|processes| Spread { peer, is_alone: false, processes, threads: 1 })),
+            PeerKind::Plimsoll => {
+                spreads.extend([alone_1, shared_1, alone_8, shared_8, eight, sixteen])
+            }
+            peer => spreads.extend([8, 16].map(|processes| Spread {
+                peer,
+                is_alone: false,
+                processes,
+                threads: 1,
+            })),
         }
     }
     let mut rounds = vec![Vec::new(); spreads.len()];
@@ -76,20 +83,56 @@ pub(super) fn commits(run: &mut Run<'_>) -> Result<()> {
             rounds[at].push(spreads[at].play(run)?);
         }
     }
-    let rows: Vec<_> =
-        spreads.iter().zip(&rounds).map(|(spread, rounds)| (spread.name(), Summary::median(rounds))).collect();
+    let rows: Vec<_> = spreads
+        .iter()
+        .zip(&rounds)
+        .map(|(spread, rounds)| (spread.name(), Summary::median(rounds)))
+        .collect();
     run.table(&rows);
-    let of = |wanted: Spread| spreads.iter().position(|spread| *spread == wanted).map(|at| rounds[at].clone());
-    let mut goal = |what: &str, one: Spread, other: Spread, number: fn(&Summary) -> f64, bound: Bound| {
-        if let (Some(one), Some(other)) = (of(one), of(other)) {
-            run.goal(what, ratio(&one, &other, number), bound);
-        }
+    let of = |wanted: Spread| {
+        spreads.iter().position(|spread| *spread == wanted).map(|at| rounds[at].clone())
     };
-    goal("1 thread, shared over alone, commits a second", shared_1, alone_1, |one| one.rate, Bound::AtLeast(0.95));
-    goal("1 thread, shared over alone, p99", shared_1, alone_1, |one| one.p99_ms, Bound::AtMost(1.1));
-    goal("8 threads, shared over alone, commits a second", shared_8, alone_8, |one| one.rate, Bound::AtLeast(0.95));
-    goal("8 threads, shared over alone, p99", shared_8, alone_8, |one| one.p99_ms, Bound::AtMost(1.1));
-    goal("8 processes over 8 threads of one, commits a second", eight, alone_8, |one| one.rate, Bound::AtLeast(0.7));
+    let mut goal =
+        |what: &str, one: Spread, other: Spread, number: fn(&Summary) -> f64, bound: Bound| {
+            if let (Some(one), Some(other)) = (of(one), of(other)) {
+                run.goal(what, ratio(&one, &other, number), bound);
+            }
+        };
+    goal(
+        "1 thread, shared over alone, commits a second",
+        shared_1,
+        alone_1,
+        |one| one.rate,
+        Bound::AtLeast(0.95),
+    );
+    goal(
+        "1 thread, shared over alone, p99",
+        shared_1,
+        alone_1,
+        |one| one.p99_ms,
+        Bound::AtMost(1.1),
+    );
+    goal(
+        "8 threads, shared over alone, commits a second",
+        shared_8,
+        alone_8,
+        |one| one.rate,
+        Bound::AtLeast(0.95),
+    );
+    goal(
+        "8 threads, shared over alone, p99",
+        shared_8,
+        alone_8,
+        |one| one.p99_ms,
+        Bound::AtMost(1.1),
+    );
+    goal(
+        "8 processes over 8 threads of one, commits a second",
+        eight,
+        alone_8,
+        |one| one.rate,
+        Bound::AtLeast(0.7),
+    );
     for (peer, least) in [(PeerKind::Sqlite, 5.0), (PeerKind::Redb, 10.0), (PeerKind::Lmdb, 5.0)] {
         let theirs = Spread { peer, ..sixteen };
         goal(
@@ -103,7 +146,11 @@ pub(super) fn commits(run: &mut Run<'_>) -> Result<()> {
     for spread in [eight, sixteen] {
         let Some(rounds) = of(spread) else { continue };
         let median = Summary::median(&rounds);
-        run.goal(&format!("{} processes, p99.9 in ms", spread.processes), median.p999_ms, Bound::AtMost(5.0));
+        run.goal(
+            &format!("{} processes, p99.9 in ms", spread.processes),
+            median.p999_ms,
+            Bound::AtMost(5.0),
+        );
         run.goal(
             &format!("{} processes, the slowest over the mean", spread.processes),
             median.least,
@@ -118,10 +165,13 @@ pub(super) fn commits(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// `conflicts`: each transaction reads one of a few counters and writes it. In the end the counters are the transactions.
+/// `conflicts`: each transaction reads one of a few counters and writes it. In the end the counters
+/// are the transactions.
 pub(super) fn conflicts(run: &mut Run<'_>) -> Result<()> {
     if !run.has(PeerKind::Plimsoll) {
-        println!("only Plimsoll's transactions conflict: the others let one process write at a time");
+        println!(
+            "only Plimsoll's transactions conflict: the others let one process write at a time"
+        );
         return Ok(());
     }
     let millis = run.millis();
@@ -132,18 +182,32 @@ pub(super) fn conflicts(run: &mut Run<'_>) -> Result<()> {
             let folder = run.new_store("store");
             let opening = run.opening(PeerKind::Plimsoll, processes);
             let mut fleet = Fleet::start(&run.start(&folder, opening), processes)?;
-            let answers = fleet.ask(|_, start_nanos| Task::Count { counters: COUNTERS, millis, start_nanos })?;
+            let answers = fleet.ask(|_, start_nanos| Task::Count {
+                counters: COUNTERS,
+                millis,
+                start_nanos,
+            })?;
             fleet.end()?;
             let counted = counted(&folder, &opening)?;
             let done: u64 = answers.iter().map(|answer| answer.count).sum();
-            ensure!(counted == done, "{done} transactions were acknowledged, the counters say {counted}");
+            ensure!(
+                counted == done,
+                "{done} transactions were acknowledged, the counters say {counted}"
+            );
             rounds.push(Summary::of(&answers)?);
         }
-        rows.push((format!("plimsoll {processes}x1, {COUNTERS} counters"), Summary::median(&rounds)));
+        rows.push((
+            format!("plimsoll {processes}x1, {COUNTERS} counters"),
+            Summary::median(&rounds),
+        ));
     }
     run.table(&rows);
     for (contestant, summary) in &rows {
-        run.goal(&format!("{contestant}, the slowest over the mean"), summary.least, Bound::AtLeast(0.5));
+        run.goal(
+            &format!("{contestant}, the slowest over the mean"),
+            summary.least,
+            Bound::AtLeast(0.5),
+        );
     }
     Ok(())
 }
@@ -151,13 +215,19 @@ pub(super) fn conflicts(run: &mut Run<'_>) -> Result<()> {
 /// What all counters of a store are together.
 fn counted(folder: &std::path::Path, opening: &Opening) -> Result<u64> {
     let store = super::store::Store::open(folder, opening)?;
-    let sum = (0..COUNTERS).map(|number| store.number(counter(number).as_bytes())).sum::<Result<u64>>();
+    let sum =
+        (0..COUNTERS).map(|number| store.number(counter(number).as_bytes())).sum::<Result<u64>>();
     store.close()?;
     sum
 }
 
 /// Processes that commit without being measured, on an open fleet.
-pub(super) fn commit_beside(member: &mut Member, millis: u64, rate: u64, start_nanos: u64) -> Result<()> {
+pub(super) fn commit_beside(
+    member: &mut Member,
+    millis: u64,
+    rate: u64,
+    start_nanos: u64,
+) -> Result<()> {
     member.tell(Task::Commit { threads: 1, millis, rate, value_bytes: VALUE_BYTES, start_nanos })
 }
 

@@ -1,6 +1,8 @@
-//! Processes of the bench that have one store open, as their parent has them: it starts, tells, hears, stops and kills them.
+//! Processes of the bench that have one store open, as their parent has them: it starts, tells,
+//! hears, stops and kills them.
 //!
-//! Nothing looks at them while they are measured, because many that are looked at often would be slower than few.
+//! Nothing looks at them while they are measured, because many that are looked at often would be
+//! slower than few.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -44,7 +46,12 @@ impl Member {
         if let Some(cgroup) = cgroup {
             command.arg("--cgroup").arg(cgroup);
         }
-        command.env("RUST_BACKTRACE", "0").arg("--").arg(&program).args(["processes-worker", "--store"]).arg(folder);
+        command
+            .env("RUST_BACKTRACE", "0")
+            .arg("--")
+            .arg(&program)
+            .args(["processes-worker", "--store"])
+            .arg(folder);
         let numbers = [
             ("--peer", opening.peer.name()),
             ("--memory", opening.memory_total.to_string()),
@@ -54,10 +61,14 @@ impl Member {
         ];
         command.args(numbers.iter().flat_map(|(name, value)| [*name, value]));
         command.args(
-            [("--alone", opening.is_alone), ("--relaxed", opening.is_relaxed), ("--small", opening.is_small)]
-                .iter()
-                .filter(|flag| flag.1)
-                .map(|flag| flag.0),
+            [
+                ("--alone", opening.is_alone),
+                ("--relaxed", opening.is_relaxed),
+                ("--small", opening.is_small),
+            ]
+            .iter()
+            .filter(|flag| flag.1)
+            .map(|flag| flag.0),
         );
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take();
@@ -131,7 +142,8 @@ impl Fleet {
         (0..processes).map(|seed| Member::start(start, seed)).collect::<Result<_>>().map(Self)
     }
 
-    /// Has all do a task at the same time; `task` makes it from a process's number and the moment at which all begin.
+    /// Has all do a task at the same time; `task` makes it from a process's number and the moment
+    /// at which all begin.
     pub(crate) fn ask(&mut self, task: impl Fn(u64, u64) -> Task) -> Result<Vec<Answer>> {
         let start = now_nanos() + LEAD_NANOS;
         self.tell(|number| task(number, start))?;

@@ -62,11 +62,18 @@ pub(super) fn lost(run: &mut Run<'_>) -> Result<()> {
         start_nanos,
     };
     // What the store takes while nothing is held back, at the most.
-    let (_, usual) = watch_size(&folder, || fleet.ask(|_, start_nanos| large(FILL_MILLIS, start_nanos)));
+    let (_, usual) =
+        watch_size(&folder, || fleet.ask(|_, start_nanos| large(FILL_MILLIS, start_nanos)));
 
     let mut sleeper = Member::start(&start, COMMITTERS)?;
     sleeper.ask(Task::Hold)?;
-    let commit = |start_nanos| Task::Commit { threads: 1, millis, rate: 0, value_bytes: VALUE_BYTES, start_nanos };
+    let commit = |start_nanos| Task::Commit {
+        threads: 1,
+        millis,
+        rate: 0,
+        value_bytes: VALUE_BYTES,
+        start_nanos,
+    };
     let mut rounds: [Vec<Summary>; 2] = Default::default();
     fleet.ask(|_, start_nanos| commit(start_nanos))?;
     for round in 0..TURNS * run.rounds() {
@@ -81,14 +88,17 @@ pub(super) fn lost(run: &mut Run<'_>) -> Result<()> {
     let others = ratio(&rounds[1], &rounds[0], |one| one.rate);
     run.goal("commits of the others while one is stopped", others, Bound::AtLeast(0.98));
 
-    let (_, held) = watch_size(&folder, || fleet.ask(|_, start_nanos| large(FILL_MILLIS, start_nanos)));
+    let (_, held) =
+        watch_size(&folder, || fleet.ask(|_, start_nanos| large(FILL_MILLIS, start_nanos)));
     fleet.tell(|_| large(PATIENCE.as_millis() as u64, 0))?;
     std::thread::sleep(Duration::from_millis(200));
     let killed = Instant::now();
     sleeper.kill()?;
     let (mut gone, mut back) = (None, None);
     while killed.elapsed() < PATIENCE {
-        if gone.is_none() && plimsoll::members(&folder, &plimsoll::Options::new())?.len() as u64 == COMMITTERS {
+        if gone.is_none()
+            && plimsoll::members(&folder, &plimsoll::Options::new())?.len() as u64 == COMMITTERS
+        {
             gone = Some(killed.elapsed());
         }
         if back.is_none() && bytes_on_disk(&folder) <= usual + SLACK_BYTES {
@@ -97,7 +107,8 @@ pub(super) fn lost(run: &mut Run<'_>) -> Result<()> {
         std::thread::sleep(LOOK_EVERY);
     }
     fleet.hear()?;
-    let seconds = |time: Option<Duration>| time.map_or(PATIENCE.as_secs_f64(), |time| time.as_secs_f64());
+    let seconds =
+        |time: Option<Duration>| time.map_or(PATIENCE.as_secs_f64(), |time| time.as_secs_f64());
     println!(
         "{} MiB at most without a floor, {} MiB under the floor of the one that was killed; it is listed no more after {} s, the space is back {}",
         usual >> 20,
@@ -110,7 +121,11 @@ pub(super) fn lost(run: &mut Run<'_>) -> Result<()> {
     );
     run.note("plimsoll", "bytes_usual", usual as f64);
     run.note("plimsoll", "bytes_under_floor", held as f64);
-    run.goal("the space of the one that was killed is back, in s", seconds(back), Bound::AtMost(1.0));
+    run.goal(
+        "the space of the one that was killed is back, in s",
+        seconds(back),
+        Bound::AtMost(1.0),
+    );
     fleet.end()
 }
 
@@ -132,8 +147,9 @@ fn watch_size<T>(folder: &Path, work: impl FnOnce() -> T) -> (T, u64) {
     })
 }
 
-/// `sync`: seven processes commit durably. An eighth commits without waiting for the disk, 1,000 times a second: it waits for the turn
-/// and nothing else, so its longest times bound how long the turn is held.
+/// `sync`: seven processes commit durably. An eighth commits without waiting for the disk, 1,000
+/// times a second: it waits for the turn and nothing else, so its longest times bound how long the
+/// turn is held.
 pub(super) fn sync(run: &mut Run<'_>) -> Result<()> {
     if !run.has(PeerKind::Plimsoll) {
         return Ok(());
@@ -175,11 +191,18 @@ pub(super) fn sync(run: &mut Run<'_>) -> Result<()> {
     let mut rows = Vec::new();
     for (rounds, beside) in rounds.iter().zip(beside) {
         rows.extend(
-            rounds.iter().zip(names).map(|(rounds, name)| (format!("{name}; {beside}"), Summary::median(rounds))),
+            rounds
+                .iter()
+                .zip(names)
+                .map(|(rounds, name)| (format!("{name}; {beside}"), Summary::median(rounds))),
         );
     }
     run.table(&rows);
     let held: Vec<f64> = rounds[1][1].iter().map(|summary| summary.p999_ms).collect();
-    run.goal("the turn is waited for and held beside sync, p99.9 in ms", median(&held), Bound::AtMost(5.0));
+    run.goal(
+        "the turn is waited for and held beside sync, p99.9 in ms",
+        median(&held),
+        Bound::AtMost(5.0),
+    );
     fleet.end()
 }

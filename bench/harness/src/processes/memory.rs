@@ -63,11 +63,14 @@ fn allowed(total: u64, processes: u64, threads: u64) -> u64 {
 pub(super) fn memory(run: &mut Run<'_>) -> Result<()> {
     let total = run.settings.memory;
     let limit = total + PROCESSES * PROCESS_BYTES + CGROUP_ROOM_BYTES;
-    let rows = ((total as f64 * ROWS_TO_MEMORY) as u64 / ROW_BYTES / PROCESSES).min(run.settings.rows * 2);
+    let rows =
+        ((total as f64 * ROWS_TO_MEMORY) as u64 / ROW_BYTES / PROCESSES).min(run.settings.rows * 2);
     let millis = 4 * run.millis();
     let mut lines = Vec::new();
     for peer in run.peers() {
-        let cgroup = MemoryCgroup::make(limit).inspect_err(|error| eprintln!("no memory cgroup: {error:#}")).ok();
+        let cgroup = MemoryCgroup::make(limit)
+            .inspect_err(|error| eprintln!("no memory cgroup: {error:#}"))
+            .ok();
         let folder = run.new_store("store");
         let start = Start {
             cgroup: cgroup.as_ref().map(MemoryCgroup::folder),
@@ -82,7 +85,8 @@ pub(super) fn memory(run: &mut Run<'_>) -> Result<()> {
         let kills = cgroup.as_ref().map_or(0, MemoryCgroup::kills);
         let (loaded, walked, end) = match done {
             Ok([loaded, walked]) => {
-                let sum = |answers: &[Answer]| answers.iter().map(|answer| answer.count).sum::<u64>();
+                let sum =
+                    |answers: &[Answer]| answers.iter().map(|answer| answer.count).sum::<u64>();
                 (sum(&loaded), sum(&walked), "ok".to_owned())
             }
             Err(error) => (0, 0, format!("{error:#}")),
@@ -94,7 +98,10 @@ pub(super) fn memory(run: &mut Run<'_>) -> Result<()> {
             ("peak_mib", mib(peak.own_bytes)),
             ("allowed_mib", mib(allowed)),
             ("mapped_mib", mib(peak.mapped_bytes)),
-            ("cgroup_peak_mib", mib(cgroup.as_ref().and_then(MemoryCgroup::peak_bytes).unwrap_or(0))),
+            (
+                "cgroup_peak_mib",
+                mib(cgroup.as_ref().and_then(MemoryCgroup::peak_bytes).unwrap_or(0)),
+            ),
             ("threads", peak.threads as f64),
             ("killed", kills as f64),
         ];
@@ -138,7 +145,8 @@ pub(super) fn memory(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// `ninth`: the store's files are taken out of the page cache, eight processes read the hot rows, and a ninth one opens the store.
+/// `ninth`: the store's files are taken out of the page cache, eight processes read the hot rows,
+/// and a ninth one opens the store.
 pub(super) fn ninth(run: &mut Run<'_>) -> Result<()> {
     let (millis, hot) = (run.millis(), run.settings.rows / HOT);
     let mut lines = Vec::new();
@@ -160,7 +168,12 @@ pub(super) fn ninth(run: &mut Run<'_>) -> Result<()> {
         let p99_us = answer.latency.value_at_quantile(0.99) as f64 / 1e3;
         run.note(&peer.name(), "hit_ratio", hits);
         run.note(&peer.name(), "first_gets_ms", answer.time.as_secs_f64() * 1e3);
-        lines.push(vec![peer.name(), number(hits), number(answer.time.as_secs_f64() * 1e3), number(p99_us)]);
+        lines.push(vec![
+            peer.name(),
+            number(hits),
+            number(answer.time.as_secs_f64() * 1e3),
+            number(p99_us),
+        ]);
         if peer == PeerKind::Plimsoll {
             run.goal(
                 "first 1,000 gets of a ninth process that read nothing from the device",

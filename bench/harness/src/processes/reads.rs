@@ -1,4 +1,5 @@
-//! What reading costs where others may write: alone in shared mode, beside a writer; and when a commit is seen.
+//! What reading costs where others may write: alone in shared mode, beside a writer; and when a
+//! commit is seen.
 
 use std::path::Path;
 
@@ -26,7 +27,11 @@ const LEAD_NANOS: u64 = 50_000_000;
 /// Rows into a new store, written to their place.
 pub(super) fn fill(member: &mut Member, rows: u64) -> Result<()> {
     let loaded = member.ask(Task::Load { from: 0, rows, millis: 600_000 })?;
-    ensure!(loaded.count == rows, "only {} of {rows} rows were loaded within ten minutes", loaded.count);
+    ensure!(
+        loaded.count == rows,
+        "only {} of {rows} rows were loaded within ten minutes",
+        loaded.count
+    );
     member.ask(Task::Settle)?;
     Ok(())
 }
@@ -47,8 +52,18 @@ pub(super) fn alone(run: &mut Run<'_>) -> Result<()> {
     let millis = run.millis() / 4;
     type Of = fn(&Answer) -> f64;
     let tasks: [(&str, Task, Of, bool); 4] = [
-        ("get, 1 thread, a second", Task::Get { threads: 1, millis, start_nanos: 0 }, Answer::rate, true),
-        ("get, 8 threads, a second", Task::Get { threads: 8, millis, start_nanos: 0 }, Answer::rate, true),
+        (
+            "get, 1 thread, a second",
+            Task::Get { threads: 1, millis, start_nanos: 0 },
+            Answer::rate,
+            true,
+        ),
+        (
+            "get, 8 threads, a second",
+            Task::Get { threads: 8, millis, start_nanos: 0 },
+            Answer::rate,
+            true,
+        ),
         ("scan, rows a second", Task::Scan { millis, start_nanos: 0 }, Answer::rate, true),
         ("begin, ns", Task::Begin { count: 200_000 }, begin_nanos, false),
     ];
@@ -63,14 +78,19 @@ pub(super) fn alone(run: &mut Run<'_>) -> Result<()> {
                 numbers[at].push(of(&members[at].ask(task)?));
             }
         }
-        let ratios: Vec<f64> = numbers[1].iter().zip(&numbers[0]).map(|(shared, alone)| shared / alone).collect();
+        let ratios: Vec<f64> =
+            numbers[1].iter().zip(&numbers[0]).map(|(shared, alone)| shared / alone).collect();
         let (alone, shared, ratio) = (median(&numbers[0]), median(&numbers[1]), median(&ratios));
         run.note("plimsoll alone", what.replace(',', "").replace(' ', "_").as_str(), alone);
         run.note("plimsoll shared", what.replace(',', "").replace(' ', "_").as_str(), shared);
         lines.push(vec![what.to_owned(), number(alone), number(shared), number(ratio)]);
         match is_rate {
             true => run.goal(&format!("{what}, shared over alone"), ratio, Bound::AtLeast(0.97)),
-            false => run.goal("begin with nothing new, ns more than alone", shared - alone, Bound::AtMost(20.0)),
+            false => run.goal(
+                "begin with nothing new, ns more than alone",
+                shared - alone,
+                Bound::AtMost(20.0),
+            ),
         }
     }
     table::print(&["what", "alone", "shared", "ratio"], &lines);
@@ -96,7 +116,11 @@ pub(super) fn visible(run: &mut Run<'_>) -> Result<()> {
         fleet.tell(|number| if number == 0 { tick } else { Task::Look { until: count } })?;
         let answers = fleet.hear()?;
         let seen = Seen::of(&answers[0].numbers, &answers[1].numbers);
-        ensure!(seen.delays_us.len() as u64 == count, "{} of {count} commits were seen", seen.delays_us.len());
+        ensure!(
+            seen.delays_us.len() as u64 == count,
+            "{} of {count} commits were seen",
+            seen.delays_us.len()
+        );
         let mut line = |how: &str, delays: &[f64], stale: u64| {
             let quantiles = [0.5, 0.99, 0.999].map(|part| quantile(delays, part));
             let contestant = format!("{}; {how}", peer.name());
@@ -104,7 +128,12 @@ pub(super) fn visible(run: &mut Run<'_>) -> Result<()> {
                 run.note(&contestant, metric, value);
             }
             run.note(&contestant, "stale", stale as f64);
-            lines.push(std::iter::once(contestant).chain(quantiles.map(number)).chain([stale.to_string()]).collect());
+            lines.push(
+                std::iter::once(contestant)
+                    .chain(quantiles.map(number))
+                    .chain([stale.to_string()])
+                    .collect(),
+            );
             if peer == PeerKind::Plimsoll {
                 run.goal(
                     &format!("a commit is seen after it returned ({how}), p50 in us"),
@@ -116,7 +145,11 @@ pub(super) fn visible(run: &mut Run<'_>) -> Result<()> {
                     quantiles[1],
                     Bound::AtMost(1000.0),
                 );
-                run.goal(&format!("reads that were stale ({how})"), stale as f64, Bound::AtMost(0.0));
+                run.goal(
+                    &format!("reads that were stale ({how})"),
+                    stale as f64,
+                    Bound::AtMost(0.0),
+                );
             }
         };
         line("by reads in a loop", &seen.delays_us, seen.stale);
@@ -135,8 +168,8 @@ pub(super) fn visible(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// `readers`: in turns without a writer, beside one of this store, and beside one of another store, which shows what processor time it takes from
-/// them anyway.
+/// `readers`: in turns without a writer, beside one of this store, and beside one of another store,
+/// which shows what processor time it takes from them anyway.
 pub(super) fn readers(run: &mut Run<'_>) -> Result<()> {
     let millis = run.millis();
     let mut rows = Vec::new();
@@ -156,15 +189,22 @@ pub(super) fn readers(run: &mut Run<'_>) -> Result<()> {
                 if let Some(writer) = at.checked_sub(1) {
                     commit_beside(&mut writers[writer], millis, WRITES, now_nanos() + LEAD_NANOS)?;
                 }
-                let answers = fleet.ask(|_, start_nanos| Task::Get { threads: 1, millis, start_nanos })?;
+                let answers =
+                    fleet.ask(|_, start_nanos| Task::Get { threads: 1, millis, start_nanos })?;
                 if let Some(writer) = at.checked_sub(1) {
                     let wrote = writers[writer].hear()?;
-                    run.note(&format!("{}; writer {writer}", peer.name()), "commits_per_second", wrote.rate());
+                    run.note(
+                        &format!("{}; writer {writer}", peer.name()),
+                        "commits_per_second",
+                        wrote.rate(),
+                    );
                 }
                 rounds[at].push(Summary::of(&answers)?);
             }
         }
-        for (rounds, how) in rounds.iter().zip(["no writer", "a writer beside them", "a writer of another store"]) {
+        for (rounds, how) in
+            rounds.iter().zip(["no writer", "a writer beside them", "a writer of another store"])
+        {
             rows.push((format!("{}; {how}", peer.name()), Summary::median(rounds)));
         }
         let [without, with, other] = &rounds;

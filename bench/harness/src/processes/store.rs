@@ -45,7 +45,11 @@ impl Store {
         if peer != PeerKind::Plimsoll {
             ensure!(!is_relaxed, "only Plimsoll is measured with relaxed commits");
             let setup = Setup::new(memory_total / processes);
-            let peer = if is_alone { peer.open(folder, &setup)? } else { peer.open_shared(folder, &setup)? };
+            let peer = if is_alone {
+                peer.open(folder, &setup)?
+            } else {
+                peer.open_shared(folder, &setup)?
+            };
             return Ok(Self { peer, ours: None, held: Vec::new() });
         }
         let durability = if is_relaxed { Durability::Buffered } else { Durability::Sync };
@@ -114,7 +118,12 @@ impl Store {
     }
 
     /// Follows the log from now on, and calls `arrived` at each of the next `count` entries.
-    pub(crate) fn follow(&self, count: u64, began: &mut dyn FnMut(), arrived: &mut dyn FnMut()) -> Result<()> {
+    pub(crate) fn follow(
+        &self,
+        count: u64,
+        began: &mut dyn FnMut(),
+        arrived: &mut dyn FnMut(),
+    ) -> Result<()> {
         let (db, _) = self.ours()?;
         let mut follow = db.log().follow(Glsn(db.newest().0 + 1), None)?;
         began();

@@ -83,23 +83,27 @@ impl Summary {
 
 /// The median over rounds of the ratio of one number; both have the same rounds.
 pub(crate) fn ratio(ours: &[Summary], theirs: &[Summary], number: fn(&Summary) -> f64) -> f64 {
-    let ratios: Vec<f64> =
-        ours.iter().zip(theirs).map(|(ours, theirs)| number(ours) / number(theirs).max(1e-12)).collect();
+    let ratios: Vec<f64> = ours
+        .iter()
+        .zip(theirs)
+        .map(|(ours, theirs)| number(ours) / number(theirs).max(1e-12))
+        .collect();
     median(&ratios)
 }
 
 /// When what one process committed was seen in another.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Seen {
-    /// From the return of each commit until it was seen, in microseconds; 0 where it was seen before it returned.
+    /// From the return of each commit until it was seen, in microseconds; 0 where it was seen
+    /// before it returned.
     pub(crate) delays_us: Vec<f64>,
     /// Commits that a read did not show although it began after they had returned.
     pub(crate) stale: u64,
 }
 
 impl Seen {
-    /// `returned`: when each commit returned. `looks`, three numbers each: the number seen, when the last read that did not show it began, when the read
-    /// that showed it had ended.
+    /// `returned`: when each commit returned. `looks`, three numbers each: the number seen, when
+    /// the last read that did not show it began, when the read that showed it had ended.
     pub(crate) fn of(returned: &[u64], looks: &[u64]) -> Self {
         let mut seen = Self::default();
         let mut rest = returned.iter();
@@ -134,7 +138,10 @@ mod tests {
         assert!((summary.rate - 400.0).abs() < 1e-6);
         assert!((summary.least - 0.5).abs() < 1e-6 && (summary.most - 1.5).abs() < 1e-6);
         assert!((summary.cpu_us - 100.0).abs() < 1e-6 && (summary.retries - 0.1).abs() < 1e-6);
-        assert!((summary.p50_ms - 3.33).abs() < 0.1 && (summary.p99_ms - 10.0).abs() < 0.1, "{summary:?}");
+        assert!(
+            (summary.p50_ms - 3.33).abs() < 0.1 && (summary.p99_ms - 10.0).abs() < 0.1,
+            "{summary:?}"
+        );
     }
 
     #[test]
@@ -147,7 +154,8 @@ mod tests {
     #[test]
     fn a_ratio_is_taken_within_rounds() {
         let rate = |rate| Summary { rate, ..Summary::default() };
-        let (ours, theirs) = ([rate(1.0), rate(20.0), rate(300.0)], [rate(2.0), rate(10.0), rate(100.0)]);
+        let (ours, theirs) =
+            ([rate(1.0), rate(20.0), rate(300.0)], [rate(2.0), rate(10.0), rate(100.0)]);
         assert_eq!(ratio(&ours, &theirs, |summary| summary.rate), 2.0);
         assert_eq!(Summary::median(&ours).rate, 20.0);
     }
@@ -155,7 +163,8 @@ mod tests {
     #[test]
     fn a_commit_that_is_seen_late_has_a_delay_and_one_that_a_later_read_does_not_show_is_stale() {
         let returned = [1000, 2000, 3000, 4000];
-        // The first is seen before it returned, the next two at once, the second of them by a read that began 100 ns after it.
+        // The first is seen before it returned, the next two at once, the second of them by a read
+        // that began 100 ns after it.
         let looks = [1, 0, 900, 3, 2100, 4500];
         let seen = Seen::of(&returned, &looks);
         assert_eq!(seen.delays_us, [0.0, 2.5, 1.5]);

@@ -10,12 +10,15 @@ use serde_json::{Value, json};
 
 use crate::appender::new_histogram;
 
-/// A piece of work. All times are of the machine's monotonic clock, which is the same in all processes.
+/// A piece of work. All times are of the machine's monotonic clock, which is the same in all
+/// processes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Task {
-    /// Puts the rows of the store from one number on, in commits of a thousand, until a time is over.
+    /// Puts the rows of the store from one number on, in commits of a thousand, until a time is
+    /// over.
     Load { from: u64, rows: u64, millis: u64 },
-    /// Commits of one put; `rate` a second, or as many as there can be if that is 0. Begins at `start_nanos`.
+    /// Commits of one put; `rate` a second, or as many as there can be if that is 0. Begins at
+    /// `start_nanos`.
     Commit { threads: u64, millis: u64, rate: u64, value_bytes: u64, start_nanos: u64 },
     /// Transactions that read one of so many counters and write it.
     Count { counters: u64, millis: u64, start_nanos: u64 },
@@ -25,7 +28,8 @@ pub(crate) enum Task {
     Scan { millis: u64, start_nanos: u64 },
     /// So many transactions begun and dropped.
     Begin { count: u64 },
-    /// Gets of random rows among the first so many, and how many of them had to read from the device.
+    /// Gets of random rows among the first so many, and how many of them had to read from the
+    /// device.
     First { count: u64, rows: u64 },
     /// Commits numbers, and says when each commit returned.
     Tick { count: u64, rate: u64, start_nanos: u64 },
@@ -47,8 +51,12 @@ impl Task {
             Self::Commit { threads, millis, rate, value_bytes, start_nanos } => {
                 ("commit", vec![threads, millis, rate, value_bytes, start_nanos])
             }
-            Self::Count { counters, millis, start_nanos } => ("count", vec![counters, millis, start_nanos]),
-            Self::Get { threads, millis, start_nanos } => ("get", vec![threads, millis, start_nanos]),
+            Self::Count { counters, millis, start_nanos } => {
+                ("count", vec![counters, millis, start_nanos])
+            }
+            Self::Get { threads, millis, start_nanos } => {
+                ("get", vec![threads, millis, start_nanos])
+            }
             Self::Scan { millis, start_nanos } => ("scan", vec![millis, start_nanos]),
             Self::Begin { count } => ("begin", vec![count]),
             Self::First { count, rows } => ("first", vec![count, rows]),
@@ -75,13 +83,16 @@ impl FromStr for Task {
     fn from_str(line: &str) -> Result<Self> {
         let mut words = line.split_whitespace();
         let name = words.next().context("an empty line is no task")?;
-        let numbers: Vec<u64> = words.map(str::parse).collect::<Result<_, _>>().with_context(|| line.to_owned())?;
+        let numbers: Vec<u64> =
+            words.map(str::parse).collect::<Result<_, _>>().with_context(|| line.to_owned())?;
         Ok(match (name, numbers.as_slice()) {
             ("load", &[from, rows, millis]) => Self::Load { from, rows, millis },
             ("commit", &[threads, millis, rate, value_bytes, start_nanos]) => {
                 Self::Commit { threads, millis, rate, value_bytes, start_nanos }
             }
-            ("count", &[counters, millis, start_nanos]) => Self::Count { counters, millis, start_nanos },
+            ("count", &[counters, millis, start_nanos]) => {
+                Self::Count { counters, millis, start_nanos }
+            }
             ("get", &[threads, millis, start_nanos]) => Self::Get { threads, millis, start_nanos },
             ("scan", &[millis, start_nanos]) => Self::Scan { millis, start_nanos },
             ("begin", &[count]) => Self::Begin { count },
@@ -129,8 +140,11 @@ impl Default for Answer {
 impl Answer {
     /// As a line.
     pub(crate) fn line(&self) -> String {
-        let latency: Vec<_> =
-            self.latency.iter_recorded().map(|step| [step.value_iterated_to(), step.count_at_value()]).collect();
+        let latency: Vec<_> = self
+            .latency
+            .iter_recorded()
+            .map(|step| [step.value_iterated_to(), step.count_at_value()])
+            .collect();
         json!({
             "count": self.count,
             "nanos": self.time.as_nanos() as u64,
@@ -144,12 +158,18 @@ impl Answer {
 
     /// Reads such a line.
     pub(crate) fn parse(line: &str) -> Result<Self> {
-        let answer: Value = serde_json::from_str(line).with_context(|| format!("no answer: {line:?}"))?;
-        let number = |name: &str| answer[name].as_u64().with_context(|| format!("no number {name} in {line:?}"));
-        let list = |name: &str| answer[name].as_array().with_context(|| format!("no list {name} in {line:?}"));
+        let answer: Value =
+            serde_json::from_str(line).with_context(|| format!("no answer: {line:?}"))?;
+        let number = |name: &str| {
+            answer[name].as_u64().with_context(|| format!("no number {name} in {line:?}"))
+        };
+        let list = |name: &str| {
+            answer[name].as_array().with_context(|| format!("no list {name} in {line:?}"))
+        };
         let mut latency = new_histogram();
         for step in list("latency")? {
-            let (value, count) = step[0].as_u64().zip(step[1].as_u64()).context("no step of a histogram")?;
+            let (value, count) =
+                step[0].as_u64().zip(step[1].as_u64()).context("no step of a histogram")?;
             latency.record_n(value, count)?;
         }
         Ok(Self {
@@ -158,7 +178,11 @@ impl Answer {
             cpu: Duration::from_nanos(number("cpu_nanos")?),
             retries: number("retries")?,
             latency,
-            numbers: list("numbers")?.iter().map(Value::as_u64).collect::<Option<_>>().context("no number")?,
+            numbers: list("numbers")?
+                .iter()
+                .map(Value::as_u64)
+                .collect::<Option<_>>()
+                .context("no number")?,
         })
     }
 

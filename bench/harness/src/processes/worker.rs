@@ -1,6 +1,7 @@
 //! A process of the fleet: has the store open, and does what it is told, a [`Task`] a line.
 //!
-//! It says `ready` when the store is open, and answers each task with one line. At the end of its input it closes the store and ends.
+//! It says `ready` when the store is open, and answers each task with one line. At the end of its
+//! input it closes the store and ends.
 
 use std::io::{BufRead as _, Write as _};
 use std::path::PathBuf;
@@ -118,7 +119,9 @@ impl Worker {
     /// Does a task.
     pub(crate) fn work(&mut self, task: Task) -> Result<Answer> {
         match task {
-            Task::Load { from, rows, millis } => self.load(from, rows, Duration::from_millis(millis)),
+            Task::Load { from, rows, millis } => {
+                self.load(from, rows, Duration::from_millis(millis))
+            }
             Task::Commit { threads, millis, rate, value_bytes, start_nanos } => {
                 self.side_by_side(threads, start_nanos, |random, answer| {
                     let mut value = vec![0; value_bytes as usize];
@@ -130,16 +133,25 @@ impl Worker {
                     })
                 })
             }
-            Task::Count { counters, millis, start_nanos } => self.side_by_side(1, start_nanos, |random, answer| {
-                repeat(Duration::from_millis(millis), 0, answer, |answer| {
-                    answer.retries += self.store.count(counter(random.u64(0..counters)).as_bytes())?;
-                    Ok(())
+            Task::Count { counters, millis, start_nanos } => {
+                self.side_by_side(1, start_nanos, |random, answer| {
+                    repeat(Duration::from_millis(millis), 0, answer, |answer| {
+                        answer.retries +=
+                            self.store.count(counter(random.u64(0..counters)).as_bytes())?;
+                        Ok(())
+                    })
                 })
-            }),
-            Task::Get { threads, millis, start_nanos } => self.side_by_side(threads, start_nanos, |random, answer| {
-                repeat(Duration::from_millis(millis), 0, answer, |_| self.get(random.u64(0..self.rows)))
-            }),
-            Task::Scan { millis, start_nanos } => self.scan(Duration::from_millis(millis), start_nanos),
+            }
+            Task::Get { threads, millis, start_nanos } => {
+                self.side_by_side(threads, start_nanos, |random, answer| {
+                    repeat(Duration::from_millis(millis), 0, answer, |_| {
+                        self.get(random.u64(0..self.rows))
+                    })
+                })
+            }
+            Task::Scan { millis, start_nanos } => {
+                self.scan(Duration::from_millis(millis), start_nanos)
+            }
             Task::Begin { count } => self.begin(count),
             Task::First { count, rows } => self.first(count, rows),
             Task::Tick { count, rate, start_nanos } => self.tick(count, rate, start_nanos),
@@ -169,7 +181,10 @@ impl Worker {
                 })
             };
             let running: Vec<_> = (0..threads).map(run).collect();
-            running.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?).collect()
+            running
+                .into_iter()
+                .map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?)
+                .collect()
         });
         let mut all = Answer { time: start.elapsed(), ..Answer::default() };
         all.cpu = Duration::from_nanos(nanos_of(ClockId::ProcessCPUTime) - cpu);
@@ -263,14 +278,20 @@ impl Worker {
         Ok(Answer { count, time: start.elapsed(), ..answer })
     }
 
-    /// Says, for each number that it saw: which, when the last read that did not show it began, and when the one that did had ended.
+    /// Says, for each number that it saw: which, when the last read that did not show it began, and
+    /// when the one that did had ended.
     fn look(&self, until: u64) -> Result<Answer> {
         let mut answer = Answer::default();
         let start = Instant::now();
         let first = self.store.number(TICK)?;
         let (mut last, mut began_before) = (first, now_nanos());
         while last < first + until {
-            ensure!(start.elapsed() < PATIENCE, "commit {} was not seen within {} s", last + 1, PATIENCE.as_secs());
+            ensure!(
+                start.elapsed() < PATIENCE,
+                "commit {} was not seen within {} s",
+                last + 1,
+                PATIENCE.as_secs()
+            );
             let began = now_nanos();
             let seen = self.store.number(TICK)?;
             if seen > last {
@@ -287,8 +308,11 @@ impl Worker {
     fn follow(&self, count: u64) -> Result<Answer> {
         let mut numbers = Vec::new();
         let cpu = std::cell::Cell::new(0);
-        self.store
-            .follow(count, &mut || cpu.set(nanos_of(ClockId::ProcessCPUTime)), &mut || numbers.push(now_nanos()))?;
+        self.store.follow(
+            count,
+            &mut || cpu.set(nanos_of(ClockId::ProcessCPUTime)),
+            &mut || numbers.push(now_nanos()),
+        )?;
         let cpu = Duration::from_nanos(nanos_of(ClockId::ProcessCPUTime) - cpu.get());
         Ok(Answer { count, numbers, cpu, ..Answer::default() })
     }
@@ -328,7 +352,8 @@ fn wait_until(nanos: u64) {
 
 /// Bytes that this thread has read from the device.
 fn bytes_read() -> Result<u64> {
-    let io = std::fs::read_to_string("/proc/thread-self/io").context("cannot read the thread's I/O counters")?;
+    let io = std::fs::read_to_string("/proc/thread-self/io")
+        .context("cannot read the thread's I/O counters")?;
     let bytes = io.lines().find_map(|line| line.strip_prefix("read_bytes: ")?.parse().ok());
     bytes.context("the system does not count what a thread reads")
 }
@@ -343,8 +368,14 @@ mod tests {
     }
 
     fn worker(folder: &std::path::Path, peer: PeerKind, is_alone: bool) -> Worker {
-        let opening =
-            Opening { peer, is_alone, memory_total: 64 << 20, processes: 2, is_relaxed: false, is_small: false };
+        let opening = Opening {
+            peer,
+            is_alone,
+            memory_total: 64 << 20,
+            processes: 2,
+            is_relaxed: false,
+            is_small: false,
+        };
         Worker { store: Store::open(&folder.join("store"), &opening).unwrap(), rows: 2000, seed: 1 }
     }
 
@@ -377,7 +408,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut worker = worker(folder.path(), PeerKind::Plimsoll, false);
         let answer = worker.work(Task::Count { counters: 3, millis: 50, start_nanos: 0 }).unwrap();
-        let sum: u64 = (0..3).map(|number| worker.store.number(counter(number).as_bytes()).unwrap()).sum();
+        let sum: u64 =
+            (0..3).map(|number| worker.store.number(counter(number).as_bytes()).unwrap()).sum();
         assert_eq!(sum, answer.count);
         worker.work(Task::Hold).unwrap();
         assert_eq!(worker.work(Task::Begin { count: 100 }).unwrap().numbers.len(), 20);

@@ -54,8 +54,12 @@ fn warnings(run: &Run) -> String {
         out += " <strong>No hard memory limit was permitted: memory is not equal.</strong>";
     }
     if let Some(busy) = run.busy_before().filter(|busy| *busy > 0.1) {
-        write!(out, " <strong>The machine was {:.0} % busy with other work.</strong>", busy * 100.0)
-            .expect("writing to a string");
+        write!(
+            out,
+            " <strong>The machine was {:.0} % busy with other work.</strong>",
+            busy * 100.0
+        )
+        .expect("writing to a string");
     }
     out
 }
@@ -64,7 +68,9 @@ fn warnings(run: &Run) -> String {
 pub(super) fn contestants(run: &Run) -> Vec<&str> {
     let mut all: Vec<&str> = Vec::new();
     for row in run.rows() {
-        all.extend(run.contestants(row).into_iter().filter(|name| !all.contains(name)).collect::<Vec<_>>());
+        all.extend(
+            run.contestants(row).into_iter().filter(|name| !all.contains(name)).collect::<Vec<_>>(),
+        );
     }
     all
 }
@@ -74,13 +80,19 @@ fn color(run: &Run, contestant: &str) -> usize {
 }
 
 fn key(run: &Run) -> String {
-    let one =
-        |name: &&str| format!("<span class=\"key\" style=\"background:var(--c{})\"></span>{name}", color(run, name));
+    let one = |name: &&str| {
+        format!(
+            "<span class=\"key\" style=\"background:var(--c{})\"></span>{name}",
+            color(run, name)
+        )
+    };
     format!("<p>{}</p>\n", contestants(run).iter().map(one).collect::<String>())
 }
 
 fn peers(run: &Run) -> Vec<&str> {
-    let is_peer = |name: &&str| !OURS.contains(name) && twelve().iter().any(|row| run.contestants(row).contains(name));
+    let is_peer = |name: &&str| {
+        !OURS.contains(name) && twelve().iter().any(|row| run.contestants(row).contains(name))
+    };
     contestants(run).into_iter().filter(is_peer).collect()
 }
 
@@ -98,19 +110,29 @@ fn overview(run: &Run, ours: &str) -> String {
     for row in run.rows() {
         let cell = |peer: &&str| match run.ratio(row, ours, peer) {
             Some(ratio) => format!("<td class=\"{}\">{}</td>", verdict(ratio.median), shown(ratio)),
-            None if run.contestants(row).contains(peer) => format!("<td>{}</td>", run.failure(row, peer)),
+            None if run.contestants(row).contains(peer) => {
+                format!("<td>{}</td>", run.failure(row, peer))
+            }
             None => "<td></td>".to_owned(),
         };
         let cells: String = peers.iter().map(cell).collect();
         writeln!(out, "<tr><td>{row}</td>{cells}</tr>").expect("writing to a string");
     }
     let mean = |peer: &&str| match run.mean(&twelve(), ours, peer) {
-        Some(mean) => format!("<td class=\"{}\">{:.2} ({} rows)</td>", verdict(mean.ratio), mean.ratio, mean.rows),
+        Some(mean) => format!(
+            "<td class=\"{}\">{:.2} ({} rows)</td>",
+            verdict(mean.ratio),
+            mean.ratio,
+            mean.rows
+        ),
         None => "<td>–</td>".to_owned(),
     };
     let means: String = peers.iter().map(mean).collect();
-    writeln!(out, "<tr class=\"mean\"><td>geometric mean of the twelve</td>{means}</tr></table></div>")
-        .expect("writing to a string");
+    writeln!(
+        out,
+        "<tr class=\"mean\"><td>geometric mean of the twelve</td>{means}</tr></table></div>"
+    )
+    .expect("writing to a string");
     out
 }
 
@@ -135,7 +157,8 @@ fn section(run: &Run, row: &str) -> String {
         run.setting(row, "commits").unwrap_or("–"),
     );
     let names = run.contestants(row);
-    let rate = |name: &str| run.value(row, name, "per_second").ok_or_else(|| run.failure(row, name));
+    let rate =
+        |name: &str| run.value(row, name, "per_second").ok_or_else(|| run.failure(row, name));
     out += "<h3>operations a second</h3>\n";
     out += &svg::bars(&series(run, &names, |name| Some(rate(name))));
     let latencies = series(run, &names, |name| {
@@ -146,7 +169,8 @@ fn section(run: &Run, row: &str) -> String {
         out += "\n<h3>latency: median, 99 %, 99.9 %, longest</h3>\n";
         out += &svg::latencies(&latencies);
     }
-    let memory = series(run, &names, |name| Some(run.memory(row, name)).filter(|points| points.len() > 1));
+    let memory =
+        series(run, &names, |name| Some(run.memory(row, name)).filter(|points| points.len() > 1));
     if !memory.is_empty() {
         out += "\n<h3>memory over time: RssAnon + RssShmem + page tables</h3>\n";
         out += &svg::memory(&memory, parse_size(limit).unwrap_or(0) as f64);
@@ -159,7 +183,10 @@ pub(super) fn series<'run, T>(
     names: &[&'run str],
     what: impl Fn(&'run str) -> Option<T>,
 ) -> Vec<Series<'run, T>> {
-    names.iter().filter_map(|name| Some(Series { name, color: color(run, name), what: what(name)? })).collect()
+    names
+        .iter()
+        .filter_map(|name| Some(Series { name, color: color(run, name), what: what(name)? }))
+        .collect()
 }
 
 fn numbers(run: &Run, row: &str, names: &[&str]) -> String {
@@ -168,20 +195,32 @@ fn numbers(run: &Run, row: &str, names: &[&str]) -> String {
         .to_owned();
     for name in names {
         let of = |metric: &str| run.value(row, name, metric);
-        let time = |metric: &str| format!("<td>{}</td>", of(metric).map_or_else(|| "–".to_owned(), micros));
+        let time = |metric: &str| {
+            format!("<td>{}</td>", of(metric).map_or_else(|| "–".to_owned(), micros))
+        };
         let mebibytes = |metric| {
-            format!("<td>{}</td>", of(metric).map_or_else(|| "–".to_owned(), |b| format!("{:.0}", b / 1_048_576.0)))
+            format!(
+                "<td>{}</td>",
+                of(metric).map_or_else(|| "–".to_owned(), |b| format!("{:.0}", b / 1_048_576.0))
+            )
         };
         let rate = of("per_second").map_or_else(|| run.failure(row, name).to_owned(), short);
-        let cpu = of("cpu_seconds").map_or_else(|| "–".to_owned(), |seconds| format!("{seconds:.1}"));
+        let cpu =
+            of("cpu_seconds").map_or_else(|| "–".to_owned(), |seconds| format!("{seconds:.1}"));
         let is_cut = of("cut").is_some_and(|cut| cut > 0.0);
         writeln!(
             out,
             "<tr><td>{name}</td><td>{rate}</td>{}<td>{cpu}</td>{}<td>{}</td></tr>",
             ["p50_ns", "p99_ns", "p999_ns", "max_ns"].map(time).concat(),
-            ["peak_line_bytes", "cgroup_peak_bytes", "device_read_bytes", "device_written_bytes", "disk_bytes"]
-                .map(mebibytes)
-                .concat(),
+            [
+                "peak_line_bytes",
+                "cgroup_peak_bytes",
+                "device_read_bytes",
+                "device_written_bytes",
+                "disk_bytes"
+            ]
+            .map(mebibytes)
+            .concat(),
             if is_cut { "cut: the rate of its first part" } else { "" },
         )
         .expect("writing to a string");
@@ -198,7 +237,8 @@ mod tests {
     fn assert_well_formed(page: &str) {
         let mut open = Vec::new();
         for tag in page.split('<').skip(1) {
-            let inner = tag.split_once('>').unwrap_or_else(|| panic!("a tag without an end: {tag}")).0;
+            let inner =
+                tag.split_once('>').unwrap_or_else(|| panic!("a tag without an end: {tag}")).0;
             let name = inner.trim_start_matches('/').split([' ', '/']).next().unwrap();
             match inner {
                 _ if inner.ends_with('/') || ["!doctype", "meta"].contains(&name) => {}
@@ -213,7 +253,12 @@ mod tests {
     fn the_report_is_well_formed_and_needs_nothing_else() {
         let page = page(&Run::parse(EXAMPLE).unwrap());
         assert_well_formed(&page);
-        assert!(!page.contains("http") && !page.contains("src=") && !page.contains("NaN") && !page.contains("inf"));
+        assert!(
+            !page.contains("http")
+                && !page.contains("src=")
+                && !page.contains("NaN")
+                && !page.contains("inf")
+        );
         assert_eq!(page.matches("<polyline").count(), 1);
     }
 

@@ -18,19 +18,22 @@ text { fill: var(--text) } .grid { stroke: var(--faint) } .limit { stroke: var(-
 /// The row's memory over time, all contestants.
 pub(super) fn memory(run: &Run, row: &str) -> String {
     let names = contestants(run);
-    let curves = series(run, &names, |name| Some(run.memory(row, name)).filter(|points| points.len() > 1));
+    let curves =
+        series(run, &names, |name| Some(run.memory(row, name)).filter(|points| points.len() > 1));
     let limit = run.setting(row, "limit").and_then(|limit| parse_size(limit).ok()).unwrap_or(0);
     alone(&svg::memory(&curves, limit as f64), &curves)
 }
 
-/// Metrics of `bench warm`: requests a second, by the time since the process began to open the store.
+/// Metrics of `bench warm`: requests a second, by the time since the process began to open the
+/// store.
 const AFTER_RESTART: &str = "requests_at_";
 
 pub(super) fn has_restart(run: &Run) -> bool {
     !run.over_time("warm", AFTER_RESTART).is_empty()
 }
 
-/// Requests a second after a restart, with a warm image and without: of each moment the median over rounds.
+/// Requests a second after a restart, with a warm image and without: of each moment the median over
+/// rounds.
 pub(super) fn restart(run: &Run) -> String {
     let points = run.over_time("warm", AFTER_RESTART);
     let curve = |kind: &str| {
@@ -38,7 +41,9 @@ pub(super) fn restart(run: &Run) -> String {
         for (seconds, _, rate) in points.iter().filter(|(_, which, _)| *which == kind) {
             at.entry((seconds * 1e3).round() as u64).or_default().push(*rate);
         }
-        at.iter().map(|(millis, rates)| (*millis as f64 / 1e3, crate::statistics::median(rates))).collect::<Vec<_>>()
+        at.iter()
+            .map(|(millis, rates)| (*millis as f64 / 1e3, crate::statistics::median(rates)))
+            .collect::<Vec<_>>()
     };
     let curves = [
         Series { name: "with the warm image", color: 0, what: curve("with") },
@@ -86,14 +91,19 @@ mod tests {
         let picture = memory(&Run::parse(EXAMPLE).unwrap(), "get-zipf");
         assert!(picture.starts_with("<svg xmlns=") && picture.ends_with("</svg>\n"), "{picture}");
         assert_eq!(picture.matches("<polyline").count(), 1);
-        assert!(picture.contains(">plimsoll</text>") && picture.contains("limit 256 MiB"), "{picture}");
+        assert!(
+            picture.contains(">plimsoll</text>") && picture.contains("limit 256 MiB"),
+            "{picture}"
+        );
         assert!(!picture.contains("NaN") && !picture.contains("inf"));
     }
 
     #[test]
     fn a_restart_is_drawn_from_the_medians_of_its_rounds() {
         let line = |at: &str, kind: &str, rate: u32| {
-            format!("m,2026-02-01T00:00:00Z,abc,warm,memory=1MiB what=after,requests_at_{at}_{kind},{rate}\n")
+            format!(
+                "m,2026-02-01T00:00:00Z,abc,warm,memory=1MiB what=after,requests_at_{at}_{kind},{rate}\n"
+            )
         };
         let text = format!(
             "{}{}{}{}{}",
@@ -109,6 +119,8 @@ mod tests {
         assert_eq!(picture.matches("<polyline").count(), 2);
         // The median of two rounds is half of the largest rate.
         assert!(picture.contains("400/s") && picture.contains("200/s"), "{picture}");
-        assert!(picture.contains(">with the warm image</text>") && picture.contains(">without</text>"));
+        assert!(
+            picture.contains(">with the warm image</text>") && picture.contains(">without</text>")
+        );
     }
 }

@@ -31,7 +31,9 @@ fn table(run: &Run) -> String {
         run.any_setting("limit").unwrap_or("?"),
     );
     out += &line(std::iter::once("row").chain(names.iter().copied()).map(str::to_owned).collect());
-    out += &line(std::iter::once("---").chain(names.iter().map(|_| "---:")).map(str::to_owned).collect());
+    out += &line(
+        std::iter::once("---").chain(names.iter().map(|_| "---:")).map(str::to_owned).collect(),
+    );
     let is_measured = |row: &&str| names.iter().any(|name| cell(run, row, name) != "–");
     for row in run.rows().into_iter().filter(is_measured) {
         let cells = names.iter().map(|name| cell(run, row, name));
@@ -43,7 +45,11 @@ fn table(run: &Run) -> String {
             Some(mean) => format!("**{:.2}** ({} rows)", mean.ratio, mean.rows),
             None => String::new(),
         };
-        out += &line(std::iter::once(format!("**{ours} over it, mean**")).chain(names.iter().map(mean)).collect());
+        out += &line(
+            std::iter::once(format!("**{ours} over it, mean**"))
+                .chain(names.iter().map(mean))
+                .collect(),
+        );
     }
     out
 }
@@ -52,13 +58,20 @@ fn names(run: &Run) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for row in twelve() {
         let Some(row) = run.rows().into_iter().find(|known| *known == row) else { continue };
-        names.extend(run.contestants(row).into_iter().filter(|name| !names.contains(name)).collect::<Vec<_>>());
+        names.extend(
+            run.contestants(row)
+                .into_iter()
+                .filter(|name| !names.contains(name))
+                .collect::<Vec<_>>(),
+        );
     }
     names
 }
 
 fn cell(run: &Run, row: &str, name: &str) -> String {
-    let Some(rate) = run.value(row, name, "per_second") else { return run.failure(row, name).to_owned() };
+    let Some(rate) = run.value(row, name, "per_second") else {
+        return run.failure(row, name).to_owned();
+    };
     let cut = if run.value(row, name, "cut") == Some(1.0) { "≤ " } else { "" };
     match run.ratio(row, OURS[0], name) {
         Some(ratio) => format!("{cut}{} ({:.2})", short(rate), ratio.median),
@@ -76,7 +89,9 @@ mod tests {
         let run = Run::parse(EXAMPLE).unwrap();
         let text = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
         let once = replaced(&text, &run).unwrap();
-        assert!(once.starts_with("before\n") && once.ends_with("\nafter\n") && !once.contains("old"));
+        assert!(
+            once.starts_with("before\n") && once.ends_with("\nafter\n") && !once.contains("old")
+        );
         assert_eq!(replaced(&once, &run).unwrap(), once);
         assert!(replaced("no markers", &run).is_err());
     }

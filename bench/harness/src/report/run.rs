@@ -1,4 +1,5 @@
-//! One run of the yardstick as its CSV tells it. A row that was measured again later, and added to the file, counts as it was then.
+//! One run of the yardstick as its CSV tells it. A row that was measured again later, and added to
+//! the file, counts as it was then.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,16 +46,23 @@ pub(super) struct Mean {
 }
 
 impl Run {
-    /// Reads a CSV. It may be of an older or younger bench: what is not understood is left out, what is not there is not asked for.
+    /// Reads a CSV. It may be of an older or younger bench: what is not understood is left out,
+    /// what is not there is not asked for.
     pub(super) fn read(file: &Path) -> Result<Self> {
-        let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let text =
+            fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
         Self::parse(&text).with_context(|| format!("{} is no result", file.display()))
     }
 
     pub(super) fn parse(text: &str) -> Result<Self> {
         let mut lines = text.lines();
         ensure!(lines.next() == Some(HEAD.trim_end()), "its head is another");
-        let mut run = Self { machine: String::new(), date: String::new(), rows: Vec::new(), lines: Vec::new() };
+        let mut run = Self {
+            machine: String::new(),
+            date: String::new(),
+            rows: Vec::new(),
+            lines: Vec::new(),
+        };
         for line in lines {
             // A run that was stopped may end in the middle of a line.
             let Ok([machine, date, commit, row, settings, metric, value]) =
@@ -64,8 +72,10 @@ impl Run {
             };
             let Ok(value) = value.parse() else { continue };
             machine.clone_into(&mut run.machine);
-            let settings =
-                settings.split(' ').filter_map(|pair| pair.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned()));
+            let settings = settings
+                .split(' ')
+                .filter_map(|pair| pair.split_once('='))
+                .map(|(k, v)| (k.to_owned(), v.to_owned()));
             run.lines.push(Line {
                 date: date.to_owned(),
                 commit: commit.to_owned(),
@@ -77,29 +87,48 @@ impl Run {
         }
         ensure!(!run.lines.is_empty(), "it is empty");
         run.lines[0].date.clone_into(&mut run.date);
-        let rows = run.lines.iter().filter(|line| line.setting("contestant").is_some()).map(|line| &*line.row);
-        run.rows = unique(rows.filter(|row| !row.starts_with("build"))).into_iter().map(str::to_owned).collect();
-        // Of each row the newest measurement; of the machine the first look, which stands before all of them.
+        let rows = run
+            .lines
+            .iter()
+            .filter(|line| line.setting("contestant").is_some())
+            .map(|line| &*line.row);
+        run.rows = unique(rows.filter(|row| !row.starts_with("build")))
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
+        // Of each row the newest measurement; of the machine the first look, which stands before
+        // all of them.
         let dates: BTreeMap<String, String> =
             run.lines.iter().map(|line| (line.row.clone(), line.date.clone())).collect();
-        run.lines.retain(|line| line.setting("contestant").is_none() || dates[&line.row] == line.date);
+        run.lines
+            .retain(|line| line.setting("contestant").is_none() || dates[&line.row] == line.date);
         Ok(run)
     }
 
-    /// The commit that was measured; where rows were measured again at another, that one too, with their names.
+    /// The commit that was measured; where rows were measured again at another, that one too, with
+    /// their names.
     pub(super) fn commits(&self) -> String {
         let commits = unique(self.lines.iter().map(|line| &*line.commit));
         let (first, others) = commits.split_first().expect("a run has lines");
         let named = others.iter().map(|commit| {
-            let rows = self.lines.iter().filter(|line| line.commit == *commit && line.setting("contestant").is_some());
+            let rows = self
+                .lines
+                .iter()
+                .filter(|line| line.commit == *commit && line.setting("contestant").is_some());
             let rows = unique(rows.map(|line| &*line.row).filter(|row| !row.starts_with("build")));
             format!(", {} at {commit}", rows.join(" and "))
         });
         std::iter::once((*first).to_owned()).chain(named).collect()
     }
 
-    fn of<'run>(&'run self, row: &'run str, contestant: &'run str) -> impl Iterator<Item = &'run Line> + 'run {
-        self.lines.iter().filter(move |line| line.row == row && line.setting("contestant") == Some(contestant))
+    fn of<'run>(
+        &'run self,
+        row: &'run str,
+        contestant: &'run str,
+    ) -> impl Iterator<Item = &'run Line> + 'run {
+        self.lines
+            .iter()
+            .filter(move |line| line.row == row && line.setting("contestant") == Some(contestant))
     }
 
     /// Rows in the order in which they ran, without those that made stores.
@@ -109,7 +138,12 @@ impl Run {
 
     /// Contestants of a row, in the order in which they were named.
     pub(super) fn contestants(&self, row: &str) -> Vec<&str> {
-        unique(self.lines.iter().filter(|line| line.row == row).filter_map(|line| line.setting("contestant")))
+        unique(
+            self.lines
+                .iter()
+                .filter(|line| line.row == row)
+                .filter_map(|line| line.setting("contestant")),
+        )
     }
 
     /// A number of a cell.
@@ -149,20 +183,25 @@ impl Run {
             .filter(|ratio| *ratio > 0.0)
             .collect();
         let sum: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
-        (!ratios.is_empty()).then(|| Mean { ratio: (sum / ratios.len() as f64).exp(), rows: ratios.len() })
+        (!ratios.is_empty())
+            .then(|| Mean { ratio: (sum / ratios.len() as f64).exp(), rows: ratios.len() })
     }
 
     /// Memory over time: seconds and bytes.
     pub(super) fn memory(&self, row: &str, contestant: &str) -> Vec<(f64, f64)> {
-        let point = |line: &Line| Some((line.metric.strip_prefix("memory_at_")?.parse().ok()?, line.value));
+        let point =
+            |line: &Line| Some((line.metric.strip_prefix("memory_at_")?.parse().ok()?, line.value));
         self.of(row, contestant).filter_map(point).collect()
     }
 
-    /// All values of a metric that begins with `prefix`, by the number that its name goes on with and by the rest of the name.
+    /// All values of a metric that begins with `prefix`, by the number that its name goes on with
+    /// and by the rest of the name.
     pub(super) fn over_time(&self, row: &str, prefix: &str) -> Vec<(f64, &str, f64)> {
         let mut points = Vec::new();
         for line in self.lines.iter().filter(|line| line.row == row) {
-            let Some((at, rest)) = line.metric.strip_prefix(prefix).and_then(|rest| rest.split_once('_')) else {
+            let Some((at, rest)) =
+                line.metric.strip_prefix(prefix).and_then(|rest| rest.split_once('_'))
+            else {
                 continue;
             };
             points.extend(at.parse().map(|at| (at, rest, line.value)));
@@ -172,7 +211,8 @@ impl Run {
 
     /// Why a cell has no rate.
     pub(super) fn failure(&self, row: &str, contestant: &str) -> &'static str {
-        match (self.value(row, contestant, "out_of_memory"), self.value(row, contestant, "failed")) {
+        match (self.value(row, contestant, "out_of_memory"), self.value(row, contestant, "failed"))
+        {
             (Some(killed), _) if killed > 0.0 => "out of memory",
             (_, Some(failed)) if failed > 0.0 => "failed",
             _ => "–",
@@ -228,8 +268,14 @@ m,2026-01-01T00:00:00Z,abc,load-ran";
         assert_eq!(run.rows(), ["get-zipf", "scan-full", "load-random"]);
         assert_eq!(run.contestants("scan-full"), ["plimsoll", "lmdb"]);
         assert_eq!(run.value("get-zipf", "lmdb", "per_second"), Some(1e6));
-        assert_eq!(run.ratio("get-zipf", "plimsoll", "lmdb"), Some(Ratio { median: 4.0, interval: Some((3.5, 4.5)) }));
-        assert_eq!(run.ratio("scan-full", "plimsoll", "lmdb"), Some(Ratio { median: 0.25, interval: None }));
+        assert_eq!(
+            run.ratio("get-zipf", "plimsoll", "lmdb"),
+            Some(Ratio { median: 4.0, interval: Some((3.5, 4.5)) })
+        );
+        assert_eq!(
+            run.ratio("scan-full", "plimsoll", "lmdb"),
+            Some(Ratio { median: 0.25, interval: None })
+        );
         assert_eq!(run.memory("get-zipf", "plimsoll"), [(0.1, 1e6), (0.9, 2e6)]);
         assert_eq!(run.failure("load-random", "lmdb"), "out of memory");
         assert_eq!((run.busy_before(), run.any_setting("mode")), (Some(0.25), Some("full")));

@@ -1,4 +1,5 @@
-//! Plots as SVG that takes its colours from the page: `var(--c0)` to `var(--c7)` for contestants, the text's colour for the rest.
+//! Plots as SVG that takes its colours from the page: `var(--c0)` to `var(--c7)` for contestants,
+//! the text's colour for the rest.
 
 use std::fmt::Write as _;
 
@@ -17,7 +18,10 @@ pub(super) struct Series<'run, T> {
 
 /// Bars to the right; the text stands where there is no bar.
 pub(super) fn bars(series: &[Series<'_, Result<f64, &'static str>>]) -> String {
-    let most = series.iter().filter_map(|one| one.what.as_ref().ok().copied()).fold(f64::MIN_POSITIVE, f64::max);
+    let most = series
+        .iter()
+        .filter_map(|one| one.what.as_ref().ok().copied())
+        .fold(f64::MIN_POSITIVE, f64::max);
     let mut out = open(series.len() as f64 * 24.0 + 4.0, "operations a second");
     for (i, one) in series.iter().enumerate() {
         let y = i as f64 * 24.0 + 2.0;
@@ -42,7 +46,8 @@ pub(super) fn latencies(series: &[Series<'_, [f64; 4]>]) -> String {
     let all = || series.iter().flat_map(|one| one.what).filter(|nanos| *nanos > 0.0);
     let low = all().fold(f64::MAX, f64::min).log10().floor();
     let high = all().fold(1.0, f64::max).log10().ceil().max(low + 1.0);
-    let place = |nanos: f64| LEFT + (nanos.max(1.0).log10() - low) / (high - low) * (WIDTH - LEFT - RIGHT);
+    let place =
+        |nanos: f64| LEFT + (nanos.max(1.0).log10() - low) / (high - low) * (WIDTH - LEFT - RIGHT);
     let bottom = series.len() as f64 * 24.0;
     let mut out = open(bottom + 22.0, "latency: median, 99 %, 99.9 %, longest");
     let mut power = low;
@@ -89,7 +94,12 @@ pub(super) fn memory(series: &[Series<'_, Vec<(f64, f64)>>], limit_bytes: f64) -
     let mut out = open(HEIGHT + 22.0, "memory over time against the limit");
     out += &line(LEFT, HEIGHT, WIDTH - RIGHT, HEIGHT, "grid");
     out += &line(LEFT, y(limit_bytes), WIDTH - RIGHT, y(limit_bytes), "limit");
-    out += &label(LEFT - 8.0, y(limit_bytes) + 4.0, "end", &format!("limit {:.0} MiB", limit_bytes / 1_048_576.0));
+    out += &label(
+        LEFT - 8.0,
+        y(limit_bytes) + 4.0,
+        "end",
+        &format!("limit {:.0} MiB", limit_bytes / 1_048_576.0),
+    );
     out += &label(LEFT, HEIGHT + 15.0, "middle", "0 s");
     out += &label(WIDTH - RIGHT, HEIGHT + 15.0, "middle", &format!("{last:.0} s"));
     series.iter().for_each(|one| out += &curve(one, x, y));
@@ -107,18 +117,24 @@ pub(super) fn rates(series: &[Series<'_, Vec<(f64, f64)>>]) -> String {
     let mut out = open(HEIGHT + 22.0, "operations a second over time");
     for part in [0.0, 0.5, 1.0] {
         out += &line(LEFT, y(most * part), WIDTH - RIGHT, y(most * part), "grid");
-        out += &label(LEFT - 8.0, y(most * part) + 4.0, "end", &format!("{}/s", short(most * part)));
+        out +=
+            &label(LEFT - 8.0, y(most * part) + 4.0, "end", &format!("{}/s", short(most * part)));
         out += &label(x(last * part), HEIGHT + 15.0, "middle", &format!("{:.1} s", last * part));
     }
     series.iter().for_each(|one| out += &curve(one, x, y));
     out + "</svg>"
 }
 
-fn curve(one: &Series<'_, Vec<(f64, f64)>>, x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) -> String {
+fn curve(
+    one: &Series<'_, Vec<(f64, f64)>>,
+    x: impl Fn(f64) -> f64,
+    y: impl Fn(f64) -> f64,
+) -> String {
     if one.what.is_empty() {
         return String::new();
     }
-    let points: Vec<_> = one.what.iter().map(|(at, value)| format!("{:.1},{:.1}", x(*at), y(*value))).collect();
+    let points: Vec<_> =
+        one.what.iter().map(|(at, value)| format!("{:.1},{:.1}", x(*at), y(*value))).collect();
     format!(
         r#"<polyline points="{}" fill="none" stroke="var(--c{})" stroke-width="1.8"><title>{}</title></polyline>"#,
         points.join(" "),

@@ -35,6 +35,9 @@ mod tests {
     fn three_digits_are_enough() {
         let shown = [0.123, 9.99, 42.0, 999.9, 1234.0, 456_789.0, 2_500_000.0].map(short);
         assert_eq!(shown, ["0.12", "9.99", "42.0", "1.00 k", "1.23 k", "457 k", "2.50 M"]);
-        assert_eq!([700.0, 1500.0, 2e6, 3e9].map(micros), ["700 ns", "1.50 µs", "2.00 ms", "3.00 s"]);
+        assert_eq!(
+            [700.0, 1500.0, 2e6, 3e9].map(micros),
+            ["700 ns", "1.50 µs", "2.00 ms", "3.00 s"]
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Commits of one put of 1,000 bytes: how many, how long the slowest take, and for how long none of all threads returns.
+//! Commits of one put of 1,000 bytes: how many, how long the slowest take, and for how long none of
+//! all threads returns.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -22,17 +23,26 @@ pub(super) fn play(store: &dyn Peer, scale: &Scale, note: &mut Note<'_>) -> Resu
         let next = AtomicU64::new(0);
         let start = Instant::now();
         let times: Vec<_> = std::thread::scope(|scope| {
-            let writers: Vec<_> = (0..threads).map(|_| scope.spawn(|| write(store, rows, &next))).collect();
-            let joined = writers.into_iter().map(|writer| writer.join().ok().context("a thread panicked")?);
+            let writers: Vec<_> =
+                (0..threads).map(|_| scope.spawn(|| write(store, rows, &next))).collect();
+            let joined = writers
+                .into_iter()
+                .map(|writer| writer.join().ok().context("a thread panicked")?);
             joined.collect::<Result<Vec<_>>>()
         })?;
         let seconds = start.elapsed().as_secs_f64();
-        let micros: Vec<_> =
-            times.iter().flatten().map(|commit| (commit.end - commit.start).as_secs_f64() * 1e6).collect();
+        let micros: Vec<_> = times
+            .iter()
+            .flatten()
+            .map(|commit| (commit.end - commit.start).as_secs_f64() * 1e6)
+            .collect();
         note(&format!("commits_{threads}_threads_per_second"), rows as f64 / seconds);
         note(&format!("commit_{threads}_threads_p999_us"), quantile(&micros, 0.999));
         note(&format!("commit_{threads}_threads_slowest_ms"), quantile(&micros, 1.0) / 1e3);
-        note(&format!("longest_{threads}_threads_without_commit_ms"), longest_pause(start, &times).as_secs_f64() * 1e3);
+        note(
+            &format!("longest_{threads}_threads_without_commit_ms"),
+            longest_pause(start, &times).as_secs_f64() * 1e3,
+        );
     }
     Ok(())
 }
@@ -47,7 +57,10 @@ struct Commit {
 fn longest_pause(start: Instant, times: &[Vec<Commit>]) -> Duration {
     let mut ends: Vec<_> = times.iter().flatten().map(|commit| commit.end).collect();
     ends.sort_unstable();
-    let pauses = std::iter::once(start).chain(ends.iter().copied()).zip(&ends).map(|(before, end)| *end - before);
+    let pauses = std::iter::once(start)
+        .chain(ends.iter().copied())
+        .zip(&ends)
+        .map(|(before, end)| *end - before);
     pauses.max().unwrap_or_default()
 }
 

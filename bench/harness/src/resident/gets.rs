@@ -27,7 +27,8 @@ pub(super) fn play(store: &dyn Peer, scale: &Scale, note: &mut Note<'_>) -> Resu
     // Caches fill, and the longest runs of reads find what they will find ever after.
     (0..rows).try_for_each(|number| get(store, number))?;
     for threads in THREADS {
-        let done = repeat(threads, scale.time(), |random| get(store, random.u64(0..rows)).map(|()| 1))?;
+        let done =
+            repeat(threads, scale.time(), |random| get(store, random.u64(0..rows)).map(|()| 1))?;
         note(&format!("gets_{threads}_threads_per_second"), done.per_second());
         note(&format!("get_{threads}_threads_cpu_ns"), done.cpu_nanos());
     }
@@ -56,7 +57,10 @@ fn get_missing(store: &dyn Peer, number: u64) -> Result<()> {
 fn range(store: &dyn Peer, number: u64) -> Result<()> {
     let (first, mut seen, mut last) = (random_key(number), 0, [0; 24]);
     store.scan(&first, &mut |key, value| {
-        assert!(value.len() == 150 && (seen == 0 && key == first || key > &last[..]), "a range is out of order");
+        assert!(
+            value.len() == 150 && (seen == 0 && key == first || key > &last[..]),
+            "a range is out of order"
+        );
         last.copy_from_slice(key);
         seen += 1;
         seen < SHORT

@@ -32,7 +32,12 @@ pub(super) fn play(store: &dyn Peer, scale: &Scale, note: &mut Note<'_>) -> Resu
 }
 
 /// Reads every key three times: the second reads may fill a cache.
-fn read_thrice(which: &str, reads: u64, note: &mut Note<'_>, get: impl Fn(u64) -> Result<()>) -> Result<()> {
+fn read_thrice(
+    which: &str,
+    reads: u64,
+    note: &mut Note<'_>,
+    get: impl Fn(u64) -> Result<()>,
+) -> Result<()> {
     for turn in ["first", "second", "later"] {
         let began = thread_nanos();
         (0..reads).try_for_each(&get)?;

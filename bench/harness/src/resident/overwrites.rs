@@ -1,4 +1,5 @@
-//! Rows of 24 + 1,000 bytes, written over 3.3 times without order: what they take on disk meanwhile, and after a rest.
+//! Rows of 24 + 1,000 bytes, written over 3.3 times without order: what they take on disk
+//! meanwhile, and after a rest.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,7 +19,12 @@ const BATCH: u64 = 100;
 /// How often the folder is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
-pub(super) fn play(store: &dyn Peer, folder: &Path, scale: &Scale, note: &mut Note<'_>) -> Result<()> {
+pub(super) fn play(
+    store: &dyn Peer,
+    folder: &Path,
+    scale: &Scale,
+    note: &mut Note<'_>,
+) -> Result<()> {
     let rows = scale.rows * 3 / 10;
     let live_bytes = (rows * (KEY_BYTES + VALUE_BYTES) as u64) as f64;
     load(store, rows, 1000, VALUE_BYTES, random_key)?;

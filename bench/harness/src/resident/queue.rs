@@ -22,7 +22,9 @@ pub(super) fn play(store: &dyn Peer, scale: &Scale, note: &mut Note<'_>) -> Resu
     let deleted = rows * 9 / 10;
     for from in (head..deleted).step_by(1000) {
         let keys = from..deleted.min(from + 1000);
-        store.commit(&mut |commit| keys.clone().try_for_each(|number| commit.delete(&rising_key(number))))?;
+        store.commit(&mut |commit| {
+            keys.clone().try_for_each(|number| commit.delete(&rising_key(number)))
+        })?;
     }
     head = deleted;
     note("first_key_after_deletes_us", micros(|| expect_first(store, head))?);

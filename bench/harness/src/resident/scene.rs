@@ -63,7 +63,9 @@ impl Scene {
     }
 
     pub(crate) fn about(self) -> String {
-        self.to_possible_value().and_then(|value| value.get_help().map(ToString::to_string)).unwrap_or_default()
+        self.to_possible_value()
+            .and_then(|value| value.get_help().map(ToString::to_string))
+            .unwrap_or_default()
     }
 
     /// Plays the scene in a new store. Commits are relaxed.
@@ -80,7 +82,8 @@ impl Scene {
             Self::Scans | Self::Commits | Self::Overwrites | Self::Held => 1000,
             Self::Gets | Self::Queue => 150,
         };
-        let peer = peer.open(folder, &Setup { memory_bytes, commits: Commits::Relaxed, value_bytes })?;
+        let peer =
+            peer.open(folder, &Setup { memory_bytes, commits: Commits::Relaxed, value_bytes })?;
         let store: &dyn Peer = &*peer;
         match self {
             Self::Gets => gets::play(store, scale, note),

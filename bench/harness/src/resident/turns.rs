@@ -30,7 +30,8 @@ impl Done {
 /// Calls between two looks at the flag.
 const AT_ONCE: u64 = 16;
 
-/// Each thread calls `work` for the given time, with its own random numbers; it returns what counts as done.
+/// Each thread calls `work` for the given time, with its own random numbers; it returns what counts
+/// as done.
 pub(super) fn repeat(
     threads: u64,
     time: Duration,
@@ -42,7 +43,8 @@ pub(super) fn repeat(
             .map(|thread| {
                 let (start, stop, work) = (&start, &stop, &work);
                 scope.spawn(move || {
-                    let (mut random, mut done) = (fastrand::Rng::with_seed(thread), Done::default());
+                    let (mut random, mut done) =
+                        (fastrand::Rng::with_seed(thread), Done::default());
                     start.wait();
                     let began = thread_nanos();
                     while !stop.load(Ordering::Relaxed) {

@@ -29,11 +29,16 @@ pub(super) fn play(store: &dyn Peer, scale: &Scale, note: &mut Note<'_>) -> Resu
             payload::fill(number, &mut value[..8]);
             store.commit(&mut |commit| commit.put(&rising_key(number), &value))?;
         }
-        note(&format!("put_{}_kb_mb_per_second", bytes / 1000), mb(count as f64 / start.elapsed().as_secs_f64()));
+        note(
+            &format!("put_{}_kb_mb_per_second", bytes / 1000),
+            mb(count as f64 / start.elapsed().as_secs_f64()),
+        );
         store.settle()?;
         scale.rest();
         rows.clone().try_for_each(|number| get(store, number, bytes))?;
-        let done = repeat(1, scale.time(), |random| get(store, random.u64(rows.clone()), bytes).map(|()| 1))?;
+        let done = repeat(1, scale.time(), |random| {
+            get(store, random.u64(rows.clone()), bytes).map(|()| 1)
+        })?;
         note(&format!("get_{}_kb_mb_per_second", bytes / 1000), mb(done.per_second()));
     }
     Ok(())

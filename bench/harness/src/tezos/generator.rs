@@ -8,7 +8,8 @@ use super::model::{Model, Place};
 /// Leaves that were touched last: many reads go to one of them.
 const RECENT: usize = 256;
 
-/// Of 100 reads, how many go to a leaf that was touched lately, and how many to one that is not there.
+/// Of 100 reads, how many go to a leaf that was touched lately, and how many to one that is not
+/// there.
 const RECENT_READS: u32 = 40;
 const ABSENT_READS: u32 = 10;
 
@@ -83,7 +84,13 @@ impl Generator {
     /// Before the first commit on a tree with so many entries in its large folder.
     pub(super) fn new(entries: u64, seed: u64) -> Self {
         let random = fastrand::Rng::with_seed(seed);
-        Self { model: Model::new(entries, seed), seed, random, next: 0, recent: Vec::with_capacity(RECENT) }
+        Self {
+            model: Model::new(entries, seed),
+            seed,
+            random,
+            next: 0,
+            recent: Vec::with_capacity(RECENT),
+        }
     }
 
     /// What the tree holds after the commits that were made.
@@ -124,7 +131,9 @@ impl Generator {
 
     fn read(&mut self) -> Place {
         match self.random.u32(..100) {
-            n if n < RECENT_READS && !self.recent.is_empty() => self.recent[self.random.usize(..self.recent.len())],
+            n if n < RECENT_READS && !self.recent.is_empty() => {
+                self.recent[self.random.usize(..self.recent.len())]
+            }
             n if n < RECENT_READS + ABSENT_READS => self.model.nowhere(&mut self.random),
             _ => self.model.somewhere(&mut self.random),
         }
@@ -187,7 +196,12 @@ mod tests {
             let mut all = Vec::new();
             commits(1000, seed, 20, |commit| {
                 all.extend(commit.operations.iter().map(|operation| {
-                    (operation.kind, commit.key(operation).to_vec(), commit.value(operation).to_vec(), operation.there)
+                    (
+                        operation.kind,
+                        commit.key(operation).to_vec(),
+                        commit.value(operation).to_vec(),
+                        operation.there,
+                    )
                 }));
             });
             all
@@ -200,7 +214,9 @@ mod tests {
     fn few_values_are_longer_than_512_bytes() {
         let (mut adds, mut long) = (0, 0);
         commits(20_000, 1, 600, |commit| {
-            for operation in commit.operations.iter().filter(|operation| operation.kind == Kind::Add) {
+            for operation in
+                commit.operations.iter().filter(|operation| operation.kind == Kind::Add)
+            {
                 adds += 1;
                 long += u32::from(commit.value(operation).len() > 512);
             }
@@ -226,10 +242,16 @@ mod tests {
                 match operation.kind {
                     Kind::Add => _ = map.insert(key.to_vec(), value.to_vec()),
                     Kind::Remove => assert!(map.remove(key).is_some()),
-                    Kind::Find => assert_eq!(map.get(key).map(Vec::as_slice), operation.there.then_some(value)),
+                    Kind::Find => assert_eq!(
+                        map.get(key).map(Vec::as_slice),
+                        operation.there.then_some(value)
+                    ),
                     Kind::Mem => assert_eq!(map.contains_key(key), operation.there),
                     Kind::MemTree => {
-                        let below = map.range(key.to_vec()..).next().is_some_and(|(path, _)| path.starts_with(key));
+                        let below = map
+                            .range(key.to_vec()..)
+                            .next()
+                            .is_some_and(|(path, _)| path.starts_with(key));
                         assert_eq!(below, operation.there);
                     }
                 }
@@ -238,8 +260,10 @@ mod tests {
         });
         assert!(absent > 500, "{absent} of 15,000 operations found nothing");
         generator.recent().iter().for_each(|&place| all.find(generator.model(), place));
-        let right =
-            |operation| map.get(all.key(operation)).map(Vec::as_slice) == operation.there.then(|| all.value(operation));
+        let right = |operation| {
+            map.get(all.key(operation)).map(Vec::as_slice)
+                == operation.there.then(|| all.value(operation))
+        };
         assert!(all.operations.iter().all(right) && all.operations.len() == RECENT);
     }
 }

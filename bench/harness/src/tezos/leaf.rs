@@ -1,7 +1,8 @@
 //! Leaves of the tree: where each stands, and what stands there after how many writes.
 //!
-//! Paths are those of a Tezos context: `data/contracts/index/HEX/...`, a folder with an entry for each contract, and
-//! `data/big_maps/index/MAP/contents/HEX/data`. Bytes follow from the leaf and its version.
+//! Paths are those of a Tezos context: `data/contracts/index/HEX/...`, a folder with an entry for
+//! each contract, and `data/big_maps/index/MAP/contents/HEX/data`. Bytes follow from the leaf and
+//! its version.
 
 use std::fmt::Write as _;
 
@@ -30,7 +31,9 @@ impl Leaf {
     /// Appends the path of the folder that it stands in, with a slash behind it.
     pub(super) fn write_folder(self, path: &mut String) {
         let hex = |path: &mut String, seed: u64, words: u64| {
-            (0..words).for_each(|word| write!(path, "{:016x}", mix(mix(seed) + word)).expect("writing to a string"));
+            (0..words).for_each(|word| {
+                write!(path, "{:016x}", mix(mix(seed) + word)).expect("writing to a string")
+            });
         };
         match self {
             Self::Balance(contract) | Self::Counter(contract) | Self::Storage(contract) => {
@@ -40,7 +43,8 @@ impl Leaf {
                 write!(path, "{:08x}/", mix(contract) as u32).expect("writing to a string");
             }
             Self::BigMap(key) => {
-                write!(path, "data/big_maps/index/{}/contents/", mix(key) % BIG_MAPS).expect("writing to a string");
+                write!(path, "data/big_maps/index/{}/contents/", mix(key) % BIG_MAPS)
+                    .expect("writing to a string");
                 hex(path, !key, 4);
                 path.push('/');
             }
@@ -98,7 +102,11 @@ mod tests {
     #[test]
     fn paths_have_the_shape_of_a_tezos_context() {
         let balance = path(Leaf::Balance(5));
-        let hex = balance.strip_prefix("data/contracts/index/").unwrap().strip_suffix("/balance").unwrap();
+        let hex = balance
+            .strip_prefix("data/contracts/index/")
+            .unwrap()
+            .strip_suffix("/balance")
+            .unwrap();
         assert!(hex.len() == 44 && hex.bytes().all(|digit| digit.is_ascii_hexdigit()), "{balance}");
         assert!(path(Leaf::Storage(5)).ends_with(&format!("{hex}/data/storage")));
         let key = path(Leaf::BigMap(5));
@@ -113,7 +121,8 @@ mod tests {
     #[test]
     fn leaves_have_paths_of_their_own_below_their_folders() {
         let leaves = |i| [Leaf::Balance(i), Leaf::Counter(i), Leaf::Storage(i), Leaf::BigMap(i)];
-        let paths: std::collections::HashSet<String> = (0..1000).flat_map(leaves).map(path).collect();
+        let paths: std::collections::HashSet<String> =
+            (0..1000).flat_map(leaves).map(path).collect();
         assert_eq!(paths.len(), 4000);
         for leaf in leaves(7) {
             let mut folder = String::new();

@@ -1,4 +1,5 @@
-//! How many operations of each kind a commit has: the published totals of a replay of 10,310 commits, spread over commits of uneven size.
+//! How many operations of each kind a commit has: the published totals of a replay of 10,310
+//! commits, spread over commits of uneven size.
 
 use crate::payload::mix;
 
@@ -15,7 +16,8 @@ pub(super) enum Kind {
 /// Kinds, in the order in which they are counted.
 pub(super) const KINDS: [Kind; 5] = [Kind::Add, Kind::Remove, Kind::Find, Kind::Mem, Kind::MemTree];
 
-/// Commits of the published replay, and its operations by kind (irmin-server, pull request 4). Its 47 `Copy` are left out.
+/// Commits of the published replay, and its operations by kind (irmin-server, pull request 4). Its
+/// 47 `Copy` are left out.
 pub(super) const PUBLISHED_COMMITS: u64 = 10_310;
 pub(super) const PUBLISHED: [u64; 5] = [734_063, 47_231, 2_312_283, 545_590, 340_164];
 
@@ -33,13 +35,16 @@ impl Kind {
 
 /// Parts of a commit.
 const PARTS: u64 = 1024;
-/// How many parts a boundary between two commits may be moved by, in either direction: commits have from 0.2 to 1.8 times the mean.
+/// How many parts a boundary between two commits may be moved by, in either direction: commits have
+/// from 0.2 to 1.8 times the mean.
 const UNEVEN: u64 = 410;
 
 /// Operations of commit `number`, by kind.
 pub(super) fn counts(number: u64, seed: u64) -> [u64; 5] {
     let (from, to) = (boundary(number, seed), boundary(number + 1, seed));
-    PUBLISHED.map(|total| total * to / (PUBLISHED_COMMITS * PARTS) - total * from / (PUBLISHED_COMMITS * PARTS))
+    PUBLISHED.map(|total| {
+        total * to / (PUBLISHED_COMMITS * PARTS) - total * from / (PUBLISHED_COMMITS * PARTS)
+    })
 }
 
 /// Where commit `number` begins, in parts.
@@ -59,7 +64,10 @@ mod tests {
         for (commits, seed) in [(1000, 1), (1000, 2), (PUBLISHED_COMMITS, 3)] {
             let mut totals = [0; 5];
             for number in 0..commits {
-                counts(number, seed).iter().zip(&mut totals).for_each(|(count, total)| *total += count);
+                counts(number, seed)
+                    .iter()
+                    .zip(&mut totals)
+                    .for_each(|(count, total)| *total += count);
             }
             for (total, published) in totals.into_iter().zip(PUBLISHED) {
                 let expected = published as f64 * commits as f64 / PUBLISHED_COMMITS as f64;

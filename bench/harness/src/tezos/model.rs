@@ -1,12 +1,14 @@
-//! What the tree holds at each moment, computed rather than remembered: tiers of leaves that are written by turns, and a queue of keys that
-//! are made at one end and removed at the other.
+//! What the tree holds at each moment, computed rather than remembered: tiers of leaves that are
+//! written by turns, and a queue of keys that are made at one end and removed at the other.
 //!
-//! What is not published is chosen here, and said in `bench/README.md`: how many leaves take how much of the writes and of the reads.
+//! What is not published is chosen here, and said in `bench/README.md`: how many leaves take how
+//! much of the writes and of the reads.
 
 use super::leaf::Leaf;
 use super::tier::Tier;
 
-/// A part of the tree: leaves, how many of them for each entry of the large folder, and their share of overwrites and of reads.
+/// A part of the tree: leaves, how many of them for each entry of the large folder, and their share
+/// of overwrites and of reads.
 struct Part {
     leaf: fn(u64) -> Leaf,
     /// Leaves, as a part of the entries: from one over the first to one over the second.
@@ -57,25 +59,36 @@ impl Model {
     /// The tree before the first commit, with so many entries in its large folder.
     pub(super) fn new(entries: u64, seed: u64) -> Self {
         // Few entries still have a leaf of each kind.
-        let bound = |part: u64, least: u64| entries.checked_div(part).map_or(0, |leaves| leaves.max(least));
+        let bound =
+            |part: u64, least: u64| entries.checked_div(part).map_or(0, |leaves| leaves.max(least));
         let tier = |part: &Part| {
             let first = bound(part.from, 1);
-            Tier::new(part.leaf, first, bound(part.to, first + 1) - first, seed ^ u64::from(part.write_share))
+            Tier::new(
+                part.leaf,
+                first,
+                bound(part.to, first + 1) - first,
+                seed ^ u64::from(part.write_share),
+            )
         };
         Self { tiers: PARTS.iter().map(tier).collect(), removed: 0, added: bound(QUEUED, 1) }
     }
 
     /// Everything that is there before the first commit.
     pub(super) fn population(&self) -> impl Iterator<Item = Leaf> {
-        let of_tiers = self.tiers.iter().flat_map(|tier| (0..tier.count).map(|slot| tier.leaf(slot)));
+        let of_tiers =
+            self.tiers.iter().flat_map(|tier| (0..tier.count).map(|slot| tier.leaf(slot)));
         of_tiers.chain((self.removed..self.added).map(queued))
     }
 
     /// The leaf of a place, and its version if it is there.
     pub(super) fn look(&self, place: Place) -> (Leaf, Option<u64>) {
         match place {
-            Place::InTier { tier, slot } => (self.tiers[tier].leaf(slot), Some(self.tiers[tier].version(slot))),
-            Place::InQueue(number) => (queued(number), (self.removed..self.added).contains(&number).then_some(0)),
+            Place::InTier { tier, slot } => {
+                (self.tiers[tier].leaf(slot), Some(self.tiers[tier].version(slot)))
+            }
+            Place::InQueue(number) => {
+                (queued(number), (self.removed..self.added).contains(&number).then_some(0))
+            }
             Place::Nowhere(number) => (Leaf::Balance(NOBODY_FIRST + number), None),
         }
     }
@@ -106,7 +119,8 @@ impl Model {
         Place::InTier { tier, slot: random.u64(..self.tiers[tier].count) }
     }
 
-    /// A leaf that is not there: a contract that never was, or a key that was removed, or one that is still to come.
+    /// A leaf that is not there: a contract that never was, or a key that was removed, or one that
+    /// is still to come.
     pub(super) fn nowhere(&self, random: &mut fastrand::Rng) -> Place {
         match random.u32(..4) {
             0 if self.removed > 0 => Place::InQueue(random.u64(..self.removed)),

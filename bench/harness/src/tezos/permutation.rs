@@ -1,7 +1,9 @@
-//! An order of the numbers below a count that follows from a seed, can be asked in both directions, and takes no memory.
+//! An order of the numbers below a count that follows from a seed, can be asked in both directions,
+//! and takes no memory.
 //!
-//! A balanced Feistel network over the next power of four; what falls outside is sent through again until it falls inside (Black and
-//! Rogaway, "Ciphers with arbitrary finite domains", 2002). Spread well enough for a workload, and nothing more.
+//! A balanced Feistel network over the next power of four; what falls outside is sent through again
+//! until it falls inside (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). Spread
+//! well enough for a workload, and nothing more.
 
 use crate::payload::mix;
 
@@ -64,7 +66,10 @@ mod tests {
         for count in [1, 2, 3, 10, 64, 1000, 4097] {
             let order = Permutation::new(count, 7);
             let mut numbers: Vec<u64> = (0..count).map(|place| order.at(place)).collect();
-            assert!((0..count).all(|place| order.place_of(numbers[place as usize]) == place), "{count}");
+            assert!(
+                (0..count).all(|place| order.place_of(numbers[place as usize]) == place),
+                "{count}"
+            );
             numbers.sort_unstable();
             assert!(numbers.into_iter().eq(0..count), "{count}");
         }

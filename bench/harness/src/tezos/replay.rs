@@ -1,7 +1,9 @@
-//! One replay, in a process of its own: commits of the generator on a store, each operation timed and its answer checked.
+//! One replay, in a process of its own: commits of the generator on a store, each operation timed
+//! and its answer checked.
 //!
-//! A commit is one transaction: it reads through the transaction, so it sees its own writes and is refused if somebody else had changed what
-//! it read. Prints one JSON object. A wrong answer is a failure.
+//! A commit is one transaction: it reads through the transaction, so it sees its own writes and is
+//! refused if somebody else had changed what it read. Prints one JSON object. A wrong answer is a
+//! failure.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,7 +22,8 @@ use crate::sizes::parse_size;
 use crate::watch::Counters;
 
 /// Everything that is timed: the operations, and what begins and ends a commit.
-pub(super) const TIMED: [&str; 7] = ["checkout", "add", "remove", "find", "mem", "mem_tree", "commit"];
+pub(super) const TIMED: [&str; 7] =
+    ["checkout", "add", "remove", "find", "mem", "mem_tree", "commit"];
 const CHECKOUT: usize = 0;
 const COMMIT: usize = 6;
 
@@ -54,7 +57,8 @@ pub(crate) struct TezosReplay {
 
 /// Makes a store that holds what is there before the first commit.
 pub(super) fn populate(store: &Path, entries: u64, seed: u64, retention: Retention) -> Result<()> {
-    let db = Db::open(store, Options::new().memory_bytes(LOAD_BYTES).durability(Durability::Buffered))?;
+    let db =
+        Db::open(store, Options::new().memory_bytes(LOAD_BYTES).durability(Durability::Buffered))?;
     let context = db.create_keyspace("context", retention)?;
     let (mut path, mut value) = (String::new(), Vec::new());
     let mut transaction = db.begin();
@@ -77,7 +81,8 @@ impl TezosReplay {
     /// Replays and prints what was measured.
     pub(crate) fn run(&self) -> Result<()> {
         let mut report = Map::new();
-        let mut note = |metric: &str, value: f64| _ = report.insert(metric.to_owned(), json!(value));
+        let mut note =
+            |metric: &str, value: f64| _ = report.insert(metric.to_owned(), json!(value));
         let mut generator = Generator::new(self.entries, self.seed);
         let start = Instant::now();
         let (db, context) = self.open()?;
@@ -99,7 +104,8 @@ impl TezosReplay {
 
     fn open(&self) -> Result<(Db, Keyspace)> {
         let durability = if self.relaxed { Durability::Buffered } else { Durability::Sync };
-        let db = Db::open(&self.store, Options::new().memory_bytes(self.memory).durability(durability))?;
+        let db =
+            Db::open(&self.store, Options::new().memory_bytes(self.memory).durability(durability))?;
         let context = db.keyspace("context")?;
         Ok((db, context))
     }
@@ -137,7 +143,9 @@ impl Replay {
             generator.make(&mut commit);
             replay.making_wall += start.elapsed();
             replay.making_cpu_nanos += cpu_time::thread_nanos() - cpu;
-            replay.commit(db, context, &commit).map_err(|error| error.context(format!("commit {number}")))?;
+            replay
+                .commit(db, context, &commit)
+                .map_err(|error| error.context(format!("commit {number}")))?;
         }
         replay.wall = begin.elapsed();
         replay.used = Counters::of(std::process::id())?.since(&before);
@@ -164,7 +172,8 @@ impl Replay {
         Ok(())
     }
 
-    /// Names everything that was measured. Making the commits is not the store's time, nor its processor's.
+    /// Names everything that was measured. Making the commits is not the store's time, nor its
+    /// processor's.
     fn note(&self, note: &mut impl FnMut(&str, f64)) {
         let operations: u64 = self.times.iter().map(Histogram::len).sum();
         let wall = (self.wall - self.making_wall).as_secs_f64();
@@ -198,7 +207,9 @@ impl Replay {
                 ("p99_ns", times.value_at_quantile(0.99) as f64),
                 ("max_ns", times.max() as f64),
             ];
-            numbers.into_iter().for_each(|(metric, value)| note(&format!("{name}_{metric}"), value));
+            numbers
+                .into_iter()
+                .for_each(|(metric, value)| note(&format!("{name}_{metric}"), value));
         }
     }
 }
@@ -209,7 +220,12 @@ fn histogram() -> Histogram<u64> {
 }
 
 /// Does one operation, and checks what came of it.
-fn apply(transaction: &mut Transaction, context: &Keyspace, commit: &Commit, operation: &Operation) -> Result<()> {
+fn apply(
+    transaction: &mut Transaction,
+    context: &Keyspace,
+    commit: &Commit,
+    operation: &Operation,
+) -> Result<()> {
     let (key, there) = (commit.key(operation), operation.there);
     let is_right = match operation.kind {
         Kind::Add => {
@@ -220,13 +236,20 @@ fn apply(transaction: &mut Transaction, context: &Keyspace, commit: &Commit, ope
             transaction.delete(context, key)?;
             true
         }
-        Kind::Find => transaction.get(context, key)?.as_deref() == there.then(|| commit.value(operation)),
+        Kind::Find => {
+            transaction.get(context, key)?.as_deref() == there.then(|| commit.value(operation))
+        }
         Kind::Mem => transaction.contains_key(context, key)? == there,
-        Kind::MemTree => transaction.prefix(context, key)?.keys_only().advance()?.is_some() == there,
+        Kind::MemTree => {
+            transaction.prefix(context, key)?.keys_only().advance()?.is_some() == there
+        }
     };
     if !is_right {
-        let (kind, key, there) =
-            (operation.kind.name(), String::from_utf8_lossy(key), if there { "is" } else { "is not" });
+        let (kind, key, there) = (
+            operation.kind.name(),
+            String::from_utf8_lossy(key),
+            if there { "is" } else { "is not" },
+        );
         bail!("wrong answer to {kind} {key}, which {there} there");
     }
     Ok(())
@@ -237,8 +260,9 @@ fn look_again(db: &Db, context: &Keyspace, generator: &Generator) -> Result<()> 
     let mut random = fastrand::Rng::with_seed(2);
     let model = generator.model();
     let mut looks = Commit::default();
-    let somewhere =
-        (0..LOOKS).map(|_| if random.bool() { model.somewhere(&mut random) } else { model.nowhere(&mut random) });
+    let somewhere = (0..LOOKS).map(|_| {
+        if random.bool() { model.somewhere(&mut random) } else { model.nowhere(&mut random) }
+    });
     let places: Vec<Place> = somewhere.chain(generator.recent().iter().copied()).collect();
     places.into_iter().for_each(|place| looks.find(model, place));
     let mut transaction = db.begin();
@@ -275,7 +299,10 @@ mod tests {
             numbers["commit_max_ns"] > 1000.0
                 && numbers["longest_transaction_seconds"] >= numbers["longest_commit_seconds"]
         );
-        assert!(numbers["find_max_ns"] >= numbers["find_p99_ns"] && numbers["find_min_ns"] <= numbers["find_avg_ns"]);
+        assert!(
+            numbers["find_max_ns"] >= numbers["find_p99_ns"]
+                && numbers["find_min_ns"] <= numbers["find_avg_ns"]
+        );
         let db = Db::open(folder.path(), Options::new().memory_bytes(32 << 20)).unwrap();
         look_again(&db, &db.keyspace("context").unwrap(), &generator).unwrap();
     }

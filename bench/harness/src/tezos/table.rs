@@ -1,4 +1,5 @@
-//! What the replays measured: the table that Irmin's own replay prints, the time of each operation, and what was to be reached.
+//! What the replays measured: the table that Irmin's own replay prints, the time of each operation,
+//! and what was to be reached.
 
 use anyhow::{Result, ensure};
 
@@ -14,10 +15,12 @@ use crate::watch::End;
 const ROOM_BYTES: u64 = 8 << 20;
 const ROOM_OF_THREAD_BYTES: u64 = 64 << 10;
 
-/// How much less a larger budget may do in a second of processor time before it counts as slower: what two runs of the same differ by.
+/// How much less a larger budget may do in a second of processor time before it counts as slower:
+/// what two runs of the same differ by.
 const SLOWER: f64 = 0.97;
 
-/// irmin-pack (Lwt) on the original trace of 10,310 commits: not durable, values emptied, an AMD of 12 threads; all operations a second, and resident memory.
+/// irmin-pack (Lwt) on the original trace of 10,310 commits: not durable, values emptied, an AMD of
+/// 12 threads; all operations a second, and resident memory.
 const ANCHOR_OPERATIONS_PER_SECOND: f64 = 135_000.0;
 const ANCHOR_MB: f64 = 314.0;
 
@@ -101,7 +104,11 @@ impl Measured {
     }
 
     fn name(&self) -> String {
-        format!("{} MB {}", number(self.memory as f64 / 1e6), if self.relaxed { "relaxed" } else { "durable" })
+        format!(
+            "{} MB {}",
+            number(self.memory as f64 / 1e6),
+            if self.relaxed { "relaxed" } else { "durable" }
+        )
     }
 }
 
@@ -110,7 +117,9 @@ pub(super) fn print(measured: &[Measured]) {
     let names: Vec<String> = measured.iter().map(Measured::name).collect();
     let head: Vec<&str> = std::iter::once("").chain(names.iter().map(String::as_str)).collect();
     let row = |(what, metric, show): Line| {
-        std::iter::once(what.to_owned()).chain(measured.iter().map(|run| show(run.get(metric)))).collect()
+        std::iter::once(what.to_owned())
+            .chain(measured.iter().map(|run| show(run.get(metric))))
+            .collect()
     };
     table::print(&head, &LINES.map(row));
     println!("\nMicroseconds of an operation");
@@ -143,17 +152,30 @@ pub(super) fn judge(measured: &[Measured], results: &mut Results) -> usize {
         missed += usize::from(!is_met);
     };
     for run in measured {
-        let (peak, allowed) =
-            (run.get("peak_line_bytes"), run.memory + ROOM_BYTES + run.threads * ROOM_OF_THREAD_BYTES);
-        let what = format!("{}: peak {} MB of {} MB", run.name(), megabytes(peak), megabytes(allowed as f64));
+        let (peak, allowed) = (
+            run.get("peak_line_bytes"),
+            run.memory + ROOM_BYTES + run.threads * ROOM_OF_THREAD_BYTES,
+        );
+        let what = format!(
+            "{}: peak {} MB of {} MB",
+            run.name(),
+            megabytes(peak),
+            megabytes(allowed as f64)
+        );
         say(&run.settings, "line_kept", what, peak <= allowed as f64);
     }
-    for pair in measured.windows(2).filter(|pair| pair[0].relaxed == pair[1].relaxed && pair[0].memory < pair[1].memory)
+    for pair in measured
+        .windows(2)
+        .filter(|pair| pair[0].relaxed == pair[1].relaxed && pair[0].memory < pair[1].memory)
     {
         let rate = |run: &Measured| run.get("operations_per_cpu_second");
         let ratio = rate(&pair[1]) / rate(&pair[0]);
-        let what =
-            format!("{} does {} times the work a CPU second of {}", pair[1].name(), number(ratio), pair[0].name());
+        let what = format!(
+            "{} does {} times the work a CPU second of {}",
+            pair[1].name(),
+            number(ratio),
+            pair[0].name()
+        );
         say(&pair[1].settings, "more_memory_is_not_slower", what, ratio >= SLOWER);
     }
     for run in measured {
@@ -166,7 +188,12 @@ pub(super) fn judge(measured: &[Measured], results: &mut Results) -> usize {
             number(ANCHOR_OPERATIONS_PER_SECOND / 1e3),
             number(ANCHOR_MB)
         );
-        results.note("tezos", &run.settings, "times_the_anchor", rate / ANCHOR_OPERATIONS_PER_SECOND);
+        results.note(
+            "tezos",
+            &run.settings,
+            "times_the_anchor",
+            rate / ANCHOR_OPERATIONS_PER_SECOND,
+        );
     }
     missed
 }
@@ -176,7 +203,11 @@ mod tests {
     use super::*;
 
     fn measured(relaxed: bool, memory: u64, peak: f64, rate: f64) -> Measured {
-        let numbers = [("peak_line_bytes", peak), ("operations_per_cpu_second", rate), ("operations_per_second", rate)];
+        let numbers = [
+            ("peak_line_bytes", peak),
+            ("operations_per_cpu_second", rate),
+            ("operations_per_second", rate),
+        ];
         let numbers = numbers.map(|(name, value)| (name.to_owned(), value)).to_vec();
         Measured { settings: String::new(), relaxed, memory, threads: 4, numbers }
     }
@@ -187,8 +218,14 @@ mod tests {
         let good = [measured(false, 40 << 20, 41e6, 9e4), measured(false, 80 << 20, 81e6, 1e5)];
         assert_eq!(judge(&good), 0);
         assert_eq!(judge(&[measured(false, 40 << 20, 60e6, 9e4)]), 1);
-        assert_eq!(judge(&[measured(false, 40 << 20, 41e6, 9e4), measured(false, 80 << 20, 81e6, 8e4)]), 1);
+        assert_eq!(
+            judge(&[measured(false, 40 << 20, 41e6, 9e4), measured(false, 80 << 20, 81e6, 8e4)]),
+            1
+        );
         // A replay that is not durable is another one.
-        assert_eq!(judge(&[measured(true, 40 << 20, 41e6, 9e4), measured(false, 80 << 20, 81e6, 8e4)]), 0);
+        assert_eq!(
+            judge(&[measured(true, 40 << 20, 41e6, 9e4), measured(false, 80 << 20, 81e6, 8e4)]),
+            0
+        );
     }
 }

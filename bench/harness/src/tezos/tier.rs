@@ -1,7 +1,9 @@
-//! Leaves that are written about as often as each other, and what each holds after any number of writes, without a note of any of them.
+//! Leaves that are written about as often as each other, and what each holds after any number of
+//! writes, without a note of any of them.
 //!
-//! Law: writes go in rounds; each round writes every leaf once, in an order of its own that can be asked in both directions. So the last
-//! write of a leaf is in this round or in the one before, and its number can be computed.
+//! Law: writes go in rounds; each round writes every leaf once, in an order of its own that can be
+//! asked in both directions. So the last write of a leaf is in this round or in the one before, and
+//! its number can be computed.
 
 use super::leaf::Leaf;
 use super::permutation::Permutation;
@@ -42,7 +44,9 @@ impl Tier {
         if place < done {
             return round * self.count + place + 1;
         }
-        round.checked_sub(1).map_or(0, |before| before * self.count + self.order(before).place_of(slot) + 1)
+        round
+            .checked_sub(1)
+            .map_or(0, |before| before * self.count + self.order(before).place_of(slot) + 1)
     }
 
     fn order(&self, round: u64) -> Permutation {
@@ -61,7 +65,10 @@ mod tests {
             let mut noted = vec![0; count as usize];
             for write in 1..=4 * count + 2 {
                 noted[tier.write() as usize] = write;
-                assert!((0..count).all(|slot| tier.version(slot) == noted[slot as usize]), "{count} {write}");
+                assert!(
+                    (0..count).all(|slot| tier.version(slot) == noted[slot as usize]),
+                    "{count} {write}"
+                );
             }
         }
     }

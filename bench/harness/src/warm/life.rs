@@ -1,4 +1,5 @@
-//! The life of one process on the store: makes it, asks until its hot rows are in memory, lives on it, opens it again, or serves.
+//! The life of one process on the store: makes it, asks until its hot rows are in memory, lives on
+//! it, opens it again, or serves.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -89,7 +90,8 @@ enum Act {
     Heat,
     /// Begins with hot rows in memory and without an image; measures requests, and ends.
     Live,
-    /// Opens the store, and measures the first requests and, when the image was taken in, as many more.
+    /// Opens the store, and measures the first requests and, when the image was taken in, as many
+    /// more.
     Reopen,
     /// Measures requests for a while.
     Serve,
@@ -172,7 +174,9 @@ impl WarmLife {
                 let place = match self.hot {
                     Hot::Together => number / ROWS_AT_ONCE,
                     // Keys are spread over all numbers.
-                    Hot::Scattered => ((u128::from(u64::from_be_bytes(key)) * u128::from(parts)) >> 64) as u64,
+                    Hot::Scattered => {
+                        ((u128::from(u64::from_be_bytes(key)) * u128::from(parts)) >> 64) as u64
+                    }
                 };
                 (place == part).then_some((key, number))
             }));
@@ -201,7 +205,8 @@ impl WarmLife {
                     for number in (heater..self.hot_rows()).step_by(HEATERS as usize) {
                         client.ask_for(number, &db.snapshot(), keyspace)?;
                     }
-                    (0..self.requests / HEATERS / 1000).try_for_each(|_| client.ask(&db.snapshot(), keyspace, 1000))
+                    (0..self.requests / HEATERS / 1000)
+                        .try_for_each(|_| client.ask(&db.snapshot(), keyspace, 1000))
                 })
             };
             let all: Vec<_> = (0..HEATERS).map(ask).collect();
@@ -218,7 +223,10 @@ impl WarmLife {
             std::thread::sleep(Duration::from_millis(1));
         }
         let stats = db.stats();
-        ensure!(stats.warm.rows_restored + stats.warm.pages_restored > 0, "nothing was restored: {stats:?}");
+        ensure!(
+            stats.warm.rows_restored + stats.warm.pages_restored > 0,
+            "nothing was restored: {stats:?}"
+        );
         plimsoll::delete_warm_image(&self.store, &Options::new())?;
         Ok((db, keyspace))
     }
@@ -237,11 +245,15 @@ impl WarmLife {
             while opened.elapsed().as_secs_f64() < self.kill_after {
                 client.ask(&db.snapshot(), &keyspace, 1000)?;
             }
-            report.insert("image_bytes_written".into(), json!(db.stats().warm.bytes_written as f64));
+            report
+                .insert("image_bytes_written".into(), json!(db.stats().warm.bytes_written as f64));
         }
         if self.end == End::Kill {
             println!("{}", serde_json::Value::Object(std::mem::take(report)));
-            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)?;
+            rustix::process::kill_process(
+                rustix::process::getpid(),
+                rustix::process::Signal::KILL,
+            )?;
         }
         if self.end == End::Close {
             self.rest(&db);
@@ -252,7 +264,8 @@ impl WarmLife {
         Ok(())
     }
 
-    /// Waits until the image is as the store is: nobody asks for anything, and an interval passes in which nothing is written.
+    /// Waits until the image is as the store is: nobody asks for anything, and an interval passes
+    /// in which nothing is written.
     fn rest(&self, db: &Db) {
         let enough = Duration::from_secs_f64(self.interval * 1.1);
         let (begun, mut quiet) = (Instant::now(), Instant::now());
@@ -272,14 +285,16 @@ impl WarmLife {
         let (db, keyspace) = self.open()?;
         report.insert("open_ms".into(), json!(start.elapsed().as_secs_f64() * 1e3));
         client.ask(&db.snapshot(), &keyspace, 1)?;
-        report.insert("open_and_first_request_ms".into(), json!(start.elapsed().as_secs_f64() * 1e3));
+        report
+            .insert("open_and_first_request_ms".into(), json!(start.elapsed().as_secs_f64() * 1e3));
         report.insert("first_10k_ms".into(), json!(client.time(&db, &keyspace, FIRST_REQUESTS)?));
         report.insert("second_10k_ms".into(), json!(client.time(&db, &keyspace, FIRST_REQUESTS)?));
         while db.stats().warm.restoring {
             std::thread::sleep(Duration::from_millis(1));
         }
         report.insert("restored_after_ms".into(), json!(start.elapsed().as_secs_f64() * 1e3));
-        report.insert("restored_10k_ms".into(), json!(client.time(&db, &keyspace, FIRST_REQUESTS)?));
+        report
+            .insert("restored_10k_ms".into(), json!(client.time(&db, &keyspace, FIRST_REQUESTS)?));
         let stats = db.stats();
         ensure!(stats.warnings.is_empty(), "{:?}", stats.warnings);
         report.insert("pages_restored".into(), json!(stats.warm.pages_restored as f64));
@@ -310,7 +325,10 @@ impl WarmLife {
         }
         for (moment, count) in counts.into_iter().enumerate() {
             let end = (moment + 1) as f64 * MOMENT.as_secs_f64();
-            report.insert(format!("requests_at_{end:.2}"), json!(f64::from(count) / MOMENT.as_secs_f64()));
+            report.insert(
+                format!("requests_at_{end:.2}"),
+                json!(f64::from(count) / MOMENT.as_secs_f64()),
+            );
         }
         Ok(db.close()?)
     }
@@ -334,7 +352,10 @@ impl WarmLife {
                 requests += 10;
             }
         }
-        report.insert("requests_per_second".into(), json!(requests as f64 / begun.elapsed().as_secs_f64()));
+        report.insert(
+            "requests_per_second".into(),
+            json!(requests as f64 / begun.elapsed().as_secs_f64()),
+        );
         report.insert("p99_ns".into(), json!(quantile(&nanos, 0.99)));
         report.insert("bytes_written".into(), json!(db.stats().warm.bytes_written as f64));
         Ok(db.close()?)
@@ -352,7 +373,12 @@ struct Client<'a> {
 impl<'a> Client<'a> {
     fn new(life: &'a WarmLife, seed: u64) -> Self {
         let value = vec![0; life.value_bytes as usize];
-        Self { life, zipf: Zipf::new(life.hot_rows()), random: fastrand::Rng::with_seed(seed), value }
+        Self {
+            life,
+            zipf: Zipf::new(life.hot_rows()),
+            random: fastrand::Rng::with_seed(seed),
+            value,
+        }
     }
 
     fn ask(&mut self, snapshot: &Snapshot, keyspace: &Keyspace, requests: u64) -> Result<()> {
@@ -367,7 +393,10 @@ impl<'a> Client<'a> {
     fn ask_for(&mut self, number: u64, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<()> {
         let found = snapshot.get(keyspace, &self.life.hot.key(number))?;
         payload::fill(number, &mut self.value);
-        ensure!(found.is_some_and(|found| found == self.value[..]), "object {number} is not what was put");
+        ensure!(
+            found.is_some_and(|found| found == self.value[..]),
+            "object {number} is not what was put"
+        );
         Ok(())
     }
 

@@ -1,4 +1,5 @@
-//! `bench relstorage-restart`: what a restart costs RelStorage, by a program beside this one; its numbers are kept as ours are.
+//! `bench relstorage-restart`: what a restart costs RelStorage, by a program beside this one; its
+//! numbers are kept as ours are.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -41,8 +42,15 @@ impl RelstorageRestart {
         quiet::check(&mut results);
         let work = places.work("relstorage-restart")?;
         let mut command = Command::new(&self.python);
-        command.arg(PROGRAM).arg(work.path()).args([self.hot_objects, self.times].map(|n| n.to_string()));
-        let mut child = command.args(&self.backends).stdout(Stdio::piped()).spawn().context("starting Python")?;
+        command
+            .arg(PROGRAM)
+            .arg(work.path())
+            .args([self.hot_objects, self.times].map(|n| n.to_string()));
+        let mut child = command
+            .args(&self.backends)
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("starting Python")?;
         let mut rows = Vec::new();
         for line in BufReader::new(child.stdout.take().context("its output is piped")?).lines() {
             rows.extend(note(&mut results, &serde_json::from_str(&line?)?));
@@ -60,13 +68,21 @@ impl RelstorageRestart {
 /// Notes one way's numbers; their rows of the table.
 fn note(results: &mut Results, report: &Map<String, Value>) -> Vec<Vec<String>> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let settings: Vec<_> =
-        SETTINGS.iter().filter_map(|name| Some(format!("{name}={}", text(report.get(*name)?)))).collect();
+    let settings: Vec<_> = SETTINGS
+        .iter()
+        .filter_map(|name| Some(format!("{name}={}", text(report.get(*name)?))))
+        .collect();
     let settings = settings.join(" ");
     let numbers = report.iter().filter(|(name, _)| !SETTINGS.contains(&name.as_str()));
-    let numbers: Vec<_> = numbers.filter_map(|(name, value)| Some((name, value.as_f64()?))).collect();
-    numbers.iter().for_each(|(name, value)| results.note("relstorage-restart", &settings, name, *value));
-    numbers.iter().map(|(name, value)| vec![settings.clone(), (*name).clone(), number(*value)]).collect()
+    let numbers: Vec<_> =
+        numbers.filter_map(|(name, value)| Some((name, value.as_f64()?))).collect();
+    numbers
+        .iter()
+        .for_each(|(name, value)| results.note("relstorage-restart", &settings, name, *value));
+    numbers
+        .iter()
+        .map(|(name, value)| vec![settings.clone(), (*name).clone(), number(*value)])
+        .collect()
 }
 
 #[cfg(test)]

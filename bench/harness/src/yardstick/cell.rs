@@ -48,8 +48,11 @@ impl Cell {
     /// Notes a slice: what it said, and the counters before and after it.
     pub(crate) fn note_slice(&mut self, answer: &str, before: Counters, after: Counters) -> bool {
         let numbers = child::numbers(answer);
-        let of = |name: &str| numbers.iter().find(|(metric, _)| metric == name).map(|(_, value)| *value);
-        let (Some(operations), Some(seconds)) = (of("operations"), of("seconds")) else { return false };
+        let of =
+            |name: &str| numbers.iter().find(|(metric, _)| metric == name).map(|(_, value)| *value);
+        let (Some(operations), Some(seconds)) = (of("operations"), of("seconds")) else {
+            return false;
+        };
         self.rates.push(operations / seconds.max(1e-9));
         self.is_cut |= of("cut") == Some(1.0);
         self.used.cpu_seconds += after.cpu_seconds - before.cpu_seconds;
@@ -67,7 +70,8 @@ impl Cell {
         let last_line = outcome.seen.output.lines().last().unwrap_or_default();
         self.report = child::numbers(last_line);
         if let Some(before) = &self.outcome {
-            outcome.seen.peak_line_bytes = outcome.seen.peak_line_bytes.max(before.seen.peak_line_bytes);
+            outcome.seen.peak_line_bytes =
+                outcome.seen.peak_line_bytes.max(before.seen.peak_line_bytes);
             outcome.cgroup_peak_bytes = outcome.cgroup_peak_bytes.max(before.cgroup_peak_bytes);
         }
         self.outcome = Some(outcome);
@@ -100,7 +104,10 @@ impl Cell {
         let mut note = |metric: &str, value: f64| results.note(row, settings, metric, value);
         if let Some(rate) = self.rate() {
             note("per_second", rate);
-            self.rates.iter().enumerate().for_each(|(i, &rate)| note(&format!("per_second_{}", i + 1), rate));
+            self.rates
+                .iter()
+                .enumerate()
+                .for_each(|(i, &rate)| note(&format!("per_second_{}", i + 1), rate));
             self.report.iter().for_each(|(metric, value)| note(metric, *value));
         }
         note("failed", f64::from(u8::from(self.failure.is_some())));
@@ -133,7 +140,10 @@ mod tests {
 
     fn ended(end: End, peak: u64) -> Outcome {
         let output = "{\"p50_ns\":7}\n".to_owned();
-        Outcome { seen: Seen { end, output, peak_line_bytes: peak, ..Seen::default() }, cgroup_peak_bytes: Some(peak) }
+        Outcome {
+            seen: Seen { end, output, peak_line_bytes: peak, ..Seen::default() },
+            cgroup_peak_bytes: Some(peak),
+        }
     }
 
     #[test]
@@ -158,7 +168,11 @@ mod tests {
     fn a_cell_whose_process_was_killed_has_no_rate_and_says_why() {
         let mut cell = Cell::new(PeerKind::Btree);
         assert!(!cell.note_slice("", Counters::default(), Counters::default()));
-        cell.note_slice("{\"operations\":1,\"seconds\":1,\"cut\":1}", Counters::default(), Counters::default());
+        cell.note_slice(
+            "{\"operations\":1,\"seconds\":1,\"cut\":1}",
+            Counters::default(),
+            Counters::default(),
+        );
         cell.note_end(ended(End::OutOfMemory, 1));
         cell.fail("it has ended".to_owned());
         assert_eq!(cell.rate(), None);

@@ -1,7 +1,9 @@
-//! Keys and values of the yardstick, the same for every store: all follow from a number, so nothing has to be remembered to check them.
+//! Keys and values of the yardstick, the same for every store: all follow from a number, so nothing
+//! has to be remembered to check them.
 //!
-//! A key has 16 bytes: the digits of 64 bits. A value compresses to about half: its second half repeats the first, which does not
-//! compress, and its first 8 bytes name its key, whichever version it is.
+//! A key has 16 bytes: the digits of 64 bits. A value compresses to about half: its second half
+//! repeats the first, which does not compress, and its first 8 bytes name its key, whichever
+//! version it is.
 
 use crate::payload;
 

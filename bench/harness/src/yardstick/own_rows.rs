@@ -1,8 +1,9 @@
 //! Rows of our own: the pairs of integers in Kùzu too, and the import of a Git history.
 //!
-//! Kùzu is what the pairs are there for: it is killed or refuses where its buffer pool is as small as the limit. It is tried twice: under
-//! the limit, and without one but with a buffer pool of that size. The import is Plimsoll's alone; git's own processes are not
-//! limited, so there is no cgroup.
+//! Kùzu is what the pairs are there for: it is killed or refuses where its buffer pool is as small
+//! as the limit. It is tried twice: under the limit, and without one but with a buffer pool of that
+//! size. The import is Plimsoll's alone; git's own processes are not limited, so there is no
+//! cgroup.
 
 use std::path::Path;
 
@@ -23,10 +24,15 @@ impl Contest<'_> {
         let rows = [self.kuzu(python, true), self.kuzu(python, false), self.import()];
         let rows: Vec<_> = rows
             .into_iter()
-            .filter_map(|row| row.inspect_err(|error| eprintln!("a row is left out: {error:#}")).ok())
+            .filter_map(|row| {
+                row.inspect_err(|error| eprintln!("a row is left out: {error:#}")).ok()
+            })
             .collect();
         if !rows.is_empty() {
-            table::print(&["row", "per second", "seconds", "CPU s", "peak MiB", "written MiB", "outcome"], &rows);
+            table::print(
+                &["row", "per second", "seconds", "CPU s", "peak MiB", "written MiB", "outcome"],
+                &rows,
+            );
         }
         quiet::check(&mut self.results);
         self.results.keep()
@@ -61,8 +67,11 @@ impl Contest<'_> {
         let seen = &outcome.seen;
         seen.note(&mut self.results, row, settings);
         let numbers = child::numbers(seen.output.lines().last().unwrap_or_default());
-        let of = |wanted: &str| numbers.iter().find(|(metric, _)| metric == wanted).map(|(_, value)| *value);
-        let rate = of("operations").zip(of("seconds")).map(|(operations, seconds)| operations / seconds);
+        let of = |wanted: &str| {
+            numbers.iter().find(|(metric, _)| metric == wanted).map(|(_, value)| *value)
+        };
+        let rate =
+            of("operations").zip(of("seconds")).map(|(operations, seconds)| operations / seconds);
         let is_out_of_memory = f64::from(u8::from(seen.end == End::OutOfMemory));
         self.results.note(row, settings, "out_of_memory", is_out_of_memory);
         if let Some(rate) = rate {

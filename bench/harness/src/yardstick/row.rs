@@ -83,7 +83,9 @@ impl Row {
     /// What is counted.
     pub(crate) fn unit(self) -> &'static str {
         match self {
-            Self::LoadSorted | Self::LoadRandom | Self::Pairs | Self::Build | Self::Build16k => "rows/s",
+            Self::LoadSorted | Self::LoadRandom | Self::Pairs | Self::Build | Self::Build16k => {
+                "rows/s"
+            }
             Self::CommitOne => "commits/s",
             Self::CommitThousand => "puts/s",
             Self::GetUniform | Self::GetZipf | Self::GetMissing | Self::ColdOpen => "reads/s",
@@ -95,7 +97,9 @@ impl Row {
 
     pub(crate) fn measure(self) -> Measure {
         match self {
-            Self::LoadSorted | Self::LoadRandom | Self::Pairs | Self::Build | Self::Build16k => Measure::WholeLoads,
+            Self::LoadSorted | Self::LoadRandom | Self::Pairs | Self::Build | Self::Build16k => {
+                Measure::WholeLoads
+            }
             Self::ColdOpen => Measure::WholeProcesses,
             _ => Measure::Slices,
         }

@@ -87,7 +87,8 @@ impl Scale {
         if row == Row::Pairs { self.pairs_limit_bytes } else { self.limit_bytes }
     }
 
-    /// Puts of a commit of a load. A tree that is not measured is made in a few large ones; others would get another shape by that.
+    /// Puts of a commit of a load. A tree that is not measured is made in a few large ones; others
+    /// would get another shape by that.
     pub(crate) fn batch(&self, row: Row, contestant: PeerKind) -> u64 {
         match row {
             Row::Build if contestant.is_tree() => BUILD_BATCH,

@@ -1,4 +1,5 @@
-//! A contestant's process during a row, from outside: started within its limit, told what to do, looked at, ended.
+//! A contestant's process during a row, from outside: started within its limit, told what to do,
+//! looked at, ended.
 
 use std::path::Path;
 use std::time::Duration;
@@ -58,7 +59,10 @@ impl Session {
             let before = launched.process.counters()?;
             launched.process.tell(&format!("slice {}", time.as_millis()))?;
             let answer = launched.process.hear(time + PATIENCE)?;
-            anyhow::ensure!(cell.note_slice(&answer, before, launched.process.counters()?), "no answer: {answer:?}");
+            anyhow::ensure!(
+                cell.note_slice(&answer, before, launched.process.counters()?),
+                "no answer: {answer:?}"
+            );
             Ok(())
         });
     }
@@ -76,7 +80,11 @@ impl Session {
     pub(crate) fn end(mut self) -> Cell {
         if let Some(launched) = self.launched.take() {
             // A build waits for its merges.
-            let patience = if matches!(self.row, Row::Build | Row::Build16k) { 5 * PATIENCE } else { PATIENCE };
+            let patience = if matches!(self.row, Row::Build | Row::Build16k) {
+                5 * PATIENCE
+            } else {
+                PATIENCE
+            };
             self.cell.end_of(launched.end(Some(patience)));
         }
         self.cell
@@ -110,8 +118,13 @@ fn arguments(contestant: PeerKind, row: Row, scale: &Scale, store: &Path) -> Vec
         ("--batch", scale.batch(row, contestant)),
         ("--threads", scale.threads),
     ];
-    let words = [("--store", store.display().to_string()), ("--peer", contestant.name()), ("--row", row.name())];
+    let words = [
+        ("--store", store.display().to_string()),
+        ("--peer", contestant.name()),
+        ("--row", row.name()),
+    ];
     let numbers = numbers.map(|(name, number)| (name, number.to_string()));
-    let settings = words.into_iter().chain(numbers).flat_map(|(name, value)| [name.to_owned(), value]);
+    let settings =
+        words.into_iter().chain(numbers).flat_map(|(name, value)| [name.to_owned(), value]);
     std::iter::once("worker".to_owned()).chain(settings).collect()
 }

@@ -1,8 +1,8 @@
 //! A contestant's process: one store, one row, driven by lines.
 //!
-//! It opens the store and says so. `warm MS` and `slice MS` do the row's work for at most so many milliseconds, and are answered by one
-//! JSON object each; only a slice counts for the latencies. When its input ends it closes the store and reports. A wrong answer is a
-//! failure.
+//! It opens the store and says so. `warm MS` and `slice MS` do the row's work for at most so many
+//! milliseconds, and are answered by one JSON object each; only a slice counts for the latencies.
+//! When its input ends it closes the store and reports. A wrong answer is a failure.
 
 use std::io::BufRead as _;
 use std::path::PathBuf;
@@ -83,7 +83,8 @@ impl Worker {
         let mut latencies = histogram();
         for (number, line) in std::io::stdin().lock().lines().enumerate() {
             let line = line?;
-            let (what, millis) = line.split_once(' ').with_context(|| format!("no order: {line:?}"))?;
+            let (what, millis) =
+                line.split_once(' ').with_context(|| format!("no order: {line:?}"))?;
             let mut tally = bench.slice(number as u64, Duration::from_millis(millis.parse()?))?;
             if self.row == Row::ColdOpen {
                 tally.seconds += open_seconds;
@@ -114,7 +115,8 @@ fn wait_until_idle() -> Result<()> {
     loop {
         std::thread::sleep(IDLE);
         let after = now()?;
-        let is_still = after.written_bytes == before.written_bytes && after.read_bytes == before.read_bytes;
+        let is_still =
+            after.written_bytes == before.written_bytes && after.read_bytes == before.read_bytes;
         if is_still && after.cpu_seconds - before.cpu_seconds < IDLE_CPU_SECONDS {
             return Ok(());
         }
@@ -148,8 +150,8 @@ struct Bench {
     walked: Mutex<Walked>,
 }
 
-/// How far a walk over everything has come. One that runs out of time goes on in the next slice: from its start again, a slow
-/// contestant would walk over what it has in memory.
+/// How far a walk over everything has come. One that runs out of time goes on in the next slice:
+/// from its start again, a slow contestant would walk over what it has in memory.
 #[derive(Default)]
 struct Walked {
     last: Vec<u8>,
@@ -166,7 +168,11 @@ struct Thread<'bench> {
 impl Bench {
     fn open(worker: &Worker) -> Result<Self> {
         let Worker { row, rows, batch, threads, .. } = *worker;
-        let setup = Setup { memory_bytes: worker.memory, commits: row.commits(), value_bytes: row.value_bytes() };
+        let setup = Setup {
+            memory_bytes: worker.memory,
+            commits: row.commits(),
+            value_bytes: row.value_bytes(),
+        };
         let zipf = matches!(row, Row::GetZipf | Row::Mixed).then(|| Zipf::new(rows));
         Ok(Self {
             peer: worker.peer.open(&worker.store, &setup)?,
@@ -183,10 +189,14 @@ impl Bench {
         let start = Instant::now();
         let until = start + time;
         let mut tally = match self.row {
-            Row::LoadSorted | Row::LoadRandom | Row::Pairs | Row::Build | Row::Build16k => self.load(until)?,
+            Row::LoadSorted | Row::LoadRandom | Row::Pairs | Row::Build | Row::Build16k => {
+                self.load(until)?
+            }
             Row::ScanFull => self.walk(until)?,
             Row::ColdOpen => self.read_cold()?,
-            Row::CommitOne => self.in_threads(COMMITTERS, number, until, |thread| thread.put_one())?,
+            Row::CommitOne => {
+                self.in_threads(COMMITTERS, number, until, |thread| thread.put_one())?
+            }
             Row::CommitThousand => self.in_threads(1, number, until, |thread| thread.put_many())?,
             Row::GetUniform => self.in_threads(self.threads, number, until, |thread| {
                 let number = thread.any();
@@ -196,8 +206,12 @@ impl Bench {
                 let number = thread.any_by_zipf();
                 thread.get(number)
             })?,
-            Row::GetMissing => self.in_threads(self.threads, number, until, |thread| thread.get_missing())?,
-            Row::ScanShort => self.in_threads(self.threads, number, until, |thread| thread.scan_short())?,
+            Row::GetMissing => {
+                self.in_threads(self.threads, number, until, |thread| thread.get_missing())?
+            }
+            Row::ScanShort => {
+                self.in_threads(self.threads, number, until, |thread| thread.scan_short())?
+            }
             Row::Mixed => self.synced(|| {
                 self.in_threads(self.threads, number, until, |thread| {
                     let number = thread.any_by_zipf();
@@ -224,7 +238,9 @@ impl Bench {
             let numbers = first..self.rows.min(first + self.batch);
             let start = Instant::now();
             self.peer.commit(&mut |transaction| {
-                numbers.clone().try_for_each(|number| self.put_loaded(number, &mut value, transaction))
+                numbers
+                    .clone()
+                    .try_for_each(|number| self.put_loaded(number, &mut value, transaction))
             })?;
             tally.note(start.elapsed(), numbers.end - numbers.start);
             first = numbers.end;
@@ -244,7 +260,8 @@ impl Bench {
         }
     }
 
-    /// Walks over the whole store, as many rows as were put, in order; after a walk that ran out of time first over the rest of it.
+    /// Walks over the whole store, as many rows as were put, in order; after a walk that ran out of
+    /// time first over the rest of it.
     fn walk(&self, until: Instant) -> Result<Tally> {
         let mut tally = Tally::new();
         let mut walked = self.walked.lock().expect("nobody panics with it");
@@ -260,7 +277,8 @@ impl Bench {
         let Walked { last, rows } = walked;
         let mut first = last.clone();
         first.extend((*rows > 0).then_some(0));
-        let (mut start, mut step_rows, mut is_ordered, mut is_over) = (Instant::now(), 0, true, false);
+        let (mut start, mut step_rows, mut is_ordered, mut is_over) =
+            (Instant::now(), 0, true, false);
         self.peer.scan(&first, &mut |key, _| {
             is_ordered &= last.as_slice() < key;
             last.clear();
@@ -296,7 +314,11 @@ impl Bench {
     }
 
     fn thread(&self, seed: u64) -> Thread<'_> {
-        Thread { bench: self, random: fastrand::Rng::with_seed(seed), value: vec![0; self.row.value_bytes()] }
+        Thread {
+            bench: self,
+            random: fastrand::Rng::with_seed(seed),
+            value: vec![0; self.row.value_bytes()],
+        }
     }
 
     /// Repeats an operation in several threads until time is up. It says how much it counts for.
@@ -372,14 +394,19 @@ impl Thread<'_> {
 
     fn get(&mut self, number: u64) -> Result<u64> {
         let (mut is_right, value_bytes) = (false, self.value.len());
-        self.bench.peer.get(&data::key(number), &mut |value| is_right = is_value_of(number, value, value_bytes))?;
+        self.bench.peer.get(&data::key(number), &mut |value| {
+            is_right = is_value_of(number, value, value_bytes)
+        })?;
         ensure!(is_right, "row {number} is not what was put");
         Ok(1)
     }
 
     fn get_missing(&mut self) -> Result<u64> {
         let number = self.any();
-        ensure!(!self.bench.peer.get(&data::missing_key(number), &mut |_| {})?, "a key is there that was not put");
+        ensure!(
+            !self.bench.peer.get(&data::missing_key(number), &mut |_| {})?,
+            "a key is there that was not put"
+        );
         Ok(1)
     }
 
@@ -444,7 +471,15 @@ mod tests {
     use super::*;
 
     fn worker(store: PathBuf, row: Row) -> Worker {
-        Worker { store, memory: 16 << 20, peer: PeerKind::Plimsoll, row, rows: 3000, batch: 500, threads: 2 }
+        Worker {
+            store,
+            memory: 16 << 20,
+            peer: PeerKind::Plimsoll,
+            row,
+            rows: 3000,
+            batch: 500,
+            threads: 2,
+        }
     }
 
     fn slice(folder: &std::path::Path, row: Row, millis: u64) -> Tally {
@@ -464,9 +499,13 @@ mod tests {
         let rows = Row::TWELVE.into_iter().filter(|row| row.measure() != Measure::WholeLoads);
         for row in rows {
             // On a busy machine a short time may be over before the threads have begun.
-            let mut tallies = [50, 2000, 60_000].into_iter().map(|millis| slice(folder.path(), row, millis));
+            let mut tallies =
+                [50, 2000, 60_000].into_iter().map(|millis| slice(folder.path(), row, millis));
             let tally = tallies.find(|tally| tally.operations > 0).unwrap();
-            assert!(tally.operations > 0 && tally.seconds > 0.0 && !tally.latencies.is_empty(), "{row:?}");
+            assert!(
+                tally.operations > 0 && tally.seconds > 0.0 && !tally.latencies.is_empty(),
+                "{row:?}"
+            );
         }
     }
 

@@ -1,4 +1,5 @@
-//! Numbers by Zipf's law, as YCSB draws them (Gray et al., "Quickly generating billion-record synthetic databases", 1994).
+//! Numbers by Zipf's law, as YCSB draws them (Gray et al., "Quickly generating billion-record
+//! synthetic databases", 1994).
 
 /// How steep: YCSB's constant.
 const THETA: f64 = 0.99;
@@ -57,7 +58,9 @@ mod tests {
     fn every_rank_is_below_the_count() {
         for count in [2, 3, 10, 100_000] {
             let zipf = Zipf::new(count);
-            assert!([0.0, 0.3, 0.999, 1.0 - f64::EPSILON].iter().all(|&even| zipf.rank(even) < count));
+            assert!(
+                [0.0, 0.3, 0.999, 1.0 - f64::EPSILON].iter().all(|&even| zipf.rank(even) < count)
+            );
         }
     }
 }

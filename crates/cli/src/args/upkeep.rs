@@ -71,7 +71,8 @@ pub(crate) struct KeyspaceRetention {
     pub(crate) store: PathBuf,
     /// Name of the keyspace
     pub(crate) name: String,
-    /// New retention: forever, latest, an age such as 7d, or 1000glsns; if omitted, print the current one
+    /// New retention: forever, latest, an age such as 7d, or 1000glsns; if omitted, print the
+    /// current one
     #[arg(value_parser = parse_retention)]
     pub(crate) retention: Option<Retention>,
 }

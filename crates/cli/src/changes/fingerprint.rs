@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// What a folder looked like. Equal fingerprints: nothing was written in between, as far as the file system tells.
+/// What a folder looked like. Equal fingerprints: nothing was written in between, as far as the
+/// file system tells.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     files: u64,
@@ -13,7 +14,8 @@ pub(super) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Looks at a folder and the folders in it. What cannot be read counts as nothing: opening the store will say why.
+    /// Looks at a folder and the folders in it. What cannot be read counts as nothing: opening the
+    /// store will say why.
     pub(super) fn of(folder: &Path) -> Self {
         let mut fingerprint = Self::default();
         fingerprint.add(folder);

@@ -14,7 +14,9 @@ pub(crate) fn run(globals: &Globals, args: &Backup, output: &mut Output) -> Outc
     let made = store::read_newest(globals, &args.store, output, |db, output| {
         let options = BackupOptions::new().copy(args.copy).cancel_on(interrupt.flag());
         let report = match db.backup_with(&args.destination, options) {
-            Err(Error::Cancelled) => return Err(Failure::new(Exit::Interrupted, "interrupted. No backup was made.")),
+            Err(Error::Cancelled) => {
+                return Err(Failure::new(Exit::Interrupted, "interrupted. No backup was made."));
+            }
             made => made?,
         };
         let facts = [
@@ -30,11 +32,15 @@ pub(crate) fn run(globals: &Globals, args: &Backup, output: &mut Output) -> Outc
         return Ok(made);
     }
     if interrupt.came() {
-        return Err(Failure::new(Exit::Interrupted, "interrupted. The backup is made, and was not checked."));
+        return Err(Failure::new(
+            Exit::Interrupted,
+            "interrupted. The backup is made, and was not checked.",
+        ));
     }
     // What is only read can be left at any moment.
     interrupt.end_at_once();
     let found = plimsoll::verify(&args.destination, store::options(globals), &mut |_| {})?;
-    output.report("The backup is made, and was checked.", |output| verify::print(&found, output))?;
+    output
+        .report("The backup is made, and was checked.", |output| verify::print(&found, output))?;
     Ok(if found.damage.is_empty() { Exit::Done } else { Exit::No })
 }

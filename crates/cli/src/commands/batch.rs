@@ -26,11 +26,18 @@ pub(crate) fn run(globals: &Globals, args: &Batch, output: &mut Output) -> Outco
     let mut input = Input::find(&args.file)?.open_until(&interrupt)?;
     // What is committed does not depend on who reads how much of the output.
     output.outlive_reader();
-    let db = store::open_to_write_unless(Some(&interrupt), globals, &args.store, true, Durability::Sync)?;
+    let db = store::open_to_write_unless(
+        Some(&interrupt),
+        globals,
+        &args.store,
+        true,
+        Durability::Sync,
+    )?;
     let mode = if args.each_line { Mode::EachLine } else { Mode::Whole };
     let opened = Opened { db: &db, globals, store: &args.store };
-    let answer =
-        |what, words: &[_], keyspace: &str, output: &mut _| report::answer(what, words, opened, keyspace, output);
+    let answer = |what, words: &[_], keyspace: &str, output: &mut _| {
+        report::answer(what, words, opened, keyspace, output)
+    };
     let mut session = Session::new(&db, &answer, mode, args.keyspace.keyspace.clone());
     let mut lines = Lines { reader: &mut input, line: Vec::new(), number: 0 };
     let ended = run_lines(&mut session, &mut lines, &interrupt, output);
@@ -107,7 +114,8 @@ fn finish(
     match ended {
         Ok(Ended::AtEnd { .. }) if left_open => {
             let glsn = session.settle()?;
-            let message = "the last `begin` has no `commit`: the commands after it are not committed";
+            let message =
+                "the last `begin` has no `commit`: the commands after it are not committed";
             Err(Failure::usage(format!("line {line}: {message}{}", committed_so_far(glsn))))
         }
         Ok(Ended::AtEnd { missing }) => {
@@ -119,7 +127,10 @@ fn finish(
         }
         Ok(Ended::Interrupted { before }) => {
             let glsn = session.settle()?;
-            Err(Failure::new(Exit::Interrupted, format!("interrupted before line {before}{}", committed_so_far(glsn))))
+            Err(Failure::new(
+                Exit::Interrupted,
+                format!("interrupted before line {before}{}", committed_so_far(glsn)),
+            ))
         }
         Err(Failure::ReaderLeft) => Err(Failure::ReaderLeft),
         Err(Failure::Said { exit, message, .. }) if whole => {
@@ -138,7 +149,9 @@ fn finish(
 fn committed_so_far(glsn: Option<u64>) -> String {
     match glsn {
         None => "\nNothing was committed.".to_owned(),
-        Some(glsn) => format!("\nThe transactions before it are committed, the last as GLSN {glsn}."),
+        Some(glsn) => {
+            format!("\nThe transactions before it are committed, the last as GLSN {glsn}.")
+        }
     }
 }
 
@@ -157,7 +170,8 @@ impl Lines<'_> {
         self.line.shrink_to(64 << 10);
         let mut limited = std::io::Read::take(&mut *self.reader, LINE_BYTES_MAX + 1);
         let read = limited.read_until(b'\n', &mut self.line);
-        let read = read.map_err(|error| Failure::system(format!("cannot read the commands: {error}")))?;
+        let read =
+            read.map_err(|error| Failure::system(format!("cannot read the commands: {error}")))?;
         if read == 0 {
             return Ok(false);
         }

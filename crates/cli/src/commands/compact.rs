@@ -15,7 +15,8 @@ pub(crate) fn run(globals: &Globals, args: &Compact, output: &mut Output) -> Out
     db.compact()?;
     let after = db.stats();
     store::close_after_commits(db);
-    let mut facts = vec![Fact::count("runs before", runs(&before)), Fact::count("runs after", runs(&after))];
+    let mut facts =
+        vec![Fact::count("runs before", runs(&before)), Fact::count("runs after", runs(&after))];
     facts.extend(disk_use::freed(bytes_before, bytes_on_disk(&args.store)));
     output.report("The runs are merged.", |output| output.facts(&facts))?;
     Ok(Exit::Done)

@@ -12,7 +12,8 @@ use crate::{keyspaces, moment, store};
 
 pub(crate) fn run(globals: &Globals, args: CountKeys, output: &mut Output) -> Outcome {
     let hex = args.keys.hex;
-    let bytes = |key: Option<_>| key.map(|key| key_bytes(key, hex)).transpose().map_err(Failure::usage);
+    let bytes =
+        |key: Option<_>| key.map(|key| key_bytes(key, hex)).transpose().map_err(Failure::usage);
     let (from, to, prefix) = (bytes(args.from)?, bytes(args.to)?, bytes(args.prefix)?);
     let range = KeyRange::new(&prefix.unwrap_or_default(), from, to);
     let (name, at) = (&args.keyspace.keyspace, args.at.at.as_ref());

@@ -37,7 +37,10 @@ pub(crate) fn place(db: &Db, next: u64) -> String {
     match behind(db, next) {
         0 => format!("reads GLSN {next} next, nothing is left to read"),
         entries => {
-            format!("reads GLSN {next} next, {}", crate::size::count_of(entries, "entry behind", "entries behind"))
+            format!(
+                "reads GLSN {next} next, {}",
+                crate::size::count_of(entries, "entry behind", "entries behind")
+            )
         }
     }
 }
@@ -51,14 +54,17 @@ fn print_one(db: &Db, name: &str, next: u64, output: &mut Output) -> Result<(), 
     match output.reader() {
         Reader::People => output.line(&format!("{name} {}", place(db, next))),
         Reader::Pipe => output.fields(&[name.as_bytes(), next.to_string().as_bytes()]),
-        Reader::Json => output.json(&json!({ "name": name, "next": next, "behind": behind(db, next) })),
+        Reader::Json => {
+            output.json(&json!({ "name": name, "next": next, "behind": behind(db, next) }))
+        }
     }
 }
 
 /// Closes the store, and prints where a cursor is now.
 fn report(db: Db, name: &str, next: u64, output: &mut Output) -> Result<(), Failure> {
-    let printed =
-        output.report(&format!("Cursor {name} is at GLSN {next}."), |output| print_one(&db, name, next, output));
+    let printed = output.report(&format!("Cursor {name} is at GLSN {next}."), |output| {
+        print_one(&db, name, next, output)
+    });
     store::close_after_commits(db);
     printed
 }
@@ -94,7 +100,11 @@ fn check_is_there(db: &Db, name: &str) -> Result<(), Failure> {
     if names.iter().any(|known| known == name) {
         return Ok(());
     }
-    let known = if names.is_empty() { "there are none".to_owned() } else { format!("there are: {}", names.join(", ")) };
+    let known = if names.is_empty() {
+        "there are none".to_owned()
+    } else {
+        format!("there are: {}", names.join(", "))
+    };
     Err(Failure::usage(format!(
         "there is no cursor `{name}` in this store; {known}. `plimsoll cursor create` makes one"
     )))

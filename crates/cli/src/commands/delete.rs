@@ -15,7 +15,8 @@ use crate::store;
 
 pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outcome {
     let hex = args.keys.hex;
-    let keys: Result<Vec<Vec<u8>>, String> = args.key.into_iter().map(|key| key_bytes(key, hex)).collect();
+    let keys: Result<Vec<Vec<u8>>, String> =
+        args.key.into_iter().map(|key| key_bytes(key, hex)).collect();
     let keys = keys.map_err(Failure::usage)?;
     keyspaces::check_writable(&args.keyspace.keyspace)?;
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
@@ -45,9 +46,10 @@ pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outco
         (Reader::People, None) => output.line("nothing was deleted"),
         (Reader::Pipe, Some(glsn)) => output.line(&glsn.to_string()),
         (Reader::Pipe, None) => Ok(()),
-        (Reader::Json, glsn) => {
-            output.facts(&[Fact::new("glsn", "", glsn.map(|glsn| glsn.0)), Fact::count("deleted", deleted)])
-        }
+        (Reader::Json, glsn) => output.facts(&[
+            Fact::new("glsn", "", glsn.map(|glsn| glsn.0)),
+            Fact::count("deleted", deleted),
+        ]),
     })?;
     for key in &missing {
         say(format_args!("there is no key `{key}`"));

@@ -19,25 +19,37 @@ pub(crate) fn run(globals: &Globals, args: Diff, output: &mut Output) -> Outcome
 /// Prints the differences between two moments of an open store.
 pub(crate) fn print(db: &Db, args: Diff, output: &mut Output) -> Outcome {
     let hex = args.keys.hex;
-    let prefix = args.prefix.map(|prefix| key_bytes(prefix, hex)).transpose().map_err(Failure::usage)?;
+    let prefix =
+        args.prefix.map(|prefix| key_bytes(prefix, hex)).transpose().map_err(Failure::usage)?;
     let keyspace = keyspaces::keyspace_ever(db, &args.keyspace.keyspace)?;
     let name = &args.keyspace.keyspace;
-    let (before, after) = (moment::glsn(db, &args.before, name)?, moment::glsn(db, &args.after, name)?);
+    let (before, after) =
+        (moment::glsn(db, &args.before, name)?, moment::glsn(db, &args.after, name)?);
     let mut changes = 0;
-    for change in db.diff(&keyspace, Glsn(before), Glsn(after), prefix.as_deref().unwrap_or_default())? {
+    for change in
+        db.diff(&keyspace, Glsn(before), Glsn(after), prefix.as_deref().unwrap_or_default())?
+    {
         let change = change?;
         print_change(&change, &About::at(db, change.by.0)?, hex, output)?;
         changes += 1;
     }
     if output.reader() == Reader::People {
-        let summary = format!("{} between GLSN {before} and {after}", count_of(changes, "difference", "differences"));
+        let summary = format!(
+            "{} between GLSN {before} and {after}",
+            count_of(changes, "difference", "differences")
+        );
         let summary = output.paint(Style::Faint, &summary);
         output.line(&summary)?;
     }
     Ok(if changes == 0 { Exit::Done } else { Exit::No })
 }
 
-fn print_change(change: &Difference, about: &About, hex: bool, output: &mut Output) -> Result<(), Failure> {
+fn print_change(
+    change: &Difference,
+    about: &About,
+    hex: bool,
+    output: &mut Output,
+) -> Result<(), Failure> {
     let (sign, style, word) = match (&change.before, &change.after) {
         (None, _) => ("+", Style::Good, "added"),
         (_, None) => ("-", Style::Bad, "removed"),
@@ -59,7 +71,9 @@ fn print_change(change: &Difference, about: &About, hex: bool, output: &mut Outp
         }
         Reader::Pipe => {
             let size = |version: Option<&VersionInfo>| {
-                version.and_then(|version| version.bytes).map_or_else(String::new, |bytes| bytes.to_string())
+                version
+                    .and_then(|version| version.bytes)
+                    .map_or_else(String::new, |bytes| bytes.to_string())
             };
             let (before, after) = (size(change.before.as_ref()), size(change.after.as_ref()));
             let sizes = [sign.as_bytes(), before.as_bytes(), after.as_bytes()];
@@ -67,12 +81,17 @@ fn print_change(change: &Difference, about: &About, hex: bool, output: &mut Outp
         }
         Reader::People => {
             let key = show_key(&change.key, hex);
-            let size = |version: Option<&VersionInfo>| version.and_then(|version| version.bytes).map(show_size);
+            let size = |version: Option<&VersionInfo>| {
+                version.and_then(|version| version.bytes).map(show_size)
+            };
             let sizes = match (size(change.before.as_ref()), size(change.after.as_ref())) {
                 (Some(before), Some(after)) => format!("{before} → {after}"),
                 (before, after) => before.or(after).unwrap_or_default(),
             };
-            let left = output.width().saturating_sub(key.chars().count() + sizes.chars().count() + 6).max(30);
+            let left = output
+                .width()
+                .saturating_sub(key.chars().count() + sizes.chars().count() + 6)
+                .max(30);
             let by = shorten(&show_bytes(about.line().as_bytes()), left);
             let line = output.paint(style, &format!("{sign} {key}"));
             let sizes = output.paint(Style::Faint, &sizes);

@@ -22,7 +22,8 @@ pub(crate) fn run(globals: &Globals, args: Get, output: &mut Output) -> Outcome 
 fn print(snapshot: &Snapshot, keyspace: &Keyspace, key: &[u8], output: &mut Output) -> Outcome {
     let open = || {
         snapshot.get_reader(keyspace, key)?.ok_or_else(|| {
-            let message = format!("there is no key `{}` at GLSN {}", show_key(key, false), snapshot.at());
+            let message =
+                format!("there is no key `{}` at GLSN {}", show_key(key, false), snapshot.at());
             Failure::new(Exit::No, message)
         })
     };

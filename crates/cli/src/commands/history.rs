@@ -32,15 +32,20 @@ fn list(db: &Db, keyspace: &str, key: &[u8], limit: Option<u64>, output: &mut Ou
     for version in db.history(&keyspace, key)?.take(usize_of(limit)) {
         let version = version?;
         if versions == 0 && output.reader() == Reader::People {
-            let header =
-                output.paint(Style::Faint, &format!("{:>10}  {:<27}  {:>12}  {}", "GLSN", "time (UTC)", "size", "by"));
+            let header = output.paint(
+                Style::Faint,
+                &format!("{:>10}  {:<27}  {:>12}  {}", "GLSN", "time (UTC)", "size", "by"),
+            );
             output.line(&header)?;
         }
         print_version(&version, &About::at(db, version.glsn.0)?, output)?;
         versions += 1;
     }
     if versions == 0 && limit != Some(0) {
-        return Err(Failure::new(Exit::No, format!("there never was a key `{}`", show_key(key, false))));
+        return Err(Failure::new(
+            Exit::No,
+            format!("there never was a key `{}`", show_key(key, false)),
+        ));
     }
     Ok(Exit::Done)
 }
@@ -63,16 +68,29 @@ fn print_version(version: &VersionInfo, about: &About, output: &mut Output) -> R
         }
         Reader::Pipe => {
             let (glsn, time) = (version.glsn.to_string(), time.unwrap_or_default());
-            let bytes = version.bytes.map_or_else(|| "deleted".to_owned(), |bytes| bytes.to_string());
-            output.fields(&[glsn.as_bytes(), time.as_bytes(), bytes.as_bytes(), about.line().as_bytes()])
+            let bytes =
+                version.bytes.map_or_else(|| "deleted".to_owned(), |bytes| bytes.to_string());
+            output.fields(&[
+                glsn.as_bytes(),
+                time.as_bytes(),
+                bytes.as_bytes(),
+                about.line().as_bytes(),
+            ])
         }
         Reader::People => {
             let size = match version.bytes {
                 Some(bytes) => format!("{:>12}", show_size(bytes)),
                 None => output.paint(Style::Bad, &format!("{:>12}", "deleted")),
             };
-            let by = shorten(&show_bytes(about.line().as_bytes()), output.width().saturating_sub(55).max(30));
-            let line = format!("{:>10}  {:<27}  {size}  {by}", version.glsn, time.as_deref().unwrap_or("-"));
+            let by = shorten(
+                &show_bytes(about.line().as_bytes()),
+                output.width().saturating_sub(55).max(30),
+            );
+            let line = format!(
+                "{:>10}  {:<27}  {size}  {by}",
+                version.glsn,
+                time.as_deref().unwrap_or("-")
+            );
             output.line(line.trim_end())
         }
     }

@@ -27,7 +27,8 @@ pub(crate) fn run(globals: &Globals, args: &ImportGit, output: &mut Output) -> O
     let Some(mut import) = Import::open(&db, &repository, &args.keyspace.keyspace)? else {
         let limit_bytes = db.stats().memory.limit_bytes;
         db.close()?;
-        let facts = report::facts(&Counts::default(), &effort, limit_bytes, &args.store, output.reader());
+        let facts =
+            report::facts(&Counts::default(), &effort, limit_bytes, &args.store, output.reader());
         report::print_up_to_date(&repository, facts, output)?;
         return Ok(Exit::Done);
     };
@@ -38,7 +39,13 @@ pub(crate) fn run(globals: &Globals, args: &ImportGit, output: &mut Output) -> O
     match ended {
         Ok((ended, limit_bytes)) => {
             output.report(&format!("All the same, {}.", imported(&counts)), |output| {
-                output.facts(&report::facts(&counts, &effort, limit_bytes, &args.store, output.reader()))
+                output.facts(&report::facts(
+                    &counts,
+                    &effort,
+                    limit_bytes,
+                    &args.store,
+                    output.reader(),
+                ))
             })?;
             if matches!(ended, Ended::Complete) {
                 return Ok(Exit::Done);
@@ -66,7 +73,11 @@ enum Ended {
 }
 
 /// Imports until the end of the history or an interrupt.
-fn apply(import: &mut Import<'_>, args: &ImportGit, interrupt: &Interrupt) -> Result<Ended, Failure> {
+fn apply(
+    import: &mut Import<'_>,
+    args: &ImportGit,
+    interrupt: &Interrupt,
+) -> Result<Ended, Failure> {
     if let Some(cut) = import.cut() {
         tell_cut(cut, args);
     }
@@ -87,7 +98,9 @@ fn apply(import: &mut Import<'_>, args: &ImportGit, interrupt: &Interrupt) -> Re
 fn tell_cut(cut: Cut, args: &ImportGit) {
     match cut {
         Cut::Missing { first } => {
-            say(format_args!("a parent of commit {first} is missing, so the history begins with that commit"));
+            say(format_args!(
+                "a parent of commit {first} is missing, so the history begins with that commit"
+            ));
         }
         Cut::Shallow { first } => say(format_args!(
             "{}: a shallow clone; the parents of commit {first} are not in it, so the history begins with that commit\n\
@@ -97,7 +110,8 @@ fn tell_cut(cut: Cut, args: &ImportGit) {
     }
 }
 
-/// A bar on a terminal, with a total. Elsewhere the commits are not counted, because git takes a while for it.
+/// A bar on a terminal, with a total. Elsewhere the commits are not counted, because git takes a
+/// while for it.
 fn progress(import: &Import<'_>) -> Result<Progress, Failure> {
     let progress = Progress::of_items(None, "commits");
     if !progress.visible() {

@@ -12,7 +12,9 @@ use crate::store;
 
 pub(crate) fn run(globals: &Globals, command: &Keyspace, output: &mut Output) -> Outcome {
     match command {
-        Keyspace::List(args) => keyspaces::print_list(&store::open_to_read(globals, &args.store)?, output)?,
+        Keyspace::List(args) => {
+            keyspaces::print_list(&store::open_to_read(globals, &args.store)?, output)?
+        }
         Keyspace::Create(args) => create(globals, args, output)?,
         Keyspace::Retention(args) => retention(globals, args, output)?,
         Keyspace::Drop(args) => drop_keyspace(globals, args, output)?,
@@ -32,16 +34,22 @@ fn create(globals: &Globals, args: &KeyspaceCreate, output: &mut Output) -> Resu
 /// Why there is no such keyspace now, in the words of the command line.
 fn refused(error: Error, args: &KeyspaceCreate) -> Failure {
     match error {
-        Error::InvalidInput(InvalidInput::OtherRetention { name, keeps, asked }) => Failure::usage(format!(
-            "keyspace `{name}` exists with the retention {keeps}, not {asked}; \
+        Error::InvalidInput(InvalidInput::OtherRetention { name, keeps, asked }) => {
+            Failure::usage(format!(
+                "keyspace `{name}` exists with the retention {keeps}, not {asked}; \
              `plimsoll keyspace retention {} {name} {asked}` changes it",
-            args.store.display(),
-        )),
+                args.store.display(),
+            ))
+        }
         error => error.into(),
     }
 }
 
-fn retention(globals: &Globals, args: &KeyspaceRetention, output: &mut Output) -> Result<(), Failure> {
+fn retention(
+    globals: &Globals,
+    args: &KeyspaceRetention,
+    output: &mut Output,
+) -> Result<(), Failure> {
     let Some(retention) = args.retention else {
         let db = store::open_to_read(globals, &args.store)?;
         let keyspace = keyspaces::known_keyspace(&db, &args.name)?;
@@ -57,10 +65,15 @@ fn retention(globals: &Globals, args: &KeyspaceRetention, output: &mut Output) -
     output.report(&done, |output| keyspaces::print_one(&args.name, retention, output))
 }
 
-fn drop_keyspace(globals: &Globals, args: &KeyspaceDrop, output: &mut Output) -> Result<(), Failure> {
+fn drop_keyspace(
+    globals: &Globals,
+    args: &KeyspaceDrop,
+    output: &mut Output,
+) -> Result<(), Failure> {
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
     let keyspace = keyspaces::known_keyspace(&db, &args.name)?;
-    let dropped = if args.forget { db.forget_keyspace(&keyspace)? } else { db.drop_keyspace(&keyspace)? };
+    let dropped =
+        if args.forget { db.forget_keyspace(&keyspace)? } else { db.drop_keyspace(&keyspace)? };
     store::close_after_commits(db);
     let done = format!("Keyspace {} is dropped as of GLSN {}.", args.name, dropped.glsn);
     output.report(&done, |output| match output.reader() {

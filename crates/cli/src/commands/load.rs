@@ -40,7 +40,13 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
         say("interrupted. Nothing was loaded.");
         return Ok(Exit::Interrupted);
     }
-    let db = store::open_to_write_unless(Some(&interrupt), globals, &args.store, true, Durability::Sync)?;
+    let db = store::open_to_write_unless(
+        Some(&interrupt),
+        globals,
+        &args.store,
+        true,
+        Durability::Sync,
+    )?;
     let mut loader = Loader::new(&db, args, &interrupt);
     let ended = loader.load(&rows, &mut || {
         progress.set(bytes_read.load(Ordering::Relaxed));
@@ -59,7 +65,9 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
     }
     facts.extend(effort.facts(limit_bytes, ""));
     let loaded = count_of(counts.rows, "row is", "rows are");
-    output.report(&format!("{loaded} committed; the newest GLSN is {newest}."), |output| output.facts(&facts))?;
+    output.report(&format!("{loaded} committed; the newest GLSN is {newest}."), |output| {
+        output.facts(&facts)
+    })?;
     if counts.interrupted {
         say(format_args!("interrupted. {}", counts.how_to_go_on));
         return Ok(Exit::Interrupted);
@@ -79,7 +87,8 @@ fn layout(format: Format, args: &Load) -> Result<Layout, Failure> {
     }
     let delimited = |delimiter, quotes| {
         let doubts_delimiter = quotes && args.delimiter.is_none();
-        let lines = Lines { delimiter, quotes, doubts_delimiter, header: !args.no_header, row_bytes_max };
+        let lines =
+            Lines { delimiter, quotes, doubts_delimiter, header: !args.no_header, row_bytes_max };
         Layout::Delimited { lines, key: key.clone(), value: value.clone() }
     };
     Ok(match format {
@@ -88,7 +97,9 @@ fn layout(format: Format, args: &Load) -> Result<Layout, Failure> {
         Format::Jsonl => match key {
             Some(key) => Layout::JsonLines { key, value, row_bytes_max },
             None => {
-                return Err(Failure::usage("JSON lines have no first column; say which field is the key with --key"));
+                return Err(Failure::usage(
+                    "JSON lines have no first column; say which field is the key with --key",
+                ));
             }
         },
     })

@@ -1,4 +1,5 @@
-//! `plimsoll log`: the entries of the log, newest first or oldest first, from where a cursor is (`cursor`), and the new ones as they come (`follow`).
+//! `plimsoll log`: the entries of the log, newest first or oldest first, from where a cursor is
+//! (`cursor`), and the new ones as they come (`follow`).
 
 mod cursor;
 mod entry;
@@ -52,7 +53,12 @@ struct Walk {
 
 impl Walk {
     fn new(mut args: Log, output: &Output) -> Result<Self, Failure> {
-        let key = args.key.take().map(|key| key_bytes(key, args.keys.hex)).transpose().map_err(Failure::usage)?;
+        let key = args
+            .key
+            .take()
+            .map(|key| key_bytes(key, args.keys.hex))
+            .transpose()
+            .map_err(Failure::usage)?;
         let left = args.limit.unwrap_or(u64::MAX);
         let printer = Printer::new(args.ops, args.keys.hex, args.until, output);
         let printer = if args.cursor.is_some() { printer.skip_cursors() } else { printer };
@@ -67,8 +73,12 @@ impl Walk {
     fn check_start(&self, db: &Db) -> Result<(), Failure> {
         let (newest, first) = (db.newest(), db.log().bounds().first);
         match self.args.from {
-            Some(asked) if asked > newest.0 => Err(Error::Future { asked: Glsn(asked), newest }.into()),
-            Some(asked) if asked.max(1) < first.0 => Err(Error::Trimmed { asked: Glsn(asked), first }.into()),
+            Some(asked) if asked > newest.0 => {
+                Err(Error::Future { asked: Glsn(asked), newest }.into())
+            }
+            Some(asked) if asked.max(1) < first.0 => {
+                Err(Error::Trimmed { asked: Glsn(asked), first }.into())
+            }
             _ => Ok(()),
         }
     }
@@ -83,7 +93,14 @@ impl Walk {
     }
 
     /// Prints what there is from `from` to `newest`.
-    fn print(&mut self, db: &Db, from: u64, newest: Glsn, order: Order, output: &mut Output) -> Result<(), Failure> {
+    fn print(
+        &mut self,
+        db: &Db,
+        from: u64,
+        newest: Glsn,
+        order: Order,
+        output: &mut Output,
+    ) -> Result<(), Failure> {
         let (since, until) = self.times(db)?;
         let to = self.args.to.unwrap_or(u64::MAX).min(newest.0).min(until);
         let mut glsns = self.glsns(db, from.max(since), to, order)?;
@@ -122,13 +139,20 @@ impl Walk {
         }
         let keyspaces = plimsoll_git::moments::keyspaces(db)?;
         let last_at = |time| moment::last_at(db, &keyspaces, time);
-        let before = |time: Timestamp| time.checked_sub(SignedDuration::from_micros(1)).unwrap_or(time);
+        let before =
+            |time: Timestamp| time.checked_sub(SignedDuration::from_micros(1)).unwrap_or(time);
         let since = self.args.since.map(|since| last_at(before(since))).transpose()?;
         let until = self.args.until.map(last_at).transpose()?;
         Ok((since.map_or(0, |last| last + 1), until.unwrap_or(u64::MAX)))
     }
 
-    fn glsns<'a>(&self, db: &'a Db, from: u64, to: u64, order: Order) -> Result<Glsns<'a>, Failure> {
+    fn glsns<'a>(
+        &self,
+        db: &'a Db,
+        from: u64,
+        to: u64,
+        order: Order,
+    ) -> Result<Glsns<'a>, Failure> {
         match (&self.key, self.args.stream) {
             (Some(key), _) => {
                 let keyspace = keyspaces::keyspace_ever(db, &self.args.keyspace.keyspace)?;

@@ -29,10 +29,16 @@ pub(crate) fn run(globals: &Globals, args: Put, output: &mut Output) -> Outcome 
     };
     let glsn = transaction.commit()?;
     store::close_after_commits(db);
-    output.report(&format!("It is committed as GLSN {glsn}."), |output| match output.plain_reader() {
-        Reader::People => output.line(&format!("{} committed as GLSN {glsn}", show_size(bytes))),
-        Reader::Pipe => output.line(&glsn.to_string()),
-        Reader::Json => output.facts(&[Fact::count("glsn", glsn.0), Fact::bytes("bytes", bytes)]),
+    output.report(&format!("It is committed as GLSN {glsn}."), |output| {
+        match output.plain_reader() {
+            Reader::People => {
+                output.line(&format!("{} committed as GLSN {glsn}", show_size(bytes)))
+            }
+            Reader::Pipe => output.line(&glsn.to_string()),
+            Reader::Json => {
+                output.facts(&[Fact::count("glsn", glsn.0), Fact::bytes("bytes", bytes)])
+            }
+        }
     })?;
     Ok(Exit::Done)
 }

@@ -21,12 +21,20 @@ pub(crate) fn run(globals: &Globals, args: &Recover, output: &mut Output) -> Out
             let mut tell = |done, total| progress.set_of(done, total);
             wait::for_lock(globals, || Db::recover(&args.store, destination, options(), &mut tell))?
         }
-        (None, false) => return Err(Failure::usage("name the folder of the new store, or give --dry-run")),
+        (None, false) => {
+            return Err(Failure::usage("name the folder of the new store, or give --dry-run"));
+        }
     };
     let done = match (args.dry_run, report.is_whole()) {
         (true, _) => "Nothing was written.".to_owned(),
-        (false, true) => format!("The store is recovered, and nothing is lost; the newest GLSN is {}.", report.glsn),
-        (false, false) => format!("The store is recovered, and something is lost; the newest GLSN is {}.", report.glsn),
+        (false, true) => format!(
+            "The store is recovered, and nothing is lost; the newest GLSN is {}.",
+            report.glsn
+        ),
+        (false, false) => format!(
+            "The store is recovered, and something is lost; the newest GLSN is {}.",
+            report.glsn
+        ),
     };
     output.report(&done, |output| print(&report, args.dry_run, output))?;
     Ok(if report.is_whole() { Exit::Done } else { Exit::No })
@@ -47,7 +55,11 @@ fn print(report: &RecoverReport, is_dry_run: bool, output: &mut Output) -> Resul
         facts.push(Fact::count("keys deleted, as their newest value is lost", report.deleted));
     }
     if report.readable_from > Glsn::NONE {
-        facts.push(Fact::new("readable from GLSN", report.readable_from.to_string(), report.readable_from.0));
+        facts.push(Fact::new(
+            "readable from GLSN",
+            report.readable_from.to_string(),
+            report.readable_from.0,
+        ));
     }
     if !is_dry_run {
         facts.push(Fact::bytes("bytes copied", report.bytes_copied));
@@ -55,8 +67,10 @@ fn print(report: &RecoverReport, is_dry_run: bool, output: &mut Output) -> Resul
     }
     output.facts(&facts)?;
     if output.reader() == Reader::People {
-        let lost = if report.is_whole() { "nothing is lost" } else { "something is lost, see above" };
-        let what = if is_dry_run { "nothing was written" } else { "the new store was read and verified" };
+        let lost =
+            if report.is_whole() { "nothing is lost" } else { "something is lost, see above" };
+        let what =
+            if is_dry_run { "nothing was written" } else { "the new store was read and verified" };
         output.line(&format!("{lost}; {what}"))?;
     }
     Ok(())
@@ -72,20 +86,34 @@ fn losses(report: &RecoverReport) -> Vec<String> {
         .damage
         .iter()
         .map(|damage| {
-            let glsns = damage.glsns.as_ref().map_or_else(String::new, |glsns| format!(" ({})", range(glsns)));
+            let glsns = damage
+                .glsns
+                .as_ref()
+                .map_or_else(String::new, |glsns| format!(" ({})", range(glsns)));
             format!("damaged: {}, offset {}{glsns}: {}", damage.file, damage.offset, damage.what)
         })
         .collect();
-    lines.extend(report.lost_entries.iter().map(|lost| format!("lost: the log's entry {}", range(lost))));
-    lines.extend(report.lost_commits.iter().map(|lost| format!("lost: all that {} wrote", range(lost))));
+    lines.extend(
+        report.lost_entries.iter().map(|lost| format!("lost: the log's entry {}", range(lost))),
+    );
+    lines.extend(
+        report.lost_commits.iter().map(|lost| format!("lost: all that {} wrote", range(lost))),
+    );
     lines.extend(report.values.iter().map(|value| {
         let DamagedKey { keyspace, key, glsn, bytes, .. } = value;
-        format!("lost: the value of {} in keyspace {keyspace} at GLSN {glsn}, {bytes} bytes", show_bytes(key))
+        format!(
+            "lost: the value of {} in keyspace {keyspace} at GLSN {glsn}, {bytes} bytes",
+            show_bytes(key)
+        )
     }));
     let more = report.value_count - report.values.len() as u64;
     lines.extend((more > 0).then(|| format!("lost: the values of {more} more versions")));
     let keys = |keys: &DamagedKeys| {
-        format!("lost: keys of keyspace {} {}, as far as they were there only", keys.keyspace, show_range(keys))
+        format!(
+            "lost: keys of keyspace {} {}, as far as they were there only",
+            keys.keyspace,
+            show_range(keys)
+        )
     };
     lines.extend(report.lost_ranges.iter().map(keys));
     lines.extend(report.renamed.iter().map(|name| {

@@ -1,9 +1,12 @@
-//! `plimsoll replay`: replays a trace of requests against the object cache, or against models of other policies.
+//! `plimsoll replay`: replays a trace of requests against the object cache, or against models of
+//! other policies.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use plimsoll_replay::{MAX_MEMORY_BYTES, MIN_MEMORY_BYTES, Opened, Policy, TraceFile, TraceFormat, curve};
+use plimsoll_replay::{
+    MAX_MEMORY_BYTES, MIN_MEMORY_BYTES, Opened, Policy, TraceFile, TraceFormat, curve,
+};
 use serde_json::Value;
 
 use crate::args::{Globals, Replay};
@@ -22,8 +25,12 @@ pub(crate) fn run(globals: &Globals, args: &Replay, output: &mut Output) -> Outc
             args.trace.display()
         ))
     })?;
-    let mut replays =
-        Replays { file: TraceFile::new(&args.trace, format), args, interrupt: &interrupt, remarked: false };
+    let mut replays = Replays {
+        file: TraceFile::new(&args.trace, format),
+        args,
+        interrupt: &interrupt,
+        remarked: false,
+    };
     let policies = without_doubles(&args.policy);
     replays.check_that_it_can_be_reread(policies.len())?;
     check_folder_of_curve(args)?;
@@ -51,7 +58,11 @@ fn without_doubles(policies: &[Policy]) -> Vec<Policy> {
 
 /// Rejects a curve in a folder that does not exist now, and not after an hour of replaying.
 fn check_folder_of_curve(args: &Replay) -> Result<(), Failure> {
-    let folder = args.curve.as_deref().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
+    let folder = args
+        .curve
+        .as_deref()
+        .and_then(Path::parent)
+        .filter(|folder| !folder.as_os_str().is_empty());
     match folder {
         Some(folder) if !folder.is_dir() => {
             Err(Failure::usage(format!("{}: there is no such folder", folder.display())))
@@ -65,7 +76,10 @@ fn check_that_curve_is_not_the_trace(args: &Replay) -> Result<(), Failure> {
     let file = |path: &Path| std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
     match args.curve.as_deref() {
         Some(curve) if file(curve).is_some_and(|curve| file(&args.trace) == Some(curve)) => {
-            Err(Failure::usage(format!("{}: this is the trace; give --curve another file", curve.display())))
+            Err(Failure::usage(format!(
+                "{}: this is the trace; give --curve another file",
+                curve.display()
+            )))
         }
         _ => Ok(()),
     }
@@ -118,7 +132,8 @@ impl Replays<'_> {
             _ => None,
         };
         let memory = globals.memory.or(configured);
-        let memory = memory.ok_or_else(|| Failure::usage("say how large the cache is: --memory 64MiB"))?;
+        let memory =
+            memory.ok_or_else(|| Failure::usage("say how large the cache is: --memory 64MiB"))?;
         if !(MIN_MEMORY_BYTES..=MAX_MEMORY_BYTES).contains(&memory) {
             let (least, most) = (show_size(MIN_MEMORY_BYTES), show_size(MAX_MEMORY_BYTES));
             return Err(Failure::usage(format!(
@@ -135,13 +150,21 @@ impl Replays<'_> {
         let mut replay = plimsoll_replay::Replay::new(policy, memory_bytes, self.args.largest)?;
         replay.run(&mut *opened.requests, || self.interrupt.came())?;
         if replay.tally().requests == 0 && !self.interrupt.came() {
-            return Err(Failure::usage(format!("{}: there is no request in it", self.file.path().display())));
+            return Err(Failure::usage(format!(
+                "{}: there is no request in it",
+                self.file.path().display()
+            )));
         }
         Ok(Done { peak_bytes: watch.peak_bytes(), replay })
     }
 
     #[allow(clippy::disallowed_methods, reason = "the drawing is the user's file")]
-    fn draw_curve(&mut self, policies: &[Policy], memory_bytes: u64, path: &Path) -> Result<(), Failure> {
+    fn draw_curve(
+        &mut self,
+        policies: &[Policy],
+        memory_bytes: u64,
+        path: &Path,
+    ) -> Result<(), Failure> {
         let memories = curve::memories(memory_bytes);
         let mut lines = Vec::new();
         for policy in policies {
@@ -156,7 +179,11 @@ impl Replays<'_> {
             }
             lines.push(curve::Line { name: policy.name().to_owned(), points });
         }
-        let name = self.file.path().file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let name = self
+            .file
+            .path()
+            .file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let title = format!("Requests that missed: {name}");
         std::fs::write(path, curve::draw(&title, &lines, show_size))
             .map_err(|error| Failure::system(format!("{}: {error}", path.display())))
@@ -167,7 +194,8 @@ impl Done {
     fn facts(&self, memory_bytes: u64) -> Vec<Fact> {
         let (tally, held) = (self.replay.tally(), self.replay.held());
         let per_second = tally.requests as f64 / tally.elapsed.as_secs_f64().max(1e-9);
-        let percent = |name: &str, part: f64| Fact::new(name, format!("{:.2} %", part * 100.0), part);
+        let percent =
+            |name: &str, part: f64| Fact::new(name, format!("{:.2} %", part * 100.0), part);
         let mut facts = vec![
             Fact::bytes("memory", memory_bytes),
             Fact::count("requests", tally.requests),
@@ -183,10 +211,18 @@ impl Done {
         ];
         for (name, part) in [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)] {
             let nanos = tally.latency_nanos(part);
-            facts.push(Fact::new(format!("latency {name}"), format!("{} ns", show_count(nanos)), nanos));
+            facts.push(Fact::new(
+                format!("latency {name}"),
+                format!("{} ns", show_count(nanos)),
+                nanos,
+            ));
         }
         let shown = self.peak_bytes.map_or_else(|| "unknown".to_owned(), show_size);
-        facts.push(Fact::new("peak memory", shown, self.peak_bytes.map_or(Value::Null, Value::from)));
+        facts.push(Fact::new(
+            "peak memory",
+            shown,
+            self.peak_bytes.map_or(Value::Null, Value::from),
+        ));
         facts
     }
 }

@@ -1,5 +1,5 @@
-//! Lines of `batch` and `shell` that have the options and the answers of a command: `history`, `log`, `diff` and
-//! `stat`. They show what is committed.
+//! Lines of `batch` and `shell` that have the options and the answers of a command: `history`,
+//! `log`, `diff` and `stat`. They show what is committed.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -40,9 +40,9 @@ pub(super) fn answer(
             None => Ok(Exit::Done),
         },
         Report::Log => match read::<args::Log>("log", words, store, keyspace, output)? {
-            Some(args) if args.follow || args.cursor.is_some() => {
-                Err(Failure::usage("--follow and --cursor are options of the command `plimsoll log` only"))
-            }
+            Some(args) if args.follow || args.cursor.is_some() => Err(Failure::usage(
+                "--follow and --cursor are options of the command `plimsoll log` only",
+            )),
             Some(args) => log::print(db, args, output),
             None => Ok(Exit::Done),
         },
@@ -68,13 +68,15 @@ fn read<T: Args + FromArgMatches>(
     let command = args::with_negative_numbers(T::augment_args(Command::new(name)));
     let command = command.no_binary_name(true).args_override_self(true).after_help("");
     // The store is known. `mut_arg` would move it behind the other arguments.
-    let mut command = command.mut_args(|arg| if arg.get_id() == "store" { arg.hide(true) } else { arg });
+    let mut command =
+        command.mut_args(|arg| if arg.get_id() == "store" { arg.hide(true) } else { arg });
     let mut line = vec![store.as_os_str().to_owned()];
     if command.get_arguments().any(|arg| arg.get_id() == "keyspace") {
         line.push(format!("--keyspace={keyspace}").into());
     }
     line.extend(arguments(&command, words));
-    let read = command.try_get_matches_from_mut(line).and_then(|matches| T::from_arg_matches(&matches));
+    let read =
+        command.try_get_matches_from_mut(line).and_then(|matches| T::from_arg_matches(&matches));
     match read {
         Ok(args) => Ok(Some(args)),
         Err(error) if error.kind() == ErrorKind::DisplayHelp => {
@@ -134,7 +136,10 @@ mod tests {
     fn a_line_has_the_options_of_the_command() {
         let args = log("--limit 5 --reverse --key a").unwrap().unwrap();
         assert_eq!((args.limit, args.reverse, args.key), (Some(5), true, Some("a".into())));
-        assert_eq!((args.store.as_path(), args.keyspace.keyspace.as_str()), (Path::new("/store"), "users"));
+        assert_eq!(
+            (args.store.as_path(), args.keyspace.keyspace.as_str()),
+            (Path::new("/store"), "users")
+        );
         assert_eq!(log("--keyspace other").unwrap().unwrap().keyspace.keyspace, "other");
         for key in ["--key '--x'", "--key=--x", "--reverse --key \\--x"] {
             assert_eq!(log(key).unwrap().unwrap().key, Some("--x".into()), "{key}");
@@ -147,7 +152,8 @@ mod tests {
     fn a_quoted_word_is_never_an_option() {
         let mut output = Output::new(false, Colour::Never);
         let words = words(b"'--x' --limit 1").unwrap();
-        let args: Option<args::History> = read("history", &words, Path::new("/store"), "default", &mut output).unwrap();
+        let args: Option<args::History> =
+            read("history", &words, Path::new("/store"), "default", &mut output).unwrap();
         let args = args.unwrap();
         assert_eq!((args.key, args.limit), ("--x".into(), Some(1)));
     }

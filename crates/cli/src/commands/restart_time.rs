@@ -14,11 +14,17 @@ pub(crate) fn run(globals: &Globals, args: &RestartTime, output: &mut Output) ->
     store::close_after_commits(db);
     match last {
         Some(last) => {
-            let said = format!("The log's time follows the clock again; GLSN {last} is the last commit before that.");
-            output.report(&said, |output| output.facts(&[Fact::new("last GLSN before", last.to_string(), last.0)]))?;
+            let said = format!(
+                "The log's time follows the clock again; GLSN {last} is the last commit before that."
+            );
+            output.report(&said, |output| {
+                output.facts(&[Fact::new("last GLSN before", last.to_string(), last.0)])
+            })?;
         }
         None => output
-            .report("The log's time is not ahead of the clock: nothing was changed.", |output| output.facts(&[]))?,
+            .report("The log's time is not ahead of the clock: nothing was changed.", |output| {
+                output.facts(&[])
+            })?,
     }
     Ok(Exit::Done)
 }

@@ -1,7 +1,7 @@
 //! `plimsoll scan`: keys and values in order, by prefix or between two keys.
 //!
-//! Values come with their keys. One that is too large for the memory budget ends the walk; it is then streamed, and another walk goes
-//! on behind it.
+//! Values come with their keys. One that is too large for the memory budget ends the walk; it is
+//! then streamed, and another walk goes on behind it.
 
 mod printer;
 
@@ -25,7 +25,9 @@ use self::printer::Printer;
 pub(crate) fn run(globals: &Globals, args: Scan, output: &mut Output) -> Outcome {
     let range = range(&args)?;
     let at = args.at.at.as_ref();
-    store::read_at(globals, &args.store, at, output, |db, output| print(db, &args, range.clone(), output))
+    store::read_at(globals, &args.store, at, output, |db, output| {
+        print(db, &args, range.clone(), output)
+    })
 }
 
 fn print(db: &Db, args: &Scan, range: KeyRange, output: &mut Output) -> Outcome {
@@ -40,7 +42,9 @@ fn print(db: &Db, args: &Scan, range: KeyRange, output: &mut Output) -> Outcome 
     let keys_only = args.keys_only || by_key;
     let KeyRange { lower, upper } = range;
     let mut walk = Walk { snapshot, keyspace, lower, upper, reverse, left, rows: 0, printer };
-    while let Err(stop) = if by_key { walk.print_by_key(output) } else { walk.print(keys_only, output) } {
+    while let Err(stop) =
+        if by_key { walk.print_by_key(output) } else { walk.print(keys_only, output) }
+    {
         walk.pass_damage(stop, &mut past, output)?;
     }
     Ok(if past.skipped == 0 { Exit::Done } else { Exit::Corrupt })
@@ -48,7 +52,9 @@ fn print(db: &Db, args: &Scan, range: KeyRange, output: &mut Output) -> Outcome 
 
 fn range(args: &Scan) -> Result<KeyRange, Failure> {
     let hex = args.keys.hex;
-    let bytes = |key: &Option<OsString>| key.clone().map(|key| key_bytes(key, hex)).transpose().map_err(Failure::usage);
+    let bytes = |key: &Option<OsString>| {
+        key.clone().map(|key| key_bytes(key, hex)).transpose().map_err(Failure::usage)
+    };
     let (from, to, prefix) = (bytes(&args.from)?, bytes(&args.to)?, bytes(&args.prefix)?);
     Ok(KeyRange::new(prefix.as_deref().unwrap_or_default(), from, to))
 }
@@ -69,7 +75,8 @@ struct Walk {
 
 impl Walk {
     fn range(&self, keys_only: bool) -> Result<Range<'_>, Stop> {
-        let bounds = (self.lower.as_ref().map(Vec::as_slice), self.upper.as_ref().map(Vec::as_slice));
+        let bounds =
+            (self.lower.as_ref().map(Vec::as_slice), self.upper.as_ref().map(Vec::as_slice));
         let range = self.snapshot.range(&self.keyspace, bounds)?;
         let range = if self.reverse { range.reverse() } else { range };
         Ok(if keys_only { range.keys_only() } else { range })
@@ -87,7 +94,9 @@ impl Walk {
             match self.print_while_values_fit(keys_only, output)? {
                 Stopped::AtEnd => return Ok(()),
                 Stopped::AtLarge => {
-                    let Some((key, _)) = self.range(true)?.next().transpose()? else { return Ok(()) };
+                    let Some((key, _)) = self.range(true)?.next().transpose()? else {
+                        return Ok(());
+                    };
                     self.print_large(&key, output)?;
                     self.pass(key);
                     self.left -= 1;
@@ -97,7 +106,11 @@ impl Walk {
         }
     }
 
-    fn print_while_values_fit(&mut self, keys_only: bool, output: &mut Output) -> Result<Stopped, Stop> {
+    fn print_while_values_fit(
+        &mut self,
+        keys_only: bool,
+        output: &mut Output,
+    ) -> Result<Stopped, Stop> {
         let (mut last, mut printed) = (None, 0);
         let mut printer = std::mem::take(&mut self.printer);
         let mut range = self.range(keys_only)?;
@@ -115,7 +128,9 @@ impl Walk {
                 }
                 Ok(None) => break Ok(Stopped::AtEnd),
                 Err(Error::OutOfBudget(_)) if !keys_only => break Ok(Stopped::AtLarge),
-                Err(error) => break Err(behind_rows(error, self.rows + printed, self.snapshot.at().0)),
+                Err(error) => {
+                    break Err(behind_rows(error, self.rows + printed, self.snapshot.at().0));
+                }
             }
         };
         drop(range);
@@ -128,10 +143,17 @@ impl Walk {
         stopped
     }
 
-    /// After a failure: says what it is that cannot be read, and goes on behind it if that is wanted.
-    fn pass_damage(&mut self, failure: Stop, past: &mut PastDamage, output: &mut Output) -> Result<(), Failure> {
+    /// After a failure: says what it is that cannot be read, and goes on behind it if that is
+    /// wanted.
+    fn pass_damage(
+        &mut self,
+        failure: Stop,
+        past: &mut PastDamage,
+        output: &mut Output,
+    ) -> Result<(), Failure> {
         let Stop::Damaged(error) = failure else { return Err(failure.into()) };
-        let bounds = (self.lower.as_ref().map(Vec::as_slice), self.upper.as_ref().map(Vec::as_slice));
+        let bounds =
+            (self.lower.as_ref().map(Vec::as_slice), self.upper.as_ref().map(Vec::as_slice));
         let Some(skipped) = self.snapshot.pass_damage(&self.keyspace, bounds, self.reverse)? else {
             // It was read again, and is right.
             return if past.skips { Ok(()) } else { Err(error.into()) };
@@ -144,7 +166,8 @@ impl Walk {
         say(format_args!("left out: {skipped}"));
         past.skipped += 1;
         let (lower, upper) = skipped.bounds;
-        let (edge, end) = if self.reverse { (&mut self.upper, lower) } else { (&mut self.lower, upper) };
+        let (edge, end) =
+            if self.reverse { (&mut self.upper, lower) } else { (&mut self.lower, upper) };
         *edge = match end {
             // What lies at the end itself is read again.
             Bound::Excluded(key) => Bound::Included(key),
@@ -178,7 +201,12 @@ impl Walk {
         outcome
     }
 
-    fn print_each(&self, last: &mut Option<Vec<u8>>, printed: &mut u64, output: &mut Output) -> Result<(), Stop> {
+    fn print_each(
+        &self,
+        last: &mut Option<Vec<u8>>,
+        printed: &mut u64,
+        output: &mut Output,
+    ) -> Result<(), Stop> {
         let mut keys = self.range(true)?;
         while *printed < self.left {
             let Some((key, _)) = keys.advance()? else { break };

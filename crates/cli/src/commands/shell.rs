@@ -34,7 +34,13 @@ pub(crate) fn run(globals: &Globals, args: &Shell, output: &mut Output) -> Outco
 }
 
 /// Lines that a person types: a failure is shown, and the next line is asked for.
-fn converse(opened: Opened<'_>, args: &Shell, is_newest: bool, keyspace: String, output: &mut Output) -> Outcome {
+fn converse(
+    opened: Opened<'_>,
+    args: &Shell,
+    is_newest: bool,
+    keyspace: String,
+    output: &mut Output,
+) -> Outcome {
     let mut editor = Editor::new()?;
     output.line(&format!(
         "{}, newest GLSN {}{}. `.help` lists the commands, `.quit` or Ctrl-D leaves.",
@@ -46,8 +52,9 @@ fn converse(opened: Opened<'_>, args: &Shell, is_newest: bool, keyspace: String,
             (true, false) => ", read-only: it shows what was durable now",
         }
     ))?;
-    let answer =
-        |what, words: &[_], keyspace: &str, output: &mut _| report::answer(what, words, opened, keyspace, output);
+    let answer = |what, words: &[_], keyspace: &str, output: &mut _| {
+        report::answer(what, words, opened, keyspace, output)
+    };
     let mut session = Session::new(opened.db, &answer, Mode::Answered, keyspace);
     let ended = answer_all(&mut session, &mut editor, output);
     if session.is_in_transaction() {
@@ -58,7 +65,11 @@ fn converse(opened: Opened<'_>, args: &Shell, is_newest: bool, keyspace: String,
 }
 
 /// Answers line after line, until no more are wanted.
-fn answer_all(session: &mut Session<'_>, editor: &mut Editor, output: &mut Output) -> Result<(), Failure> {
+fn answer_all(
+    session: &mut Session<'_>,
+    editor: &mut Editor,
+    output: &mut Output,
+) -> Result<(), Failure> {
     loop {
         output.flush()?;
         let prompt = if session.is_in_transaction() { "plimsoll*> " } else { "plimsoll> " };
@@ -86,20 +97,25 @@ fn answer_all(session: &mut Session<'_>, editor: &mut Editor, output: &mut Outpu
 
 /// Lines of a pipe or a file: the first failure ends them.
 fn run_lines(opened: Opened<'_>, keyspace: String, output: &mut Output) -> Outcome {
-    let answer =
-        |what, words: &[_], keyspace: &str, output: &mut _| report::answer(what, words, opened, keyspace, output);
+    let answer = |what, words: &[_], keyspace: &str, output: &mut _| {
+        report::answer(what, words, opened, keyspace, output)
+    };
     let mut session = Session::new(opened.db, &answer, Mode::Answered, keyspace);
     let mut reader = BufReader::new(io::stdin());
     let mut lines = Lines { reader: &mut reader, line: Vec::new(), number: 0 };
     let ended = run_each(&mut session, &mut lines, output);
     let number = lines.number;
     match ended {
-        Ok(_) if session.is_in_transaction() => {
-            Err(Failure::usage("the last `begin` has no `commit`: the commands after it are not committed"))
-        }
+        Ok(_) if session.is_in_transaction() => Err(Failure::usage(
+            "the last `begin` has no `commit`: the commands after it are not committed",
+        )),
         // The lines that were not run may be more than questions.
         Err(Failure::ReaderLeft) => {
-            let open = if session.is_in_transaction() { ", and the open transaction is not committed" } else { "" };
+            let open = if session.is_in_transaction() {
+                ", and the open transaction is not committed"
+            } else {
+                ""
+            };
             Err(Failure::system(format!(
                 "the reader of the output has left: line {number} was the last to be run{open}"
             )))

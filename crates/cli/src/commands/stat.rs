@@ -20,8 +20,7 @@ use crate::time::{show_duration, show_time};
 const COUNTED_MAX: u64 = 200_000;
 
 /// Heads the sections that describe this process, and not those that use the store.
-const OWN_PROCESS: &str =
-    "This command's own process, which opened the store to read (Db::stats has the counters of a program):";
+const OWN_PROCESS: &str = "This command's own process, which opened the store to read (Db::stats has the counters of a program):";
 
 pub(crate) fn run(globals: &Globals, args: &Stat, output: &mut Output) -> Outcome {
     store::read_newest(globals, &args.store, output, |db, output| print(globals, args, db, output))
@@ -36,9 +35,16 @@ pub(crate) fn print(globals: &Globals, args: &Stat, db: &Db, output: &mut Output
         Section::new("store", of_store(db, &stats, &sizes)?),
         Section::new(
             "keyspaces",
-            keyspaces.iter().zip(&sizes).map(|(keyspace, size)| of_keyspace(keyspace, size)).collect(),
+            keyspaces
+                .iter()
+                .zip(&sizes)
+                .map(|(keyspace, size)| of_keyspace(keyspace, size))
+                .collect(),
         ),
-        Section::new("cursors", db.log().cursors().iter().map(|cursor| of_cursor(db, cursor)).collect()),
+        Section::new(
+            "cursors",
+            db.log().cursors().iter().map(|cursor| of_cursor(db, cursor)).collect(),
+        ),
         Section::new("processes", of_processes(globals, args)?),
         Section::new("log", of_log(&stats)),
         Section::new("index", of_index(&stats)),
@@ -74,7 +80,8 @@ fn sizes(db: &Db, keyspaces: &[KeyspaceInfo], keys_max: u64) -> Result<Vec<Keysp
 fn of_store(db: &Db, stats: &Stats, sizes: &[KeyspaceSize]) -> Result<Vec<Fact>, Failure> {
     let id = format!("{:032x}", db.id());
     let exact = sizes.iter().all(|size| size.exact);
-    let (keys, bytes) = sizes.iter().fold((0, 0), |(keys, bytes), size| (keys + size.keys, bytes + size.bytes));
+    let (keys, bytes) =
+        sizes.iter().fold((0, 0), |(keys, bytes), size| (keys + size.keys, bytes + size.bytes));
     let mut facts = vec![
         Fact::new("keys", about(exact, &show_count(keys)), keys),
         Fact::new("bytes of keys and values", about(exact, &show_size(bytes)), bytes),
@@ -90,7 +97,11 @@ fn of_store(db: &Db, stats: &Stats, sizes: &[KeyspaceSize]) -> Result<Vec<Fact>,
     facts.extend(time(db, "first readable time", stats.oldest.max(stats.log.first).0)?);
     facts.push(Fact::new("id", id.clone(), id));
     let snapshots = stats.open_snapshots;
-    facts.push(Fact::new("open snapshots", format!("{} of this command", show_count(snapshots)), snapshots));
+    facts.push(Fact::new(
+        "open snapshots",
+        format!("{} of this command", show_count(snapshots)),
+        snapshots,
+    ));
     Ok(facts)
 }
 
@@ -150,7 +161,9 @@ fn of_processes(globals: &Globals, args: &Stat) -> Result<Vec<Fact>, Failure> {
     // If this process may not look, none is listed.
     let alone = OsDisk::new().locked_by(&args.store).ok().flatten();
     let name = |pid: Option<u32>| pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
-    let fact = |(pid, _)| Fact::new(name(pid), "has the store for itself", json!({ "role": "alone" })).verbatim();
+    let fact = |(pid, _)| {
+        Fact::new(name(pid), "has the store for itself", json!({ "role": "alone" })).verbatim()
+    };
     Ok(alone.map(fact).into_iter().collect())
 }
 
@@ -161,8 +174,10 @@ fn of_process(member: &MemberInfo) -> Fact {
         (false, false) => "follower",
     };
     let since = Timestamp::try_from(member.since).map(show_time).unwrap_or_default();
-    let (memory, applied, floor) = (show_size(member.memory_bytes), member.applied.0, member.floor.0);
-    let shown = format!("{role}, {memory}, applied {applied}, reads from {floor} on, since {since}");
+    let (memory, applied, floor) =
+        (show_size(member.memory_bytes), member.applied.0, member.floor.0);
+    let shown =
+        format!("{role}, {memory}, applied {applied}, reads from {floor} on, since {since}");
     let value = json!({
         "role": role,
         "memory_bytes": member.memory_bytes,

@@ -40,8 +40,14 @@ fn why_nothing(db: &Db, first: Glsn, until: Glsn) -> String {
     if let Some(cursor) = cursors.min_by_key(|cursor| cursor.next) {
         return format!("cursor `{}` is at GLSN {}", cursor.name, cursor.next);
     }
-    let others = db.members().unwrap_or_default().into_iter().filter(|member| member.pid != std::process::id());
-    if let Some(other) = others.filter(|member| member.floor < until).min_by_key(|member| member.floor) {
+    let others = db
+        .members()
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|member| member.pid != std::process::id());
+    if let Some(other) =
+        others.filter(|member| member.floor < until).min_by_key(|member| member.floor)
+    {
         return format!("process {} reads from GLSN {} on", other.pid, other.floor);
     }
     if until > db.newest() {

@@ -18,8 +18,10 @@ pub(crate) fn run(globals: &Globals, args: &Verify, output: &mut Output) -> Outc
     let progress = Progress::of_bytes(Some(0));
     let look = || {
         let options = store::options(globals);
-        plimsoll::verify(&args.store, options, &mut |step| progress.set_of(step.done_bytes, step.total_bytes))
-            .map_err(Failure::from)
+        plimsoll::verify(&args.store, options, &mut |step| {
+            progress.set_of(step.done_bytes, step.total_bytes)
+        })
+        .map_err(Failure::from)
     };
     let mut report = look();
     for _ in 0..LOOKS_MAX {
@@ -57,7 +59,8 @@ pub(crate) fn print(report: &VerifyReport, output: &mut Output) -> Result<(), Fa
         output.line(&shown)?;
     }
     report.notes.iter().try_for_each(|note| output.line(&format!("note: {note}")))?;
-    let read = format!("{} in {}", show_size(report.bytes), count_of(report.files, "file", "files"));
+    let read =
+        format!("{} in {}", show_size(report.bytes), count_of(report.files, "file", "files"));
     let verdict = match report.damage.len() {
         0 => output.paint(Style::Good, "no problems"),
         problems => output.paint(Style::Bad, &count_of(problems as u64, "problem", "problems")),
@@ -70,18 +73,37 @@ pub(crate) fn show(damage: &Damage) -> String {
     let mut line = format!("{}, offset {}", damage.file, damage.offset);
     if let Some(glsns) = &damage.glsns {
         let (first, last) = (glsns.start(), glsns.end());
-        let shown = if first == last { format!(" (GLSN {first})") } else { format!(" (GLSN {first} to {last})") };
+        let shown = if first == last {
+            format!(" (GLSN {first})")
+        } else {
+            format!(" (GLSN {first} to {last})")
+        };
         line.push_str(&shown);
     }
     line = format!("{line}: {}", damage.what);
-    let keys: Vec<String> =
-        damage.keys.iter().map(|key| format!("{} at GLSN {}", show_bytes(&key.key), key.glsn)).collect();
+    let keys: Vec<String> = damage
+        .keys
+        .iter()
+        .map(|key| format!("{} at GLSN {}", show_bytes(&key.key), key.glsn))
+        .collect();
     if let Some(first) = damage.keys.first() {
-        let more = if damage.more_keys > 0 { format!(" and {} more", damage.more_keys) } else { String::new() };
-        line = format!("{line}; values lost in keyspace {}: {}{more}", first.keyspace, keys.join(", "));
+        let more = if damage.more_keys > 0 {
+            format!(" and {} more", damage.more_keys)
+        } else {
+            String::new()
+        };
+        line = format!(
+            "{line}; values lost in keyspace {}: {}{more}",
+            first.keyspace,
+            keys.join(", ")
+        );
     }
     if let Some(range) = &damage.key_range {
-        line = format!("{line}; keys lost in keyspace {}: those {}", range.keyspace, show_range(range));
+        line = format!(
+            "{line}; keys lost in keyspace {}: those {}",
+            range.keyspace,
+            show_range(range)
+        );
     }
     format!("{line}; {}", damage.hint)
 }

@@ -18,7 +18,9 @@ pub(crate) fn run(globals: &Globals, args: &Warm, output: &mut Output) -> Outcom
     check_is_store(&args.store)?;
     if args.delete {
         let bytes = plimsoll::delete_warm_image(&args.store, &options)?;
-        output.report("The image is deleted.", |output| output.facts(&[Fact::bytes("bytes deleted", bytes)]))?;
+        output.report("The image is deleted.", |output| {
+            output.facts(&[Fact::bytes("bytes deleted", bytes)])
+        })?;
     } else {
         output.facts(&facts(&plimsoll::warm_image(&args.store, &options)?))?;
     }
@@ -28,7 +30,8 @@ pub(crate) fn run(globals: &Globals, args: &Warm, output: &mut Output) -> Outcom
 /// Rejects a path without a store; an image is read without opening one.
 fn check_is_store(path: &Path) -> Result<(), Failure> {
     let refused = |exit, what: &str| Err(Failure::new(exit, format!("{}: {what}", path.display())));
-    match std::fs::metadata(path).and_then(|found| Ok(found.is_dir() && std::fs::metadata(path.join("log"))?.is_dir()))
+    match std::fs::metadata(path)
+        .and_then(|found| Ok(found.is_dir() && std::fs::metadata(path.join("log"))?.is_dir()))
     {
         Ok(true) => Ok(()),
         Ok(false) if path.is_file() => refused(Exit::Store, IS_A_FILE),
@@ -38,14 +41,17 @@ fn check_is_store(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// What the image beside a store says of itself, and why the store ignores it if it does. No trouble with it is one of the store's.
+/// What the image beside a store says of itself, and why the store ignores it if it does. No
+/// trouble with it is one of the store's.
 pub(crate) fn facts_of(globals: &Globals, store: &Path, db: &Db) -> Vec<Fact> {
     let mut image = match plimsoll::warm_image(store, &store::options(globals)) {
         Ok(image) => image,
         Err(error) => WarmImage { problem: Some(error.to_string()), ..WarmImage::default() },
     };
     if let Some(id) = image.store_id.filter(|id| *id != db.id()) {
-        image.problem.get_or_insert_with(|| format!("it is of another store, {id:032x}, and is ignored"));
+        image
+            .problem
+            .get_or_insert_with(|| format!("it is of another store, {id:032x}, and is ignored"));
     }
     facts(&image)
 }
@@ -62,6 +68,11 @@ fn facts(image: &WarmImage) -> Vec<Fact> {
         glsn("oldest GLSN", image.oldest_glsn),
         glsn("newest GLSN", image.newest_glsn),
     ];
-    facts.extend(image.problem.as_ref().map(|problem| Fact::new("problem", problem.clone(), problem.clone())));
+    facts.extend(
+        image
+            .problem
+            .as_ref()
+            .map(|problem| Fact::new("problem", problem.clone(), problem.clone())),
+    );
     facts
 }

@@ -1,4 +1,5 @@
-//! `plimsoll watch`: the changes of keys under a prefix, with their values, as they are committed (see [`crate::changes`]).
+//! `plimsoll watch`: the changes of keys under a prefix, with their values, as they are committed
+//! (see [`crate::changes`]).
 
 use std::time::Duration;
 
@@ -22,7 +23,8 @@ pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcom
     let interrupt = Interrupt::listen()?;
     let prefix = args.prefix.clone().map(|prefix| key_bytes(prefix, args.keys.hex)).transpose();
     let prefix = prefix.map_err(Failure::usage)?.unwrap_or_default();
-    let mut printer = Printer { hex: args.keys.hex, left: args.limit.unwrap_or(u64::MAX), width: output.width() };
+    let mut printer =
+        Printer { hex: args.keys.hex, left: args.limit.unwrap_or(u64::MAX), width: output.width() };
     let mut from = args.from.map(Glsn);
     loop {
         // Before the store is opened: a change from now on is not missed.
@@ -31,7 +33,8 @@ pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcom
         let db = store::open_to_read(globals, &args.store)?;
         sync_newest_segment(&args.store)?;
         let keyspace = keyspaces::known_keyspace(&db, &args.keyspace.keyspace)?;
-        let mut commits = db.watch(&keyspace, &prefix, from.unwrap_or_else(|| db.newest().next()))?;
+        let mut commits =
+            db.watch(&keyspace, &prefix, from.unwrap_or_else(|| db.newest().next()))?;
         printer.print_all(&mut commits, &interrupt, output)?;
         from = Some(commits.position());
         close(db, commits)?;
@@ -68,7 +71,12 @@ struct Printer {
 
 impl Printer {
     /// Prints what is there.
-    fn print_all(&mut self, commits: &mut Commits, interrupt: &Interrupt, output: &mut Output) -> Result<(), Failure> {
+    fn print_all(
+        &mut self,
+        commits: &mut Commits,
+        interrupt: &Interrupt,
+        output: &mut Output,
+    ) -> Result<(), Failure> {
         while self.left > 0 && !interrupt.came() {
             let commit = match commits.next_timeout(Duration::ZERO) {
                 Ok(Some(commit)) => commit,
@@ -101,7 +109,9 @@ impl Printer {
 
     fn print_fields(&self, change: &Change, output: &mut Output) -> Result<(), Failure> {
         let sign = if change.is_delete() { '-' } else { '+' };
-        output.raw(format!("{}\t{sign}\t{}", change.glsn(), show_key(change.key(), self.hex)).as_bytes())?;
+        output.raw(
+            format!("{}\t{sign}\t{}", change.glsn(), show_key(change.key(), self.hex)).as_bytes(),
+        )?;
         if !change.is_delete() {
             output.raw(b"\t")?;
         }

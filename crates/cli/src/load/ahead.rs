@@ -1,8 +1,11 @@
-//! Reads rows on a thread of its own, ahead of their use: parsing and storing take a processor each.
+//! Reads rows on a thread of its own, ahead of their use: parsing and storing take a processor
+//! each.
 //!
 //! Laws:
-//! 1. The reader waits once [`BLOCK_BYTES`] are there, so a block is longer than that by one row at most.
-//! 2. The reader thread does everything that can block on input, opening the file included; the caller polls for signals meanwhile.
+//! 1. The reader waits once [`BLOCK_BYTES`] are there, so a block is longer than that by one row at
+//!    most.
+//! 2. The reader thread does everything that can block on input, opening the file included; the
+//!    caller polls for signals meanwhile.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -58,7 +61,8 @@ impl Block {
     pub(crate) fn rows(&self) -> impl Iterator<Item = (u64, KeyAndValue<'_>)> {
         let mut start = 0;
         self.rows.iter().map(move |row| {
-            let (key, value) = (&self.bytes[start..row.key_end], &self.bytes[row.key_end..row.value_end]);
+            let (key, value) =
+                (&self.bytes[start..row.key_end], &self.bytes[row.key_end..row.value_end]);
             start = row.value_end;
             match row.is_bad {
                 false => (row.line, Ok((key, value))),
@@ -120,8 +124,10 @@ impl Shared {
 
     /// Adds to the block once there is room; `false` if rows are not wanted any more.
     fn add(&self, add: impl FnOnce(&mut Block)) -> bool {
-        let full = |state: &mut State| state.block.held_bytes() >= BLOCK_BYTES && !state.is_abandoned;
-        let mut state = self.changed.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner);
+        let full =
+            |state: &mut State| state.block.held_bytes() >= BLOCK_BYTES && !state.is_abandoned;
+        let mut state =
+            self.changed.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner);
         let was_worth_waking = state.block.is_worth_waking();
         add(&mut state.block);
         if !was_worth_waking && state.block.is_worth_waking() {
@@ -136,16 +142,19 @@ impl Ahead {
     pub(crate) fn of(open: impl FnOnce() -> Opened + Send + 'static) -> Result<Self, Failure> {
         let shared = Arc::new(Shared::default());
         let reader = Arc::clone(&shared);
-        thread::spawn("read-rows", move || read(open, &reader))
-            .map_err(|error| Failure::system(format!("cannot start a thread that reads rows: {error}")))?;
+        thread::spawn("read-rows", move || read(open, &reader)).map_err(|error| {
+            Failure::system(format!("cannot start a thread that reads rows: {error}"))
+        })?;
         Ok(Self { shared })
     }
 
-    /// Waits until the rows are open; `false` if they are not and are `given_up`. It is called once, before any row is taken.
+    /// Waits until the rows are open; `false` if they are not and are `given_up`. It is called
+    /// once, before any row is taken.
     pub(crate) fn wait_until_open(&self, given_up: impl Fn() -> bool) -> Result<bool, Failure> {
         loop {
             let pending = |state: &mut State| state.opened.is_none() && state.block.end.is_none();
-            let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), PATIENCE, pending);
+            let waited =
+                self.shared.changed.wait_timeout_while(self.shared.lock(), PATIENCE, pending);
             let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
             match state.opened.take() {
                 Some(opened) => return opened.map(|()| true),
@@ -204,8 +213,9 @@ fn read(open: impl FnOnce() -> Opened, to: &Shared) {
     ending.end = loop {
         match rows.next(&mut key, &mut value) {
             Ok(Some(line)) if to.add(|block| block.push(line, &key, &value)) => {}
-            Err(problem) if problem.is_of_one_row && to.add(|block| block.push_bad(problem.line, &problem.message)) => {
-            }
+            Err(problem)
+                if problem.is_of_one_row
+                    && to.add(|block| block.push_bad(problem.line, &problem.message)) => {}
             Ok(_) => break End::OfFile,
             Err(problem) => break End::Problem(problem),
         }
@@ -263,7 +273,11 @@ mod tests {
         }
 
         impl Rows for Three {
-            fn next(&mut self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<Option<u64>, Problem> {
+            fn next(
+                &mut self,
+                key: &mut Vec<u8>,
+                value: &mut Vec<u8>,
+            ) -> Result<Option<u64>, Problem> {
                 self.next += 1;
                 key.clear();
                 value.clear();
@@ -278,7 +292,9 @@ mod tests {
         let ahead = Ahead::of(|| Ok(Box::new(Three { next: 0 }))).ok().unwrap();
         let mut rows = Vec::new();
         while rows.len() < 3 {
-            rows.extend(ahead.take().rows().map(|(line, row)| (line, row.err().map(str::to_owned))));
+            rows.extend(
+                ahead.take().rows().map(|(line, row)| (line, row.err().map(str::to_owned))),
+            );
         }
         assert_eq!(rows, [(1, None), (2, Some("a fault".to_owned())), (3, None)]);
     }
@@ -303,7 +319,11 @@ mod tests {
         struct Slow(std::sync::mpsc::Receiver<u64>);
 
         impl Rows for Slow {
-            fn next(&mut self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<Option<u64>, Problem> {
+            fn next(
+                &mut self,
+                key: &mut Vec<u8>,
+                value: &mut Vec<u8>,
+            ) -> Result<Option<u64>, Problem> {
                 key.clear();
                 value.clear();
                 Ok(self.0.recv().ok())
@@ -314,7 +334,9 @@ mod tests {
         let ahead = Ahead::of(|| Ok(Box::new(Slow(rows)))).ok().unwrap();
         for line in [3, 7] {
             sender.send(line).unwrap();
-            let seen = std::iter::repeat_with(|| ahead.take()).find(|block| block.rows().count() > 0).unwrap();
+            let seen = std::iter::repeat_with(|| ahead.take())
+                .find(|block| block.rows().count() > 0)
+                .unwrap();
             assert_eq!(seen.rows().map(|(line, _)| line).collect::<Vec<_>>(), [line]);
         }
         drop(ahead);

@@ -46,7 +46,12 @@ pub(crate) struct Delimited<R> {
 
 impl<R: BufRead> Delimited<R> {
     /// Reads the header; `key` is the first column unless named.
-    pub(crate) fn open(input: R, lines: Lines, key: Option<&str>, value: Option<&str>) -> Result<Self, Problem> {
+    pub(crate) fn open(
+        input: R,
+        lines: Lines,
+        key: Option<&str>,
+        value: Option<&str>,
+    ) -> Result<Self, Problem> {
         let mut records = Records::new(input, lines.delimiter, lines.quotes, lines.row_bytes_max);
         let first = records.next()?;
         let line = first.unwrap_or(1);
@@ -59,9 +64,10 @@ impl<R: BufRead> Delimited<R> {
         };
         let empty = first.is_none();
         let find = |wanted: &str| match names.iter().position(|name| name == wanted) {
-            None if !empty => {
-                Err(Problem::new(line, format!("there is no column `{wanted}`; there are: {}", names.join(", "))))
-            }
+            None if !empty => Err(Problem::new(
+                line,
+                format!("there is no column `{wanted}`; there are: {}", names.join(", ")),
+            )),
             place => Ok(place.unwrap_or(0)),
         };
         let key = key.map_or(Ok(0), find)?;
@@ -121,12 +127,17 @@ impl<R: BufRead> Rows for Delimited<R> {
     }
 }
 
-fn header<R: BufRead>(records: &Records<R>, line: u64, quotes: bool) -> Result<Vec<String>, Problem> {
+fn header<R: BufRead>(
+    records: &Records<R>,
+    line: u64,
+    quotes: bool,
+) -> Result<Vec<String>, Problem> {
     let mut names: Vec<String> = Vec::with_capacity(records.len());
     let mut known = HashSet::with_capacity(records.len());
     for place in 0..records.len() {
-        let name = std::str::from_utf8(records.field(place))
-            .map_err(|_| Problem::new(line, "the header is not UTF-8; if it is not a header, say --no-header"))?;
+        let name = std::str::from_utf8(records.field(place)).map_err(|_| {
+            Problem::new(line, "the header is not UTF-8; if it is not a header, say --no-header")
+        })?;
         // In a name that is quoted it may be meant.
         if !quotes && name.contains('\r') {
             return Err(Problem::new(
@@ -137,7 +148,9 @@ fn header<R: BufRead>(records: &Records<R>, line: u64, quotes: bool) -> Result<V
         if !known.insert(name) {
             return Err(Problem::new(
                 line,
-                format!("two columns are called `{name}`; if this is not a header, say --no-header"),
+                format!(
+                    "two columns are called `{name}`; if this is not a header, say --no-header"
+                ),
             ));
         }
         names.push(name.to_owned());
@@ -173,8 +186,13 @@ fn push_json(into: &mut Vec<u8>, text: &str) {
 mod tests {
     use super::*;
 
-    const CSV: Lines =
-        Lines { delimiter: b',', quotes: true, doubts_delimiter: true, header: true, row_bytes_max: 4 << 20 };
+    const CSV: Lines = Lines {
+        delimiter: b',',
+        quotes: true,
+        doubts_delimiter: true,
+        header: true,
+        row_bytes_max: 4 << 20,
+    };
 
     type Read = Result<Vec<(u64, String, String)>, Problem>;
 
@@ -195,8 +213,10 @@ mod tests {
     #[test]
     fn the_rest_of_a_row_becomes_json_in_the_columns_order() {
         let text = b"id,name,\"say \"\"hi\"\"\"\n1,Ada,x\n2,\"a\nb\",\n";
-        let expected =
-            vec![row(2, "1", r#"{"name":"Ada","say \"hi\"":"x"}"#), row(3, "2", r#"{"name":"a\nb","say \"hi\"":""}"#)];
+        let expected = vec![
+            row(2, "1", r#"{"name":"Ada","say \"hi\"":"x"}"#),
+            row(3, "2", r#"{"name":"a\nb","say \"hi\"":""}"#),
+        ];
         assert_eq!(read(text, CSV, None, None).unwrap(), expected);
     }
 
@@ -239,8 +259,16 @@ mod tests {
     #[test]
     fn lines_of_tsv_that_end_with_carriage_returns_alone_are_no_header() {
         let lines = Lines { delimiter: b'\t', quotes: false, ..CSV };
-        assert!(read(b"a\tb\r1\t2\r", lines, None, None).unwrap_err().message.contains("carriage return"));
-        assert_eq!(read(b"a\tb\n1\t2\r3\n", lines, None, Some("b")).unwrap(), [row(2, "1", "2\r3")]);
+        assert!(
+            read(b"a\tb\r1\t2\r", lines, None, None)
+                .unwrap_err()
+                .message
+                .contains("carriage return")
+        );
+        assert_eq!(
+            read(b"a\tb\n1\t2\r3\n", lines, None, Some("b")).unwrap(),
+            [row(2, "1", "2\r3")]
+        );
     }
 
     #[test]

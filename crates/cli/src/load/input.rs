@@ -64,16 +64,22 @@ impl Input {
         let mut reader = self.open()?;
         let beginning = beginning(&mut reader);
         compressed::refuse(&name, &beginning)?;
-        let text = io::Cursor::new(beginning.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&beginning).to_vec());
+        let text =
+            io::Cursor::new(beginning.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&beginning).to_vec());
         // The rest of the reader's buffer comes with it.
         Ok(BufReader::with_capacity(64 * 1024, Box::new(text.chain(reader))))
     }
 
-    /// Opens it, without waiting for the writer of a named pipe. After a signal, reads report the end of the file.
+    /// Opens it, without waiting for the writer of a named pipe. After a signal, reads report the
+    /// end of the file.
     pub(crate) fn open_until(self, interrupt: &Interrupt) -> Result<Reader, Failure> {
         let file = match is_stdin(&self.path) {
             // Not `io::stdin()`: `poll` cannot see bytes in its buffer.
-            true => io::stdin().as_fd().try_clone_to_owned().map(File::from).map_err(|error| no_stdin(&error))?,
+            true => io::stdin()
+                .as_fd()
+                .try_clone_to_owned()
+                .map(File::from)
+                .map_err(|error| no_stdin(&error))?,
             false => open_at_once(&self.path)?,
         };
         let source = Box::new(UntilInterrupted { file, came: interrupt.flag() });
@@ -81,7 +87,8 @@ impl Input {
     }
 
     fn count(self, source: Box<dyn Read + Send>) -> Reader {
-        let counted: Box<dyn Read + Send> = Box::new(Counted { source, bytes_read: self.bytes_read });
+        let counted: Box<dyn Read + Send> =
+            Box::new(Counted { source, bytes_read: self.bytes_read });
         BufReader::with_capacity(64 * 1024, counted)
     }
 }
@@ -133,7 +140,9 @@ fn no_stdin(error: &io::Error) -> Failure {
 
 fn refused(path: &Path, error: &io::Error) -> Failure {
     match error.kind() {
-        io::ErrorKind::NotFound => Failure::usage(format!("{}: there is no such file", path.display())),
+        io::ErrorKind::NotFound => {
+            Failure::usage(format!("{}: there is no such file", path.display()))
+        }
         _ => Failure::system(format!("{}: {error}", path.display())),
     }
 }
@@ -201,9 +210,10 @@ mod tests {
     fn a_beginning_in_pieces_is_read_as_far_as_it_may_be_a_mark_or_a_magic() {
         // Each byte is a read of its own.
         let read = |text: &'static [u8]| {
-            let mut pieces = text
-                .chunks(1)
-                .fold(Box::new(io::empty()) as Box<dyn Read>, |before, piece| Box::new(before.chain(piece)));
+            let mut pieces =
+                text.chunks(1).fold(Box::new(io::empty()) as Box<dyn Read>, |before, piece| {
+                    Box::new(before.chain(piece))
+                });
             beginning(&mut pieces)
         };
         assert_eq!(read(b"\xef\xbb\xbfa,b"), BYTE_ORDER_MARK);

@@ -24,7 +24,15 @@ pub(crate) struct JsonLines<R> {
 impl<R: BufRead> JsonLines<R> {
     pub(crate) fn new(input: R, key: &str, value: Option<&str>, row_bytes_max: usize) -> Self {
         let (key, value) = (key.to_owned(), value.map(str::to_owned));
-        Self { input, key, value, row_bytes_max, line: 0, is_within_line: false, buffer: Vec::new() }
+        Self {
+            input,
+            key,
+            value,
+            row_bytes_max,
+            line: 0,
+            is_within_line: false,
+            buffer: Vec::new(),
+        }
     }
 
     /// Reads the next line that is not blank; false at the end.
@@ -43,7 +51,10 @@ impl<R: BufRead> JsonLines<R> {
             self.line += 1;
             if self.buffer.len() > self.row_bytes_max {
                 self.is_within_line = !self.buffer.ends_with(b"\n");
-                return Err(Problem { is_of_one_row: true, ..Problem::too_long(self.line, self.row_bytes_max, "") });
+                return Err(Problem {
+                    is_of_one_row: true,
+                    ..Problem::too_long(self.line, self.row_bytes_max, "")
+                });
             }
             if !self.buffer.trim_ascii().is_empty() {
                 return Ok(true);
@@ -52,9 +63,11 @@ impl<R: BufRead> JsonLines<R> {
     }
 
     fn parse(&self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<(), String> {
-        let line = std::str::from_utf8(&self.buffer).map_err(|_| "the line is not UTF-8".to_owned())?;
+        let line =
+            std::str::from_utf8(&self.buffer).map_err(|_| "the line is not UTF-8".to_owned())?;
         let line = line.strip_prefix('\u{feff}').unwrap_or(line).trim_end();
-        let Fields(fields) = serde_json::from_str(line).map_err(|error| not_an_object(line, &error))?;
+        let Fields(fields) =
+            serde_json::from_str(line).map_err(|error| not_an_object(line, &error))?;
         let find = |wanted: &str| {
             let mut found = fields.iter().filter(|(name, _)| name == wanted);
             match (found.next(), found.next()) {
@@ -65,7 +78,10 @@ impl<R: BufRead> JsonLines<R> {
         };
         let json = find(&self.key)?;
         if json == "null" || json.starts_with(['{', '[']) {
-            return Err(format!("field `{}` is not a key: a key is a text, a number, true or false", self.key));
+            return Err(format!(
+                "field `{}` is not a key: a key is a text, a number, true or false",
+                self.key
+            ));
         }
         key.extend_from_slice(&text_of(&self.key, json)?);
         match &self.value {
@@ -88,14 +104,16 @@ impl<R: BufRead> Rows for JsonLines<R> {
     }
 }
 
-/// A text without its quotation marks; anything else as it is written. Half of a surrogate pair is JSON, and no text.
+/// A text without its quotation marks; anything else as it is written. Half of a surrogate pair is
+/// JSON, and no text.
 fn text_of<'a>(field: &str, json: &'a str) -> Result<Cow<'a, [u8]>, String> {
     if !json.starts_with('"') {
         return Ok(Cow::Borrowed(json.as_bytes()));
     }
     let text = serde_json::from_str::<String>(json);
-    text.map(|text| Cow::Owned(text.into_bytes()))
-        .map_err(|_| format!("field `{field}` is no text: it has half of a surrogate pair (\\ud800 to \\udfff)"))
+    text.map(|text| Cow::Owned(text.into_bytes())).map_err(|_| {
+        format!("field `{field}` is no text: it has half of a surrogate pair (\\ud800 to \\udfff)")
+    })
 }
 
 /// Appends an object of all fields but the key, as they are written and in their order.
@@ -112,7 +130,8 @@ fn push_rest(fields: &[(Cow<'_, str>, &RawValue)], key: &str, value: &mut Vec<u8
     value.push(b'}');
 }
 
-/// The fields of an object in their order, their values not taken apart: that would cost many times the line.
+/// The fields of an object in their order, their values not taken apart: that would cost many times
+/// the line.
 struct Fields<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
@@ -146,10 +165,12 @@ struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 /// Says what is wrong in one line of many, of which the parser thinks as line 1.
 fn not_an_object(line: &str, error: &serde_json::Error) -> String {
     if line.trim_start().starts_with('[') {
-        return "not a JSON object: an array begins here; JSON lines have one object a line".to_owned();
+        return "not a JSON object: an array begins here; JSON lines have one object a line"
+            .to_owned();
     }
     if error.is_data() {
-        return "not a JSON object, but another value; JSON lines have one object a line".to_owned();
+        return "not a JSON object, but another value; JSON lines have one object a line"
+            .to_owned();
     }
     let message = error.to_string();
     format!("not a JSON object: {}", message.replacen("at line 1 column", "at column", 1))
@@ -163,7 +184,11 @@ mod tests {
         let mut rows = JsonLines::new(text.as_bytes(), "id", value, 4 << 20);
         let (mut key, mut value, mut all) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(line) = rows.next(&mut key, &mut value)? {
-            all.push((line, String::from_utf8(key.clone()).unwrap(), String::from_utf8(value.clone()).unwrap()));
+            all.push((
+                line,
+                String::from_utf8(key.clone()).unwrap(),
+                String::from_utf8(value.clone()).unwrap(),
+            ));
         }
         Ok(all)
     }
@@ -174,8 +199,10 @@ mod tests {
 
     #[test]
     fn the_other_fields_stay_as_they_are_written() {
-        let text = "{\"id\":\"a\\n\",\"x\":1.50,\"y\\u0041\":{\"z\": [1, 2]}}\n\n  {\"n\":null, \"id\":7}";
-        let expected = vec![row(1, "a\n", r#"{"x":1.50,"yA":{"z": [1, 2]}}"#), row(3, "7", r#"{"n":null}"#)];
+        let text =
+            "{\"id\":\"a\\n\",\"x\":1.50,\"y\\u0041\":{\"z\": [1, 2]}}\n\n  {\"n\":null, \"id\":7}";
+        let expected =
+            vec![row(1, "a\n", r#"{"x":1.50,"yA":{"z": [1, 2]}}"#), row(3, "7", r#"{"n":null}"#)];
         assert_eq!(read(text, None).unwrap(), expected);
     }
 
@@ -198,7 +225,11 @@ mod tests {
     #[test]
     fn problems_name_their_line() {
         let cases = [
-            ("{\"id\":1}\n{\"id\":2\n", 2, "not a JSON object: EOF while parsing an object at column"),
+            (
+                "{\"id\":1}\n{\"id\":2\n",
+                2,
+                "not a JSON object: EOF while parsing an object at column",
+            ),
             ("[1]\n", 1, "not a JSON object: an array begins here"),
             ("[\n", 1, "not a JSON object: an array begins here"),
             ("{\"id\":1}\n7\n", 2, "not a JSON object, but another value; JSON"),

@@ -8,7 +8,8 @@ use super::json_lines::JsonLines;
 
 /// How rows are written in a file, and which of their columns or fields are key and value.
 pub(crate) enum Layout {
-    /// Records of fields; without a name the key is the first column, and the value is the rest of the row.
+    /// Records of fields; without a name the key is the first column, and the value is the rest of
+    /// the row.
     Delimited {
         /// How records and fields are marked.
         lines: Lines,

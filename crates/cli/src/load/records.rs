@@ -1,9 +1,10 @@
 //! Splits delimited text into records and fields: CSV as RFC 4180 says, TSV without quotes.
 //!
-//! Strict where leniency would lose data: an unclosed quote, text after a closing quote, a carriage return in an unquoted field of CSV and a record
-//! that is too long are errors with their line. The `csv` crate accepts all of them, so it is not used here. Lenient where nothing is
-//! lost: LF and CRLF end a record, the last record needs no end, blank lines are skipped, and a quote in the middle of an unquoted field is an
-//! ordinary character.
+//! Strict where leniency would lose data: an unclosed quote, text after a closing quote, a carriage
+//! return in an unquoted field of CSV and a record that is too long are errors with their line. The
+//! `csv` crate accepts all of them, so it is not used here. Lenient where nothing is lost: LF and
+//! CRLF end a record, the last record needs no end, blank lines are skipped, and a quote in the
+//! middle of an unquoted field is an ordinary character.
 
 use std::io::BufRead;
 
@@ -54,8 +55,9 @@ impl<R: BufRead> Records<R> {
         }
     }
 
-    /// Reads the next record; returns the line that it begins on, `None` at the end. After a fault of one record, the next one begins where that one
-    /// ends: quoted fields that follow the fault are passed over whole.
+    /// Reads the next record; returns the line that it begins on, `None` at the end. After a fault
+    /// of one record, the next one begins where that one ends: quoted fields that follow the fault
+    /// are passed over whole.
     pub(super) fn next(&mut self) -> Result<Option<u64>, Problem> {
         if let Some(state) = self.bad.take() {
             self.pass_rest(state)?;
@@ -156,7 +158,8 @@ impl<R: BufRead> Records<R> {
                     (_, _) => {
                         // All of the field that is at hand.
                         let rest = &buffer[used - 1..];
-                        let ends = |&byte: &u8| byte == b'\n' || byte == b'\r' || byte == self.delimiter;
+                        let ends =
+                            |&byte: &u8| byte == b'\n' || byte == b'\r' || byte == self.delimiter;
                         let len = rest.iter().position(ends).unwrap_or(rest.len());
                         self.bytes.extend_from_slice(&rest[..len]);
                         used += len - 1;
@@ -211,7 +214,9 @@ impl<R: BufRead> Records<R> {
     fn behind(&self, state: State, byte: u8) -> State {
         match (state, byte) {
             (State::Quoted(opened), b'"') => State::MaybeClosed(opened),
-            (State::Quoted(opened), _) | (State::MaybeClosed(opened), b'"') => State::Quoted(opened),
+            (State::Quoted(opened), _) | (State::MaybeClosed(opened), b'"') => {
+                State::Quoted(opened)
+            }
             (_, _) if byte == self.delimiter => State::FieldStart,
             (State::FieldStart, b'"') if self.quotes => State::Quoted(self.line),
             (_, _) => State::Plain,
@@ -249,11 +254,16 @@ mod tests {
         in_pieces
     }
 
-    fn read_through(text: impl BufRead, delimiter: u8, quotes: bool) -> Result<Vec<(u64, Vec<String>)>, Problem> {
+    fn read_through(
+        text: impl BufRead,
+        delimiter: u8,
+        quotes: bool,
+    ) -> Result<Vec<(u64, Vec<String>)>, Problem> {
         let mut records = Records::new(text, delimiter, quotes, MAX);
         let mut all = Vec::new();
         while let Some(line) = records.next()? {
-            let fields = (0..records.len()).map(|place| String::from_utf8_lossy(records.field(place)).into_owned());
+            let fields = (0..records.len())
+                .map(|place| String::from_utf8_lossy(records.field(place)).into_owned());
             all.push((line, fields.collect()));
         }
         Ok(all)
@@ -323,12 +333,20 @@ mod tests {
     #[test]
     fn a_bad_row_ends_where_its_quoted_fields_end() {
         // The row and the one behind it, over line breaks in quotes, also in the smallest buffer.
-        for bad in
-            ["\"1\"x,\"first\nsecond,third\"\n", "\"1\"x,\"a \"\"quote\"\"\n\"\n", "1\r2,\"first\n\"\n", "1\r,\"\n\"\n"]
-        {
+        for bad in [
+            "\"1\"x,\"first\nsecond,third\"\n",
+            "\"1\"x,\"a \"\"quote\"\"\n\"\n",
+            "1\r2,\"first\n\"\n",
+            "1\r,\"\n\"\n",
+        ] {
             let text = format!("{bad}4,d\n");
             for capacity in [3, 4096] {
-                let mut rows = Records::new(BufReader::with_capacity(capacity, text.as_bytes()), b',', true, MAX);
+                let mut rows = Records::new(
+                    BufReader::with_capacity(capacity, text.as_bytes()),
+                    b',',
+                    true,
+                    MAX,
+                );
                 assert!(rows.next().unwrap_err().is_of_one_row, "{bad:?}");
                 assert_eq!(rows.next().unwrap(), Some(3), "{bad:?}");
                 assert_eq!((rows.field(0), rows.field(1)), (&b"4"[..], &b"d"[..]));
@@ -338,7 +356,10 @@ mod tests {
         let mut rows = Records::new(&b"\"1\"x,\"open\n4,d\n"[..], b',', true, MAX);
         assert!(rows.next().unwrap_err().is_of_one_row);
         let problem = rows.next().unwrap_err();
-        assert!((problem.line, problem.is_of_one_row) == (1, false) && problem.message.contains("never closed"));
+        assert!(
+            (problem.line, problem.is_of_one_row) == (1, false)
+                && problem.message.contains("never closed")
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Prints what lines asked for: for people, one tab-separated line each for a pipe, one JSON object each for a program.
+//! Prints what lines asked for: for people, one tab-separated line each for a pipe, one JSON object
+//! each for a program.
 
 use plimsoll::Keyspace;
 use serde_json::Map;
@@ -21,9 +22,18 @@ pub(super) struct Wanted {
 }
 
 /// The value of a key; whether there is one.
-pub(super) fn get(source: &Source<'_>, keyspace: &Keyspace, key: &[u8], output: &mut Output) -> Result<bool, Failure> {
+pub(super) fn get(
+    source: &Source<'_>,
+    keyspace: &Keyspace,
+    key: &[u8],
+    output: &mut Output,
+) -> Result<bool, Failure> {
     let Some(value) = source.reader(keyspace, key)? else { return Ok(false) };
-    let again = || source.reader(keyspace, key).map(|value| value.expect("it was just there, at the same moment"));
+    let again = || {
+        source
+            .reader(keyspace, key)
+            .map(|value| value.expect("it was just there, at the same moment"))
+    };
     match output.reader() {
         Reader::Pipe => {
             write_field(value, output)?;
@@ -76,8 +86,17 @@ fn print_key(key: &[u8], output: &mut Output) -> Result<(), Failure> {
     }
 }
 
-fn print_pair(source: &Source<'_>, keyspace: &Keyspace, key: &[u8], output: &mut Output) -> Result<(), Failure> {
-    let open = || source.reader(keyspace, key).map(|value| value.expect("the walk saw the key at the same moment"));
+fn print_pair(
+    source: &Source<'_>,
+    keyspace: &Keyspace,
+    key: &[u8],
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let open = || {
+        source
+            .reader(keyspace, key)
+            .map(|value| value.expect("the walk saw the key at the same moment"))
+    };
     match output.reader() {
         Reader::People => {
             let shown = show_key(key, false);

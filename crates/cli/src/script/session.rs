@@ -1,7 +1,8 @@
 //! Does what the lines of a script ask for, one after the other, on one open store.
 //!
-//! Law: a line is done wholly or not at all, and what was answered is never contradicted by a later failure: outside of a transaction a line's
-//! commit has its place in the order when the line is done, and [`Session::settle`] waits until all are durable.
+//! Law: a line is done wholly or not at all, and what was answered is never contradicted by a later
+//! failure: outside of a transaction a line's commit has its place in the order when the line is
+//! done, and [`Session::settle`] waits until all are durable.
 
 use std::collections::HashSet;
 
@@ -58,7 +59,16 @@ pub(crate) struct Session<'a> {
 impl<'a> Session<'a> {
     pub(crate) fn new(db: &'a Db, answer: AnswerReport<'a>, mode: Mode, keyspace: String) -> Self {
         let transaction = (mode == Mode::Whole).then(|| db.begin());
-        Self { db, answer, mode, keyspace, transaction, submitted: None, last_commit: None, transactions: 0 }
+        Self {
+            db,
+            answer,
+            mode,
+            keyspace,
+            transaction,
+            submitted: None,
+            last_commit: None,
+            transactions: 0,
+        }
     }
 
     /// Whether lines wait in a transaction for `commit`.
@@ -72,14 +82,21 @@ impl<'a> Session<'a> {
     }
 
     /// Does one line.
-    pub(crate) fn run(&mut self, statement: Statement, output: &mut Output) -> Result<Done, Failure> {
+    pub(crate) fn run(
+        &mut self,
+        statement: Statement,
+        output: &mut Output,
+    ) -> Result<Done, Failure> {
         match statement {
             Statement::Put { key, value } => self.put(&key, value, output).map(|()| Done::Yes),
             Statement::Delete { keys } => self.delete(&keys, output),
             Statement::Get { key, at } => self.get(&key, at, output),
             Statement::Scan { range, limit, reverse, keys_only, at } => {
-                let wanted = answers::Wanted { limit: limit.unwrap_or(u64::MAX), reverse, keys_only };
-                self.read(at, |source, keyspace| answers::scan(source, keyspace, &range, wanted, output))?;
+                let wanted =
+                    answers::Wanted { limit: limit.unwrap_or(u64::MAX), reverse, keys_only };
+                self.read(at, |source, keyspace| {
+                    answers::scan(source, keyspace, &range, wanted, output)
+                })?;
                 Ok(Done::Yes)
             }
             Statement::Count { range, at } => {
@@ -101,7 +118,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Commits what is still open in [`Mode::Whole`], and waits until all commits are durable. Returns the last one's GLSN.
+    /// Commits what is still open in [`Mode::Whole`], and waits until all commits are durable.
+    /// Returns the last one's GLSN.
     pub(crate) fn settle(&mut self) -> Result<Option<u64>, Failure> {
         if self.mode == Mode::Whole
             && let Some(transaction) = self.transaction.take()
@@ -167,7 +185,8 @@ impl<'a> Session<'a> {
     }
 
     fn delete(&mut self, keys: &[Vec<u8>], output: &mut Output) -> Result<Done, Failure> {
-        // To look whether a key is there would have each line wait for the one before it to be durable.
+        // To look whether a key is there would have each line wait for the one before it to be
+        // durable.
         let looks = self.mode == Mode::Answered;
         let (mut missing, mut seen) = (Vec::new(), HashSet::new());
         self.write(output, |transaction, keyspace| {
@@ -189,7 +208,8 @@ impl<'a> Session<'a> {
     }
 
     fn get(&mut self, key: &[u8], at: Option<At>, output: &mut Output) -> Result<Done, Failure> {
-        let found = self.read(at, |source, keyspace| answers::get(source, keyspace, key, output))?;
+        let found =
+            self.read(at, |source, keyspace| answers::get(source, keyspace, key, output))?;
         if !found {
             answers::no_such_key(key);
         }
@@ -216,7 +236,12 @@ impl<'a> Session<'a> {
     }
 
     /// Differences are no failure of a line, and a key that never was is as one that is not there.
-    fn report(&mut self, report: Report, words: &[Word], output: &mut Output) -> Result<Done, Failure> {
+    fn report(
+        &mut self,
+        report: Report,
+        words: &[Word],
+        output: &mut Output,
+    ) -> Result<Done, Failure> {
         self.wait()?;
         match (self.answer)(report, words, &self.keyspace, output) {
             Err(failure) if failure.exit() == Some(Exit::No) => {
@@ -239,7 +264,9 @@ impl<'a> Session<'a> {
     fn begin(&mut self) -> Result<(), Failure> {
         self.refuse_in_whole("begin")?;
         if self.transaction.is_some() {
-            return Err(Failure::usage("a transaction is open already; `commit` or `rollback` ends it"));
+            return Err(Failure::usage(
+                "a transaction is open already; `commit` or `rollback` ends it",
+            ));
         }
         // A transaction reads what is durable: all that earlier lines wrote.
         self.wait()?;
@@ -249,7 +276,9 @@ impl<'a> Session<'a> {
 
     fn take_open(&mut self, word: &str) -> Result<Transaction, Failure> {
         self.refuse_in_whole(word)?;
-        self.transaction.take().ok_or_else(|| Failure::usage("no transaction is open; `begin` opens one"))
+        self.transaction
+            .take()
+            .ok_or_else(|| Failure::usage("no transaction is open; `begin` opens one"))
     }
 
     fn commit_by_word(&mut self, output: &mut Output) -> Result<(), Failure> {

@@ -25,7 +25,11 @@ impl Source<'_> {
     }
 
     /// A reader of the value of a key, if there is one.
-    pub(super) fn reader(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<ValueReader>, Failure> {
+    pub(super) fn reader(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+    ) -> Result<Option<ValueReader>, Failure> {
         Ok(match self {
             Self::Open(transaction) => transaction.get_reader(keyspace, key)?,
             Self::Past(snapshot) => snapshot.get_reader(keyspace, key)?,

@@ -93,7 +93,11 @@ pub(crate) fn parse(line: &[u8]) -> Result<Option<Statement>, String> {
         "rollback" => Statement::Rollback,
         "help" => Statement::Help,
         "quit" | "exit" => Statement::Quit,
-        other => return Err(format!("there is no command `{other}`; `.help` lists those that there are")),
+        other => {
+            return Err(format!(
+                "there is no command `{other}`; `.help` lists those that there are"
+            ));
+        }
     };
     line.end()?;
     Ok(Some(statement))
@@ -110,7 +114,8 @@ fn put(line: &mut Line) -> Result<Statement, String> {
 }
 
 fn text(bytes: Vec<u8>) -> Result<String, String> {
-    String::from_utf8(bytes).map_err(|_| "only keys and values may hold bytes that are not text".to_owned())
+    String::from_utf8(bytes)
+        .map_err(|_| "only keys and values may hold bytes that are not text".to_owned())
 }
 
 /// The words behind a command's name that nothing has taken yet.
@@ -121,14 +126,17 @@ struct Line {
 impl Line {
     /// Takes an option without a value.
     fn flag(&mut self, name: &str) -> bool {
-        let place = self.words.iter().position(|word| !word.quoted && word.bytes == name.as_bytes());
+        let place =
+            self.words.iter().position(|word| !word.quoted && word.bytes == name.as_bytes());
         place.map(|place| self.words.remove(place)).is_some()
     }
 
     /// Takes an option and its value: `--limit 5` or `--limit=5`.
     fn option(&mut self, name: &str) -> Result<Option<Vec<u8>>, String> {
         let joined = format!("{name}=").into_bytes();
-        let names = |word: &Word| !word.quoted && (word.bytes == name.as_bytes() || word.bytes.starts_with(&joined));
+        let names = |word: &Word| {
+            !word.quoted && (word.bytes == name.as_bytes() || word.bytes.starts_with(&joined))
+        };
         let Some(place) = self.words.iter().position(names) else { return Ok(None) };
         let word = self.words.remove(place);
         if let Some(value) = word.bytes.strip_prefix(&joined[..]) {
@@ -174,7 +182,9 @@ impl Line {
         match self.words.iter().find(|word| !word.quoted && word.bytes.starts_with(b"--")) {
             Some(word) => {
                 let word = String::from_utf8_lossy(&word.bytes);
-                Err(format!("`{word}` is no option of this command; quote it if it is a key or a value"))
+                Err(format!(
+                    "`{word}` is no option of this command; quote it if it is a key or a value"
+                ))
             }
             None => Ok(()),
         }
@@ -210,8 +220,14 @@ mod tests {
             parsed("put --file /tmp/x a"),
             Statement::Put { key: b"a".to_vec(), value: NewValue::File("/tmp/x".into()) }
         );
-        assert_eq!(parsed("GET a --at 3"), Statement::Get { key: b"a".to_vec(), at: Some(At::Glsn(3)) });
-        assert_eq!(parsed("delete a b"), Statement::Delete { keys: vec![b"a".to_vec(), b"b".to_vec()] });
+        assert_eq!(
+            parsed("GET a --at 3"),
+            Statement::Get { key: b"a".to_vec(), at: Some(At::Glsn(3)) }
+        );
+        assert_eq!(
+            parsed("delete a b"),
+            Statement::Delete { keys: vec![b"a".to_vec(), b"b".to_vec()] }
+        );
         assert_eq!(
             parsed("scan --limit=5 p/ --reverse --from p/b --keys"),
             Statement::Scan {
@@ -222,7 +238,10 @@ mod tests {
                 at: None
             }
         );
-        assert_eq!(parsed("count"), Statement::Count { range: KeyRange::new(b"", None, None), at: None });
+        assert_eq!(
+            parsed("count"),
+            Statement::Count { range: KeyRange::new(b"", None, None), at: None }
+        );
         assert_eq!(parsed("use users"), Statement::Use("users".to_owned()));
         assert_eq!(
             (parsed(".quit"), parsed("exit"), parsed("begin")),

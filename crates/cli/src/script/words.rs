@@ -18,7 +18,8 @@ pub(crate) struct Word {
 impl Word {
     /// The word as text, for what is no key and no value.
     pub(super) fn text(&self) -> Result<&str, String> {
-        std::str::from_utf8(&self.bytes).map_err(|_| "only keys and values may hold bytes that are not text".to_owned())
+        std::str::from_utf8(&self.bytes)
+            .map_err(|_| "only keys and values may hold bytes that are not text".to_owned())
     }
 }
 
@@ -77,13 +78,16 @@ fn double_quoted<'a>(mut rest: &'a [u8], into: &mut Vec<u8>) -> Result<&'a [u8],
 }
 
 fn unclosed(mark: char) -> String {
-    format!("a {mark} is not closed on its line; a line break within a value is written as \\n in double quotes")
+    format!(
+        "a {mark} is not closed on its line; a line break within a value is written as \\n in double quotes"
+    )
 }
 
 /// Reads what follows a backslash.
 fn escape<'a>(rest: &'a [u8], into: &mut Vec<u8>) -> Result<&'a [u8], String> {
     let Some((&byte, behind)) = rest.split_first() else {
-        return Err("a backslash at the end of a line escapes nothing; write \\\\ for a backslash".to_owned());
+        return Err("a backslash at the end of a line escapes nothing; write \\\\ for a backslash"
+            .to_owned());
     };
     into.push(match byte {
         b'n' => b'\n',
@@ -93,14 +97,17 @@ fn escape<'a>(rest: &'a [u8], into: &mut Vec<u8>) -> Result<&'a [u8], String> {
         b'\\' | b'"' | b'\'' | b'#' | b'-' | b' ' => byte,
         b'x' => {
             let digits = behind.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
-            let digits = digits.filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+            let digits =
+                digits.filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
             let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
             into.push(byte.ok_or("\\x needs two hexadecimal digits, e.g. \\x0a")?);
             return Ok(&behind[2..]);
         }
         other => {
             let other = char::from(other).escape_default();
-            return Err(format!("\\{other} means nothing; write \\\\ for a backslash, or use single quotes"));
+            return Err(format!(
+                "\\{other} means nothing; write \\\\ for a backslash, or use single quotes"
+            ));
         }
     });
     Ok(behind)
@@ -125,7 +132,10 @@ mod tests {
 
     #[test]
     fn a_backslash_writes_any_byte() {
-        assert_eq!(bytes(r#"\n\t\r\0\\\"\'\#\-\  "\x00\xfF""#), [&b"\n\t\r\0\\\"'#- "[..], b"\x00\xff"]);
+        assert_eq!(
+            bytes(r#"\n\t\r\0\\\"\'\#\-\  "\x00\xfF""#),
+            [&b"\n\t\r\0\\\"'#- "[..], b"\x00\xff"]
+        );
     }
 
     #[test]
@@ -137,15 +147,20 @@ mod tests {
 
     #[test]
     fn what_is_quoted_is_told_from_what_is_not() {
-        let quoted: Vec<bool> = words(b"--a '--b' \\--c d''").unwrap().iter().map(|word| word.quoted).collect();
+        let quoted: Vec<bool> =
+            words(b"--a '--b' \\--c d''").unwrap().iter().map(|word| word.quoted).collect();
         assert_eq!(quoted, [false, true, true, false]);
     }
 
     #[test]
     fn what_cannot_be_read_says_how_to_write_it() {
-        for (line, part) in
-            [("'a", "not closed"), ("\"a", "not closed"), ("a\\", "\\\\"), ("\\x0", "two"), ("\\é", "\\\\")]
-        {
+        for (line, part) in [
+            ("'a", "not closed"),
+            ("\"a", "not closed"),
+            ("a\\", "\\\\"),
+            ("\\x0", "two"),
+            ("\\é", "\\\\"),
+        ] {
             let refusal = words(line.as_bytes()).unwrap_err();
             assert!(refusal.contains(part), "{line}: {refusal}");
         }

@@ -33,7 +33,8 @@ fn a_backup_that_is_stopped_leaves_nothing_and_can_be_made_again() {
     let folder = Folder::new();
     let (store, backup) = (large_store(&folder), folder.at("backup"));
     for signal in [Signal::INT, Signal::TERM] {
-        stopped(begun(&store, &backup), signal).fails(130, &["plimsoll: interrupted. No backup was made."]);
+        stopped(begun(&store, &backup), signal)
+            .fails(130, &["plimsoll: interrupted. No backup was made."]);
         assert!(!fs::exists(&backup).unwrap());
     }
     run(&["backup", &store, &backup, "--copy", "--verify"]).ok();
@@ -48,9 +49,16 @@ fn what_a_killed_backup_left_is_named_and_may_be_deleted() {
     child.wait().unwrap();
     let unfinished = "this folder holds an unfinished backup; unless one is being made there now, delete the folder";
     run(&["backup", &store, &backup]).fails(2, &[&backup, unfinished]);
-    for command in [["verify", &backup].as_slice(), &["get", &backup, "large"], &["put", &backup, "k", "v"]] {
-        run(command)
-            .fails(3, &[&backup, "this folder holds an unfinished backup; unless it is being made now, delete it"]);
+    for command in
+        [["verify", &backup].as_slice(), &["get", &backup, "large"], &["put", &backup, "k", "v"]]
+    {
+        run(command).fails(
+            3,
+            &[
+                &backup,
+                "this folder holds an unfinished backup; unless it is being made now, delete it",
+            ],
+        );
     }
     fs::remove_dir_all(&backup).unwrap();
     run(&["backup", &store, &backup]).ok();

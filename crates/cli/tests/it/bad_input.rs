@@ -1,4 +1,5 @@
-//! Bad input of every kind that can be reached from a command line: a message that says what to do, and an exit code.
+//! Bad input of every kind that can be reached from a command line: a message that says what to do,
+//! and an exit code.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -43,7 +44,9 @@ fn a_path_that_cannot_be_looked_at_is_not_said_to_hold_no_store() {
     let folder = Folder::new();
     let circle = folder.at("circle");
     std::os::unix::fs::symlink(&circle, &circle).unwrap();
-    for command in [["get", &circle, "k"].as_slice(), &["warm", &circle], &["warm", &circle, "--delete"]] {
+    for command in
+        [["get", &circle, "k"].as_slice(), &["warm", &circle], &["warm", &circle, "--delete"]]
+    {
         run(command).fails(6, &[&circle, "symbolic link"]);
     }
 }
@@ -64,9 +67,11 @@ fn a_budget_below_the_minimum_or_that_is_none_is_refused() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "k", "v", "--memory", "1MiB"]).fails(2, &["16"]);
-    run(&["put", &store, "k", "v", "--memory", "much"]).fails(2, &["much", "is not a size", "64MiB"]);
+    run(&["put", &store, "k", "v", "--memory", "much"])
+        .fails(2, &["much", "is not a size", "64MiB"]);
     run(&["put", &store, "k", "v", "--memory", "16MiB"]).ok();
-    let output = plimsoll().args(["get", &store, "k"]).env("PLIMSOLL_MEMORY", "1KiB").output().unwrap();
+    let output =
+        plimsoll().args(["get", &store, "k"]).env("PLIMSOLL_MEMORY", "1KiB").output().unwrap();
     Ran::of(output).fails(2, &["16"]);
 }
 
@@ -91,14 +96,19 @@ fn a_value_that_is_too_long_is_refused_and_nothing_of_it_stays() {
     let store = folder.at("store");
     run(&["put", &store, "k", "v"]).ok();
     let mut zeros = Command::new("head");
-    let mut zeros =
-        zeros.args(["-c", &(MAX_VALUE_BYTES + 1).to_string(), "/dev/zero"]).stdout(Stdio::piped()).spawn().unwrap();
-    let output = plimsoll().args(["put", &store, "k"]).stdin(zeros.stdout.take().unwrap()).output().unwrap();
+    let mut zeros = zeros
+        .args(["-c", &(MAX_VALUE_BYTES + 1).to_string(), "/dev/zero"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output =
+        plimsoll().args(["put", &store, "k"]).stdin(zeros.stdout.take().unwrap()).output().unwrap();
     let _ = zeros.wait();
     Ran::of(output).fails(2, &["1 GiB", "this one has at least 1073"]);
     assert_eq!(run(&["get", &store, "k"]).ok().out, b"v");
     run(&["put", &store, "k", "w"]).ok();
-    let bytes = run(&["stat", &store, "--json"]).ok().json()["store"]["bytes_on_disk"].as_u64().unwrap();
+    let bytes =
+        run(&["stat", &store, "--json"]).ok().json()["store"]["bytes_on_disk"].as_u64().unwrap();
     assert!(bytes < 100 << 20, "{bytes}");
 }
 
@@ -141,15 +151,20 @@ fn a_store_of_a_newer_format_is_refused() {
     let store = folder.at("store");
     run(&["put", &store, "k", "v"]).ok();
     let segment = fs::read_dir(format!("{store}/log")).unwrap().map(|entry| entry.unwrap().path());
-    let segment =
-        segment.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "seg")).unwrap();
+    let segment = segment
+        .into_iter()
+        .find(|path| path.extension().is_some_and(|extension| extension == "seg"))
+        .unwrap();
     let mut bytes = fs::read(&segment).unwrap();
     bytes[8..12].copy_from_slice(&3_u32.to_le_bytes());
-    // As docs/reference/format.md draws a segment's header: the checksum of its first 120 bytes stands behind them.
+    // As docs/reference/format.md draws a segment's header: the checksum of its first 120 bytes
+    // stands behind them.
     let sum = checksum(0x5345_474d_454e_5431, &bytes[..120]);
     bytes[120..128].copy_from_slice(&sum.to_le_bytes());
     fs::write(&segment, bytes).unwrap();
-    for command in [vec!["get", &store, "k"], vec!["put", &store, "k", "w"], vec!["recover", &store, "x"]] {
+    for command in
+        [vec!["get", &store, "k"], vec!["put", &store, "k", "w"], vec!["recover", &store, "x"]]
+    {
         run(&command).fails(3, &["format 3", "use a newer one"]);
     }
 }

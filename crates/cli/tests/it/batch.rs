@@ -1,4 +1,5 @@
-//! `plimsoll batch`: one language, one transaction or one for each line, and failures that name their line.
+//! `plimsoll batch`: one language, one transaction or one for each line, and failures that name
+//! their line.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -48,9 +49,14 @@ fn lines_read_what_lines_before_them_wrote() {
     assert_eq!(batch(&store, &[], lines).ok().text(), "1\na\t1\nb\t2\nb\n2\n3\n1\n");
     let other = folder.at("other");
     assert_eq!(batch(&other, &["--each-line"], lines).ok().text(), "1\na\t1\nb\t2\nb\n2\n3\n3\n");
-    let json = batch(&store, &["--json"], "put a 1\nget a\nget c\n").fails(1, &["there is no key `c`"]).json_lines();
+    let json = batch(&store, &["--json"], "put a 1\nget a\nget c\n")
+        .fails(1, &["there is no key `c`"])
+        .json_lines();
     assert_eq!(json[0]["value"], "1");
-    assert_eq!((&json[1]["lines"], &json[1]["transactions"], &json[1]["glsn"]), (&3.into(), &1.into(), &2.into()));
+    assert_eq!(
+        (&json[1]["lines"], &json[1]["transactions"], &json[1]["glsn"]),
+        (&3.into(), &1.into(), &2.into())
+    );
 }
 
 #[test]
@@ -70,7 +76,11 @@ fn a_failure_names_its_line_and_nothing_is_committed() {
     for (lines, code, part) in cases {
         let ran = batch(&store, &[], lines).fails(code, &[part, "Nothing was committed."]);
         assert!(ran.out.is_empty(), "{lines}");
-        assert_eq!((run(&["get", &store, "a"]).ok().out, commits(&store)), (b"0".to_vec(), 1), "{lines}");
+        assert_eq!(
+            (run(&["get", &store, "a"]).ok().out, commits(&store)),
+            (b"0".to_vec(), 1),
+            "{lines}"
+        );
     }
     let long = format!("put a 1\nput b {}\n", "x".repeat(17 << 20));
     batch(&store, &[], &long).fails(2, &["16 MiB", "--file"]);
@@ -81,7 +91,8 @@ fn with_each_line_those_before_a_failure_stay() {
     let folder = Folder::new();
     let store = folder.at("store");
     let message = "The transactions before it are committed, the last as GLSN 2.";
-    batch(&store, &["--each-line"], "put a 1\nput b 2\nfetch\nput c 3\n").fails(2, &["line 3: ", message]);
+    batch(&store, &["--each-line"], "put a 1\nput b 2\nfetch\nput c 3\n")
+        .fails(2, &["line 3: ", message]);
     assert_eq!(run(&["scan", &store]).ok().text(), "a\t1\nb\t2\n");
     let lines: String = (0..3000).map(|number| format!("put key{number} value\n")).collect();
     assert_eq!(batch(&store, &["--each-line"], &lines).ok().text(), "3002\n");
@@ -118,7 +129,8 @@ fn what_is_committed_does_not_depend_on_who_reads_the_output() {
         // More than is written at once.
         run_with_input(&["put", &store, "large"], &[b'x'; 200_000]).ok();
         let lines = b"put a 1\nget large\nput b 2\nget none\n";
-        run_without_reader(&[&["batch", store.as_str()], mode].concat(), lines).fails(1, &["no key `none`"]);
+        run_without_reader(&[&["batch", store.as_str()], mode].concat(), lines)
+            .fails(1, &["no key `none`"]);
         assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "a\nb\nlarge\n");
     }
     // Nor how a command ends that says what it has done.
@@ -139,14 +151,23 @@ fn a_script_that_cannot_be_read_leaves_no_store() {
 #[test]
 fn a_signal_is_heard_while_no_line_comes() {
     for (mode, committed, said) in [
-        (&["--each-line"][..], "1", "interrupted before line 3\nThe transactions before it are committed"),
+        (
+            &["--each-line"][..],
+            "1",
+            "interrupted before line 3\nThe transactions before it are committed",
+        ),
         (&[], "", "interrupted; nothing was committed"),
     ] {
         let folder = Folder::new();
         let store = folder.at("store");
         let mut command = plimsoll();
         command.args(["batch", &store]).args(mode);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut lines = child.stdin.take().unwrap();
         lines.write_all(b"put a 1\nput b 2\nput c").unwrap();
         let begun = Instant::now();
@@ -169,7 +190,8 @@ fn a_signal_is_heard_while_a_named_pipe_has_no_writer() {
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let mut command = plimsoll();
     command.args(["batch", &store, &pipe, "--each-line"]);
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_until_signals_are_heard(&child);
     stopped(child, Signal::INT).fails(130, &["interrupted before line 1"]);
     // With a writer it is read to its end.
@@ -186,7 +208,17 @@ fn keys_are_printed_as_batch_and_shell_read_them() {
     let mut random = fastrand::Rng::new();
     let seed = random.get_seed();
     println!("seed {seed}");
-    let own = [&b"#a"[..], b"--a", b"-", b"a b", b" ", b"it's \"x\"", b"\\", b"\0\x1b\x7f", "\u{85}é\u{a0}".as_bytes()];
+    let own = [
+        &b"#a"[..],
+        b"--a",
+        b"-",
+        b"a b",
+        b" ",
+        b"it's \"x\"",
+        b"\\",
+        b"\0\x1b\x7f",
+        "\u{85}é\u{a0}".as_bytes(),
+    ];
     let mut keys: BTreeSet<Vec<u8>> = own.iter().map(|key| key.to_vec()).collect();
     keys.extend((0..300).map(|_| {
         let bytes = random.usize(1..12);
@@ -205,7 +237,8 @@ fn keys_are_printed_as_batch_and_shell_read_them() {
     let of_shell = run_with_input(&["shell", &store], b"scan --keys\n").ok().text();
     let of_people = run(&["scan", &store, "--keys", "--color", "always"]).ok().text();
     let of_log = run(&["log", &store, "--ops"]).ok().text();
-    let of_log: Vec<&str> = of_log.lines().skip(1).map(|line| line.rsplit('\t').next().unwrap()).collect();
+    let of_log: Vec<&str> =
+        of_log.lines().skip(1).map(|line| line.rsplit('\t').next().unwrap()).collect();
     let of_diff = run(&["diff", &store, "0", "1"]).fails(1, &[]).text();
     let of_diff: Vec<&str> = of_diff.lines().map(|line| line.split('\t').nth(3).unwrap()).collect();
     assert_eq!((&of_shell, &of_people), (&of_scan, &of_scan));
@@ -214,6 +247,13 @@ fn keys_are_printed_as_batch_and_shell_read_them() {
     let lines: String = of_scan.lines().map(|key| format!("put {key} again\n")).collect();
     batch(&store, &[], &lines).ok();
     let lines: String = of_scan.lines().map(|key| format!("get {key}\n")).collect();
-    assert_eq!(run_with_input(&["shell", &store], lines.as_bytes()).ok().text(), "again\n".repeat(keys.len()));
-    assert_eq!(run(&["scan", &store, "--keys", "--null"]).ok().out, stored, "no other key was made");
+    assert_eq!(
+        run_with_input(&["shell", &store], lines.as_bytes()).ok().text(),
+        "again\n".repeat(keys.len())
+    );
+    assert_eq!(
+        run(&["scan", &store, "--keys", "--null"]).ok().out,
+        stored,
+        "no other key was made"
+    );
 }

@@ -1,4 +1,5 @@
-//! Commands beside another process that writes, merges and trims: what they say is right, or that their moment is gone. Never that the store is damaged.
+//! Commands beside another process that writes, merges and trims: what they say is right, or that
+//! their moment is gone. Never that the store is damaged.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -16,7 +17,10 @@ fn value(key: u32, round: u32) -> String {
 }
 
 fn open(path: &Path) -> (Db, Keyspace) {
-    let options = Options::new().memory_bytes(16 << 20).segment_bytes(64 << 10).durability(Durability::Buffered);
+    let options = Options::new()
+        .memory_bytes(16 << 20)
+        .segment_bytes(64 << 10)
+        .durability(Durability::Buffered);
     let db = Db::open(path, options).unwrap();
     let keyspace = db.keyspace("default").unwrap();
     db.set_retention(&keyspace, Retention::Latest).unwrap();
@@ -31,7 +35,8 @@ fn write(db: &Db, keyspace: &Keyspace, round: u32) {
     tx.commit().unwrap();
 }
 
-/// Runs `commands` beside a process (this one) that leaves no file of the store in its place for long.
+/// Runs `commands` beside a process (this one) that leaves no file of the store in its place for
+/// long.
 fn beside_a_trimming_writer(store: &Path, commands: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     let rounds = AtomicU32::new(0);
@@ -128,7 +133,8 @@ fn a_moment_that_was_asked_for_and_is_gone_is_told_as_that() {
     let folder = Folder::new();
     let store = folder.at("store");
     beside_a_trimming_writer(Path::new(&store), || {
-        let error = (0..1000).find_map(|_| Some(run(&["scan", &store, "--at", "1"])).filter(|ran| ran.code != 0));
+        let error = (0..1000)
+            .find_map(|_| Some(run(&["scan", &store, "--at", "1"])).filter(|ran| ran.code != 0));
         error.unwrap().fails(2, &["no longer retained"]);
     });
 }

@@ -21,7 +21,10 @@ fn stat_tells_a_program_and_a_pipe_the_same() {
     assert_eq!(stats["store"]["newest_glsn"], 5);
     assert_eq!(stats["log"]["next_glsn"], 6);
     assert_eq!(stats["memory"]["budget"], 32 << 20);
-    assert_eq!((&stats["row_cache"]["hits"], &stats["row cache"]), (&0.into(), &serde_json::Value::Null));
+    assert_eq!(
+        (&stats["row_cache"]["hits"], &stats["row cache"]),
+        (&0.into(), &serde_json::Value::Null)
+    );
     // One object, though it is shown in two parts.
     assert_eq!((&stats["index"]["tables"], &stats["index"]["flushes"]), (&0.into(), &0.into()));
     assert_eq!(stats["keyspaces"]["default"]["retention"], "forever");
@@ -72,15 +75,18 @@ fn what_was_done_is_said_where_its_report_cannot_be_printed() {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         Ran::of(plimsoll().args(arguments).stdout(full).output().unwrap())
     };
-    into_full(&["backup", &store, &backup]).fails(6, &["cannot write the output", "The backup is made."]);
+    into_full(&["backup", &store, &backup])
+        .fails(6, &["cannot write the output", "The backup is made."]);
     run(&["verify", &backup]).ok();
     let recovered = folder.at("recovered");
-    into_full(&["recover", &backup, &recovered]).fails(6, &["nothing is lost; the newest GLSN is 5."]);
+    into_full(&["recover", &backup, &recovered])
+        .fails(6, &["nothing is lost; the newest GLSN is 5."]);
     into_full(&["recover", &backup, "--dry-run"]).fails(6, &["Nothing was written."]);
     // A reader that left is no failure, and does not make a damaged store a sound one.
     run_without_reader(&["verify", &backup], b"").ok();
     let segment = fs::read_dir(format!("{backup}/log")).unwrap().map(|entry| entry.unwrap().path());
-    let segment = segment.into_iter().find(|path| path.extension().is_some_and(|it| it == "seg")).unwrap();
+    let segment =
+        segment.into_iter().find(|path| path.extension().is_some_and(|it| it == "seg")).unwrap();
     let mut bytes = fs::read(&segment).unwrap();
     bytes[40] ^= 1;
     fs::remove_file(&segment).unwrap();
@@ -107,9 +113,16 @@ fn a_store_whose_index_is_damaged_is_recovered_whole_and_stays_as_it_is() {
     assert!(found.code == 4 && found.text().contains(&advice), "{}", found.text());
     let dest = folder.at("recovered");
     let foreseen = run(&["recover", &store, "--dry-run"]).ok().text();
-    assert!(foreseen.contains("index from   the log") && !std::path::Path::new(&dest).exists(), "{foreseen}");
+    assert!(
+        foreseen.contains("index from   the log") && !std::path::Path::new(&dest).exists(),
+        "{foreseen}"
+    );
     let report = run(&["recover", &store, &dest, "--json"]).ok().json();
-    assert_eq!((&report["newest_glsn"], &report["is_whole"]), (&5.into(), &true.into()), "{report}");
+    assert_eq!(
+        (&report["newest_glsn"], &report["is_whole"]),
+        (&5.into(), &true.into()),
+        "{report}"
+    );
     assert_eq!(run(&["scan", &dest, "--keys"]).ok().text(), "k1\nk2\nk3\nk4\nk5\n");
     run(&["verify", &dest]).ok();
     assert_eq!(run(&["verify", &store]).text(), found.text());
@@ -129,13 +142,19 @@ fn commits_that_were_durable_and_are_gone_are_named() {
         run(&["put", &store, key, "1"]).ok();
     }
     std::fs::write(&log, before).unwrap();
-    let advice =
-        format!("(GLSN 2 to 4): the log ends before what is durable; run `plimsoll recover {store} {store}.recovered`");
+    let advice = format!(
+        "(GLSN 2 to 4): the log ends before what is durable; run `plimsoll recover {store} {store}.recovered`"
+    );
     let found = run(&["verify", &store]);
     assert!(found.code == 4 && found.text().contains(&advice), "{}", found.text());
     let dest = folder.at("recovered");
     let ran = run(&["recover", &store, &dest]);
-    assert!(ran.code == 1 && ran.text().contains("lost: all that GLSN 2 to 4 wrote"), "{} {}", ran.text(), ran.err);
+    assert!(
+        ran.code == 1 && ran.text().contains("lost: all that GLSN 2 to 4 wrote"),
+        "{} {}",
+        ran.text(),
+        ran.err
+    );
     assert_eq!(run(&["scan", &dest, "--keys"]).ok().text(), "a\n");
     assert_eq!(run(&["put", &dest, "e", "1"]).ok().text(), "5\n");
     run(&["verify", &dest]).ok();
@@ -159,17 +178,27 @@ fn the_warm_image_is_shown_and_deleted() {
     assert_eq!(shown["segments"].as_u64(), Some(1 + u64::from(rows > 0)), "{shown}");
     assert!(shown["pages_named"].as_u64() > Some(0), "{shown}");
     assert_eq!(run(&["stat", &store, "--json"]).ok().json()["warm"], shown);
-    for arguments in [["get", &store, "key"].as_slice(), &["put", &store, "key", "other", "--no-warm"]] {
+    for arguments in
+        [["get", &store, "key"].as_slice(), &["put", &store, "key", "other", "--no-warm"]]
+    {
         run(arguments).ok();
         assert_eq!(run(&["warm", &store, "--json"]).ok().json(), shown, "{arguments:?}");
     }
     // Beside another store it says that it is ignored, and why.
     let other = folder.at("other");
     run(&["put", &other, "key", "value", "--no-warm"]).ok();
-    let copy_to =
-        |to: &str| assert!(Command::new("cp").args(["-r", &format!("{store}/warm"), to]).status().unwrap().success());
+    let copy_to = |to: &str| {
+        assert!(
+            Command::new("cp")
+                .args(["-r", &format!("{store}/warm"), to])
+                .status()
+                .unwrap()
+                .success()
+        )
+    };
     copy_to(&other);
-    let problem = |store: &str| run(&["stat", store, "--json"]).ok().json()["warm"]["problem"].to_string();
+    let problem =
+        |store: &str| run(&["stat", store, "--json"]).ok().json()["warm"]["problem"].to_string();
     assert!(problem(&other).contains("of another store"), "{}", problem(&other));
     // And what is no folder is no reason to say nothing of the store.
     fs::remove_dir_all(format!("{other}/warm")).unwrap();

@@ -22,7 +22,8 @@ fn the_script_for_bash_completes_a_command() {
     let test = format!(
         "source '{script}'; COMP_WORDS=(plimsoll hist); COMP_CWORD=1; _plimsoll plimsoll hist plimsoll; echo \"${{COMPREPLY[@]}}\""
     );
-    let output = Command::new("bash").args(["-c", &test]).stderr(Stdio::inherit()).output().unwrap();
+    let output =
+        Command::new("bash").args(["-c", &test]).stderr(Stdio::inherit()).output().unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "history\n");
 }
 

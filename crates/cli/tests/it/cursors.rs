@@ -1,4 +1,5 @@
-//! `plimsoll cursor`, and `plimsoll log --cursor`: each entry at least once, whatever ends the command.
+//! `plimsoll cursor`, and `plimsoll log --cursor`: each entry at least once, whatever ends the
+//! command.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -44,13 +45,17 @@ fn cursors_are_made_listed_moved_and_dropped() {
     assert_eq!(run(&["cursor", "create", &store, "audit", "--at", "1"]).ok().text(), "audit\t2\n");
     assert_eq!(list(&store), "audit\t2\nmailer\t4\n");
     let stat = run(&["stat", &store, "--json"]).ok().json();
-    assert_eq!((&stat["cursors"]["audit"]["next"], &stat["cursors"]["audit"]["behind"]), (&2.into(), &4.into()));
+    assert_eq!(
+        (&stat["cursors"]["audit"]["next"], &stat["cursors"]["audit"]["behind"]),
+        (&2.into(), &4.into())
+    );
     assert_eq!(run(&["cursor", "advance", &store, "audit", "3"]).ok().text(), "audit\t3\n");
     run(&["cursor", "advance", &store, "audit", "2"]).fails(2, &["does not go back"]);
     run(&["cursor", "advance", &store, "audit", "100"]).fails(2, &["100"]);
     for command in [&["advance", &store, "unknown", "3"][..], &["drop", &store, "unknown"]] {
         let arguments = [&["cursor"], command].concat();
-        run(&arguments).fails(2, &["no cursor `unknown`", "audit, mailer", "plimsoll cursor create"]);
+        run(&arguments)
+            .fails(2, &["no cursor `unknown`", "audit, mailer", "plimsoll cursor create"]);
     }
     run(&["cursor", "drop", &store, "mailer"]).ok();
     assert_eq!(run(&["cursor", "list", &store, "--json"]).ok().json_lines()[0]["name"], "audit");
@@ -75,7 +80,10 @@ fn the_log_goes_on_where_the_cursor_is() {
     assert_eq!(glsns(&next()), [] as [u64; 0]);
     // What a filter leaves out was dealt with, too.
     run(&["put", &store, "f", "6"]).ok();
-    assert_eq!(glsns(&run(&["log", &store, "--cursor", "mailer", "--key", "a"]).ok()), [] as [u64; 0]);
+    assert_eq!(
+        glsns(&run(&["log", &store, "--cursor", "mailer", "--key", "a"]).ok()),
+        [] as [u64; 0]
+    );
     assert_eq!(glsns(&next()), [] as [u64; 0]);
     // Without a cursor all is shown; with another one it begins where that is made.
     let all = run(&["log", &store, "--color", "always"]).ok().text();
@@ -98,7 +106,8 @@ fn an_entry_that_is_committed_while_others_are_printed_is_printed_by_the_next_co
         let (db, keyspace) = (&db, &keyspace);
         let writer = scope.spawn(move || {
             let mut put = BTreeSet::new();
-            while let Err(std::sync::mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(Duration::from_micros(300))
+            while let Err(std::sync::mpsc::RecvTimeoutError::Timeout) =
+                stopped.recv_timeout(Duration::from_micros(300))
             {
                 put.insert(db.put(keyspace, "key", "value").unwrap().0);
             }
@@ -118,7 +127,10 @@ fn an_entry_that_is_committed_while_others_are_printed_is_printed_by_the_next_co
 fn a_cursor_holds_the_log_against_a_trim() {
     let folder = Folder::new();
     let store = folder.at("store");
-    let options = Options::new().memory_bytes(32 << 20).segment_bytes(64 << 10).durability(Durability::Buffered);
+    let options = Options::new()
+        .memory_bytes(32 << 20)
+        .segment_bytes(64 << 10)
+        .durability(Durability::Buffered);
     let db = Db::open(&store, options).unwrap();
     let keyspace = db.keyspace("default").unwrap();
     for number in 0..100u8 {
@@ -129,7 +141,8 @@ fn a_cursor_holds_the_log_against_a_trim() {
     db.flush().unwrap();
     db.close().unwrap();
     run(&["cursor", "create", &store, "mailer", "--at", "1"]).ok();
-    let first = || run(&["trim", &store, "--until", "newest", "--json"]).ok().json()["first_glsn"].clone();
+    let first =
+        || run(&["trim", &store, "--until", "newest", "--json"]).ok().json()["first_glsn"].clone();
     assert_eq!(first(), 1);
     run(&["cursor", "drop", &store, "mailer"]).ok();
     assert!(first().as_u64().unwrap() > 1);
@@ -141,7 +154,9 @@ fn a_follower_moves_its_cursor_and_the_next_one_goes_on() {
     let store = store(&folder);
     let follow = |limit: &str| {
         let mut command = plimsoll();
-        command.args(["log", &store, "--follow", "--cursor", "mailer", "--wait", "60s", "--limit", limit]);
+        command.args([
+            "log", &store, "--follow", "--cursor", "mailer", "--wait", "60s", "--limit", limit,
+        ]);
         command.stdout(Stdio::piped()).spawn().unwrap()
     };
     run(&["cursor", "create", &store, "mailer", "--at", "2"]).ok();
@@ -152,7 +167,8 @@ fn a_follower_moves_its_cursor_and_the_next_one_goes_on() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut seen: Vec<(u64, u64)> = Vec::new();
     for _ in 0..2 {
-        let glsn: u64 = run(&["put", &store, "d", "4", "--wait", "60s"]).ok().text().trim().parse().unwrap();
+        let glsn: u64 =
+            run(&["put", &store, "d", "4", "--wait", "60s"]).ok().text().trim().parse().unwrap();
         let line = lines.next().unwrap().unwrap();
         seen.push((glsn, line.split('\t').next().unwrap().parse().unwrap()));
     }
@@ -170,7 +186,13 @@ fn beside_a_writer_entries_are_printed_and_the_cursor_moves_when_it_closes_the_s
     holder.put(&holder.keyspace("default").unwrap(), "d", "4").unwrap();
     let follow = |wait: &[&str]| {
         let arguments = ["log", &store, "--follow", "--cursor", "mailer", "--limit", "2"];
-        plimsoll().args(arguments).args(wait).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        plimsoll()
+            .args(arguments)
+            .args(wait)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
     };
     let ran = Ran::of(follow(&[]).wait_with_output().unwrap());
     assert_eq!(glsns(&ran), [3, 5]);
@@ -186,7 +208,10 @@ fn beside_a_writer_entries_are_printed_and_the_cursor_moves_when_it_closes_the_s
     assert!(printed.by_ref().take(2).all(|line| line.is_ok()));
     kill_process(Pid::from_child(&stopped), Signal::INT).unwrap();
     let stopped = Ran::of(stopped.wait_with_output().unwrap());
-    stopped.fails(130, &["interrupted while it waited for the store", "Cursor mailer stays at GLSN 3"]);
+    stopped.fails(
+        130,
+        &["interrupted while it waited for the store", "Cursor mailer stays at GLSN 3"],
+    );
     holder.close().unwrap();
     assert!(waiting.wait().unwrap().success());
     assert_eq!(list(&store), "mailer\t6\n");
@@ -199,7 +224,10 @@ fn what_was_printed_by_a_follower_that_is_killed_before_its_cursor_moved_is_prin
     run(&["cursor", "create", &store, "mailer", "--at", "1"]).ok();
     let holder = holder(&store);
     let mut command = plimsoll();
-    command.args(["log", &store, "--follow", "--cursor", "mailer"]).stdout(Stdio::piped()).stderr(Stdio::null());
+    command
+        .args(["log", &store, "--follow", "--cursor", "mailer"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     for glsn in 1..=3 {

@@ -1,5 +1,6 @@
-//! Every kind of damage, in stores with all of their log and in stores whose log was trimmed: `verify` names it and a command; the
-//! command is run as it is written, and in the new store everything can be read but what was named as lost.
+//! Every kind of damage, in stores with all of their log and in stores whose log was trimmed:
+//! `verify` names it and a command; the command is run as it is written, and in the new store
+//! everything can be read but what was named as lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,7 +20,8 @@ fn options() -> Options {
     Options::new().memory_bytes(32 << 20).segment_bytes(256 << 10)
 }
 
-/// A store with small values in runs, values in the log and in blob files, several segments and versions; and what it holds.
+/// A store with small values in runs, values in the log and in blob files, several segments and
+/// versions; and what it holds.
 fn build(path: &str, trimmed: bool) -> Content {
     let db = Db::open(path, options()).unwrap();
     let keyspace = db.keyspace("default").unwrap();
@@ -32,10 +34,16 @@ fn build(path: &str, trimmed: bool) -> Content {
         }
         tx.commit().unwrap();
     };
-    let value = |number: usize, bytes: usize| [format!("{number}-").into_bytes(), vec![b'v'; bytes]].concat();
+    let value = |number: usize, bytes: usize| {
+        [format!("{number}-").into_bytes(), vec![b'v'; bytes]].concat()
+    };
     for round in 0..2 {
         for some in 0..40 {
-            commit((0..100).map(|n| (format!("small-{:05}", some * 100 + n), value(round, 90))).collect());
+            commit(
+                (0..100)
+                    .map(|n| (format!("small-{:05}", some * 100 + n), value(round, 90)))
+                    .collect(),
+            );
             commit(vec![
                 (format!("log-{some:03}"), value(some + round, 9000)),
                 (format!("pair-{some:03}"), value(some, 2000)),
@@ -46,14 +54,20 @@ fn build(path: &str, trimmed: bool) -> Content {
             db.flush().unwrap();
         }
     }
-    commit(vec![("side-b".to_owned(), value(2, 1500 << 10)), ("side-c".to_owned(), value(3, 1200 << 10))]);
+    commit(vec![
+        ("side-b".to_owned(), value(2, 1500 << 10)),
+        ("side-c".to_owned(), value(3, 1200 << 10)),
+    ]);
     db.compact().unwrap();
     if trimmed {
         let newest = db.newest();
         assert!(db.log().trim(Glsn(newest.0 / 2)).unwrap() > 1, "nothing was trimmed");
     }
     for some in 0..60 {
-        commit(vec![(format!("late-{some:03}"), value(some, 6000)), (format!("tiny-{some:03}"), value(some, 10))]);
+        commit(vec![
+            (format!("late-{some:03}"), value(some, 6000)),
+            (format!("tiny-{some:03}"), value(some, 10)),
+        ]);
     }
     db.compact().unwrap();
     db.close().unwrap();
@@ -62,7 +76,8 @@ fn build(path: &str, trimmed: bool) -> Content {
 
 fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
     let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    let mut found: Vec<PathBuf> = names.filter(|path| path.to_str().unwrap().ends_with(ending)).collect();
+    let mut found: Vec<PathBuf> =
+        names.filter(|path| path.to_str().unwrap().ends_with(ending)).collect();
     found.sort();
     found
 }
@@ -108,7 +123,8 @@ fn run_file(store: &Path) -> PathBuf {
 fn spoil_page(store: &Path, kind: u8) {
     change(&run_file(store), |bytes| {
         let pages = bytes.len() / PAGE;
-        let page = (pages / 2..pages).chain(0..pages).find(|page| bytes[page * PAGE + 8] == kind).unwrap();
+        let page =
+            (pages / 2..pages).chain(0..pages).find(|page| bytes[page * PAGE + 8] == kind).unwrap();
         bytes[page * PAGE + 100] ^= 1;
     });
 }
@@ -166,7 +182,12 @@ const KINDS: [Kind; 16] = [
         is_found: true,
         loses: [true; 2],
     },
-    Kind { name: "a leaf of a run", damage: |store| spoil_page(store, 16), is_found: true, loses: [false, true] },
+    Kind {
+        name: "a leaf of a run",
+        damage: |store| spoil_page(store, 16),
+        is_found: true,
+        loses: [false, true],
+    },
     Kind {
         name: "a guide (index and filter) of a run",
         damage: |store| spoil_page(store, 17),
@@ -213,19 +234,24 @@ const KINDS: [Kind; 16] = [
     },
     Kind {
         name: "the last segment cut",
-        damage: |store| change(log(store, ".seg").last().unwrap(), |bytes| bytes.truncate(PAGE + 3000)),
+        damage: |store| {
+            change(log(store, ".seg").last().unwrap(), |bytes| bytes.truncate(PAGE + 3000))
+        },
         is_found: true,
         loses: [true; 2],
     },
     Kind {
         name: "a blob file that was cut",
-        damage: |store| change(&largest(log(store, ".blob")), |bytes| bytes.truncate(30 * PAGE + 5000)),
+        damage: |store| {
+            change(&largest(log(store, ".blob")), |bytes| bytes.truncate(30 * PAGE + 5000))
+        },
         is_found: true,
         loses: [true; 2],
     },
 ];
 
-/// Damage of a blob file that no record of the log names, as values were moved into it when the log was trimmed.
+/// Damage of a blob file that no record of the log names, as values were moved into it when the log
+/// was trimmed.
 const KINDS_OF_MOVED_VALUES: [Kind; 6] = [
     Kind {
         name: "moved values that are gone",
@@ -241,7 +267,9 @@ const KINDS_OF_MOVED_VALUES: [Kind; 6] = [
     },
     Kind {
         name: "moved values that were cut",
-        damage: |store| change(&largest(log(store, ".blob")), |bytes| bytes.truncate(3 * PAGE + 70)),
+        damage: |store| {
+            change(&largest(log(store, ".blob")), |bytes| bytes.truncate(3 * PAGE + 70))
+        },
         is_found: true,
         loses: [true; 2],
     },
@@ -275,8 +303,8 @@ const KINDS_OF_MOVED_VALUES: [Kind; 6] = [
     },
 ];
 
-/// A store whose log was trimmed, with values moved out of it, and with the keyspaces `zoo` (number 16) and `gone`, which was dropped; what
-/// the default keyspace holds.
+/// A store whose log was trimmed, with values moved out of it, and with the keyspaces `zoo` (number
+/// 16) and `gone`, which was dropped; what the default keyspace holds.
 fn build_with_keyspaces(path: &str) -> Content {
     let db = Db::open(path, options()).unwrap();
     let [default, zoo, gone] = ["default", "zoo", "gone"].map(|name| db.keyspace(name).unwrap());
@@ -309,7 +337,14 @@ fn build_with_keyspaces(path: &str) -> Content {
 fn sh(line: &str) -> Ran {
     let bin = Path::new(env!("CARGO_BIN_EXE_plimsoll")).parent().unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-    Ran::of(Command::new("sh").args(["-c", line]).env("PATH", path).env("PLIMSOLL_MEMORY", "32MiB").output().unwrap())
+    Ran::of(
+        Command::new("sh")
+            .args(["-c", line])
+            .env("PATH", path)
+            .env("PLIMSOLL_MEMORY", "32MiB")
+            .output()
+            .unwrap(),
+    )
 }
 
 fn pairs(ran: &Ran) -> Content {
@@ -330,14 +365,16 @@ struct Named {
 impl Named {
     fn take(&mut self, report: &Value) {
         let key = |value: &Value| value.as_str().unwrap().as_bytes().to_vec();
-        self.keys.extend(report["values"].as_array().unwrap().iter().map(|value| key(&value["key"])));
+        self.keys
+            .extend(report["values"].as_array().unwrap().iter().map(|value| key(&value["key"])));
         for range in report["lost_ranges"].as_array().unwrap() {
             self.ranges.push((key(&range["first"]), key(&range["last"])));
         }
     }
 
     fn holds(&self, key: &[u8]) -> bool {
-        self.keys.contains(key) || self.ranges.iter().any(|(first, last)| first[..] <= *key && *key <= last[..])
+        self.keys.contains(key)
+            || self.ranges.iter().any(|(first, last)| first[..] <= *key && *key <= last[..])
     }
 }
 
@@ -353,11 +390,19 @@ fn is_whole(store: &str, content: &Content, named: &Named, told: &str) -> usize 
     assert_eq!(copied.code, 0, "{told}: {} {}", copied.text(), copied.err);
     let found = pairs(&scanned);
     for (key, value) in &found {
-        assert!(content.get(key) == Some(value), "{told}: {} has another value", String::from_utf8_lossy(key));
+        assert!(
+            content.get(key) == Some(value),
+            "{told}: {} has another value",
+            String::from_utf8_lossy(key)
+        );
     }
     let lost: Vec<&Vec<u8>> = content.keys().filter(|key| !found.contains_key(*key)).collect();
     for key in &lost {
-        assert!(named.holds(key), "{told}: {} is lost and was not named", String::from_utf8_lossy(key));
+        assert!(
+            named.holds(key),
+            "{told}: {} is lost and was not named",
+            String::from_utf8_lossy(key)
+        );
     }
     lost.len()
 }
@@ -400,7 +445,10 @@ fn recovers(folder: &Folder, original: &str, content: &Content, trimmed: bool, k
     let mut named = Named::default();
     named.take(&report);
     let lost = is_whole(&dest, content, &named, &told);
-    assert!(lost == 0 || (kind.loses[at] && ran.code == 1), "{told}: {lost} keys are lost: {report}");
+    assert!(
+        lost == 0 || (kind.loses[at] && ran.code == 1),
+        "{told}: {lost} keys are lost: {report}"
+    );
     assert!(ran.code == 1 || report["is_whole"] == true, "{told}");
     // And it goes on: writing, compaction, trimming.
     run(&["put", &dest, "zz-new", "value"]).ok();
@@ -463,11 +511,19 @@ fn a_damaged_page_beside_the_records_of_keyspaces_moves_no_key_into_another_keys
         assert!(has(zoo), "{told}: {names}");
         let found = pairs(&run(&["scan", &store, "--keyspace", zoo]).ok());
         let is_of_it = |key: &[u8]| key.starts_with(b"animal") || key.starts_with(b"large");
-        assert!(found.len() > 150 && found.keys().all(|key| is_of_it(key)), "{told}: {} keys", found.len());
+        assert!(
+            found.len() > 150 && found.keys().all(|key| is_of_it(key)),
+            "{told}: {} keys",
+            found.len()
+        );
         if zoo != "zoo" {
             renamed += 1;
             // `gone`, which was dropped, has a name in the past, and is there again without keys.
-            assert_eq!((ran.code, &ran.json()["renamed"][0]), (1, &serde_json::json!("recovered-16")), "{told}");
+            assert_eq!(
+                (ran.code, &ran.json()["renamed"][0]),
+                (1, &serde_json::json!("recovered-16")),
+                "{told}"
+            );
         }
         fs::remove_dir_all(&damaged).unwrap();
         fs::remove_dir_all(&store).unwrap();
@@ -501,10 +557,13 @@ fn what_is_damaged_can_be_left_out_of_a_scan_and_of_the_log() {
         let told = KINDS[kind].name;
         let all = run(&["log", &original]).ok().text().lines().count();
         // Without the flag: what and where it is, and what helps.
-        let failed = run(&["scan", &store]).fails(4, &["keyspace \"default\"", "--skip-damaged", "plimsoll"]);
+        let failed = run(&["scan", &store])
+            .fails(4, &["keyspace \"default\"", "--skip-damaged", "plimsoll"]);
         if !name.is_empty() {
             assert!(
-                failed.err.contains("GLSN") && failed.err.contains("plimsoll recover") && failed.err.contains(name),
+                failed.err.contains("GLSN")
+                    && failed.err.contains("plimsoll recover")
+                    && failed.err.contains(name),
                 "{}",
                 failed.err
             );
@@ -516,9 +575,14 @@ fn what_is_damaged_can_be_left_out_of_a_scan_and_of_the_log() {
             assert!(found.iter().all(|(key, value)| content.get(key) == Some(value)), "{told}");
             let lost = content.len() - found.len();
             assert!(lost > 0 && lost < 400, "{told}: {lost} keys were left out: {}", scanned.err);
-            let lines: Vec<&str> = scanned.err.lines().filter(|line| line.contains("left out")).collect();
+            let lines: Vec<&str> =
+                scanned.err.lines().filter(|line| line.contains("left out")).collect();
             if name.is_empty() {
-                assert!(lines.iter().any(|line| line.contains("keys of keyspace")), "{told}: {}", scanned.err);
+                assert!(
+                    lines.iter().any(|line| line.contains("keys of keyspace")),
+                    "{told}: {}",
+                    scanned.err
+                );
             } else {
                 assert_eq!(lines.len(), lost, "{told}: {}", scanned.err);
                 for key in content.keys().filter(|key| !found.contains_key(*key)) {
@@ -532,7 +596,11 @@ fn what_is_damaged_can_be_left_out_of_a_scan_and_of_the_log() {
             }
         }
         let listed = run(&["log", &store, "--skip-damaged"]);
-        let left_out = listed.err.lines().filter(|line| line.contains("left out: the entry with GLSN")).count();
+        let left_out = listed
+            .err
+            .lines()
+            .filter(|line| line.contains("left out: the entry with GLSN"))
+            .count();
         assert_eq!(listed.text().lines().count() + left_out, all, "{told}: {}", listed.err);
         assert_eq!(listed.code, if left_out > 0 { 4 } else { 0 }, "{told}: {}", listed.err);
         if kind == 0 {
@@ -541,7 +609,8 @@ fn what_is_damaged_can_be_left_out_of_a_scan_and_of_the_log() {
             // A cursor is moved past it only where that was asked for; its own move is not printed.
             let with_cursor = ["log", &store, "--cursor", "reader"];
             run(&with_cursor).fails(4, &["the entry with GLSN", "--skip-damaged"]);
-            let listed = run(&[&with_cursor[..], &["--skip-damaged"]].concat()).fails(4, &["left out: the entry"]);
+            let listed = run(&[&with_cursor[..], &["--skip-damaged"]].concat())
+                .fails(4, &["left out: the entry"]);
             assert_eq!(listed.text().lines().count() + left_out, all, "{told}: {}", listed.err);
             assert_eq!(run(&with_cursor).ok().text(), "", "{told}");
         }
@@ -589,7 +658,12 @@ fn a_run_that_is_missing_is_damage_for_commands_that_read_too() {
         }
     }
     let copy = folder.at("copy");
-    for arguments in [&["get", &store, "a"][..], &["scan", &store], &["stat", &store], &["backup", &store, &copy]] {
+    for arguments in [
+        &["get", &store, "a"][..],
+        &["scan", &store],
+        &["stat", &store],
+        &["backup", &store, &copy],
+    ] {
         run(arguments).fails(4, &["is missing", "`plimsoll verify` says what helps"]);
     }
 }

@@ -1,5 +1,5 @@
-//! One damaged sector of the log costs the value that it lies in: the values beside it are read, and are in the recovered
-//! store.
+//! One damaged sector of the log costs the value that it lies in: the values beside it are read,
+//! and are in the recovered store.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,9 @@ fn reads_all_others(path: &str, refuses: impl Fn(plimsoll::Result<Option<Vec<u8>
     let db = Db::open(path, options()).unwrap();
     let keyspace = db.keyspace("default").unwrap();
     for number in 0..KEYS {
-        let found = db.get(&keyspace, key(number).as_bytes()).map(|found| found.map(|value| value.to_vec()));
+        let found = db
+            .get(&keyspace, key(number).as_bytes())
+            .map(|found| found.map(|value| value.to_vec()));
         if number == DAMAGED {
             assert!(refuses(found));
         } else {
@@ -80,14 +82,27 @@ fn a_damaged_sector_costs_one_key_and_the_recovery_no_other() {
 
     reads_all_others(&store, |found| matches!(found, Err(Error::Corrupt { .. })));
     let scanned = run(&["scan", &store, "--skip-damaged"]);
-    assert_eq!((scanned.code, scanned.text().lines().count() as u64), (4, KEYS - 1), "{}", scanned.err);
+    assert_eq!(
+        (scanned.code, scanned.text().lines().count() as u64),
+        (4, KEYS - 1),
+        "{}",
+        scanned.err
+    );
     let listed = run(&["log", &store, "--skip-damaged"]);
-    assert_eq!(listed.err.lines().filter(|line| line.contains("left out")).count(), 1, "{}", listed.err);
+    assert_eq!(
+        listed.err.lines().filter(|line| line.contains("left out")).count(),
+        1,
+        "{}",
+        listed.err
+    );
     let report = run(&["verify", &store, "--json"]).json();
     let damage = report["damage"].as_array().unwrap();
     assert_eq!(damage.len(), 1, "{report}");
     let keys = damage[0]["keys"].as_array().unwrap();
-    assert!(keys.len() == 1 && keys[0]["key"] == key(DAMAGED) && keys[0]["keyspace"] == "default", "{report}");
+    assert!(
+        keys.len() == 1 && keys[0]["key"] == key(DAMAGED) && keys[0]["keyspace"] == "default",
+        "{report}"
+    );
 
     let dest = folder.at("recovered");
     let ran = run(&["recover", &store, &dest]).fails(1, &[]);

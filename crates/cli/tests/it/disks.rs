@@ -1,8 +1,9 @@
 //! Disks that are full, limited, or not to be written to.
 //!
-//! Full and read-only disks are real ones: small file systems in memory, each mounted in a namespace of its own. Where nobody may do
-//! that (a container without privileges) these tests fail and say so; only `PLIMSOLL_TEST_NO_MOUNT=1` passes them over. Limits and
-//! permissions need no mount and are tested everywhere.
+//! Full and read-only disks are real ones: small file systems in memory, each mounted in a
+//! namespace of its own. Where nobody may do that (a container without privileges) these tests fail
+//! and say so; only `PLIMSOLL_TEST_NO_MOUNT=1` passes them over. Limits and permissions need no
+//! mount and are tested everywhere.
 
 use std::env;
 use std::fs::{self, Permissions};
@@ -16,7 +17,8 @@ use crate::run::{Folder, Ran, run};
 /// Set to pass over what needs a mount.
 const NO_MOUNT: &str = "PLIMSOLL_TEST_NO_MOUNT";
 
-/// Ways into a namespace in which one may mount: as root, and as anybody where users may make namespaces.
+/// Ways into a namespace in which one may mount: as root, and as anybody where users may make
+/// namespaces.
 const NAMESPACES: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
 
 /// A shell that knows where the command is.
@@ -27,7 +29,8 @@ fn shell(program: &str, arguments: &[&str], script: &str) -> Command {
     command
 }
 
-/// Runs a script with a small file system at `$MOUNT`. `None` where nobody may mount one and somebody said that this is known.
+/// Runs a script with a small file system at `$MOUNT`. `None` where nobody may mount one and
+/// somebody said that this is known.
 fn with_small_disk(script: &str) -> Option<Ran> {
     if env::var_os(NO_MOUNT).is_some() {
         return None;
@@ -37,7 +40,11 @@ fn with_small_disk(script: &str) -> Option<Ran> {
     let mut refusals = String::new();
     for namespace in NAMESPACES {
         let arguments = [namespace, &["sh", "-c"]].concat();
-        match shell("unshare", &arguments, &script).env("MOUNT", folder.path()).output().map(Ran::of) {
+        match shell("unshare", &arguments, &script)
+            .env("MOUNT", folder.path())
+            .output()
+            .map(Ran::of)
+        {
             Ok(ran) if ran.code != 99 && !ran.err.starts_with("unshare:") => return Some(ran),
             Ok(ran) => refusals += &ran.err,
             Err(error) => refusals += &format!("unshare: {error}\n"),
@@ -79,7 +86,10 @@ fn a_full_disk_is_told_without_a_transaction_where_there_is_none() {
     let Some(ran) = with_small_disk(script) else { return };
     let ran = ran.fails(
         0,
-        &["No space left", "\nWhat was committed before is kept; free some space and run the command again."],
+        &[
+            "No space left",
+            "\nWhat was committed before is kept; free some space and run the command again.",
+        ],
     );
     assert!(!ran.err.contains("transaction"), "{}", ran.err);
     assert_eq!(ran.text(), "backup ended with 6\nfiller\nstore\n", "{}", ran.err);
@@ -95,7 +105,8 @@ fn the_remedy_for_a_disk_that_the_store_alone_fills_works_there() {
         "$PLIMSOLL" put "$MOUNT/store" small v > /dev/null && echo writable
     "#;
     let Some(ran) = with_small_disk(script) else { return };
-    let ran = ran.fails(0, &["No space left", "`plimsoll trim STORE --until newest` frees its log"]);
+    let ran =
+        ran.fails(0, &["No space left", "`plimsoll trim STORE --until newest` frees its log"]);
     assert_eq!(ran.text(), "trim ended with 0\nwritable\n", "{}", ran.err);
 }
 
@@ -143,7 +154,10 @@ fn an_import_that_fills_the_disk_goes_on_once_there_is_space() {
         path = repository.path()
     );
     let Some(ran) = with_small_disk(&script) else { return };
-    let ran = ran.fails(0, &["No space left", "commits were imported", "run the same command again to continue"]);
+    let ran = ran.fails(
+        0,
+        &["No space left", "commits were imported", "run the same command again to continue"],
+    );
     assert_eq!(ran.text(), "ended with 6\n0\nended with 0\n20\nsame\n", "{}", ran.err);
 }
 
@@ -197,8 +211,10 @@ fn a_store_of_somebody_else_can_be_read_and_says_so_to_writers() {
     let store = folder.at("store");
     run(&["put", &store, "k", "v"]).ok();
     let program = folder.program("plimsoll", env!("CARGO_BIN_EXE_plimsoll"));
-    let set_mode = |path: &str, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-    let folders = [folder.at("store/log"), folder.at("store/index"), folder.at("store"), folder.at("")];
+    let set_mode =
+        |path: &str, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    let folders =
+        [folder.at("store/log"), folder.at("store/index"), folder.at("store"), folder.at("")];
     folders.iter().for_each(|path| set_mode(path, 0o555));
     let nobody = |arguments: &[&str]| run_as_nobody(&program, arguments);
     assert_eq!(nobody(&["get", &store, "k"]).ok().out, b"v");

@@ -51,7 +51,9 @@ fn the_table_tells_what_was_done() {
     assert!(facts["bytes_on_disk"].as_u64().unwrap() > 2 << 20);
     assert!(facts["time"].as_f64().unwrap() > 0.0);
     let lines = run(&["import", "git", repository.path(), &folder.at("piped")]).ok().text();
-    let value = |name: &str| lines.lines().find_map(|line| line.trim_start().strip_prefix(name)).unwrap().trim();
+    let value = |name: &str| {
+        lines.lines().find_map(|line| line.trim_start().strip_prefix(name)).unwrap().trim()
+    };
     assert!(value("time ").ends_with('s') && value("bytes in ").ends_with("MiB"), "{lines}");
     assert_eq!(facts["memory_budget"], 32 << 20);
     let peak = facts["peak_memory"].as_u64().unwrap();
@@ -68,8 +70,9 @@ fn running_it_again_brings_what_is_new_and_only_that() {
     script.awkward_history(80);
     repository.fast_import(&script.into_stream());
     let (store, commits) = (folder.at("store"), repository.commits("main"));
-    let up_to =
-        |branch: &str| run(&["import", "git", repository.path(), &store, "--branch", branch, "--json"]).ok().json();
+    let up_to = |branch: &str| {
+        run(&["import", "git", repository.path(), &store, "--branch", branch, "--json"]).ok().json()
+    };
     assert_eq!(up_to(&commits[29])["transactions"], 30);
     assert_eq!(up_to("main")["transactions"], 50);
     let again = up_to("main");
@@ -100,38 +103,58 @@ fn two_repositories_share_a_store_in_keyspaces_of_their_own() {
 fn what_was_left_out_is_named_on_stderr() {
     let folder = Folder::new();
     let repository = Repository::init(&folder.path().join("repository"));
-    let commits = (1..=7_u8).map(|number| repository.commit("c", &[("top", &[number]), ("folder/a", &[number; 3])]));
+    let commits = (1..=7_u8)
+        .map(|number| repository.commit("c", &[("top", &[number]), ("folder/a", &[number; 3])]));
     let commits: Vec<String> = commits.collect();
-    let lost: Vec<String> = commits[..6].iter().map(|commit| repository.lose(&format!("{commit}:top"))).collect();
+    let lost: Vec<String> =
+        commits[..6].iter().map(|commit| repository.lose(&format!("{commit}:top"))).collect();
     repository.lose(&format!("{}:folder", commits[6]));
     let ran = run(&["import", "git", repository.path(), &folder.at("store"), "--json"]).ok();
     let named = format!("  top at commit {} (object {})\n", &commits[4][..12], lost[4]);
-    for part in ["6 file versions left out: ", &named, "  and 1 more\n", "1 commit left out: ", &commits[6]] {
+    for part in
+        ["6 file versions left out: ", &named, "  and 1 more\n", "1 commit left out: ", &commits[6]]
+    {
         assert!(ran.err.contains(part), "{part:?} is not in {}", ran.err);
     }
     assert!(!ran.err.contains(&lost[5]), "{}", ran.err);
-    assert_eq!((&ran.json()["files_left_out"], &ran.json()["commits_left_out"]), (&6.into(), &1.into()));
+    assert_eq!(
+        (&ran.json()["files_left_out"], &ran.json()["commits_left_out"]),
+        (&6.into(), &1.into())
+    );
 }
 
 #[test]
 fn a_history_that_is_cut_is_reported() {
     let folder = Folder::new();
     let repository = Repository::init(&folder.path().join("repository"));
-    let commits: Vec<String> = (1..=3_u8).map(|number| repository.commit("c", &[("top", &[number])])).collect();
+    let commits: Vec<String> =
+        (1..=3_u8).map(|number| repository.commit("c", &[("top", &[number])])).collect();
     repository.lose(&commits[0]);
     let ran = run(&["import", "git", repository.path(), &folder.at("store")]).ok();
-    assert!(ran.err.contains(&format!("a parent of commit {} is missing", commits[1])), "{}", ran.err);
+    assert!(
+        ran.err.contains(&format!("a parent of commit {} is missing", commits[1])),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]
 fn a_shallow_clone_is_reported() {
     let folder = Folder::new();
     let repository = Repository::init(&folder.path().join("repository"));
-    let commits: Vec<String> = (1..=3_u8).map(|number| repository.commit("c", &[("top", &[number])])).collect();
+    let commits: Vec<String> =
+        (1..=3_u8).map(|number| repository.commit("c", &[("top", &[number])])).collect();
     let (shallow, store) = (folder.at("shallow"), folder.at("store"));
-    repository.git(&["clone", "--quiet", "--depth=2", &format!("file://{}", repository.path()), &shallow]);
+    repository.git(&[
+        "clone",
+        "--quiet",
+        "--depth=2",
+        &format!("file://{}", repository.path()),
+        &shallow,
+    ]);
     let ran = run(&["import", "git", &shallow, &store]).ok();
-    for part in ["a shallow clone", "begins with that commit", &commits[1], "git fetch --unshallow"] {
+    for part in ["a shallow clone", "begins with that commit", &commits[1], "git fetch --unshallow"]
+    {
         assert!(ran.err.contains(part), "{part}: {}", ran.err);
     }
     // Of a repository that is whole, nothing is said.
@@ -147,7 +170,9 @@ fn a_bare_repository_that_was_named_is_read_where_git_looks_for_none() {
     let import = |path: &str, store: &str| {
         let mut command = plimsoll();
         command.args(["import", "git", path, store]).env("GIT_CONFIG_COUNT", "1");
-        command.env("GIT_CONFIG_KEY_0", "safe.bareRepository").env("GIT_CONFIG_VALUE_0", "explicit");
+        command
+            .env("GIT_CONFIG_KEY_0", "safe.bareRepository")
+            .env("GIT_CONFIG_VALUE_0", "explicit");
         Ran::of(command.output().unwrap())
     };
     let store = folder.at("of-bare");

@@ -38,8 +38,12 @@ fn a_repository_without_commits_and_an_unknown_branch_are_refused() {
 #[test]
 fn without_git_it_says_what_to_install() {
     let folder = Folder::new();
-    let command =
-        |path: &str| plimsoll().args(["import", "git", path, &folder.at("store")]).env("PATH", "/nowhere").output();
+    let command = |path: &str| {
+        plimsoll()
+            .args(["import", "git", path, &folder.at("store")])
+            .env("PATH", "/nowhere")
+            .output()
+    };
     Ran::of(command(folder.path().to_str().unwrap()).unwrap()).fails(6, &["git is not installed"]);
 }
 
@@ -67,7 +71,8 @@ fn a_rewritten_history_is_refused_and_nothing_changes() {
     assert_eq!(run(&["get", &store, "a"]).ok().out, b"2");
     repository.git(&["reflog", "expire", "--expire=now", "--all"]);
     repository.git(&["gc", "--quiet", "--prune=now"]);
-    run(&["import", "git", repository.path(), &store]).fails(2, &["not an ancestor of HEAD", "rewritten"]);
+    run(&["import", "git", repository.path(), &store])
+        .fails(2, &["not an ancestor of HEAD", "rewritten"]);
 }
 
 #[test]

@@ -13,8 +13,9 @@ use crate::run::{Folder, Ran, plimsoll, run};
 
 /// A `git` that lists commits slowly, so that there is time to stop an import.
 fn slow_git(folder: &Folder) -> String {
-    let real =
-        String::from_utf8(std::process::Command::new("sh").args(["-c", "command -v git"]).output().unwrap().stdout);
+    let real = String::from_utf8(
+        std::process::Command::new("sh").args(["-c", "command -v git"]).output().unwrap().stdout,
+    );
     let real = real.unwrap().trim().to_owned();
     let script = format!(
         "#!/bin/sh\ncase \"$*\" in\n*--reverse*) '{real}' \"$@\" | while read line; do echo $line; sleep 0.01; done ;;\n*) exec '{real}' \"$@\" ;;\nesac\n"
@@ -63,7 +64,8 @@ fn ctrl_c_keeps_what_is_committed_and_the_next_run_goes_on() {
     let child = start(&repository, &store, &path);
     wait_for_commits(&store);
     signal(&child, Signal::INT);
-    let ran = Ran::of(child.wait_with_output().unwrap()).fails(130, &["interrupted", "run the same command again"]);
+    let ran = Ran::of(child.wait_with_output().unwrap())
+        .fails(130, &["interrupted", "run the same command again"]);
     assert!(ran.text().starts_with("  transactions "), "{}", ran.text());
     let done = glsns(&store).len();
     assert!((1..600).contains(&done), "{done}");

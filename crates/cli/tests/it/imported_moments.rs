@@ -1,4 +1,5 @@
-//! Moments of an imported history are its own: found by the committers' times and by commit ids, as git finds them.
+//! Moments of an imported history are its own: found by the committers' times and by commit ids, as
+//! git finds them.
 
 use std::fmt::Write;
 
@@ -33,7 +34,9 @@ fn wandering(seed: u64, commits: i64) -> Vec<i64> {
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     (0..commits)
-        .map(|number| START + number * DAY + if random.u8(..4) == 0 { random.i64(-10 * DAY..0) } else { 0 })
+        .map(|number| {
+            START + number * DAY + if random.u8(..4) == 0 { random.i64(-10 * DAY..0) } else { 0 }
+        })
         .collect()
 }
 
@@ -51,10 +54,22 @@ fn a_time_reads_the_commit_that_git_finds_before_it() {
     run(&["import", "git", repository.path(), &store, "--branch", "main~25"]).ok();
     run(&["import", "git", repository.path(), &store]).ok();
     for at in (0..70).map(|day| START + day * DAY).chain(times.iter().copied().step_by(7)) {
-        let commit = repository.ask(&["rev-list", "-1", "--first-parent", &format!("--min-age={at}"), "main"]);
+        let commit = repository.ask(&[
+            "rev-list",
+            "-1",
+            "--first-parent",
+            &format!("--min-age={at}"),
+            "main",
+        ]);
         let ran = run(&["get", &store, "number", "--at", &shown(at)]);
         if commit.is_empty() {
-            ran.fails(2, &["is before the first commit", "the history in keyspace `default` begins at 2004-1"]);
+            ran.fails(
+                2,
+                &[
+                    "is before the first commit",
+                    "the history in keyspace `default` begins at 2004-1",
+                ],
+            );
         } else {
             let expected = repository.ask(&["show", &format!("{commit}:number")]);
             assert_eq!(ran.ok().text(), expected, "{}", shown(at));
@@ -87,7 +102,9 @@ fn each_keyspace_has_the_moments_of_its_own_history() {
         let repository = history(&folder, name, &[start, start + DAY, start + 2 * DAY]);
         run(&["import", "git", repository.path(), &store, "--keyspace", name]).ok();
     }
-    let get = |keyspace: &str, at: i64| run(&["get", &store, "number", "--keyspace", keyspace, "--at", &shown(at)]);
+    let get = |keyspace: &str, at: i64| {
+        run(&["get", &store, "number", "--keyspace", keyspace, "--at", &shown(at)])
+    };
     assert_eq!(get("one", START + DAY).ok().text(), "1");
     assert_eq!(get("one", START + 101 * DAY).ok().text(), "2");
     assert_eq!(get("two", START + 101 * DAY).ok().text(), "1");
@@ -104,10 +121,14 @@ fn a_commit_is_read_by_its_id() {
     for (number, commit) in commits.iter().enumerate().step_by(13) {
         for id in [commit.clone(), commit[..10].to_owned(), commit[..11].to_uppercase()] {
             let at = format!("commit:{id}");
-            assert_eq!(run(&["get", &store, "number", "--at", &at]).ok().text(), number.to_string());
+            assert_eq!(
+                run(&["get", &store, "number", "--at", &at]).ok().text(),
+                number.to_string()
+            );
         }
     }
-    run(&["get", &store, "number", "--at", "commit:0123456789"]).fails(1, &["no commit 0123456789", "first parents"]);
+    run(&["get", &store, "number", "--at", "commit:0123456789"])
+        .fails(1, &["no commit 0123456789", "first parents"]);
     run(&["get", &store, "number", "--at", "commit:main"]).fails(2, &["hexadecimal"]);
 }
 
@@ -120,10 +141,21 @@ fn the_log_between_two_times_is_what_git_log_lists() {
     for (since, until) in [(0, 49), (5, 30), (17, 22), (20, 20), (44, 60), (-20, 10)] {
         let (since, until) = (START + since * DAY, START + until * DAY);
         let between = [&format!("--max-age={since}"), &format!("--min-age={until}")];
-        let expected = repository.ask(&["rev-list", "--first-parent", between[0], between[1], "main"]);
-        let log = run(&["log", &store, "--since", &shown(since), "--until", &shown(until), "--json"]).ok().json_lines();
-        let listed: Vec<&str> = log.iter().map(|entry| entry["metadata"]["commit"].as_str().unwrap()).collect();
-        assert_eq!(listed, expected.lines().collect::<Vec<_>>(), "{} to {}", shown(since), shown(until));
+        let expected =
+            repository.ask(&["rev-list", "--first-parent", between[0], between[1], "main"]);
+        let log =
+            run(&["log", &store, "--since", &shown(since), "--until", &shown(until), "--json"])
+                .ok()
+                .json_lines();
+        let listed: Vec<&str> =
+            log.iter().map(|entry| entry["metadata"]["commit"].as_str().unwrap()).collect();
+        assert_eq!(
+            listed,
+            expected.lines().collect::<Vec<_>>(),
+            "{} to {}",
+            shown(since),
+            shown(until)
+        );
     }
 }
 
@@ -145,12 +177,16 @@ fn log_history_and_diff_show_time_author_and_subject() {
     let lines: Vec<Vec<&str>> = history.lines().map(|line| line.split('\t').collect()).collect();
     assert_eq!((lines[0][1], lines[0][3], lines[1][3]), (time, by(1).as_str(), by(0).as_str()));
     let version = &run(&["history", &store, "number", "--json"]).ok().json_lines()[0];
-    let known: Vec<&Value> = ["author", "subject", "commit", "time"].iter().map(|name| &version[name]).collect();
+    let known: Vec<&Value> =
+        ["author", "subject", "commit", "time"].iter().map(|name| &version[name]).collect();
     assert_eq!(known, ["Ada Lovelace", "subject 1", &commits[1], time]);
 
     let (first, second) = (format!("commit:{}", commits[0]), format!("commit:{}", commits[1]));
     let diff = run(&["diff", &store, &first, &second]).fails(1, &[]).text();
     assert_eq!(diff, format!("~\t1\t1\tnumber\t{}\n", by(1)));
     let change = run(&["diff", &store, "0", &second, "--json"]).fails(1, &[]).json();
-    assert_eq!((&change["author"], &change["subject"]), (&"Ada Lovelace".into(), &"subject 1".into()));
+    assert_eq!(
+        (&change["author"], &change["subject"]),
+        (&"Ada Lovelace".into(), &"subject 1".into())
+    );
 }

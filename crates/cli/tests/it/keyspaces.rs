@@ -15,8 +15,11 @@ fn keyspaces_are_made_listed_and_changed() {
     run(&["keyspace", "create", &store, "sessions", "--retention", "7d"]).ok();
     assert_eq!(list(&store), "default\tforever\nsessions\t7d\nusers\tforever\n");
     run(&["keyspace", "create", &store, "sessions", "--retention", "7d"]).ok();
-    let again = |retention| run(&["keyspace", "create", &store, "sessions", "--retention", retention]);
-    let remedy = |retention| format!("`plimsoll keyspace retention {store} sessions {retention}` changes it");
+    let again =
+        |retention| run(&["keyspace", "create", &store, "sessions", "--retention", retention]);
+    let remedy = |retention| {
+        format!("`plimsoll keyspace retention {store} sessions {retention}` changes it")
+    };
     let exists = "keyspace `sessions` exists with the retention 7d, not ";
     again("latest").fails(2, &[&format!("{exists}latest"), &remedy("latest")]);
     again("0s").fails(2, &[&format!("{exists}0s"), &remedy("0s")]);
@@ -25,8 +28,12 @@ fn keyspaces_are_made_listed_and_changed() {
     run(&["keyspace", "retention", &store, "default", "latest"]).ok();
     assert_eq!(list(&store), "default\tlatest\nsessions\t1000glsns\nusers\tforever\n");
     let listed = run(&["keyspace", "list", &store, "--json"]).ok().json_lines();
-    assert_eq!((&listed[1]["name"], &listed[1]["retention"]), (&"sessions".into(), &"1000glsns".into()));
-    run(&["keyspace", "retention", &store, "nowhere", "latest"]).fails(2, &["no keyspace `nowhere`"]);
+    assert_eq!(
+        (&listed[1]["name"], &listed[1]["retention"]),
+        (&"sessions".into(), &"1000glsns".into())
+    );
+    run(&["keyspace", "retention", &store, "nowhere", "latest"])
+        .fails(2, &["no keyspace `nowhere`"]);
     run(&["keyspace", "retention", &store, "users", "1000"]).fails(2, &["1000glsns"]);
 }
 
@@ -40,11 +47,18 @@ fn a_keyspace_that_was_dropped_is_read_at_earlier_moments() {
     assert_eq!(list(&store), "default\tforever\n");
     run(&["get", &store, "ada", "--keyspace", "users"]).fails(2, &["no keyspace `users`"]);
     run(&["keyspace", "drop", &store, "users"]).fails(2, &["no keyspace `users`"]);
-    assert_eq!(run(&["get", &store, "ada", "--keyspace", "users", "--at", at]).ok().out, b"Ada Lovelace");
-    assert_eq!(run(&["scan", &store, "--keyspace", "users", "--at", at]).ok().text(), "ada\tAda Lovelace\n");
+    assert_eq!(
+        run(&["get", &store, "ada", "--keyspace", "users", "--at", at]).ok().out,
+        b"Ada Lovelace"
+    );
+    assert_eq!(
+        run(&["scan", &store, "--keyspace", "users", "--at", at]).ok().text(),
+        "ada\tAda Lovelace\n"
+    );
     assert_eq!(run(&["count", &store, "--keyspace", "users", "--at", at]).ok().text(), "1\n");
     for forget in [&[][..], &["--forget"]] {
-        run(&[&["keyspace", "drop", &store, "default"], forget].concat()).fails(2, &["always exists"]);
+        run(&[&["keyspace", "drop", &store, "default"], forget].concat())
+            .fails(2, &["always exists"]);
         assert_eq!(list(&store), "default\tforever\n", "it keeps what it kept");
     }
 }
@@ -57,7 +71,9 @@ fn what_is_to_be_forgotten_is_freed() {
     let file = folder.file("rows.csv", format!("key\n{lines}"));
     let load = |name: &str| run(&["load", &store, &file, "--key", "key", "--keyspace", name]).ok();
     load("whole");
-    let count = |more: &[&str]| run(&[&["count", &store, "--keyspace", "whole"], more].concat()).ok().text();
+    let count = |more: &[&str]| {
+        run(&[&["count", &store, "--keyspace", "whole"], more].concat()).ok().text()
+    };
     let about: u64 = count(&["--approximate"]).trim().parse().unwrap();
     assert!(count(&[]) == "2000\n" && about.abs_diff(2000) < 700, "about {about}");
     run(&["count", &store, "--approximate", "--at", "1"]).fails(2, &["--approximate", "--at"]);
@@ -97,10 +113,12 @@ fn the_bookkeeping_of_an_import_is_read_and_not_written_by_other_commands() {
         run(&[command, &own].concat()).fails(2, &[refused]);
     }
     for command in ["batch", "shell"] {
-        run_with_input(&[command, &store], b"use plimsoll.import\nput git:default x\n").fails(2, &["line 2", refused]);
+        run_with_input(&[command, &store], b"use plimsoll.import\nput git:default x\n")
+            .fails(2, &["line 2", refused]);
         run_with_input(&[&[command, &store][..], &own].concat(), b"get git:default\n").ok();
     }
-    run(&["keyspace", "create", &store, "plimsoll.mine"]).fails(2, &["keyspace `plimsoll.mine` cannot be written to"]);
+    run(&["keyspace", "create", &store, "plimsoll.mine"])
+        .fails(2, &["keyspace `plimsoll.mine` cannot be written to"]);
     assert_eq!(read(), before);
     // Nothing is left behind where there was no store.
     let nowhere = folder.at("nowhere");
@@ -125,9 +143,10 @@ fn diff_history_and_log_answer_over_a_drop_and_a_new_keyspace_of_the_name() {
         assert_eq!(diff("2", "3"), "+\t\t2\ty\t\n");
         assert_eq!(diff("1", "3"), "+\t\t2\tx\t\n+\t\t2\ty\t\n");
         assert_eq!(diff("3", "4"), "-\t2\t\tx\t\n-\t2\t\ty\t\n");
-        for command in
-            [&["history", &store, "x", "--keyspace", "t"][..], &["log", &store, "--key", "x", "--keyspace", "t"]]
-        {
+        for command in [
+            &["history", &store, "x", "--keyspace", "t"][..],
+            &["log", &store, "--key", "x", "--keyspace", "t"],
+        ] {
             assert_eq!(first_fields(command), [newest, &["4", "2"]].concat());
         }
     };
@@ -137,5 +156,6 @@ fn diff_history_and_log_answer_over_a_drop_and_a_new_keyspace_of_the_name() {
     run(&["put", &store, "x", "v20", "--keyspace", "t"]).ok();
     check(&["6"]);
     assert_eq!(diff("3", "newest"), "~\t2\t3\tx\t\n-\t2\t\ty\t\n");
-    run(&["diff", &store, "1", "2", "--keyspace", "never"]).fails(2, &["there is no keyspace `never`"]);
+    run(&["diff", &store, "1", "2", "--keyspace", "never"])
+        .fails(2, &["there is no keyspace `never`"]);
 }

@@ -16,7 +16,8 @@ fn scanned(store: &str) -> String {
 fn csv_rows_become_json_under_their_first_column() {
     let folder = Folder::new();
     let store = folder.at("store");
-    let file = folder.file("people.csv", "email,name,age\nada@x,\"Lovelace, Ada\",36\nbob@x,Bob,\n");
+    let file =
+        folder.file("people.csv", "email,name,age\nada@x,\"Lovelace, Ada\",36\nbob@x,Bob,\n");
     let facts = run(&["load", &store, &file, "--json"]).ok().json();
     assert_eq!((&facts["rows"], &facts["transactions"]), (&2.into(), &1.into()));
     let value: Value = serde_json::from_slice(&run(&["get", &store, "ada@x"]).ok().out).unwrap();
@@ -49,7 +50,11 @@ fn a_csv_file_with_another_delimiter_is_refused_until_that_is_told() {
             let ran = run(&[&["load", &store, &file], header].concat());
             ran.fails(
                 2,
-                &["line 1", &format!("`{delimiter}` seems to separate"), &format!("--delimiter '{delimiter}'")],
+                &[
+                    "line 1",
+                    &format!("`{delimiter}` seems to separate"),
+                    &format!("--delimiter '{delimiter}'"),
+                ],
             );
         }
         assert!(!std::fs::exists(&store).unwrap());
@@ -74,8 +79,13 @@ fn a_csv_file_with_another_delimiter_is_refused_until_that_is_told() {
 fn stdin_is_read_once_its_format_is_told() {
     let folder = Folder::new();
     let store = folder.at("store");
-    run_with_input(&["load", &store, "-"], b"a,b\n").fails(2, &["does not tell the format", "--format csv"]);
-    run_with_input(&["load", &store, "-", "--format", "csv", "--no-header", "--value", "2"], b"k,v\n").ok();
+    run_with_input(&["load", &store, "-"], b"a,b\n")
+        .fails(2, &["does not tell the format", "--format csv"]);
+    run_with_input(
+        &["load", &store, "-", "--format", "csv", "--no-header", "--value", "2"],
+        b"k,v\n",
+    )
+    .ok();
     assert_eq!(scanned(&store), "k\tv\n");
 }
 
@@ -87,7 +97,8 @@ fn a_store_with_long_values_is_taken_over_once_the_longest_row_is_told() {
     run_with_input(&["put", &old, "long", "-"], value.as_bytes()).ok();
     let rows = run(&["scan", &old, "--json"]).ok().out;
     let load = ["load", &new, "-", "--format", "jsonl", "--key", "key", "--value", "value"];
-    run_with_input(&load, &rows).fails(2, &["line 1: a row of more than 4.0 MiB; --max-row takes longer ones"]);
+    run_with_input(&load, &rows)
+        .fails(2, &["line 1: a row of more than 4.0 MiB; --max-row takes longer ones"]);
     for longest in ["6MiB", &u64::MAX.to_string()] {
         run_with_input(&[&load[..], &["--max-row", longest]].concat(), &rows).ok();
         assert_eq!(run(&["get", &new, "long"]).ok().text(), value);
@@ -96,8 +107,13 @@ fn a_store_with_long_values_is_taken_over_once_the_longest_row_is_told() {
     // Where there are quotes, a row without an end has another cause more often.
     let csv = format!("k,v\n1,\"{value}\"\n");
     let load = ["load", &new, "-", "--format", "csv", "--value", "v"];
-    run_with_input(&load, csv.as_bytes())
-        .fails(2, &["line 2", "a row of more than 4.0 MiB (is a closing quote missing?); --max-row takes longer ones"]);
+    run_with_input(&load, csv.as_bytes()).fails(
+        2,
+        &[
+            "line 2",
+            "a row of more than 4.0 MiB (is a closing quote missing?); --max-row takes longer ones",
+        ],
+    );
     run_with_input(&[&load[..], &["--max-row", "6MiB"]].concat(), csv.as_bytes()).ok();
     assert_eq!(run(&["get", &new, "1"]).ok().text(), value);
 }
@@ -107,9 +123,11 @@ fn rows_are_committed_in_batches_or_all_at_once() {
     let folder = Folder::new();
     let text: String = (0..2500).map(|number| format!("{number},{number}\n")).collect();
     let file = folder.file("many.csv", text);
-    for (store, options, transactions) in
-        [("batches", vec!["--batch", "1000"], 3), ("one", vec!["--atomic"], 1), ("default", vec![], 1)]
-    {
+    for (store, options, transactions) in [
+        ("batches", vec!["--batch", "1000"], 3),
+        ("one", vec!["--atomic"], 1),
+        ("default", vec![], 1),
+    ] {
         let store = folder.at(store);
         let arguments = [vec!["load", &store, &file, "--no-header", "--json"], options].concat();
         let facts = run(&arguments).ok().json();
@@ -125,10 +143,14 @@ fn a_malformed_row_is_named_by_its_line_and_the_rows_before_it_stay() {
     let bad = "k,v\n1,a\n2,\"b\nb\"\n3\n4,d\n";
     let file = folder.file("bad.csv", bad);
     let ran = run(&["load", &store, &file, "--value", "v", "--batch", "1"]);
-    ran.fails(2, &["bad.csv, line 5", "has 1 field, the first line has 2", "2 rows were loaded", "--skip 2"]);
+    ran.fails(
+        2,
+        &["bad.csv, line 5", "has 1 field, the first line has 2", "2 rows were loaded", "--skip 2"],
+    );
     assert_eq!(scanned(&store), "1\ta\n2\tb\\nb\n");
     let mended = folder.file("bad.csv", bad.replace("3\n", "3,c\n"));
-    let facts = run(&["load", &store, &mended, "--value", "v", "--skip", "2", "--json"]).ok().json();
+    let facts =
+        run(&["load", &store, &mended, "--value", "v", "--skip", "2", "--json"]).ok().json();
     assert_eq!(facts["rows"], 2);
     assert_eq!(scanned(&store), "1\ta\n2\tb\\nb\n3\tc\n4\td\n");
 }
@@ -214,7 +236,8 @@ fn a_load_larger_than_the_budget_keeps_to_it() {
     let text: String = (0..60_000).map(|number| format!("{number},{value}\n")).collect();
     assert!(text.len() > 50 << 20);
     let file = folder.file("large.csv", text);
-    let facts = run(&["load", &folder.at("store"), &file, "--no-header", "--atomic", "--json"]).ok().json();
+    let facts =
+        run(&["load", &folder.at("store"), &file, "--no-header", "--atomic", "--json"]).ok().json();
     assert_eq!((&facts["rows"], &facts["transactions"]), (&60_000.into(), &1.into()));
     let peak = facts["peak_memory"].as_u64().unwrap();
     assert!(peak <= (32 + 16) << 20, "{peak}");
@@ -226,14 +249,22 @@ fn a_byte_order_mark_belongs_to_no_key_however_its_bytes_arrive() {
     let cases: [(&[&str], &str); 4] = [
         (&["load", "--format", "csv", "--key", "a", "--value", "b"], "a,b\nx,1\n"),
         (&["load", "--format", "tsv", "--no-header", "--value", "2"], "x\t1\n"),
-        (&["load", "--format", "jsonl", "--key", "a", "--value", "b"], "{\"a\":\"x\",\"b\":\"1\"}\n"),
+        (
+            &["load", "--format", "jsonl", "--key", "a", "--value", "b"],
+            "{\"a\":\"x\",\"b\":\"1\"}\n",
+        ),
         (&["batch"], "put x 1\n"),
     ];
     for (number, (arguments, text)) in cases.iter().enumerate() {
         let store = folder.at(&number.to_string());
         let mut command = plimsoll();
         command.arg(arguments[0]).args([&store, "-"]).args(&arguments[1..]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut stdin = child.stdin.take().unwrap();
         for byte in ["\u{feff}", text].concat().bytes() {
             stdin.write_all(&[byte]).unwrap();
@@ -251,11 +282,15 @@ fn a_byte_order_mark_belongs_to_no_key_however_its_bytes_arrive() {
 #[test]
 fn an_empty_key_is_a_bad_row() {
     let folder = Folder::new();
-    let cases = [("csv", "k,v\na,1\n,2\n\"\",3\n"), ("jsonl", "{\"k\":\"a\",\"v\":1}\n{\"k\":\"\",\"v\":2}\n")];
+    let cases = [
+        ("csv", "k,v\na,1\n,2\n\"\",3\n"),
+        ("jsonl", "{\"k\":\"a\",\"v\":1}\n{\"k\":\"\",\"v\":2}\n"),
+    ];
     for (format, text) in cases {
         let store = folder.at(format);
         let load = ["load", &store, "-", "--format", format, "--key", "k", "--value", "v"];
-        run_with_input(&load, text.as_bytes()).fails(2, &["the key is empty", "Nothing was loaded"]);
+        run_with_input(&load, text.as_bytes())
+            .fails(2, &["the key is empty", "Nothing was loaded"]);
         run_with_input(&[&load[..], &["--ignore-errors"]].concat(), text.as_bytes()).ok();
         assert_eq!(scanned(&store), "a\t1\n");
     }

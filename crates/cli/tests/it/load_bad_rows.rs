@@ -21,7 +21,8 @@ fn what_is_advised_at_a_bad_row_gets_past_it() {
         (&[&file, "--skip", "2", "--ignore-errors"], "1\n2\n4\n"),
     ] {
         let store = folder.at(&format!("store{}", then.join("").len()));
-        let load = |more: &[&str]| run(&[&["load", &store, "--key", "id", "--batch", "1"], more].concat());
+        let load =
+            |more: &[&str]| run(&[&["load", &store, "--key", "id", "--batch", "1"], more].concat());
         load(&[&file]).fails(2, &["line 3: not a JSON object", advice]);
         load(then).ok();
         assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), keys, "{then:?}");
@@ -49,13 +50,22 @@ fn bad_rows_of_every_kind_are_left_out_counted_and_named() {
             "csv",
             &csv,
             "1\ta\n4\td\n5\t\n8\th\\nh\n9\ti\n",
-            &["line 3: the row has 1", "line 4: there is text", "line 7: a carriage return", "line 8: a key of 5,000"],
+            &[
+                "line 3: the row has 1",
+                "line 4: there is text",
+                "line 7: a carriage return",
+                "line 8: a key of 5,000",
+            ],
         ),
         (
             "jsonl",
             &jsonl,
             "1\ta\n5\te\n",
-            &["line 2: not a JSON object", "line 3: field `k` is not a key", "line 4: a row of more than"],
+            &[
+                "line 2: not a JSON object",
+                "line 3: field `k` is not a key",
+                "line 4: a row of more than",
+            ],
         ),
         ("tsv", &tsv, "1\ta\n2\tb\n", &["line 3: a row of more than"]),
     ];
@@ -86,7 +96,12 @@ fn bad_rows_of_every_kind_are_left_out_counted_and_named() {
             for part in named {
                 assert!(ran.err.contains(part), "{part:?} is not in {:?}", ran.err);
             }
-            assert_eq!(ran.err.matches("; this row is left out\n").count(), named.len(), "{}", ran.err);
+            assert_eq!(
+                ran.err.matches("; this row is left out\n").count(),
+                named.len(),
+                "{}",
+                ran.err
+            );
         }
     }
 }
@@ -96,7 +111,8 @@ fn only_the_first_bad_rows_are_named_and_a_quote_that_is_never_closed_still_ends
     let folder = Folder::new();
     let store = folder.at("store");
     let text = format!("k,v\n{}1,a\n2,\"b\n3,c\n", "bad\n".repeat(8));
-    let load = ["load", &store, "-", "--format", "csv", "--value", "v", "--ignore-errors", "--batch", "1"];
+    let load =
+        ["load", &store, "-", "--format", "csv", "--value", "v", "--ignore-errors", "--batch", "1"];
     let ran = run_with_input(&load, text.as_bytes());
     let ran = ran.fails(
         2,
@@ -116,7 +132,11 @@ fn a_skip_past_the_end_is_said() {
     let folder = Folder::new();
     let file = folder.file("a.csv", "k,v\n1,a\n2,b\n");
     let ran = run(&["load", &folder.at("store"), &file, "--skip", "9"]).ok();
-    assert!(ran.err.contains("a.csv has 2 rows, and --skip 9 passes over all of them"), "{}", ran.err);
+    assert!(
+        ran.err.contains("a.csv has 2 rows, and --skip 9 passes over all of them"),
+        "{}",
+        ran.err
+    );
     let ran = run(&["load", &folder.at("store"), &file, "--skip", "2"]).ok();
     assert_eq!(ran.err, "");
 }

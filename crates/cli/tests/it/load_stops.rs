@@ -15,8 +15,8 @@ fn scanned(store: &str) -> String {
     run(&["scan", store]).ok().text()
 }
 
-/// Waits until a load has taken all rows that were written to its stdin, and waits for more: nothing outside of the process shows rows of a batch
-/// that is not committed.
+/// Waits until a load has taken all rows that were written to its stdin, and waits for more:
+/// nothing outside of the process shows rows of a batch that is not committed.
 fn wait_until_rows_are_put(load: &Child, stdin: &ChildStdin) {
     let threads = PathBuf::from(format!("/proc/{}/task", load.id()));
     let begun = Instant::now();
@@ -26,11 +26,13 @@ fn wait_until_rows_are_put(load: &Child, stdin: &ChildStdin) {
             std::thread::sleep(Duration::from_millis(2));
         }
     };
-    let read = |thread: &Path, file: &str| std::fs::read_to_string(thread.join(file)).unwrap_or_default();
+    let read =
+        |thread: &Path, file: &str| std::fs::read_to_string(thread.join(file)).unwrap_or_default();
     // The thread that reads rows has read them, and sleeps until there are more.
     wait_until(&|| {
         let mut threads = std::fs::read_dir(&threads).unwrap().map(|thread| thread.unwrap().path());
-        let is_asleep = |thread: &Path| read(thread, "stat").rsplit(')').next().unwrap().starts_with(" S");
+        let is_asleep =
+            |thread: &Path| read(thread, "stat").rsplit(')').next().unwrap().starts_with(" S");
         let reader = threads.find(|thread| read(thread, "comm").trim() == "read-rows");
         reader.is_some_and(|reader| ioctl_fionread(stdin).unwrap() == 0 && is_asleep(&reader))
     });
@@ -55,14 +57,31 @@ fn ctrl_c_keeps_the_rows_that_were_read() {
     let folder = Folder::new();
     let store = folder.at("store");
     let mut command = plimsoll();
-    command.args(["load", &store, "-", "--format", "csv", "--no-header", "--value", "2", "--batch", "100"]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    command.args([
+        "load",
+        &store,
+        "-",
+        "--format",
+        "csv",
+        "--no-header",
+        "--value",
+        "2",
+        "--batch",
+        "100",
+    ]);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"1,a\n2,b\n").unwrap();
     wait_until_rows_are_put(&child, &stdin);
     // It is noticed though no further row comes.
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let ran = Ran::of(child.wait_with_output().unwrap()).fails(130, &["interrupted", "go on with --skip"]);
+    let ran = Ran::of(child.wait_with_output().unwrap())
+        .fails(130, &["interrupted", "go on with --skip"]);
     let rows = scanned(&store).lines().count();
     drop(stdin);
     assert_eq!(rows, 2, "{}", ran.err);
@@ -75,14 +94,20 @@ fn ctrl_c_without_batches_loads_nothing_and_says_so() {
     let store = folder.at("store");
     let mut command = plimsoll();
     command.args(["load", &store, "-", "--format", "csv", "--no-header", "--value", "2"]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"1,a\n2,b\n").unwrap();
     while !std::fs::exists(format!("{store}/log")).unwrap() {
         std::thread::sleep(Duration::from_millis(10));
     }
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    Ran::of(child.wait_with_output().unwrap()).fails(130, &["plimsoll: interrupted. Nothing was loaded; "]);
+    Ran::of(child.wait_with_output().unwrap())
+        .fails(130, &["plimsoll: interrupted. Nothing was loaded; "]);
     drop(stdin);
 }
 
@@ -92,10 +117,17 @@ fn a_load_whose_input_says_nothing_yet_is_stopped_by_the_first_signal_and_makes_
     let (store, fifo) = (folder.at("store"), folder.at("rows.csv"));
     let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
     assert!(made.success());
-    for (file, format, signal) in [("-", "csv", Signal::INT), ("-", "tsv", Signal::TERM), (&fifo, "tsv", Signal::INT)] {
+    for (file, format, signal) in
+        [("-", "csv", Signal::INT), ("-", "tsv", Signal::TERM), (&fifo, "tsv", Signal::INT)]
+    {
         let mut command = plimsoll();
         command.args(["load", &store, file, "--format", format, "--key", "k"]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let stdin = child.stdin.take();
         wait_until_signals_are_heard(&child);
         // Time to begin to wait for the input; a signal before that is heard in any case.
@@ -112,7 +144,10 @@ fn a_pipe_with_a_name_that_has_a_writer_and_no_rows_can_be_given_up() {
     let fifo = folder.at("rows.csv");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let mut command = plimsoll();
-    command.args(["load", &folder.at("store"), &fifo]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(["load", &folder.at("store"), &fifo])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     // Opens once the load opens it to read.
     let writer = std::fs::File::options().write(true).open(&fifo).unwrap();
@@ -121,7 +156,8 @@ fn a_pipe_with_a_name_that_has_a_writer_and_no_rows_can_be_given_up() {
 }
 
 fn blob_files(store: &str) -> usize {
-    let files = std::fs::read_dir(format!("{store}/log")).unwrap().map(|entry| entry.unwrap().path());
+    let files =
+        std::fs::read_dir(format!("{store}/log")).unwrap().map(|entry| entry.unwrap().path());
     files.filter(|path| path.extension().is_some_and(|it| it == "blob")).count()
 }
 
@@ -134,17 +170,20 @@ fn ctrl_c_while_the_rows_are_merged_loads_nothing_and_leaves_no_files() {
     let folder = Folder::new();
     let store = folder.at("store");
     // In no order, so that runs overlap; several MiB more than the rows in memory.
-    let rows = |number: u64| format!("{:016x},{number:0100}\n", number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let rows = |number: u64| {
+        format!("{:016x},{number:0100}\n", number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    };
     let file = folder.file("rows.csv", (0..400_000).map(rows).collect::<String>());
     let mut command = plimsoll();
-    command.args(["load", &store, &file, "--no-header", "--value", "2"]).env("PLIMSOLL_MEMORY", "16MiB");
+    command
+        .args(["load", &store, &file, "--no-header", "--value", "2"])
+        .env("PLIMSOLL_MEMORY", "16MiB");
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let threads = format!("/proc/{}/task", child.id());
     let merges = || {
-        let names = std::fs::read_dir(&threads)
-            .into_iter()
-            .flatten()
-            .map(|thread| std::fs::read_to_string(thread.unwrap().path().join("comm")).unwrap_or_default());
+        let names = std::fs::read_dir(&threads).into_iter().flatten().map(|thread| {
+            std::fs::read_to_string(thread.unwrap().path().join("comm")).unwrap_or_default()
+        });
         names.into_iter().any(|name| name.trim() == "plimsoll-merge")
     };
     while !merges() {
@@ -161,7 +200,12 @@ fn a_load_under_nohup_outlives_its_terminal() {
     let store = folder.at("store");
     let mut command = Command::new("nohup");
     command.arg(env!("CARGO_BIN_EXE_plimsoll")).args(["load", &store, "-", "--format", "csv"]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     wait_until_signals_are_heard(&child);
     kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
     child.stdin.take().unwrap().write_all(b"key,value\na,1\n").unwrap();

@@ -39,10 +39,14 @@ fn a_locked_store_and_one_that_is_not_there_have_exit_codes_of_their_own() {
             ran.err
         );
     }
-    run(&["put", &store, "a", "1", "--wait", "50ms"]).fails(8, &["open for writing", "\nWaited 50 ms (--wait)."]);
+    run(&["put", &store, "a", "1", "--wait", "50ms"])
+        .fails(8, &["open for writing", "\nWaited 50 ms (--wait)."]);
     run(&["count", &store]).ok();
     let processes = || run(&["stat", &store, "--json"]).ok().json()["processes"].clone();
-    assert_eq!(processes(), serde_json::json!({ std::process::id().to_string(): { "role": "alone" } }));
+    assert_eq!(
+        processes(),
+        serde_json::json!({ std::process::id().to_string(): { "role": "alone" } })
+    );
     writer.close().unwrap();
     assert_eq!(processes(), serde_json::json!({}));
     run(&["put", &store, "a", "1"]).ok();
@@ -67,10 +71,14 @@ fn a_store_that_as_many_processes_share_as_can_is_locked_for_one_more() {
     let store = folder.at("store");
     run(&["put", &store, "a", "1"]).ok();
     let disk = OsDisk::new();
-    let slots: Vec<_> =
-        (0..64).map(|slot| disk.lock_file(&folder.path().join(format!("store/members/{slot:02}"))).unwrap()).collect();
+    let slots: Vec<_> = (0..64)
+        .map(|slot| {
+            disk.lock_file(&folder.path().join(format!("store/members/{slot:02}"))).unwrap()
+        })
+        .collect();
     assert!(slots.iter().all(|slot| slot.try_lock().unwrap()));
-    run(&["put", &store, "a", "2"]).fails(8, &["64 processes that share it", "close one of them", "--wait 10s"]);
+    run(&["put", &store, "a", "2"])
+        .fails(8, &["64 processes that share it", "close one of them", "--wait 10s"]);
     assert_eq!(run(&["get", &store, "a"]).ok().out, b"1");
     drop(slots);
     run(&["put", &store, "a", "2"]).ok();
@@ -82,7 +90,10 @@ fn one_who_waits_writes_when_the_other_has_closed() {
     let store = folder.at("store");
     let writer = Db::open(&store, Options::new().memory_bytes(16 << 20)).unwrap();
     let mut command = plimsoll();
-    command.args(["put", &store, "a", "1", "--wait", "10m"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(["put", &store, "a", "1", "--wait", "10m"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     let mut transaction = writer.begin();
     transaction.put(&writer.keyspace("default").unwrap(), b"b", b"2").unwrap();
@@ -107,9 +118,14 @@ fn ctrl_c_ends_the_wait_for_a_store() {
         vec!["put", &store, "a", "1"],
     ] {
         let mut command = plimsoll();
-        command.args(&arguments).args(["--wait", "10m"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(&arguments)
+            .args(["--wait", "10m"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let child = command.spawn().unwrap();
-        // Where this was started with Ctrl-C ignored, as in the background of a script, a command that does not listen ignores it as well.
+        // Where this was started with Ctrl-C ignored, as in the background of a script, a command
+        // that does not listen ignores it as well.
         let signal = if arguments[0] == "put" { Signal::TERM } else { Signal::INT };
         if arguments[0] != "put" {
             wait_until_signals_are_heard(&child);

@@ -1,4 +1,5 @@
-//! The `plimsoll` command from the outside: what it prints, how it ends, and that an import holds what git shows.
+//! The `plimsoll` command from the outside: what it prints, how it ends, and that an import holds
+//! what git shows.
 
 #![allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
 #![allow(

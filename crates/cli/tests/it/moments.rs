@@ -22,8 +22,14 @@ fn store(folder: &Folder) -> String {
 fn each_moment_is_read_by_its_glsn() {
     let folder = Folder::new();
     let store = store(&folder);
-    let cases =
-        [("1", "a\t1\n"), ("2", "a\t22\n"), ("3", "a\t22\nb\t3\n"), ("4", "b\t3\n"), ("newest", "b\t3\n"), ("0", "")];
+    let cases = [
+        ("1", "a\t1\n"),
+        ("2", "a\t22\n"),
+        ("3", "a\t22\nb\t3\n"),
+        ("4", "b\t3\n"),
+        ("newest", "b\t3\n"),
+        ("0", ""),
+    ];
     for (at, expected) in cases {
         assert_eq!(run(&["scan", &store, "--at", at]).ok().text(), expected, "{at}");
     }
@@ -44,7 +50,8 @@ fn a_moment_is_read_by_time() {
     }
     assert_eq!(run(&["get", &store, "a", "--at", "2999-12-31 23:59"]).ok().out, b"2");
     assert_eq!(run(&["get", &store, "a", "--at", "now"]).ok().out, b"2");
-    run(&["get", &store, "a", "--at", "soon"]).fails(2, &["neither a GLSN nor a time", "2024-01-31"]);
+    run(&["get", &store, "a", "--at", "soon"])
+        .fails(2, &["neither a GLSN nor a time", "2024-01-31"]);
 }
 
 #[test]
@@ -52,7 +59,10 @@ fn history_lists_versions_newest_first() {
     let folder = Folder::new();
     let store = store(&folder);
     let versions = run(&["history", &store, "a", "--json"]).ok().json_lines();
-    let facts: Vec<_> = versions.iter().map(|version| (version["glsn"].clone(), version["bytes"].clone())).collect();
+    let facts: Vec<_> = versions
+        .iter()
+        .map(|version| (version["glsn"].clone(), version["bytes"].clone()))
+        .collect();
     assert_eq!(facts, [(json!(4), Value::Null), (json!(2), json!(2)), (json!(1), json!(1))]);
     let lines = run(&["history", &store, "a", "--limit", "1"]).ok().text();
     let fields: Vec<&str> = lines.trim().split('\t').collect();
@@ -96,13 +106,22 @@ fn the_log_lists_commits_and_streams() {
 
     let last = run(&["log", &store, "--from", &newest.to_string()]).ok().text();
     let fields: Vec<&str> = last.trim_end().split('\t').collect();
-    assert_eq!((fields[0], &fields[2..]), (newest.to_string().as_str(), &["commit", "1", "by hand"][..]));
+    assert_eq!(
+        (fields[0], &fields[2..]),
+        (newest.to_string().as_str(), &["commit", "1", "by hand"][..])
+    );
 
-    let entries = run(&["log", &store, "--json", "--ops", "--from", "4", "--to", "4"]).ok().json_lines();
+    let entries =
+        run(&["log", &store, "--json", "--ops", "--from", "4", "--to", "4"]).ok().json_lines();
     assert_eq!(entries[0]["ops"], json!([{ "keyspace": "default", "key": "a", "op": "delete" }]));
-    let entry = &run(&["log", &store, "--json", "--ops", "--from", &newest.to_string()]).ok().json_lines()[0];
+    let entry = &run(&["log", &store, "--json", "--ops", "--from", &newest.to_string()])
+        .ok()
+        .json_lines()[0];
     assert_eq!(entry["metadata"], "by hand");
-    assert_eq!(entry["ops"], json!([{ "keyspace": "default", "key": "c", "op": "put", "bytes": 4 }]));
+    assert_eq!(
+        entry["ops"],
+        json!([{ "keyspace": "default", "key": "c", "op": "put", "bytes": 4 }])
+    );
     let glsns = |options: &[&str]| glsns(&[&["log", &store], options].concat());
     assert_eq!(glsns(&["--limit", "2"]), [newest.0, newest.0 - 1]);
     assert_eq!(glsns(&["--stream", "7", "--limit", "1"]), [newest.0 - 1]);
@@ -110,7 +129,12 @@ fn the_log_lists_commits_and_streams() {
 
 /// The GLSNs that a command prints.
 fn glsns(arguments: &[&str]) -> Vec<u64> {
-    run(arguments).ok().text().lines().map(|line| line.split('\t').next().unwrap().parse().unwrap()).collect()
+    run(arguments)
+        .ok()
+        .text()
+        .lines()
+        .map(|line| line.split('\t').next().unwrap().parse().unwrap())
+        .collect()
 }
 
 #[test]
@@ -143,7 +167,10 @@ fn the_log_is_listed_between_two_times() {
         glsns.collect::<Vec<u64>>().into_iter().rev().collect()
     };
     for (from, to) in [(0, 3), (1, 2), (3, 3), (2, 3)] {
-        assert_eq!(glsns(&["log", &store, "--since", times[from], "--until", times[to]]), among(from, to));
+        assert_eq!(
+            glsns(&["log", &store, "--since", times[from], "--until", times[to]]),
+            among(from, to)
+        );
     }
     assert_eq!(glsns(&["log", &store, "--since", "1 hour ago"]), [4, 3, 2, 1]);
     assert_eq!(glsns(&["log", &store, "--until", "1 hour ago"]), [0; 0]);
@@ -155,8 +182,13 @@ fn the_log_is_listed_between_two_times() {
 fn a_moment_before_the_first_commit_says_so() {
     let folder = Folder::new();
     let store = store(&folder);
-    for command in [&["get", &store, "a", "--at", "2001-01-01"][..], &["diff", &store, "2001-01-01", "now"]] {
-        run(command).fails(2, &["2001-01-01T00:00:00.000000Z is before the first commit", "the store begins at 20"]);
+    for command in
+        [&["get", &store, "a", "--at", "2001-01-01"][..], &["diff", &store, "2001-01-01", "now"]]
+    {
+        run(command).fails(
+            2,
+            &["2001-01-01T00:00:00.000000Z is before the first commit", "the store begins at 20"],
+        );
     }
     run(&["get", &store, "a", "--at", "commit:1234"]).fails(1, &["nothing was imported"]);
 }
@@ -173,7 +205,10 @@ fn a_value_that_is_written_again_is_no_difference() {
         run_with_input(&["put", &store, key], value.as_bytes()).ok();
     }
     assert_eq!(run(&["diff", &store, "4", "6"]).ok().text(), "");
-    assert_eq!(run(&["diff", &store, "4", "8"]).fails(1, &[]).text(), "~\t1\t1\tc\t\n~\t1\t100000\td\t\n");
+    assert_eq!(
+        run(&["diff", &store, "4", "8"]).fails(1, &[]).text(),
+        "~\t1\t1\tc\t\n~\t1\t100000\td\t\n"
+    );
     let last = large[1..].to_owned() + "y";
     run_with_input(&["put", &store, "b"], last.as_bytes()).ok();
     let change = run(&["diff", &store, "newest", "4", "b", "--json"]).fails(1, &[]).json();
@@ -204,7 +239,11 @@ fn following_the_log_ends_with_ctrl_c() {
     let folder = Folder::new();
     let store = store(&folder);
     let mut command = plimsoll();
-    let mut child = command.args(["log", &store, "--follow", "--from", "4"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .args(["log", &store, "--follow", "--from", "4"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert!(line.starts_with("4\t"));

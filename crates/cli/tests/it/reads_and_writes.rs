@@ -1,4 +1,5 @@
-//! Putting, getting, deleting, scanning: by pipe, as JSON, and with exit codes that scripts can test.
+//! Putting, getting, deleting, scanning: by pipe, as JSON, and with exit codes that scripts can
+//! test.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -28,7 +29,10 @@ fn a_put_prints_its_glsn() {
     let folder = Folder::new();
     let store = folder.at("store");
     assert_eq!(run(&["put", &store, "a", "1"]).ok().text(), "1\n");
-    assert_eq!(run(&["put", &store, "a", "22", "--json"]).ok().json(), json!({ "glsn": 2, "bytes": 2 }));
+    assert_eq!(
+        run(&["put", &store, "a", "22", "--json"]).ok().json(),
+        json!({ "glsn": 2, "bytes": 2 })
+    );
 }
 
 #[test]
@@ -56,7 +60,10 @@ fn keys_of_any_bytes_are_given_as_hexadecimal_or_as_they_are() {
     run(&["delete", &store, "--hex", "00ff0a"]).ok();
     let raw = std::ffi::OsStr::from_bytes(b"\xff\xfe");
     assert!(plimsoll().args(["put", &store]).arg(raw).arg("v").output().unwrap().status.success());
-    assert_eq!(run(&["scan", &store, "--json"]).ok().json(), json!({ "key_hex": "fffe", "value": "v" }));
+    assert_eq!(
+        run(&["scan", &store, "--json"]).ok().json(),
+        json!({ "key_hex": "fffe", "value": "v" })
+    );
     assert_eq!(run(&["scan", &store, "--keys", "--null"]).ok().out, b"\xff\xfe\0");
 }
 
@@ -85,7 +92,11 @@ fn a_scan_is_bounded_by_prefix_keys_limit_and_direction() {
     ];
     for (arguments, expected) in cases {
         let ran = run(&[&["scan", store.as_str(), "--keys"], arguments].concat()).ok();
-        assert_eq!(ran.text().split_whitespace().collect::<Vec<_>>().join(" "), expected, "{arguments:?}");
+        assert_eq!(
+            ran.text().split_whitespace().collect::<Vec<_>>().join(" "),
+            expected,
+            "{arguments:?}"
+        );
     }
 }
 
@@ -96,9 +107,15 @@ fn a_scan_tells_values_as_lines_or_as_json() {
     run(&["put", &store, "a\tb", "line\nline\\"]).ok();
     run_with_input(&["put", &store, "c"], b"\xff").ok();
     assert_eq!(run(&["scan", &store]).ok().out, b"a\\tb\tline\\nline\\\\\nc\t\xff\n");
-    let expected = [json!({ "key": "a\tb", "value": "line\nline\\" }), json!({ "key": "c", "value_hex": "ff" })];
+    let expected = [
+        json!({ "key": "a\tb", "value": "line\nline\\" }),
+        json!({ "key": "c", "value_hex": "ff" }),
+    ];
     assert_eq!(run(&["scan", &store, "--json"]).ok().json_lines(), expected);
-    assert_eq!(run(&["get", &store, "c", "--json"]).ok().json(), json!({ "key": "c", "value_hex": "ff", "at": 2 }));
+    assert_eq!(
+        run(&["get", &store, "c", "--json"]).ok().json(),
+        json!({ "key": "c", "value_hex": "ff", "at": 2 })
+    );
 }
 
 #[test]
@@ -125,9 +142,13 @@ fn values_beyond_the_budget_are_streamed_by_every_command_that_shows_them() {
     assert!(with(&["scan", &store, "--limit", "3", "--reverse"]) == reversed[..3].concat());
     let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
     assert!(json(&with(&["get", &store, "b", "--json"]))["value"] == text);
-    assert_eq!(json(&with(&["get", &store, "c", "--json"]))["value_hex"].as_str().unwrap().len(), 40_000_000);
+    assert_eq!(
+        json(&with(&["get", &store, "c", "--json"]))["value_hex"].as_str().unwrap().len(),
+        40_000_000
+    );
     let scanned = with(&["scan", &store, "--json"]);
-    let rows: Vec<Value> = scanned.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).map(json).collect();
+    let rows: Vec<Value> =
+        scanned.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).map(json).collect();
     assert_eq!(rows.iter().map(|row| row["key"].as_str().unwrap()).collect::<String>(), "abcd");
     assert!(rows[1]["value"] == text);
 }
@@ -139,7 +160,8 @@ fn a_prefix_is_paged_through_from_one_key_to_another() {
     for key in ["p/a", "p/b", "p/c", "q", "o"] {
         run(&["put", &store, key, "1"]).ok();
     }
-    let scan = |options: &[&str]| run(&[&["scan", &store, "p/", "--keys"], options].concat()).ok().text();
+    let scan =
+        |options: &[&str]| run(&[&["scan", &store, "p/", "--keys"], options].concat()).ok().text();
     assert_eq!(scan(&["--from", "p/b"]), "p/b\np/c\n");
     assert_eq!(scan(&["--from", "p/b", "--limit", "1"]), "p/b\n");
     assert_eq!(scan(&["--to", "p/c", "--reverse"]), "p/b\np/a\n");
@@ -166,14 +188,23 @@ fn a_reader_that_leaves_early_ends_the_command_quietly() {
     let folder = Folder::new();
     let store = folder.at("store");
     let text: String = (0..50_000).map(|number| format!("{number:08}\tsome value\n")).collect();
-    run_with_input(&["load", &store, "-", "--format", "tsv", "--no-header", "--value", "2"], text.as_bytes()).ok();
+    run_with_input(
+        &["load", &store, "-", "--format", "tsv", "--no-header", "--value", "2"],
+        text.as_bytes(),
+    )
+    .ok();
     for arguments in [
         vec!["scan", &store],
         vec!["scan", &store, "--json"],
         vec!["log", &store, "--ops"],
         vec!["completions", "bash"],
     ] {
-        let mut child = plimsoll().args(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = plimsoll()
+            .args(&arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut first = [0; 16];
         child.stdout.take().unwrap().read_exact(&mut first).unwrap();
         let output = child.wait_with_output().unwrap();
@@ -186,7 +217,8 @@ fn a_full_disk_behind_stdout_is_a_failure() {
     let folder = Folder::new();
     let store = store_of_letters(&folder);
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let output = plimsoll().args(["scan", &store]).stdout(full).stderr(Stdio::piped()).output().unwrap();
+    let output =
+        plimsoll().args(["scan", &store]).stdout(full).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(6));
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write the output"));
 }
@@ -203,7 +235,10 @@ fn what_is_committed_is_said_to_be_if_its_answer_cannot_be_printed() {
         (&["batch", &store, &batch], "All lines are committed, the last as GLSN 8."),
         (&["load", &store, &rows], "1 row is committed; the newest GLSN is 9."),
         (&["keyspace", "create", &store, "users"], "Keyspace users is in the store."),
-        (&["keyspace", "retention", &store, "users", "7d"], "The retention of keyspace users is now 7d."),
+        (
+            &["keyspace", "retention", &store, "users", "7d"],
+            "The retention of keyspace users is now 7d.",
+        ),
         (&["keyspace", "drop", &store, "users"], "Keyspace users is dropped as of GLSN 12."),
         (&["cursor", "create", &store, "mailer", "--at", "1"], "Cursor mailer is at GLSN 1."),
         (&["cursor", "advance", &store, "mailer", "2"], "Cursor mailer is at GLSN 2."),
@@ -213,7 +248,9 @@ fn what_is_committed_is_said_to_be_if_its_answer_cannot_be_printed() {
     ];
     for (arguments, done) in cases {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let ran = Ran::of(plimsoll().args(arguments).stdout(full).stderr(Stdio::piped()).output().unwrap());
+        let ran = Ran::of(
+            plimsoll().args(arguments).stdout(full).stderr(Stdio::piped()).output().unwrap(),
+        );
         ran.fails(6, &["cannot write the output", done]);
     }
     assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "a\naa\nb\nc\nd\ne\nf\n");
@@ -227,7 +264,10 @@ fn negative_numbers_are_keys_and_values_and_no_counts_or_moments() {
     run(&["put", &store, "-7", "x"]).ok();
     assert_eq!(run(&["get", &store, "neg"]).ok().out, b"-5");
     assert_eq!(run(&["scan", &store, "-7"]).ok().text(), "-7\tx\n");
-    assert_eq!(run(&["scan", &store, "--from", "-6", "--to", "a", "--limit", "1", "--keys"]).ok().text(), "-7\n");
+    assert_eq!(
+        run(&["scan", &store, "--from", "-6", "--to", "a", "--limit", "1", "--keys"]).ok().text(),
+        "-7\n"
+    );
     run(&["delete", &store, "-7"]).ok();
     let cases: [(&[&str], &str); 9] = [
         (&["scan", &store, "--limit", "-1"], "`-1` is not a count; write a whole number, e.g. 10"),
@@ -255,7 +295,9 @@ fn readers_work_beside_a_writer_and_a_second_writer_is_told_who_holds_the_store(
     let pid = format!("pid {}", std::process::id());
     run(&["put", &store, "c", "3"]).fails(8, &["open for writing in another process", &pid]);
     assert_eq!(run(&["get", &store, "a"]).ok().out, b"1");
-    for command in [vec!["scan", &store], vec!["stat", &store], vec!["verify", &store], vec!["log", &store]] {
+    for command in
+        [vec!["scan", &store], vec!["stat", &store], vec!["verify", &store], vec!["log", &store]]
+    {
         run(&command).ok();
     }
     let mut transaction = writer.begin();
@@ -286,7 +328,8 @@ fn a_long_value_that_is_written_in_pieces_is_written_as_a_short_one() {
         };
         value.iter().flat_map(escaped).collect::<Vec<u8>>()
     };
-    let lines = [b"bytes\t", &field(&bytes)[..], b"\ntext\t", &field(text.as_bytes()), b"\n"].concat();
+    let lines =
+        [b"bytes\t", &field(&bytes)[..], b"\ntext\t", &field(text.as_bytes()), b"\n"].concat();
     assert!(run(&["scan", &store]).ok().out == lines);
     let json = run(&["scan", &store, "--json"]).ok().json_lines();
     assert!(json[0]["value_hex"].as_str().is_some_and(|hex| hex::decode(hex).unwrap() == bytes));

@@ -15,8 +15,12 @@ fn trace() -> Vec<u8> {
         for object in 0..400_u64 {
             once += 1;
             for id in [object, once] {
-                let record =
-                    [&round.to_le_bytes()[..], &id.to_le_bytes(), &500_u32.to_le_bytes(), &(-1_i64).to_le_bytes()];
+                let record = [
+                    &round.to_le_bytes()[..],
+                    &id.to_le_bytes(),
+                    &500_u32.to_le_bytes(),
+                    &(-1_i64).to_le_bytes(),
+                ];
                 bytes.extend(record.concat());
             }
         }
@@ -32,7 +36,8 @@ fn a_trace_is_replayed_the_same_each_time_raw_and_compressed() {
     let counts = |path: &str| {
         let json = run(&["replay", path, "--memory", "512KiB", "--json"]).ok().json();
         let cache = json["s3-fifo"].clone();
-        [&cache["requests"], &cache["hit_ratio"], &cache["evictions"], &cache["entries"]].map(Clone::clone)
+        [&cache["requests"], &cache["hit_ratio"], &cache["evictions"], &cache["entries"]]
+            .map(Clone::clone)
     };
     let first = counts(&raw);
     assert_eq!(first[0], 16_000);
@@ -61,12 +66,17 @@ fn csv_of_cachelibs_and_of_twitters_form_is_read() {
     let folder = Folder::new();
     let cachelib = folder
         .file("a.csv", "key,op,size,key_size,op_count\n1,GET,100,8,3\n1,DELETE,0,8,1\n1,GET,100,8,1\n2,SET,9,8,1\n");
-    let cache = run(&["replay", &cachelib, "--memory", "1MiB", "--json"]).ok().json()["s3-fifo"].clone();
+    let cache =
+        run(&["replay", &cachelib, "--memory", "1MiB", "--json"]).ok().json()["s3-fifo"].clone();
     let of = |name: &str| cache[name].as_u64().unwrap();
-    assert_eq!((of("requests"), of("finds"), of("sets"), of("deletes"), of("entries")), (6, 4, 3, 1, 2));
+    assert_eq!(
+        (of("requests"), of("finds"), of("sets"), of("deletes"), of("entries")),
+        (6, 4, 3, 1, 2)
+    );
     assert_eq!(cache["hit_ratio"], 0.5);
     let twitter = folder.file("b.csv", "0,k,1,10,1,get,0\n1,k,1,10,1,get,0\n");
-    let cache = run(&["replay", &twitter, "--memory", "1MiB", "--json"]).ok().json()["s3-fifo"].clone();
+    let cache =
+        run(&["replay", &twitter, "--memory", "1MiB", "--json"]).ok().json()["s3-fifo"].clone();
     assert_eq!(cache["hit_ratio"], 0.5);
 }
 
@@ -80,29 +90,40 @@ const CONFIG: &str = r#"
 #[test]
 fn a_cachebench_configuration_is_generated_and_what_is_not_known_is_named() {
     let folder = Folder::new();
-    folder.file("sizes.json", r#"{"valSizeRange": [1, 100, 2000], "valSizeRangeProbability": [0.5, 0.5]}"#);
+    folder.file(
+        "sizes.json",
+        r#"{"valSizeRange": [1, 100, 2000], "valSizeRangeProbability": [0.5, 0.5]}"#,
+    );
     let path = folder.file("config.json", CONFIG);
     let arguments = ["replay", &path, "--json"];
     // The size is the configuration's own, unless one is asked for.
-    let ran =
-        crate::run::Ran::of(crate::run::plimsoll().args(arguments).env_remove("PLIMSOLL_MEMORY").output().unwrap())
-            .ok();
-    assert!(ran.err.contains("not used in a replay: `htBucketPower`, `navyBlockSize`"), "{}", ran.err);
+    let ran = crate::run::Ran::of(
+        crate::run::plimsoll().args(arguments).env_remove("PLIMSOLL_MEMORY").output().unwrap(),
+    )
+    .ok();
+    assert!(
+        ran.err.contains("not used in a replay: `htBucketPower`, `navyBlockSize`"),
+        "{}",
+        ran.err
+    );
     assert!(ran.err.contains("unknown: `inventedKey`"), "{}", ran.err);
     let cache = ran.json()["s3-fifo"].clone();
-    assert_eq!((cache["memory"].as_u64(), cache["requests"].as_u64()), (Some(1 << 20), Some(10_000)));
+    assert_eq!(
+        (cache["memory"].as_u64(), cache["requests"].as_u64()),
+        (Some(1 << 20), Some(10_000))
+    );
     let hits = cache["hit_ratio"].as_f64().unwrap();
     assert!((0.3..0.8).contains(&hits), "{hits}");
     folder.file("broken.json", "{\"test_config\": {\"numKeys\": \n}");
-    run(&["replay", &folder.at("broken.json"), "--memory", "1MiB"]).fails(2, &["broken.json: line 2"]);
+    run(&["replay", &folder.at("broken.json"), "--memory", "1MiB"])
+        .fails(2, &["broken.json: line 2"]);
 }
 
 #[test]
 fn a_configuration_may_name_a_trace_to_replay() {
     let folder = Folder::new();
     folder.file("t.csv", "key,op,size\na,GET,1\na,GET,1\n");
-    let config =
-        r#"{"cache_config": {"cacheSizeMB": 1}, "test_config": {"generator": "replay", "traceFileName": "t.csv"}}"#;
+    let config = r#"{"cache_config": {"cacheSizeMB": 1}, "test_config": {"generator": "replay", "traceFileName": "t.csv"}}"#;
     let path = folder.file("config.json", config);
     let cache = run(&["replay", &path, "--json"]).ok().json()["s3-fifo"].clone();
     assert_eq!((cache["requests"].as_u64(), cache["hit_ratio"].as_f64()), (Some(2), Some(0.5)));
@@ -112,14 +133,20 @@ fn a_configuration_may_name_a_trace_to_replay() {
 fn a_trace_that_is_cut_or_damaged_says_where() {
     let folder = Folder::new();
     let cut = folder.file("cut.oracleGeneral", &trace()[..24 * 100 + 7]);
-    run(&["replay", &cut, "--memory", "1MiB"]).fails(2, &["cut.oracleGeneral", "after 100 whole records", "7 of 24"]);
+    run(&["replay", &cut, "--memory", "1MiB"])
+        .fails(2, &["cut.oracleGeneral", "after 100 whole records", "7 of 24"]);
     let mut compressed = zstd::encode_all(&trace()[..], 3).unwrap();
     compressed.truncate(compressed.len() / 2);
     let path = folder.file("cut.oracleGeneral.zst", &compressed);
-    run(&["replay", &path, "--memory", "1MiB"]).fails(2, &["cut.oracleGeneral.zst", "cannot be decompressed"]);
-    let text = folder.file("text.oracleGeneral", "this is no trace at all, but it is long enough for a record or two");
+    run(&["replay", &path, "--memory", "1MiB"])
+        .fails(2, &["cut.oracleGeneral.zst", "cannot be decompressed"]);
+    let text = folder.file(
+        "text.oracleGeneral",
+        "this is no trace at all, but it is long enough for a record or two",
+    );
     run(&["replay", &text, "--memory", "1MiB"]).fails(2, &["another format"]);
-    run(&["replay", &folder.at("nowhere.csv"), "--memory", "1MiB"]).fails(2, &["nowhere.csv: there is no such file"]);
+    run(&["replay", &folder.at("nowhere.csv"), "--memory", "1MiB"])
+        .fails(2, &["nowhere.csv: there is no such file"]);
     let unnamed = folder.file("unnamed", "x");
     run(&["replay", &unnamed, "--memory", "1MiB"]).fails(2, &["--format"]);
     run(&["replay", &cut, "--memory", "1KiB"]).fails(2, &["at least 64.0 KiB"]);
@@ -138,7 +165,8 @@ fn what_comes_through_a_pipe_is_replayed_once_and_not_taken_for_an_empty_trace_a
     for more in [&["--policy", "s3-fifo,lru"][..], &["--curve", &svg]] {
         replay(more).fails(2, &["-: ", "save it in a file"]);
     }
-    let arguments = ["replay", "/dev/stdin", "--format", "csv", "--memory", "1MiB", "--policy", "s3-fifo,lru"];
+    let arguments =
+        ["replay", "/dev/stdin", "--format", "csv", "--memory", "1MiB", "--policy", "s3-fifo,lru"];
     run_with_input(&arguments, b"key,size\na,1\n").fails(2, &["/dev/stdin", "save it in a file"]);
     assert!(!std::path::Path::new(&svg).exists());
     // A file that is stdin can be read again.
@@ -155,17 +183,25 @@ fn what_comes_through_a_pipe_is_replayed_once_and_not_taken_for_an_empty_trace_a
         "s3-fifo,lru",
         "--json",
     ]);
-    let ran = crate::run::Ran::of(command.stdin(std::fs::File::open(path).unwrap()).output().unwrap()).ok();
-    assert_eq!((&ran.json()["s3-fifo"]["requests"], &ran.json()["lru"]["requests"]), (&16_000.into(), &16_000.into()));
+    let ran =
+        crate::run::Ran::of(command.stdin(std::fs::File::open(path).unwrap()).output().unwrap())
+            .ok();
+    assert_eq!(
+        (&ran.json()["s3-fifo"]["requests"], &ran.json()["lru"]["requests"]),
+        (&16_000.into(), &16_000.into())
+    );
 }
 
 #[test]
 fn a_trace_without_a_request_is_no_trace_that_missed_all() {
     let folder = Folder::new();
     let svg = folder.at("misses.svg");
-    for (name, content) in [("a.oracleGeneral", ""), ("b.csv", "key,size\n"), ("c.csv", "key,size,op_count\n\n\n")] {
+    for (name, content) in
+        [("a.oracleGeneral", ""), ("b.csv", "key,size\n"), ("c.csv", "key,size,op_count\n\n\n")]
+    {
         let path = folder.file(name, content);
-        run(&["replay", &path, "--memory", "1MiB", "--curve", &svg]).fails(2, &[name, "there is no request in it"]);
+        run(&["replay", &path, "--memory", "1MiB", "--curve", &svg])
+            .fails(2, &[name, "there is no request in it"]);
     }
     assert!(!std::path::Path::new(&svg).exists());
 }
@@ -183,7 +219,8 @@ fn a_memory_that_no_cache_has_is_refused_in_words() {
     run(&["replay", &path, "--memory", "60GiB", "--policy", "s3-fifo", "--curve", &svg]).ok();
     let drawn = std::fs::read_to_string(&svg).unwrap();
     assert!(drawn.contains("120.0 GiB") && !drawn.contains("240.0 GiB"), "{drawn}");
-    run(&["replay", &path, "--memory", "1MiB", "--curve", &folder.at("nowhere/misses.svg")]).fails(2, &["nowhere"]);
+    run(&["replay", &path, "--memory", "1MiB", "--curve", &folder.at("nowhere/misses.svg")])
+        .fails(2, &["nowhere"]);
 }
 
 #[test]
@@ -192,7 +229,17 @@ fn a_replay_that_is_stopped_says_what_it_did_and_draws_nothing() {
     let svg = folder.at("misses.svg");
     let path = folder.file("a.csv", "key,size,op_count\na,1,18446744073709551615\n");
     let mut command = crate::run::plimsoll();
-    command.args(["replay", &path, "--memory", "1MiB", "--policy", "s3-fifo,lru", "--curve", &svg, "--json"]);
+    command.args([
+        "replay",
+        &path,
+        "--memory",
+        "1MiB",
+        "--policy",
+        "s3-fifo,lru",
+        "--curve",
+        &svg,
+        "--json",
+    ]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // It listens before it reads; a signal that comes earlier ends it without a word.
     wait_until_signals_are_heard(&child);
@@ -207,7 +254,10 @@ fn a_replay_that_is_stopped_says_what_it_did_and_draws_nothing() {
 fn keys_of_a_configuration_are_named_wherever_they_stand() {
     let folder = Folder::new();
     folder.file("t.csv", "key,op,size\na,GET,1\na,GET,1\n");
-    folder.file("sizes.json", r#"{"valSizeRange": [9], "valSizeRangeProbability": [1], "inventedToo": 1}"#);
+    folder.file(
+        "sizes.json",
+        r#"{"valSizeRange": [9], "valSizeRangeProbability": [1], "inventedToo": 1}"#,
+    );
     let generated = r#""keySizeRange": [8], "keySizeRangeProbability": [1], "valSizeDistFile": "sizes.json", "numOps": 9, "getRatio": 1"#;
     let of = |test: &str| {
         folder.file(
@@ -217,10 +267,18 @@ fn keys_of_a_configuration_are_named_wherever_they_stand() {
     };
     let path = of(&format!(r#"{generated}, "numKeys": 5"#));
     let ran = run(&["replay", &path]).ok();
-    assert_eq!((ran.err.matches("`beside`").count(), ran.err.matches("`inventedToo`").count()), (1, 1), "{}", ran.err);
+    assert_eq!(
+        (ran.err.matches("`beside`").count(), ran.err.matches("`inventedToo`").count()),
+        (1, 1),
+        "{}",
+        ran.err
+    );
     for (test, part) in [
         (format!(r#"{generated}, "numKeys": 1e18"#), "`numKeys`"),
-        (format!(r#"{generated}, "numKeys": 5, "generator": "block-replay""#), "`block-replay` is not imitated"),
+        (
+            format!(r#"{generated}, "numKeys": 5, "generator": "block-replay""#),
+            "`block-replay` is not imitated",
+        ),
         (r#""generator": "replay""#.to_owned(), "`traceFileName`"),
     ] {
         run(&["replay", &of(&test)]).fails(2, &["c.json", part]);
@@ -240,8 +298,13 @@ fn traces_of_a_configuration_follow_each_other_and_misses_are_entered_unless_it_
     {
         let config = format!(r#"{{"test_config": {{{names}, "configPath": "{at}"{lookaside}}}}}"#);
         let path = folder.file("config.json", config);
-        let cache = run(&["replay", &path, "--memory", "1MiB", "--json"]).ok().json()["s3-fifo"].clone();
-        assert_eq!((cache["requests"].as_u64(), cache["hit_ratio"].as_f64()), (Some(4), Some(hits)), "{lookaside}");
+        let cache =
+            run(&["replay", &path, "--memory", "1MiB", "--json"]).ok().json()["s3-fifo"].clone();
+        assert_eq!(
+            (cache["requests"].as_u64(), cache["hit_ratio"].as_f64()),
+            (Some(4), Some(hits)),
+            "{lookaside}"
+        );
     }
 }
 
@@ -253,7 +316,8 @@ fn a_curve_is_not_drawn_over_the_trace() {
     let link = folder.at("link.svg");
     std::os::unix::fs::symlink(&path, &link).unwrap();
     for curve in [&path, &link] {
-        run(&["replay", &path, "--memory", "1MiB", "--curve", curve]).fails(2, &[curve, "this is the trace"]);
+        run(&["replay", &path, "--memory", "1MiB", "--curve", curve])
+            .fails(2, &[curve, "this is the trace"]);
     }
     assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
 }
@@ -268,8 +332,10 @@ fn a_curve_is_drawn_and_falls_with_memory() {
     assert_eq!(drawn.matches("<polyline").count(), 2);
     for line in drawn.lines().filter(|line| line.starts_with("<polyline")) {
         let points = line.split("points=\"").nth(1).unwrap().trim_end_matches("\"/>");
-        let heights: Vec<f64> =
-            points.split(' ').map(|point| point.split(',').nth(1).unwrap().parse().unwrap()).collect();
+        let heights: Vec<f64> = points
+            .split(' ')
+            .map(|point| point.split(',').nth(1).unwrap().parse().unwrap())
+            .collect();
         // Down in the picture is down in misses.
         assert!(heights.len() >= 5 && heights.first() < heights.last(), "{heights:?}");
     }

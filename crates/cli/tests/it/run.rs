@@ -113,8 +113,9 @@ impl Folder {
 
     /// A program in it, with the bytes of a file.
     ///
-    /// Another process writes it: a thread that starts a command at that moment would inherit our handle of a file that we
-    /// write, and until that command runs, whoever starts the program is told that its text file is busy.
+    /// Another process writes it: a thread that starts a command at that moment would inherit our
+    /// handle of a file that we write, and until that command runs, whoever starts the program is
+    /// told that its text file is busy.
     pub(crate) fn program(&self, name: &str, from: &str) -> String {
         let path = self.at(name);
         let installed = Command::new("install").args(["-m", "755", from, &path]).output().unwrap();

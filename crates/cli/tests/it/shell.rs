@@ -14,11 +14,17 @@ fn lines_of_a_pipe_are_answered_one_by_one() {
     let folder = Folder::new();
     let store = folder.at("store");
     run_with_input(&["shell", &store], b"put a 1\n").fails(3, &["there is no store"]);
-    let lines = b"put a 1\nget a\nbegin\nput b 2\ncount\nrollback\ncount\nget a --at 1\n.quit\nput c 3\n";
-    assert_eq!(run_with_input(&["shell", &store, "--create"], lines).ok().text(), "1\n1\n2\n1\n1\n");
-    let ran = run_with_input(&["shell", &store], b"delete a a b b\nget a\n").fails(1, &["no key `b`", "no key `a`"]);
+    let lines =
+        b"put a 1\nget a\nbegin\nput b 2\ncount\nrollback\ncount\nget a --at 1\n.quit\nput c 3\n";
+    assert_eq!(
+        run_with_input(&["shell", &store, "--create"], lines).ok().text(),
+        "1\n1\n2\n1\n1\n"
+    );
+    let ran = run_with_input(&["shell", &store], b"delete a a b b\nget a\n")
+        .fails(1, &["no key `b`", "no key `a`"]);
     assert_eq!(ran.err.lines().count(), 2, "{}", ran.err);
-    run_with_input(&["shell", &store], b"put d 4\nfetch\nput e 5\n").fails(2, &["line 2: there is no command"]);
+    run_with_input(&["shell", &store], b"put d 4\nfetch\nput e 5\n")
+        .fails(2, &["line 2: there is no command"]);
     assert_eq!(run(&["scan", &store]).ok().text(), "d\t4\n");
     run_with_input(&["shell", &store], b"begin\nput e 5\n").fails(2, &["not committed"]);
     run_with_input(&["shell", &store], b"begin\nput e 5\ncommit\n").ok();
@@ -30,9 +36,11 @@ fn a_reader_of_the_answers_that_leaves_ends_the_lines_and_the_last_one_is_named(
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "a", "1"]).ok();
-    run_without_reader(&["shell", &store], b"put b 2\nput c 3\n").fails(6, &["has left", "line 1 was the last"]);
+    run_without_reader(&["shell", &store], b"put b 2\nput c 3\n")
+        .fails(6, &["has left", "line 1 was the last"]);
     let lines = b"begin\nput c 3\nget a\ncommit\n";
-    run_without_reader(&["shell", &store], lines).fails(6, &["line 3 was the last", "not committed"]);
+    run_without_reader(&["shell", &store], lines)
+        .fails(6, &["line 3 was the last", "not committed"]);
     assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "a\nb\n");
 }
 
@@ -44,7 +52,8 @@ fn a_shell_that_only_reads_works_beside_a_writer() {
     let writer = Db::open(&store, Options::new().memory_bytes(16 << 20)).unwrap();
     run_with_input(&["shell", &store], b"get a\n").fails(8, &["open for writing"]);
     assert_eq!(run_with_input(&["shell", &store, "--read-only"], b"get a\n").ok().text(), "1\n");
-    run_with_input(&["shell", &store, "--read-only"], b"put a 2\n").fails(3, &["line 1", "open read-only"]);
+    run_with_input(&["shell", &store, "--read-only"], b"put a 2\n")
+        .fails(3, &["line 1", "open read-only"]);
     writer.close().unwrap();
 }
 
@@ -74,10 +83,14 @@ fn history_log_diff_and_stat_answer_as_the_commands_do() {
     let stat = run_with_input(&["shell", &store, "--json"], b"stat --exact\n").ok().json();
     assert_eq!((&stat["store"]["keys"], &stat["store"]["newest_glsn"]), (&2.into(), &5.into()));
     run_with_input(&["shell", &store], b"use other\nput b 1\nhistory b\n").ok();
-    run_with_input(&["shell", &store], b"history nope\n").fails(1, &["there never was a key `nope`"]);
-    run_with_input(&["shell", &store], b"log --limit x\n").fails(2, &["line 1", "`x` is not a count"]);
+    run_with_input(&["shell", &store], b"history nope\n")
+        .fails(1, &["there never was a key `nope`"]);
+    run_with_input(&["shell", &store], b"log --limit x\n")
+        .fails(2, &["line 1", "`x` is not a count"]);
     run_with_input(&["shell", &store], b"log --follow\n").fails(2, &["plimsoll log"]);
-    assert!(run_with_input(&["shell", &store], b"log --help\n").ok().text().contains("--limit <COUNT>"));
+    assert!(
+        run_with_input(&["shell", &store], b"log --help\n").ok().text().contains("--limit <COUNT>")
+    );
 }
 
 /// What a person sees who types `lines`, each one when the prompt is there.
@@ -85,7 +98,9 @@ fn typed(store: &str, history: &str, lines: &[&str]) -> String {
     let (mut seen, end) = terminal();
     let mut command = plimsoll();
     command.args(["shell", store]).env("TERM", "xterm").env("PLIMSOLL_HISTORY", history);
-    command.stdin(Stdio::from(end.try_clone().unwrap())).stderr(Stdio::from(end.try_clone().unwrap()));
+    command
+        .stdin(Stdio::from(end.try_clone().unwrap()))
+        .stderr(Stdio::from(end.try_clone().unwrap()));
     command.stdout(Stdio::from(end));
     let mut child = command.spawn().unwrap();
     drop(command);
@@ -112,7 +127,10 @@ fn wait_for_prompt(seen: &mut File, text: &mut String) {
         text.push_str(&String::from_utf8_lossy(&piece[..bytes]));
         let new = &text[begun..];
         // The prompt is the last thing that is shown before a line is typed.
-        if new.trim_end().ends_with("> ") || new.contains("plimsoll> ") || new.contains("plimsoll*> ") {
+        if new.trim_end().ends_with("> ")
+            || new.contains("plimsoll> ")
+            || new.contains("plimsoll*> ")
+        {
             return;
         }
     }
@@ -123,7 +141,17 @@ fn a_person_gets_answers_and_goes_on_after_a_mistake() {
     let folder = Folder::new();
     let (store, history) = (folder.at("store"), folder.at("history"));
     run(&["put", &store, "a", "first value"]).ok();
-    let lines = ["get a", "fetch a", "put b 'two words'", "begin", "put c 3", "commit", "scan", ".help", ".quit"];
+    let lines = [
+        "get a",
+        "fetch a",
+        "put b 'two words'",
+        "begin",
+        "put c 3",
+        "commit",
+        "scan",
+        ".help",
+        ".quit",
+    ];
     let text = typed(&store, &history, &lines);
     for part in [
         "first value",

@@ -12,10 +12,16 @@ pub(crate) fn wait_until_signals_are_heard(child: &Child) {
     let begun = Instant::now();
     let caught = || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0").trim().to_owned();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigCgt:"))
+            .unwrap_or("0")
+            .trim()
+            .to_owned();
         u64::from_str_radix(&line, 16).unwrap()
     };
-    // SIGINT and SIGTERM, the last one, are numbers 2 and 15, and each has the bit below its number. SIGHUP may be ignored.
+    // SIGINT and SIGTERM, the last one, are numbers 2 and 15, and each has the bit below its
+    // number. SIGHUP may be ignored.
     const HEARD: u64 = 1 << 1 | 1 << 14;
     while caught() & HEARD != HEARD {
         assert!(begun.elapsed() < Duration::from_secs(60), "signals are not heard");

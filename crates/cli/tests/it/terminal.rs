@@ -77,7 +77,9 @@ fn tables_are_coloured_unless_asked_not_to() {
 fn a_pipe_that_asks_for_colour_gets_what_a_terminal_gets_and_values_stay_as_they_are() {
     let folder = Folder::new();
     let store = store(&folder);
-    for command in [&["scan", &store][..], &["diff", &store, "0", "1"], &["history", &store, "text"]] {
+    for command in
+        [&["scan", &store][..], &["diff", &store, "0", "1"], &["history", &store, "text"]]
+    {
         let command = [command, &["--color", "always"]].concat();
         let text = run(&command).text();
         assert!(text.contains("\x1b["), "{text:?}");
@@ -176,8 +178,13 @@ fn stat_tells_the_store_from_its_own_process_and_leaves_out_what_is_empty() {
     let text = shown_of(&["stat", &store, "--color", "never"]);
     let place = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part:?} is not in {text}"));
     let own = place("\nThis command's own process");
-    assert!(place("\nlog\n") < own && place("  tables ") < own && place("\nwarm\n") < own, "{text}");
-    for part in ["\nopening\n", "  flushes ", "\npressure\n", "\nevictor\n", "\npool\n", "\nrow cache\n"] {
+    assert!(
+        place("\nlog\n") < own && place("  tables ") < own && place("\nwarm\n") < own,
+        "{text}"
+    );
+    for part in
+        ["\nopening\n", "  flushes ", "\npressure\n", "\nevictor\n", "\npool\n", "\nrow cache\n"]
+    {
         assert!(place(part) > own, "{part:?}: {text}");
     }
     assert!(!text.contains("processes\n") && !text.contains("cursors\n"), "{text}");

@@ -20,7 +20,10 @@ fn commands_write_and_read_beside_a_program_that_shares_the_store() {
         run(&["put", &store, &format!("command.{number:02}"), "2"]).ok();
         // What one has committed the other one sees at once.
         assert_eq!(service.get(&space, format!("command.{number:02}")).unwrap().unwrap(), b"2");
-        assert_eq!(run(&["get", &store, &format!("service.{number:02}")]).ok().text().trim_end(), "1");
+        assert_eq!(
+            run(&["get", &store, &format!("service.{number:02}")]).ok().text().trim_end(),
+            "1"
+        );
     }
     assert_eq!(run(&["count", &store]).ok().text().trim(), "40");
     run(&["delete", &store, "command.00"]).ok();
@@ -35,7 +38,11 @@ fn commands_write_and_read_beside_a_program_that_shares_the_store() {
     // Who has it open is listed, with what each has of the memory.
     let stat = run(&["stat", &store, "--json"]).ok().json();
     let here = &stat["processes"][std::process::id().to_string()];
-    assert_eq!((&here["role"], &here["memory_bytes"]), (&"keeper".into(), &(64u64 << 20).into()), "{stat}");
+    assert_eq!(
+        (&here["role"], &here["memory_bytes"]),
+        (&"keeper".into(), &(64u64 << 20).into()),
+        "{stat}"
+    );
     let shown = run(&["stat", &store]).ok().text();
     assert!(shown.lines().any(|line| line.contains("keeper, 64.0 MiB")), "{shown}");
     // A shell that only reads shows what is newest.
@@ -52,8 +59,10 @@ fn commands_write_and_read_beside_a_program_that_shares_the_store() {
     let shown = Ran::of(shell.wait_with_output().unwrap()).ok().text();
     assert_eq!(shown.trim(), "7");
     // What needs the store for itself says who has it.
-    run(&["recover", &store, "--dry-run"])
-        .fails(8, &["a process that shares it", &format!("pid {}", std::process::id()), "--wait 10s"]);
+    run(&["recover", &store, "--dry-run"]).fails(
+        8,
+        &["a process that shares it", &format!("pid {}", std::process::id()), "--wait 10s"],
+    );
     service.close().unwrap();
     assert_eq!(run(&["stat", &store, "--json"]).ok().json()["processes"], serde_json::json!({}));
     run(&["recover", &store, "--dry-run"]).ok();

@@ -27,7 +27,10 @@ fn keys_are_counted_in_ranges_and_at_moments() {
     for (options, count) in cases {
         assert_eq!(run(&[&["count", &store], options].concat()).ok().text(), count, "{options:?}");
     }
-    assert_eq!(run(&["count", &store, "--hex", "6b65793031", "--at", "1", "--json"]).ok().json()["keys"], 1);
+    assert_eq!(
+        run(&["count", &store, "--hex", "6b65793031", "--at", "1", "--json"]).ok().json()["keys"],
+        1
+    );
     run(&["count", &store, "--keyspace", "nowhere"]).fails(2, &["no keyspace"]);
 }
 
@@ -78,14 +81,16 @@ fn a_trim_that_frees_nothing_says_what_holds_the_log() {
     let store = store(&folder);
     run(&["put", &store, "key00", "again"]).ok();
     let trim = |until: &str| run(&["trim", &store, "--until", until]).ok().err;
-    let same_segment =
-        "plimsoll: nothing was freed: only whole segments are, and the oldest one also holds entries from GLSN 2 on\n";
+    let same_segment = "plimsoll: nothing was freed: only whole segments are, and the oldest one also holds entries from GLSN 2 on\n";
     assert_eq!(trim("2"), same_segment);
     assert_eq!(trim("1"), "plimsoll: nothing was freed: the log has no entry before GLSN 1\n");
     let options = plimsoll::Options::new().memory_bytes(32 << 20).shared(true);
     let other = plimsoll::Db::open(&store, options).unwrap();
     let held = other.snapshot_at(plimsoll::Moment::Glsn(plimsoll::Glsn(1))).unwrap();
-    let told = format!("plimsoll: nothing was freed: process {} reads from GLSN 1 on\n", std::process::id());
+    let told = format!(
+        "plimsoll: nothing was freed: process {} reads from GLSN 1 on\n",
+        std::process::id()
+    );
     let begun = std::time::Instant::now();
     // The floor of a process is told to the others within a moment.
     while trim("2") != told {
@@ -102,13 +107,15 @@ fn a_trim_that_frees_nothing_says_what_holds_the_log() {
 fn a_trim_until_newest_frees_all_of_the_log_and_the_store_goes_on() {
     let folder = Folder::new();
     let store = store(&folder);
-    let newest = run(&["stat", &store, "--json"]).ok().json()["store"]["newest_glsn"].as_u64().unwrap();
+    let newest =
+        run(&["stat", &store, "--json"]).ok().json()["store"]["newest_glsn"].as_u64().unwrap();
     let ran = run(&["trim", &store, "--until", "newest", "--json"]).ok();
     assert_eq!((ran.json()["first_glsn"].as_u64().unwrap(), ran.err.as_str()), (newest + 1, ""));
     for at in ["newest", "0 seconds ago", &newest.to_string()] {
         assert_eq!(run(&["get", &store, "key00", "--at", at]).ok().out, b"value", "{at}");
     }
-    run(&["get", &store, "key00", "--at", "2001-01-01"]).fails(2, &["cannot be looked up any more"]);
+    run(&["get", &store, "key00", "--at", "2001-01-01"])
+        .fails(2, &["cannot be looked up any more"]);
     run(&["put", &store, "key00", "again"]).ok();
     assert_eq!(run(&["get", &store, "key00"]).ok().out, b"again");
     run(&["verify", &store]).ok();
@@ -119,11 +126,13 @@ fn what_is_told_to_be_freed_is_freed() {
     let folder = Folder::new();
     let store = folder.at("store");
     let du = || {
-        let ran = Command::new("du").args(["-s", "-B1", "--exclude=*.tmp", &store]).output().unwrap();
+        let ran =
+            Command::new("du").args(["-s", "-B1", "--exclude=*.tmp", &store]).output().unwrap();
         let text = String::from_utf8(ran.stdout).unwrap();
         text.split_whitespace().next().unwrap().parse::<u64>().unwrap()
     };
-    let large: Vec<u8> = (0..4_000_000_u32).map(|at| at.wrapping_mul(2_654_435_761) as u8).collect();
+    let large: Vec<u8> =
+        (0..4_000_000_u32).map(|at| at.wrapping_mul(2_654_435_761) as u8).collect();
     for _ in 0..3 {
         run_with_input(&["put", &store, "key"], &large).ok();
     }
@@ -134,7 +143,11 @@ fn what_is_told_to_be_freed_is_freed() {
         let bytes = |name: &str| report[name].as_u64().unwrap();
         let (from, to) = (bytes("bytes_before"), bytes("bytes_after"));
         // Folders take blocks, too.
-        assert!(from.abs_diff(before) < 128 << 10 && to.abs_diff(du()) < 128 << 10, "{before}, {}: {report}", du());
+        assert!(
+            from.abs_diff(before) < 128 << 10 && to.abs_diff(du()) < 128 << 10,
+            "{before}, {}: {report}",
+            du()
+        );
         assert_eq!(bytes("bytes_freed"), from.saturating_sub(to));
     }
     assert!(du() < 5_000_000);
@@ -145,7 +158,8 @@ fn a_delete_of_nothing_commits_nothing() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "a", "1"]).ok();
-    let ran = run(&["delete", &store, "nope", "no pe"]).fails(1, &["no key `nope`", "no key `no\\ pe`"]);
+    let ran =
+        run(&["delete", &store, "nope", "no pe"]).fails(1, &["no key `nope`", "no key `no\\ pe`"]);
     assert_eq!(ran.text(), "");
     let ran = run(&["delete", &store, "nope", "--json"]).fails(1, &[]);
     assert_eq!(ran.json(), serde_json::json!({ "glsn": null, "deleted": 0 }));

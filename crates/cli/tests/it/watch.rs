@@ -81,7 +81,8 @@ fn json_and_hex_and_keyspaces_are_as_everywhere() {
     assert_eq!((op(1), &lines[1]["value_hex"]), ((json!("put"), json!("x2")), &json!("ff00")));
     assert_eq!((op(2), lines[2].get("value")), ((json!("delete"), json!("x1")), None));
     assert!(lines[0]["time"].as_str().unwrap().ends_with('Z'), "{}", lines[0]);
-    let hex = ["watch", &store, "--keyspace", "users", "--from", "1", "--limit", "1", "--hex", "7831"];
+    let hex =
+        ["watch", &store, "--keyspace", "users", "--from", "1", "--limit", "1", "--hex", "7831"];
     assert!(run(&hex).ok().text().ends_with("\t+\t7831\t\u{e9}\n"));
 }
 
@@ -109,7 +110,9 @@ fn a_watch_that_cannot_begin_says_why() {
 fn a_follower_ends_when_its_reader_leaves_even_if_nothing_is_committed() {
     let folder = Folder::new();
     let store = store(&folder);
-    for follow in [&["watch", &store, "--from", "1"][..], &["log", &store, "--follow", "--from", "1"]] {
+    for follow in
+        [&["watch", &store, "--from", "1"][..], &["log", &store, "--follow", "--from", "1"]]
+    {
         let mut child = plimsoll().args(follow).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.next().unwrap().unwrap().starts_with("1\t"));

@@ -1,4 +1,5 @@
-//! A file on a simulated disk: its visible state, its durable state, and the writes between the two.
+//! A file on a simulated disk: its visible state, its durable state, and the writes between the
+//! two.
 
 use crate::image::Image;
 use crate::lying::Injected;
@@ -38,8 +39,8 @@ enum Fate {
 #[derive(Debug)]
 struct Fates {
     writes: Vec<Fate>,
-    /// Number of length changes that took effect: those of this many first writes and cuts, as file systems keep the
-    /// order of lengths.
+    /// Number of length changes that took effect: those of this many first writes and cuts, as file
+    /// systems keep the order of lengths.
     lens_kept: usize,
 }
 
@@ -64,7 +65,8 @@ impl Bytes {
         }
     }
 
-    /// Decides now what a crash will leave. Readers see everything until then, and no later sync saves lost writes.
+    /// Decides now what a crash will leave. Readers see everything until then, and no later sync
+    /// saves lost writes.
     pub(crate) fn fail_sync(&mut self, random: &mut Random, injected: &mut Injected) {
         let fates = choose_fates(self.unsynced.len(), random);
         self.durable = self.survivors(&fates, random, injected);
@@ -87,7 +89,8 @@ impl Bytes {
         }
         for unsynced in &mut self.unsynced {
             if let Change::Write { offset: start, bytes } = &mut unsynced.change
-                && let Some(byte) = offset.checked_sub(*start).and_then(|at| bytes.get_mut(at as usize))
+                && let Some(byte) =
+                    offset.checked_sub(*start).and_then(|at| bytes.get_mut(at as usize))
             {
                 *byte ^= mask;
             }
@@ -105,7 +108,9 @@ impl Bytes {
             match &unsynced.change {
                 Change::SetLen(len) if i < fates.lens_kept => image.set_len(*len),
                 Change::SetLen(_) => {}
-                Change::Write { offset, bytes } => survive(&mut image, bytes, *offset, *fate, random, injected),
+                Change::Write { offset, bytes } => {
+                    survive(&mut image, bytes, *offset, *fate, random, injected)
+                }
             }
         }
         let last_kept = fates.lens_kept.checked_sub(1).map(|i| &self.unsynced[i]);
@@ -124,13 +129,23 @@ impl Change {
 }
 
 /// Applies one write, or the part of it that survived, to `image`.
-fn survive(image: &mut Image, bytes: &[u8], offset: u64, fate: Fate, random: &mut Random, injected: &mut Injected) {
+fn survive(
+    image: &mut Image,
+    bytes: &[u8],
+    offset: u64,
+    fate: Fate,
+    random: &mut Random,
+    injected: &mut Injected,
+) {
     match fate {
         Fate::Whole => image.write(bytes, offset),
         Fate::Lost => injected.lost_writes += 1,
         Fate::Torn => {
-            let kept: Vec<bool> = sectors(offset, bytes.len()).map(|_| random.chance(0.5)).collect();
-            for ((start, end), _) in sectors(offset, bytes.len()).zip(&kept).filter(|(_, kept)| **kept) {
+            let kept: Vec<bool> =
+                sectors(offset, bytes.len()).map(|_| random.chance(0.5)).collect();
+            for ((start, end), _) in
+                sectors(offset, bytes.len()).zip(&kept).filter(|(_, kept)| **kept)
+            {
                 image.write(&bytes[start..end], offset + start as u64);
             }
             match (kept.contains(&true), kept.contains(&false)) {
@@ -154,11 +169,11 @@ fn sectors(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// Draws the outcomes of `count` writes: all lost, all kept, a prefix kept with a torn write behind it, or each
-/// independently.
+/// Draws the outcomes of `count` writes: all lost, all kept, a prefix kept with a torn write behind
+/// it, or each independently.
 ///
-/// Most real crashes look like the first three, which would hardly ever occur if each of many writes were drawn
-/// independently.
+/// Most real crashes look like the first three, which would hardly ever occur if each of many
+/// writes were drawn independently.
 fn choose_fates(count: usize, random: &mut Random) -> Fates {
     let any = |random: &mut Random| random.below(count as u64 + 1) as usize;
     match random.below(8) {
@@ -173,7 +188,9 @@ fn choose_fates(count: usize, random: &mut Random) -> Fates {
             Fates { writes, lens_kept: torn }
         }
         _ => {
-            let writes = (0..count).map(|_| [Fate::Whole, Fate::Torn, Fate::Lost][random.below(3) as usize]).collect();
+            let writes = (0..count)
+                .map(|_| [Fate::Whole, Fate::Torn, Fate::Lost][random.below(3) as usize])
+                .collect();
             Fates { writes, lens_kept: any(random) }
         }
     }

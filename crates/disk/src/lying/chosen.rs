@@ -37,9 +37,9 @@ impl LyingDisk {
         self.state().chosen.fail_read.take().is_some()
     }
 
-    /// Cuts the power at the `n`-th change of a file or a name from now (1: the next one): a write, a
-    /// new length, a file or a name that is made, renamed or removed. The seed chooses whether that
-    /// change was still done.
+    /// Cuts the power at the `n`-th change of a file or a name from now (1: the next one): a write,
+    /// a new length, a file or a name that is made, renamed or removed. The seed chooses whether
+    /// that change was still done.
     pub fn cut_power_at_change(&self, n: u64) {
         let mut state = self.state();
         state.chosen.cut_at_change = Some(state.chosen.changes.saturating_add(n));
@@ -71,7 +71,11 @@ impl State {
     }
 
     /// Counts a change and does it, unless the power is cut before it.
-    pub(super) fn change<T>(&mut self, path: &Path, change: impl FnOnce(&mut Self) -> io::Result<T>) -> io::Result<T> {
+    pub(super) fn change<T>(
+        &mut self,
+        path: &Path,
+        change: impl FnOnce(&mut Self) -> io::Result<T>,
+    ) -> io::Result<T> {
         self.chosen.changes += 1;
         if self.chosen.cut_at_change.is_none_or(|n| self.chosen.changes < n) {
             return change(self);

@@ -19,7 +19,12 @@ pub(super) struct LyingLock {
 
 impl LyingLock {
     /// A lock that was taken; one without a file is shared.
-    pub(super) fn new(disk: LyingDisk, generation: u64, folder: NodeId, file: Option<NodeId>) -> Self {
+    pub(super) fn new(
+        disk: LyingDisk,
+        generation: u64,
+        folder: NodeId,
+        file: Option<NodeId>,
+    ) -> Self {
         Self { disk, generation, folder, file, is_shared: AtomicBool::new(file.is_none()) }
     }
 
@@ -53,14 +58,17 @@ impl State {
         }
         let path = dir.join(LOCK_NAME);
         let opened = match self.open(&path, Open::CreateNew) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => self.open(&path, Open::ReadWrite),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                self.open(&path, Open::ReadWrite)
+            }
             opened => opened,
         };
         let file = opened.map_err(LockError::Io)?;
         // The lock holds without the name: a full disk must not keep a store from being opened.
         let text = format!("{PID}\n");
         let named = self.write(file, &path, text.as_bytes(), 0);
-        self.set_len(file, &path, if named.is_ok() { text.len() as u64 } else { 0 }).map_err(LockError::Io)?;
+        self.set_len(file, &path, if named.is_ok() { text.len() as u64 } else { 0 })
+            .map_err(LockError::Io)?;
         self.locked.insert(folder);
         Ok((folder, file))
     }

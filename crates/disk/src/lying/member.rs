@@ -24,7 +24,8 @@ struct MemberDisk {
 }
 
 impl LyingDisk {
-    /// Another process of this machine, and the disk as that has it open. Locks and words are shared with the other processes.
+    /// Another process of this machine, and the disk as that has it open. Locks and words are
+    /// shared with the other processes.
     pub fn process(&self, pid: u32) -> (Process, Arc<dyn Disk>) {
         let process = Process::new(pid);
         let disk = Arc::new(MemberDisk { disk: self.clone(), process: process.clone() });
@@ -52,8 +53,8 @@ impl Disk for MemberDisk {
     }
 
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
-        let file =
-            if open == Open::CreateNew { self.changes(path)? } else { self.alive(path)? }.open(path, open, caching)?;
+        let file = if open == Open::CreateNew { self.changes(path)? } else { self.alive(path)? }
+            .open(path, open, caching)?;
         Ok(Arc::new(MemberFile { file, process: self.process.clone(), path: path.to_owned() }))
     }
 
@@ -102,7 +103,11 @@ impl Disk for MemberDisk {
     fn lock_file(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
         let lock = self.alive(path)?.lock_file(path)?;
         let holding = self.process.holds(Held::File(lock));
-        Ok(Box::new(MemberLockFile { holding, process: self.process.clone(), path: path.to_owned() }))
+        Ok(Box::new(MemberLockFile {
+            holding,
+            process: self.process.clone(),
+            path: path.to_owned(),
+        }))
     }
 
     fn shared_words(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
@@ -209,7 +214,8 @@ struct MemberLockFile {
 impl LockFile for MemberLockFile {
     fn try_lock(&self) -> io::Result<bool> {
         if self.process.begins()
-            && let Some(Held::File(lock)) = &*self.holding.lock().unwrap_or_else(PoisonError::into_inner)
+            && let Some(Held::File(lock)) =
+                &*self.holding.lock().unwrap_or_else(PoisonError::into_inner)
         {
             return lock.try_lock();
         }
@@ -218,7 +224,8 @@ impl LockFile for MemberLockFile {
 
     fn unlock(&self) {
         if self.process.begins()
-            && let Some(Held::File(lock)) = &*self.holding.lock().unwrap_or_else(PoisonError::into_inner)
+            && let Some(Held::File(lock)) =
+                &*self.holding.lock().unwrap_or_else(PoisonError::into_inner)
         {
             lock.unlock();
         }
@@ -264,7 +271,9 @@ impl SharedWords for MemberWords {
     }
 
     fn wait(&self, at: usize, seen: u64, patience: Duration) {
-        if self.process.begins() && self.words.words()[at].load(Ordering::SeqCst) as u32 == seen as u32 {
+        if self.process.begins()
+            && self.words.words()[at].load(Ordering::SeqCst) as u32 == seen as u32
+        {
             self.process.idles(patience);
         }
     }

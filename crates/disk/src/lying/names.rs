@@ -1,8 +1,8 @@
 //! The names of a simulated disk: the durable ones, and the operations since, in order.
 //!
-//! As on journaling file systems, operations in one folder become durable in their order. A rename between two folders
-//! is one operation, in both or in neither. A folder's own name is a name in its parent: syncing the folder does not
-//! save it.
+//! As on journaling file systems, operations in one folder become durable in their order. A rename
+//! between two folders is one operation, in both or in neither. A folder's own name is a name in
+//! its parent: syncing the folder does not save it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,8 +31,8 @@ impl DurableNames {
         }
     }
 
-    /// Makes the names in a folder durable. For an operation that also touches another folder, earlier operations there
-    /// become durable too.
+    /// Makes the names in a folder durable. For an operation that also touches another folder,
+    /// earlier operations there become durable too.
     pub(crate) fn sync(&mut self, folder: NodeId) {
         let mut folders = BTreeSet::from([folder]);
         let mut kept = vec![false; self.unsynced.len()];
@@ -42,7 +42,8 @@ impl DurableNames {
                 folders.extend(touches(operation));
             }
         }
-        let (synced, unsynced) = self.unsynced.drain(..).zip(kept).partition::<Vec<_>, _>(|(_, kept)| *kept);
+        let (synced, unsynced) =
+            self.unsynced.drain(..).zip(kept).partition::<Vec<_>, _>(|(_, kept)| *kept);
         self.unsynced = unsynced.into_iter().map(|(operation, _)| operation).collect();
         synced.iter().for_each(|(operation, _)| keep(&mut self.folders, operation));
     }
@@ -73,7 +74,11 @@ impl DurableNames {
 
     /// All nodes that an unsynced operation refers to.
     pub(crate) fn unsynced_nodes(&self) -> impl Iterator<Item = NodeId> {
-        self.unsynced.iter().flatten().flat_map(|change| [Some(change.folder), change.was, change.now]).flatten()
+        self.unsynced
+            .iter()
+            .flatten()
+            .flat_map(|change| [Some(change.folder), change.was, change.now])
+            .flatten()
     }
 
     /// Drops folders that are not in `kept`.
@@ -136,7 +141,8 @@ mod tests {
         let mut kept = 0;
         for seed in 0..100 {
             let (mut tree, mut names) = tree();
-            let (a, b) = (tree.folder(Path::new("a")).unwrap(), tree.folder(Path::new("b")).unwrap());
+            let (a, b) =
+                (tree.folder(Path::new("a")).unwrap(), tree.folder(Path::new("b")).unwrap());
             names.add(tree.rename(Path::new("a/file"), Path::new("b/file")).unwrap());
             let mut injected = Injected::default();
             names.crash(&mut Random::new(seed), &mut injected);

@@ -1,10 +1,13 @@
-//! A simulated process: it counts what it asks of the disk and of what processes share, and can be killed or stopped at any of it.
+//! A simulated process: it counts what it asks of the disk and of what processes share, and can be
+//! killed or stopped at any of it.
 //!
 //! Laws:
-//! 1. A killed process changes nothing any more: its calls fail, its stores to shared words go to words of its own. What it wrote stays as it
-//!    is, synced or not, and its locks are free.
-//! 2. A process is stopped in the middle of a call, by blocking the thread that made it; it holds its locks meanwhile.
-//! 3. One that waits at a shared word lets simulated time pass, and others work meanwhile ([`Process::when_idle`]).
+//! 1. A killed process changes nothing any more: its calls fail, its stores to shared words go to
+//!    words of its own. What it wrote stays as it is, synced or not, and its locks are free.
+//! 2. A process is stopped in the middle of a call, by blocking the thread that made it; it holds
+//!    its locks meanwhile.
+//! 3. One that waits at a shared word lets simulated time pass, and others work meanwhile
+//!    ([`Process::when_idle`]).
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -25,7 +28,8 @@ pub(super) type Holding = Arc<Mutex<Option<Held>>>;
 
 type Idle = Arc<dyn Fn(Duration) + Send + Sync>;
 
-/// A process that has a disk open together with others ([`crate::lying::LyingDisk::process`]). Clones are the same.
+/// A process that has a disk open together with others ([`crate::lying::LyingDisk::process`]).
+/// Clones are the same.
 #[derive(Clone)]
 pub struct Process {
     inner: Arc<Inner>,
@@ -98,7 +102,8 @@ impl Process {
         self.end();
     }
 
-    /// Kills it at its `n`-th operation from now on, before that has an effect (1: at the next one). A write may have been done in part.
+    /// Kills it at its `n`-th operation from now on, before that has an effect (1: at the next
+    /// one). A write may have been done in part.
     pub fn kill_at(&self, n: u64) {
         let mut state = self.state();
         state.kill_at = Some(state.operations.saturating_add(n));
@@ -118,7 +123,8 @@ impl Process {
         state.stop_at_change = Some(AtChange { nth, ..change });
     }
 
-    /// Kills the process when one of its syncs fails, so that no other process learns of the failure.
+    /// Kills the process when one of its syncs fails, so that no other process learns of the
+    /// failure.
     pub fn kill_at_failed_sync(&self) {
         self.state().killed_by_failed_sync = true;
     }
@@ -199,12 +205,14 @@ impl Process {
         self.inner.changed.notify_all();
     }
 
-    /// Sets what happens while the process waits at a shared word: it lets the time pass that it is given.
+    /// Sets what happens while the process waits at a shared word: it lets the time pass that it is
+    /// given.
     pub fn when_idle(&self, idle: impl Fn(Duration) + Send + Sync + 'static) {
         *self.inner.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(idle));
     }
 
-    /// Begins an operation that changes a file or a name; returns whether the process is alive to do it.
+    /// Begins an operation that changes a file or a name; returns whether the process is alive to
+    /// do it.
     pub(super) fn begins_change(&self) -> bool {
         let mut state = self.state();
         state.changes += 1;
@@ -244,7 +252,8 @@ impl Process {
         !is_dead
     }
 
-    /// Whether a write that the process was killed at is done in part all the same: of half of them it is.
+    /// Whether a write that the process was killed at is done in part all the same: of half of them
+    /// it is.
     pub(super) fn wrote_in_part(&self) -> bool {
         let state = self.state();
         state.kill_at == Some(state.operations) && state.operations.is_multiple_of(2)
@@ -252,7 +261,9 @@ impl Process {
 
     fn end(&self) {
         self.state().is_stopped = false;
-        let holdings = std::mem::take(&mut *self.inner.holdings.lock().unwrap_or_else(PoisonError::into_inner));
+        let holdings = std::mem::take(
+            &mut *self.inner.holdings.lock().unwrap_or_else(PoisonError::into_inner),
+        );
         for holding in holdings {
             match holding.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 Some(Held::Folder(lock)) => lock.abandon(),

@@ -38,7 +38,9 @@ fn a_process_that_ends_loses_nothing_and_a_later_cut_takes_what_it_did_not_sync(
         assert_eq!(disk.open(path, Open::Read, Caching::Buffered).unwrap().len().unwrap(), 5);
         disk.cut_power();
         disk.restore_power();
-        let there = disk.open(path, Open::Read, Caching::Buffered).is_ok_and(|file| file.len().unwrap() == 5);
+        let there = disk
+            .open(path, Open::Read, Caching::Buffered)
+            .is_ok_and(|file| file.len().unwrap() == 5);
         if there { kept += 1 } else { lost += 1 }
     }
     assert!(kept > 0 && lost > 0, "{kept} {lost}");

@@ -114,13 +114,15 @@ impl Place {
         }
         // SAFETY: the file is open while the place has a mapping.
         let file = unsafe { BorrowedFd::borrow_raw(file) };
-        rustix::fs::fstat(file).is_ok_and(|stat| (stat.st_size as usize) < self.bytes.load(Ordering::Relaxed))
+        rustix::fs::fstat(file)
+            .is_ok_and(|stat| (stat.st_size as usize) < self.bytes.load(Ordering::Relaxed))
     }
 
     /// Replaces the mapping by zeros; returns whether it did.
     fn replace(&self) -> bool {
         let at = ptr::with_exposed_provenance_mut(self.base.load(Ordering::Acquire));
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
+        let (protection, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
         // First: who finds zeros finds that they are not the file's.
         self.is_lost.store(true, Ordering::SeqCst);
         // SAFETY: exactly one mapping, whose owner takes it out of the list before it unmaps it,
@@ -228,7 +230,11 @@ mod tests {
     extern "C" fn raise_again(signal: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
         // SAFETY: what was installed before, and a signal that is handled at once.
         unsafe {
-            libc::sigaction(signal, REPLACED.get().map_or(ptr::null(), ptr::from_ref), ptr::null_mut());
+            libc::sigaction(
+                signal,
+                REPLACED.get().map_or(ptr::null(), ptr::from_ref),
+                ptr::null_mut(),
+            );
             libc::raise(signal);
         }
     }

@@ -1,5 +1,5 @@
-//! File systems on which several processes cannot share a store: what one writes or locks is not seen by all others at once, or a file cannot
-//! have a second name.
+//! File systems on which several processes cannot share a store: what one writes or locks is not
+//! seen by all others at once, or a file cannot have a second name.
 
 use std::io;
 

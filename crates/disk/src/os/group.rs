@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid, chmodat, chownat, fchmod, fchown, fstat, mkdirat,
-    renameat_with, unlinkat,
+    AtFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid, chmodat, chownat, fchmod, fchown, fstat,
+    mkdirat, renameat_with, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -92,7 +92,8 @@ fn share_folder(place: &Place<'_>, folder: &Stat) -> io::Result<()> {
     let mut made = call(place.path, || place.stat())?;
     if !place.is_below() {
         let gives = is_for_group(folder) && made.st_gid == folder.st_gid;
-        let mode = if gives { mode_of(&made) | (mode_of(folder) & Mode::RWXG) } else { mode_of(&made) };
+        let mode =
+            if gives { mode_of(&made) | (mode_of(folder) & Mode::RWXG) } else { mode_of(&made) };
         return set_mode(place, &made, mode);
     }
     if let Some((user, group)) = owner_to_give(folder, &made) {
@@ -109,7 +110,8 @@ fn set_mode(place: &Place<'_>, made: &Stat, mode: Mode) -> io::Result<()> {
     call(place.path, || chmodat(place.folder(), place.name(), mode, AtFlags::empty()))
 }
 
-/// Opens a file to read and write, and makes it if it is missing. Several processes may do so at the same time.
+/// Opens a file to read and write, and makes it if it is missing. Several processes may do so at
+/// the same time.
 pub(super) fn open_or_make(place: &Place<'_>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK;
     loop {
@@ -139,13 +141,21 @@ pub(super) fn make_folder(place: &Place<'_>) -> io::Result<()> {
     let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
     let mut new_name = name.to_owned();
     new_name.push(format!("{NEW_FOLDER_MARK}{}-{number}", std::process::id()));
-    let (new_name, new_path) = (place.name().with_file_name(&new_name), place.path.with_file_name(&new_name));
+    let (new_name, new_path) =
+        (place.name().with_file_name(&new_name), place.path.with_file_name(&new_name));
     let new = place.beside(&new_name, &new_path);
     if make_plain_folder(&new, &folder).is_err() {
-        // It fails there, too, and the error names the folder that was asked for; but for a name that is too long only with the mark.
+        // It fails there, too, and the error names the folder that was asked for; but for a name
+        // that is too long only with the mark.
         return make_plain_folder(place, &folder);
     }
-    let renamed = renameat_with(new.folder(), new.name(), place.folder(), place.name(), RenameFlags::NOREPLACE);
+    let renamed = renameat_with(
+        new.folder(),
+        new.name(),
+        place.folder(),
+        place.name(),
+        RenameFlags::NOREPLACE,
+    );
     if renamed.is_ok() {
         return Ok(());
     }
@@ -158,18 +168,22 @@ pub(super) fn make_folder(place: &Place<'_>) -> io::Result<()> {
 }
 
 fn make_plain_folder(place: &Place<'_>, folder: &Stat) -> io::Result<()> {
-    let make = || call(place.path, || mkdirat(place.folder(), place.name(), Mode::from_raw_mode(0o777)));
+    let make =
+        || call(place.path, || mkdirat(place.folder(), place.name(), Mode::from_raw_mode(0o777)));
     patiently(place, make)?;
     share_folder(place, folder)
 }
 
-/// Tries again for a while where there is no right, and another user may have made the file or its folder just now.
+/// Tries again for a while where there is no right, and another user may have made the file or its
+/// folder just now.
 fn patiently<T>(place: &Place<'_>, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut waits = 0;
     loop {
         match act() {
             Err(error)
-                if error.kind() == io::ErrorKind::PermissionDenied && waits < WAITS && may_be_granted(place)? =>
+                if error.kind() == io::ErrorKind::PermissionDenied
+                    && waits < WAITS
+                    && may_be_granted(place)? =>
             {
                 waits += 1;
                 SystemClock::new().sleep(Duration::from_millis(1));
@@ -179,7 +193,8 @@ fn patiently<T>(place: &Place<'_>, mut act: impl FnMut() -> io::Result<T>) -> io
     }
 }
 
-/// Whether another user may have made a file or its folder just now, and is about to give the group its rights.
+/// Whether another user may have made a file or its folder just now, and is about to give the group
+/// its rights.
 fn may_be_granted(place: &Place<'_>) -> io::Result<bool> {
     Ok(is_for_group(&place.stat_parent()?) || is_for_group(&place.stat_grandparent()?))
 }
@@ -193,7 +208,8 @@ mod tests {
     use crate::os::OsDisk;
     use crate::vfs::{Caching, Disk, Open};
 
-    /// The modes of a file, a lock's file, a file of words and a folder that are made in a folder of this mode.
+    /// The modes of a file, a lock's file, a file of words and a folder that are made in a folder
+    /// of this mode.
     fn modes_in(mode: u32) -> Vec<u32> {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
@@ -254,13 +270,24 @@ mod tests {
             drop(disk.lock(&at("log")).unwrap());
             drop(disk.lock(&path).unwrap());
             drop(disk.shared_words(&at("words"), 2).unwrap());
-            for (name, rights) in
-                [("log", 0o7777), ("log/file", 0o666), ("log/LOCK", 0o666), ("LOCK", 0o666), ("words", 0o666)]
-            {
+            for (name, rights) in [
+                ("log", 0o7777),
+                ("log/file", 0o666),
+                ("log/LOCK", 0o666),
+                ("LOCK", 0o666),
+                ("words", 0o666),
+            ] {
                 let made = std::fs::metadata(at(name)).unwrap();
                 // A folder takes over the set-group-id bit.
-                assert_eq!(made.permissions().mode() & 0o7777, (mode | 0o600) & rights, "{name} in {mode:o}");
-                assert!(!is_root || (made.uid(), made.gid()) == (owner, owner), "{name} of {owner}");
+                assert_eq!(
+                    made.permissions().mode() & 0o7777,
+                    (mode | 0o600) & rights,
+                    "{name} in {mode:o}"
+                );
+                assert!(
+                    !is_root || (made.uid(), made.gid()) == (owner, owner),
+                    "{name} of {owner}"
+                );
             }
             assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3, "nothing is left over");
         }
@@ -307,7 +334,10 @@ mod tests {
         make_folder(&Place::by_path(&path)).unwrap();
         std::fs::File::create_new(path.join("file")).unwrap();
         for _ in 0..2 {
-            assert_eq!(make_folder(&Place::by_path(&path)).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+            assert_eq!(
+                make_folder(&Place::by_path(&path)).unwrap_err().kind(),
+                io::ErrorKind::AlreadyExists
+            );
             // The second time the folder is empty.
             let _ = rustix::fs::unlink(path.join("file"));
         }
@@ -322,7 +352,10 @@ mod tests {
             let threads: Vec<_> = (0..8)
                 .map(|_| {
                     scope.spawn(|| {
-                        std::fs::File::from(open_or_make(&Place::by_path(&path)).unwrap()).metadata().unwrap().ino()
+                        std::fs::File::from(open_or_make(&Place::by_path(&path)).unwrap())
+                            .metadata()
+                            .unwrap()
+                            .ino()
                     })
                 })
                 .collect();

@@ -1,10 +1,11 @@
 //! The lock on a folder: at most one writer, even if files in it are replaced or removed.
 //!
-//! 1. The lock is on the folder's own descriptor: a folder that is in use cannot be unlinked, so no second writer finds
-//!    an unlocked one in its place. The file `LOCK` in it is locked too (for file systems that refuse to lock a folder,
-//!    such as NFS) and names the holder.
-//! 2. The system releases both locks when the last copy of the descriptors closes, however the process ends. Children that are forked have
-//!    none ([`crate::fork`]), those that are made otherwise may. The holder therefore unlocks explicitly on release, and a child that inherited
+//! 1. The lock is on the folder's own descriptor: a folder that is in use cannot be unlinked, so no
+//!    second writer finds an unlocked one in its place. The file `LOCK` in it is locked too (for
+//!    file systems that refuse to lock a folder, such as NFS) and names the holder.
+//! 2. The system releases both locks when the last copy of the descriptors closes, however the
+//!    process ends. Children that are forked have none ([`crate::fork`]), those that are made
+//!    otherwise may. The holder therefore unlocks explicitly on release, and a child that inherited
 //!    a lock does not unlock it.
 
 use std::collections::BTreeMap;
@@ -26,7 +27,8 @@ use crate::os::{OsFile, call, check_regular};
 use crate::path_error::at_path;
 use crate::vfs::{DirLock, File, HERE_ALREADY, LockError};
 
-/// Folders locked by this process, with the id of the process that locked them: a forked child finds its parent's.
+/// Folders locked by this process, with the id of the process that locked them: a forked child
+/// finds its parent's.
 static LOCKED_HERE: Mutex<BTreeMap<Identity, u32>> = Mutex::new(BTreeMap::new());
 
 /// The folders, for a look. A child that is forked finds their mutex free.
@@ -38,7 +40,8 @@ fn locked_here<T>(look: impl FnOnce(&mut BTreeMap<Identity, u32>) -> T) -> T {
 /// A locked folder.
 #[derive(Debug)]
 pub(super) struct OsLock {
-    /// A forked child has no copies of these descriptors, which would keep the lock of a dead parent.
+    /// A forked child has no copies of these descriptors, which would keep the lock of a dead
+    /// parent.
     _kept: [Kept; 2],
     folder: Arc<OwnedFd>,
     /// Its absolute path: it means the same after a change of the working folder.
@@ -76,13 +79,15 @@ impl OsLock {
         let folder = fork::opened(|| dir.open(OFlags::RDONLY | OFlags::DIRECTORY));
         let (folder_kept, folder) = folder.map_err(LockError::Io)?;
         let (folder, dir) = (Arc::new(folder), dir.path);
-        let absolute = std::path::absolute(dir).map_err(|error| LockError::Io(at_path(dir, error)))?;
+        let absolute =
+            std::path::absolute(dir).map_err(|error| LockError::Io(at_path(dir, error)))?;
         let folder_identity = identity(dir, &folder).map_err(LockError::Io)?;
         let path = dir.join(LOCK_NAME);
         let place = Place::below(&folder, Path::new(LOCK_NAME), &path);
         match lock(&folder, how) {
             // Not every file system can lock a folder. The file's lock is then the only one.
-            Ok(()) | Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => {}
+            Ok(())
+            | Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => {}
             Err(Errno::WOULDBLOCK) => return Err(held(&place, folder_identity)),
             Err(errno) => return Err(LockError::Io(at_path(dir, errno))),
         }
@@ -131,10 +136,14 @@ pub(super) fn locked_by(dir: &Place<'_>) -> io::Result<Option<(Option<u32>, Stri
         Err(error) => return Err(error),
     };
     for fd in [Some(&*folder), file.as_ref()].into_iter().flatten() {
-        // Unlocked at once. A process that tries to lock it alone in that moment is refused, and tries again.
+        // Unlocked at once. A process that tries to lock it alone in that moment is refused, and
+        // tries again.
         match lock(fd, FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) => {
-                let LockError::Held { pid, who } = held(&place, identity(dir.path, &folder)?) else { return Ok(None) };
+                let LockError::Held { pid, who } = held(&place, identity(dir.path, &folder)?)
+                else {
+                    return Ok(None);
+                };
                 return Ok(Some((pid, who)));
             }
             Ok(()) => drop(rustix::fs::flock(fd, FlockOperation::Unlock)),
@@ -171,11 +180,17 @@ fn held(file: &Place<'_>, folder: Identity) -> LockError {
     let here = locked_here(|locked| locked.get(&folder).copied());
     let pid = holder(file);
     let who = match pid.or(here) {
-        Some(pid) if here == Some(std::process::id()) && pid == std::process::id() => HERE_ALREADY.to_owned(),
-        Some(pid) if here == Some(pid) => {
-            format!("in process {pid}, which this process is a fork of; close it there, or open read-only")
+        Some(pid) if here == Some(std::process::id()) && pid == std::process::id() => {
+            HERE_ALREADY.to_owned()
         }
-        Some(pid) if is_running(pid) => format!("in another process (pid {pid}); close it there, or open read-only"),
+        Some(pid) if here == Some(pid) => {
+            format!(
+                "in process {pid}, which this process is a fork of; close it there, or open read-only"
+            )
+        }
+        Some(pid) if is_running(pid) => {
+            format!("in another process (pid {pid}); close it there, or open read-only")
+        }
         Some(pid) => format!(
             "by process {pid}, which is not running (unless it is in another container): a child that it forked may still hold \
              the lock; end that child, or open read-only"
@@ -202,12 +217,13 @@ fn is_running(pid: u32) -> bool {
 }
 
 impl OsFile {
-    /// Writes the process id into the lock file, so that a refused process can name the holder. The lock holds without
-    /// it: a full disk must not keep a store from being opened.
+    /// Writes the process id into the lock file, so that a refused process can name the holder. The
+    /// lock holds without it: a full disk must not keep a store from being opened.
     fn name_holder(&self, pid: u32) {
         let text = format!("{pid}\n");
         // Overwritten in place and only then cut: overwriting needs no space.
-        if self.write_at(text.as_bytes(), 0).and_then(|()| self.set_len(text.len() as u64)).is_err() {
+        if self.write_at(text.as_bytes(), 0).and_then(|()| self.set_len(text.len() as u64)).is_err()
+        {
             let _ = self.set_len(0);
         }
     }
@@ -222,7 +238,10 @@ impl DirLock for OsLock {
                  once the other has closed it",
                 self.pid
             );
-            return Err(at_path(&self.file.path, io::Error::new(io::ErrorKind::PermissionDenied, what)));
+            return Err(at_path(
+                &self.file.path,
+                io::Error::new(io::ErrorKind::PermissionDenied, what),
+            ));
         }
         // By its path: it must be the one that others find there. The folder too: copies of a store
         // may share its lock file by a hard link.
@@ -238,10 +257,14 @@ impl DirLock for OsLock {
 
     fn share(&self) -> Result<(), LockError> {
         self.unname();
-        // The system gives the lock up before it takes the other kind of it: another process may come in between.
+        // The system gives the lock up before it takes the other kind of it: another process may
+        // come in between.
         for fd in [&*self.folder, &self.file.fd] {
             match lock(fd, FlockOperation::NonBlockingLockShared) {
-                Ok(()) | Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => {}
+                Ok(())
+                | Err(
+                    Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS,
+                ) => {}
                 Err(Errno::WOULDBLOCK) => {
                     self.held.store(LOST, Ordering::Release);
                     let file = Place::below(&self.folder, Path::new(LOCK_NAME), &self.file.path);
@@ -296,7 +319,10 @@ mod tests {
     fn a_lock_file_names_this_process_and_is_empty_afterwards() {
         let dir = tempdir();
         let lock = OsLock::take(&Place::by_path(dir.path())).unwrap();
-        assert_eq!(fs::read_to_string(dir.path().join("LOCK")).unwrap(), format!("{}\n", std::process::id()));
+        assert_eq!(
+            fs::read_to_string(dir.path().join("LOCK")).unwrap(),
+            format!("{}\n", std::process::id())
+        );
         let (pid, who) = refusal(dir.path());
         assert_eq!(pid, Some(std::process::id()));
         assert!(who.contains("in this process already"), "{who}");
@@ -309,7 +335,10 @@ mod tests {
         let dir = tempdir();
         fs::write(dir.path().join("LOCK"), "4294967295\n").unwrap();
         let _lock = OsLock::take(&Place::by_path(dir.path())).unwrap();
-        assert_eq!(fs::read_to_string(dir.path().join("LOCK")).unwrap(), format!("{}\n", std::process::id()));
+        assert_eq!(
+            fs::read_to_string(dir.path().join("LOCK")).unwrap(),
+            format!("{}\n", std::process::id())
+        );
     }
 
     #[test]
@@ -361,7 +390,8 @@ mod tests {
         let dir = tempdir();
         let lock = OsLock::take(&Place::by_path(dir.path())).unwrap();
         // The copies that a forked child has.
-        let _copies = [rustix::io::dup(&lock.folder).unwrap(), rustix::io::dup(&lock.file.fd).unwrap()];
+        let _copies =
+            [rustix::io::dup(&lock.folder).unwrap(), rustix::io::dup(&lock.file.fd).unwrap()];
         drop(lock);
         drop(OsLock::take(&Place::by_path(dir.path())).unwrap());
     }

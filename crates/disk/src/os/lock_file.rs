@@ -33,7 +33,8 @@ pub(super) struct OsLockFile {
 impl OsLockFile {
     /// Opens the file, and makes it if it is missing.
     pub(super) fn open(place: &Place<'_>) -> io::Result<Self> {
-        // For writing too: on an overlay, a file that is opened only for reading first becomes another one later.
+        // For writing too: on an overlay, a file that is opened only for reading first becomes
+        // another one later.
         Self::of(fork::opened(|| open_or_make(place))?, place.path)
     }
 
@@ -46,7 +47,15 @@ impl OsLockFile {
         check_regular(&fd, path)?;
         let (held, pid) = (AtomicBool::new(false), std::process::id());
         let named = NamedFile::of(path, &fd)?;
-        Ok(Self { _kept: kept, fd, path: path.to_owned(), named, held, pid, origin: Origin::here() })
+        Ok(Self {
+            _kept: kept,
+            fd,
+            path: path.to_owned(),
+            named,
+            held,
+            pid,
+            origin: Origin::here(),
+        })
     }
 }
 
@@ -72,8 +81,8 @@ impl LockFile for OsLockFile {
     }
 
     fn unlock(&self) {
-        // Not left to the closing of the descriptor: a child may have a copy of it. And the lock of the parent is not the child's to
-        // give back.
+        // Not left to the closing of the descriptor: a child may have a copy of it. And the lock of
+        // the parent is not the child's to give back.
         if self.held.swap(false, Ordering::Relaxed) && !self.origin.is_foreign() {
             let _ = flock(&self.fd, FlockOperation::Unlock);
         }
@@ -114,7 +123,9 @@ mod tests {
             pid: lock.pid,
             origin: Origin::parent(),
         };
-        assert!(child.try_lock().expect_err("it is not its own").to_string().contains("forked child"));
+        assert!(
+            child.try_lock().expect_err("it is not its own").to_string().contains("forked child")
+        );
         drop(child);
         let other = OsLockFile::open(&Place::by_path(&path)).expect("the same file");
         assert!(!other.try_lock().expect("a lock"));
@@ -134,7 +145,12 @@ mod tests {
         assert_eq!(lock.check().expect_err("it was moved").kind(), io::ErrorKind::NotFound);
         let replaced = OsLockFile::open(&Place::by_path(&path)).expect("a new file");
         assert_ne!(lock.identity(), replaced.identity());
-        assert!(lock.check().expect_err("it was replaced").to_string().contains("turn: the file was replaced"));
+        assert!(
+            lock.check()
+                .expect_err("it was replaced")
+                .to_string()
+                .contains("turn: the file was replaced")
+        );
         replaced.check().expect("it has the name");
     }
 }

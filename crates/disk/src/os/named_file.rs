@@ -39,7 +39,10 @@ impl NamedFile {
         let stat = match retry_on_intr(|| rustix::fs::stat(&self.path)) {
             Ok(stat) => stat,
             Err(Errno::NOENT | Errno::NOTDIR) => {
-                return refuse(io::ErrorKind::NotFound, "the file was removed or moved while processes share it");
+                return refuse(
+                    io::ErrorKind::NotFound,
+                    "the file was removed or moved while processes share it",
+                );
             }
             Err(errno) => return Err(at_path(&self.path, errno)),
         };
@@ -47,7 +50,10 @@ impl NamedFile {
             return refuse(io::ErrorKind::Other, "the file was replaced while processes share it");
         }
         if (stat.st_size as u64) < bytes {
-            return refuse(io::ErrorKind::UnexpectedEof, "the file was truncated while processes share it");
+            return refuse(
+                io::ErrorKind::UnexpectedEof,
+                "the file was truncated while processes share it",
+            );
         }
         Ok(())
     }

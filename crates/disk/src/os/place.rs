@@ -61,8 +61,10 @@ impl<'a> Place<'a> {
     /// Opens it, closed in programs that replace this one. A file that is made has the rights that
     /// the `umask` leaves.
     pub(super) fn open(&self, flags: OFlags) -> io::Result<OwnedFd> {
-        let mode = if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o666) } else { Mode::empty() };
-        let fd = call(self.path, || openat(self.folder(), self.name, flags | OFlags::CLOEXEC, mode))?;
+        let mode =
+            if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o666) } else { Mode::empty() };
+        let fd =
+            call(self.path, || openat(self.folder(), self.name, flags | OFlags::CLOEXEC, mode))?;
         above_standard_streams(fd).map_err(|errno| at_path(self.path, errno))
     }
 

@@ -58,7 +58,14 @@ impl Root {
         let path = std::path::absolute(path).map_err(|error| at_path(path, error))?;
         let folder = Arc::new(Place::by_path(&path).open(OFlags::RDONLY | OFlags::DIRECTORY)?);
         let identity = identity_of(&call(&path, || fstat(&folder))?);
-        Ok(Self { path, folder, identity, lasting, inside: Mutex::default(), lock: Mutex::default() })
+        Ok(Self {
+            path,
+            folder,
+            identity,
+            lasting,
+            inside: Mutex::default(),
+            lock: Mutex::default(),
+        })
     }
 
     /// The absolute path of the folder.
@@ -128,7 +135,9 @@ impl Root {
             compare(&self.path.join(LOCK_NAME), "the lock file", identity, || named(LOCK_NAME))?;
         }
         for known in lock(&self.inside).iter() {
-            compare(&self.path.join(known.name), "this folder", known.identity, || named(known.name))?;
+            compare(&self.path.join(known.name), "this folder", known.identity, || {
+                named(known.name)
+            })?;
         }
         Ok(())
     }
@@ -147,8 +156,9 @@ pub(super) fn compare(
         Err(Errno::NOENT | Errno::NOTDIR) => "removed or moved",
         Err(errno) => return Err(at_path(path, errno)),
     };
-    let message =
-        format!("{what} was {happened} while it was open for writing; close it and see what else was changed");
+    let message = format!(
+        "{what} was {happened} while it was open for writing; close it and see what else was changed"
+    );
     Err(at_path(path, io::Error::other(message)))
 }
 
@@ -163,7 +173,10 @@ mod tests {
     use crate::vfs::{Caching, Disk, Open};
 
     fn make(disk: &dyn Disk, path: &Path, text: &str) {
-        disk.open(path, Open::CreateNew, Caching::Buffered).unwrap().write_at(text.as_bytes(), 0).unwrap();
+        disk.open(path, Open::CreateNew, Caching::Buffered)
+            .unwrap()
+            .write_at(text.as_bytes(), 0)
+            .unwrap();
     }
 
     fn read(disk: &dyn Disk, path: &Path) -> String {

@@ -53,7 +53,8 @@ unsafe impl Send for OsWords {}
 unsafe impl Sync for OsWords {}
 
 impl OsWords {
-    /// Maps the first `count` words of a file, which is made, and made longer by zeros, as far as it is missing.
+    /// Maps the first `count` words of a file, which is made, and made longer by zeros, as far as
+    /// it is missing.
     pub(super) fn open(place: &Place<'_>, count: usize) -> io::Result<Self> {
         let path = place.path;
         let count = NonZeroUsize::new(count).ok_or(io::ErrorKind::InvalidInput)?;
@@ -67,7 +68,8 @@ impl OsWords {
         Self::map(path, file, count, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// Maps the first `count` words of a file that has them all, to read only: the system kills a process that writes to one.
+    /// Maps the first `count` words of a file that has them all, to read only: the system kills a
+    /// process that writes to one.
     pub(super) fn open_to_read(place: &Place<'_>, count: usize) -> io::Result<Self> {
         let path = place.path;
         let count = NonZeroUsize::new(count).ok_or(io::ErrorKind::InvalidInput)?;
@@ -80,13 +82,20 @@ impl OsWords {
         Self::map(path, file, count, ProtFlags::READ)
     }
 
-    fn map(path: &Path, file: OsFile, count: NonZeroUsize, protection: ProtFlags) -> io::Result<Self> {
+    fn map(
+        path: &Path,
+        file: OsFile,
+        count: NonZeroUsize,
+        protection: ProtFlags,
+    ) -> io::Result<Self> {
         let (bytes, named) = (count.get() * WORD_BYTES, NamedFile::of(path, &file.fd)?);
         // SAFETY: a new mapping overlaps no other memory.
-        let mapped = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file.fd, 0) };
+        let mapped =
+            unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file.fd, 0) };
         let base = mapped.map_err(|errno| at_path(path, errno))?;
         if protection.contains(ProtFlags::WRITE) {
-            // SAFETY: exactly the memory that was mapped. A hint: without it the first touch is slower.
+            // SAFETY: exactly the memory that was mapped. A hint: without it the first touch is
+            // slower.
             let _ = unsafe { madvise(base, bytes, Advice::LinuxPopulateWrite) };
         }
         let base = NonNull::new(base.cast()).ok_or_else(|| at_path(path, Errno::NOMEM))?;
@@ -102,7 +111,8 @@ impl OsWords {
             make_room(&self.file, bytes as u64)?;
         }
         let path = &self.file.path;
-        let file = OsFile::new(self.file.fd.try_clone().map_err(|e| at_path(path, e))?, false, path);
+        let file =
+            OsFile::new(self.file.fd.try_clone().map_err(|e| at_path(path, e))?, false, path);
         let again = Self::map(path, file, self.count, ProtFlags::READ | ProtFlags::WRITE)?;
         let _ = futex::wake(again.half(at), futex::Flags::empty(), most.min(i32::MAX as u32));
         Ok(())
@@ -112,17 +122,20 @@ impl OsWords {
     fn half(&self, at: usize) -> &AtomicU32 {
         let lower = usize::from(cfg!(target_endian = "big"));
         let word: *const AtomicU64 = &self.words()[at];
-        // SAFETY: a half of an atomic word is aligned as an atomic half word, and is only read here and by the system.
+        // SAFETY: a half of an atomic word is aligned as an atomic half word, and is only read here
+        // and by the system.
         unsafe { &*word.cast::<AtomicU32>().add(lower) }
     }
 }
 
-/// Makes a file at least `bytes` long, with room on the disk: without, this fails, and not a later touch.
+/// Makes a file at least `bytes` long, with room on the disk: without, this fails, and not a later
+/// touch.
 fn make_room(file: &OsFile, bytes: u64) -> io::Result<()> {
     loop {
         return match fallocate(&file.fd, FallocateFlags::empty(), 0, bytes) {
             Err(Errno::INTR) => continue,
-            // Where the file system does not know how. Behind the words: what others have written to them stays.
+            // Where the file system does not know how. Behind the words: what others have written
+            // to them stays.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.write_at(&[0], bytes),
             made => Ok(made?),
         };
@@ -131,14 +144,16 @@ fn make_room(file: &OsFile, bytes: u64) -> io::Result<()> {
 
 impl SharedWords for OsWords {
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: so many words are mapped until `self` is dropped, and other processes change them as atomic words.
+        // SAFETY: so many words are mapped until `self` is dropped, and other processes change them
+        // as atomic words.
         unsafe { slice::from_raw_parts(self.base.as_ptr(), self.count.get()) }
     }
 
     fn wait(&self, at: usize, seen: u64, patience: Duration) {
         // More than the system can count is without end.
         let seconds = i64::try_from(patience.as_secs()).unwrap_or(i64::MAX);
-        let timeout = futex::Timespec { tv_sec: seconds, tv_nsec: i64::from(patience.subsec_nanos()) };
+        let timeout =
+            futex::Timespec { tv_sec: seconds, tv_nsec: i64::from(patience.subsec_nanos()) };
         #[cfg(any(test, feature = "testing"))]
         crate::worker::sleeps::note(patience);
         // Every outcome is a reason to look again.
@@ -194,7 +209,8 @@ mod tests {
             };
             std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(add))));
             assert_eq!(
-                OsWords::open(&Place::by_path(&path), 1088).unwrap().words()[0].load(Ordering::SeqCst),
+                OsWords::open(&Place::by_path(&path), 1088).unwrap().words()[0]
+                    .load(Ordering::SeqCst),
                 8,
                 "in round {round}"
             );
@@ -215,7 +231,10 @@ mod tests {
             cut(&path, left);
             assert!(one.check().unwrap_err().to_string().contains("truncated"));
             assert_eq!(one.words()[1087].load(Ordering::SeqCst), 0);
-            assert!(one.words().iter().all(|word| word.load(Ordering::SeqCst) == 0), "left are {left} bytes");
+            assert!(
+                one.words().iter().all(|word| word.load(Ordering::SeqCst) == 0),
+                "left are {left} bytes"
+            );
             one.words()[0].store(8, Ordering::SeqCst);
             assert_eq!(other.words()[0].load(Ordering::SeqCst), if left == 0 { 0 } else { 7 });
             drop((one, other));

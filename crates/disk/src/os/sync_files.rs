@@ -1,5 +1,5 @@
-//! Syncs several files at a time: each sync asks the device to empty its cache and waits for that, and the system makes one request of
-//! those that come together.
+//! Syncs several files at a time: each sync asks the device to empty its cache and waits for that,
+//! and the system makes one request of those that come together.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -72,9 +72,11 @@ mod tests {
     #[test]
     fn each_file_is_synced_once_and_one_that_fails_is_told() {
         for bad in [None, Some(0), Some(7), Some(19)] {
-            let counted: Vec<_> =
-                (0..20).map(|i| Arc::new(Counted { syncs: AtomicUsize::new(0), fails: Some(i) == bad })).collect();
-            let files: Vec<_> = counted.iter().map(|file| Arc::clone(file) as Arc<dyn File>).collect();
+            let counted: Vec<_> = (0..20)
+                .map(|i| Arc::new(Counted { syncs: AtomicUsize::new(0), fails: Some(i) == bad }))
+                .collect();
+            let files: Vec<_> =
+                counted.iter().map(|file| Arc::clone(file) as Arc<dyn File>).collect();
             let told = sync_files(&files).map_err(|error| error.kind());
             assert_eq!(told, if bad.is_some() { Err(io::ErrorKind::StorageFull) } else { Ok(()) });
             assert!(counted.iter().all(|file| file.syncs.load(Ordering::Relaxed) == 1));

@@ -32,7 +32,13 @@ fn stored(db: &Db, keyspace: &str, moment: Moment) -> Files {
 
 /// Compares a store with git at the tip and at up to `moments` commits spread over the history.
 #[track_caller]
-pub(crate) fn assert_equal(repository: &Repository, branch: &str, store: &str, keyspace: &str, moments: usize) {
+pub(crate) fn assert_equal(
+    repository: &Repository,
+    branch: &str,
+    store: &str,
+    keyspace: &str,
+    moments: usize,
+) {
     let commits = repository.commits(branch);
     let glsns = glsns(store);
     let db = open(store);
@@ -48,7 +54,9 @@ pub(crate) fn assert_equal(repository: &Repository, branch: &str, store: &str, k
 
 #[track_caller]
 fn assert_files(stored: &Files, expected: &Files, commit: &str) {
-    let keys = |files: &Files| files.keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect::<Vec<_>>();
+    let keys = |files: &Files| {
+        files.keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect::<Vec<_>>()
+    };
     assert_eq!(keys(stored), keys(expected), "keys at {commit}");
     for (key, value) in expected {
         assert!(stored[key] == *value, "value of {:?} at {commit}", String::from_utf8_lossy(key));

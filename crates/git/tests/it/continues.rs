@@ -82,7 +82,8 @@ fn of_two_imports_at_once_one_stops_and_continues_when_it_is_run_again() {
     for (branch, alone) in [(&commits[29][..], 10), ("main", 5)] {
         let opened = Repository::open(Path::new(repository.path()), branch).unwrap();
         let db = Db::open(&store, Options::new().memory_bytes(32 << 20)).unwrap();
-        let [mut first, mut second] = [(); 2].map(|()| Import::open(&db, &opened, "default").unwrap().unwrap());
+        let [mut first, mut second] =
+            [(); 2].map(|()| Import::open(&db, &opened, "default").unwrap().unwrap());
         for _ in 0..alone {
             assert!(first.next_commit().unwrap());
         }

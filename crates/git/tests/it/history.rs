@@ -29,7 +29,8 @@ fn every_moment_of_an_import_equals_what_git_shows() {
 fn one_commit_is_one_transaction_in_the_order_of_first_parents() {
     let folder = Folder::new();
     let (repository, store) = imported(&folder, 60);
-    let mut by_glsn: Vec<(u64, String)> = glsns(&store).into_iter().map(|(commit, glsn)| (glsn, commit)).collect();
+    let mut by_glsn: Vec<(u64, String)> =
+        glsns(&store).into_iter().map(|(commit, glsn)| (glsn, commit)).collect();
     by_glsn.sort_unstable();
     let imported: Vec<String> = by_glsn.into_iter().map(|(_, commit)| commit).collect();
     assert_eq!(imported, repository.commits("main"));
@@ -55,8 +56,11 @@ fn bare_repositories_folders_inside_and_packed_objects_are_read() {
 fn a_repository_with_sha256_names_is_read() {
     let folder = Folder::new();
     let path = folder.at("repository");
-    let made =
-        std::process::Command::new("git").args(["init", "-q", "--object-format=sha256"]).arg(&path).status().unwrap();
+    let made = std::process::Command::new("git")
+        .args(["init", "-q", "--object-format=sha256"])
+        .arg(&path)
+        .status()
+        .unwrap();
     assert!(made.success());
     let repository = folder.repository("repository");
     repository.git(&["symbolic-ref", "HEAD", "refs/heads/main"]);
@@ -113,7 +117,9 @@ fn a_repository_in_a_folder_of_any_name_is_found() {
     for name in [&b"d\xe9p\xf4t"[..], b"space ", b"line\nbreak", b"break\n"] {
         let path = root.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name));
         let mut clone = std::process::Command::new("git");
-        assert!(clone.args(["clone", "--quiet", made.path()]).arg(&path).status().unwrap().success());
+        assert!(
+            clone.args(["clone", "--quiet", made.path()]).arg(&path).status().unwrap().success()
+        );
         let tip = Opened::open(&path, "HEAD").unwrap().tip().to_string();
         assert_eq!(tip, made.ask(&["rev-parse", "HEAD"]), "{path:?}");
     }

@@ -34,9 +34,11 @@ impl Holes {
     }
 
     fn get(&self, key: &str, at: u64) -> Option<Vec<u8>> {
-        let db = Db::open(self.store(), Options::new().memory_bytes(32 << 20).read_only(true)).unwrap();
+        let db =
+            Db::open(self.store(), Options::new().memory_bytes(32 << 20).read_only(true)).unwrap();
         let keyspace = db.keyspace("default").unwrap();
-        let value = db.snapshot_at(Moment::Glsn(Glsn(at))).unwrap().get(&keyspace, key.as_bytes()).unwrap();
+        let value =
+            db.snapshot_at(Moment::Glsn(Glsn(at))).unwrap().get(&keyspace, key.as_bytes()).unwrap();
         value.map(plimsoll::Value::into_vec)
     }
 }
@@ -47,8 +49,13 @@ fn a_missing_content_is_named_and_its_key_absent_until_the_next_one() {
     let lost = holes.repository.lose(&format!("{}:top", commits[2]));
     let missing = holes.import().missing;
     assert_eq!(missing.count, 1);
-    assert_eq!((missing.first[0].path.as_slice(), missing.first[0].commit.as_str()), (&b"top"[..], &*commits[2]));
-    assert!(matches!(&missing.first[0].why, FileReason::Missing { object } if object.as_str() == lost));
+    assert_eq!(
+        (missing.first[0].path.as_slice(), missing.first[0].commit.as_str()),
+        (&b"top"[..], &*commits[2])
+    );
+    assert!(
+        matches!(&missing.first[0].why, FileReason::Missing { object } if object.as_str() == lost)
+    );
     let glsns = glsns(&holes.store());
     let top = |place: usize| holes.get("top", glsns[&commits[place]]);
     assert_eq!([top(1), top(2), top(3)], [Some(vec![2]), None, Some(vec![4])]);
@@ -73,11 +80,14 @@ fn many_missing_contents_are_counted_and_the_first_named() {
 fn a_damaged_content_is_left_out_and_the_import_goes_on() {
     let (holes, commits) = Holes::new();
     let damaged = holes.repository.lose(&format!("{}:folder/2", commits[1]));
-    let object = format!("{}/.git/objects/{}/{}", holes.repository.path(), &damaged[..2], &damaged[2..]);
+    let object =
+        format!("{}/.git/objects/{}/{}", holes.repository.path(), &damaged[..2], &damaged[2..]);
     std::fs::write(object, "damaged").unwrap();
     let missing = holes.import().missing;
     assert_eq!(missing.count, 1);
-    let (FileReason::Missing { object } | FileReason::Damaged { object, .. }) = &missing.first[0].why else {
+    let (FileReason::Missing { object } | FileReason::Damaged { object, .. }) =
+        &missing.first[0].why
+    else {
         panic!("{:?}", missing.first[0])
     };
     assert_eq!(object.as_str(), damaged);
@@ -115,7 +125,8 @@ fn the_first_and_the_last_commit_can_be_the_ones_without_folders() {
     assert_eq!(glsns.len(), 2);
     assert_eq!(holes.get("folder/1", glsns[&commits[2]]), Some(vec![1; 3]));
     // Once the folders are there, running it again brings them.
-    let again = import_into(holes.repository.path(), "HEAD", &holes.store(), "default").unwrap().unwrap();
+    let again =
+        import_into(holes.repository.path(), "HEAD", &holes.store(), "default").unwrap().unwrap();
     assert_eq!((again.transactions, again.commits.count), (0, 1));
     holes.repository.git(&["add", "--all"]);
     assert_eq!(holes.repository.ask(&["write-tree"]), tree);
@@ -160,6 +171,10 @@ fn contents_that_a_partial_clone_lacks_are_left_out_without_a_new_process_for_ea
     assert_eq!((counts.transactions, counts.missing.count), (5, 11));
     // A process that exits at the content says more than that it is missing.
     let is_missing = |why: &FileReason| matches!(why, FileReason::Missing { .. });
-    assert!(counts.missing.first.iter().all(|file| is_missing(&file.why)), "{:?}", counts.missing.first);
+    assert!(
+        counts.missing.first.iter().all(|file| is_missing(&file.why)),
+        "{:?}",
+        counts.missing.first
+    );
     assert_eq!(holes.get("top", glsns(&holes.store())[&commits[4]]), None);
 }

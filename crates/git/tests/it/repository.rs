@@ -32,7 +32,9 @@ impl Repository {
         command.arg("-C").arg(&self.path).args(arguments);
         command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
         for role in ["AUTHOR", "COMMITTER"] {
-            command.env(format!("GIT_{role}_NAME"), "Ada").env(format!("GIT_{role}_EMAIL"), "ada@example.org");
+            command
+                .env(format!("GIT_{role}_NAME"), "Ada")
+                .env(format!("GIT_{role}_EMAIL"), "ada@example.org");
         }
         command
     }
@@ -41,7 +43,11 @@ impl Repository {
     #[track_caller]
     pub(crate) fn git(&self, arguments: &[&str]) -> Vec<u8> {
         let output = self.command(arguments).output().unwrap();
-        assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "git {arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         output.stdout
     }
 
@@ -88,7 +94,8 @@ impl Repository {
         list.lines().map(str::to_owned).collect()
     }
 
-    /// The files of a commit, without submodules, as git shows them. `known` keeps contents between calls.
+    /// The files of a commit, without submodules, as git shows them. `known` keeps contents between
+    /// calls.
     pub(crate) fn files(&self, commit: &str, known: &mut BTreeMap<String, Vec<u8>>) -> Files {
         let list = self.git(&["ls-tree", "-r", "-z", "--full-tree", commit]);
         let mut files = Files::new();
@@ -97,7 +104,9 @@ impl Repository {
             let facts = std::str::from_utf8(&entry[..tab]).unwrap();
             let (kind, id) = (facts.split(' ').nth(1).unwrap(), facts.split(' ').nth(2).unwrap());
             if kind == "blob" {
-                let content = known.entry(id.to_owned()).or_insert_with(|| self.git(&["cat-file", "blob", id]));
+                let content = known
+                    .entry(id.to_owned())
+                    .or_insert_with(|| self.git(&["cat-file", "blob", id]));
                 files.insert(entry[tab + 1..].to_vec(), content.clone());
             }
         }
@@ -105,7 +114,8 @@ impl Repository {
     }
 }
 
-/// Writes a stream for `git fast-import`: a history with everything that is awkward, the same for the same seed.
+/// Writes a stream for `git fast-import`: a history with everything that is awkward, the same for
+/// the same seed.
 pub(crate) struct Script {
     stream: Vec<u8>,
     random: fastrand::Rng,
@@ -127,7 +137,12 @@ const AWKWARD_PATHS: [&[u8]; 8] = [
 impl Script {
     pub(crate) fn new(seed: u64) -> Self {
         println!("seed {seed}");
-        Self { stream: Vec::new(), random: fastrand::Rng::with_seed(seed), mark: 0, time: 1_700_000_000 }
+        Self {
+            stream: Vec::new(),
+            random: fastrand::Rng::with_seed(seed),
+            mark: 0,
+            time: 1_700_000_000,
+        }
     }
 
     pub(crate) fn into_stream(self) -> Vec<u8> {
@@ -163,7 +178,11 @@ impl Script {
         changes.push(put(b"large.bin", &large));
         changes.push(put(b"empty", b""));
         changes.push(put(b"binary", &[0, 255, 10, 13, 0]));
-        changes.push(Change::Put { mode: "120000", path: b"link".to_vec(), content: b"plain.txt".to_vec() });
+        changes.push(Change::Put {
+            mode: "120000",
+            path: b"link".to_vec(),
+            content: b"plain.txt".to_vec(),
+        });
         changes.push(Change::Submodule { path: b"module".to_vec() });
         changes
     }
@@ -174,16 +193,26 @@ impl Script {
             1 => return Vec::new(),
             // A file becomes a folder and a file again.
             2 => vec![Change::Delete { path: b"turns".to_vec() }, put(b"turns/into/folder", b"in")],
-            3 => vec![Change::Delete { path: b"turns/into/folder".to_vec() }, put(b"turns", b"out")],
+            3 => {
+                vec![Change::Delete { path: b"turns/into/folder".to_vec() }, put(b"turns", b"out")]
+            }
             // A file becomes a submodule and a file again.
             4 => vec![Change::Submodule { path: b"plain.txt".to_vec() }],
             5 => vec![put(b"plain.txt", format!("plain {number}").as_bytes())],
             // Only the mode changes, and a link becomes a file.
             6 => vec![
-                Change::Put { mode: "100755", path: b"binary".to_vec(), content: vec![0, 255, 10, 13, 0] },
+                Change::Put {
+                    mode: "100755",
+                    path: b"binary".to_vec(),
+                    content: vec![0, 255, 10, 13, 0],
+                },
                 put(b"link", b"file"),
             ],
-            7 => vec![Change::Put { mode: "120000", path: b"link".to_vec(), content: b"empty".to_vec() }],
+            7 => vec![Change::Put {
+                mode: "120000",
+                path: b"link".to_vec(),
+                content: b"empty".to_vec(),
+            }],
             _ => vec![],
         };
         for _ in 0..self.random.usize(1..6) {
@@ -192,7 +221,8 @@ impl Script {
                 0 => Change::Delete { path },
                 _ => {
                     let length = [0, 10, 1000, 5000, 100_000][self.random.usize(..5)];
-                    let content: Vec<u8> = std::iter::repeat_with(|| self.random.u8(..)).take(length).collect();
+                    let content: Vec<u8> =
+                        std::iter::repeat_with(|| self.random.u8(..)).take(length).collect();
                     put(&path, &content)
                 }
             });

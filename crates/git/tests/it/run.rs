@@ -26,7 +26,12 @@ impl Folder {
 }
 
 /// Imports `branch` into a keyspace; `None` if there was nothing to do.
-pub(crate) fn import_into(path: &str, branch: &str, store: &str, keyspace: &str) -> Result<Option<Counts>> {
+pub(crate) fn import_into(
+    path: &str,
+    branch: &str,
+    store: &str,
+    keyspace: &str,
+) -> Result<Option<Counts>> {
     let repository = Repository::open(Path::new(path), branch)?;
     let db = Db::open(store, Options::new().memory_bytes(32 << 20))?;
     let Some(mut import) = Import::open(&db, &repository, keyspace)? else { return Ok(None) };

@@ -1,11 +1,12 @@
-//! Gives each record its GLSNs and writes it into the buffer: the only place where the order is made.
+//! Gives each record its GLSNs and writes it into the buffer: the only place where the order is
+//! made.
 //!
 //! Syncing is the job of `durability`: a record here is ordered but not yet durable. Laws:
 //! 1. Records are written in GLSN order without gaps.
-//! 2. All room that a record needs (in the file, in the buffer, for its entry offsets) is made before any of it is
-//!    written: a failure before leaves no trace, and the log stays usable.
-//! 3. The file has bytes for everything that was accepted: zeros were written, or room was made, ahead, so a full disk is
-//!    noticed here and not at the sync.
+//! 2. All room that a record needs (in the file, in the buffer, for its entry offsets) is made
+//!    before any of it is written: a failure before leaves no trace, and the log stays usable.
+//! 3. The file has bytes for everything that was accepted: zeros were written, or room was made,
+//!    ahead, so a full disk is noticed here and not at the sync.
 
 mod record_writer;
 mod shared_segment;
@@ -32,7 +33,8 @@ use crate::format::fragment::FRAGMENT_HEADER_BYTES;
 use crate::format::layout::place_record;
 use crate::format::offset_table::{NamedBlob, TableHeader};
 use crate::format::record::{
-    BLOB_REF_BYTES, ENTRY_HEADER_BYTES, MARK_BYTES, MAX_ENTRIES, Mark, RECORD_HEADER_BYTES, RecordHeader, entry_bytes,
+    BLOB_REF_BYTES, ENTRY_HEADER_BYTES, MARK_BYTES, MAX_ENTRIES, Mark, RECORD_HEADER_BYTES,
+    RecordHeader, entry_bytes,
 };
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::format::{BLOCK_BYTES, segment_seed};
@@ -41,11 +43,13 @@ use crate::log::Durability;
 
 /// The most bytes that are zeroed ahead at a time while commits are small.
 const ZERO_STEP_MAX: u64 = 1 << 20;
-/// The most bytes that room is made for at a time. What a segment that ends early does not need is given back when it is sealed.
+/// The most bytes that room is made for at a time. What a segment that ends early does not need is
+/// given back when it is sealed.
 const ALLOCATE_STEP_MAX: u64 = 8 << 20;
 
-/// Bytes zeroed ahead at a time while records or groups are large: their own bytes replace them before they reach the disk. Zeros further ahead would
-/// be written to the disk by the next sync, and again by the one that has their bytes.
+/// Bytes zeroed ahead at a time while records or groups are large: their own bytes replace them
+/// before they reach the disk. Zeros further ahead would be written to the disk by the next sync,
+/// and again by the one that has their bytes.
 const ZERO_STEP_BULK: u64 = BLOCK_BYTES as u64;
 /// A record is large from this size on, and so is what is synced at a time.
 const BULK_GROUP_BYTES: u64 = 256 << 10;
@@ -67,8 +71,8 @@ const BULK_GROUP_BYTES: u64 = 256 << 10;
 /// ([`restart_time`]).
 pub(crate) const LEAD_MAX_MICROS: u64 = 24 * 60 * 60 * 1_000_000;
 
-/// A segment is sealed behind the appends if its entry offsets take at most this part of the budget (a divisor): until
-/// then they are in memory beside those of the next segment.
+/// A segment is sealed behind the appends if its entry offsets take at most this part of the budget
+/// (a divisor): until then they are in memory beside those of the next segment.
 const BEHIND_PART: u64 = 64;
 
 /// The sizes of a draft.
@@ -82,11 +86,17 @@ struct DraftSizes {
 impl DraftSizes {
     fn of(draft: &Draft<'_>) -> Result<Self, LogError> {
         if draft.entries.is_empty() || draft.entries.len() > MAX_ENTRIES {
-            let what = format!("a record has 1 to {MAX_ENTRIES} entries, this one {}", draft.entries.len());
+            let what = format!(
+                "a record has 1 to {MAX_ENTRIES} entries, this one {}",
+                draft.entries.len()
+            );
             return Err(LogError::InvalidDraft { what });
         }
         if draft.blobs.len() > MAX_BLOBS {
-            let what = format!("a record has at most {MAX_BLOBS} blob files, this one {}", draft.blobs.len());
+            let what = format!(
+                "a record has at most {MAX_BLOBS} blob files, this one {}",
+                draft.blobs.len()
+            );
             return Err(LogError::InvalidDraft { what });
         }
         let (mut payload, mut body) = (0u64, 0u64);
@@ -94,7 +104,10 @@ impl DraftSizes {
             let bytes = entry.parts.iter().map(|part| part.len() as u64).sum::<u64>();
             payload += bytes;
             if payload > MAX_BODY_BYTES as u64 {
-                return Err(LogError::TooLarge { bytes: payload, limit_bytes: MAX_BODY_BYTES as u64 });
+                return Err(LogError::TooLarge {
+                    bytes: payload,
+                    limit_bytes: MAX_BODY_BYTES as u64,
+                });
             }
             body += entry_bytes(bytes as usize) as u64;
         }
@@ -113,11 +126,18 @@ impl DraftSizes {
 }
 
 fn seal_of(order: &Order) -> FragmentSeal {
-    FragmentSeal { segment_seed: segment_seed(order.header.log_id, order.header.first), epoch: order.epoch }
+    FragmentSeal {
+        segment_seed: segment_seed(order.header.log_id, order.header.first),
+        epoch: order.epoch,
+    }
 }
 
 /// Gives a record its place in the order of a log that this process has alone.
-pub(crate) fn submit(log: &OpenLog, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError> {
+pub(crate) fn submit(
+    log: &OpenLog,
+    draft: &Draft<'_>,
+    expected: Option<Glsn>,
+) -> Result<Ticket, LogError> {
     submit_in_order(log, &mut *log.tail.order()?, draft, expected)
 }
 
@@ -144,7 +164,8 @@ pub(crate) struct Placed {
     bytes: u64,
 }
 
-/// Gives a record its place in the order, without letting the other members know: [`publish`] is to follow, after one or more.
+/// Gives a record its place in the order, without letting the other members know: [`publish`] is to
+/// follow, after one or more.
 pub(crate) fn place(
     log: &OpenLog,
     order: &mut Order,
@@ -179,16 +200,22 @@ pub(crate) fn place(
     let written = write(log, order, start, bound, &header, draft);
     written.map_err(|error| log.durability.group.poison(&error))?;
     log.blobs.registry.named(draft.blobs);
-    let ticket = Ticket { first: next, last: header.last(), timestamp_micros: header.timestamp_micros };
+    let ticket =
+        Ticket { first: next, last: header.last(), timestamp_micros: header.timestamp_micros };
     Ok(Placed { ticket, bytes: bound - start })
 }
 
 /// Lets the other members know of the records that were placed, once their bytes are in the file.
 pub(crate) fn publish(log: &OpenLog, order: &Order) -> Result<(), LogError> {
     let Some(members) = log.env.members() else { return Ok(()) };
-    let written = log.durability.writer_and_ready().and_then(|(mut writer, ready)| writer.write_out(&log.tail, ready));
+    let written = log
+        .durability
+        .writer_and_ready()
+        .and_then(|(mut writer, ready)| writer.write_out(&log.tail, ready));
     // A record that is published beside words that are lost would be no other process's.
-    written.and_then(|_| members.check_words()).map_err(|error| log.durability.group.poison(&error))?;
+    written
+        .and_then(|_| members.check_words())
+        .map_err(|error| log.durability.group.poison(&error))?;
     members.set_end(&order.published_end());
     Ok(())
 }
@@ -211,11 +238,17 @@ enum Seal {
 }
 
 /// Makes all the room that a record needs; rolls to a new segment if this one has none.
-fn make_room(log: &OpenLog, order: &mut Order, sizes: &DraftSizes, blobs: usize) -> Result<(u64, u64), LogError> {
+fn make_room(
+    log: &OpenLog,
+    order: &mut Order,
+    sizes: &DraftSizes,
+    blobs: usize,
+) -> Result<(u64, u64), LogError> {
     loop {
         let mut seal = Seal::Behind;
         let (start, bound) = sizes.place(order.end.offset);
-        let fits = bound <= order.limit() && order.entries() + u64::from(sizes.entries) <= u64::from(order.entries_max);
+        let fits = bound <= order.limit()
+            && order.entries() + u64::from(sizes.entries) <= u64::from(order.entries_max);
         let ends_early = log.env.ends_segment(order.end.offset) && order.entries() > 0;
         if fits && !ends_early {
             match make_room_here(log, order, sizes, blobs, bound) {
@@ -267,7 +300,8 @@ fn zero_step(log: &OpenLog, order: &Order, record_bytes: u64) -> u64 {
     if is_bulk { ZERO_STEP_BULK } else { order.zero_step.min(ZERO_STEP_MAX) }
 }
 
-/// Makes the file long enough for `bound` and some bytes more, so that the next syncs need not change its size.
+/// Makes the file long enough for `bound` and some bytes more, so that the next syncs need not
+/// change its size.
 fn make_file_longer(log: &OpenLog, order: &mut Order, bound: u64) -> Result<(), LogError> {
     let least = bound.next_multiple_of(BLOCK_BYTES as u64);
     let up_to = |step: u64| {
@@ -277,7 +311,10 @@ fn make_file_longer(log: &OpenLog, order: &mut Order, bound: u64) -> Result<(), 
     if log.env.allocates_room() {
         let step = order.zero_step;
         // Otherwise zeros are written, and tell why there is no room.
-        if let Some(room) = [up_to(step), least].into_iter().find(|to| order.file.allocate(order.zeroed, *to).is_ok()) {
+        if let Some(room) = [up_to(step), least]
+            .into_iter()
+            .find(|to| order.file.allocate(order.zeroed, *to).is_ok())
+        {
             order.zeroed = room;
             order.zero_step = (step * 2).min(ALLOCATE_STEP_MAX);
             return Ok(());
@@ -286,7 +323,9 @@ fn make_file_longer(log: &OpenLog, order: &mut Order, bound: u64) -> Result<(), 
     let wanted = up_to(zero_step(log, order, bound - u64::from(order.end.offset)));
     let result = match write_zeros(&*order.file, order.zeroed, wanted) {
         Ok(()) => Ok(wanted),
-        Err(error) if has_no_room(&error) => write_zeros(&*order.file, order.zeroed, least).map(|()| least),
+        Err(error) if has_no_room(&error) => {
+            write_zeros(&*order.file, order.zeroed, least).map(|()| least)
+        }
         Err(error) => Err(error),
     };
     match result {
@@ -313,14 +352,16 @@ fn write(
     let mut writer: Option<MutexGuard<'_, SegmentWriter>> = None;
     let blocks = bound / BLOCK_BYTES as u64 - u64::from(order.end.offset) / BLOCK_BYTES as u64;
     if blocks > 0 && tail.buffer.is_half_full() {
-        // The thread that syncs does not keep up. Little by little: otherwise one record in a thousand waits until all of the buffer is written.
+        // The thread that syncs does not keep up. Little by little: otherwise one record in a
+        // thousand waits until all of the buffer is written.
         drop(tail);
         log.durability.write_oldest(blocks * BLOCK_BYTES as u64)?;
         tail = log.tail.write();
     }
     let needed = tail.buffer.chunks_needed(bound);
     if needed > 0 && !tail.buffer.prepare(needed, &log.env.options.budget) {
-        // The buffer is full: wait for the writer, then write here. Readers are not kept from the tail meanwhile.
+        // The buffer is full: wait for the writer, then write here. Readers are not kept from the
+        // tail meanwhile.
         drop(tail);
         // The blob files that this record names are durable then, too.
         let (mut held, ready) = log.durability.writer_and_ready()?;
@@ -329,9 +370,14 @@ fn write(
         tail.buffer.prepare(needed, &log.env.options.budget);
         writer = Some(held);
     }
-    let written = write_record(&mut tail, writer.as_deref_mut(), seal_of(order), start, header, draft)?;
+    let written =
+        write_record(&mut tail, writer.as_deref_mut(), seal_of(order), start, header, draft)?;
     for blob in draft.blobs {
-        tail.blobs.push(NamedBlob { record_first: header.first, record_count: header.count, blob: *blob });
+        tail.blobs.push(NamedBlob {
+            record_first: header.first,
+            record_count: header.count,
+            blob: *blob,
+        });
     }
     if tail.first_timestamp == 0 {
         tail.first_timestamp = header.timestamp_micros;
@@ -348,10 +394,15 @@ fn write(
     Ok(())
 }
 
-/// Starts the next segment; the active one is sealed as `seal` says. Nothing is synced: the next sync makes the old
-/// segment durable, then the new one, and gives that its name. Fails without a trace if the disk has no room for it.
-/// `timestamp_floor`: the next record's timestamp is greater.
-fn roll_to_new_segment(log: &OpenLog, order: &mut Order, seal: Seal, timestamp_floor: u64) -> Result<(), LogError> {
+/// Starts the next segment; the active one is sealed as `seal` says. Nothing is synced: the next
+/// sync makes the old segment durable, then the new one, and gives that its name. Fails without a
+/// trace if the disk has no room for it. `timestamp_floor`: the next record's timestamp is greater.
+fn roll_to_new_segment(
+    log: &OpenLog,
+    order: &mut Order,
+    seal: Seal,
+    timestamp_floor: u64,
+) -> Result<(), LogError> {
     let is_unnamed = log.durability.writer()?.unnamed.is_some();
     if is_unnamed {
         log.durability.sync_to_end()?;
@@ -388,7 +439,10 @@ fn roll_to_new_segment(log: &OpenLog, order: &mut Order, seal: Seal, timestamp_f
     writer.write_out(&log.tail, ready).map_err(|error| log.durability.group.poison(&error))?;
     let held_bytes = log.tail.read().entry_offsets.held_bytes();
     switch_to(log, order, &mut writer, NewSegment { header, file, zeroed, entry_offsets });
-    if seal == Seal::Now || !has_room || held_bytes > log.env.options.budget.limit_bytes() / BEHIND_PART {
+    if seal == Seal::Now
+        || !has_room
+        || held_bytes > log.env.options.budget.limit_bytes() / BEHIND_PART
+    {
         seal_now(log, &mut writer);
     }
     Ok(())
@@ -404,7 +458,8 @@ pub(crate) struct NewSegment {
     pub(crate) entry_offsets: EntryOffsets,
 }
 
-/// Seals the segment that was active, and keeps the memory that the first entries of the next one need.
+/// Seals the segment that was active, and keeps the memory that the first entries of the next one
+/// need.
 fn seal_now(log: &OpenLog, writer: &mut SegmentWriter) {
     let sealed = log.segments.seal(&mut writer.staging).and_then(Arc::into_inner);
     if let Some(OffsetTable::Memory { mut entry_offsets, .. }) = sealed {
@@ -417,7 +472,12 @@ fn seal_now(log: &OpenLog, writer: &mut SegmentWriter) {
 }
 
 /// Makes a new segment the active one; the one before waits to be sealed.
-pub(crate) fn switch_to(log: &OpenLog, order: &mut Order, writer: &mut SegmentWriter, new: NewSegment) {
+pub(crate) fn switch_to(
+    log: &OpenLog,
+    order: &mut Order,
+    writer: &mut SegmentWriter,
+    new: NewSegment,
+) {
     let NewSegment { header, file, zeroed, entry_offsets } = new;
     log.env.files.lend_unnamed(header.first, Arc::clone(&file));
     let segment = Segment::new(header, &log.env, Arc::downgrade(&log.tail) as _);
@@ -459,9 +519,13 @@ pub(crate) fn switch_to(log: &OpenLog, order: &mut Order, writer: &mut SegmentWr
     writer.turn_to(file, header.first, SEGMENT_HEADER_BYTES as u64);
 }
 
-/// Ends the active segment if it has at least `bytes` and an entry; returns whether it did. Without room on the disk, or in the budget, it
-/// stays as it is.
-pub(crate) fn end_segment_from(log: &OpenLog, order: &mut Order, bytes: u64) -> Result<bool, LogError> {
+/// Ends the active segment if it has at least `bytes` and an entry; returns whether it did. Without
+/// room on the disk, or in the budget, it stays as it is.
+pub(crate) fn end_segment_from(
+    log: &OpenLog,
+    order: &mut Order,
+    bytes: u64,
+) -> Result<bool, LogError> {
     log.durability.group.check()?;
     if u64::from(order.end.offset) < bytes || order.entries() == 0 {
         return Ok(false);
@@ -493,20 +557,21 @@ pub(crate) fn seal(log: &OpenLog) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Cuts off the zeros that were written ahead, or the room: the next process would have to read them. If they stay, they only cost
-/// time.
+/// Cuts off the zeros that were written ahead, or the room: the next process would have to read
+/// them. If they stay, they only cost time.
 pub(crate) fn cut_zeros(log: &OpenLog) {
     let Ok(mut order) = log.tail.order() else { return };
     let end = u64::from(order.end.offset).next_multiple_of(BLOCK_BYTES as u64);
-    // Not `zeroed`: other processes write zeros, too, and a full disk may have made a part of the room that it was asked for.
+    // Not `zeroed`: other processes write zeros, too, and a full disk may have made a part of the
+    // room that it was asked for.
     let is_longer = || order.file.len().is_ok_and(|len| len > end);
     if log.durability.group.check().is_ok() && is_longer() && order.file.set_len(end).is_ok() {
         order.zeroed = end;
     }
 }
 
-/// Syncs everything and writes a mark that says so, so that a bad byte in the last record is never taken for a torn
-/// tail.
+/// Syncs everything and writes a mark that says so, so that a bad byte in the last record is never
+/// taken for a torn tail.
 pub(crate) fn write_mark(log: &OpenLog) -> Result<(), LogError> {
     let mut order = log.tail.order()?;
     order.look_at_zeros()?;
@@ -520,7 +585,8 @@ pub(crate) fn write_mark(log: &OpenLog) -> Result<(), LogError> {
         write_zeros(&*order.file, order.zeroed, bound.next_multiple_of(BLOCK_BYTES as u64))?;
         order.zeroed = bound.next_multiple_of(BLOCK_BYTES as u64);
     }
-    let mark = Mark { durable: Glsn(end.next.0 - 1), chain: end.chain, timestamp_micros: end.timestamp };
+    let mark =
+        Mark { durable: Glsn(end.next.0 - 1), chain: end.chain, timestamp_micros: end.timestamp };
     {
         let mut tail = log.tail.write();
         let needed = tail.buffer.chunks_needed(bound);
@@ -534,7 +600,8 @@ pub(crate) fn write_mark(log: &OpenLog) -> Result<(), LogError> {
         order.marked = true;
     }
     let synced = match log.env.members() {
-        // What is durable for all is not beyond the last record: the mark is written and synced beside.
+        // What is durable for all is not beyond the last record: the mark is written and synced
+        // beside.
         Some(_) => write_out(log).and_then(|()| Ok(order.file.sync()?)),
         None => log.durability.write_and_sync().map(drop),
     };

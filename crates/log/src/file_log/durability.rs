@@ -1,7 +1,8 @@
-//! Makes appends durable: writes the buffer to the active segment's file and syncs it, once for all waiters.
+//! Makes appends durable: writes the buffer to the active segment's file and syncs it, once for all
+//! waiters.
 //!
-//! Law: after a failed write or sync, or once the folder's lock is lost, this process makes nothing more durable: the log is
-//! poisoned.
+//! Law: after a failed write or sync, or once the folder's lock is lost, this process makes nothing
+//! more durable: the log is poisoned.
 
 pub(crate) mod flusher;
 pub(crate) mod group_commit;
@@ -33,13 +34,14 @@ use crate::glsn::{Glsn, Position};
 use crate::log::Durability;
 use crate::members::Members;
 
-/// Appends wait for a sync if more bytes than this part of the budget (a divisor), within these bounds, are not synced:
-/// they would be dirty in the page cache, and lost in a crash.
+/// Appends wait for a sync if more bytes than this part of the budget (a divisor), within these
+/// bounds, are not synced: they would be dirty in the page cache, and lost in a crash.
 const BACKLOG_PART: u64 = 8;
 const BACKLOG_MIN: u64 = 4 << 20;
 const BACKLOG_MAX: u64 = 64 << 20;
 
-/// Bytes of blob files count for this part (a divisor) when a sync in the background is due: they fill no buffer, and each file takes a sync of its own.
+/// Bytes of blob files count for this part (a divisor) when a sync in the background is due: they
+/// fill no buffer, and each file takes a sync of its own.
 const BLOB_PART: u64 = 4;
 
 /// What is durable of an open log, and what it takes to make more durable.
@@ -49,14 +51,16 @@ pub(crate) struct DurabilityState {
     tail: Arc<Tail>,
     /// The durable position, the waiters, and whether the log is poisoned.
     pub(crate) group: GroupCommit,
-    /// The threads that wait for their posts. They are not waiters of `group`: its leader must not wait for the turn, as holders of the turn wait for it.
+    /// The threads that wait for their posts. They are not waiters of `group`: its leader must not
+    /// wait for the turn, as holders of the turn wait for it.
     pub(crate) posts: Leading,
     /// Held across a sync; taken before the writer.
     syncing: Mutex<Syncing>,
     /// `None` if the log is open read-only.
     writer: Option<Mutex<SegmentWriter>>,
     unsynced_blobs: UnsyncedBlobs,
-    /// Bytes that were appended, or written to blob files that are not synced yet, and how many of them were synced.
+    /// Bytes that were appended, or written to blob files that are not synced yet, and how many of
+    /// them were synced.
     appended_bytes: AtomicU64,
     synced_bytes: AtomicU64,
     /// Shared with the writer.
@@ -81,7 +85,8 @@ impl DurabilityState {
             // Others may not have synced all of it.
             let theirs = beside.members.durable();
             if theirs.next < end.next {
-                durable = Position { glsn: Glsn(theirs.next.0.saturating_sub(1)), chain: theirs.chain };
+                durable =
+                    Position { glsn: Glsn(theirs.next.0.saturating_sub(1)), chain: theirs.chain };
             }
         }
         Self {
@@ -89,7 +94,9 @@ impl DurabilityState {
             tail: Arc::clone(tail),
             group: GroupCommit::new(durable, env.options.on_poison),
             posts: Leading::default(),
-            group_bytes: writer.as_ref().map_or_else(Arc::default, |writer| Arc::clone(&writer.group_bytes)),
+            group_bytes: writer
+                .as_ref()
+                .map_or_else(Arc::default, |writer| Arc::clone(&writer.group_bytes)),
             syncing: Mutex::default(),
             writer: writer.map(Mutex::new),
             unsynced_blobs: UnsyncedBlobs::default(),
@@ -103,8 +110,11 @@ impl DurabilityState {
     /// Starts the thread that syncs appends that nothing waits for.
     pub(crate) fn start_flusher(self: &Arc<Self>) -> Result<Flusher, LogError> {
         let durability = Arc::clone(self);
-        // A failure poisons the log: the next append returns it. But for one that waits for another process: it is tried again.
-        let sync = move || !matches!(durability.wait(durability.tail.last()), Err(LogError::Stalled { .. }));
+        // A failure poisons the log: the next append returns it. But for one that waits for another
+        // process: it is tried again.
+        let sync = move || {
+            !matches!(durability.wait(durability.tail.last()), Err(LogError::Stalled { .. }))
+        };
         Flusher::start(&self.signal, sync)
     }
 
@@ -113,13 +123,16 @@ impl DurabilityState {
         self.writer.as_ref().map(lock).ok_or(LogError::ReadOnly)
     }
 
-    /// How far the active segment may be written now: syncs the blob files that its records name. Covers all records if the caller holds the order.
+    /// How far the active segment may be written now: syncs the blob files that its records name.
+    /// Covers all records if the caller holds the order.
     pub(crate) fn ready(&self) -> Result<Ready, LogError> {
         Ready::make(&self.tail, &self.unsynced_blobs, &self.env)
     }
 
     /// The right to write to the active segment, and how far.
-    pub(crate) fn writer_and_ready(&self) -> Result<(MutexGuard<'_, SegmentWriter>, Ready), LogError> {
+    pub(crate) fn writer_and_ready(
+        &self,
+    ) -> Result<(MutexGuard<'_, SegmentWriter>, Ready), LogError> {
         // The writer is not held while blob files are synced.
         let ready = self.ready()?;
         let writer = self.writer()?;
@@ -127,7 +140,8 @@ impl DurabilityState {
         Ok((writer, ready))
     }
 
-    /// Writes the oldest `bytes` of the buffer's full chunks, unless that would wait for another thread or for a blob file.
+    /// Writes the oldest `bytes` of the buffer's full chunks, unless that would wait for another
+    /// thread or for a blob file.
     pub(crate) fn write_oldest(&self, bytes: u64) -> Result<(), LogError> {
         let Some(Ok(mut writer)) = self.writer.as_ref().map(Mutex::try_lock) else { return Ok(()) };
         let Some(ready) = Ready::without_sync(&self.tail, &self.unsynced_blobs) else {
@@ -151,7 +165,11 @@ impl DurabilityState {
     /// As [`DurabilityState::wait`], if that was taken in; `NotYet` otherwise.
     pub(crate) fn wait_if_there(&self, glsn: Glsn) -> Result<(), LogError> {
         let last = self.tail.last();
-        if glsn > last { Err(LogError::NotYet { asked: glsn, next: last.next() }) } else { self.wait(glsn) }
+        if glsn > last {
+            Err(LogError::NotYet { asked: glsn, next: last.next() })
+        } else {
+            self.wait(glsn)
+        }
     }
 
     /// Writes all appended bytes, and syncs them. The active segment has its name then.
@@ -189,34 +207,46 @@ impl DurabilityState {
     /// Makes durable what this process has ordered, or taken in; one sync serves all members.
     fn sync_with(&self, members: &Members) -> Result<End, LogError> {
         let (mut end, wanted) = {
-            // Nothing is written: what is published is in the file, and what is not may be written under the turn only.
+            // Nothing is written: what is published is in the file, and what is not may be written
+            // under the turn only.
             let mut writer = self.writer()?;
             writer.take_unsynced();
             let tail = self.tail.read();
-            (tail.end, Wanted { file: Arc::clone(&writer.file), segment: tail.first, next: tail.end.next })
+            (
+                tail.end,
+                Wanted { file: Arc::clone(&writer.file), segment: tail.first, next: tail.end.next },
+            )
         };
         let published = members.end();
         if published.next < end.next {
             // The newest record is being published by another thread.
-            end = End { offset: published.offset, next: published.next, chain: published.chain, ..end };
+            end = End {
+                offset: published.offset,
+                next: published.next,
+                chain: published.chain,
+                ..end
+            };
         }
-        sync(members, &self.env, &Wanted { next: end.next, ..wanted }, &|| self.check_beside(members))?;
+        sync(members, &self.env, &Wanted { next: end.next, ..wanted }, &|| {
+            self.check_beside(members)
+        })?;
         Ok(end)
     }
 
-    /// Appended bytes of [`Durability::Buffered`], which the flusher syncs. If too many are not synced yet,
-    /// waits for a sync; its failure is found by the next append.
+    /// Appended bytes of [`Durability::Buffered`], which the flusher syncs. If too many are not
+    /// synced yet, waits for a sync; its failure is found by the next append.
     pub(crate) fn appended(&self, bytes: u64) {
         self.wrote(bytes, bytes);
     }
 
-    /// Whether a blob file that a record is going to name may be synced after the record was ordered. Several processes
-    /// read each other's records in the file at once: there it may not.
+    /// Whether a blob file that a record is going to name may be synced after the record was
+    /// ordered. Several processes read each other's records in the file at once: there it may not.
     pub(crate) fn syncs_blobs_later(&self) -> bool {
         self.env.options.durability == Durability::Buffered && self.env.members().is_none()
     }
 
-    /// Bytes that were written to a blob file through the page cache; as [`DurabilityState::appended`].
+    /// Bytes that were written to a blob file through the page cache; as
+    /// [`DurabilityState::appended`].
     pub(crate) fn wrote_blob(&self, id: BlobId, file: &Arc<dyn File>, bytes: u64) {
         self.unsynced_blobs.add(id, file);
         self.wrote(bytes, bytes / BLOB_PART);
@@ -231,7 +261,8 @@ impl DurabilityState {
     fn wrote(&self, bytes: u64, due: u64) {
         let appended = self.appended_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.signal.unsynced(due);
-        let backlog_max = (self.env.options.budget.limit_bytes() / BACKLOG_PART).clamp(BACKLOG_MIN, BACKLOG_MAX);
+        let backlog_max =
+            (self.env.options.budget.limit_bytes() / BACKLOG_PART).clamp(BACKLOG_MIN, BACKLOG_MAX);
         let is_behind = || {
             let unsynced = appended.saturating_sub(self.synced_bytes.load(Ordering::Relaxed));
             unsynced > backlog_max || self.unsynced_blobs.are_many()
@@ -245,8 +276,8 @@ impl DurabilityState {
         }
     }
 
-    /// As [`DurabilityState::write_and_sync`], and publishes the result. A failure poisons the log. Covers all appends if
-    /// the caller holds the order.
+    /// As [`DurabilityState::write_and_sync`], and publishes the result. A failure poisons the log.
+    /// Covers all appends if the caller holds the order.
     pub(crate) fn sync_to_end(&self) -> Result<End, LogError> {
         self.group.check()?;
         self.publish_synced(self.write_and_sync())
@@ -273,7 +304,8 @@ impl DurabilityState {
         }
     }
 
-    /// As [`DurabilityState::check_locks`], of a log that has no lock of its own because several processes write it.
+    /// As [`DurabilityState::check_locks`], of a log that has no lock of its own because several
+    /// processes write it.
     fn check_beside(&self, members: &Members) -> Result<(), LogError> {
         members.check_files()?;
         self.check_locks()?;
@@ -282,8 +314,7 @@ impl DurabilityState {
         if options.disk.entry(&options.dir)?.is_some() {
             return Ok(());
         }
-        let what =
-            "the log was removed or moved while it was open for writing; close the store and see what else was changed";
+        let what = "the log was removed or moved while it was open for writing; close the store and see what else was changed";
         Err(io::Error::other(format!("{}: {what}", options.dir.display())).into())
     }
 

@@ -1,4 +1,5 @@
-//! The environment that every part of an open log shares: options, id, open files; and how locks are taken.
+//! The environment that every part of an open log shares: options, id, open files; and how locks
+//! are taken.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,7 +42,8 @@ impl Env {
         }
     }
 
-    /// Ends the active segment, and those after it, at this length if it is below the size of segments.
+    /// Ends the active segment, and those after it, at this length if it is below the size of
+    /// segments.
     pub(crate) fn end_segments_at(&self, bytes: u64) {
         // Relaxed, as below: a segment that ends a little later is one, too.
         self.end_segments_at.store(bytes.max(u64::from(MIN_SEGMENT_BYTES)), Ordering::Relaxed);
@@ -62,8 +64,9 @@ impl Env {
         self.options.shared.as_ref().map(|shared| &*shared.members)
     }
 
-    /// Whether room is made ahead of records ([`File::allocate`](plimsoll_disk::vfs::File::allocate)), rather than zeros written. Syncs have more to write
-    /// then, which commits with [`Durability::Sync`] would wait for.
+    /// Whether room is made ahead of records
+    /// ([`File::allocate`](plimsoll_disk::vfs::File::allocate)), rather than zeros written. Syncs
+    /// have more to write then, which commits with [`Durability::Sync`] would wait for.
     pub(crate) fn allocates_room(&self) -> bool {
         self.options.durability == Durability::Buffered && self.members().is_none()
     }
@@ -76,7 +79,10 @@ impl Env {
     /// Where the table of the segment that begins with `first` is written.
     pub(crate) fn table_place(&self, first: Glsn) -> TablePlace {
         let (name, dir) = (FileName::Table(first), &self.options.dir);
-        TablePlace { path: name.path(dir), draft: self.members().map(|members| name.draft_of(members.slot(), dir)) }
+        TablePlace {
+            path: name.path(dir),
+            draft: self.members().map(|members| name.draft_of(members.slot(), dir)),
+        }
     }
 
     /// Removes a file of the log; returns whether it was there.

@@ -5,14 +5,15 @@
 //! - [`DurabilityState`]: the writer of the active segment, group commit, whether the log is poisoned.
 //! - [`Blobs`]: blob files and their ids.
 //!
-//! Each owner knows only those before it in this list. Code that needs several of them (appending, reading, trimming,
-//! backup) takes an [`OpenLog`].
+//! Each owner knows only those before it in this list. Code that needs several of them (appending,
+//! reading, trimming, backup) takes an [`OpenLog`].
 //!
-//! The order of locks: `Segments::trimming`, `Segments::noticing`, `Tail::order` (held by an append),
-//! `DurabilityState::syncing` (held across a sync), `UnsyncedBlobs::syncing` (only tried under the writer), `DurabilityState::writer` (held across writes, not across syncs), `Segments::rebuilding`, the
-//! tail's state, the list of segments, `Segments::sealing`, a segment's table. The locks of group commit and of the
-//! blobs' registry are taken last and alone. The pool is never asked for a page while the tail's state is held: loading
-//! the page may need it.
+//! The order of locks: `Segments::trimming`, `Segments::noticing`, `Tail::order` (held by an
+//! append), `DurabilityState::syncing` (held across a sync), `UnsyncedBlobs::syncing` (only tried
+//! under the writer), `DurabilityState::writer` (held across writes, not across syncs),
+//! `Segments::rebuilding`, the tail's state, the list of segments, `Segments::sealing`, a segment's
+//! table. The locks of group commit and of the blobs' registry are taken last and alone. The pool
+//! is never asked for a page while the tail's state is held: loading the page may need it.
 
 use std::sync::Arc;
 

@@ -57,31 +57,41 @@ pub struct FileLogOptions {
     pub mode: Mode,
     /// When an append returns.
     pub durability: Durability,
-    /// The most bytes of a segment; rounded to blocks, between [`MIN_SEGMENT_BYTES`] and [`MAX_SEGMENT_BYTES`].
+    /// The most bytes of a segment; rounded to blocks, between [`MIN_SEGMENT_BYTES`] and
+    /// [`MAX_SEGMENT_BYTES`].
     pub segment_bytes: u32,
-    /// The most memory for the entry offsets of the active segment, which is sealed early when they reach it; by
-    /// default a 32nd of the budget.
+    /// The most memory for the entry offsets of the active segment, which is sealed early when they
+    /// reach it; by default a 32nd of the budget.
     pub entry_offsets_bytes: Option<u64>,
-    /// A position that is known to be durable: an entry at or below it is never taken for a torn tail.
+    /// A position that is known to be durable: an entry at or below it is never taken for a torn
+    /// tail.
     pub known: Option<Position>,
-    /// Whether a thread syncs appends of [`Durability::Buffered`], and one seals segments. Without them waiters and
-    /// closing sync, and a segment is sealed before the next one is due.
+    /// Whether a thread syncs appends of [`Durability::Buffered`], and one seals segments. Without
+    /// them waiters and closing sync, and a segment is sealed before the next one is due.
     pub background: bool,
     /// The id of a new log; random by default.
     pub id: Option<u128>,
     /// How sealed segments, offset tables and blob files are read.
     pub caching: Caching,
-    /// The lock of a folder around the log's: checked together with the log's own before each sync that this process makes.
+    /// The lock of a folder around the log's: checked together with the log's own before each sync
+    /// that this process makes.
     pub outer_lock: Option<Weak<dyn DirLock>>,
     /// The processes that have it open together, if it may be several.
     pub shared: Option<Shared>,
-    /// Called with the cause when a failure poisons the log: once, and without a lock of the group commit.
+    /// Called with the cause when a failure poisons the log: once, and without a lock of the group
+    /// commit.
     pub on_poison: Option<fn(&str)>,
 }
 
 impl FileLogOptions {
     /// The default options.
-    pub fn new(disk: Arc<dyn Disk>, clock: Arc<dyn Clock>, dir: PathBuf, pool: Arc<Pool>, budget: Budget) -> Self {
+    pub fn new(
+        disk: Arc<dyn Disk>,
+        clock: Arc<dyn Clock>,
+        dir: PathBuf,
+        pool: Arc<Pool>,
+        budget: Budget,
+    ) -> Self {
         Self {
             disk,
             clock,

@@ -1,7 +1,8 @@
-//! Opens a log: finds its segments, checks that they belong together, reads the last one, and decides what its end means.
+//! Opens a log: finds its segments, checks that they belong together, reads the last one, and
+//! decides what its end means.
 //!
-//! Law: recovery may be killed anywhere and run again: zeros are written over the cut bytes before anything else
-//! happens, and a tail that is partly zero is still torn.
+//! Law: recovery may be killed anywhere and run again: zeros are written over the cut bytes before
+//! anything else happens, and a tail that is partly zero is still torn.
 
 mod active;
 mod assemble;
@@ -66,18 +67,21 @@ pub(crate) fn open(options: FileLogOptions) -> Result<(OpenLog, OpenReport), Log
     Ok((log, report))
 }
 
-/// Opens a log without changing anything. Another process may be writing: damage that has moved in the next round was a
-/// write in progress.
+/// Opens a log without changing anything. Another process may be writing: damage that has moved in
+/// the next round was a write in progress.
 fn open_read_only(options: FileLogOptions) -> Result<(OpenLog, OpenReport), LogError> {
     let mut bad_before = None;
     let mut rounds = 0;
     loop {
         rounds += 1;
         match try_read_only(options.clone()) {
-            Err(LogError::Corrupt { glsn, .. }) if rounds < READ_ONLY_ROUNDS && bad_before != Some(glsn) => {
+            Err(LogError::Corrupt { glsn, .. })
+                if rounds < READ_ONLY_ROUNDS && bad_before != Some(glsn) =>
+            {
                 bad_before = Some(glsn);
             }
-            Err(LogError::Io { kind: io::ErrorKind::NotFound, .. }) if rounds < READ_ONLY_ROUNDS => {}
+            Err(LogError::Io { kind: io::ErrorKind::NotFound, .. })
+                if rounds < READ_ONLY_ROUNDS => {}
             opened => return opened,
         }
     }
@@ -97,12 +101,19 @@ fn try_read_only(options: FileLogOptions) -> Result<(OpenLog, OpenReport), LogEr
     Ok((log, report))
 }
 
-fn create_log(options: &FileLogOptions, found: &mut LogFiles, report: &mut OpenReport) -> Result<(), LogError> {
+fn create_log(
+    options: &FileLogOptions,
+    found: &mut LogFiles,
+    report: &mut OpenReport,
+) -> Result<(), LogError> {
     if options.mode != Mode::Create {
         return Err(no_log(&options.dir));
     }
     if let Some(known) = options.known.filter(|known| known.glsn > Glsn::NONE) {
-        return Err(LogError::Forked { glsn: known.glsn, what: "was known, and there is no log".to_owned() });
+        return Err(LogError::Forked {
+            glsn: known.glsn,
+            what: "was known, and there is no log".to_owned(),
+        });
     }
     let log_id = match options.id {
         Some(id) => id,
@@ -118,8 +129,10 @@ fn create_log(options: &FileLogOptions, found: &mut LogFiles, report: &mut OpenR
         segment_bytes: options.segment_size(),
         previous_end: 0,
     };
-    create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64).map_err(|error| match error {
-        NotCreated::Cleanly(error) | NotCreated::Perhaps(error) => LogError::from(error),
+    create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64).map_err(|error| {
+        match error {
+            NotCreated::Cleanly(error) | NotCreated::Perhaps(error) => LogError::from(error),
+        }
     })?;
     found.headers.push(header);
     report.created = true;
@@ -128,11 +141,16 @@ fn create_log(options: &FileLogOptions, found: &mut LogFiles, report: &mut OpenR
 
 /// Compares the log with the position that the caller knows.
 fn check_known(log: &OpenLog) -> Result<(), LogError> {
-    let Some(known) = log.env.options.known.filter(|known| known.glsn.next() >= log.segments.first()) else {
+    let Some(known) =
+        log.env.options.known.filter(|known| known.glsn.next() >= log.segments.first())
+    else {
         return Ok(());
     };
     if log.chain_after(known.glsn)? == Some(known.chain) {
         return Ok(());
     }
-    Err(LogError::Forked { glsn: known.glsn, what: "its chain hash is not the one that was known".to_owned() })
+    Err(LogError::Forked {
+        glsn: known.glsn,
+        what: "its chain hash is not the one that was known".to_owned(),
+    })
 }

@@ -1,10 +1,11 @@
 //! The end of the log in memory: the active segment's newest bytes and the places of its entries.
 //!
-//! [`Tail::order`] is held by an append from the choice of the GLSN until the record is in the buffer. The state has a
-//! read-write lock of its own: an append takes it for writing while it copies a record into the buffer; readers and the
-//! segment writer take it for reading.
+//! [`Tail::order`] is held by an append from the choice of the GLSN until the record is in the
+//! buffer. The state has a read-write lock of its own: an append takes it for writing while it
+//! copies a record into the buffer; readers and the segment writer take it for reading.
 //!
-//! Law: everything below `end` belongs to complete records; bytes that are not in the file are in the buffer.
+//! Law: everything below `end` belongs to complete records; bytes that are not in the file are in
+//! the buffer.
 
 pub(crate) mod buffer;
 pub(crate) mod order;
@@ -111,12 +112,14 @@ impl TailState {
         Some(u64::from(self.end.offset.saturating_sub(offset)))
     }
 
-    /// Whether `block` of the segment that begins with `first` is still being filled, so that only the buffer has it.
+    /// Whether `block` of the segment that begins with `first` is still being filled, so that only
+    /// the buffer has it.
     pub(crate) fn is_open_block(&self, first: Glsn, block: u64) -> bool {
         first == self.first && block == block_of(u64::from(self.end.offset))
     }
 
-    /// Copies a block of the segment that begins with `first`, if it is in the buffer; bytes after the end are zero.
+    /// Copies a block of the segment that begins with `first`, if it is in the buffer; bytes after
+    /// the end are zero.
     pub(crate) fn copy_block(&self, first: Glsn, block: u32, into: &mut [u8]) -> bool {
         let offset = u64::from(block) * BLOCK_BYTES as u64;
         if first != self.first || offset >= u64::from(self.end.offset) {

@@ -23,7 +23,8 @@ fn open(disk: &HeldDisk) -> Result<FileLog, LogError> {
     let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
     let pool = Pool::new(&budget, 1 << 20).unwrap();
     let clock = Arc::new(SystemClock::new());
-    let options = FileLogOptions::new(Arc::new(disk.clone()), clock, PathBuf::from("/log"), pool, budget);
+    let options =
+        FileLogOptions::new(Arc::new(disk.clone()), clock, PathBuf::from("/log"), pool, budget);
     FileLog::open(FileLogOptions { background: false, ..options }).map(|(log, _)| log)
 }
 
@@ -32,13 +33,19 @@ fn the_folder_stays_locked_while_a_thread_writes_though_the_log_is_closed() {
     let disk = HeldDisk::default();
     let log = open(&disk).unwrap();
     let entries = [DraftEntry { stream: StreamId(9), parts: &[b"a"] }];
-    let glsn = log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap().last;
+    let glsn = log
+        .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+        .unwrap()
+        .last;
     disk.hold_writes(true);
     std::thread::scope(|scope| {
         scope.spawn(|| log.wait_durable(glsn));
         disk.wait_for_held();
         // Otherwise closing waits to sync.
-        log.log.durability.group.poison(&LogError::Format { message: "another thread failed".to_owned() });
+        log.log
+            .durability
+            .group
+            .poison(&LogError::Format { message: "another thread failed".to_owned() });
         let closing = scope.spawn(|| log.close());
         SystemClock::new().sleep(Duration::from_millis(50));
         let is_locked = disk.lock(Path::new("/log")).is_err();

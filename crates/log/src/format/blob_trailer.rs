@@ -5,8 +5,8 @@
 //! | magic | version | compatible | incompatible | pages | log id | id | hash | 56
 //! ```
 //!
-//! `pages` counts the pages before it; `hash` covers their checksums in order. It is written last: a blob file without
-//! a trailer was never finished.
+//! `pages` counts the pages before it; `hash` covers their checksums in order. It is written last:
+//! a blob file without a trailer was never finished.
 
 use plimsoll_disk::checksum::checksum;
 
@@ -55,10 +55,16 @@ impl BlobTrailer {
     /// The bytes are not a trailer of a format that this version reads.
     pub fn decode(payload: &[u8]) -> Result<Self, HeaderError> {
         if payload.len() != BLOB_TRAILER_BYTES || payload[..8] != MAGIC {
-            return Err(HeaderError::Bad("the file does not end like a blob file: it was never finished"));
+            return Err(HeaderError::Bad(
+                "the file does not end like a blob file: it was never finished",
+            ));
         }
         check_format(u32_at(payload, 8), u32_at(payload, 16)).map_err(HeaderError::Newer)?;
-        let blob = BlobRef { id: BlobId(u64_at(payload, 40)), pages: u32_at(payload, 20), hash: u64_at(payload, 48) };
+        let blob = BlobRef {
+            id: BlobId(u64_at(payload, 40)),
+            pages: u32_at(payload, 20),
+            hash: u64_at(payload, 48),
+        };
         Ok(Self { log_id: u128_at(payload, 24), blob })
     }
 }

@@ -1,8 +1,9 @@
 //! A whole block: checked once, when it is read from disk.
 //!
-//! Each fragment is checked by itself and against the fragment before it: records follow each other by GLSN and chain
-//! hash, and a fragment that continues in the next block reaches the end of its own. Whether a block follows the block
-//! before it is checked by readers that cross from one to the other: see `OpenLog::follow` and `ChainCheck`.
+//! Each fragment is checked by itself and against the fragment before it: records follow each other
+//! by GLSN and chain hash, and a fragment that continues in the next block reaches the end of its
+//! own. Whether a block follows the block before it is checked by readers that cross from one to
+//! the other: see `OpenLog::follow` and `ChainCheck`.
 
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, Found, Fragment, FragmentType, fragment_at};
 use crate::format::record::{Mark, RecordHeader};
@@ -24,7 +25,8 @@ pub fn first_fragment(block_number: u32) -> usize {
     if block_number == 0 { SEGMENT_HEADER_BYTES } else { 0 }
 }
 
-/// Checks every fragment of a block (and in block 0 the segment's header); returns where its fragments end.
+/// Checks every fragment of a block (and in block 0 the segment's header); returns where its
+/// fragments end.
 ///
 /// # Errors
 /// The damage and its offset.
@@ -60,35 +62,45 @@ pub fn check_block(block: &[u8], block_number: u32, segment_seed: u64) -> Result
 /// Whether a fragment that passes its checksum lies at or behind `from`.
 pub fn has_fragment(block: &[u8], from: usize, block_number: u32, segment_seed: u64) -> bool {
     let Some(block_offset) = block_number.checked_mul(BLOCK_BYTES as u32) else { return false };
-    let is_fragment = |at| matches!(fragment_at(block, at, block_offset, segment_seed), Found::Fragment(_));
+    let is_fragment =
+        |at| matches!(fragment_at(block, at, block_offset, segment_seed), Found::Fragment(_));
     block[from..].iter().any(|byte| *byte != 0) && (from..BLOCK_BYTES).step_by(8).any(is_fragment)
 }
 
-/// Blanks what is damaged in a block that failed its check, so that its other records can be read; returns whether a fragment is left.
+/// Blanks what is damaged in a block that failed its check, so that its other records can be read;
+/// returns whether a fragment is left.
 ///
-/// All of its segment was written in `epoch`, so nothing lies in it that was cut and written anew: a fragment that passes its checksum in
-/// its place is the one that was written there. Zeros are no fragment: readers find no record there.
+/// All of its segment was written in `epoch`, so nothing lies in it that was cut and written anew:
+/// a fragment that passes its checksum in its place is the one that was written there. Zeros are no
+/// fragment: readers find no record there.
 pub fn blank_damage(block: &mut [u8], block_number: u32, segment_seed: u64, epoch: u32) -> bool {
     let Some(block_offset) = block_number.checked_mul(BLOCK_BYTES as u32) else { return false };
     if block.len() != BLOCK_BYTES || (block_number == 0 && SegmentHeader::decode(block).is_err()) {
         return false;
     }
     let start = first_fragment(block_number);
-    let sound_end = |block: &[u8], at: usize| match fragment_at(block, at, block_offset, segment_seed) {
-        Found::Fragment(fragment) if fragment.epoch == epoch => {
-            let end = at + align8(fragment.whole_bytes());
-            // By itself: what lies before it may be missing.
-            let mut alone = SoFar { epoch, goes_on: false, begins: at == start && block_number > 0, next: None };
-            alone.take(&fragment, end).is_ok().then_some(end)
-        }
-        _ => None,
-    };
+    let sound_end =
+        |block: &[u8], at: usize| match fragment_at(block, at, block_offset, segment_seed) {
+            Found::Fragment(fragment) if fragment.epoch == epoch => {
+                let end = at + align8(fragment.whole_bytes());
+                // By itself: what lies before it may be missing.
+                let mut alone = SoFar {
+                    epoch,
+                    goes_on: false,
+                    begins: at == start && block_number > 0,
+                    next: None,
+                };
+                alone.take(&fragment, end).is_ok().then_some(end)
+            }
+            _ => None,
+        };
     let (mut at, mut is_left) = (start, false);
     while at < BLOCK_BYTES {
         match sound_end(block, at) {
             Some(end) => (at, is_left) = (end, true),
             None => {
-                let next = (at + 8..BLOCK_BYTES).step_by(8).find(|next| sound_end(block, *next).is_some());
+                let next =
+                    (at + 8..BLOCK_BYTES).step_by(8).find(|next| sound_end(block, *next).is_some());
                 let damaged_end = next.unwrap_or(BLOCK_BYTES);
                 block[at..damaged_end].fill(0);
                 at = damaged_end;
@@ -105,8 +117,8 @@ struct SoFar {
     goes_on: bool,
     /// Whether no fragment was seen yet, so that one may continue from the block before.
     begins: bool,
-    /// The required chain hash before the next record, if the last one ends in this block; and the GLSN, if it also
-    /// begins here.
+    /// The required chain hash before the next record, if the last one ends in this block; and the
+    /// GLSN, if it also begins here.
     next: Option<(Option<Glsn>, u64)>,
 }
 
@@ -121,16 +133,21 @@ impl SoFar {
         }
         match fragment.part {
             FragmentType::Whole | FragmentType::First => {
-                let header = RecordHeader::decode(fragment.bytes).map_err(|refusal| refusal.what)?;
+                let header =
+                    RecordHeader::decode(fragment.bytes).map_err(|refusal| refusal.what)?;
                 if !self.leads_to(header.first, header.previous_chain) {
                     return Err("a record that does not follow the one before it");
                 }
-                self.next = fragment.chain.map(|content| (Some(header.last().next()), header.chain_after(content)));
+                self.next = fragment
+                    .chain
+                    .map(|content| (Some(header.last().next()), header.chain_after(content)));
             }
             FragmentType::Middle | FragmentType::Last if !self.begins => {
                 return Err("a part of a record whose beginning is missing");
             }
-            FragmentType::Middle | FragmentType::Last => self.next = fragment.chain.map(|chain| (None, chain)),
+            FragmentType::Middle | FragmentType::Last => {
+                self.next = fragment.chain.map(|chain| (None, chain))
+            }
             FragmentType::Mark => {
                 let mark = Mark::decode(fragment.bytes).ok_or("a mark of an impossible length")?;
                 if !self.leads_to(mark.durable.next(), mark.chain) {
@@ -147,9 +164,11 @@ impl SoFar {
         Ok(())
     }
 
-    /// Whether a record with this GLSN and this chain hash before it follows the last one, as far as that is known.
+    /// Whether a record with this GLSN and this chain hash before it follows the last one, as far
+    /// as that is known.
     fn leads_to(&self, first: Glsn, chain: u64) -> bool {
-        self.next.is_none_or(|(next, after)| after == chain && next.is_none_or(|next| next == first))
+        self.next
+            .is_none_or(|(next, after)| after == chain && next.is_none_or(|next| next == first))
     }
 }
 
@@ -160,10 +179,18 @@ mod tests {
 
     const SEED: u64 = 5;
 
-    /// Puts a fragment of `bytes` bytes at `at` of block 1; returns its end and the hash of its content.
-    fn put_fragment(block: &mut [u8], at: usize, bytes: usize, epoch: u32, part: FragmentType) -> (usize, u64) {
+    /// Puts a fragment of `bytes` bytes at `at` of block 1; returns its end and the hash of its
+    /// content.
+    fn put_fragment(
+        block: &mut [u8],
+        at: usize,
+        bytes: usize,
+        epoch: u32,
+        part: FragmentType,
+    ) -> (usize, u64) {
         let end = at + FRAGMENT_HEADER_BYTES + bytes;
-        let (_, content) = seal_fragment(&mut block[at..end], SEED, epoch, (BLOCK_BYTES + at) as u32, part);
+        let (_, content) =
+            seal_fragment(&mut block[at..end], SEED, epoch, (BLOCK_BYTES + at) as u32, part);
         (end, content.unwrap_or(0))
     }
 
@@ -217,7 +244,11 @@ mod tests {
         let (end, _) = put_record(&mut block, at, 7, 3, 1);
         assert_eq!(check_block(&block, 1, SEED), Ok(end));
         put_record(&mut other, at, 7, 4, 1);
-        assert_eq!(check_block(&other, 1, SEED).unwrap_err().at, at, "the part says where its record leads");
+        assert_eq!(
+            check_block(&other, 1, SEED).unwrap_err().at,
+            at,
+            "the part says where its record leads"
+        );
         put_fragment(&mut block, end, 80, 1, FragmentType::Last);
         assert_eq!(check_block(&block, 1, SEED).unwrap_err().at, end);
 
@@ -259,7 +290,10 @@ mod tests {
                 assert!(check_block(&bad, 1, SEED).is_err());
                 assert!(!blank_damage(&mut bad.clone(), 1, SEED, 2), "of another epoch");
                 assert!(blank_damage(&mut bad, 1, SEED, 3));
-                assert!(bad[ends[damaged]..ends[damaged + 1]].iter().all(|byte| *byte == 0), "byte {byte}");
+                assert!(
+                    bad[ends[damaged]..ends[damaged + 1]].iter().all(|byte| *byte == 0),
+                    "byte {byte}"
+                );
                 assert_eq!(bad[..ends[damaged]], block[..ends[damaged]]);
                 assert_eq!(bad[ends[damaged + 1]..], block[ends[damaged + 1]..]);
             }

@@ -1,22 +1,26 @@
 //! The chain hash: what a record says, and all that came before it, in one number.
 //!
-//! It is XXH3-64 (seed 0) of the record's bytes from [`CONTENT_AT`] on, as if the record were one fragment: the GLSN, the chain
-//! hash of the record before it and the other fields of its header that the record's writer chose, its blob
-//! references, and of each entry stream, length and payload. Laws:
+//! It is XXH3-64 (seed 0) of the record's bytes from [`CONTENT_AT`] on, as if the record were one
+//! fragment: the GLSN, the chain hash of the record before it and the other fields of its header
+//! that the record's writer chose, its blob references, and of each entry stream, length and
+//! payload. Laws:
 //!
-//! 1. It does not depend on segments, blocks, fragments or epochs: logs with equal contents have equal chains at every
-//!    GLSN. So [`EntryHeader::back`] counts no fragment headers here, and what a writer happened to know (what was
-//!    durable, which blob ids were given out) lies before [`CONTENT_AT`].
-//! 2. The payload of a record in one fragment is hashed once: the fragment's checksum is this hash XOR one of its place
-//!    (`fragment`). A record in several fragments has its chain hash in each but the first, so that readers need not
-//!    hash it again.
+//! 1. It does not depend on segments, blocks, fragments or epochs: logs with equal contents have
+//!    equal chains at every GLSN. So [`EntryHeader::back`] counts no fragment headers here, and
+//!    what a writer happened to know (what was durable, which blob ids were given out) lies before
+//!    [`CONTENT_AT`].
+//! 2. The payload of a record in one fragment is hashed once: the fragment's checksum is this hash
+//!    XOR one of its place (`fragment`). A record in several fragments has its chain hash in each
+//!    but the first, so that readers need not hash it again.
 
 use plimsoll_disk::checksum::Running;
 
 use crate::blob::BlobRef;
 use crate::format::align8;
 use crate::format::fragment::{CONTENT_AT, CONTENT_SEED};
-use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES, RecordHeader, encode_blob};
+use crate::format::record::{
+    ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES, RecordHeader, encode_blob,
+};
 
 /// The hash of a record in several fragments.
 pub struct ContentHash {
@@ -30,7 +34,8 @@ pub struct ContentHash {
 impl ContentHash {
     /// The hash of a record with this header and these blob references, before its first entry.
     pub fn new(header: &RecordHeader, blobs: &[BlobRef]) -> Self {
-        let mut hash = Self { running: Running::new(CONTENT_SEED), at: RECORD_HEADER_BYTES, payload_left: 0 };
+        let mut hash =
+            Self { running: Running::new(CONTENT_SEED), at: RECORD_HEADER_BYTES, payload_left: 0 };
         hash.running.take(&header.encode()[CONTENT_AT..]);
         for blob in blobs {
             hash.take(&encode_blob(blob));
@@ -38,10 +43,11 @@ impl ContentHash {
         hash
     }
 
-    /// The hash of a record whose first fragment begins with `bytes`, up to the end of that fragment; `head_bytes` of
-    /// them come before its first entry. They need not be valid.
+    /// The hash of a record whose first fragment begins with `bytes`, up to the end of that
+    /// fragment; `head_bytes` of them come before its first entry. They need not be valid.
     pub fn of_first(bytes: &[u8], head_bytes: usize) -> Self {
-        let mut hash = Self { running: Running::new(CONTENT_SEED), at: CONTENT_AT, payload_left: 0 };
+        let mut hash =
+            Self { running: Running::new(CONTENT_SEED), at: CONTENT_AT, payload_left: 0 };
         let head_bytes = head_bytes.min(bytes.len());
         hash.take(bytes.get(CONTENT_AT..head_bytes).unwrap_or_default());
         hash.fragment(&bytes[head_bytes..]);
@@ -68,7 +74,8 @@ impl ContentHash {
         self.take(&EntryHeader { back: self.at as u32, ..header }.encode());
     }
 
-    /// Adds the entries in a fragment's bytes, which begin where those before them ended. They need not be valid.
+    /// Adds the entries in a fragment's bytes, which begin where those before them ended. They need
+    /// not be valid.
     pub fn fragment(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.payload_left > 0 {
@@ -149,7 +156,8 @@ mod tests {
     #[test]
     fn it_ignores_what_depends_on_the_place_and_nothing_else() {
         let blob = BlobRef { id: BlobId(1), pages: 2, hash: 3 };
-        let hash = |header: &RecordHeader| content_hash(&record(header, &blob, b"payload")[CONTENT_AT..]);
+        let hash =
+            |header: &RecordHeader| content_hash(&record(header, &blob, b"payload")[CONTENT_AT..]);
         let local = RecordHeader { durable: Glsn(0), last_blob_id: 99, ..header() };
         assert_eq!(hash(&local), hash(&header()));
         let others = [

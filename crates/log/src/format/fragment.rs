@@ -7,14 +7,15 @@
 //! | checksum | epoch | length | type | codec | head | chain | bytes ...   | 16 + length
 //! ```
 //!
-//! `checksum` covers everything after it and is seeded with the log's id, the segment's first GLSN and the fragment's
-//! offset in the segment: stale bytes, bytes of another place and bytes of another log all fail. `length` is a multiple
-//! of 8. Sixteen zero bytes in place of a header end the block.
+//! `checksum` covers everything after it and is seeded with the log's id, the segment's first GLSN
+//! and the fragment's offset in the segment: stale bytes, bytes of another place and bytes of
+//! another log all fail. `length` is a multiple of 8. Sixteen zero bytes in place of a header end
+//! the block.
 //!
-//! The checksum of a whole record is the hash of its content, which is its chain hash (`content`), XOR the hash of the
-//! bytes before that. A middle or last part begins with the checksum of its record's first part (`head`) and with the
-//! record's chain hash: so it is known for a part of this record and no other, and the chain is known without hashing
-//! the record again.
+//! The checksum of a whole record is the hash of its content, which is its chain hash (`content`),
+//! XOR the hash of the bytes before that. A middle or last part begins with the checksum of its
+//! record's first part (`head`) and with the record's chain hash: so it is known for a part of this
+//! record and no other, and the chain is known without hashing the record again.
 
 use plimsoll_disk::checksum::checksum;
 
@@ -69,7 +70,8 @@ pub struct Fragment<'a> {
     pub epoch: u32,
     /// Its checksum.
     pub checksum: u64,
-    /// The chain hash of its record: of a whole record the hash of its content, of a middle or last part what it says.
+    /// The chain hash of its record: of a whole record the hash of its content, of a middle or last
+    /// part what it says.
     pub chain: Option<u64>,
     /// Of a middle or last part: the record that it continues.
     pub continues: Option<Continues>,
@@ -103,7 +105,10 @@ impl Continues {
     /// Reads it from a middle or last part.
     pub fn decode(fragment: &[u8]) -> Option<Self> {
         let bytes = fragment.get(..CONTINUED_HEADER_BYTES)?;
-        Some(Self { head: u64_at(bytes, FRAGMENT_HEADER_BYTES), chain: u64_at(bytes, FRAGMENT_HEADER_BYTES + 8) })
+        Some(Self {
+            head: u64_at(bytes, FRAGMENT_HEADER_BYTES),
+            chain: u64_at(bytes, FRAGMENT_HEADER_BYTES + 8),
+        })
     }
 }
 
@@ -121,10 +126,12 @@ pub struct FragmentHeader {
 }
 
 impl FragmentHeader {
-    /// Reads the header at the front of `bytes`, which passed their checksum; `None` if no fragment begins there.
+    /// Reads the header at the front of `bytes`, which passed their checksum; `None` if no fragment
+    /// begins there.
     #[inline]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; FRAGMENT_HEADER_BYTES] = bytes.get(..FRAGMENT_HEADER_BYTES)?.try_into().ok()?;
+        let bytes: &[u8; FRAGMENT_HEADER_BYTES] =
+            bytes.get(..FRAGMENT_HEADER_BYTES)?.try_into().ok()?;
         let length = usize::from(u16::from_le_bytes([bytes[12], bytes[13]]));
         Some(Self {
             checksum: u64_at(bytes, 0),
@@ -161,7 +168,8 @@ pub enum Found<'a> {
 pub struct Refusal {
     /// The reason.
     pub what: &'static str,
-    /// The bytes are intact, and of a format that this version does not know: they must not be taken for a torn tail.
+    /// The bytes are intact, and of a format that this version does not know: they must not be
+    /// taken for a torn tail.
     pub newer: bool,
 }
 
@@ -182,8 +190,8 @@ pub fn content_hash(content: &[u8]) -> u64 {
     checksum(CONTENT_SEED, content)
 }
 
-/// Fills in the header of `fragment`, whose other bytes are in place; returns its checksum and, of a whole record, the
-/// hash of its content.
+/// Fills in the header of `fragment`, whose other bytes are in place; returns its checksum and, of
+/// a whole record, the hash of its content.
 pub fn seal_fragment(
     fragment: &mut [u8],
     segment_seed: u64,
@@ -197,7 +205,8 @@ pub fn seal_fragment(
     put(fragment, 12, &(length as u16).to_le_bytes());
     fragment[14] = part as u8;
     fragment[15] = CODEC_NONE;
-    let (sum, content) = sum_of(fragment, fragment_seed(segment_seed, offset), part == FragmentType::Whole);
+    let (sum, content) =
+        sum_of(fragment, fragment_seed(segment_seed, offset), part == FragmentType::Whole);
     put(fragment, 0, &sum.to_le_bytes());
     (sum, content)
 }
@@ -241,15 +250,20 @@ pub fn fragment_at(block: &[u8], at: usize, block_offset: u32, segment_seed: u64
     let seed = fragment_seed(segment_seed, block_offset + at as u32);
     let (sum, content) = sum_of(fragment, seed, part == Some(FragmentType::Whole));
     if sum != u64_at(header, 0) {
-        return Found::Bad(Refusal::bad("the checksum of a fragment does not match its bytes and place"));
+        return Found::Bad(Refusal::bad(
+            "the checksum of a fragment does not match its bytes and place",
+        ));
     }
     let Some(part) = part else {
-        return Found::Bad(Refusal::newer("a fragment of a type or codec that this version does not know"));
+        return Found::Bad(Refusal::newer(
+            "a fragment of a type or codec that this version does not know",
+        ));
     };
     if fragment.len() <= part.header_bytes() {
         return Found::Bad(Refusal::bad("a fragment of an impossible length"));
     }
-    let continues = Continues::decode(fragment).filter(|_| part.header_bytes() == CONTINUED_HEADER_BYTES);
+    let continues =
+        Continues::decode(fragment).filter(|_| part.header_bytes() == CONTINUED_HEADER_BYTES);
     Found::Fragment(Fragment {
         part,
         epoch: u32_at(header, 8),
@@ -286,7 +300,10 @@ mod tests {
         block[64 + 16..64 + 56].fill(9);
         seal_fragment(&mut block[64..120], 7, 3, 64, FragmentType::Whole);
         let Found::Fragment(found) = fragment_at(&block, 64, 0, 7) else { panic!("not found") };
-        assert_eq!((found.part, found.epoch, found.bytes), (FragmentType::Whole, 3, &[9u8; 40][..]));
+        assert_eq!(
+            (found.part, found.epoch, found.bytes),
+            (FragmentType::Whole, 3, &[9u8; 40][..])
+        );
         assert!(matches!(fragment_at(&block, 64, 16384, 7), Found::Bad(_)));
         assert!(matches!(fragment_at(&block, 64, 0, 8), Found::Bad(_)));
         assert!(matches!(fragment_at(&block, 120, 0, 7), Found::Nothing));
@@ -308,7 +325,10 @@ mod tests {
         block[32..40].fill(9);
         seal_fragment(&mut block[..40], 7, 3, 16384, FragmentType::Last);
         let Found::Fragment(found) = fragment_at(&block, 0, 16384, 7) else { panic!("not found") };
-        assert_eq!((found.continues, found.chain, found.bytes), (Some(continues), Some(6), &[9u8; 8][..]));
+        assert_eq!(
+            (found.continues, found.chain, found.bytes),
+            (Some(continues), Some(6), &[9u8; 8][..])
+        );
         assert_eq!(found.whole_bytes(), 40);
         seal_fragment(&mut block[..32], 7, 3, 16384, FragmentType::Middle);
         assert!(matches!(fragment_at(&block, 0, 16384, 7), Found::Bad(_)), "a part without bytes");

@@ -1,7 +1,8 @@
 //! Where a record's bytes go: the arithmetic of blocks, without a byte of data.
 //!
-//! A record that fits into the rest of a block is one fragment there. A small record that does not fit begins with the
-//! next block, so that small entries never span two blocks. A larger record is cut at block boundaries.
+//! A record that fits into the rest of a block is one fragment there. A small record that does not
+//! fit begins with the next block, so that small entries never span two blocks. A larger record is
+//! cut at block boundaries.
 
 use std::ops::Range;
 
@@ -15,8 +16,8 @@ pub const SMALL_RECORD_BYTES: usize = 4096;
 /// The most bytes at the end of a block that stay unused because an entry's header does not fit.
 const LOST_BYTES: usize = ENTRY_HEADER_BYTES - 8;
 
-/// The start of a record of `record_bytes`, whose first `head_bytes` must be in its first fragment, if the segment's
-/// bytes end at `end`; and an upper bound of its end.
+/// The start of a record of `record_bytes`, whose first `head_bytes` must be in its first fragment,
+/// if the segment's bytes end at `end`; and an upper bound of its end.
 pub fn place_record(end: u32, head_bytes: usize, record_bytes: usize) -> (u64, u64) {
     let end = u64::from(end);
     let room = block_end(end) - end;
@@ -24,12 +25,14 @@ pub fn place_record(end: u32, head_bytes: usize, record_bytes: usize) -> (u64, u
     if whole <= room {
         return (end, end + whole);
     }
-    let cut = record_bytes > SMALL_RECORD_BYTES && (FRAGMENT_HEADER_BYTES + head_bytes) as u64 <= room;
+    let cut =
+        record_bytes > SMALL_RECORD_BYTES && (FRAGMENT_HEADER_BYTES + head_bytes) as u64 <= room;
     let start = if cut { end } else { block_end(end) };
     if !cut && whole <= BLOCK_BYTES as u64 {
         return (start, start + whole);
     }
-    let blocks = record_bytes.div_ceil(BLOCK_BYTES - CONTINUED_HEADER_BYTES - LOST_BYTES) as u64 + 1;
+    let blocks =
+        record_bytes.div_ceil(BLOCK_BYTES - CONTINUED_HEADER_BYTES - LOST_BYTES) as u64 + 1;
     (start, block_of(start) * BLOCK_BYTES as u64 + blocks * BLOCK_BYTES as u64)
 }
 
@@ -43,7 +46,8 @@ pub fn block_end(offset: u64) -> u64 {
     (block_of(offset) + 1) * BLOCK_BYTES as u64
 }
 
-/// The ranges of the segment, one per block, that hold `range` of the payload of the entry at `entry_offset`.
+/// The ranges of the segment, one per block, that hold `range` of the payload of the entry at
+/// `entry_offset`.
 pub fn payload_pieces(entry_offset: u32, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let start = u64::from(entry_offset) + ENTRY_HEADER_BYTES as u64;
     let in_first = block_end(u64::from(entry_offset)) - start;
@@ -57,7 +61,10 @@ pub fn payload_pieces(entry_offset: u32, range: Range<u64>) -> impl Iterator<Ite
         } else {
             let full = (BLOCK_BYTES - CONTINUED_HEADER_BYTES) as u64;
             let (blocks, within) = ((done - in_first) / full, (done - in_first) % full);
-            block_end(u64::from(entry_offset)) + blocks * BLOCK_BYTES as u64 + CONTINUED_HEADER_BYTES as u64 + within
+            block_end(u64::from(entry_offset))
+                + blocks * BLOCK_BYTES as u64
+                + CONTINUED_HEADER_BYTES as u64
+                + within
         };
         let len = (block_end(at) - at).min(range.end - done);
         done += len;
@@ -92,7 +99,10 @@ mod tests {
     #[test]
     fn the_pieces_of_a_payload_skip_the_fragment_headers() {
         let pieces: Vec<_> = payload_pieces(BLOCK as u32 - 116, 0..20_000).collect();
-        assert_eq!(pieces, [BLOCK - 100..BLOCK, BLOCK + 32..2 * BLOCK, 2 * BLOCK + 32..2 * BLOCK + 32 + 3548]);
+        assert_eq!(
+            pieces,
+            [BLOCK - 100..BLOCK, BLOCK + 32..2 * BLOCK, 2 * BLOCK + 32..2 * BLOCK + 32 + 3548]
+        );
         let within: Vec<_> = payload_pieces(BLOCK as u32 - 116, 90..110).collect();
         assert_eq!(within, [BLOCK - 10..BLOCK, BLOCK + 32..BLOCK + 42]);
         let bare = payload_pieces(BLOCK as u32 - 16, 0..8).next();

@@ -1,5 +1,5 @@
-//! The offset table of a sealed segment (`<first GLSN>.idx`): pages that map a GLSN, or a stream, to offsets in the
-//! segment.
+//! The offset table of a sealed segment (`<first GLSN>.idx`): pages that map a GLSN, or a stream,
+//! to offsets in the segment.
 //!
 //! ```text
 //! page 0            header
@@ -15,8 +15,8 @@
 //! | magic | version | compatible | incompatible | count | log id | first | chain | last timestamp | end  | streams | blobs | reserved | first timestamp | 88
 //! ```
 //!
-//! The table can always be rebuilt from the segment, so it is not synced; if a page fails its check, the table is
-//! rebuilt.
+//! The table can always be rebuilt from the segment, so it is not synced; if a page fails its
+//! check, the table is rebuilt.
 
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 
@@ -113,7 +113,10 @@ impl TableHeader {
             blobs: u32_at(payload, 72),
         };
         // Every entry takes at least 16 bytes of the segment, which is below 4 GiB.
-        if header.count > u32::MAX / 16 || header.streams > header.count || header.blobs > u32::MAX / 16 {
+        if header.count > u32::MAX / 16
+            || header.streams > header.count
+            || header.blobs > u32::MAX / 16
+        {
             return Err(HeaderError::Bad("an offset table with impossible numbers"));
         }
         Ok(header)
@@ -132,7 +135,10 @@ impl TableHeader {
     /// Page of item `index` of the directory, and its place there.
     pub fn stream_place(&self, index: u32) -> (u32, usize) {
         let start = self.directory_start();
-        (start + index / STREAMS_PER_PAGE, (index % STREAMS_PER_PAGE) as usize * DIRECTORY_ITEM_BYTES)
+        (
+            start + index / STREAMS_PER_PAGE,
+            (index % STREAMS_PER_PAGE) as usize * DIRECTORY_ITEM_BYTES,
+        )
     }
 
     /// Page of blob file `index`, and its place there.
@@ -187,7 +193,11 @@ impl DirectoryItem {
     /// Reads an item from the front of `bytes`.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.get(..DIRECTORY_ITEM_BYTES)?;
-        Some(Self { stream: StreamId(u32_at(bytes, 0)), start: u32_at(bytes, 4), count: u32_at(bytes, 8) })
+        Some(Self {
+            stream: StreamId(u32_at(bytes, 0)),
+            start: u32_at(bytes, 4),
+            count: u32_at(bytes, 8),
+        })
     }
 }
 
@@ -217,7 +227,11 @@ impl NamedBlob {
     /// Reads an item from the front of `bytes`.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.get(..BLOB_ITEM_BYTES)?;
-        let blob = BlobRef { id: BlobId(u64_at(bytes, 8)), hash: u64_at(bytes, 16), pages: u32_at(bytes, 24) };
+        let blob = BlobRef {
+            id: BlobId(u64_at(bytes, 8)),
+            hash: u64_at(bytes, 16),
+            pages: u32_at(bytes, 24),
+        };
         Some(Self { record_first: Glsn(u64_at(bytes, 0)), record_count: u32_at(bytes, 28), blob })
     }
 }
@@ -241,7 +255,10 @@ mod tests {
         };
         assert_eq!(TableHeader::decode(&header.encode()), Ok(header));
         assert_eq!((header.offset_place(4092), header.posting_place(0)), ((2, 0), (4, 0)));
-        assert_eq!((header.stream_place(1364), header.blob_place(0), header.pages()), ((8, 0), (9, 0), 10));
+        assert_eq!(
+            (header.stream_place(1364), header.blob_place(0), header.pages()),
+            ((8, 0), (9, 0), 10)
+        );
         let item = DirectoryItem { stream: StreamId(1), start: 2, count: 3 };
         assert_eq!(DirectoryItem::decode(&item.encode()), Some(item));
         let blob = BlobRef { id: BlobId(1), hash: 2, pages: 3 };

@@ -12,14 +12,15 @@
 //! | stream | length | back | index | 16 payload ..., zeros up to a multiple of 8
 //! ```
 //!
-//! Law: an entry's header never crosses a fragment; the first one is in the record's first fragment. `back` is the
-//! distance in bytes from the entry's header to its record's header in the segment; `index` counts the entries of the
-//! record, so that an entry's GLSN is known. `body bytes` is the sum of all entries, headers and padding included. The
-//! chain hash of the record covers its header from `first` on, its references and its entries (`content`).
+//! Law: an entry's header never crosses a fragment; the first one is in the record's first
+//! fragment. `back` is the distance in bytes from the entry's header to its record's header in the
+//! segment; `index` counts the entries of the record, so that an entry's GLSN is known. `body
+//! bytes` is the sum of all entries, headers and padding included. The chain hash of the record
+//! covers its header from `first` on, its references and its entries (`content`).
 //!
-//! A record of kind 1, a lost record, replaces records that a recovery could not read. Its entries are of the stream
-//! [`StreamId::DROPPED`] and have no content; `read at` holds the chain hash of the last lost record, from which the
-//! chain continues.
+//! A record of kind 1, a lost record, replaces records that a recovery could not read. Its entries
+//! are of the stream [`StreamId::DROPPED`] and have no content; `read at` holds the chain hash of
+//! the last lost record, from which the chain continues.
 
 use crate::blob::{BlobId, BlobRef};
 use crate::draft::MAX_BLOBS;
@@ -101,7 +102,10 @@ impl RecordHeader {
         if bytes.len() < RECORD_HEADER_BYTES {
             return Err(Refusal::bad("a record's header is cut short"));
         }
-        if u32::from(bytes[20]) != FORMAT_VERSION || bytes[21] != CODEC_NONE || bytes[60] > KIND_DROPPED {
+        if u32::from(bytes[20]) != FORMAT_VERSION
+            || bytes[21] != CODEC_NONE
+            || bytes[60] > KIND_DROPPED
+        {
             return Err(Refusal::newer(unknown(bytes[60])));
         }
         let is_dropped = bytes[60] == KIND_DROPPED;
@@ -270,8 +274,13 @@ mod tests {
     #[test]
     fn headers_and_references_come_back_as_they_were_written() {
         assert_eq!(RecordHeader::decode(&header().encode()), Ok(header()));
-        let dropped =
-            RecordHeader { dropped: Some(9), read_at: Glsn::NONE, count: 1 << 20, body_bytes: 1 << 24, ..header() };
+        let dropped = RecordHeader {
+            dropped: Some(9),
+            read_at: Glsn::NONE,
+            count: 1 << 20,
+            body_bytes: 1 << 24,
+            ..header()
+        };
         assert_eq!(RecordHeader::decode(&dropped.encode()), Ok(dropped));
         let entry = EntryHeader { stream: StreamId(1), payload_bytes: 2, back: 3, index: 4 };
         assert_eq!(EntryHeader::decode(&entry.encode()), Some(entry));
@@ -305,7 +314,9 @@ mod tests {
 
     #[test]
     fn a_reserved_kind_is_named_when_it_is_refused() {
-        for (kind, name) in [(KIND_VOID, "void"), (KIND_BARRIER, "barrier"), (KIND_SNAPSHOT, "snapshot")] {
+        for (kind, name) in
+            [(KIND_VOID, "void"), (KIND_BARRIER, "barrier"), (KIND_SNAPSHOT, "snapshot")]
+        {
             let mut bytes = header().encode();
             bytes[60] = kind;
             let refusal = RecordHeader::decode(&bytes).unwrap_err();

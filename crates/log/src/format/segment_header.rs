@@ -5,12 +5,12 @@
 //! | magic | version | compatible | incompatible | epoch | log id | first | previous chain | timestamp floor | last blob | segment size | previous end | reserved | checksum | 128
 //! ```
 //!
-//! `previous chain` is the chain hash of the record before `first`, and `previous end` the offset where the fragments
-//! of the segment before this one end (0: there is none): they tie the segments together. `timestamp floor` is the
-//! timestamp of that record, or an earlier time if the log's time is restarted here: timestamps
-//! rise within a segment. Blob files with ids up to `last blob` existed when the segment was
-//! created. The reserved
-//! bytes are zero (room for an encryption tag). The checksum covers bytes 0 to 120.
+//! `previous chain` is the chain hash of the record before `first`, and `previous end` the offset
+//! where the fragments of the segment before this one end (0: there is none): they tie the segments
+//! together. `timestamp floor` is the timestamp of that record, or an earlier time if the log's
+//! time is restarted here: timestamps rise within a segment. Blob files with ids up to `last blob`
+//! existed when the segment was created. The reserved bytes are zero (room for an encryption tag).
+//! The checksum covers bytes 0 to 120.
 
 use plimsoll_disk::checksum::checksum;
 
@@ -82,7 +82,9 @@ impl SegmentHeader {
             return Err(HeaderError::Bad("the segment's header is cut short"));
         }
         if bytes[..8] != MAGIC {
-            return Err(HeaderError::Bad("the file does not begin like a segment of a Plimsoll log"));
+            return Err(HeaderError::Bad(
+                "the file does not begin like a segment of a Plimsoll log",
+            ));
         }
         if u64_at(bytes, CHECKED_BYTES) != checksum(SEED, &bytes[..CHECKED_BYTES]) {
             return Err(HeaderError::Bad("the checksum of the segment's header does not match"));
@@ -158,14 +160,20 @@ mod tests {
             put(&mut bytes, at, &value.to_le_bytes());
             let sum = checksum(SEED, &bytes[..CHECKED_BYTES]);
             put(&mut bytes, CHECKED_BYTES, &sum.to_le_bytes());
-            let Err(HeaderError::Newer(message)) = SegmentHeader::decode(&bytes) else { panic!("it was accepted") };
+            let Err(HeaderError::Newer(message)) = SegmentHeader::decode(&bytes) else {
+                panic!("it was accepted")
+            };
             assert!(message.contains("use a newer one"), "{message}");
         }
         let mut bytes = header().encode();
         put(&mut bytes, 12, &1u32.to_le_bytes());
         let sum = checksum(SEED, &bytes[..CHECKED_BYTES]);
         put(&mut bytes, CHECKED_BYTES, &sum.to_le_bytes());
-        assert_eq!(SegmentHeader::decode(&bytes), Ok(header()), "a compatible feature does no harm");
+        assert_eq!(
+            SegmentHeader::decode(&bytes),
+            Ok(header()),
+            "a compatible feature does no harm"
+        );
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! One line of memory for all members: how a total is shared out.
 //!
-//! Each member has a share: what it wants, or an equal part of what those that want less leave. It shrinks as soon as its share does, and says
-//! so when it has; it grows only into what the others do not have, which it looks at while no other joins, leaves or grows. So the sum of
-//! what all have is within the total at any moment, also while members come and go.
+//! Each member has a share: what it wants, or an equal part of what those that want less leave. It
+//! shrinks as soon as its share does, and says so when it has; it grows only into what the others
+//! do not have, which it looks at while no other joins, leaves or grows. So the sum of what all
+//! have is within the total at any moment, also while members come and go.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -34,12 +35,17 @@ impl Members {
         Some(self.word(MEMORY_TOTAL)).filter(|bytes| *bytes > 0)
     }
 
-    /// Wants `wanted` bytes of memory, and gets what it may use from the start, at least `least`. A `total` given here counts for all from now
-    /// on. Law: while this one joins.
+    /// Wants `wanted` bytes of memory, and gets what it may use from the start, at least `least`. A
+    /// `total` given here counts for all from now on. Law: while this one joins.
     ///
     /// # Errors
     /// `Stalled` if the others do not make room.
-    pub fn first_budget(&self, total: Option<u64>, wanted: u64, least: u64) -> Result<First, LogError> {
+    pub fn first_budget(
+        &self,
+        total: Option<u64>,
+        wanted: u64,
+        least: u64,
+    ) -> Result<First, LogError> {
         let words = self.words.words();
         let members = self.others()?.len() as u64;
         let Some(total_bytes) = total.or(self.memory_total()) else {
@@ -91,7 +97,8 @@ impl Members {
     }
 
     fn share(&self, total: u64) -> u64 {
-        let wants: Vec<u64> = self.living_slots().map(|slot| self.budget_word(slot, SlotWord::Wanted)).collect();
+        let wants: Vec<u64> =
+            self.living_slots().map(|slot| self.budget_word(slot, SlotWord::Wanted)).collect();
         share_of(total, &wants, self.budget_word(self.slot, SlotWord::Wanted))
     }
 
@@ -101,7 +108,8 @@ impl Members {
         Ok(total.saturating_sub(had))
     }
 
-    /// Slots in use, this one's among them; of members that were killed, too, until [`Members::list`] has found that they ended.
+    /// Slots in use, this one's among them; of members that were killed, too, until
+    /// [`Members::list`] has found that they ended.
     fn living_slots(&self) -> impl Iterator<Item = usize> {
         (0..SLOTS).filter(|slot| self.budget_word(*slot, SlotWord::Pid) > 0)
     }
@@ -116,7 +124,8 @@ impl Members {
         self.tell();
     }
 
-    /// Tries to get its whole share of memory; returns what this member may use from now on. Law: not while it joins or leaves.
+    /// Tries to get its whole share of memory; returns what this member may use from now on. Law:
+    /// not while it joins or leaves.
     ///
     /// # Errors
     /// The system; `Stalled` if another one joins, leaves or grows: to be tried again.
@@ -124,7 +133,8 @@ impl Members {
         let Some(total) = self.memory_total().filter(|_| self.has_slot()) else { return Ok(None) };
         self.join.take(Duration::ZERO, self.here(), &|| false)?;
         let grown = self.free_of(total).map(|free| {
-            let bytes = self.share(total).min(free).max(self.budget_word(self.slot, SlotWord::Budget));
+            let bytes =
+                self.share(total).min(free).max(self.budget_word(self.slot, SlotWord::Budget));
             self.set(SlotWord::Budget, bytes);
             bytes
         });
@@ -133,7 +143,8 @@ impl Members {
     }
 }
 
-/// The share of one that wants `wanted`, among all `wants`: an equal part of what those leave that want less.
+/// The share of one that wants `wanted`, among all `wants`: an equal part of what those leave that
+/// want less.
 fn share_of(total: u64, wants: &[u64], wanted: u64) -> u64 {
     let mut wants = wants.to_vec();
     wants.sort_unstable();
@@ -165,7 +176,13 @@ mod tests {
 
     #[test]
     fn the_sum_of_all_shares_is_within_the_total() {
-        for wants in [&[1, 2, 3, 4, 5][..], &[7, 7, 7], &[1000, 1, 1000], &[u64::MAX, u64::MAX, 3], &[5, 5, 90]] {
+        for wants in [
+            &[1, 2, 3, 4, 5][..],
+            &[7, 7, 7],
+            &[1000, 1, 1000],
+            &[u64::MAX, u64::MAX, 3],
+            &[5, 5, 90],
+        ] {
             let sum: u64 = wants.iter().map(|want| share_of(100, wants, *want)).sum();
             assert!(sum <= 100, "{wants:?} get {sum}");
         }

@@ -1,5 +1,5 @@
-//! Gathers the processes that wait for a sync, or for their posts to be ordered, so that one of them serves all: as a process gathers its threads
-//! (`file_log::durability::group_commit`).
+//! Gathers the processes that wait for a sync, or for their posts to be ordered, so that one of
+//! them serves all: as a process gathers its threads (`file_log::durability::group_commit`).
 
 use std::sync::atomic::Ordering;
 
@@ -15,18 +15,22 @@ const GATHER_NANOS: u64 = 50_000;
 const GATHER_YIELDS: u32 = 200;
 
 impl Members {
-    /// This process has come to wait for a sync. One that is killed then is counted once too often, until the next group.
+    /// This process has come to wait for a sync. One that is killed then is counted once too often,
+    /// until the next group.
     pub(crate) fn arrive(&self, at: Gathered) {
         self.words.words()[at.arrived].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gives the processes of the last group time to come back; returns how many have come. Law: the caller has the lock that they wait for.
+    /// Gives the processes of the last group time to come back; returns how many have come. Law:
+    /// the caller has the lock that they wait for.
     pub(crate) fn gather(&self, at: Gathered, clock: &dyn Clock) -> u64 {
         let words = self.words.words();
         let expected = words[at.expected].load(Ordering::Relaxed);
         let start = clock.monotonic_nanos();
         for _ in 0..GATHER_YIELDS {
-            if words[at.arrived].load(Ordering::Relaxed) >= expected || clock.monotonic_nanos() - start > GATHER_NANOS {
+            if words[at.arrived].load(Ordering::Relaxed) >= expected
+                || clock.monotonic_nanos() - start > GATHER_NANOS
+            {
                 break;
             }
             std::thread::yield_now();
@@ -34,10 +38,12 @@ impl Members {
         words[at.arrived].swap(0, Ordering::Relaxed)
     }
 
-    /// A group of so many processes was synced: they are expected again, with those that came meanwhile.
+    /// A group of so many processes was synced: they are expected again, with those that came
+    /// meanwhile.
     pub(crate) fn expect(&self, at: Gathered, group: u64) {
         let words = self.words.words();
-        words[at.expected].store(group + words[at.arrived].load(Ordering::Relaxed), Ordering::Relaxed);
+        words[at.expected]
+            .store(group + words[at.arrived].load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 

@@ -1,8 +1,10 @@
 //! Holds of files: while a member reads all of them, no other one removes any.
 //!
-//! Law: who removes says first below which GLSN it frees the log, and then looks whether a member holds the files; who holds them looks at that
-//! after it has said so. So one of the two sees the other: a member that was stopped in the middle of removing is not waited for. What it said it
-//! frees is gone for who holds the files; the blob files that it removes are named by no record and no run, and never will be.
+//! Law: who removes says first below which GLSN it frees the log, and then looks whether a member
+//! holds the files; who holds them looks at that after it has said so. So one of the two sees the
+//! other: a member that was stopped in the middle of removing is not waited for. What it said it
+//! frees is gone for who holds the files; the blob files that it removes are named by no record and
+//! no run, and never will be.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -31,8 +33,9 @@ pub struct Held {
 pub struct Removal<'a>(&'a Members);
 
 impl Members {
-    /// From now on no other member removes a file that this one knows, until what is returned is dropped; but see [`Held::gone_below`]. Waits
-    /// for a removal that is under way, at most two seconds. Without the right to write there, nothing is held.
+    /// From now on no other member removes a file that this one knows, until what is returned is
+    /// dropped; but see [`Held::gone_below`]. Waits for a removal that is under way, at most two
+    /// seconds. Without the right to write there, nothing is held.
     ///
     /// # Errors
     /// The system.
@@ -44,7 +47,8 @@ impl Members {
         self.slot_word(self.slot, SlotWord::Holds).fetch_add(1, Ordering::SeqCst);
         let mut held = Held { members: Arc::clone(self), gone_below: Glsn::NONE };
         for _ in 0..REMOVAL_PATIENCE.min(self.patience).as_millis().max(1) {
-            let is_removing = |slot: &usize| self.slot_word(*slot, SlotWord::Removing).load(Ordering::SeqCst) > 0;
+            let is_removing =
+                |slot: &usize| self.slot_word(*slot, SlotWord::Removing).load(Ordering::SeqCst) > 0;
             let others = || (0..SLOTS).filter(|slot| *slot != self.slot);
             if !others().any(|slot| is_removing(&slot)) {
                 return Ok(held);
@@ -55,7 +59,12 @@ impl Members {
             }
             self.words.wait(STATE, self.state(), Duration::from_millis(1));
         }
-        held.gone_below = self.others()?.iter().filter_map(|member| member.removes_below).max().unwrap_or(Glsn::NONE);
+        held.gone_below = self
+            .others()?
+            .iter()
+            .filter_map(|member| member.removes_below)
+            .max()
+            .unwrap_or(Glsn::NONE);
         Ok(held)
     }
 
@@ -67,7 +76,8 @@ impl Members {
         are_held || !self.are_words_whole()
     }
 
-    /// Runs `remove`, which removes files of the log, unless another member holds them; then returns `None`.
+    /// Runs `remove`, which removes files of the log, unless another member holds them; then
+    /// returns `None`.
     pub fn unless_held<T>(&self, remove: impl FnOnce(&Removal<'_>) -> T) -> Option<T> {
         // The word is one for all threads of a process.
         let _alone = self.removing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,7 +105,8 @@ impl Members {
 }
 
 impl Removal<'_> {
-    /// Says that the log is freed below `until`; returns whether it may be: no member has held the files since.
+    /// Says that the log is freed below `until`; returns whether it may be: no member has held the
+    /// files since.
     pub fn may_free_below(&self, until: Glsn) -> bool {
         self.0.set(SlotWord::Removing, until.0.max(REMOVES));
         !self.0.are_files_held()
@@ -103,7 +114,8 @@ impl Removal<'_> {
 }
 
 impl Held {
-    /// Segments of the log that end below this GLSN may go all the same: a member was stopped in the middle of removing them.
+    /// Segments of the log that end below this GLSN may go all the same: a member was stopped in
+    /// the middle of removing them.
     pub fn gone_below(&self) -> Glsn {
         self.gone_below
     }
@@ -134,7 +146,8 @@ mod tests {
 
     fn members(disk: &Arc<dyn Disk>, is_first: bool) -> Arc<Members> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let members = Members::join(disk, &clock, Path::new("/"), Duration::from_millis(100)).unwrap();
+        let members =
+            Members::join(disk, &clock, Path::new("/"), Duration::from_millis(100)).unwrap();
         members.begin(is_first, 7, 0).unwrap();
         members.joined();
         Arc::new(members)

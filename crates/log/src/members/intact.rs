@@ -24,8 +24,8 @@ use crate::error::LogError;
 use crate::glsn::Glsn;
 use crate::members::reading::Access;
 use crate::members::words::{
-    JOIN_FILE, KEEPER_FILES, LAST, MAGIC, POISON, POSTING_FILE, SLOT_FILES, SLOTS, SYNC_FILE, SlotWord, TURN_FILE,
-    WORDS_FILE_AT,
+    JOIN_FILE, KEEPER_FILES, LAST, MAGIC, POISON, POSTING_FILE, SLOT_FILES, SLOTS, SYNC_FILE,
+    SlotWord, TURN_FILE, WORDS_FILE_AT,
 };
 use crate::members::{LAYOUT, Members, WORDS_FILE, slot_path};
 
@@ -70,7 +70,9 @@ impl Members {
         let names = [None, Some("join"), Some("turn"), Some("sync"), Some("posting")];
         for ((at, identity), name) in self.own_files().into_iter().zip(names) {
             if self.word(at) != identity {
-                return Err(replaced(&name.map_or_else(|| self.words_path(), |name| self.dir.join(name))));
+                return Err(replaced(
+                    &name.map_or_else(|| self.words_path(), |name| self.dir.join(name)),
+                ));
             }
         }
         let (generation, path) = self.keeper_lock_path();
@@ -78,7 +80,9 @@ impl Members {
             self.compare(keeper_file(generation), &*self.disk.lock_file(&path)?, &path)?;
         }
         match &self.slot_lock {
-            Some(lock) => self.compare(SLOT_FILES + self.slot, &**lock, &slot_path(&self.dir, self.slot)),
+            Some(lock) => {
+                self.compare(SLOT_FILES + self.slot, &**lock, &slot_path(&self.dir, self.slot))
+            }
             None => Ok(()),
         }
     }
@@ -103,10 +107,20 @@ impl Members {
 
     /// Records the file of a keeper's lock, or fails if another one is recorded. Law: the caller
     /// has that lock.
-    pub(super) fn record_keeper(&self, generation: u64, lock: &dyn LockFile, path: &Path) -> Result<(), LogError> {
+    pub(super) fn record_keeper(
+        &self,
+        generation: u64,
+        lock: &dyn LockFile,
+        path: &Path,
+    ) -> Result<(), LogError> {
         let at = keeper_file(generation);
         let identity = lock.identity();
-        match self.words.words()[at].compare_exchange(0, identity, Ordering::SeqCst, Ordering::SeqCst) {
+        match self.words.words()[at].compare_exchange(
+            0,
+            identity,
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        ) {
             Err(recorded) if recorded != identity => Err(self.note_lost(replaced(path))),
             _ => Ok(()),
         }
@@ -147,7 +161,8 @@ impl Members {
         }
         let words = self.words.words();
         // The last one first: if the file was cut, all are zero afterwards.
-        words[LAST].load(Ordering::Relaxed) == LAYOUT && words[MAGIC].load(Ordering::Relaxed) == LAYOUT
+        words[LAST].load(Ordering::Relaxed) == LAYOUT
+            && words[MAGIC].load(Ordering::Relaxed) == LAYOUT
     }
 
     /// The error of one that finds the words lost.
@@ -222,7 +237,8 @@ impl Members {
     pub(crate) fn note_lost(&self, error: LogError) -> LogError {
         // Of the right to look, nothing is to be concluded about the others: a forked child has
         // none.
-        let is_of_this_process = matches!(error, LogError::Io { kind: io::ErrorKind::PermissionDenied, .. });
+        let is_of_this_process =
+            matches!(error, LogError::Io { kind: io::ErrorKind::PermissionDenied, .. });
         if !is_of_this_process && self.access == Access::Writes && self.are_words_whole() {
             self.poison_as(FILE_LOST);
         }
@@ -253,6 +269,9 @@ fn keeper_file(generation: u64) -> usize {
 
 /// The error of one that has opened another file than the processes that have the store open.
 fn replaced(path: &Path) -> LogError {
-    let message = format!("{}: the file was removed or replaced while processes share it; {REMEDY}", path.display());
+    let message = format!(
+        "{}: the file was removed or replaced while processes share it; {REMEDY}",
+        path.display()
+    );
     LogError::Format { message }
 }

@@ -1,11 +1,14 @@
 //! Which member does the background work of the index: the keeper.
 //!
-//! Its right is a lock of the system, which is free once its process has ended. A process may also be stopped, or hang, and keep its lock:
-//! then another member begins a new *generation*, whose keeper has a lock of its own, and the one before is the keeper no more, whenever it goes on.
-//! It may be in the middle of anything. So a new keeper changes nothing before it has installed a manifest: an older one that goes
-//! on then finds the number of its own taken, and what it removes is what a manifest that it has installed before does not name.
+//! Its right is a lock of the system, which is free once its process has ended. A process may also
+//! be stopped, or hang, and keep its lock: then another member begins a new *generation*, whose
+//! keeper has a lock of its own, and the one before is the keeper no more, whenever it goes on. It
+//! may be in the middle of anything. So a new keeper changes nothing before it has installed a
+//! manifest: an older one that goes on then finds the number of its own taken, and what it removes
+//! is what a manifest that it has installed before does not name.
 //!
-//! One that prepares itself to be the keeper is shown in the keeper's word: it may be stopped, too, and is replaced then.
+//! One that prepares itself to be the keeper is shown in the keeper's word: it may be stopped, too,
+//! and is replaced then.
 
 use std::io;
 use std::path::PathBuf;
@@ -38,8 +41,9 @@ struct Held {
 }
 
 impl Members {
-    /// Tries to get the right to do the background work of the index, if nobody has it. Whoever got it prepares and calls [`Members::keep`],
-    /// or gives it back. Law: one thread of a process at a time.
+    /// Tries to get the right to do the background work of the index, if nobody has it. Whoever got
+    /// it prepares and calls [`Members::keep`], or gives it back. Law: one thread of a process at a
+    /// time.
     ///
     /// # Errors
     /// The system.
@@ -51,8 +55,8 @@ impl Members {
         self.try_generation(self.word(GENERATION))
     }
 
-    /// As [`Members::try_to_keep`], in place of the keeper that [`Members::keeper_pulse`] told of, which does not answer: it is the keeper no
-    /// more.
+    /// As [`Members::try_to_keep`], in place of the keeper that [`Members::keeper_pulse`] told of,
+    /// which does not answer: it is the keeper no more.
     ///
     /// # Errors
     /// As for [`Members::try_to_keep`].
@@ -64,7 +68,10 @@ impl Members {
         }
         // Others may have been faster.
         let words = self.words.words();
-        if words[GENERATION].compare_exchange(generation, generation + 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        if words[GENERATION]
+            .compare_exchange(generation, generation + 1, Ordering::SeqCst, Ordering::SeqCst)
+            .is_err()
+        {
             self.give_keeping_back();
             return Ok(false);
         }
@@ -80,7 +87,12 @@ impl Members {
         if self.word(GENERATION) == generation {
             // If another one is named meanwhile, by a new generation, this one is not to be.
             let prepares = self.here() | PREPARES;
-            let _ = self.words.words()[KEEPER].compare_exchange(before, prepares, Ordering::SeqCst, Ordering::SeqCst);
+            let _ = self.words.words()[KEEPER].compare_exchange(
+                before,
+                prepares,
+                Ordering::SeqCst,
+                Ordering::SeqCst,
+            );
             return Ok(true);
         }
         self.give_keeping_back();
@@ -122,8 +134,8 @@ impl Members {
         self.keeping.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the right that [`Members::try_to_keep`] got is still this one's: another one may have begun a new generation while this one prepares
-    /// itself, because it was stopped.
+    /// Whether the right that [`Members::try_to_keep`] got is still this one's: another one may
+    /// have begun a new generation while this one prepares itself, because it was stopped.
     pub fn may_keep(&self) -> bool {
         self.held().as_ref().is_some_and(|held| held.generation == self.word(GENERATION))
     }
@@ -135,7 +147,8 @@ impl Members {
         }
         self.keeping.terms.fetch_add(1, Ordering::SeqCst);
         self.words.words()[KEEPER].store(self.here(), Ordering::SeqCst);
-        // If a new generation was begun a moment ago, its keeper has lost its name now: then there is none, and the next one begins anew.
+        // If a new generation was begun a moment ago, its keeper has lost its name now: then there
+        // is none, and the next one begins anew.
         if !self.may_keep() {
             self.no_keeper(self.slot);
         }
@@ -150,8 +163,9 @@ impl Members {
         }
     }
 
-    /// This one is the keeper no more: one that it had replaced has installed a manifest after its own. Whoever is next, which may be this one,
-    /// begins a term, in which nothing is finished that was begun before.
+    /// This one is the keeper no more: one that it had replaced has installed a manifest after its
+    /// own. Whoever is next, which may be this one, begins a term, in which nothing is finished
+    /// that was begun before.
     pub fn lose_place(&self) {
         // Under this lock: no other thread becomes the keeper in between.
         let mut held = self.held();
@@ -176,19 +190,23 @@ impl Members {
 
     /// Whether this one does the background work.
     pub fn is_keeper(&self) -> bool {
-        self.word(KEEPER) == self.here() && !self.has_left.load(Ordering::SeqCst) && self.terms() > 0
+        self.word(KEEPER) == self.here()
+            && !self.has_left.load(Ordering::SeqCst)
+            && self.terms() > 0
     }
 
     fn terms(&self) -> u64 {
         self.keeping.terms.load(Ordering::SeqCst)
     }
 
-    /// How often this member has become the keeper, if it is it. What was begun in another term is not to be finished.
+    /// How often this member has become the keeper, if it is it. What was begun in another term is
+    /// not to be finished.
     pub fn term(&self) -> Option<u64> {
         self.is_keeper().then(|| self.terms())
     }
 
-    /// The member of this slot is not the keeper, and does not prepare itself. Returns whether it was the keeper.
+    /// The member of this slot is not the keeper, and does not prepare itself. Returns whether it
+    /// was the keeper.
     pub(super) fn no_keeper(&self, slot: usize) -> bool {
         let keeper = slot as u64 + 1;
         self.clear_keeper(keeper | PREPARES);
@@ -196,15 +214,23 @@ impl Members {
     }
 
     fn clear_keeper(&self, named: u64) -> bool {
-        self.words.words()[KEEPER].compare_exchange(named, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        self.words.words()[KEEPER]
+            .compare_exchange(named, 0, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
     }
 
-    /// Changes whenever the keeper, or who prepares itself to be it, answers a nudge, or is another one: one that does not answer is stopped, or
-    /// hangs.
+    /// Changes whenever the keeper, or who prepares itself to be it, answers a nudge, or is another
+    /// one: one that does not answer is stopped, or hangs.
     pub fn keeper_pulse(&self) -> (u64, u64) {
         let keeper = self.word(KEEPER);
-        let slot = (keeper & !PREPARES).checked_sub(1).map(|slot| slot as usize).filter(|slot| *slot < SLOTS);
-        (keeper, slot.map_or(0, |slot| self.slot_word(slot, SlotWord::Pulse).load(Ordering::SeqCst)))
+        let slot = (keeper & !PREPARES)
+            .checked_sub(1)
+            .map(|slot| slot as usize)
+            .filter(|slot| *slot < SLOTS);
+        (
+            keeper,
+            slot.map_or(0, |slot| self.slot_word(slot, SlotWord::Pulse).load(Ordering::SeqCst)),
+        )
     }
 
     /// Asks all members whether they are there.
@@ -212,7 +238,8 @@ impl Members {
         self.ring(NUDGE);
     }
 
-    /// Waits for a nudge, at most for `patience`, and answers it. `nudges`: those that were answered before.
+    /// Waits for a nudge, at most for `patience`, and answers it. `nudges`: those that were
+    /// answered before.
     pub fn answer_nudge(&self, nudges: u64, patience: Duration) -> u64 {
         self.words.wait(NUDGE, nudges, patience);
         self.answer_nudges(nudges)

@@ -8,7 +8,9 @@ use plimsoll_disk::vfs::Disk;
 
 use crate::error::LogError;
 use crate::glsn::Glsn;
-use crate::members::words::{KEEPER, LAST, LEFTOVERS, MAGIC, SLOT_FILES, SLOTS, Slot, SlotWord, WORDS};
+use crate::members::words::{
+    KEEPER, LAST, LEFTOVERS, MAGIC, SLOT_FILES, SLOTS, Slot, SlotWord, WORDS,
+};
 use crate::members::{LAYOUT, LOCKS_DIR, Members, NO_BLOB, WORDS_FILE, slot_path};
 
 /// What is known of a member.
@@ -30,7 +32,8 @@ pub struct Member {
     pub is_here: bool,
     /// Whether it removes files of the log now, and below which GLSN it frees the log.
     pub removes_below: Option<Glsn>,
-    /// The last GLSN that it had taken in when it last looked after the others, which is twice a second while something is committed.
+    /// The last GLSN that it had taken in when it last looked after the others, which is twice a
+    /// second while something is committed.
     pub applied: Glsn,
     /// Its memory budget in bytes.
     pub budget_bytes: u64,
@@ -50,8 +53,9 @@ impl Members {
         Ok(members)
     }
 
-    /// Whether there are other members, by the shared words alone: those that were killed count until [`Members::list`] has found that they ended, and
-    /// readers without the right to write to the folder do not count.
+    /// Whether there are other members, by the shared words alone: those that were killed count
+    /// until [`Members::list`] has found that they ended, and readers without the right to write to
+    /// the folder do not count.
     pub fn has_others(&self) -> bool {
         self.others_in_words().next().is_some() || !self.are_words_whole()
     }
@@ -60,21 +64,24 @@ impl Members {
         (0..SLOTS).filter(|slot| *slot != self.slot && self.is_in_use(*slot))
     }
 
-    /// The oldest moment that any of the other members may read; [`Glsn::MAX`] if there is none. Of members that were killed, too, until
-    /// [`Members::list`] has found that they ended.
+    /// The oldest moment that any of the other members may read; [`Glsn::MAX`] if there is none. Of
+    /// members that were killed, too, until [`Members::list`] has found that they ended.
     pub fn oldest_floor(&self) -> Glsn {
         self.oldest(SlotWord::Floor)
     }
 
-    /// The first GLSN of the log that any of the other members may need: behind the oldest checkpoint among them, and what all have taken in;
-    /// [`Glsn::MAX`] if there is none. Of members that were killed, too, as [`Members::oldest_floor`].
+    /// The first GLSN of the log that any of the other members may need: behind the oldest
+    /// checkpoint among them, and what all have taken in; [`Glsn::MAX`] if there is none. Of
+    /// members that were killed, too, as [`Members::oldest_floor`].
     pub fn oldest_needed(&self) -> Glsn {
         let oldest = self.oldest(SlotWord::Checkpoint).min(self.oldest(SlotWord::Applied));
         Glsn(oldest.0.saturating_add(1))
     }
 
     fn oldest(&self, word: SlotWord) -> Glsn {
-        let words = self.others_in_words().map(|slot| Glsn(self.slot_word(slot, word).load(Ordering::SeqCst)));
+        let words = self
+            .others_in_words()
+            .map(|slot| Glsn(self.slot_word(slot, word).load(Ordering::SeqCst)));
         let oldest = words.min().unwrap_or(Glsn::MAX);
         self.or_nothing(oldest)
     }
@@ -102,7 +109,8 @@ impl Members {
         Ok(others)
     }
 
-    /// Records that the process that had this slot has ended. Law: the caller holds the slot's lock.
+    /// Records that the process that had this slot has ended. Law: the caller holds the slot's
+    /// lock.
     pub(super) fn note_ended(&self, slot: usize) {
         self.no_keeper(slot);
         let has_left = self.slot_word(slot, SlotWord::Pid).swap(0, Ordering::SeqCst) == 0;
@@ -111,7 +119,8 @@ impl Members {
         }
     }
 
-    /// Counts the members that ended while they may have been writing blob files, which they have left behind then.
+    /// Counts the members that ended while they may have been writing blob files, which they have
+    /// left behind then.
     pub fn leftovers(&self) -> u64 {
         self.word(LEFTOVERS)
     }

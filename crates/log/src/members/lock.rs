@@ -1,7 +1,8 @@
 //! A lock between members, with patience, that tells whether its last holder ended while it had it.
 //!
-//! The lock itself is the system's. A member that does not get it sleeps at a word for at most a millisecond and tries again: so there are
-//! deadlines, and a wake-up that is lost with a process costs no more than that.
+//! The lock itself is the system's. A member that does not get it sleeps at a word for at most a
+//! millisecond and tries again: so there are deadlines, and a wake-up that is lost with a process
+//! costs no more than that.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -54,7 +55,8 @@ pub(crate) enum Got {
     Needless,
 }
 
-/// A lock between members. Law: one thread of a process at a time uses it, under a lock of the process's own.
+/// A lock between members. Law: one thread of a process at a time uses it, under a lock of the
+/// process's own.
 pub(crate) struct MemberLock {
     file: Box<dyn LockFile>,
     words: Arc<dyn SharedWords>,
@@ -87,7 +89,8 @@ impl MemberLock {
         self.take_waiting_at(&|| self.places.queue(), patience, holder, is_needless)
     }
 
-    /// As [`MemberLock::take`], of a lock with several queues of waiters: `queue` returns the one to sleep in.
+    /// As [`MemberLock::take`], of a lock with several queues of waiters: `queue` returns the one
+    /// to sleep in.
     pub(super) fn take_waiting_at(
         &self,
         queue: &dyn Fn() -> WaitQueue,
@@ -108,7 +111,8 @@ impl MemberLock {
             let queue = queue();
             let seen = words[queue.bell].load(Ordering::SeqCst);
             words[queue.waiters].fetch_add(1, Ordering::SeqCst);
-            // Asked again: a member that makes it needless from here on sees a waiter, and wakes it.
+            // Asked again: a member that makes it needless from here on sees a waiter, and wakes
+            // it.
             let got = if is_needless() { Ok(false) } else { self.file.try_lock() };
             if let Ok(false) = got
                 && !is_needless()
@@ -133,7 +137,8 @@ impl MemberLock {
     pub(crate) fn take_without_words(&self, patience: Duration) -> Result<(), LogError> {
         let begun = self.clock.monotonic_nanos();
         while !self.file.try_lock()? {
-            if u128::from(self.clock.monotonic_nanos().saturating_sub(begun)) > patience.as_nanos() {
+            if u128::from(self.clock.monotonic_nanos().saturating_sub(begun)) > patience.as_nanos()
+            {
                 return Err(self.stalled());
             }
             self.clock.sleep(SLEEP);
@@ -141,7 +146,8 @@ impl MemberLock {
         Ok(())
     }
 
-    /// Gives it back as one that may not write to the words: who waits for it looks again within a millisecond.
+    /// Gives it back as one that may not write to the words: who waits for it looks again within a
+    /// millisecond.
     pub(crate) fn release_without_words(&self) {
         self.file.unlock();
     }
@@ -167,7 +173,8 @@ impl MemberLock {
 
     /// Wakes all that wait for it: what they want it for may be there.
     pub(crate) fn wake_all(&self) {
-        // What makes it needless is written before the waiters are looked at; `take` does the two in the other order.
+        // What makes it needless is written before the waiters are looked at; `take` does the two
+        // in the other order.
         self.wake_all_at(self.places.queue());
     }
 

@@ -1,17 +1,21 @@
-//! Posts: records that members leave in shared memory, so that one of them orders them all in one turn (*flat combining*: Hendler, Incze, Shavit and
-//! Tzafrir, 2010).
+//! Posts: records that members leave in shared memory, so that one of them orders them all in one
+//! turn (*flat combining*: Hendler, Incze, Shavit and Tzafrir, 2010).
 //!
-//! Each slot has a few cells, and a word with a bit for each: it is set while the cell holds a post that was not dealt with. Only the member that has
-//! the slot writes a post; only who has the turn deals with one: it claims it, orders the record, writes its GLSN into the cell, publishes the new end, and
-//! then clears the bit. A post that was not claimed can be withdrawn by its owner. The post's owner has its answer once the cell has a GLSN that is durable.
+//! Each slot has a few cells, and a word with a bit for each: it is set while the cell holds a post
+//! that was not dealt with. Only the member that has the slot writes a post; only who has the turn
+//! deals with one: it claims it, orders the record, writes its GLSN into the cell, publishes the
+//! new end, and then clears the bit. A post that was not claimed can be withdrawn by its owner. The
+//! post's owner has its answer once the cell has a GLSN that is durable.
 //!
 //! Laws:
-//! 1. A post is ordered at most once. A member that is killed between writing a GLSN and publishing the end leaves the turn abandoned; who gets it
-//!    next takes the GLSN back, before anything else is ordered ([`Members::take_back_unpublished`]).
-//! 2. A cell does not change while its bit is set. A process that gets a slot clears its bits when it joins, and posts only after it has had the turn: who
-//!    was reading a cell of the process before has ended then.
-//! 3. A post is ordered only while its owner is there, and has not been told that it may be ordered or not: it never overwrites what was committed long
-//!    after it was posted.
+//! 1. A post is ordered at most once. A member that is killed between writing a GLSN and publishing
+//!    the end leaves the turn abandoned; who gets it next takes the GLSN back, before anything else
+//!    is ordered ([`Members::take_back_unpublished`]).
+//! 2. A cell does not change while its bit is set. A process that gets a slot clears its bits when
+//!    it joins, and posts only after it has had the turn: who was reading a cell of the process
+//!    before has ended then.
+//! 3. A post is ordered only while its owner is there, and has not been told that it may be ordered
+//!    or not: it never overwrites what was committed long after it was posted.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -20,7 +24,8 @@ use crate::glsn::Glsn;
 use crate::members::Members;
 use crate::members::lock::{Got, WaitQueue};
 use crate::members::words::{
-    CELL_WORDS, CELLS, CELLS_AT, GROUP_BEGUN, GROUP_WHOLE, POSTED_AT, POSTING, POSTING_QUEUES, SLOTS,
+    CELL_WORDS, CELLS, CELLS_AT, GROUP_BEGUN, GROUP_WHOLE, POSTED_AT, POSTING, POSTING_QUEUES,
+    SLOTS,
 };
 
 /// The words of a cell before the payload.
@@ -82,7 +87,8 @@ pub(crate) struct Post<'a> {
 impl Post<'_> {
     /// The answer, once it stands: a GLSN counts when it is durable.
     pub(crate) fn answer(&self) -> Answer {
-        // What is durable is read first. Read last, it could be that of another record to which the GLSN was given after it was taken back from this post.
+        // What is durable is read first. Read last, it could be that of another record to which the
+        // GLSN was given after it was taken back from this post.
         let durable = self.members.durable().next;
         match self.members.post_answer(self.cell) {
             Answer::Claimed => Answer::None,
@@ -117,14 +123,16 @@ impl Members {
         }
     }
 
-    /// Drops the posts in this member's slot: they are of a process that had it before. Law: this member has not posted anything.
+    /// Drops the posts in this member's slot: they are of a process that had it before. Law: this
+    /// member has not posted anything.
     pub(super) fn forget_posts(&self) {
         if self.has_slot() {
             self.posted(self.slot).store(0, Ordering::SeqCst);
         }
     }
 
-    /// Posts a record of one entry, read at `read_at`, whose owner knows what has changed up to `known`. `None` if there is no room.
+    /// Posts a record of one entry, read at `read_at`, whose owner knows what has changed up to
+    /// `known`. `None` if there is no room.
     pub(crate) fn post(&self, parts: &[&[u8]], read_at: Glsn, known: Glsn) -> Option<Post<'_>> {
         let len = parts.iter().map(|part| part.len()).sum::<usize>();
         if len > POST_BYTES_MAX || !self.may_post() || self.is_posting_stalled() {
@@ -160,7 +168,9 @@ impl Members {
             rest = after;
         }
         let (eights, _) = bytes.as_chunks();
-        for (word, eight) in words[HEAD_WORDS..].iter().zip(&eights[..len.div_ceil(size_of::<u64>())]) {
+        for (word, eight) in
+            words[HEAD_WORDS..].iter().zip(&eights[..len.div_ceil(size_of::<u64>())])
+        {
             word.store(u64::from_le_bytes(*eight), Ordering::Relaxed);
         }
         posted.fetch_or(1 << index, Ordering::Release);
@@ -172,18 +182,23 @@ impl Members {
     /// The slots, this member's own first.
     fn slots_to_ask(&self) -> impl Iterator<Item = usize> {
         let own = self.slot;
-        std::iter::once(own).chain((0..SLOTS).filter(move |slot| *slot != own)).filter(|slot| *slot < SLOTS)
+        std::iter::once(own)
+            .chain((0..SLOTS).filter(move |slot| *slot != own))
+            .filter(|slot| *slot < SLOTS)
     }
 
     /// The cells whose bits are set, this member's own first. Law: the caller has the turn.
     pub(crate) fn posts(&self) -> impl Iterator<Item = Cell> {
         self.slots_to_ask().flat_map(move |slot| {
             let bits = self.posted(slot).load(Ordering::Acquire);
-            (0..CELLS).filter(move |index| bits & (1 << index) != 0).map(move |index| Cell { slot, index })
+            (0..CELLS)
+                .filter(move |index| bits & (1 << index) != 0)
+                .map(move |index| Cell { slot, index })
         })
     }
 
-    /// Whether the process that posted this is there: what one that has ended left behind is not ordered, however late that is found.
+    /// Whether the process that posted this is there: what one that has ended left behind is not
+    /// ordered, however late that is found.
     pub(crate) fn is_owner_there(&self, cell: Cell) -> bool {
         if cell.slot == self.slot {
             return true;
@@ -206,7 +221,8 @@ impl Members {
         }
     }
 
-    /// Claims a post, to order it. False if its owner has withdrawn or left it, or it was dealt with. Law: the caller has the turn.
+    /// Claims a post, to order it. False if its owner has withdrawn or left it, or it was dealt
+    /// with. Law: the caller has the turn.
     pub(crate) fn claim_post(&self, cell: Cell) -> bool {
         let answer = &self.cell(cell)[ANSWER];
         if answer.compare_exchange(NONE, CLAIMED, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -227,17 +243,25 @@ impl Members {
         answer.compare_exchange(NONE, REFUSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Leaves a post that was claimed to the one that has the turn: if that one ends without publishing it, it is not ordered by another one.
+    /// Leaves a post that was claimed to the one that has the turn: if that one ends without
+    /// publishing it, it is not ordered by another one.
     pub(crate) fn leave_post(&self, post: &Post<'_>) {
         self.cell(post.cell)[LEFT].store(1, Ordering::Release);
     }
 
-    /// What a post holds: its payload, which is copied into `into`, and its moments, read and known.
-    pub(crate) fn read_post<'a>(&self, cell: Cell, into: &'a mut [u8; POST_BYTES_MAX]) -> (&'a [u8], Glsn, Glsn) {
+    /// What a post holds: its payload, which is copied into `into`, and its moments, read and
+    /// known.
+    pub(crate) fn read_post<'a>(
+        &self,
+        cell: Cell,
+        into: &'a mut [u8; POST_BYTES_MAX],
+    ) -> (&'a [u8], Glsn, Glsn) {
         let words = self.cell(cell);
         let len = (words[LEN].load(Ordering::Relaxed) as usize).min(POST_BYTES_MAX);
-        for (word, eight) in
-            words[HEAD_WORDS..].iter().zip(into[..].chunks_exact_mut(size_of::<u64>())).take(len.div_ceil(8))
+        for (word, eight) in words[HEAD_WORDS..]
+            .iter()
+            .zip(into[..].chunks_exact_mut(size_of::<u64>()))
+            .take(len.div_ceil(8))
         {
             eight.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
         }
@@ -267,15 +291,16 @@ impl Members {
         self.words.between_stores();
     }
 
-    /// These posts were dealt with, and what was ordered of them is published. Law: the caller has the turn.
+    /// These posts were dealt with, and what was ordered of them is published. Law: the caller has
+    /// the turn.
     pub(crate) fn clear_post(&self, cell: Cell) {
         self.posted(cell.slot).fetch_and(!(1 << cell.index), Ordering::AcqRel);
         #[cfg(feature = "testing")]
         self.words.between_stores();
     }
 
-    /// Takes back the GLSNs that a member gave to posts, and its claims, before it ended without having published them. Law: the caller has the turn, and orders
-    /// nothing before.
+    /// Takes back the GLSNs that a member gave to posts, and its claims, before it ended without
+    /// having published them. Law: the caller has the turn, and orders nothing before.
     pub(crate) fn take_back_unpublished(&self) {
         let next = self.next();
         let cells: Vec<Cell> = self.posts().collect();
@@ -295,9 +320,14 @@ impl Members {
     ///
     /// # Errors
     /// `Stalled`, the system.
-    pub(crate) fn take_posting(&self, post: Cell, is_needless: &dyn Fn() -> bool) -> Result<Got, LogError> {
-        // A post without an answer belongs to the group after the last whole one (or to a later one: then its owner is woken once in vain);
-        // a post that is ordered and not durable yet belongs to the group that was begun last.
+    pub(crate) fn take_posting(
+        &self,
+        post: Cell,
+        is_needless: &dyn Fn() -> bool,
+    ) -> Result<Got, LogError> {
+        // A post without an answer belongs to the group after the last whole one (or to a later
+        // one: then its owner is woken once in vain); a post that is ordered and not durable yet
+        // belongs to the group that was begun last.
         let queue = || {
             // Read before the answer: otherwise a group could become whole in between.
             let next = self.word(GROUP_WHOLE) + 1;
@@ -307,7 +337,8 @@ impl Members {
         self.posting.take_waiting_at(&queue, self.patience, self.here(), is_needless)
     }
 
-    /// The posts that are found from here on, until [`Members::end_group`], are a group. Law: the caller has the lock of posts, and the turn.
+    /// The posts that are found from here on, until [`Members::end_group`], are a group. Law: the
+    /// caller has the lock of posts, and the turn.
     pub(crate) fn begin_group(&self) {
         self.words.words()[GROUP_BEGUN].store(self.word(GROUP_WHOLE) + 1, Ordering::SeqCst);
     }

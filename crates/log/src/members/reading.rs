@@ -1,11 +1,12 @@
 //! Processes that follow a shared store and only read.
 //!
-//! One that may write to the words has a slot, as every member: what it says that it needs is kept for it. One that may not only looks: what it
-//! reads may be dropped, and then it is told so. Neither is a member in the order of commits: they do not hold the store's lock, take no turn,
+//! One that may write to the words has a slot, as every member: what it says that it needs is kept
+//! for it. One that may not only looks: what it reads may be dropped, and then it is told so.
+//! Neither is a member in the order of commits: they do not hold the store's lock, take no turn,
 //! are no keeper, and the first and the last member are so without them.
 //!
-//! Law: a process that only reads takes in what is durable, and nothing that is not: what was ordered and never became durable may not come back
-//! after it has lost its members.
+//! Law: a process that only reads takes in what is durable, and nothing that is not: what was
+//! ordered and never became durable may not come back after it has lost its members.
 
 use std::io;
 use std::path::Path;
@@ -20,8 +21,8 @@ use plimsoll_disk::vfs::Disk;
 use crate::error::LogError;
 use crate::glsn::Glsn;
 use crate::members::words::{
-    CELLS_AT, DURABLE, FILES_AT, FOLLOWERS, INSTANCE, KEEPER_FILES, LAST, MAGIC, MEMORY_TOTAL, NEWS, SLOT_FILES,
-    SLOT_WORDS, SLOTS, SLOTS_AT, SLOTS_END, STATE, Slot, SlotWord, WORDS,
+    CELLS_AT, DURABLE, FILES_AT, FOLLOWERS, INSTANCE, KEEPER_FILES, LAST, MAGIC, MEMORY_TOTAL,
+    NEWS, SLOT_FILES, SLOT_WORDS, SLOTS, SLOTS_AT, SLOTS_END, STATE, Slot, SlotWord, WORDS,
 };
 use crate::members::{LAYOUT, Member, Members, WORDS_FILE, slot_path};
 
@@ -49,10 +50,12 @@ pub enum Access {
 }
 
 impl Members {
-    /// As [`Members::join`], for a process that only reads; without the right to write there, it has no slot.
+    /// As [`Members::join`], for a process that only reads; without the right to write there, it
+    /// has no slot.
     ///
     /// # Errors
-    /// As for [`Members::join`]; without the right to write, `NotFound` if no process ever shared the store.
+    /// As for [`Members::join`]; without the right to write, `NotFound` if no process ever shared
+    /// the store.
     pub fn join_to_read(
         disk: &Arc<dyn Disk>,
         clock: &Arc<dyn Clock>,
@@ -75,15 +78,19 @@ impl Members {
         Ok(watching)
     }
 
-    /// After [`Members::join_to_read`]: whether others write that this one follows. Otherwise nothing changes until others come.
+    /// After [`Members::join_to_read`]: whether others write that this one follows. Otherwise
+    /// nothing changes until others come.
     ///
     /// # Errors
-    /// `Format` if the words are not those of the living members, or of another version; the system.
+    /// `Format` if the words are not those of the living members, or of another version; the
+    /// system.
     pub fn begin_to_read(&self, pid: u32, now_micros: u64) -> Result<bool, LogError> {
         let is_followed = match self.writers() {
             // Nobody has the store open: a copy of it, or one whose files were removed after all
             // processes had ended.
-            Err(LogError::Format { .. }) if self.dir.parent().is_some_and(|store| self.is_unused(store)) => {
+            Err(LogError::Format { .. })
+                if self.dir.parent().is_some_and(|store| self.is_unused(store)) =>
+            {
                 if self.may_write_words() {
                     self.forget_strayed()?;
                 }
@@ -97,7 +104,8 @@ impl Members {
         }
         match (self.may_write_words(), is_followed) {
             (true, true) => self.begin(false, pid, now_micros)?,
-            // What is checked of the words holds for members: while there are none, they say nothing.
+            // What is checked of the words holds for members: while there are none, they say
+            // nothing.
             (true, false) => self.enter(pid, now_micros),
             (false, true) if !self.are_words_known() => return Err(self.other_words()),
             (false, true) => self.compare_files()?,
@@ -115,12 +123,16 @@ impl Members {
 
     fn other_words(&self) -> LogError {
         let words = self.dir.with_file_name(WORDS_FILE);
-        let message = format!("{}: processes of another version share the store; use their version", words.display());
+        let message = format!(
+            "{}: processes of another version share the store; use their version",
+            words.display()
+        );
         LogError::Format { message }
     }
 
-    /// The newest entry that is to be read here: the last durable one. For a process that only reads and that has outlived those that it
-    /// followed: the last one that these have committed, or those that came after them.
+    /// The newest entry that is to be read here: the last durable one. For a process that only
+    /// reads and that has outlived those that it followed: the last one that these have committed,
+    /// or those that came after them.
     ///
     /// # Errors
     /// A process has had the store for itself, and no member has joined since: its commits are not
@@ -134,13 +146,18 @@ impl Members {
         // No first member leaves that behind: it keeps what is durable, and writes the last word
         // before word 0.
         let (last, first) = (self.word(LAST), self.word(MAGIC));
-        let are_lost = (first == LAYOUT && last != LAYOUT) || (first == 0 && self.durable().next == Glsn::NONE);
+        let are_lost = (first == LAYOUT && last != LAYOUT)
+            || (first == 0 && self.durable().next == Glsn::NONE);
         if are_lost && self.follows.load(Ordering::SeqCst) {
             return Err(self.lost_words());
         }
         let (instance, followed) = (self.word(INSTANCE), self.instance.load(Ordering::SeqCst));
         if instance == followed {
-            return Ok(if self.follows.load(Ordering::SeqCst) { self.durable_glsn() } else { Glsn::NONE });
+            return Ok(if self.follows.load(Ordering::SeqCst) {
+                self.durable_glsn()
+            } else {
+                Glsn::NONE
+            });
         }
         match self.word(MAGIC) {
             LAYOUT => {
@@ -150,7 +167,8 @@ impl Members {
                 // Last: another thread that finds it does not look further.
                 self.instance.store(instance, Ordering::SeqCst);
             }
-            // A first member joins, or was killed while it did: what was durable before still is told, and all of it.
+            // A first member joins, or was killed while it did: what was durable before still is
+            // told, and all of it.
             0 if instance / OPENED_ALONE == followed / OPENED_ALONE => {}
             0 | ALONE => {
                 let message = "another process opened the store for itself; open it shared there, or open it here again without following";
@@ -161,9 +179,11 @@ impl Members {
         Ok(self.durable_glsn())
     }
 
-    /// The first member has made the words anew and may not have kept this one's: they say what they said.
+    /// The first member has made the words anew and may not have kept this one's: they say what
+    /// they said.
     fn come_back(&self) {
-        if self.slot < SLOTS && self.slot_word(self.slot, SlotWord::Pid).load(Ordering::SeqCst) == 0 {
+        if self.slot < SLOTS && self.slot_word(self.slot, SlotWord::Pid).load(Ordering::SeqCst) == 0
+        {
             // The process last: the others look at a slot that has one.
             self.record_slot();
             for at in (0..SLOT_WORDS).rev() {
@@ -207,7 +227,11 @@ impl Members {
 
     pub(super) fn open_slot(&self, slot: usize) -> Result<Box<dyn LockFile>, LogError> {
         let path = slot_path(&self.dir, slot);
-        Ok(if self.may_write_words() { self.disk.lock_file(&path)? } else { self.disk.lock_file_to_read(&path)? })
+        Ok(if self.may_write_words() {
+            self.disk.lock_file(&path)?
+        } else {
+            self.disk.lock_file_to_read(&path)?
+        })
     }
 
     /// Waits until something is there, or until `patience` is over, by looking again and again.
@@ -221,8 +245,8 @@ impl Members {
         }
     }
 
-    /// The first member makes the words anew. What processes that only read have said of themselves stays, and so does what is durable: these
-    /// processes read that until others may join.
+    /// The first member makes the words anew. What processes that only read have said of themselves
+    /// stays, and so does what is durable: these processes read that until others may join.
     pub(super) fn make_anew(&self) -> Result<(), LogError> {
         let words = self.words.words();
         let is_known = self.are_words_known();
@@ -236,8 +260,10 @@ impl Members {
             self.forget_strayed()?;
         }
         let readers = if is_known { self.others()? } else { Vec::new() };
-        // Readers of before may be waiting, and count themselves out when they have waited. Too many of them cost some wakes.
-        let is_kept = |at: &usize| [INSTANCE, FOLLOWERS, NEWS, STATE].contains(at) || DURABLE.contains(at);
+        // Readers of before may be waiting, and count themselves out when they have waited. Too
+        // many of them cost some wakes.
+        let is_kept =
+            |at: &usize| [INSTANCE, FOLLOWERS, NEWS, STATE].contains(at) || DURABLE.contains(at);
         let shared_by_all = (1..SLOTS_AT)
             .filter(|at| !is_kept(at))
             .chain(SLOTS_END..CELLS_AT)
@@ -248,7 +274,8 @@ impl Members {
             words[MEMORY_TOTAL].store(total, Ordering::SeqCst);
         }
         for slot in (0..SLOTS).filter(|slot| *slot != self.slot) {
-            let is_read = is_known && self.slot_word(slot, SlotWord::Pid).load(Ordering::SeqCst) > 0;
+            let is_read =
+                is_known && self.slot_word(slot, SlotWord::Pid).load(Ordering::SeqCst) > 0;
             if !is_read {
                 let Slot(at) = Slot::of(slot);
                 words[at..WORDS.min(at + crate::members::words::SLOT_WORDS)]
@@ -261,7 +288,8 @@ impl Members {
     }
 }
 
-/// A process has the store at `store` for itself from now on: those that only read, and followed others, are not told of its commits.
+/// A process has the store at `store` for itself from now on: those that only read, and followed
+/// others, are not told of its commits.
 ///
 /// # Errors
 /// The system.
@@ -418,7 +446,9 @@ mod tests {
         writer.left();
         let begun = clock.monotonic_nanos();
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| reader.wait_for_news(Duration::from_secs(120), &|| reader.newest().is_err()));
+            let waiting = scope.spawn(|| {
+                reader.wait_for_news(Duration::from_secs(120), &|| reader.newest().is_err())
+            });
             while reader.word(FOLLOWERS) == 0 && !waiting.is_finished() {
                 std::thread::yield_now();
             }
@@ -428,17 +458,20 @@ mod tests {
     }
 
     #[test]
-    fn commits_of_one_that_has_the_store_alone_are_missed_by_no_read_while_another_one_joins_to_read() {
+    fn commits_of_one_that_has_the_store_alone_are_missed_by_no_read_while_another_one_joins_to_read()
+     {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
         let (writer, reader) = started(&disk, &clock);
         writer.leave().unwrap();
         writer.left();
         say_alone(&*writer.words);
-        let joins = Members::join_to_read(&disk, &clock, store, Duration::from_millis(100)).unwrap();
+        let joins =
+            Members::join_to_read(&disk, &clock, store, Duration::from_millis(100)).unwrap();
         let rounds = if cfg!(miri) { 20 } else { 200_000 };
         std::thread::scope(|scope| {
-            let joining = scope.spawn(|| (0..rounds).for_each(|_| assert!(!joins.begin_to_read(9, 2).unwrap())));
+            let joining = scope
+                .spawn(|| (0..rounds).for_each(|_| assert!(!joins.begin_to_read(9, 2).unwrap())));
             while !joining.is_finished() {
                 assert!(reader.newest().is_err());
             }

@@ -1,7 +1,7 @@
 //! What members ask the keeper to do for all: to compact the index, to trim the log.
 //!
-//! Requests of a kind have numbers. The keeper does what is asked for and says up to which number it is done; a keeper that ends leaves the
-//! rest to the next one.
+//! Requests of a kind have numbers. The keeper does what is asked for and says up to which number
+//! it is done; a keeper that ends leaves the rest to the next one.
 
 use std::sync::atomic::Ordering;
 
@@ -70,7 +70,8 @@ impl Members {
     pub fn answered(&self, what: Asked, number: u64, is_done: bool) {
         let words = what.words();
         let before = self.word(words.done);
-        let answered = (before + 1..=number).rev().take(64).fold(0, |bits, number| bits | bit_of(number));
+        let answered =
+            (before + 1..=number).rev().take(64).fold(0, |bits, number| bits | bit_of(number));
         let failed = &self.words.words()[words.failed];
         if is_done {
             failed.fetch_and(!answered, Ordering::SeqCst);
@@ -98,13 +99,17 @@ mod tests {
     fn a_request_that_was_done_stays_done_when_a_later_one_fails() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let members = Members::join(&disk, &clock, Path::new("/"), Duration::from_millis(100)).unwrap();
+        let members =
+            Members::join(&disk, &clock, Path::new("/"), Duration::from_millis(100)).unwrap();
         members.begin(true, 7, 0).unwrap();
         let [first, second, third, fourth] = [(); 4].map(|()| members.ask_to_compact());
         members.answered(Asked::Compact, first, true);
         members.answered(Asked::Compact, third, false);
         let answer = |number| members.answer(Asked::Compact, number);
-        assert_eq!([first, second, third, fourth].map(answer), [Some(true), Some(false), Some(false), None]);
+        assert_eq!(
+            [first, second, third, fourth].map(answer),
+            [Some(true), Some(false), Some(false), None]
+        );
         assert_eq!(members.answer(Asked::Trim, members.ask_to_trim(Glsn(1))), None);
         members.answered(Asked::Compact, fourth, true);
         assert_eq!([third, fourth].map(answer), [Some(false), Some(true)]);

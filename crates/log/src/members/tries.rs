@@ -1,6 +1,8 @@
-//! Threads of a process that wait for the same lock of another one, one after the other: they give up together.
+//! Threads of a process that wait for the same lock of another one, one after the other: they give
+//! up together.
 //!
-//! Each try to get the lock has its whole patience. Without this, the last of many threads would get its error after the patience of all.
+//! Each try to get the lock has its whole patience. Without this, the last of many threads would
+//! get its error after the patience of all.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +28,10 @@ impl Tries {
     }
 
     /// Makes a try.
-    pub(crate) fn counted<T>(&self, attempt: impl FnOnce() -> Result<T, LogError>) -> Result<T, LogError> {
+    pub(crate) fn counted<T>(
+        &self,
+        attempt: impl FnOnce() -> Result<T, LogError>,
+    ) -> Result<T, LogError> {
         let number = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
         let got = attempt();
         if let Err(LogError::Stalled { .. }) = &got {

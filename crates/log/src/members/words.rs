@@ -1,8 +1,9 @@
 //! The words that members share: their places, and numbers that are published together.
 //!
-//! What is published together has two copies and a version that says which one counts. Its only writer, who holds a lock, writes the other
-//! copy first: a writer that is killed half way leaves the copy that counts. (SQLite's header of the shared index of its write-ahead log is
-//! made the same way.)
+//! What is published together has two copies and a version that says which one counts. Its only
+//! writer, who holds a lock, writes the other copy first: a writer that is killed half way leaves
+//! the copy that counts. (SQLite's header of the shared index of its write-ahead log is made the
+//! same way.)
 //!
 //! | words | what | who writes |
 //! |---|---|---|
@@ -74,12 +75,14 @@ pub(super) const NEWS: usize = 57;
 pub(super) const MANIFEST: usize = 58;
 pub(super) const FLUSH_WANTED: usize = 59;
 pub(super) const STATE: usize = 60;
-/// Rises whenever a first member makes the words anew, by 1, or a process opens the store alone, by 2^32.
+/// Rises whenever a first member makes the words anew, by 1, or a process opens the store alone, by
+/// 2^32.
 pub(super) const INSTANCE: usize = 21;
 /// Memtables that hold something up to this GLSN are to be closed.
 pub(super) const CLOSE_WANTED: usize = 22;
-/// Not 0: the next sync of a commit is to wake the members that rest. Who syncs clears it first and then wakes them: if it is killed in between,
-/// they sleep on until the next change that they are told of, which may be as long as they meant to rest: 20 seconds.
+/// Not 0: the next sync of a commit is to wake the members that rest. Who syncs clears it first and
+/// then wakes them: if it is killed in between, they sleep on until the next change that they are
+/// told of, which may be as long as they meant to rest: 20 seconds.
 pub(super) const RESTING: usize = 23;
 /// The first GLSN of the log.
 pub(super) const LOG_FIRST: usize = 61;
@@ -119,7 +122,8 @@ pub(super) const POSTING_QUEUES: [WaitQueue; 2] = [
 /// The group of posts that was begun last, and the last group to which no post is added any more.
 pub(super) const GROUP_BEGUN: usize = SLOTS_END + 6;
 pub(super) const GROUP_WHOLE: usize = SLOTS_END + 7;
-/// How many processes have come to wait for the next one that orders posts, and how many are expected.
+/// How many processes have come to wait for the next one that orders posts, and how many are
+/// expected.
 pub(crate) const POSTS: Gathered = Gathered { arrived: SLOTS_END + 8, expected: SLOTS_END + 9 };
 /// For each slot a bit for each of its cells: whether it holds a post that was not dealt with.
 pub(super) const POSTED_AT: usize = SLOTS_END + 16;
@@ -158,7 +162,8 @@ pub(super) struct Request {
     pub(super) asked: usize,
     /// All up to this number are done.
     pub(super) done: usize,
-    /// A bit for each of the last 64 that were answered, at its number modulo 64: whether it failed.
+    /// A bit for each of the last 64 that were answered, at its number modulo 64: whether it
+    /// failed.
     pub(super) failed: usize,
 }
 
@@ -220,7 +225,14 @@ impl End {
     }
 
     pub(super) fn words(&self) -> [u64; 6] {
-        [self.segment.0, self.offset.into(), self.next.0, self.chain, self.timestamp, self.epoch.into()]
+        [
+            self.segment.0,
+            self.offset.into(),
+            self.next.0,
+            self.chain,
+            self.timestamp,
+            self.epoch.into(),
+        ]
     }
 
     /// Where what is durable ends; without timestamp and epoch.
@@ -288,7 +300,8 @@ impl<const N: usize> Published<N> {
             let version = words[self.at].load(Ordering::Acquire);
             let from = self.copy_at(version);
             let read = std::array::from_fn(|i| words[from + i].load(Ordering::Relaxed));
-            // If a word of a later version was read, that version, or the one before it, is seen here.
+            // If a word of a later version was read, that version, or the one before it, is seen
+            // here.
             fence(Ordering::Acquire);
             if words[self.at].load(Ordering::Relaxed) == version {
                 return read;
@@ -331,7 +344,10 @@ mod tests {
             let mut last = 0;
             while last < rounds {
                 let read = published.read(&*words);
-                assert!(read.iter().all(|word| *word == read[0]) && read[0] >= last, "{read:?} after {last}");
+                assert!(
+                    read.iter().all(|word| *word == read[0]) && read[0] >= last,
+                    "{read:?} after {last}"
+                );
                 last = read[0];
             }
         });

@@ -1,4 +1,5 @@
-//! What is appended is read: one by one, in parts, by scans, before and after it is durable, across blocks and segments.
+//! What is appended is read: one by one, in parts, by scans, before and after it is durable, across
+//! blocks and segments.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +16,9 @@ use plimsoll_memory::budget::Kind;
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES};
 use plimsoll_memory::pool::LoadError;
 
-use crate::common::{DIR, Memory, append, open, options, payload, read_file, scan_all, submit, submit_all};
+use crate::common::{
+    DIR, Memory, append, open, options, payload, read_file, scan_all, submit, submit_all,
+};
 
 fn mem_disk() -> Arc<dyn Disk> {
     Arc::new(MemDisk::new())
@@ -32,7 +35,10 @@ fn an_entry_is_read_as_it_was_appended_before_and_after_it_is_durable() {
     log.wait_durable(Glsn(1)).unwrap();
     let entry = log.read(Glsn(1)).unwrap();
     assert_eq!(&*entry, b"hello");
-    assert_eq!((entry.meta.stream, entry.meta.glsn, entry.meta.record_count), (StreamId(3), Glsn(1), 1));
+    assert_eq!(
+        (entry.meta.stream, entry.meta.glsn, entry.meta.record_count),
+        (StreamId(3), Glsn(1), 1)
+    );
     assert_eq!(entry.meta.timestamp_micros, ticket.timestamp_micros);
     assert_eq!(log.meta(Glsn(1)).unwrap(), entry.meta);
     assert_eq!(log.bounds().durable, Glsn(1));
@@ -110,7 +116,9 @@ fn everything_fits_into_a_small_budget_of_which_nothing_is_free() {
     let disk = mem_disk();
     let memory = Memory::new(16 << 20);
     let log = open(&disk, &memory);
-    let others: Vec<_> = std::iter::from_fn(|| memory.budget.take(plimsoll_memory::budget::Kind::Sort).ok()).collect();
+    let others: Vec<_> =
+        std::iter::from_fn(|| memory.budget.take(plimsoll_memory::budget::Kind::Sort).ok())
+            .collect();
     let mut entries = Vec::new();
     for number in 0..40u64 {
         let bytes = payload(number, 1 + (number as usize * 4711) % 150_000);
@@ -158,7 +166,10 @@ fn reading_what_is_not_there_says_where_the_log_begins_and_ends() {
     let log = open(&mem_disk(), &memory);
     assert_eq!(log.read(Glsn(1)).unwrap_err(), LogError::NotYet { asked: Glsn(1), next: Glsn(1) });
     append(&log, 0, b"one");
-    assert_eq!(log.read(Glsn(0)).unwrap_err(), LogError::Trimmed { asked: Glsn(0), first: Glsn(1) });
+    assert_eq!(
+        log.read(Glsn(0)).unwrap_err(),
+        LogError::Trimmed { asked: Glsn(0), first: Glsn(1) }
+    );
     assert_eq!(log.read(Glsn(2)).unwrap_err(), LogError::NotYet { asked: Glsn(2), next: Glsn(2) });
     assert_eq!(log.wait_durable(Glsn(2)), Err(LogError::NotYet { asked: Glsn(2), next: Glsn(2) }));
     assert_eq!(scan_all(&log, 2, 100, None), []);
@@ -181,7 +192,10 @@ fn a_draft_that_breaks_a_rule_is_refused_and_leaves_no_trace() {
     let memory = Memory::new(16 << 20);
     let log = open(&mem_disk(), &memory);
     let large = vec![0; (1 << 20) + 1];
-    assert!(matches!(submit(&log, 0, &large), Err(LogError::TooLarge { bytes: 1_048_577, limit_bytes: 1_048_576 })));
+    assert!(matches!(
+        submit(&log, 0, &large),
+        Err(LogError::TooLarge { bytes: 1_048_577, limit_bytes: 1_048_576 })
+    ));
     // Segments of 256 KiB hold less than that.
     assert!(matches!(submit(&log, 0, &large[1..]), Err(LogError::TooLarge { .. })));
     assert!(matches!(submit_all(&log, 0, &[]), Err(LogError::InvalidDraft { .. })));
@@ -215,7 +229,8 @@ fn the_largest_record_fits_into_a_usual_segment_under_the_smallest_budget() {
 fn timestamps_rise_strictly_even_if_the_clock_stands_still() {
     let memory = Memory::new(16 << 20);
     let log = open(&mem_disk(), &memory);
-    let times: Vec<u64> = (0..50).map(|_| submit(&log, 0, b"x").unwrap().timestamp_micros).collect();
+    let times: Vec<u64> =
+        (0..50).map(|_| submit(&log, 0, b"x").unwrap().timestamp_micros).collect();
     assert!(times.windows(2).all(|pair| pair[0] < pair[1]));
     log.sync().unwrap();
     for (at, time) in times.iter().enumerate() {
@@ -229,7 +244,8 @@ fn timestamps_rise_strictly_even_if_the_clock_stands_still() {
 fn a_moment_is_found_across_segments() {
     let memory = Memory::new(16 << 20);
     let log = open(&mem_disk(), &memory);
-    let times: Vec<u64> = (0..300).map(|n| submit(&log, 0, &payload(n, 5000)).unwrap().timestamp_micros).collect();
+    let times: Vec<u64> =
+        (0..300).map(|n| submit(&log, 0, &payload(n, 5000)).unwrap().timestamp_micros).collect();
     log.sync().unwrap();
     for at in (0..300).step_by(7) {
         assert_eq!(log.glsn_at(times[at]).unwrap(), Glsn(at as u64 + 1));
@@ -314,7 +330,10 @@ fn pages_of_a_blob_file_that_are_read_together_are_checked_one_by_one() {
     assert_eq!(read.len(), 4 * PAGE_BYTES);
     let mut load = |first: u32| pages.load_run(first, &mut read).map(|()| read.to_vec());
     for first in 0..=3 {
-        assert_eq!(load(first).unwrap(), &original[first as usize * PAGE_BYTES..][..4 * PAGE_BYTES]);
+        assert_eq!(
+            load(first).unwrap(),
+            &original[first as usize * PAGE_BYTES..][..4 * PAGE_BYTES]
+        );
     }
     let told = |loaded: Result<Vec<u8>, LoadError>| match loaded {
         Err(LoadError::Corrupt { message }) => message,

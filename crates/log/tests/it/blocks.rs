@@ -1,4 +1,5 @@
-//! Whole blocks that are not the ones that were written last: each is good by itself, or empty, and none is served.
+//! Whole blocks that are not the ones that were written last: each is good by itself, or empty, and
+//! none is served.
 
 use std::sync::Arc;
 
@@ -10,7 +11,9 @@ use plimsoll_log::format::BLOCK_BYTES;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 
-use crate::common::{Memory, append, copy_of, names, open, options, payload, read_file, submit, write_file};
+use crate::common::{
+    Memory, append, copy_of, names, open, options, payload, read_file, submit, write_file,
+};
 
 const SEALED: &str = "00000000000000000001.seg";
 
@@ -38,7 +41,8 @@ fn size_of(glsn: u64) -> usize {
     SIZES[(glsn as usize - 1) % SIZES.len()]
 }
 
-/// Every way to read the log gives what was written or says that it is corrupt; how often it said so.
+/// Every way to read the log gives what was written or says that it is corrupt; how often it said
+/// so.
 fn reads_nothing_else(disk: &Arc<dyn Disk>, told: &str) -> usize {
     let memory = Memory::new(16 << 20);
     let log = match FileLog::open(options(disk, &memory)) {
@@ -66,7 +70,10 @@ fn reads_nothing_else(disk: &Arc<dyn Disk>, told: &str) -> usize {
         for from in (0..expected.len()).step_by(7000) {
             let mut part = vec![0; (expected.len() - from).min(9000)];
             match log.read_range(Glsn(glsn), from as u64, &mut part) {
-                Ok(_) => assert!(part == expected[from..from + part.len()], "{told}: GLSN {glsn} from {from}"),
+                Ok(_) => assert!(
+                    part == expected[from..from + part.len()],
+                    "{told}: GLSN {glsn} from {from}"
+                ),
                 Err(error) => refuse(error),
             }
         }
@@ -76,7 +83,10 @@ fn reads_nothing_else(disk: &Arc<dyn Disk>, told: &str) -> usize {
         match entry {
             Ok(entry) => {
                 let glsn = entry.meta.glsn.0;
-                assert!(entry.payload == payload(glsn, size_of(glsn)), "{told}: GLSN {glsn} by a scan");
+                assert!(
+                    entry.payload == payload(glsn, size_of(glsn)),
+                    "{told}: GLSN {glsn} by a scan"
+                );
             }
             Err(error) => refuse(error),
         }
@@ -123,7 +133,9 @@ fn a_segment_that_was_cut_at_a_block_is_not_served_beyond() {
     let memory = Memory::new(16 << 20);
     let (disk, _) = closed_log(&memory);
     for block in 0..blocks(&read_file(&*disk, SEALED)) {
-        damaged(&*disk, &format!("cut at block {block}"), |bytes| bytes.truncate(block * BLOCK_BYTES));
+        damaged(&*disk, &format!("cut at block {block}"), |bytes| {
+            bytes.truncate(block * BLOCK_BYTES)
+        });
     }
 }
 
@@ -141,12 +153,15 @@ fn blocks_of_another_place_another_segment_or_another_time_are_not_served() {
             ("an earlier time", &before, block),
         ] {
             let bytes = &source[from * BLOCK_BYTES..][..BLOCK_BYTES];
-            damaged(&*disk, &format!("block {block} of {told}"), |all| all[range.clone()].copy_from_slice(bytes));
+            damaged(&*disk, &format!("block {block} of {told}"), |all| {
+                all[range.clone()].copy_from_slice(bytes)
+            });
         }
     }
 }
 
-/// The same GLSNs at the same places, written once more after the first ones were cut: blocks of the time before carry the epoch before.
+/// The same GLSNs at the same places, written once more after the first ones were cut: blocks of
+/// the time before carry the epoch before.
 #[test]
 fn blocks_of_a_tail_that_was_cut_are_not_served() {
     let memory = Memory::new(16 << 20);
@@ -186,15 +201,17 @@ fn what_a_segment_has_beyond_its_length_is_not_read() {
     for name in names(&*disk, ".seg") {
         let copy = copy_of(&*disk);
         let path = std::path::Path::new(crate::common::DIR).join(&name);
-        let file =
-            copy.open(&path, plimsoll_disk::vfs::Open::ReadWrite, plimsoll_disk::vfs::Caching::Buffered).unwrap();
+        let file = copy
+            .open(&path, plimsoll_disk::vfs::Open::ReadWrite, plimsoll_disk::vfs::Caching::Buffered)
+            .unwrap();
         // Noise where a scan for the end would read on.
         file.write_at(&[9; 100], (1 << 18) + 5000).unwrap();
         assert_eq!(reads_nothing_else(&copy, &name), 0);
     }
 }
 
-/// A log of which entry 6, over several blocks, was written to be cut, and then again with other bytes and nothing in between.
+/// A log of which entry 6, over several blocks, was written to be cut, and then again with other
+/// bytes and nothing in between.
 #[test]
 fn a_block_of_a_record_that_was_cut_is_not_served_in_the_one_that_came_in_its_place() {
     const REPLACED: u64 = 6;
@@ -230,7 +247,9 @@ fn a_block_of_a_record_that_was_cut_is_not_served_in_the_one_that_came_in_its_pl
             Err(error) => panic!("block {block}: {error}"),
         };
         match log.read(Glsn(REPLACED)) {
-            Ok(entry) => assert!(*entry == payload(REPLACED, size_of(REPLACED))[..], "block {block}"),
+            Ok(entry) => {
+                assert!(*entry == payload(REPLACED, size_of(REPLACED))[..], "block {block}")
+            }
             Err(error) => {
                 assert!(matches!(error, LogError::Corrupt { .. }), "block {block}: {error}");
                 refused += 1;

@@ -1,4 +1,5 @@
-//! The chain hash depends on what a log says, not on how its bytes lie: equal appends give equal chains.
+//! The chain hash depends on what a log says, not on how its bytes lie: equal appends give equal
+//! chains.
 
 use std::sync::Arc;
 
@@ -16,20 +17,23 @@ use crate::common::{Memory, options, payload};
 #[derive(Clone, Copy, Debug, Default)]
 struct Layout {
     segment_bytes: u32,
-    /// Opened anew before each n-th record; with a mark if it is closed, without one if it is killed.
+    /// Opened anew before each n-th record; with a mark if it is closed, without one if it is
+    /// killed.
     reopened_each: u64,
     killed: bool,
     /// The active segment is sealed before each n-th record.
     sealed_each: u64,
     /// Synced after each n-th record: what is known to be durable differs.
     synced_each: u64,
-    /// Without blob files. Their ids are contents: each opening gives out ids of its own, and a copy keeps those of the original.
+    /// Without blob files. Their ids are contents: each opening gives out ids of its own, and a
+    /// copy keeps those of the original.
     no_blobs: bool,
 }
 
 const RECORDS: u64 = 120;
 
-/// The bytes of the entries of record `number`: some records are small, some fill blocks, some have many entries.
+/// The bytes of the entries of record `number`: some records are small, some fill blocks, some have
+/// many entries.
 fn sizes(number: u64) -> Vec<usize> {
     match number % 7 {
         0 => vec![16_000],
@@ -50,7 +54,8 @@ fn append(log: &FileLog, number: u64, with_blobs: bool) {
     }
     let payloads: Vec<_> = sizes(number).iter().map(|len| payload(number, *len)).collect();
     let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [&payload[..]]).collect();
-    let entries: Vec<_> = (0..).zip(&parts).map(|(n, parts)| DraftEntry { stream: StreamId(n % 3), parts }).collect();
+    let entries: Vec<_> =
+        (0..).zip(&parts).map(|(n, parts)| DraftEntry { stream: StreamId(n % 3), parts }).collect();
     let draft = Draft { entries: &entries, read_at: Glsn(number / 2), blobs: &blobs };
     log.submit(&draft, None).unwrap();
 }
@@ -87,7 +92,8 @@ fn chains(layout: Layout) -> Vec<(u64, u64)> {
     let findings = log.verify(&|_| true, &[], &mut |_| {}).unwrap();
     assert!(findings.iter().all(|finding| finding.harmless), "{findings:?}");
     let (first, last) = (log.bounds().first.0, log.position().glsn.0);
-    let chains = (first.saturating_sub(1)..=last).filter_map(|glsn| Some((glsn, log.chain_at(Glsn(glsn)).unwrap()?)));
+    let chains = (first.saturating_sub(1)..=last)
+        .filter_map(|glsn| Some((glsn, log.chain_at(Glsn(glsn)).unwrap()?)));
     chains.collect()
 }
 
@@ -122,7 +128,8 @@ fn another_payload_order_or_snapshot_gives_another_chain() {
         let log = crate::common::open(&disk, &memory);
         for payload in payloads {
             let entries = [DraftEntry { stream: StreamId(stream), parts: &[payload] }];
-            log.submit(&Draft { entries: &entries, read_at: Glsn(read_at), blobs: &[] }, None).unwrap();
+            log.submit(&Draft { entries: &entries, read_at: Glsn(read_at), blobs: &[] }, None)
+                .unwrap();
         }
         log.sync().unwrap();
         log.position().chain

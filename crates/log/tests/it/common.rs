@@ -64,15 +64,25 @@ pub(crate) fn submit(log: &dyn Log, stream: u32, payload: &[u8]) -> Result<Ticke
     submit_with(log, stream, payload, &[])
 }
 
-pub(crate) fn submit_with(log: &dyn Log, stream: u32, payload: &[u8], blobs: &[BlobRef]) -> Result<Ticket, LogError> {
+pub(crate) fn submit_with(
+    log: &dyn Log,
+    stream: u32,
+    payload: &[u8],
+    blobs: &[BlobRef],
+) -> Result<Ticket, LogError> {
     let entries = [DraftEntry { stream: StreamId(stream), parts: &[payload] }];
     log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs }, None)
 }
 
 /// Appends one record with an entry for each payload; not durable.
-pub(crate) fn submit_all(log: &dyn Log, stream: u32, payloads: &[Vec<u8>]) -> Result<Ticket, LogError> {
+pub(crate) fn submit_all(
+    log: &dyn Log,
+    stream: u32,
+    payloads: &[Vec<u8>],
+) -> Result<Ticket, LogError> {
     let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [&payload[..]]).collect();
-    let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream: StreamId(stream), parts }).collect();
+    let entries: Vec<_> =
+        parts.iter().map(|parts| DraftEntry { stream: StreamId(stream), parts }).collect();
     log.submit(&Draft { entries: &entries, read_at: Glsn(7), blobs: &[] }, None)
 }
 
@@ -95,7 +105,12 @@ pub(crate) fn payload(number: u64, len: usize) -> Vec<u8> {
 }
 
 /// All entries of a range by a scan.
-pub(crate) fn scan_all(log: &dyn Log, from: u64, to: u64, stream: Option<u32>) -> Vec<(u64, Vec<u8>)> {
+pub(crate) fn scan_all(
+    log: &dyn Log,
+    from: u64,
+    to: u64,
+    stream: Option<u32>,
+) -> Vec<(u64, Vec<u8>)> {
     let mut scan = log.scan(Glsn(from)..Glsn(to), stream.map(StreamId)).unwrap();
     let mut out = Vec::new();
     while let Some(entry) = scan.next() {
@@ -150,7 +165,9 @@ pub(crate) fn recover(
     let into = Path::new("/copy");
     disk.create_dir(into).unwrap();
     let before = all_files(&**disk);
-    let surveyed = survey(&Scope { options: &options, log_id: options.id, known, unusable, asked: &[] }).unwrap();
+    let surveyed =
+        survey(&Scope { options: &options, log_id: options.id, known, unusable, asked: &[] })
+            .unwrap();
     let mut copied = Copied::default();
     write_blobs(&options, surveyed.log_id, blobs, into, &mut copied).unwrap();
     write_segments(&options, &surveyed, into, &mut copied).unwrap();

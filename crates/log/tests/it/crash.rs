@@ -1,7 +1,8 @@
-//! Power cuts on a disk that lies: at every sync of a run, over many seeds, also while the log recovers.
+//! Power cuts on a disk that lies: at every sync of a run, over many seeds, also while the log
+//! recovers.
 //!
-//! After each: every acknowledged entry is there, nothing is partial, nothing is out of order, and what survived is a prefix of what
-//! was submitted.
+//! After each: every acknowledged entry is there, nothing is partial, nothing is out of order, and
+//! what survived is a prefix of what was submitted.
 
 use std::sync::Arc;
 
@@ -46,12 +47,14 @@ fn run(log: &FileLog, model: &mut Model, random: &mut Random, steps: u64) -> Res
             0 => {
                 let number = random.next_u64();
                 let for_record = random.chance(0.7);
-                let mut writer = if for_record { log.create_blob_for_record()? } else { log.create_blob()? };
+                let mut writer =
+                    if for_record { log.create_blob_for_record()? } else { log.create_blob()? };
                 writer.write(&payload(number, 40_000))?;
                 let blob = writer.finish()?;
                 let bytes = payload(number, 9);
                 model.records.push(vec![bytes.clone()]);
-                let ticket = submit_with(log, 0, &bytes, &[blob]).inspect_err(|_| drop(model.records.pop()))?;
+                let ticket = submit_with(log, 0, &bytes, &[blob])
+                    .inspect_err(|_| drop(model.records.pop()))?;
                 model.blobs.push((ticket.first.0, blob, number));
             }
             1 => {
@@ -131,7 +134,8 @@ fn open_for(
     known: Option<Position>,
 ) -> Result<FileLog, LogError> {
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-    FileLog::open(FileLogOptions { known, durability, ..options(&shared, memory) }).map(|(log, _)| log)
+    FileLog::open(FileLogOptions { known, durability, ..options(&shared, memory) })
+        .map(|(log, _)| log)
 }
 
 /// In half of the seeds appends are buffered.
@@ -170,7 +174,8 @@ fn after_a_power_cut_at_any_sync_every_acknowledged_entry_is_there() {
         let mut model = Model::default();
         for round in 0..12 {
             let context = format!("seed {seed}, round {round}");
-            let log = recover(durability_of(seed), &disk, &memory, model.known, &mut random, &context);
+            let log =
+                recover(durability_of(seed), &disk, &memory, model.known, &mut random, &context);
             if !disk.power_is_cut() {
                 check(&log, &mut model, &context);
                 disk.cut_power_at_sync(disk.sync_count() + random.below(25));
@@ -205,7 +210,8 @@ fn one_run_is_cut_at_each_of_its_syncs_in_turn() {
             drop(log);
             disk.restore_power();
             let context = format!("seed {seed}, sync {at}");
-            let log = open(&disk, &memory, model.known).unwrap_or_else(|error| panic!("{context}: {error}"));
+            let log = open(&disk, &memory, model.known)
+                .unwrap_or_else(|error| panic!("{context}: {error}"));
             check(&log, &mut model, &context);
             if !was_cut {
                 assert!(at > 20, "{at}");
@@ -278,7 +284,10 @@ fn a_failed_sync_poisons_the_log_until_it_is_opened_again() {
     disk.fail_next_sync();
     assert!(matches!(log.wait_durable(lost.last), Err(LogError::Poisoned { .. })));
     assert!(matches!(crate::common::submit(&log, 0, b"more"), Err(LogError::Poisoned { .. })));
-    assert!(matches!(log.wait_durable(lost.last), Err(LogError::Poisoned { .. })), "it is not tried again");
+    assert!(
+        matches!(log.wait_durable(lost.last), Err(LogError::Poisoned { .. })),
+        "it is not tried again"
+    );
     assert!(matches!(log.create_blob().err(), Some(LogError::Poisoned { .. })));
     assert_eq!(log.wait_durable(Glsn(1)), Ok(()));
     assert_eq!(&*log.read(Glsn(1)).unwrap(), b"durable");
@@ -309,7 +318,10 @@ fn a_full_disk_refuses_appends_and_the_log_is_usable_once_there_is_space() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(refused, LogError::Io { kind: std::io::ErrorKind::StorageFull, .. }), "{refused:?}");
+    assert!(
+        matches!(refused, LogError::Io { kind: std::io::ErrorKind::StorageFull, .. }),
+        "{refused:?}"
+    );
     assert!(kept.len() > 50, "{}", kept.len());
     assert!(matches!(crate::common::submit(&log, 0, &payload(1, 5000)), Err(LogError::Io { .. })));
     assert!(log.create_blob().and_then(|mut blob| blob.write(&vec![0; 600_000])).is_err());
@@ -324,7 +336,14 @@ fn a_full_disk_refuses_appends_and_the_log_is_usable_once_there_is_space() {
     let log = open(&disk, &memory, None).unwrap();
     let found = scan_all(&log, 1, u64::MAX, None);
     assert!(found.iter().map(|(_, payload)| payload).eq(&kept));
-    assert_eq!(disk.list(std::path::Path::new(DIR)).unwrap().iter().filter(|e| e.name.ends_with(".tmp")).count(), 0);
+    assert_eq!(
+        disk.list(std::path::Path::new(DIR))
+            .unwrap()
+            .iter()
+            .filter(|e| e.name.ends_with(".tmp"))
+            .count(),
+        0
+    );
 }
 
 #[test]
@@ -339,7 +358,8 @@ fn trimming_gives_space_back_on_a_full_disk() {
     while crate::common::submit(&log, 0, &payload(1, 5000)).is_ok() {}
     let first = log.trim(log.bounds().durable, &|_| false).unwrap();
     assert!(first > Glsn(50));
-    (0..50).for_each(|number| assert!(crate::common::append(&log, 0, &payload(number, 5000)) > first));
+    (0..50)
+        .for_each(|number| assert!(crate::common::append(&log, 0, &payload(number, 5000)) > first));
 }
 
 #[test]
@@ -348,7 +368,9 @@ fn reads_that_fail_are_errors_and_do_not_poison() {
     let disk = LyingDisk::new(7);
     let log = open(&disk, &memory, None).unwrap();
     let payloads: Vec<_> = (0..200).map(|number| payload(number, 3000)).collect();
-    payloads.iter().for_each(|payload| assert!(crate::common::append(&log, 0, payload) > Glsn::NONE));
+    payloads
+        .iter()
+        .for_each(|payload| assert!(crate::common::append(&log, 0, payload) > Glsn::NONE));
     disk.fail_reads(0.3);
     let mut failed = 0;
     for (glsn, payload) in (1..).zip(&payloads) {
@@ -386,7 +408,9 @@ fn a_bit_that_flips_while_the_tail_is_read_again_is_found() {
         memory.pool.clear();
         let disk = LyingDisk::new(seed);
         let log = open(&disk, &memory, None).unwrap();
-        payloads.iter().for_each(|payload| assert!(crate::common::append(&log, 0, payload) > Glsn::NONE));
+        payloads
+            .iter()
+            .for_each(|payload| assert!(crate::common::append(&log, 0, payload) > Glsn::NONE));
         log.close().unwrap();
         drop(log);
         disk.flip_bits(0.1);
@@ -397,7 +421,9 @@ fn a_bit_that_flips_while_the_tail_is_read_again_is_found() {
                 let found = scan_all(&log, 1, u64::MAX, None);
                 assert!(found.iter().map(|(_, payload)| payload).eq(&payloads), "seed {seed}");
             }
-            Err(LogError::Corrupt { .. } | LogError::Io { .. } | LogError::Format { .. }) => refused += 1,
+            Err(LogError::Corrupt { .. } | LogError::Io { .. } | LogError::Format { .. }) => {
+                refused += 1
+            }
             Err(other) => panic!("seed {seed}: {other}"),
         }
     }

@@ -1,5 +1,5 @@
-//! A damaged fragment costs the entries in it and no others: those beside it in the same block are read as they were
-//! written, one by one, by scans and after the damage was dropped.
+//! A damaged fragment costs the entries in it and no others: those beside it in the same block are
+//! read as they were written, one by one, by scans and after the damage was dropped.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,11 +12,14 @@ use plimsoll_log::file_log::repair::verify::{Finding, VerifyScope, verify};
 use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_log::log::Log;
 
-use crate::common::{Memory, append, copy_of, no, open, options, payload, read_file, recover, submit, write_file};
+use crate::common::{
+    Memory, append, copy_of, no, open, options, payload, read_file, recover, submit, write_file,
+};
 
 const SEALED: &str = "00000000000000000001.seg";
 
-/// Bytes of a fragment's header and of the headers between it and the payload of a record of one entry.
+/// Bytes of a fragment's header and of the headers between it and the payload of a record of one
+/// entry.
 const BEFORE_PAYLOAD: usize = 16 + 64 + 16;
 
 /// A log of sealed segments with `count` entries of `size` bytes, each a record of its own.
@@ -67,7 +70,8 @@ fn left_out_of_a_scan(log: &FileLog, count: u64, size: usize) -> BTreeSet<u64> {
     left_out
 }
 
-/// Damages the first segment: only `lost` cannot be read, `verify` says so, and only they are dropped.
+/// Damages the first segment: only `lost` cannot be read, `verify` says so, and only they are
+/// dropped.
 #[track_caller]
 fn costs_only(lost: &[u64], count: u64, size: usize, damage: impl FnOnce(&mut Vec<u8>)) {
     let lost: BTreeSet<u64> = lost.iter().copied().collect();
@@ -79,14 +83,16 @@ fn costs_only(lost: &[u64], count: u64, size: usize, damage: impl FnOnce(&mut Ve
     let log = open(&disk, &memory);
     // Twice: what was read first must not be believed by later readers.
     for _ in 0..2 {
-        let refused: BTreeSet<u64> = (1..=count).filter(|glsn| !is_sound(&log, *glsn, size)).collect();
+        let refused: BTreeSet<u64> =
+            (1..=count).filter(|glsn| !is_sound(&log, *glsn, size)).collect();
         assert_eq!(refused, lost, "one by one");
         assert_eq!(left_out_of_a_scan(&log, count, size), lost, "by scans");
     }
     let found = log.verify(&|_| true, &[], &mut |_| {}).unwrap();
     let named = found.iter().filter(|finding| !finding.harmless);
-    let named: BTreeSet<u64> =
-        named.flat_map(|finding| finding.glsn.unwrap().0..=finding.last.or(finding.glsn).unwrap().0).collect();
+    let named: BTreeSet<u64> = named
+        .flat_map(|finding| finding.glsn.unwrap().0..=finding.last.or(finding.glsn).unwrap().0)
+        .collect();
     assert_eq!(named, lost, "{found:?}");
     log.close().unwrap();
     drop(log);
@@ -95,8 +101,13 @@ fn costs_only(lost: &[u64], count: u64, size: usize, damage: impl FnOnce(&mut Ve
     let log = open(&disk, &memory);
     for glsn in 1..=count {
         match log.read(Glsn(glsn)) {
-            Ok(entry) => assert!(*entry == payload(glsn, size)[..] && !lost.contains(&glsn), "GLSN {glsn}"),
-            Err(error) => assert!(matches!(error, LogError::Dropped { .. }) && lost.contains(&glsn), "{glsn}: {error}"),
+            Ok(entry) => {
+                assert!(*entry == payload(glsn, size)[..] && !lost.contains(&glsn), "GLSN {glsn}")
+            }
+            Err(error) => assert!(
+                matches!(error, LogError::Dropped { .. }) && lost.contains(&glsn),
+                "{glsn}: {error}"
+            ),
         }
     }
     let found = log.verify(&|_| true, &[], &mut |_| {}).unwrap();
@@ -146,7 +157,8 @@ fn verify_with(disk: &Arc<dyn Disk>, durable: u64) -> Vec<Finding> {
     verify(&scope, &mut |_| {}).unwrap()
 }
 
-/// The system writes what was not synced in any order: a hole behind the last durable record is a torn tail, whatever follows it.
+/// The system writes what was not synced in any order: a hole behind the last durable record is a
+/// torn tail, whatever follows it.
 #[test]
 fn a_hole_behind_what_is_durable_is_no_damage_and_the_next_opening_cuts_it() {
     let (disk, memory): (Arc<dyn Disk>, _) = (Arc::new(MemDisk::new()), Memory::new(16 << 20));
@@ -154,7 +166,8 @@ fn a_hole_behind_what_is_durable_is_no_damage_and_the_next_opening_cuts_it() {
     for glsn in 1..=5 {
         append(&log, 0, &payload(glsn, 300));
     }
-    let tickets: Vec<_> = (6..=8).map(|glsn| submit(&log, 0, &payload(glsn, 300)).unwrap()).collect();
+    let tickets: Vec<_> =
+        (6..=8).map(|glsn| submit(&log, 0, &payload(glsn, 300)).unwrap()).collect();
     log.wait_durable(tickets[2].last).unwrap();
     // Not closed: nothing says that the last three are durable.
     let killed = copy_of(&*disk);
@@ -164,9 +177,15 @@ fn a_hole_behind_what_is_durable_is_no_damage_and_the_next_opening_cuts_it() {
     bytes[hole].fill(0);
     write_file(&*killed, SEALED, &bytes);
     let found = verify_with(&killed, 5);
-    assert!(found.iter().any(|finding| finding.what.contains("the next opening for writing cuts it")), "{found:?}");
+    assert!(
+        found.iter().any(|finding| finding.what.contains("the next opening for writing cuts it")),
+        "{found:?}"
+    );
     assert!(found.iter().all(|finding| finding.harmless), "{found:?}");
-    let damage = verify_with(&killed, 6).into_iter().find(|finding| !finding.harmless).expect("GLSN 6 was durable");
+    let damage = verify_with(&killed, 6)
+        .into_iter()
+        .find(|finding| !finding.harmless)
+        .expect("GLSN 6 was durable");
     assert_eq!((damage.glsn, damage.last), (Some(Glsn(6)), Some(Glsn(6))));
     let log = open(&killed, &memory);
     assert_eq!(log.bounds().next, Glsn(6), "a suffix is cut, and no more than that");
@@ -186,7 +205,8 @@ fn what_is_committed_while_a_log_is_verified_is_no_damage() {
     // Longer than what is zeroed of a new segment: more is zeroed now.
     commit(90_000);
     let found = log.verify(&|_| true, &[], &mut |so_far| {
-        // The second 64 KiB are in memory now, with zeros behind the first entry; the next ones are still to be read.
+        // The second 64 KiB are in memory now, with zeros behind the first entry; the next ones are
+        // still to be read.
         while so_far.done_bytes > 64 << 10 && commit(4096) < 30 {}
     });
     let found = found.unwrap();
@@ -194,11 +214,15 @@ fn what_is_committed_while_a_log_is_verified_is_no_damage() {
     // They are damage where they really are zeros.
     let copy = copy_of(&*disk);
     let mut bytes = read_file(&*copy, SEALED);
-    let (from, to) = (place_of(&bytes, 2, 4096) - BEFORE_PAYLOAD, place_of(&bytes, 20, 4096) - BEFORE_PAYLOAD);
+    let (from, to) =
+        (place_of(&bytes, 2, 4096) - BEFORE_PAYLOAD, place_of(&bytes, 20, 4096) - BEFORE_PAYLOAD);
     bytes[from..to].fill(0);
     write_file(&*copy, SEALED, &bytes);
     let found = verify_with(&copy, 1);
-    let damage = found.iter().find(|finding| !finding.harmless).expect("later records say that they were durable");
+    let damage = found
+        .iter()
+        .find(|finding| !finding.harmless)
+        .expect("later records say that they were durable");
     assert_eq!((damage.glsn, damage.last), (Some(Glsn(2)), Some(Glsn(19))));
 }
 

@@ -16,7 +16,8 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 
 use crate::common::{
-    DIR, Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit, submit_with, write_file,
+    DIR, Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit,
+    submit_with, write_file,
 };
 
 fn mem_disk() -> Arc<dyn Disk> {
@@ -98,7 +99,10 @@ fn every_changed_byte_that_matters_is_found_and_named() {
         }
         assert!(found.iter().any(|finding| finding.file == *name), "{name}, byte {at}: {found:?}");
         let table = name.ends_with(".idx");
-        assert!(found.iter().all(|finding| finding.harmless == table || finding.harmless), "{found:?}");
+        assert!(
+            found.iter().all(|finding| finding.harmless == table || finding.harmless),
+            "{found:?}"
+        );
     }
     assert_eq!(missed, 0);
 }
@@ -189,7 +193,8 @@ fn a_copy_of_the_active_segment_is_whole_although_the_segment_went_on_and_was_se
     let active = active.unwrap();
     assert!(!active.immutable);
     let read = |bytes: u64| {
-        let file = disk.open(&Path::new(DIR).join(&active.name), Open::Read, Caching::Buffered).unwrap();
+        let file =
+            disk.open(&Path::new(DIR).join(&active.name), Open::Read, Caching::Buffered).unwrap();
         let mut piece = vec![0; (bytes as usize).next_multiple_of(BLOCK_BYTES)];
         file.read_exact_at(&mut piece[..bytes as usize], 0).unwrap();
         piece
@@ -201,7 +206,10 @@ fn a_copy_of_the_active_segment_is_whole_although_the_segment_went_on_and_was_se
     for piece in [before, read(active.bytes)] {
         log.check_piece(&active.name, false, 0, active.bytes, &piece).unwrap();
         let sealed = log.check_piece(&active.name, true, 0, active.bytes, &piece);
-        assert!(matches!(sealed, Err(LogError::Corrupt { .. })), "a sealed segment has all of its records");
+        assert!(
+            matches!(sealed, Err(LogError::Corrupt { .. })),
+            "a sealed segment has all of its records"
+        );
     }
     let cut = read(active.bytes - 16);
     assert!(log.check_piece(&active.name, false, 0, active.bytes, &cut).is_err());
@@ -255,7 +263,8 @@ fn a_log_that_lost_its_last_segment_goes_on_in_a_file_of_its_own() {
     assert_eq!(&*open(&disk, &memory).read(glsn).unwrap(), b"goes on");
 }
 
-/// What a killed writer leaves is told and is no damage; the same bytes in a file that something needs are.
+/// What a killed writer leaves is told and is no damage; the same bytes in a file that something
+/// needs are.
 #[test]
 fn a_blob_file_that_was_never_finished_is_damage_only_where_it_is_needed() {
     let memory = Memory::new(16 << 20);
@@ -286,7 +295,10 @@ fn a_blob_file_that_was_never_finished_is_damage_only_where_it_is_needed() {
     write_file(&*damaged, &named, &[]);
     let (log, _) = FileLog::open(options(&damaged, &memory)).unwrap();
     let found = log.verify(&|_| false, &[], &mut |_| {}).unwrap();
-    assert!(found.iter().any(|finding| finding.file == named && finding.glsn.is_some()), "{found:?}");
+    assert!(
+        found.iter().any(|finding| finding.file == named && finding.glsn.is_some()),
+        "{found:?}"
+    );
     assert!(found.iter().all(|finding| !finding.harmless), "{found:?}");
 }
 
@@ -298,10 +310,13 @@ fn verify_reads_a_blob_file_to_its_trailer_or_to_where_only_zeros_follow() {
     let log = open(&disk, &memory);
     fill(&log);
     drop(log);
-    for (is_cut, what) in [(false, "goes on behind its last page"), (true, "checksum does not match")] {
+    for (is_cut, what) in
+        [(false, "goes on behind its last page"), (true, "checksum does not match")]
+    {
         let damaged = copy_of(&*disk);
         let name = names(&*damaged, ".blob")[1].clone();
-        let file = damaged.open(&Path::new(DIR).join(&name), Open::ReadWrite, Caching::Buffered).unwrap();
+        let file =
+            damaged.open(&Path::new(DIR).join(&name), Open::ReadWrite, Caching::Buffered).unwrap();
         if is_cut {
             // Its trailer, and a part of the page before.
             file.set_len(file.len().unwrap() - 20_000).unwrap();
@@ -310,10 +325,14 @@ fn verify_reads_a_blob_file_to_its_trailer_or_to_where_only_zeros_follow() {
         drop(file);
         let (log, _) = FileLog::open(options(&damaged, &memory)).unwrap();
         let mut seen = Vec::new();
-        let found = log.verify(&|_| false, &[], &mut |progress| seen.push(progress.done_bytes)).unwrap();
+        let found =
+            log.verify(&|_| false, &[], &mut |progress| seen.push(progress.done_bytes)).unwrap();
         let mut of_file = found.iter().filter(|finding| finding.file == name);
         let finding = of_file.next().unwrap();
-        assert!(finding.what.contains(what) && finding.glsn.is_some() && of_file.next().is_none(), "{found:?}");
+        assert!(
+            finding.what.contains(what) && finding.glsn.is_some() && of_file.next().is_none(),
+            "{found:?}"
+        );
         // Each page that is read is counted by itself.
         assert!(seen.len() < 1000, "{} steps", seen.len());
         assert!(*seen.last().unwrap() > LONG_BYTES, "what is not read counts, too");
@@ -351,14 +370,18 @@ fn a_reader_that_lists_a_backup_while_the_writer_trims_is_told_so() {
     let log = open(&disk, &memory);
     fill(&log);
     let position = log.position();
-    let read_only = FileLogOptions { known: Some(position), mode: Mode::ReadOnly, ..options(&disk, &memory) };
+    let read_only =
+        FileLogOptions { known: Some(position), mode: Mode::ReadOnly, ..options(&disk, &memory) };
     let (reader, _) = FileLog::open(read_only).unwrap();
     // What a trim does: tables first, then segments.
     for ending in [".idx", ".seg"] {
         disk.remove(&Path::new(DIR).join(&names(&*disk, ending)[0])).unwrap();
     }
     let listed = reader.files_for_backup(&mut |_| Ok(()));
-    assert!(matches!(listed, Err(LogError::Trimmed { asked: Glsn(1), first }) if first > Glsn(1)), "{listed:?}");
+    assert!(
+        matches!(listed, Err(LogError::Trimmed { asked: Glsn(1), first }) if first > Glsn(1)),
+        "{listed:?}"
+    );
 }
 
 #[test]
@@ -391,6 +414,11 @@ fn no_blob_file_gets_an_id_that_the_next_opening_would_refuse() {
     // The file of another node says nothing about this one's ids.
     let (memory, disk) = (Memory::new(16 << 20), mem_disk());
     drop(open(&disk, &memory));
-    disk.open(&Path::new(DIR).join(BlobId(u64::MAX).file_name()), Open::CreateNew, Caching::Buffered).unwrap();
+    disk.open(
+        &Path::new(DIR).join(BlobId(u64::MAX).file_name()),
+        Open::CreateNew,
+        Caching::Buffered,
+    )
+    .unwrap();
     assert!(open(&disk, &memory).create_blob().is_ok());
 }

@@ -1,4 +1,5 @@
-//! Blob files of buffered commits are synced after the commit, and before any byte of its record is written.
+//! Blob files of buffered commits are synced after the commit, and before any byte of its record is
+//! written.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -83,7 +84,8 @@ fn whatever_of_the_log_a_crash_keeps_names_blob_files_that_are_there() {
         for number in 0..3 {
             let blob = blob_of(&log, number, 300_000);
             submit_with(&log, 0, b"names it", &[blob]).unwrap();
-            // The buffer is full before all of this is in it: what names the blob file is written to the page cache, and a crash may keep it.
+            // The buffer is full before all of this is in it: what names the blob file is written
+            // to the page cache, and a crash may keep it.
             for _ in 0..4 {
                 submit(&log, 0, &payload(number, 300_000)).unwrap();
             }

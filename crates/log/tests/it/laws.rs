@@ -1,4 +1,5 @@
-//! The laws of `Log`, written against the trait: a further implementation runs them by a line in `for_each_log`.
+//! The laws of `Log`, written against the trait: a further implementation runs them by a line in
+//! `for_each_log`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,9 @@ use plimsoll_log::blob::{BLOB_BYTES_PAGE, BlobId};
 use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::Log;
-use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, page_kind, page_payload, seal_page};
+use plimsoll_memory::page::{
+    PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, page_kind, page_payload, seal_page,
+};
 use plimsoll_memory::pool::Touch;
 
 use crate::common::{Memory, append, open, payload, scan_all, submit, submit_all, submit_with};
@@ -31,8 +34,9 @@ fn glsns_are_dense_and_what_is_read_is_what_was_submitted() {
         let mut expected = Vec::new();
         for _ in 0..200 {
             let stream = random.below(3) as u32;
-            let payloads: Vec<_> =
-                (0..1 + random.below(3)).map(|_| payload(random.next_u64(), random.below(3000) as usize)).collect();
+            let payloads: Vec<_> = (0..1 + random.below(3))
+                .map(|_| payload(random.next_u64(), random.below(3000) as usize))
+                .collect();
             let ticket = submit_all(log, stream, &payloads).unwrap();
             assert_eq!(ticket.first.0, expected.len() as u64 + 1);
             expected.extend(payloads.into_iter().map(|payload| (stream, ticket, payload)));
@@ -43,14 +47,22 @@ fn glsns_are_dense_and_what_is_read_is_what_was_submitted() {
             let entry = log.read(Glsn(glsn)).unwrap();
             assert_eq!(&&*entry, payload);
             assert_eq!(entry.meta, log.meta(Glsn(glsn)).unwrap());
-            assert_eq!((entry.meta.record_first, entry.meta.stream), (ticket.first, StreamId(*stream)));
-            assert_eq!((entry.meta.timestamp_micros, entry.meta.read_at), (ticket.timestamp_micros, Glsn(7)));
+            assert_eq!(
+                (entry.meta.record_first, entry.meta.stream),
+                (ticket.first, StreamId(*stream))
+            );
+            assert_eq!(
+                (entry.meta.timestamp_micros, entry.meta.read_at),
+                (ticket.timestamp_micros, Glsn(7))
+            );
             let mut part = vec![0; payload.len() / 2];
             log.read_range(Glsn(glsn), (payload.len() / 3) as u64, &mut part).unwrap();
             assert_eq!(part, payload[payload.len() / 3..][..part.len()]);
         }
-        let of_one: Vec<u64> = scan_all(log, 5, 150, Some(1)).iter().map(|(glsn, _)| *glsn).collect();
-        let wanted: Vec<u64> = (5..150).filter(|glsn| expected[*glsn as usize - 1].0 == 1).collect();
+        let of_one: Vec<u64> =
+            scan_all(log, 5, 150, Some(1)).iter().map(|(glsn, _)| *glsn).collect();
+        let wanted: Vec<u64> =
+            (5..150).filter(|glsn| expected[*glsn as usize - 1].0 == 1).collect();
         assert_eq!(of_one, wanted);
     });
 }
@@ -81,9 +93,13 @@ fn a_scan_goes_on_to_what_becomes_readable_while_it_runs() {
 #[test]
 fn a_waiter_learns_what_is_readable_and_does_not_wait_for_ever() {
     for_each_log(|log| {
-        assert_eq!(log.wait_beyond(Glsn::NONE, Duration::from_millis(5), &|| false).unwrap(), Glsn::NONE);
+        assert_eq!(
+            log.wait_beyond(Glsn::NONE, Duration::from_millis(5), &|| false).unwrap(),
+            Glsn::NONE
+        );
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| log.wait_beyond(Glsn::NONE, Duration::from_secs(60), &|| false).unwrap());
+            let waiter = scope
+                .spawn(|| log.wait_beyond(Glsn::NONE, Duration::from_secs(60), &|| false).unwrap());
             append(log, 0, b"one");
             assert_eq!(waiter.join().unwrap(), Glsn(1));
         });
@@ -178,7 +194,8 @@ fn blob_files_that_no_record_names_are_swept_but_those_in_use_are_not() {
             writer.write(bytes).unwrap();
             writer.finish().unwrap()
         };
-        let (named, waiting, discarded) = (finish(b"named"), finish(b"waiting"), finish(b"discarded"));
+        let (named, waiting, discarded) =
+            (finish(b"named"), finish(b"waiting"), finish(b"discarded"));
         submit_with(log, 0, b"x", &[named]).unwrap();
         let _being_written = log.create_blob().unwrap();
         log.discard_blob(discarded.id).unwrap();
@@ -204,11 +221,17 @@ fn what_is_trimmed_is_gone_and_says_what_is_left() {
         assert_eq!(log.bounds().first, first);
         let below = Glsn(first.0 - 1);
         assert_eq!(log.read(below).unwrap_err(), LogError::Trimmed { asked: below, first });
-        assert_eq!(log.scan(below..Glsn(300), None).err(), Some(LogError::Trimmed { asked: below, first }));
+        assert_eq!(
+            log.scan(below..Glsn(300), None).err(),
+            Some(LogError::Trimmed { asked: below, first })
+        );
         assert!(log.read(first).is_ok());
         assert!(log.open_blob(blob.id).is_err());
         assert!(matches!(log.glsn_at(0), Err(LogError::TimeTrimmed { .. })));
-        assert!(log.chain_at(below).unwrap().is_some(), "the place before the first entry can be certified");
+        assert!(
+            log.chain_at(below).unwrap().is_some(),
+            "the place before the first entry can be certified"
+        );
         assert_eq!(scan_all(log, first.0, 400, None).len() as u64, 302 - first.0);
     });
 }
@@ -248,7 +271,10 @@ fn an_open_scan_ends_with_trimmed_when_its_place_is_freed() {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(end, LogError::Trimmed { first: left, .. } if left == first), "{end:?} after {seen}");
+        assert!(
+            matches!(end, LogError::Trimmed { first: left, .. } if left == first),
+            "{end:?} after {seen}"
+        );
         assert!(scan.next().is_none());
     });
 }

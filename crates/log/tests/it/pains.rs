@@ -17,7 +17,8 @@ use plimsoll_log::log::{Durability, Log};
 use plimsoll_memory::budget::Kind;
 
 use crate::common::{
-    DIR, Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit, write_file,
+    DIR, Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit,
+    write_file,
 };
 
 fn mem_disk() -> Arc<dyn Disk> {
@@ -45,7 +46,10 @@ fn pain_1_a_torn_tail_neither_stops_the_restart_nor_hides_what_is_appended_later
     append(&log, 0, b"appended later");
     drop(log);
     let log = open(&disk, &memory);
-    assert_eq!(scan_all(&log, 1, 9, None), [(1, b"kept".to_vec()), (2, b"appended later".to_vec())]);
+    assert_eq!(
+        scan_all(&log, 1, 9, None),
+        [(1, b"kept".to_vec()), (2, b"appended later".to_vec())]
+    );
 }
 
 #[test]
@@ -61,7 +65,10 @@ fn pain_2_bit_rot_is_not_taken_for_a_torn_tail() {
     write_file(&*disk, SEGMENT, &bytes);
     // One bit in the middle: the other half is not dropped.
     let opened = FileLog::open(options(&disk, &memory));
-    assert!(matches!(opened, Err(LogError::Corrupt { offset, .. }) if offset <= 9000), "{opened:?}");
+    assert!(
+        matches!(opened, Err(LogError::Corrupt { offset, .. }) if offset <= 9000),
+        "{opened:?}"
+    );
     assert_eq!(read_file(&*disk, SEGMENT), bytes);
 }
 
@@ -91,13 +98,18 @@ fn pain_4_a_failed_sync_is_not_tried_again_and_not_ignored() {
     let log = open(&disk, &memory);
     submit(&log, 0, b"x").unwrap();
     lying.fail_next_sync();
-    let Err(LogError::Poisoned { cause }) = log.wait_durable(Glsn(1)) else { panic!("it was acknowledged") };
+    let Err(LogError::Poisoned { cause }) = log.wait_durable(Glsn(1)) else {
+        panic!("it was acknowledged")
+    };
     assert!(!cause.is_empty());
     let syncs = lying.sync_count();
     for _ in 0..3 {
         assert!(matches!(log.sync(), Err(LogError::Poisoned { .. })));
         assert!(matches!(submit(&log, 0, b"y"), Err(LogError::Poisoned { .. })));
-        assert!(matches!(log.wait_beyond(Glsn(9), Duration::from_secs(5), &|| false), Err(LogError::Poisoned { .. })));
+        assert!(matches!(
+            log.wait_beyond(Glsn(9), Duration::from_secs(5), &|| false),
+            Err(LogError::Poisoned { .. })
+        ));
     }
     assert_eq!(lying.sync_count(), syncs, "no second sync of the same bytes");
 }
@@ -195,11 +207,19 @@ fn pain_9_a_length_that_lies_allocates_nothing() {
     let bytes = read_file(&*disk, SEGMENT);
     let id = options(&disk, &memory).id.unwrap();
     // The payload's length and the body's, with a checksum that is right: what a bug would write.
-    for (at, value) in [(128 + 16 + 64 + 4, u32::MAX), (128 + 16 + 16, u32::MAX), (128 + 16 + 56, 65_000)] {
+    for (at, value) in
+        [(128 + 16 + 64 + 4, u32::MAX), (128 + 16 + 16, u32::MAX), (128 + 16 + 56, 65_000)]
+    {
         let disk = copy_of(&*disk);
         let mut bad = bytes.clone();
         bad[at..at + 4].copy_from_slice(&value.to_le_bytes());
-        seal_fragment(&mut bad[128..128 + 112], segment_seed(id, Glsn(1)), 1, 128, FragmentType::Whole);
+        seal_fragment(
+            &mut bad[128..128 + 112],
+            segment_seed(id, Glsn(1)),
+            1,
+            128,
+            FragmentType::Whole,
+        );
         write_file(&*disk, SEGMENT, &bad);
         let tight = Memory::new(16 << 20);
         let opened = FileLog::open(options(&disk, &tight));
@@ -212,10 +232,16 @@ fn pain_9_a_length_that_lies_allocates_nothing() {
 fn pain_10_readers_do_not_block_writers_nor_writers_readers() {
     let memory = Memory::new(32 << 20);
     let disk = mem_disk();
-    let log = FileLog::open(FileLogOptions { durability: Durability::Buffered, ..options(&disk, &memory) }).unwrap().0;
+    let log = FileLog::open(FileLogOptions {
+        durability: Durability::Buffered,
+        ..options(&disk, &memory)
+    })
+    .unwrap()
+    .0;
     (0..100).for_each(|number| assert!(append(&log, 0, &payload(number, 4000)) > Glsn::NONE));
     // Scans and entries are held open while the same thread appends, syncs, seals and trims.
-    let mut scans: Vec<_> = (1..20).map(|from| log.scan(Glsn(from)..Glsn::MAX, None).unwrap()).collect();
+    let mut scans: Vec<_> =
+        (1..20).map(|from| log.scan(Glsn(from)..Glsn::MAX, None).unwrap()).collect();
     let held: Vec<_> = (1..60).map(|glsn| log.read(Glsn(glsn)).unwrap()).collect();
     for round in 0..100 {
         for scan in &mut scans {

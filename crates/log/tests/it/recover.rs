@@ -1,5 +1,5 @@
-//! A damaged log is copied to another folder: lost entries say so wherever they are read, all others are as they were,
-//! verification finds nothing in the copy, and the source is unchanged.
+//! A damaged log is copied to another folder: lost entries say so wherever they are read, all
+//! others are as they were, verification finds nothing in the copy, and the source is unchanged.
 
 use std::ops::Range;
 use std::path::Path;
@@ -17,8 +17,8 @@ use plimsoll_log::glsn::{Glsn, Position, StreamId};
 use plimsoll_log::log::Log;
 
 use crate::common::{
-    DIR, Memory, append, copy_of, names, no, open, options, payload, read_file, recover, submit_all, submit_with,
-    write_file,
+    DIR, Memory, append, copy_of, names, no, open, options, payload, read_file, recover,
+    submit_all, submit_with, write_file,
 };
 
 const SEALED: &str = "00000000000000000001.seg";
@@ -40,7 +40,8 @@ fn closed_log_of(rounds: usize) -> (Arc<dyn Disk>, Vec<Vec<u8>>) {
         let one = payload(number as u64 + 1, *size);
         append(&log, 0, &one);
         entries.push(one);
-        let several: Vec<_> = (0..4).map(|i| payload(1000 * i + number as u64, 30 * i as usize)).collect();
+        let several: Vec<_> =
+            (0..4).map(|i| payload(1000 * i + number as u64, 30 * i as usize)).collect();
         let ticket = submit_all(&log, 3, &several).unwrap();
         log.wait_durable(ticket.last).unwrap();
         entries.extend(several);
@@ -66,9 +67,15 @@ fn recover_all(disk: &Arc<dyn Disk>) -> (Survey, Arc<dyn Disk>) {
 
 /// Everything is there but what is lost, and verification finds nothing; the lost GLSNs.
 #[track_caller]
-fn is_whole_but_for(disk: &Arc<dyn Disk>, entries: &[Vec<u8>], lost: &[LostRecords], told: &str) -> Vec<u64> {
+fn is_whole_but_for(
+    disk: &Arc<dyn Disk>,
+    entries: &[Vec<u8>],
+    lost: &[LostRecords],
+    told: &str,
+) -> Vec<u64> {
     let memory = Memory::new(16 << 20);
-    let (log, report) = FileLog::open(options(disk, &memory)).unwrap_or_else(|error| panic!("{told}: {error}"));
+    let (log, report) =
+        FileLog::open(options(disk, &memory)).unwrap_or_else(|error| panic!("{told}: {error}"));
     assert_eq!(report.cut, None, "{told}");
     assert_eq!(log.bounds().next.0 as usize, entries.len() + 1, "{told}");
     let is_lost = |glsn: u64| lost.iter().any(|lost| lost.glsns.contains(&Glsn(glsn)));
@@ -77,8 +84,14 @@ fn is_whole_but_for(disk: &Arc<dyn Disk>, entries: &[Vec<u8>], lost: &[LostRecor
         match log.read(Glsn(glsn)) {
             Ok(read) => assert!(*read == entry[..] && !is_lost(glsn), "{told}: GLSN {glsn}"),
             Err(error) => {
-                assert!(matches!(error, LogError::Dropped { .. }) && is_lost(glsn), "{told}: GLSN {glsn}: {error}");
-                assert!(matches!(log.read_range(Glsn(glsn), 0, &mut [0]), Err(LogError::Dropped { .. })));
+                assert!(
+                    matches!(error, LogError::Dropped { .. }) && is_lost(glsn),
+                    "{told}: GLSN {glsn}: {error}"
+                );
+                assert!(matches!(
+                    log.read_range(Glsn(glsn), 0, &mut [0]),
+                    Err(LogError::Dropped { .. })
+                ));
                 gone.push(glsn);
             }
         }
@@ -147,7 +160,10 @@ fn a_header_that_is_damaged_costs_nothing_and_a_segment_that_is_gone_its_records
         }
         let (surveyed, copy) = recover_all(&disk);
         let gone = is_whole_but_for(&copy, &entries, &surveyed.lost, "a segment is gone");
-        assert_eq!(gone, Range { start: first(&segments[1]), end: first(&segments[2]) }.collect::<Vec<_>>());
+        assert_eq!(
+            gone,
+            Range { start: first(&segments[1]), end: first(&segments[2]) }.collect::<Vec<_>>()
+        );
     }
 }
 
@@ -192,7 +208,10 @@ fn the_end_of_the_log_that_was_durable_becomes_lost_records() {
             let told = format!("{kept} segments, torn: {is_torn}");
             let (surveyed, copy) = recover(&disk, known, &[], &no);
             let gone = is_whole_but_for(&copy, &entries, &surveyed.lost, &told);
-            assert!(gone.last() == Some(&known.glsn.0) && surveyed.end() == known, "{told}: {gone:?}");
+            assert!(
+                gone.last() == Some(&known.glsn.0) && surveyed.end() == known,
+                "{told}: {gone:?}"
+            );
         }
     }
     // Without any segment, the log begins behind what was known.
@@ -277,7 +296,8 @@ fn a_sound_record_that_cannot_be_used_is_lost() {
     let (original, entries) = closed_log();
     for glsn in [1, 6, 11, 36, 41] {
         let disk = copy_of(&*original);
-        let (surveyed, copy) = recover(&disk, Position::default(), &[], &|first| first == Glsn(glsn));
+        let (surveyed, copy) =
+            recover(&disk, Position::default(), &[], &|first| first == Glsn(glsn));
         assert_eq!(is_whole_but_for(&copy, &entries, &surveyed.lost, "sound"), [glsn]);
     }
 }
@@ -303,7 +323,9 @@ fn a_damaged_mark_at_the_front_of_a_block_is_replaced() {
     let (surveyed, copy) = recover_all(&disk);
     assert!(!surveyed.lost.is_empty() && surveyed.lost.iter().all(|lost| lost.glsns.is_empty()));
     let log = open(&copy, &memory);
-    assert!(log.verify(&|_| true, &[], &mut |_| {}).unwrap().iter().all(|finding| finding.harmless));
+    assert!(
+        log.verify(&|_| true, &[], &mut |_| {}).unwrap().iter().all(|finding| finding.harmless)
+    );
     for (glsn, size) in [(1, 16_128), (2, 100), (3, 100), (4, 100)] {
         assert!(*log.read(Glsn(glsn)).unwrap() == payload(glsn, size)[..]);
     }
@@ -335,7 +357,8 @@ fn a_damaged_page_of_a_blob_file_is_lost_alone() {
         drop(log);
         let copied = read_file(&*copy, &name);
         assert_eq!(copied.len(), original.len());
-        let same = (0..=blob.pages as usize).filter(|i| copied[i * 16384..][..16384] == original[i * 16384..][..16384]);
+        let same = (0..=blob.pages as usize)
+            .filter(|i| copied[i * 16384..][..16384] == original[i * 16384..][..16384]);
         assert_eq!(same.count(), blob.pages as usize + usize::from(page == blob.pages));
     }
     write_file(&*disk, &name, &original[..3 * 16384]);

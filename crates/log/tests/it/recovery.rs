@@ -1,4 +1,5 @@
-//! What is found at the end of a log after it was torn, changed or cut: every acknowledged entry or an error, never other bytes.
+//! What is found at the end of a log after it was torn, changed or cut: every acknowledged entry or
+//! an error, never other bytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,8 @@ use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_log::log::Log;
 
 use crate::common::{
-    Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit, submit_all, write_file,
+    Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit,
+    submit_all, write_file,
 };
 
 fn mem_disk() -> Arc<dyn Disk> {
@@ -24,8 +26,8 @@ fn mem_disk() -> Arc<dyn Disk> {
 
 const SEGMENT: &str = "00000000000000000001.seg";
 
-/// A log of a few records, copied while it was open: as a killed process leaves it. With the positions behind each record and where
-/// each record's bytes end.
+/// A log of a few records, copied while it was open: as a killed process leaves it. With the
+/// positions behind each record and where each record's bytes end.
 struct Killed {
     disk: Arc<dyn Disk>,
     payloads: Vec<Vec<u8>>,
@@ -36,7 +38,12 @@ struct Killed {
 fn killed(memory: &Memory, sizes: &[usize]) -> Killed {
     let disk = mem_disk();
     let log = open(&disk, memory);
-    let mut out = Killed { disk: mem_disk(), payloads: Vec::new(), positions: vec![log.position()], ends: vec![128] };
+    let mut out = Killed {
+        disk: mem_disk(),
+        payloads: Vec::new(),
+        positions: vec![log.position()],
+        ends: vec![128],
+    };
     for (number, size) in sizes.iter().enumerate() {
         out.payloads.push(payload(number as u64, *size));
         append(&log, 0, out.payloads.last().unwrap());
@@ -71,11 +78,13 @@ fn first_records(
     Ok(found.len())
 }
 
-/// Later recoveries, and readers of a damaged block, take equal epochs for a segment that was never cut.
+/// Later recoveries, and readers of a damaged block, take equal epochs for a segment that was never
+/// cut.
 #[test]
 fn after_a_cut_a_clean_close_leaves_a_mark_of_the_new_epoch() {
     let (disk, memory) = (mem_disk(), Memory::new(16 << 20));
-    let used = |disk: &dyn Disk| read_file(disk, SEGMENT).iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    let used =
+        |disk: &dyn Disk| read_file(disk, SEGMENT).iter().rposition(|byte| *byte != 0).unwrap() + 1;
     let log = open(&disk, &memory);
     append(&log, 0, b"kept");
     log.close().unwrap();
@@ -125,16 +134,22 @@ fn a_log_whose_file_was_cut_in_the_padding_of_its_last_record_has_lost_nothing()
         let original = read_file(&*killed.disk, SEGMENT);
         let end = killed.ends[2].next_multiple_of(8);
         assert!(end > killed.ends[2], "{size} bytes leave no padding");
-        for (offset, mode) in
-            (killed.ends[2]..=end).flat_map(|offset| [(offset, Mode::ReadOnly), (offset, Mode::Create)])
+        for (offset, mode) in (killed.ends[2]..=end)
+            .flat_map(|offset| [(offset, Mode::ReadOnly), (offset, Mode::Create)])
         {
             let disk = copy_of(&*killed.disk);
             write_file(&*disk, SEGMENT, &original[..offset]);
             if mode == Mode::ReadOnly {
-                let (log, _) = FileLog::open(FileLogOptions { mode, ..options(&disk, &memory) }).unwrap();
-                assert_eq!(scan_all(&log, 1, u64::MAX, None).len(), 2, "{size} bytes, cut at {offset}");
+                let (log, _) =
+                    FileLog::open(FileLogOptions { mode, ..options(&disk, &memory) }).unwrap();
+                assert_eq!(
+                    scan_all(&log, 1, u64::MAX, None).len(),
+                    2,
+                    "{size} bytes, cut at {offset}"
+                );
             }
-            let found = first_records(&disk, &memory, Some(killed.positions[2]), &killed.payloads).unwrap();
+            let found =
+                first_records(&disk, &memory, Some(killed.positions[2]), &killed.payloads).unwrap();
             assert_eq!(found, 2, "{size} bytes, cut at {offset}");
         }
     }
@@ -149,9 +164,12 @@ fn garbage_from_any_byte_on_is_cut_at_a_record() {
     for offset in (killed.ends[2]..killed.ends[4] + 40).step_by(5) {
         let disk = copy_of(&*killed.disk);
         let mut torn = original.clone();
-        torn[offset..killed.ends[4] + 2000].iter_mut().for_each(|byte| *byte = random.next_u64() as u8);
+        torn[offset..killed.ends[4] + 2000]
+            .iter_mut()
+            .for_each(|byte| *byte = random.next_u64() as u8);
         write_file(&*disk, SEGMENT, &torn);
-        let found = first_records(&disk, &memory, Some(killed.positions[2]), &killed.payloads).unwrap();
+        let found =
+            first_records(&disk, &memory, Some(killed.positions[2]), &killed.payloads).unwrap();
         assert_eq!(found, (1..=4).filter(|n| killed.ends[*n] <= offset).count(), "at {offset}");
     }
 }
@@ -165,7 +183,10 @@ fn a_bad_record_at_or_below_what_is_known_to_be_durable_is_reported_and_never_cu
         let mut bytes = read_file(&*disk, SEGMENT);
         bytes[at] ^= 0x10;
         write_file(&*disk, SEGMENT, &bytes);
-        let opened = FileLog::open(FileLogOptions { known: Some(killed.positions[3]), ..options(&disk, &memory) });
+        let opened = FileLog::open(FileLogOptions {
+            known: Some(killed.positions[3]),
+            ..options(&disk, &memory)
+        });
         assert!(matches!(opened, Err(LogError::Corrupt { .. })), "byte {at}: {opened:?}");
         assert_eq!(read_file(&*disk, SEGMENT), bytes, "nothing was changed");
     }
@@ -191,7 +212,8 @@ fn each_byte_of_a_cleanly_closed_log_is_changed_and_it_is_reported_or_harmless()
     let memory = Memory::new(16 << 20);
     let disk = mem_disk();
     let log = open(&disk, &memory);
-    let payloads: Vec<Vec<u8>> = [100, 3000, 17_000, 0, 8].iter().map(|len| payload(*len as u64, *len)).collect();
+    let payloads: Vec<Vec<u8>> =
+        [100, 3000, 17_000, 0, 8].iter().map(|len| payload(*len as u64, *len)).collect();
     for payload in &payloads {
         append(&log, 0, payload);
     }
@@ -209,7 +231,11 @@ fn each_byte_of_a_cleanly_closed_log_is_changed_and_it_is_reported_or_harmless()
         write_file(&*disk, SEGMENT, &bytes);
         match first_records(&disk, &memory, None, &payloads) {
             Ok(found) => {
-                assert_eq!(found, payloads.len(), "an acknowledged entry was lost by a change of byte {at}");
+                assert_eq!(
+                    found,
+                    payloads.len(),
+                    "an acknowledged entry was lost by a change of byte {at}"
+                );
                 harmless += 1;
             }
             Err(LogError::Corrupt { .. } | LogError::Format { .. }) => reported += 1,
@@ -248,7 +274,8 @@ fn changed_bytes_of_sealed_segments_and_tables_are_reported_or_mended() {
         let at = random.below(bytes.len() as u64) as usize;
         bytes[at] ^= 1 << random.below(8);
         write_file(&*disk, name, &bytes);
-        let opened = FileLog::open(FileLogOptions { known: Some(position), ..options(&disk, &memory) });
+        let opened =
+            FileLog::open(FileLogOptions { known: Some(position), ..options(&disk, &memory) });
         let Ok((log, _)) = opened else {
             reported += 1;
             continue;
@@ -289,7 +316,9 @@ fn tables_that_are_missing_cut_or_of_another_segment_are_made_again() {
             2 => write_file(&*disk, &tables[0], &other),
             _ => write_file(&*disk, &tables[0], &[]),
         }
-        let (log, _) = FileLog::open(FileLogOptions { known: Some(position), ..options(&disk, &memory) }).unwrap();
+        let (log, _) =
+            FileLog::open(FileLogOptions { known: Some(position), ..options(&disk, &memory) })
+                .unwrap();
         let all = scan_all(&log, 1, 1000, None);
         assert!(all.iter().map(|(_, payload)| payload).eq(&payloads), "damage {damage}");
         assert_eq!(scan_all(&log, 1, 1000, Some(0)).len(), payloads.len());
@@ -305,8 +334,10 @@ fn a_reader_without_tables_holds_them_in_memory_and_changes_nothing() {
     for name in names(&*disk, ".idx") {
         disk.remove(&std::path::Path::new(crate::common::DIR).join(name)).unwrap();
     }
-    let before: Vec<_> = names(&*disk, "").iter().map(|name| (name.clone(), read_file(&*disk, name))).collect();
-    let read_only = FileLogOptions { known: Some(position), mode: Mode::ReadOnly, ..options(&disk, &memory) };
+    let before: Vec<_> =
+        names(&*disk, "").iter().map(|name| (name.clone(), read_file(&*disk, name))).collect();
+    let read_only =
+        FileLogOptions { known: Some(position), mode: Mode::ReadOnly, ..options(&disk, &memory) };
     let (log, _) = FileLog::open(read_only).unwrap();
     assert!(scan_all(&log, 1, 1000, None).iter().map(|(_, payload)| payload).eq(&payloads));
     assert_eq!(scan_all(&log, 20, 1000, Some(0)).len(), payloads.len() - 19);
@@ -314,7 +345,8 @@ fn a_reader_without_tables_holds_them_in_memory_and_changes_nothing() {
     assert_eq!(submit(&log, 0, b"x"), Err(LogError::ReadOnly));
     assert_eq!(log.trim(Glsn(50), &|_| false), Err(LogError::ReadOnly));
     drop(log);
-    let after: Vec<_> = names(&*disk, "").iter().map(|name| (name.clone(), read_file(&*disk, name))).collect();
+    let after: Vec<_> =
+        names(&*disk, "").iter().map(|name| (name.clone(), read_file(&*disk, name))).collect();
     assert_eq!(before, after);
 }
 
@@ -327,12 +359,18 @@ fn a_segment_missing_in_the_middle_is_reported() {
     let missing_from: u64 = segments[1][..20].parse().unwrap();
     disk.remove(&gone).unwrap();
     let opened = FileLog::open(FileLogOptions { known: Some(position), ..options(&disk, &memory) });
-    assert!(matches!(opened, Err(LogError::Corrupt { glsn, .. }) if glsn.0 == missing_from), "{opened:?}");
+    assert!(
+        matches!(opened, Err(LogError::Corrupt { glsn, .. }) if glsn.0 == missing_from),
+        "{opened:?}"
+    );
     // The same without the table that tells.
     disk.remove(&std::path::Path::new(crate::common::DIR).join(&names(&*disk, ".idx")[0])).unwrap();
     let (log, _) = FileLog::open(options(&disk, &memory)).unwrap();
     assert!(matches!(log.read(Glsn(missing_from)), Err(LogError::Corrupt { .. })));
-    assert!(matches!(log.read(Glsn(1)), Err(LogError::Corrupt { .. })), "the segment before it leads nowhere");
+    assert!(
+        matches!(log.read(Glsn(1)), Err(LogError::Corrupt { .. })),
+        "the segment before it leads nowhere"
+    );
 }
 
 #[test]
@@ -345,7 +383,10 @@ fn a_log_that_was_cut_back_exchanged_or_forked_is_recognised() {
     let beyond = Position { glsn: Glsn(position.glsn.0 + 5), chain: position.chain };
     assert!(matches!(with(&copy_of(&*disk), beyond), Err(LogError::Forked { .. })), "cut back");
     let other = Position { glsn: Glsn(20), chain: 1 };
-    assert!(matches!(with(&copy_of(&*disk), other), Err(LogError::Forked { glsn: Glsn(20), .. })), "forked");
+    assert!(
+        matches!(with(&copy_of(&*disk), other), Err(LogError::Forked { glsn: Glsn(20), .. })),
+        "forked"
+    );
     let empty = mem_disk();
     assert!(matches!(with(&empty, position), Err(LogError::Forked { .. })), "gone");
     let log = FileLog::open(FileLogOptions { id: Some(9), ..options(&empty, &memory) }).unwrap().0;
@@ -409,8 +450,12 @@ fn a_log_is_open_for_writing_once_and_for_reading_beside_it() {
     let disk = mem_disk();
     let log = open(&disk, &memory);
     append(&log, 0, b"one");
-    assert!(matches!(FileLog::open(options(&disk, &memory)), Err(LogError::Locked { pid: Some(_), .. })));
-    let (reader, _) = FileLog::open(FileLogOptions { mode: Mode::ReadOnly, ..options(&disk, &memory) }).unwrap();
+    assert!(matches!(
+        FileLog::open(options(&disk, &memory)),
+        Err(LogError::Locked { pid: Some(_), .. })
+    ));
+    let (reader, _) =
+        FileLog::open(FileLogOptions { mode: Mode::ReadOnly, ..options(&disk, &memory) }).unwrap();
     append(&log, 0, b"two");
     assert_eq!(scan_all(&reader, 1, 9, None), [(1, b"one".to_vec())]);
     drop(log);
@@ -460,7 +505,10 @@ fn timestamps_rise_also_where_the_clock_was_set_back_by_days_and_that_is_told() 
         FileLog::open(options).unwrap()
     };
     let (log, report) = FileLog::open(options(&disk, &memory)).unwrap();
-    assert!(report.warnings.len() == 1 && report.warnings[0].contains("72 hours ahead"), "{report:?}");
+    assert!(
+        report.warnings.len() == 1 && report.warnings[0].contains("72 hours ahead"),
+        "{report:?}"
+    );
     let refused = submit(&log, 0, b"refused");
     assert_eq!(refused, Err(LogError::ClockBehind { ahead_micros: 3 * 86_400_000_000 }));
     drop(log);
@@ -504,7 +552,10 @@ fn restarted_time_follows_the_clock_and_everything_before_counts_as_older() {
     drop(log);
     let log = with_clock();
     assert_eq!(log.time_lead_micros(), Ok(3649 * day));
-    assert!(matches!(log.restart_time(), Err(LogError::InvalidDraft { .. })), "there is no entry to be followed");
+    assert!(
+        matches!(log.restart_time(), Err(LogError::InvalidDraft { .. })),
+        "there is no entry to be followed"
+    );
     let lead = log.let_time_lead();
     submit(&log, 0, b"marker").unwrap();
     drop(lead);
@@ -546,10 +597,19 @@ fn a_newer_record_at_the_end_is_not_taken_for_a_torn_tail() {
     bytes[start + 16 + 20] = 3;
     let id = options(&killed.disk, &memory).id.unwrap();
     let end = killed.ends[2].next_multiple_of(8);
-    seal_fragment(&mut bytes[start..end], segment_seed(id, Glsn(1)), 1, start as u32, FragmentType::Whole);
+    seal_fragment(
+        &mut bytes[start..end],
+        segment_seed(id, Glsn(1)),
+        1,
+        start as u32,
+        FragmentType::Whole,
+    );
     write_file(&*killed.disk, SEGMENT, &bytes);
     let opened = FileLog::open(options(&killed.disk, &memory));
-    assert!(matches!(&opened, Err(LogError::Format { message }) if message.contains("newer")), "{opened:?}");
+    assert!(
+        matches!(&opened, Err(LogError::Format { message }) if message.contains("newer")),
+        "{opened:?}"
+    );
     assert_eq!(read_file(&*killed.disk, SEGMENT), bytes);
 }
 
@@ -559,7 +619,13 @@ fn what_a_later_version_writes_is_named_and_refused() {
     let disk: Arc<dyn Disk> = Arc::new(plimsoll_disk::mem::MemDisk::new());
     let log = open(&disk, &memory);
     let id = plimsoll_log::blob::BlobId(3 << 48 | 1);
-    crate::common::submit_with(&log, 0, b"", &[plimsoll_log::blob::BlobRef { id, pages: 1, hash: 1 }]).unwrap();
+    crate::common::submit_with(
+        &log,
+        0,
+        b"",
+        &[plimsoll_log::blob::BlobRef { id, pages: 1, hash: 1 }],
+    )
+    .unwrap();
     log.sync().unwrap();
     std::mem::forget(log);
     let opened = FileLog::open(options(&copy_of(&*disk), &memory));
@@ -582,7 +648,8 @@ fn stale_bytes_behind_a_cut_never_come_back() {
     write_file(&*disk, SEGMENT, &front);
     let (log, report) = FileLog::open(options(&disk, &memory)).unwrap();
     assert_eq!(report.cut.unwrap().from, Glsn(2));
-    // A disk that did not keep the zeros: the old records 3 and 4 show up behind the new record 2, at their old places.
+    // A disk that did not keep the zeros: the old records 3 and 4 show up behind the new record 2,
+    // at their old places.
     append(&log, 0, &killed.payloads[1]);
     std::mem::forget(log);
     let stale = read_file(&*killed.disk, SEGMENT);
@@ -613,7 +680,11 @@ fn a_record_longer_than_a_chunk_that_is_torn_leaves_no_entry() {
         torn[at..at + 1].iter_mut().for_each(|byte| *byte = !*byte);
         write_file(&*disk, SEGMENT, &torn);
         let (log, report) = FileLog::open(options(&disk, &memory)).unwrap();
-        assert_eq!((log.bounds().next, report.cut.map(|cut| cut.from)), (Glsn(2), Some(Glsn(2))), "at {at}");
+        assert_eq!(
+            (log.bounds().next, report.cut.map(|cut| cut.from)),
+            (Glsn(2), Some(Glsn(2))),
+            "at {at}"
+        );
     }
 }
 
@@ -621,8 +692,11 @@ fn a_record_longer_than_a_chunk_that_is_torn_leaves_no_entry() {
 fn more_entries_than_may_be_held_are_sealed_at_open() {
     let memory = Memory::new(32 << 20);
     let disk = mem_disk();
-    let mut generous =
-        FileLogOptions { segment_bytes: 16 << 20, entry_offsets_bytes: Some(4 << 20), ..options(&disk, &memory) };
+    let mut generous = FileLogOptions {
+        segment_bytes: 16 << 20,
+        entry_offsets_bytes: Some(4 << 20),
+        ..options(&disk, &memory)
+    };
     let log = FileLog::open(generous.clone()).unwrap().0;
     let crowd = vec![b"tiny".to_vec(); 60_000];
     for _ in 0..3 {
@@ -688,8 +762,12 @@ fn what_is_known_to_be_synced_is_not_written_again_after_a_kill() {
     (0..100).for_each(|number| _ = append(&log, 0, &payload(number, 20_000)));
     let killed = disk.snapshot();
     drop(log);
-    let (after_a_kill, after_a_close) = (cost_of_opening(&killed, &memory), cost_of_opening(&disk, &memory));
-    assert!(after_a_kill <= after_a_close + 6, "2 MB: {after_a_kill}, and {after_a_close} after a close");
+    let (after_a_kill, after_a_close) =
+        (cost_of_opening(&killed, &memory), cost_of_opening(&disk, &memory));
+    assert!(
+        after_a_kill <= after_a_close + 6,
+        "2 MB: {after_a_kill}, and {after_a_close} after a close"
+    );
     // What no later record says to be synced is.
     killed.cut_power();
     killed.restore_power();
@@ -715,7 +793,10 @@ fn a_long_segment_is_sealed_by_a_close_and_a_short_one_goes_on() {
     assert_eq!(replayed, [0, 100, 0], "2 MB are read again, 6 MB are not");
     let (log, _) = FileLog::open(long_segments(&disk, &memory)).unwrap();
     let all = scan_all(&log, 1, u64::MAX, None);
-    assert!(all.iter().zip(0..).all(|((_, got), number)| *got == payload(number, 20_000)) && all.len() == 300);
+    assert!(
+        all.iter().zip(0..).all(|((_, got), number)| *got == payload(number, 20_000))
+            && all.len() == 300
+    );
     append(&log, 0, b"goes on");
 }
 

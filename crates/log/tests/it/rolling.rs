@@ -16,7 +16,9 @@ use crate::common::{DIR, Memory, append, options, payload, scan_all, submit};
 
 fn open(disk: &LyingDisk, memory: &Memory) -> FileLog {
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-    FileLog::open(FileLogOptions { durability: Durability::Buffered, ..options(&shared, memory) }).unwrap().0
+    FileLog::open(FileLogOptions { durability: Durability::Buffered, ..options(&shared, memory) })
+        .unwrap()
+        .0
 }
 
 fn names(disk: &LyingDisk, end: &str) -> Vec<String> {
@@ -24,7 +26,8 @@ fn names(disk: &LyingDisk, end: &str) -> Vec<String> {
     names.filter(|name| name.ends_with(end)).collect()
 }
 
-/// Submits records of 5,000 bytes until a segment has begun that has no name yet; returns how many there are.
+/// Submits records of 5,000 bytes until a segment has begun that has no name yet; returns how many
+/// there are.
 fn fill(disk: &LyingDisk, log: &FileLog, from: u64) -> u64 {
     let mut number = from;
     while names(disk, ".seg.tmp").is_empty() {
@@ -49,7 +52,12 @@ fn a_new_segment_begins_without_a_sync_and_gets_its_name_with_the_next() {
     }
     memory.pool.clear();
     let found = scan_all(&log, 1, u64::MAX, None);
-    assert!(found.iter().map(|(_, bytes)| bytes.clone()).eq((0..count).map(|number| payload(number, 5000))));
+    assert!(
+        found
+            .iter()
+            .map(|(_, bytes)| bytes.clone())
+            .eq((0..count).map(|number| payload(number, 5000)))
+    );
     log.sync().unwrap();
     assert_eq!((names(&disk, ".seg").len(), names(&disk, ".seg.tmp").len()), (2, 0));
     memory.pool.clear();
@@ -116,7 +124,10 @@ fn nothing_is_sealed_in_a_folder_whose_lock_is_lost() {
     let shared: Arc<dyn Disk> = Arc::new(OsDisk::new());
     let dir = folder.path().join("log");
     let durability = Durability::Buffered;
-    let log = FileLog::open(FileLogOptions { dir: dir.clone(), durability, ..options(&shared, &memory) }).unwrap().0;
+    let log =
+        FileLog::open(FileLogOptions { dir: dir.clone(), durability, ..options(&shared, &memory) })
+            .unwrap()
+            .0;
     let any = |end: &str| shared.names(&dir).unwrap().iter().any(|name| name.ends_with(end));
     while !any(".seg.tmp") {
         submit(&log, 0, &payload(1, 5000)).unwrap();
@@ -146,7 +157,8 @@ fn a_scan_of_a_stream_goes_on_where_its_segment_is_sealed_behind_it() {
                 assert!(log.seal_behind());
             }
         }
-        let of_stream = streams.iter().zip(1..).filter(|(of, _)| **of == stream).map(|(_, glsn)| Glsn(glsn));
+        let of_stream =
+            streams.iter().zip(1..).filter(|(of, _)| **of == stream).map(|(_, glsn)| Glsn(glsn));
         assert_eq!(read, of_stream.collect::<Vec<_>>());
     }
 }

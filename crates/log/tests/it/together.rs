@@ -24,13 +24,17 @@ fn numbered(stream: u32, number: u64, len: usize) -> Vec<u8> {
 }
 
 fn number_of(payload: &[u8]) -> (u32, u64) {
-    (u32::from_le_bytes(payload[..4].try_into().unwrap()), u64::from_le_bytes(payload[8..16].try_into().unwrap()))
+    (
+        u32::from_le_bytes(payload[..4].try_into().unwrap()),
+        u64::from_le_bytes(payload[8..16].try_into().unwrap()),
+    )
 }
 
 const WRITERS: u32 = 4;
 const EACH: u64 = 400;
 
-/// Follows one stream, or all, to the end, and checks that nothing is missing, doubled or out of order.
+/// Follows one stream, or all, to the end, and checks that nothing is missing, doubled or out of
+/// order.
 fn follow(log: &FileLog, stream: Option<u32>, writing: &AtomicBool) {
     let mut next = Glsn::FIRST;
     let mut counts = vec![None; WRITERS as usize];
@@ -56,7 +60,10 @@ fn follow(log: &FileLog, stream: Option<u32>, writing: &AtomicBool) {
                     assert_eq!(entry.payload, numbered(of, number, entry.payload.len()));
                     assert_eq!(StreamId(of), entry.meta.stream);
                     let last = &mut counts[of as usize];
-                    assert!(last.is_none_or(|last| last + 1 == number), "stream {of}: {last:?} then {number}");
+                    assert!(
+                        last.is_none_or(|last| last + 1 == number),
+                        "stream {of}: {last:?} then {number}"
+                    );
                     *last = Some(number);
                 }
             }
@@ -77,7 +84,10 @@ fn follow(log: &FileLog, stream: Option<u32>, writing: &AtomicBool) {
     for of in wanted {
         let last = counts[of as usize];
         // A writer that was done early may be trimmed as a whole before a slow follower gets there.
-        assert!(last == Some(EACH - 1) || (overtaken && last.is_none()), "the last of stream {of}: {last:?}");
+        assert!(
+            last == Some(EACH - 1) || (overtaken && last.is_none()),
+            "the last of stream {of}: {last:?}"
+        );
     }
 }
 
@@ -90,7 +100,11 @@ fn all_at_once(log: &FileLog, trims: bool) {
                 let acknowledged = &acknowledged;
                 scope.spawn(move || {
                     for number in 0..EACH {
-                        let len = if number % 50 == 7 { 20_000 } else { 200 + (number as usize * 31) % 900 };
+                        let len = if number % 50 == 7 {
+                            20_000
+                        } else {
+                            200 + (number as usize * 31) % 900
+                        };
                         let ticket = submit(log, stream, &numbered(stream, number, len)).unwrap();
                         if number % 3 == 0 {
                             log.wait_durable(ticket.last).unwrap();
@@ -109,7 +123,8 @@ fn all_at_once(log: &FileLog, trims: bool) {
             while writing.load(Ordering::SeqCst) {
                 let bounds = log.bounds();
                 if bounds.durable >= bounds.first {
-                    let glsn = Glsn(bounds.first.0 + random.below(bounds.durable.0 - bounds.first.0 + 1));
+                    let glsn =
+                        Glsn(bounds.first.0 + random.below(bounds.durable.0 - bounds.first.0 + 1));
                     match log.read(glsn) {
                         Ok(entry) => {
                             let (of, number) = number_of(&entry);
@@ -203,7 +218,8 @@ fn a_scan_of_a_sparse_stream_does_not_read_the_blocks_of_others() {
     let before = memory.pool.stats().loads;
     assert_eq!(crate::common::scan_all(&log, 1, u64::MAX, Some(1)).len(), 6);
     let loads = memory.pool.stats().loads - before;
-    // For each entry its block; for each segment pages of its table. All blocks together would be more than 600.
+    // For each entry its block; for each segment pages of its table. All blocks together would be
+    // more than 600.
     assert!(loads <= 6 + segments * 4, "{loads} pages were read");
 }
 
@@ -219,16 +235,23 @@ fn blocks_are_read_ahead_of_a_scan_that_wants_all_of_them_past_the_page_cache() 
             submit(&log, 0, &payload(number, 600)).unwrap();
         }
         log.sync().unwrap();
-        for (first, last, stream, most) in [(1, 5999, None, u64::MAX), (2000, 2001, None, 0), (1, 5999, Some(0), 0)] {
+        for (first, last, stream, most) in
+            [(1, 5999, None, u64::MAX), (2000, 2001, None, 0), (1, 5999, Some(0), 0)]
+        {
             memory.pool.clear();
             let before = memory.pool.stats();
             let seen = crate::common::scan_all(&log, first, last + 1, stream);
-            assert!(seen.into_iter().eq((first..=last).map(|number| (number, payload(number, 600)))));
+            assert!(
+                seen.into_iter().eq((first..=last).map(|number| (number, payload(number, 600))))
+            );
             let after = memory.pool.stats();
             let (loads, ahead) = (after.loads - before.loads, after.read_ahead - before.read_ahead);
             let most = if caching == Caching::Direct { most } else { 0 };
             assert!(ahead <= most, "{first} to {last}: {ahead} of {loads} pages were read ahead");
-            assert!(most == 0 || ahead > loads / 2, "{first} to {last}: {ahead} of {loads} pages were read ahead");
+            assert!(
+                most == 0 || ahead > loads / 2,
+                "{first} to {last}: {ahead} of {loads} pages were read ahead"
+            );
         }
     }
 }
@@ -261,8 +284,10 @@ fn a_large_record_and_small_ones_from_many_threads_stay_whole() {
             scope.spawn(move || {
                 for number in 0..12 {
                     let len = if stream == 0 { 900_000 } else { 700 };
-                    let payloads =
-                        vec![numbered(stream, number * 2, len / 2), numbered(stream, number * 2 + 1, len / 2)];
+                    let payloads = vec![
+                        numbered(stream, number * 2, len / 2),
+                        numbered(stream, number * 2 + 1, len / 2),
+                    ];
                     let ticket = submit_all(log, stream, &payloads).unwrap();
                     assert_eq!(ticket.last.0, ticket.first.0 + 1);
                     log.wait_durable(ticket.last).unwrap();

@@ -1,12 +1,13 @@
 //! An account: heap memory of many small holders, charged to the budget together.
 //!
-//! Each change of a lease takes the budget's lock, and a small holder's needs may change at each of its steps. An
-//! account therefore adds up its charges in one counter and leases the sum in steps of [`STEP_BYTES`].
+//! Each change of a lease takes the budget's lock, and a small holder's needs may change at each of
+//! its steps. An account therefore adds up its charges in one counter and leases the sum in steps
+//! of [`STEP_BYTES`].
 //!
 //! Laws:
 //! 1. All charges are covered by the account's lease.
-//! 2. No lock is held while the budget is asked for more, because the budget asks reclaimers, and these may drop
-//!    charges.
+//! 2. No lock is held while the budget is asked for more, because the budget asks reclaimers, and
+//!    these may drop charges.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +24,8 @@ pub const STEP_BYTES: u64 = 16 << 10;
 pub struct Account {
     /// The sum of all charges, including those about to be made.
     charged: AtomicU64,
-    /// Bytes that may be charged without asking the budget: the lease's bytes, or less while it shrinks.
+    /// Bytes that may be charged without asking the budget: the lease's bytes, or less while it
+    /// shrinks.
     covered: AtomicU64,
     lease: Mutex<Lease>,
     budget: Budget,
@@ -32,8 +34,8 @@ pub struct Account {
 }
 
 impl Account {
-    /// Makes an account whose lease never falls below one step, so that opening and closing one small holder does not
-    /// ask the budget.
+    /// Makes an account whose lease never falls below one step, so that opening and closing one
+    /// small holder does not ask the budget.
     ///
     /// # Errors
     /// [`OutOfBudget`]; nothing is taken.
@@ -64,7 +66,8 @@ impl Account {
     }
 
     fn add(&self, bytes: u64) -> Result<(), OutOfBudget> {
-        // AcqRel: pairs with the second look of `subtract`. Whichever comes later sees the other's change.
+        // AcqRel: pairs with the second look of `subtract`. Whichever comes later sees the other's
+        // change.
         let mut charged = self.charged.fetch_add(bytes, Ordering::AcqRel) + bytes;
         let mut refused: Option<OutOfBudget> = None;
         loop {
@@ -106,7 +109,8 @@ impl Account {
             return;
         }
         self.covered.store(keep, Ordering::Release);
-        // A read-modify-write, so that it comes before or after that of `add`: a later charge sees the present cover.
+        // A read-modify-write, so that it comes before or after that of `add`: a later charge sees
+        // the present cover.
         if self.charged.fetch_add(0, Ordering::AcqRel) > keep {
             // Charged between the two looks, by a holder that may have seen the old cover.
             self.covered.store(lease.bytes(), Ordering::Release);
@@ -261,8 +265,8 @@ mod loom_tests {
     use super::*;
     use crate::budget::Backing;
 
-    /// One holder gives back so much that the lease shrinks, while another is charged more than the rest of it: all is
-    /// covered at the end.
+    /// One holder gives back so much that the lease shrinks, while another is charged more than the
+    /// rest of it: all is covered at the end.
     #[test]
     fn loom_what_is_charged_while_the_lease_shrinks_is_covered() {
         loom::model(|| {

@@ -4,9 +4,9 @@
 //! evictor:   arm, look once more, sleep        taker:   take (under its lock), see little room, ring if armed
 //! ```
 //!
-//! Law: no call is lost. Room is counted under a lock. The evictor's last look sees every taker that held the lock
-//! before it; a taker that holds the lock later sees the bell armed. Only the first to ring pays for the wake-up; the
-//! others see the bell disarmed.
+//! Law: no call is lost. Room is counted under a lock. The evictor's last look sees every taker
+//! that held the lock before it; a taker that holds the lock later sees the bell armed. Only the
+//! first to ring pays for the wake-up; the others see the bell disarmed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -44,10 +44,16 @@ struct Calls {
 
 impl Bell {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { armed: AtomicBool::new(false), clock, state: Mutex::new(Calls::default()), rung: Condvar::new() }
+        Self {
+            armed: AtomicBool::new(false),
+            clock,
+            state: Mutex::new(Calls::default()),
+            rung: Condvar::new(),
+        }
     }
 
-    /// Wakes the evictor if it sleeps. Call it after releasing the lock under which room was counted.
+    /// Wakes the evictor if it sleeps. Call it after releasing the lock under which room was
+    /// counted.
     pub(crate) fn ring(&self, cause: Cause) {
         // Relaxed: the lock under which room is counted orders this after `arm`, see above.
         if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::Relaxed) {

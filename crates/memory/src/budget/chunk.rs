@@ -9,7 +9,8 @@ use std::sync::Arc;
 pub use crate::arena::CHUNK_BYTES;
 use crate::budget::{Inner, Kind};
 
-/// 64 KiB of the arena with exclusive access; given back on drop. The contents are those of the last holder.
+/// 64 KiB of the arena with exclusive access; given back on drop. The contents are those of the
+/// last holder.
 pub struct Chunk {
     address: NonNull<u8>,
     id: u32,
@@ -42,7 +43,8 @@ impl Deref for Chunk {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the arena lives as long as `budget`, its bytes are initialised, and no other chunk has this id.
+        // SAFETY: the arena lives as long as `budget`, its bytes are initialised, and no other
+        // chunk has this id.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), CHUNK_BYTES) }
     }
 }

@@ -1,12 +1,15 @@
-//! Memory is cleared ahead. The system clears memory when it is first touched, 2 MiB at once where it has huge pages, and the thread that
-//! touches it waits: 0.1 ms where the memory is at hand, milliseconds in a virtual machine that gave it back to its host. So free chunks are
-//! touched in the background before anyone takes them.
+//! Memory is cleared ahead. The system clears memory when it is first touched, 2 MiB at once where
+//! it has huge pages, and the thread that touches it waits: 0.1 ms where the memory is at hand,
+//! milliseconds in a virtual machine that gave it back to its host. So free chunks are touched in
+//! the background before anyone takes them.
 //!
 //! Laws:
-//! 1. Only chunks of the budget are touched: they are taken, touched and given back. A resize waits meanwhile.
-//! 2. While a block is touched, [`never_taken_min`] other chunks were never taken: the memory that is taken for a moment is not missed then.
-//! 3. The evictor's thread clears a block when the first chunk is taken, later little beside what was taken before ([`ahead`]), and nothing
-//!    while none is taken.
+//! 1. Only chunks of the budget are touched: they are taken, touched and given back. A resize waits
+//!    meanwhile.
+//! 2. While a block is touched, [`never_taken_min`] other chunks were never taken: the memory that
+//!    is taken for a moment is not missed then.
+//! 3. The evictor's thread clears a block when the first chunk is taken, later little beside what
+//!    was taken before ([`ahead`]), and nothing while none is taken.
 
 use std::sync::Arc;
 
@@ -26,28 +29,36 @@ fn are_enough(never_taken: usize, limit: usize) -> bool {
     never_taken >= never_taken_min(limit) + CHUNKS_PER_BLOCK
 }
 
-/// How many free chunks are to be cleared when `taken` of `limit` chunks were taken: a quarter of them, at most a 64th of the budget, at least
-/// one block.
+/// How many free chunks are to be cleared when `taken` of `limit` chunks were taken: a quarter of
+/// them, at most a 64th of the budget, at least one block.
 fn ahead(taken: usize, limit: usize) -> usize {
     (taken / 4).min(limit / 64).max(CHUNKS_PER_BLOCK)
 }
 
 impl Budget {
-    /// Touches the chunks of the next block that were never taken: most likely their memory has not come from the system yet. They are the
-    /// next to be taken. Returns their bytes; 0 if little is left.
+    /// Touches the chunks of the next block that were never taken: most likely their memory has not
+    /// come from the system yet. They are the next to be taken. Returns their bytes; 0 if little is
+    /// left.
     pub fn clear_block(&self) -> usize {
         let inner = &self.inner;
         let _turn = inner.resizing.lock().expect("no code under this lock panics");
         let mut state = inner.lock();
-        if !are_enough(state.free.never_taken().len(), inner.chunks.load(Ordering::Relaxed) as usize) {
+        if !are_enough(
+            state.free.never_taken().len(),
+            inner.chunks.load(Ordering::Relaxed) as usize,
+        ) {
             return 0;
         }
         let block = state.free.pop_never_taken_block();
-        debug_assert!(!block.clone().any(|id| state.out[id as usize]), "their memory was never given to the system");
+        debug_assert!(
+            !block.clone().any(|id| state.out[id as usize]),
+            "their memory was never given to the system"
+        );
         let bytes = block.len() * CHUNK_BYTES;
         inner.by_kind[Kind::Pages as usize].fetch_add(bytes as u64, Ordering::Relaxed);
         drop(state);
-        let mut chunks: Vec<_> = block.map(|id| Chunk::new(Arc::clone(inner), id, Kind::Pages)).collect();
+        let mut chunks: Vec<_> =
+            block.map(|id| Chunk::new(Arc::clone(inner), id, Kind::Pages)).collect();
         for chunk in &mut chunks {
             chunk.iter_mut().step_by(MAPPING_ALIGN).for_each(|byte| *byte = 0);
         }
@@ -67,7 +78,8 @@ impl Inner {
         let never_taken = state.free.never_taken();
         let limit = self.chunks.load(Ordering::Relaxed) as usize;
         are_enough(never_taken.len(), limit)
-            && state.free.given_back() + CHUNKS_PER_BLOCK <= ahead(never_taken.start as usize, limit)
+            && state.free.given_back() + CHUNKS_PER_BLOCK
+                <= ahead(never_taken.start as usize, limit)
     }
 }
 
@@ -96,13 +108,26 @@ mod tests {
         let budget = Budget::new(32 << 20, Backing::Heap).unwrap();
         let first = budget.take(Kind::Pages).unwrap();
         let (start, free) = (first.address().as_ptr() as usize, budget.free_bytes());
-        assert_eq!(budget.clear_block(), (CHUNKS_PER_BLOCK - 1) * CHUNK_BYTES, "up to the end of a block");
+        assert_eq!(
+            budget.clear_block(),
+            (CHUNKS_PER_BLOCK - 1) * CHUNK_BYTES,
+            "up to the end of a block"
+        );
         assert_eq!(budget.clear_block(), CHUNKS_PER_BLOCK * CHUNK_BYTES);
-        assert_eq!((budget.free_bytes(), budget.usage().of(Kind::Pages)), (free, CHUNK_BYTES as u64));
+        assert_eq!(
+            (budget.free_bytes(), budget.usage().of(Kind::Pages)),
+            (free, CHUNK_BYTES as u64)
+        );
         let next = take(&budget, CHUNKS_PER_BLOCK);
-        let places: Vec<_> =
-            next.iter().map(|chunk| (chunk.address().as_ptr() as usize - start) / CHUNK_BYTES).collect();
-        assert_eq!(places[..2], [CHUNKS_PER_BLOCK, CHUNKS_PER_BLOCK + 1], "what was touched last is taken first");
+        let places: Vec<_> = next
+            .iter()
+            .map(|chunk| (chunk.address().as_ptr() as usize - start) / CHUNK_BYTES)
+            .collect();
+        assert_eq!(
+            places[..2],
+            [CHUNKS_PER_BLOCK, CHUNKS_PER_BLOCK + 1],
+            "what was touched last is taken first"
+        );
         while budget.clear_block() > 0 {}
         assert_eq!(budget.free_bytes(), free - (CHUNKS_PER_BLOCK * CHUNK_BYTES) as u64);
         assert!(budget.inner.lock().free.never_taken().len() >= (8 << 20) / CHUNK_BYTES);

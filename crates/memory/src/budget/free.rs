@@ -1,14 +1,15 @@
 //! The free chunks, in the order in which they were given back.
 //!
-//! Chunks that were never taken are stored as a range of numbers: making a budget costs the same for any size.
+//! Chunks that were never taken are stored as a range of numbers: making a budget costs the same
+//! for any size.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::arena::CHUNKS_PER_BLOCK;
 
-/// From the front: chunks pushed to the front, chunks never taken (the last number first), chunks given back (the
-/// latest last).
+/// From the front: chunks pushed to the front, chunks never taken (the last number first), chunks
+/// given back (the latest last).
 #[derive(Debug, Default)]
 pub(super) struct Free {
     front: VecDeque<u32>,
@@ -73,10 +74,12 @@ impl Free {
         self.back.len()
     }
 
-    /// Takes the never-taken chunks that [`Free::pop_back`] would take first, to the end of their block.
+    /// Takes the never-taken chunks that [`Free::pop_back`] would take first, to the end of their
+    /// block.
     pub(super) fn pop_never_taken_block(&mut self) -> Range<u32> {
         let start = self.fresh.start;
-        self.fresh.start = (start + 1).next_multiple_of(CHUNKS_PER_BLOCK as u32).min(self.fresh.end);
+        self.fresh.start =
+            (start + 1).next_multiple_of(CHUNKS_PER_BLOCK as u32).min(self.fresh.end);
         start..self.fresh.start
     }
 
@@ -100,18 +103,24 @@ mod tests {
         for seed in 1..if cfg!(miri) { 2 } else { 50u64 } {
             let mut state = seed;
             let mut below = |bound: u64| {
-                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                state =
+                    state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
                 (state >> 33) % bound
             };
             let count = below(20) as u32;
-            let (mut free, mut queue) = (Free::fresh(0..count), (0..count).rev().collect::<VecDeque<u32>>());
+            let (mut free, mut queue) =
+                (Free::fresh(0..count), (0..count).rev().collect::<VecDeque<u32>>());
             for next in 1000..1200 {
                 match below(6) {
                     5 => {
                         let first = queue.iter().copied().filter(|id| *id < 1000).min();
                         let taken = free.pop_never_taken_block();
                         assert_eq!(taken.clone().next(), first);
-                        assert!(taken.is_empty() || taken.end % 32 == 0 || free.never_taken().is_empty());
+                        assert!(
+                            taken.is_empty()
+                                || taken.end % 32 == 0
+                                || free.never_taken().is_empty()
+                        );
                         queue.retain(|id| !taken.contains(id));
                     }
                     0 => assert_eq!(free.pop_front(), queue.pop_front()),

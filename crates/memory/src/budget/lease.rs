@@ -66,7 +66,11 @@ impl Lease {
     /// Takes a spare mapping of at least `bytes`, and the lease of the same kind that covers it.
     pub(crate) fn take_spare(&self, bytes: usize) -> Result<Option<(Mapping, Lease)>, OutOfBudget> {
         let Some(mapping) = self.inner.take_spare(self.kind, bytes)? else { return Ok(None) };
-        let lease = Lease { inner: Arc::clone(&self.inner), kind: self.kind, bytes: mapping.bytes() as u64 };
+        let lease = Lease {
+            inner: Arc::clone(&self.inner),
+            kind: self.kind,
+            bytes: mapping.bytes() as u64,
+        };
         Ok(Some((mapping, lease)))
     }
 
@@ -137,15 +141,21 @@ impl Inner {
                 return Ok(());
             }
             let short = missing - state.free.len();
-            state =
-                self.reclaim(state, short.min(RECLAIMED_AT_ONCE)).map_err(|state| self.refusal(state, kind, bytes))?;
+            state = self
+                .reclaim(state, short.min(RECLAIMED_AT_ONCE))
+                .map_err(|state| self.refusal(state, kind, bytes))?;
         }
     }
 
-    /// Gives the memory of the `count` free chunks that are retired next to the system, except for the last batch,
-    /// releasing the lock between batches. The chunks stay free; retiring them later is then cheap. Those that were never taken are left as
-    /// they are: they are given to the system when they are retired, and have cost nothing until then.
-    fn withdraw_ahead<'a>(&'a self, mut state: MutexGuard<'a, State>, count: usize) -> MutexGuard<'a, State> {
+    /// Gives the memory of the `count` free chunks that are retired next to the system, except for
+    /// the last batch, releasing the lock between batches. The chunks stay free; retiring them
+    /// later is then cheap. Those that were never taken are left as they are: they are given to the
+    /// system when they are retired, and have cost nothing until then.
+    fn withdraw_ahead<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        count: usize,
+    ) -> MutexGuard<'a, State> {
         for first in (WITHDRAWN_AT_ONCE..count).step_by(WITHDRAWN_AT_ONCE) {
             for at in first - WITHDRAWN_AT_ONCE..first.min(state.free.len()) {
                 let id = state.free.at(at);
@@ -171,7 +181,10 @@ impl Inner {
         let missing = state.missing_for(bytes);
         let fresh = state.free.pop_fresh(missing);
         if !fresh.is_empty() {
-            debug_assert!(!state.out[fresh.start as usize..fresh.end as usize].contains(&true), "each is counted once");
+            debug_assert!(
+                !state.out[fresh.start as usize..fresh.end as usize].contains(&true),
+                "each is counted once"
+            );
             state.out[fresh.start as usize..fresh.end as usize].fill(true);
             self.arena.withdraw_fresh(fresh.clone());
             state.retired.extend(fresh.clone().rev());

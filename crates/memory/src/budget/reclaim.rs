@@ -8,8 +8,8 @@ use crate::sync::MutexGuard;
 
 /// A holder of memory that can give some back on request.
 pub trait Reclaim: Send + Sync {
-    /// Gives back up to `chunks` chunks (by dropping them) and returns how many it gave. Must not take memory from the
-    /// budget, and must not wait for a thread that might.
+    /// Gives back up to `chunks` chunks (by dropping them) and returns how many it gave. Must not
+    /// take memory from the budget, and must not wait for a thread that might.
     fn reclaim(&self, chunks: usize) -> usize;
 }
 
@@ -19,15 +19,16 @@ impl Budget {
         drop(self.inner.reclaim(self.inner.lock(), 1));
     }
 
-    /// Adds a reclaimer to ask when no chunk is free. Reclaimers are asked in the order in which they were added.
+    /// Adds a reclaimer to ask when no chunk is free. Reclaimers are asked in the order in which
+    /// they were added.
     pub fn add_reclaimer(&self, reclaimer: Weak<dyn Reclaim>) {
         let mut reclaimers = self.inner.reclaimers.lock().expect("a reclaimer never panics");
         reclaimers.retain(|known| known.strong_count() > 0);
         reclaimers.push(reclaimer);
     }
 
-    /// Adds a holder of memory that would be free without it: it is asked before the reclaimers, and by the evictor before that evicts
-    /// pages for others.
+    /// Adds a holder of memory that would be free without it: it is asked before the reclaimers,
+    /// and by the evictor before that evicts pages for others.
     pub fn add_lender(&self, lender: Weak<dyn Reclaim>) {
         let mut lenders = self.inner.lenders.lock().expect("a reclaimer never panics");
         lenders.retain(|known| known.strong_count() > 0);
@@ -41,7 +42,8 @@ impl Budget {
 }
 
 impl Inner {
-    /// Releases the lock, asks for `chunks`, and locks again. Returns `Err` if no reclaimer gave any and none is free.
+    /// Releases the lock, asks for `chunks`, and locks again. Returns `Err` if no reclaimer gave
+    /// any and none is free.
     pub(super) fn reclaim<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -59,20 +61,32 @@ impl Inner {
         if self.take_back(chunks) > 0 {
             return Ok(self.lock());
         }
-        let reclaimers: Vec<_> =
-            self.reclaimers.lock().expect("a reclaimer never panics").iter().filter_map(Weak::upgrade).collect();
+        let reclaimers: Vec<_> = self
+            .reclaimers
+            .lock()
+            .expect("a reclaimer never panics")
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
         let given = reclaimers.iter().any(|reclaimer| reclaimer.reclaim(chunks) > 0);
-        // This may drop the last owner of a reclaimer, which then gives back its memory: not under the lock.
+        // This may drop the last owner of a reclaimer, which then gives back its memory: not under
+        // the lock.
         drop(reclaimers);
         let state = self.lock();
-        // Another thread may have freed some meanwhile: the evictor, or a reclaimer asked by another caller.
+        // Another thread may have freed some meanwhile: the evictor, or a reclaimer asked by
+        // another caller.
         if given || state.free.len() > before { Ok(state) } else { Err(state) }
     }
 
     /// See [`Budget::take_back`].
     pub(super) fn take_back(&self, chunks: usize) -> usize {
-        let lenders: Vec<_> =
-            self.lenders.lock().expect("a reclaimer never panics").iter().filter_map(Weak::upgrade).collect();
+        let lenders: Vec<_> = self
+            .lenders
+            .lock()
+            .expect("a reclaimer never panics")
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
         let before = self.lock().free.len();
         if !lenders.iter().any(|lender| lender.reclaim(chunks) > 0) {
             return 0;

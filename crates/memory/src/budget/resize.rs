@@ -2,8 +2,8 @@
 //!
 //! Laws:
 //! 1. Resizes run one at a time. An error leaves the budget as it was.
-//! 2. Chunks beyond a smaller limit are withdrawn: they stay in the arena, but are not free until the budget becomes
-//!    larger again.
+//! 2. Chunks beyond a smaller limit are withdrawn: they stay in the arena, but are not free until
+//!    the budget becomes larger again.
 
 use std::fmt;
 use std::io;
@@ -16,7 +16,8 @@ use crate::sync::{MutexGuard, Ordering};
 /// Why a budget could not be resized; it is as it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResizeError {
-    /// The request exceeds the address space that was reserved when the budget was made (or is zero).
+    /// The request exceeds the address space that was reserved when the budget was made (or is
+    /// zero).
     BeyondCeiling {
         /// The requested size.
         wanted_bytes: u64,
@@ -45,7 +46,10 @@ impl fmt::Display for ResizeError {
                 "a budget of {wanted_bytes} bytes cannot be had while running: 64 KiB to {ceiling_bytes} bytes can"
             ),
             Self::Held { missing_bytes, usage } => {
-                write!(f, "the budget cannot be made so small: {missing_bytes} bytes are in use, {usage}")
+                write!(
+                    f,
+                    "the budget cannot be made so small: {missing_bytes} bytes are in use, {usage}"
+                )
             }
             Self::Refused { message } => write!(f, "the system refuses a larger budget: {message}"),
         }
@@ -55,16 +59,28 @@ impl fmt::Display for ResizeError {
 impl std::error::Error for ResizeError {}
 
 impl Inner {
-    pub(super) fn resize(&self, limit_bytes: u64, lease: &mut Lease, leased_bytes: u64) -> Result<(), ResizeError> {
+    pub(super) fn resize(
+        &self,
+        limit_bytes: u64,
+        lease: &mut Lease,
+        leased_bytes: u64,
+    ) -> Result<(), ResizeError> {
         let ceiling_bytes = u64::from(self.arena.ceiling()) * CHUNK_BYTES as u64;
         let wanted = limit_bytes / CHUNK_BYTES as u64;
         match u32::try_from(wanted) {
-            Ok(wanted) if wanted > 0 && wanted <= self.arena.ceiling() => self.resize_to(wanted, lease, leased_bytes),
+            Ok(wanted) if wanted > 0 && wanted <= self.arena.ceiling() => {
+                self.resize_to(wanted, lease, leased_bytes)
+            }
             _ => Err(ResizeError::BeyondCeiling { wanted_bytes: limit_bytes, ceiling_bytes }),
         }
     }
 
-    fn resize_to(&self, wanted: u32, lease: &mut Lease, leased_bytes: u64) -> Result<(), ResizeError> {
+    fn resize_to(
+        &self,
+        wanted: u32,
+        lease: &mut Lease,
+        leased_bytes: u64,
+    ) -> Result<(), ResizeError> {
         let _turn = self.resizing.lock().expect("no code under this lock panics");
         let mut state = self.lock();
         let before = self.chunks.load(Ordering::Relaxed);
@@ -73,7 +89,9 @@ impl Inner {
             let short = self.short_for(&state, wanted, lease, leased_bytes);
             state = match (over, short) {
                 (0, 0) => break,
-                (1.., _) if !state.free.is_empty() => self.withdraw_some(state, over.min(WITHDRAWN_AT_ONCE)),
+                (1.., _) if !state.free.is_empty() => {
+                    self.withdraw_some(state, over.min(WITHDRAWN_AT_ONCE))
+                }
                 // The rest was retired for the lease.
                 (1.., 0) => break,
                 _ => match self.reclaim(state, short.min(RECLAIMED_AT_ONCE)) {
@@ -87,7 +105,8 @@ impl Inner {
             lease.bytes = leased_bytes;
             self.withdraw_over(&mut state, wanted);
         }
-        self.enlarge(&mut state, wanted).map_err(|error| ResizeError::Refused { message: error.to_string() })?;
+        self.enlarge(&mut state, wanted)
+            .map_err(|error| ResizeError::Refused { message: error.to_string() })?;
         if leased_bytes > lease.bytes {
             self.retire(&mut state, lease.kind, leased_bytes - lease.bytes);
             lease.bytes = leased_bytes;
@@ -118,7 +137,11 @@ impl Inner {
     }
 
     /// Withdraws up to `count` free chunks from the budget, then releases the lock for a moment.
-    fn withdraw_some<'a>(&'a self, mut state: MutexGuard<'a, State>, count: usize) -> MutexGuard<'a, State> {
+    fn withdraw_some<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        count: usize,
+    ) -> MutexGuard<'a, State> {
         for _ in 0..count {
             let Some(id) = self.withdraw_one(&mut state) else { break };
             state.withdrawn.push(id);
@@ -129,7 +152,12 @@ impl Inner {
     }
 
     /// Restores the former size after a failed reduction: `short` chunks are missing.
-    fn resize_back(&self, mut state: MutexGuard<'_, State>, before: u32, short: usize) -> ResizeError {
+    fn resize_back(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        before: u32,
+        short: usize,
+    ) -> ResizeError {
         self.enlarge(&mut state, before).expect("these chunks were of the budget a moment ago");
         let usage = Box::new(self.usage_of(&state));
         drop(state);
@@ -137,7 +165,8 @@ impl Inner {
         ResizeError::Held { missing_bytes: (short * CHUNK_BYTES) as u64, usage }
     }
 
-    /// Adds chunks until there are `wanted`: first withdrawn ones, then new ones. On an error none is added.
+    /// Adds chunks until there are `wanted`: first withdrawn ones, then new ones. On an error none
+    /// is added.
     fn enlarge(&self, state: &mut State, wanted: u32) -> io::Result<()> {
         let more = wanted - self.chunks.load(Ordering::Relaxed);
         let fresh = more.saturating_sub(state.withdrawn.len() as u32);

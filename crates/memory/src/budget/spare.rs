@@ -9,7 +9,8 @@ fn spare_bytes_max(limit_bytes: u64) -> u64 {
     (limit_bytes / 64).min(4 << 20)
 }
 
-/// The best-fitting spare mapping for `bytes`: the smallest that is large enough, but not more than twice as large.
+/// The best-fitting spare mapping for `bytes`: the smallest that is large enough, but not more than
+/// twice as large.
 fn best_of(spare: &[Mapping], bytes: usize) -> Option<usize> {
     let fits = |mapping: &Mapping| (bytes..=2 * bytes).contains(&mapping.bytes());
     let fitting = spare.iter().enumerate().filter(|(_, mapping)| fits(mapping));
@@ -18,7 +19,11 @@ fn best_of(spare: &[Mapping], bytes: usize) -> Option<usize> {
 
 impl Inner {
     /// Takes a spare mapping of at least `bytes` and charges it as `kind`, by its full length.
-    pub(super) fn take_spare(&self, kind: Kind, bytes: usize) -> Result<Option<Mapping>, OutOfBudget> {
+    pub(super) fn take_spare(
+        &self,
+        kind: Kind,
+        bytes: usize,
+    ) -> Result<Option<Mapping>, OutOfBudget> {
         let mut state = self.lock();
         let Some(best) = best_of(&state.spare, bytes) else { return Ok(None) };
         if state.refuses_on_purpose() {
@@ -29,8 +34,8 @@ impl Inner {
         Ok(Some(mapping))
     }
 
-    /// Keeps a mapping that was charged as `kind` as a spare, if the spares have room for it and no thread waits for
-    /// memory.
+    /// Keeps a mapping that was charged as `kind` as a spare, if the spares have room for it and no
+    /// thread waits for memory.
     pub(super) fn keep_spare(&self, kind: Kind, mapping: Mapping) -> Result<(), Mapping> {
         if self.origin.is_foreign() {
             return Err(mapping);

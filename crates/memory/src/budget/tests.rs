@@ -58,8 +58,9 @@ fn who_can_do_without_a_chunk_is_not_refused_one() {
     drop((held, other));
 }
 
-/// Chunks that were never taken were counted twice as given to the system: by the first part of a long lease and when they were retired. A block
-/// of which some were counted so was mapped anew while others of it were held.
+/// Chunks that were never taken were counted twice as given to the system: by the first part of a
+/// long lease and when they were retired. A block of which some were counted so was mapped anew
+/// while others of it were held.
 #[test]
 #[cfg_attr(miri, ignore = "mappings")]
 fn memory_that_is_held_is_not_given_to_the_system_with_its_block() {
@@ -102,7 +103,9 @@ fn what_is_held_keeps_its_bytes_whatever_is_leased_cleared_and_resized() {
         for _ in 0..600 {
             match random.below(12) {
                 0..4 => {
-                    for mut chunk in (0..random.below(30)).map_while(|_| budget.take(Kind::Sort).ok()) {
+                    for mut chunk in
+                        (0..random.below(30)).map_while(|_| budget.take(Kind::Sort).ok())
+                    {
                         stamps += 1;
                         stamp(&mut chunk, stamps);
                         held.push((chunk, stamps));
@@ -110,12 +113,17 @@ fn what_is_held_keeps_its_bytes_whatever_is_leased_cleared_and_resized() {
                 }
                 4..7 => {
                     for _ in 0..random.below(30).min(held.len() as u64) {
-                        let (chunk, stamp) = held.swap_remove(random.below(held.len() as u64) as usize);
+                        let (chunk, stamp) =
+                            held.swap_remove(random.below(held.len() as u64) as usize);
                         assert!(has_stamp(&chunk, stamp), "seed {seed}");
                     }
                 }
-                7..9 => leases.extend(budget.lease(Kind::Sort, random.below(110 * CHUNK_BYTES as u64))),
-                9 if !leases.is_empty() => drop(leases.swap_remove(random.below(leases.len() as u64) as usize)),
+                7..9 => {
+                    leases.extend(budget.lease(Kind::Sort, random.below(110 * CHUNK_BYTES as u64)))
+                }
+                9 if !leases.is_empty() => {
+                    drop(leases.swap_remove(random.below(leases.len() as u64) as usize))
+                }
                 10 => drop(budget.resize((90 + random.below(111)) * CHUNK_BYTES as u64)),
                 _ => drop(budget.clear_block()),
             }
@@ -128,7 +136,11 @@ fn what_is_held_keeps_its_bytes_whatever_is_leased_cleared_and_resized() {
 fn assert_books_balance(budget: &Budget) {
     let usage = budget.usage();
     let held: u64 = usage.by_kind.iter().map(|(_, bytes)| bytes).sum();
-    assert_eq!(held.next_multiple_of(CHUNK_BYTES as u64) + usage.free_bytes, usage.limit_bytes, "{usage:?}");
+    assert_eq!(
+        held.next_multiple_of(CHUNK_BYTES as u64) + usage.free_bytes,
+        usage.limit_bytes,
+        "{usage:?}"
+    );
 }
 
 fn chunks_of(budget: &Budget, kind: Kind) -> Vec<Chunk> {
@@ -161,7 +173,10 @@ fn a_budget_that_cannot_shrink_is_as_it_was_and_says_who_holds_how_much() {
     let budget = budget(16);
     let held: Vec<_> = (0..6).map(|_| budget.take(Kind::WriteSet).unwrap()).collect();
     let error = budget.resize(4 * CHUNK).unwrap_err();
-    assert!(matches!(&error, ResizeError::Held { missing_bytes, .. } if *missing_bytes == 2 * CHUNK), "{error}");
+    assert!(
+        matches!(&error, ResizeError::Held { missing_bytes, .. } if *missing_bytes == 2 * CHUNK),
+        "{error}"
+    );
     assert!(error.to_string().contains("WriteSet 393216"), "{error}");
     assert_eq!(budget.limit_bytes(), 16 * CHUNK);
     assert_eq!(chunks_of(&budget, Kind::Sort).len(), 10);
@@ -182,7 +197,8 @@ fn the_books_balance_after_any_sequence_of_takes_leases_and_resizes() {
             (state >> 33) % bound
         };
         let ceiling = 4 + below(40);
-        let budget = Budget::with_ceiling((1 + below(ceiling)) << 16, ceiling << 16, Backing::Heap).unwrap();
+        let budget =
+            Budget::with_ceiling((1 + below(ceiling)) << 16, ceiling << 16, Backing::Heap).unwrap();
         let (mut chunks, mut leases) = (Vec::new(), Vec::new());
         for _ in 0..if cfg!(miri) { 60 } else { 500 } {
             match below(10) {
@@ -196,19 +212,32 @@ fn the_books_balance_after_any_sequence_of_takes_leases_and_resizes() {
                     let bytes = lease.bytes();
                     match lease.grow(below(100_000)) {
                         Ok(()) => lease.shrink(below(300_000)),
-                        Err(_) => assert_eq!(lease.bytes(), bytes, "a lease that was refused is as it was"),
+                        Err(_) => assert_eq!(
+                            lease.bytes(),
+                            bytes,
+                            "a lease that was refused is as it was"
+                        ),
                     }
                 }
-                7 if !leases.is_empty() => drop(leases.swap_remove(below(leases.len() as u64) as usize)),
-                _ if !chunks.is_empty() => drop(chunks.swap_remove(below(chunks.len() as u64) as usize)),
+                7 if !leases.is_empty() => {
+                    drop(leases.swap_remove(below(leases.len() as u64) as usize))
+                }
+                _ if !chunks.is_empty() => {
+                    drop(chunks.swap_remove(below(chunks.len() as u64) as usize))
+                }
                 _ => {}
             }
             let usage = budget.usage();
             let leased: u64 = leases.iter().map(Lease::bytes).sum();
-            let held = ((chunks.len() * CHUNK_BYTES) as u64) + leased.next_multiple_of(CHUNK_BYTES as u64);
+            let held =
+                ((chunks.len() * CHUNK_BYTES) as u64) + leased.next_multiple_of(CHUNK_BYTES as u64);
             assert_eq!(held + usage.free_bytes, usage.limit_bytes, "seed {seed}: {usage:?}");
             let kinds: u64 = usage.by_kind.iter().map(|(_, bytes)| bytes).sum();
-            assert_eq!(kinds, (chunks.len() * CHUNK_BYTES) as u64 + leased, "seed {seed}: {usage:?}");
+            assert_eq!(
+                kinds,
+                (chunks.len() * CHUNK_BYTES) as u64 + leased,
+                "seed {seed}: {usage:?}"
+            );
         }
         drop((chunks, leases));
         assert_eq!(budget.free_bytes(), budget.limit_bytes(), "seed {seed}");
@@ -231,7 +260,8 @@ impl Reclaim for Leaving {
 #[test]
 fn a_reclaimer_that_leaves_while_it_is_asked_gives_back_what_it_held() {
     let budget = budget(1);
-    let leaving = Arc::new(Leaving { itself: Mutex::new(None), _chunk: budget.take(Kind::Pages).unwrap() });
+    let leaving =
+        Arc::new(Leaving { itself: Mutex::new(None), _chunk: budget.take(Kind::Pages).unwrap() });
     *leaving.itself.lock().unwrap() = Some(Arc::clone(&leaving));
     let reclaimer = Arc::downgrade(&leaving);
     drop(leaving);

@@ -1,15 +1,16 @@
 //! A FIFO queue of threads that wait for memory, as long as memory is coming back.
 //!
 //! Laws:
-//! 1. Only the first in the queue retries. A thread that arrives while others wait queues behind them, even if memory
-//!    has just come free.
+//! 1. Only the first in the queue retries. A thread that arrives while others wait queues behind
+//!    them, even if memory has just come free.
 //! 2. A thread gives up once nothing has moved for [`Patience::idle`]: no memory was given back,
 //!    nobody in the queue was served, and nothing is under way that frees memory. It gives up in
 //!    any case after [`Patience::longest`], apart from its own attempts.
 //! 3. If nothing was given back since a thread waited in vain, and nothing is under way, the next
 //!    is refused at once: it would wait in vain, too.
 //!
-//! Memory that the page pool and the object cache give back does not count: an attempt asks them itself.
+//! Memory that the page pool and the object cache give back does not count: an attempt asks them
+//! itself.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,8 +21,8 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 use super::Budget;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// The first in the queue retries after this time at the latest: memory may become available without being given back
-/// (a page is released).
+/// The first in the queue retries after this time at the latest: memory may become available
+/// without being given back (a page is released).
 const STEP: Duration = Duration::from_millis(5);
 
 /// Where a thread that arrives while others wait enters the queue.
@@ -110,7 +111,12 @@ impl WaitQueue {
         self.budget.note_wait();
         loop {
             let is_under_way = relief.is_under_way();
-            let is_over = waited.is_over(self.clock.monotonic_nanos(), self.moves(), is_under_way, self.patience);
+            let is_over = waited.is_over(
+                self.clock.monotonic_nanos(),
+                self.moves(),
+                is_under_way,
+                self.patience,
+            );
             if !is_over && !self.is_first(&place) {
                 continue;
             }
@@ -122,7 +128,8 @@ impl WaitQueue {
                     if is_over {
                         state.in_vain = Some(given);
                     }
-                    let is_in_vain = is_asked && state.in_vain == Some(given) && !relief.is_under_way();
+                    let is_in_vain =
+                        is_asked && state.in_vain == Some(given) && !relief.is_under_way();
                     if is_over || is_in_vain {
                         return Err(error);
                     }
@@ -179,11 +186,18 @@ impl Waited {
         Self { begun: now, moved: now, moves }
     }
 
-    fn is_over(&mut self, now: u64, moves: (u64, u64), is_under_way: bool, patience: Patience) -> bool {
+    fn is_over(
+        &mut self,
+        now: u64,
+        moves: (u64, u64),
+        is_under_way: bool,
+        patience: Patience,
+    ) -> bool {
         if is_under_way || moves != self.moves {
             (self.moved, self.moves) = (now, moves);
         }
-        let is_past = |since: u64, limit: Duration| u128::from(now.saturating_sub(since)) >= limit.as_nanos();
+        let is_past =
+            |since: u64, limit: Duration| u128::from(now.saturating_sub(since)) >= limit.as_nanos();
         is_past(self.moved, patience.idle) || is_past(self.begun, patience.longest)
     }
 }
@@ -218,7 +232,8 @@ mod tests {
     use crate::budget::chunk::{CHUNK_BYTES, Chunk};
     use crate::budget::{Backing, Kind, OutOfBudget};
 
-    const LONG: Patience = Patience { idle: Duration::from_secs(600), longest: Duration::from_secs(600) };
+    const LONG: Patience =
+        Patience { idle: Duration::from_secs(600), longest: Duration::from_secs(600) };
 
     fn short(idle_millis: u64) -> Patience {
         Patience { idle: Duration::from_millis(idle_millis), ..LONG }
@@ -347,7 +362,14 @@ mod tests {
         let queue = WaitQueue::new(&budget, short(20));
         let relief = Nothing { is_under_way: AtomicBool::new(true) };
         std::thread::scope(|scope| {
-            let take = || queue.attempt(Order::Behind, |_: &OutOfBudget| true, &relief, || budget.take(Kind::WriteSet));
+            let take = || {
+                queue.attempt(
+                    Order::Behind,
+                    |_: &OutOfBudget| true,
+                    &relief,
+                    || budget.take(Kind::WriteSet),
+                )
+            };
             let waiting = scope.spawn(move || take().map(drop));
             await_waiting(&queue, 1);
             // Longer than it waits while nothing moves.
@@ -360,9 +382,11 @@ mod tests {
 
     #[test]
     fn a_wait_is_over_when_nothing_has_moved_for_a_time_or_after_the_longest_time() {
-        let patience = Patience { idle: Duration::from_nanos(10), longest: Duration::from_nanos(100) };
+        let patience =
+            Patience { idle: Duration::from_nanos(10), longest: Duration::from_nanos(100) };
         let mut waited = Waited::begin(1000, (0, 0));
-        let mut is_over = |now, moves, is_under_way| waited.is_over(now, moves, is_under_way, patience);
+        let mut is_over =
+            |now, moves, is_under_way| waited.is_over(now, moves, is_under_way, patience);
         assert!(!is_over(1009, (0, 0), false));
         assert!(!is_over(1015, (1, 0), false), "memory was given back");
         assert!(!is_over(1024, (1, 0), false));
@@ -376,10 +400,13 @@ mod tests {
     #[test]
     fn a_wait_ends_although_memory_comes_back_all_the_time() {
         let (budget, held) = full(1);
-        let patience = Patience { idle: Duration::from_secs(600), longest: Duration::from_millis(50) };
+        let patience =
+            Patience { idle: Duration::from_secs(600), longest: Duration::from_millis(50) };
         let queue = WaitQueue::new(&budget, patience);
         let relief = Nothing { is_under_way: AtomicBool::new(true) };
-        queue.attempt(Order::Behind, |_: &OutOfBudget| true, &relief, || budget.take(Kind::WriteSet)).unwrap_err();
+        queue
+            .attempt(Order::Behind, |_: &OutOfBudget| true, &relief, || budget.take(Kind::WriteSet))
+            .unwrap_err();
         drop(held);
     }
 }

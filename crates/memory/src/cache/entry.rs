@@ -4,9 +4,9 @@
 //! u32 value bytes | u16 key bytes | u16 flags | u64 expires at, in ms (if it does) | key | value, to a word's end
 //! ```
 //!
-//! Entries are stored one after the other in a queue, and continue from one segment into the next; only the part before
-//! the value is contiguous. Where that part does not fit, a *filler* leads to the next segment: the same header with a
-//! flag of its own.
+//! Entries are stored one after the other in a queue, and continue from one segment into the next;
+//! only the part before the value is contiguous. Where that part does not fit, a *filler* leads to
+//! the next segment: the same header with a flag of its own.
 
 use super::policy::Queue;
 use super::segments::Segments;
@@ -97,7 +97,11 @@ pub(super) struct Arrival<'a> {
 
 impl Arrival<'_> {
     pub(super) fn header(&self) -> Header {
-        Header::new(self.key, self.value.iter().map(|part| part.len()).sum(), self.expires_at.is_some())
+        Header::new(
+            self.key,
+            self.value.iter().map(|part| part.len()).sum(),
+            self.expires_at.is_some(),
+        )
     }
 }
 
@@ -129,11 +133,16 @@ impl<'a> Placed<'a> {
     /// Reads the header at a place that the caller may read ([`Segments::slice`]).
     ///
     /// # Safety
-    /// An entry or filler begins there, and its first segment is not written meanwhile; to read the value, neither are
-    /// its other segments.
+    /// An entry or filler begins there, and its first segment is not written meanwhile; to read the
+    /// value, neither are its other segments.
     #[allow(unsafe_code, reason = "looks at bytes that the caller keeps in their place")]
     #[inline]
-    pub(super) unsafe fn at(segments: &'a Segments, queue: Queue, segment: u32, offset: usize) -> Self {
+    pub(super) unsafe fn at(
+        segments: &'a Segments,
+        queue: Queue,
+        segment: u32,
+        offset: usize,
+    ) -> Self {
         // SAFETY: the caller guarantees it.
         let bytes = unsafe { segments.slice(segment, offset, HEADER_BYTES) };
         let header = Header::decode(bytes.try_into().expect("as long as asked for"));
@@ -300,7 +309,11 @@ mod tests {
 
     #[test]
     fn a_header_says_what_it_was_made_of() {
-        for header in [Header::new(b"key", 1 << 31, true), Header::new(&[0; 65_535], 0, false), Header::filler(8)] {
+        for header in [
+            Header::new(b"key", 1 << 31, true),
+            Header::new(&[0; 65_535], 0, false),
+            Header::filler(8),
+        ] {
             assert_eq!(Header::decode(header.encode()), header);
         }
         assert_eq!(Header::new(b"key", 5, false).words(), 2);

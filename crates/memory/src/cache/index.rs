@@ -1,17 +1,20 @@
 //! The index: maps a key's hash to the slot that holds the place of its entry.
 //!
-//! The index is a row of pages. A page is a segment of buckets of eight slots (a cache line). The top bits of a hash
-//! choose a *cell*, and each page serves a run of adjacent cells. When a page gets crowded, it and a neighbour share
-//! their cells with a third page; growing therefore never stops the world, and pages stay between two thirds and full.
-//! The lowest bits of the hash choose a bucket, and the fingerprint a second one; a key is in one of the two. Buckets
-//! do not depend on the page, so a slot can move to another page without its key. If both buckets of a key are full,
-//! one of their entries moves to its other bucket. A page whose contents fit into its neighbours gives its segment
-//! back.
+//! The index is a row of pages. A page is a segment of buckets of eight slots (a cache line). The
+//! top bits of a hash choose a *cell*, and each page serves a run of adjacent cells. When a page
+//! gets crowded, it and a neighbour share their cells with a third page; growing therefore never
+//! stops the world, and pages stay between two thirds and full. The lowest bits of the hash choose
+//! a bucket, and the fingerprint a second one; a key is in one of the two. Buckets do not depend on
+//! the page, so a slot can move to another page without its key. If both buckets of a key are full,
+//! one of their entries moves to its other bucket. A page whose contents fit into its neighbours
+//! gives its segment back.
 //!
 //! Laws:
-//! 1. Slots are written under the cache's lock, with one exception: a reader may count a touch in a slot, by
-//!    compare-and-exchange, while its line publishes the use of the index ([`super::readers`]).
-//! 2. Ghosts use the space that entries leave free, two in a slot; an entry never makes way for a ghost.
+//! 1. Slots are written under the cache's lock, with one exception: a reader may count a touch in a
+//!    slot, by compare-and-exchange, while its line publishes the use of the index
+//!    ([`super::readers`]).
+//! 2. Ghosts use the space that entries leave free, two in a slot; an entry never makes way for a
+//!    ghost.
 //! 3. A reader that finds nothing while slots move looks again (`changes`).
 //! 4. The segment of a removed page is not reused while a reader may look at it.
 #![allow(unsafe_code, reason = "the pages are segments seen as atomics")]
@@ -28,9 +31,9 @@ const BUCKET: usize = 8;
 /// The most cells; their number must fit in a slot's fingerprint, with room to tell entries apart.
 const MAX_CELLS: usize = 1 << 20;
 
-/// A page is crowded once this percentage of its slots are entries, given the mean size of an entry. Ghosts have the
-/// rest. Where entries are small, one more entry is worth more than the ghosts that would fit in its slot; where they
-/// are large, all useful ghosts cost next to nothing.
+/// A page is crowded once this percentage of its slots are entries, given the mean size of an
+/// entry. Ghosts have the rest. Where entries are small, one more entry is worth more than the
+/// ghosts that would fit in its slot; where they are large, all useful ghosts cost next to nothing.
 fn crowded_percent(mean_bytes: u64) -> usize {
     match mean_bytes {
         0..256 => 88,
@@ -42,8 +45,9 @@ fn crowded_percent(mean_bytes: u64) -> usize {
 /// Number of pages that share with a new one.
 const SHARING: usize = 2;
 
-/// A page is spare if its neighbours, after taking over its contents, would have at most this percentage of their slots
-/// in use. The value is well below the crowded threshold, so that pages do not come and go.
+/// A page is spare if its neighbours, after taking over its contents, would have at most this
+/// percentage of their slots in use. The value is well below the crowded threshold, so that pages
+/// do not come and go.
 fn merged_percent(mean_bytes: u64) -> usize {
     (crowded_percent(mean_bytes) * 6 / 7).min(64)
 }
@@ -93,27 +97,31 @@ impl Index {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// The slots that may refer to the entry of a key with this hash, with the values read from them.
+    /// The slots that may refer to the entry of a key with this hash, with the values read from
+    /// them.
     #[inline]
     pub(super) fn candidates<'a>(&self, segments: &'a Segments, hash: u64) -> Candidates<'a> {
         let place = self.place_of(segments, hash);
         let is_so = |slot: Slot| slot.may_be_entry_of(hash);
-        Candidates { place, slots: matches(place.bucket(0), is_so) | matches(place.bucket(1), is_so) << BUCKET }
+        Candidates {
+            place,
+            slots: matches(place.bucket(0), is_so) | matches(place.bucket(1), is_so) << BUCKET,
+        }
     }
 
     /// The page of keys with this hash.
     #[inline]
     fn page_of(&self, hash: u64) -> u32 {
-        // SeqCst: a reader's second step, after its line has published the use of the index. Also an Acquire, which
-        // pairs with the Release in `Pages`: the page was zeroed before.
+        // SeqCst: a reader's second step, after its line has published the use of the index. Also
+        // an Acquire, which pairs with the Release in `Pages`: the page was zeroed before.
         self.cells[(hash >> self.cell_shift) as usize].load(Ordering::SeqCst)
     }
 
     #[inline]
     fn place_of<'a>(&self, segments: &'a Segments, hash: u64) -> Place<'a> {
         let page = self.page_of(hash);
-        // SAFETY: cells name segments that belong to the index, and readers prevent the reuse of a removed page
-        // ([`super::readers`]).
+        // SAFETY: cells name segments that belong to the index, and readers prevent the reuse of a
+        // removed page ([`super::readers`]).
         let buckets = in_buckets(unsafe { segments.words(page) });
         self.place_in(buckets, self.first_bucket(hash), hash)
     }
@@ -178,14 +186,14 @@ impl<'a> Iterator for Candidates<'a> {
     }
 }
 
-/// Bitmask of the slots of a bucket that satisfy the predicate. Branch-free, because the match position is
-/// unpredictable.
+/// Bitmask of the slots of a bucket that satisfy the predicate. Branch-free, because the match
+/// position is unpredictable.
 #[inline(always)]
 fn matches(bucket: &Bucket, is_so: impl Fn(Slot) -> bool) -> u32 {
     let mut bits = 0;
     for (at, slot) in bucket.iter().enumerate() {
-        // SeqCst: a reader's second step. Also an Acquire: pairs with the Release of the writer that entered or moved
-        // the entry, after its bytes were written.
+        // SeqCst: a reader's second step. Also an Acquire: pairs with the Release of the writer
+        // that entered or moved the entry, after its bytes were written.
         bits |= u32::from(is_so(Slot(slot.load(Ordering::SeqCst)))) << at;
     }
     bits
@@ -204,8 +212,8 @@ impl<'a> Place<'a> {
         &self.buckets[self.numbers[which]]
     }
 
-    /// A slot without an entry, from the bucket that has fewer entries: an empty one, or else the one with the oldest
-    /// ghosts.
+    /// A slot without an entry, from the bucket that has fewer entries: an empty one, or else the
+    /// one with the oldest ghosts.
     fn room(&self, now: u64) -> Option<&'a AtomicU64> {
         let [first, second] = [self.bucket(0), self.bucket(1)];
         let entries = |bucket| matches(bucket, is_entry).count_ones();
@@ -247,8 +255,8 @@ struct Page {
 }
 
 impl Page {
-    /// Sets the page's cells to this range. The range must contain its present cells and may only add cells that no
-    /// other page claims.
+    /// Sets the page's cells to this range. The range must contain its present cells and may only
+    /// add cells that no other page claims.
     fn take_over(&mut self, index: &Index, start: usize, end: usize) {
         (self.first_cell, self.cells) = (start as u32, (end - start) as u32);
         // Release: pairs with the load in `place_of`.
@@ -268,7 +276,12 @@ pub(super) struct Pages {
 
 impl Pages {
     /// The writer's part of `index`, whose only page is `segment`.
-    pub(super) fn new(index: &Index, segments: &Segments, segment: u32, max_segments: usize) -> Self {
+    pub(super) fn new(
+        index: &Index,
+        segments: &Segments,
+        segment: u32,
+        max_segments: usize,
+    ) -> Self {
         clear_page(segments, segment);
         let mut pages = Vec::with_capacity((max_segments / 2 + 2).min(index.cells.len()));
         pages.push(Page { segment, first_cell: 0, cells: index.cells.len() as u32 });
@@ -301,13 +314,15 @@ impl Pages {
         self.pages.partition_point(|page| page.first_cell <= cell) - 1
     }
 
-    /// Whether the page of this hash should share with another soon, given the mean size of an entry.
+    /// Whether the page of this hash should share with another soon, given the mean size of an
+    /// entry.
     pub(super) fn is_crowded(&self, index: &Index, hash: u64, mean_bytes: u64) -> bool {
         let most = index.buckets * BUCKET * crowded_percent(mean_bytes);
         self.entries[index.page_of(hash) as usize] as usize * 100 >= most
     }
 
-    /// A hash of the page with the most cells, if this many entries of this mean size would make it crowded.
+    /// A hash of the page with the most cells, if this many entries of this mean size would make it
+    /// crowded.
     pub(super) fn widest(&self, index: &Index, entries: u64, mean_bytes: u64) -> Option<u64> {
         let widest = self.pages.iter().max_by_key(|page| page.cells)?;
         let most = (index.buckets * BUCKET * crowded_percent(mean_bytes) / 100) as u128;
@@ -317,7 +332,13 @@ impl Pages {
     }
 
     /// Takes the ghost of a key with this hash, if one still counts. Returns its age in ticks.
-    pub(super) fn take_ghost(&self, index: &Index, segments: &Segments, hash: u64, now: u64) -> Option<u64> {
+    pub(super) fn take_ghost(
+        &self,
+        index: &Index,
+        segments: &Segments,
+        hash: u64,
+        now: u64,
+    ) -> Option<u64> {
         let place = index.place_of(segments, hash);
         let ages = [0, 1].map(|which| Self::take_ghost_of(place.bucket(which), hash, now));
         ages.into_iter().flatten().min()
@@ -345,7 +366,14 @@ impl Pages {
     }
 
     /// Frees the slot of an entry with this hash, and leaves a ghost.
-    pub(super) fn bury(&mut self, index: &Index, segments: &Segments, hash: u64, slot: &AtomicU64, now: u64) {
+    pub(super) fn bury(
+        &mut self,
+        index: &Index,
+        segments: &Segments,
+        hash: u64,
+        slot: &AtomicU64,
+        now: u64,
+    ) {
         let place = index.place_of(segments, hash);
         let in_first = place.bucket(0).as_ptr_range().contains(&std::ptr::from_ref(slot));
         let beside = place.bucket(usize::from(!in_first));
@@ -363,17 +391,21 @@ impl Pages {
                 other.store(both.0, Ordering::Relaxed);
                 Slot::EMPTY
             }
-            None => Slot::EMPTY.with_ghost(ghost, Ghost::is_none).expect("an empty slot has room for a ghost"),
+            None => Slot::EMPTY
+                .with_ghost(ghost, Ghost::is_none)
+                .expect("an empty slot has room for a ghost"),
         };
         // Release: pairs with the readers' second look at the slot.
         slot.store(left.0, Ordering::Release);
         self.forget(index, hash);
     }
 
-    /// Clears ghosts that no longer count, in a part of the pages that depends on the tick. Every page is visited
-    /// before a tick number recurs.
+    /// Clears ghosts that no longer count, in a part of the pages that depends on the tick. Every
+    /// page is visited before a tick number recurs.
     pub(super) fn forget_ghosts(&self, segments: &Segments, now: u64) {
-        for page in self.pages.iter().skip((now % GHOST_TICKS) as usize).step_by(GHOST_TICKS as usize) {
+        for page in
+            self.pages.iter().skip((now % GHOST_TICKS) as usize).step_by(GHOST_TICKS as usize)
+        {
             // SAFETY: pages are segments that belong to the index.
             for slot in unsafe { segments.words(page.segment) } {
                 let before = load(slot);
@@ -398,18 +430,23 @@ impl Pages {
         now: u64,
     ) -> Result<(), Full> {
         let place = index.place_of(segments, hash);
-        let slot = place.room(now).or_else(|| index.change(|| Self::displace(index, place))).ok_or(Full)?;
+        let slot = place
+            .room(now)
+            .or_else(|| index.change(|| Self::displace(index, place)))
+            .ok_or(Full)?;
         // Release: the entry's bytes were written before; pairs with the reader's Acquire.
         slot.store(entry.0, Ordering::Release);
         *self.entries_of(index, hash) += 1;
         Ok(())
     }
 
-    /// Moves an entry of two full buckets to its other bucket, and returns the slot that it leaves. Within
-    /// [`Index::change`].
+    /// Moves an entry of two full buckets to its other bucket, and returns the slot that it leaves.
+    /// Within [`Index::change`].
     fn displace<'a>(index: &Index, place: Place<'a>) -> Option<&'a AtomicU64> {
-        let mut slots =
-            place.numbers.into_iter().flat_map(|number| place.buckets[number].iter().map(move |slot| (number, slot)));
+        let mut slots = place
+            .numbers
+            .into_iter()
+            .flat_map(|number| place.buckets[number].iter().map(move |slot| (number, slot)));
         let (from, to) = slots.find_map(|(number, from)| {
             let others = index.place_in(place.buckets, number, load(from).hash_top()).bucket(1);
             Some((from, others.iter().find(|slot| !is_entry(load(slot)))?))
@@ -424,9 +461,9 @@ impl Pages {
         *self.entries_of(index, hash) -= 1;
     }
 
-    /// Shares the page of this hash, and any neighbours, with a new page in `segment`. Entries that fit in no bucket
-    /// are returned: they are lost (a handful in a lifetime). `None` if the cells cannot be shared any further; then
-    /// nothing is changed.
+    /// Shares the page of this hash, and any neighbours, with a new page in `segment`. Entries that
+    /// fit in no bucket are returned: they are lost (a handful in a lifetime). `None` if the cells
+    /// cannot be shared any further; then nothing is changed.
     pub(super) fn grow(
         &mut self,
         index: &Index,
@@ -452,8 +489,8 @@ impl Pages {
                 let [start, end] = [place, place + 1].map(|place| from + cells * place / parts);
                 self.pages[page].take_over(index, start, end);
             }
-            // From the new page outwards: a page that has moved entries out has room for a neighbour's. The new page
-            // holds none that would have to leave it.
+            // From the new page outwards: a page that has moved entries out has room for a
+            // neighbour's. The new page holds none that would have to leave it.
             for page in (shared.start..new).rev().chain(new + 1..shared.end) {
                 self.move_out(index, segments, page, now, &mut lost);
             }
@@ -461,15 +498,16 @@ impl Pages {
         Some(lost)
     }
 
-    /// Checks one page on each call, in turn. Returns the page if its neighbours could take over its contents, given
-    /// the mean size of an entry.
+    /// Checks one page on each call, in turn. Returns the page if its neighbours could take over
+    /// its contents, given the mean size of an entry.
     pub(super) fn next_spare(&mut self, index: &Index, mean_bytes: u64) -> Option<usize> {
         let at = self.next % self.pages.len();
         self.next = at + 1;
         let most = index.buckets * BUCKET * merged_percent(mean_bytes) / 100;
         let entries: usize = self.neighbourhood(at).map(|page| self.entries_in(page)).sum();
         let cells: usize = self.neighbourhood(at).map(|page| self.pages[page].cells as usize).sum();
-        let largest = self.after_merge(at).into_iter().flatten().map(|(_, start, end)| end - start).max()?;
+        let largest =
+            self.after_merge(at).into_iter().flatten().map(|(_, start, end)| end - start).max()?;
         (entries * largest <= most * cells).then_some(at)
     }
 
@@ -477,14 +515,16 @@ impl Pages {
         at.saturating_sub(1)..(at + 2).min(self.pages.len())
     }
 
-    /// The cells of a page's neighbours once it is gone: page, first cell, end. As even as possible.
+    /// The cells of a page's neighbours once it is gone: page, first cell, end. As even as
+    /// possible.
     fn after_merge(&self, at: usize) -> [Option<(usize, usize, usize)>; 2] {
         let around = self.neighbourhood(at);
         let cells_of = |at: usize| {
             let Page { first_cell, cells, .. } = self.pages[at];
             (first_cell as usize, (first_cell + cells) as usize)
         };
-        let (start, end, gone) = (cells_of(around.start).0, cells_of(around.end - 1).1, cells_of(at));
+        let (start, end, gone) =
+            (cells_of(around.start).0, cells_of(around.end - 1).1, cells_of(at));
         match around.len() {
             1 => [None; 2],
             2 => [Some((if around.start == at { at + 1 } else { at - 1 }, start, end)), None],
@@ -495,14 +535,20 @@ impl Pages {
         }
     }
 
-    /// Merges a spare page into its neighbours. Returns its segment, which readers may still look at, and lost entries
-    /// as [`Pages::grow`] does.
-    pub(super) fn merge(&mut self, index: &Index, segments: &Segments, at: usize, now: u64) -> (u32, Vec<Slot>) {
+    /// Merges a spare page into its neighbours. Returns its segment, which readers may still look
+    /// at, and lost entries as [`Pages::grow`] does.
+    pub(super) fn merge(
+        &mut self,
+        index: &Index,
+        segments: &Segments,
+        at: usize,
+        now: u64,
+    ) -> (u32, Vec<Slot>) {
         let neighbours = self.after_merge(at);
         let mut lost = Vec::new();
         index.change(|| {
-            // From here on the page has no cells, so all of its contents belong elsewhere. An empty range sorts before
-            // the range that begins at the same cell.
+            // From here on the page has no cells, so all of its contents belong elsewhere. An empty
+            // range sorts before the range that begins at the same cell.
             self.pages[at].cells = 0;
             for (page, start, end) in neighbours.into_iter().flatten() {
                 self.pages[page].take_over(index, start, end);
@@ -520,9 +566,11 @@ impl Pages {
         (self.pages.remove(at).segment, lost)
     }
 
-    /// The pages that share: this one and its neighbours, `most` in all; neighbours with more cells first.
+    /// The pages that share: this one and its neighbours, `most` in all; neighbours with more cells
+    /// first.
     fn sharing(&self, at: usize, most: usize) -> Range<usize> {
-        let cells = |at: Option<usize>| at.and_then(|at| self.pages.get(at)).map_or(0, |page| page.cells);
+        let cells =
+            |at: Option<usize>| at.and_then(|at| self.pages.get(at)).map_or(0, |page| page.cells);
         let mut sharing = at..at + 1;
         while sharing.len() < most {
             match (cells(sharing.start.checked_sub(1)), cells(Some(sharing.end))) {
@@ -535,19 +583,33 @@ impl Pages {
     }
 
     /// Moves the slots of a page that now belong to other pages.
-    fn move_out(&mut self, index: &Index, segments: &Segments, page: usize, now: u64, lost: &mut Vec<Slot>) {
+    fn move_out(
+        &mut self,
+        index: &Index,
+        segments: &Segments,
+        page: usize,
+        now: u64,
+        lost: &mut Vec<Slot>,
+    ) {
         // SAFETY: pages are segments that belong to the index.
         let slots = unsafe { segments.words(self.pages[page].segment) };
         for (at, slot) in slots.iter().enumerate() {
             let word = load(slot);
             if word.kind() == Kind::Ghosts {
-                let stays =
-                    word.map_ghosts(|ghost| !is_stale(ghost, now) && self.page_of(index, ghost.hash_top()) == page);
+                let stays = word.map_ghosts(|ghost| {
+                    !is_stale(ghost, now) && self.page_of(index, ghost.hash_top()) == page
+                });
                 if stays != word {
                     slot.store(stays.0, Ordering::Relaxed);
                     let moves = word.ghosts().into_iter().filter(|ghost| !is_stale(*ghost, now));
                     for ghost in moves.filter(|ghost| !stays.ghosts().contains(ghost)) {
-                        self.settle_ghost(segments, self.page_of(index, ghost.hash_top()), at / BUCKET, ghost, now);
+                        self.settle_ghost(
+                            segments,
+                            self.page_of(index, ghost.hash_top()),
+                            at / BUCKET,
+                            ghost,
+                            now,
+                        );
                     }
                 }
             }
@@ -558,7 +620,8 @@ impl Pages {
             if to == page {
                 continue;
             }
-            // Includes the touches counted so far. Release: a reader that finds the slot empty sees that slots move.
+            // Includes the touches counted so far. Release: a reader that finds the slot empty sees
+            // that slots move.
             let word = Slot(slot.swap(0, Ordering::Release));
             let [from, to] = [page, to].map(|page| self.pages[page].segment);
             self.entries[from as usize] -= 1;
@@ -576,7 +639,14 @@ impl Pages {
     }
 
     /// Moves a ghost from `bucket` of another page into this one, if there is room.
-    fn settle_ghost(&self, segments: &Segments, page: usize, bucket: usize, ghost: Ghost, now: u64) {
+    fn settle_ghost(
+        &self,
+        segments: &Segments,
+        page: usize,
+        bucket: usize,
+        ghost: Ghost,
+        now: u64,
+    ) {
         // SAFETY: as above.
         let slots = unsafe { segments.words(self.pages[page].segment) };
         let room = slots[bucket * BUCKET..][..BUCKET].iter().find_map(|slot| {

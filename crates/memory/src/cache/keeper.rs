@@ -1,4 +1,5 @@
-//! The cache's writer: finds, inserts and removes entries under the cache's lock. The files in this folder make room:
+//! The cache's writer: finds, inserts and removes entries under the cache's lock. The files in this
+//! folder make room:
 //!
 //! ```text
 //! room.rs     the oldest leave or go round, until there is enough     moving.rs   an entry goes to a young end
@@ -8,10 +9,12 @@
 //! ```
 //!
 //! Laws:
-//! 1. Segments in use never exceed the limit: room is made first, and only then is anything written.
-//! 2. Two segments beyond a request stay free, so that an entry can always be moved from one queue to the other.
-//! 3. An entry leaves the index before it leaves its place; a segment that is still being read is set aside and counts
-//!    as used.
+//! 1. Segments in use never exceed the limit: room is made first, and only then is anything
+//!    written.
+//! 2. Two segments beyond a request stay free, so that an entry can always be moved from one queue
+//!    to the other.
+//! 3. An entry leaves the index before it leaves its place; a segment that is still being read is
+//!    set aside and counts as used.
 //! 4. Entries + dead bytes = the bytes between the ends of the queues, at every moment.
 
 mod check;
@@ -41,8 +44,8 @@ pub use warm::{BroughtBack, Census, Changes, Copied, Copies, Returning, Standing
 /// Segments that stay free for moves.
 const RESERVE: usize = 2;
 
-/// Segments that can be set aside without a lease for the list. More of them take some 40 bytes for each segment of at
-/// least 4 KiB.
+/// Segments that can be set aside without a lease for the list. More of them take some 40 bytes for
+/// each segment of at least 4 KiB.
 const ASIDE: usize = 16;
 
 /// No position.
@@ -86,8 +89,8 @@ pub(super) struct Keeper {
     aside: Vec<Aside>,
     was_full: bool,
     probation_part: ProbationPart,
-    /// The clock of the ghosts. It ticks each time that a fixed fraction of the ghosts' window has left the probation
-    /// queue for good.
+    /// The clock of the ghosts. It ticks each time that a fixed fraction of the ghosts' window has
+    /// left the probation queue for good.
     tick: u64,
     /// Bytes that left the probation queue since the last tick.
     bytes_since_tick: u64,
@@ -138,7 +141,12 @@ impl Keeper {
 
     fn occupancy(&self, shared: &Shared) -> Occupancy {
         let [probation, protected] = self.queued();
-        Occupancy { probation, protected, probation_limit: self.probation_bytes(shared), was_full: self.was_full }
+        Occupancy {
+            probation,
+            protected,
+            probation_limit: self.probation_bytes(shared),
+            was_full: self.was_full,
+        }
     }
 
     /// Target size of the probation queue.
@@ -150,12 +158,15 @@ impl Keeper {
     fn parts(&self, shared: &Shared) -> (f64, f64) {
         let [probation, protected] = self.queued();
         let limit = self.limit(shared).max(1) as f64;
-        ((probation + protected) as f64 / self.counters.entries.max(1) as f64 / limit, protected as f64 / limit)
+        (
+            (probation + protected) as f64 / self.counters.entries.max(1) as f64 / limit,
+            protected as f64 / limit,
+        )
     }
 
-    /// The ghosts' window, in bytes that left the probation queue: one and a half times the length of the protected
-    /// queue, where returning entries would have been. The index has room for them, and only these ghosts detect loops
-    /// a little longer than the cache.
+    /// The ghosts' window, in bytes that left the probation queue: one and a half times the length
+    /// of the protected queue, where returning entries would have been. The index has room for
+    /// them, and only these ghosts detect loops a little longer than the cache.
     pub(super) fn window_bytes(&self, shared: &Shared) -> u64 {
         self.limit(shared) / 20 * 27
     }
@@ -163,11 +174,14 @@ impl Keeper {
     /// Bytes of live entries, and dead bytes between the ends.
     pub(super) fn live_and_dead_bytes(&self) -> (u64, u64) {
         let [probation, protected] = &self.ends;
-        (probation.live_bytes + protected.live_bytes, probation.dead_bytes() + protected.dead_bytes())
+        (
+            probation.live_bytes + protected.live_bytes,
+            probation.dead_bytes() + protected.dead_bytes(),
+        )
     }
 
-    /// Inserts an entry, replacing one with the same key. Returns whether it did. A refused entry still removes its
-    /// predecessor, which is out of date.
+    /// Inserts an entry, replacing one with the same key. Returns whether it did. A refused entry
+    /// still removes its predecessor, which is out of date.
     pub(super) fn insert(&mut self, shared: &Shared, arrival: &Arrival<'_>) -> bool {
         let header = arrival.header();
         let fits = self.fits(shared, header);
@@ -181,14 +195,15 @@ impl Keeper {
         self.count_arrival(entered)
     }
 
-    /// Replaces the entry with the same key, in the same queue and with the same touches, if there is one. Returns
-    /// whether it did. A refused entry still removes its predecessor. The new entry gets a new place, so that a saver
-    /// that goes by places finds it there.
+    /// Replaces the entry with the same key, in the same queue and with the same touches, if there
+    /// is one. Returns whether it did. A refused entry still removes its predecessor. The new entry
+    /// gets a new place, so that a saver that goes by places finds it there.
     pub(super) fn replace(&mut self, shared: &Shared, arrival: &Arrival<'_>) -> bool {
         let Some(before) = self.find(shared, arrival.hash, arrival.key) else {
             return false;
         };
-        let (queue, touches) = (before.placed.queue, Slot(before.slot.load(Ordering::Relaxed)).touches());
+        let (queue, touches) =
+            (before.placed.queue, Slot(before.slot.load(Ordering::Relaxed)).touches());
         self.take_out(shared, &before);
         if self.has_expired(&before) {
             return false;
@@ -208,7 +223,8 @@ impl Keeper {
     }
 
     fn fits(&self, shared: &Shared, header: Header) -> bool {
-        let largest = ((u128::from(self.limit(shared)) * u128::from(self.largest_part)) >> 16) as u64;
+        let largest =
+            ((u128::from(self.limit(shared)) * u128::from(self.largest_part)) >> 16) as u64;
         header.value_at() <= shared.segments.bytes() / 4
             && header.key_bytes <= usize::from(u16::MAX)
             && u32::try_from(header.value_bytes).is_ok()
@@ -229,14 +245,26 @@ impl Keeper {
     }
 
     /// Writes an entry that the index does not have at the young end of a queue.
-    fn place(&mut self, shared: &Shared, arrival: &Arrival<'_>, header: Header, queue: Queue, touches: u8) -> bool {
-        if !self.make_room(shared, queue, header) || !self.make_room_in_index(shared, queue, header, arrival.hash) {
+    fn place(
+        &mut self,
+        shared: &Shared,
+        arrival: &Arrival<'_>,
+        header: Header,
+        queue: Queue,
+        touches: u8,
+    ) -> bool {
+        if !self.make_room(shared, queue, header)
+            || !self.make_room_in_index(shared, queue, header, arrival.hash)
+        {
             return false;
         }
         let position = self.write(shared, queue, header, arrival);
         let slot = Slot::entry(arrival.hash, queue, touches, position);
         let enter = |keeper: &mut Self| {
-            keeper.pages.insert(&shared.index, &shared.segments, arrival.hash, slot, keeper.tick).is_ok()
+            keeper
+                .pages
+                .insert(&shared.index, &shared.segments, arrival.hash, slot, keeper.tick)
+                .is_ok()
         };
         let entered = enter(self) || (self.share_full_page(shared, arrival.hash) && enter(self));
         if entered {
@@ -246,13 +274,20 @@ impl Keeper {
         entered
     }
 
-    fn write(&mut self, shared: &Shared, queue: Queue, header: Header, arrival: &Arrival<'_>) -> u64 {
+    fn write(
+        &mut self,
+        shared: &Shared,
+        queue: Queue,
+        header: Header,
+        arrival: &Arrival<'_>,
+    ) -> u64 {
         let (segments, ring, owner) = (&shared.segments, shared.ring(queue), &mut self.owner);
         let ends = &mut self.ends[queue as usize];
         if let Some(position) = ends.write_within(segments, ring, arrival) {
             return position;
         }
-        let (position, mut at) = ends.write_head(segments, ring, owner, header, arrival.expires_at, arrival.key);
+        let (position, mut at) =
+            ends.write_head(segments, ring, owner, header, arrival.expires_at, arrival.key);
         for part in arrival.value {
             at = ends.write_value(segments, ring, owner, at, part);
         }

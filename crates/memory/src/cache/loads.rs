@@ -1,12 +1,14 @@
 //! Shared loads: one load for a key, however many threads ask for it at once.
 //!
-//! A load is registered before it begins. A change of the key meanwhile takes the load out of the register: present
-//! waiters still get its result, but it is not cached, and later requests load anew.
+//! A load is registered before it begins. A change of the key meanwhile takes the load out of the
+//! register: present waiters still get its result, but it is not cached, and later requests load
+//! anew.
 //!
 //! Laws:
-//! 1. A change is made at its source first, then here (`supersede`), then in the cache. A load either began after the
-//!    change, or is superseded.
-//! 2. A load's result enters the cache under the load's lock, and only if the load was not superseded.
+//! 1. A change is made at its source first, then here (`supersede`), then in the cache. A load
+//!    either began after the change, or is superseded.
+//! 2. A load's result enters the cache under the load's lock, and only if the load was not
+//!    superseded.
 //! 3. Waiters park. An error reaches all of them; a load that panics lets the next of them load.
 
 use std::collections::HashMap;
@@ -136,7 +138,8 @@ impl Load {
 
     fn wait<'a>(&self) -> Turn<'a> {
         let pending = |state: &mut State| matches!(state.outcome, Outcome::Pending);
-        let state = self.ended.wait_while(self.lock(), pending).expect("no code under this lock panics");
+        let state =
+            self.ended.wait_while(self.lock(), pending).expect("no code under this lock panics");
         match &state.outcome {
             Outcome::Ended(loaded) => Turn::Take(loaded.clone()),
             Outcome::Pending | Outcome::Abandoned => Turn::Again,
@@ -145,7 +148,8 @@ impl Load {
 }
 
 impl Loading<'_> {
-    /// Ends the load. Its result is passed to `cache`, unless the key has changed meanwhile, and to all waiters.
+    /// Ends the load. Its result is passed to `cache`, unless the key has changed meanwhile, and to
+    /// all waiters.
     pub(super) fn end<E>(self, loaded: Result<Vec<u8>, E>, cache: impl FnOnce(&[u8])) -> Loaded
     where
         E: Into<Box<dyn Error + Send + Sync>>,
@@ -190,7 +194,8 @@ mod tests {
     fn a_load_that_was_superseded_is_returned_and_not_cached() {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
         let cache = Cache::new(&budget, CacheOptions::of_bytes(256 << 10)).unwrap();
-        let bring_back = || cache.bring_back(&[cache.returning(b"key", [b"new", b""], 0)], || true).entered;
+        let bring_back =
+            || cache.bring_back(&[cache.returning(b"key", [b"new", b""], 0)], || true).entered;
         let changes: [&dyn Fn(); 9] = [
             &|| {},
             &|| _ = cache.remove(b"key"),

@@ -8,13 +8,16 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CacheOptions {
-    /// The limit in bytes, at least [`MIN_CACHE_BYTES`](crate::cache::MIN_CACHE_BYTES). All memory that the budget charges to the cache stays within
-    /// it, except that a cache below 512 KiB may hold a chunk of which it uses only a part.
+    /// The limit in bytes, at least [`MIN_CACHE_BYTES`](crate::cache::MIN_CACHE_BYTES). All memory
+    /// that the budget charges to the cache stays within it, except that a cache below 512 KiB may
+    /// hold a chunk of which it uses only a part.
     pub memory_bytes: u64,
-    /// The largest value that [`Cache::set_memory`](crate::cache::Cache::set_memory) accepts later: the tables are made for it. At least `memory_bytes`.
+    /// The largest value that [`Cache::set_memory`](crate::cache::Cache::set_memory) accepts later:
+    /// the tables are made for it. At least `memory_bytes`.
     pub max_bytes: u64,
-    /// The largest entry, as a fraction of the cache: 0 to 0.5. Default: 0.25. An entry larger than a 64th of the cache
-    /// stays for long only if it is accessed as often as the entries that it displaces.
+    /// The largest entry, as a fraction of the cache: 0 to 0.5. Default: 0.25. An entry larger than
+    /// a 64th of the cache stays for long only if it is accessed as often as the entries that it
+    /// displaces.
     pub largest_part: f64,
     /// The clock that times to live are measured with.
     pub clock: Arc<dyn Clock>,
@@ -23,6 +26,11 @@ pub struct CacheOptions {
 impl CacheOptions {
     /// A cache limited to `memory_bytes`, with all other settings at their defaults.
     pub fn of_bytes(memory_bytes: u64) -> Self {
-        Self { memory_bytes, max_bytes: memory_bytes, largest_part: 0.25, clock: Arc::new(SystemClock::new()) }
+        Self {
+            memory_bytes,
+            max_bytes: memory_bytes,
+            largest_part: 0.25,
+            clock: Arc::new(SystemClock::new()),
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! The eviction policy: which entries stay and which leave. It only decides; `keeper` acts.
 //!
-//! S3-FIFO (Yang, Zhang, Qiu, Yue, Vinayak: SOSP 2023), over bytes, with a probation queue that is longer than a tenth
-//! where that serves better ([`super::probation_part`]). Entries are in two queues, first in, first out, and carry a
-//! count of touches from 0 to 3. In the probation queue entries prove themselves; in the protected queue accessed
-//! entries go round; ghosts remember those that left the first one too early. Scans do not flush the working set.
+//! S3-FIFO (Yang, Zhang, Qiu, Yue, Vinayak: SOSP 2023), over bytes, with a probation queue that is
+//! longer than a tenth where that serves better ([`super::probation_part`]). Entries are in two
+//! queues, first in, first out, and carry a count of touches from 0 to 3. In the probation queue
+//! entries prove themselves; in the protected queue accessed entries go round; ghosts remember
+//! those that left the first one too early. Scans do not flush the working set.
 
 /// One of the two queues of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +35,15 @@ impl Occupancy {
 /// Touches that prove an entry of the probation queue.
 const PROOF: u8 = 2;
 
-/// The queue in which a new entry begins. `returned`: it left the probation queue not long ago. Until the cache is
-/// first full, entries beyond the probation queue's share begin in the protected one: otherwise the cache would fill up
-/// as one probation queue.
+/// The queue in which a new entry begins. `returned`: it left the probation queue not long ago.
+/// Until the cache is first full, entries beyond the probation queue's share begin in the protected
+/// one: otherwise the cache would fill up as one probation queue.
 pub(super) fn first_queue(returned: bool, occupancy: &Occupancy) -> Queue {
-    if returned || (!occupancy.was_full && occupancy.probation_is_full()) { Queue::Protected } else { Queue::Probation }
+    if returned || (!occupancy.was_full && occupancy.probation_is_full()) {
+        Queue::Protected
+    } else {
+        Queue::Probation
+    }
 }
 
 /// The queue whose oldest entry is looked at next. If it is empty, the cache takes the other one.
@@ -46,8 +51,8 @@ pub(super) fn next_queue(occupancy: &Occupancy) -> Queue {
     if occupancy.probation_is_full() { Queue::Probation } else { Queue::Protected }
 }
 
-/// Whether the oldest entry of `queue` goes to the young end of the protected queue, and with how many touches. `None`:
-/// it is evicted.
+/// Whether the oldest entry of `queue` goes to the young end of the protected queue, and with how
+/// many touches. `None`: it is evicted.
 pub(super) fn touches_if_kept(queue: Queue, touches: u8) -> Option<u8> {
     match queue {
         Queue::Probation => (touches >= PROOF).then_some(0),

@@ -1,7 +1,8 @@
-//! A queue of entries: a stream of bytes over segments, written at its young end and freed at its old end.
+//! A queue of entries: a stream of bytes over segments, written at its young end and freed at its
+//! old end.
 //!
-//! A position counts words from the queue's very first entry on; a ring maps the position to the segment. Written
-//! entries stay in place until the old end passes them.
+//! A position counts words from the queue's very first entry on; a ring maps the position to the
+//! segment. Written entries stay in place until the old end passes them.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -33,13 +34,14 @@ impl Ring {
 
     #[inline]
     pub(super) fn get(&self, sequence: u64) -> u32 {
-        // Acquire: pairs with the Release in `set`. A reader that sees a later tenant also sees that the index no
-        // longer refers to the earlier one.
+        // Acquire: pairs with the Release in `set`. A reader that sees a later tenant also sees
+        // that the index no longer refers to the earlier one.
         self.segments[sequence as usize & (self.segments.len() - 1)].load(Ordering::Acquire)
     }
 
     fn set(&self, sequence: u64, segment: u32) {
-        self.segments[sequence as usize & (self.segments.len() - 1)].store(segment, Ordering::Release);
+        self.segments[sequence as usize & (self.segments.len() - 1)]
+            .store(segment, Ordering::Release);
     }
 }
 
@@ -52,7 +54,8 @@ pub(super) struct Ends {
     pub(super) young: u64,
     /// Bytes of the entries that the index refers to.
     pub(super) live_bytes: u64,
-    /// Bytes of fillers that end where a segment does: most exist because the head of the next entry did not fit.
+    /// Bytes of fillers that end where a segment does: most exist because the head of the next
+    /// entry did not fit.
     pub(super) filled_bytes: u64,
 }
 
@@ -93,7 +96,8 @@ impl Ends {
         (self.young - self.old) * 8 - self.live_bytes
     }
 
-    /// Of these, the bytes that cleaning recovers: fillers at the ends of segments would only reappear elsewhere.
+    /// Of these, the bytes that cleaning recovers: fillers at the ends of segments would only
+    /// reappear elsewhere.
     pub(super) fn cleanable_bytes(&self) -> u64 {
         self.dead_bytes() - self.filled_bytes
     }
@@ -133,9 +137,14 @@ impl Ends {
         (header.bytes() as usize).saturating_sub(room).div_ceil(segments.bytes())
     }
 
-    /// Writes an entry into the rest of the segment at the young end. Returns its position, or `None` if it does not
-    /// fit.
-    pub(super) fn write_within(&mut self, segments: &Segments, ring: &Ring, arrival: &Arrival<'_>) -> Option<u64> {
+    /// Writes an entry into the rest of the segment at the young end. Returns its position, or
+    /// `None` if it does not fit.
+    pub(super) fn write_within(
+        &mut self,
+        segments: &Segments,
+        ring: &Ring,
+        arrival: &Arrival<'_>,
+    ) -> Option<u64> {
         let header = arrival.header();
         if header.bytes() as usize > self.room(segments) {
             return None;
@@ -146,8 +155,8 @@ impl Ends {
         Some(position)
     }
 
-    /// Overwrites an entry of `room` words within one segment, which the index no longer refers to and which has no
-    /// reader. The remaining words become a filler.
+    /// Overwrites an entry of `room` words within one segment, which the index no longer refers to
+    /// and which has no reader. The remaining words become a filler.
     #[allow(unsafe_code, reason = "writes where nobody reads")]
     pub(super) fn write_over(
         &mut self,
@@ -173,8 +182,8 @@ impl Ends {
         let segment = ring.get(sequence_of(segments, position));
         let mut at = offset_of(segments, position);
         let mut write = |bytes: &[u8]| {
-            // SAFETY: there is no published entry behind the young end, or the caller has removed the one that was
-            // here, and it has no reader. The holder of `&self` here has the lock.
+            // SAFETY: there is no published entry behind the young end, or the caller has removed
+            // the one that was here, and it has no reader. The holder of `&self` here has the lock.
             unsafe { segments.write(segment, at, bytes) }
             at += bytes.len();
         };
@@ -186,10 +195,15 @@ impl Ends {
         arrival.value.iter().for_each(|part| write(part));
     }
 
-    /// Copies the bytes of an entry into the rest of the segment at the young end. Returns its position, or `None` if
-    /// it does not fit.
+    /// Copies the bytes of an entry into the rest of the segment at the young end. Returns its
+    /// position, or `None` if it does not fit.
     #[allow(unsafe_code, reason = "writes at the young end")]
-    pub(super) fn copy_within(&mut self, segments: &Segments, ring: &Ring, entry: &[u8]) -> Option<u64> {
+    pub(super) fn copy_within(
+        &mut self,
+        segments: &Segments,
+        ring: &Ring,
+        entry: &[u8],
+    ) -> Option<u64> {
         if entry.len() > self.room(segments) {
             return None;
         }
@@ -200,8 +214,8 @@ impl Ends {
         Some(position)
     }
 
-    /// Writes the part before the value. Returns the position of the entry, and the place of the value, in the form
-    /// that `write_value` takes.
+    /// Writes the part before the value. Returns the position of the entry, and the place of the
+    /// value, in the form that `write_value` takes.
     pub(super) fn write_head(
         &mut self,
         segments: &Segments,
@@ -227,8 +241,8 @@ impl Ends {
         (position, key.len() % 8)
     }
 
-    /// Writes one piece of the value, which begins `at` bytes behind the whole words written so far. Returns the place
-    /// of the next.
+    /// Writes one piece of the value, which begins `at` bytes behind the whole words written so
+    /// far. Returns the place of the next.
     pub(super) fn write_value(
         &mut self,
         segments: &Segments,
@@ -247,7 +261,8 @@ impl Ends {
             let (now, later) = piece.split_at(piece.len().min(room));
             self.put(segments, ring, at, now);
             at += now.len();
-            // Whole segments are passed at once, so that the next piece finds the end at the start of a segment.
+            // Whole segments are passed at once, so that the next piece finds the end at the start
+            // of a segment.
             self.young += (at / 8) as u64;
             at %= 8;
             piece = later;
@@ -272,7 +287,8 @@ impl Ends {
     fn put(&self, segments: &Segments, ring: &Ring, at: usize, bytes: &[u8]) {
         if !bytes.is_empty() {
             let segment = ring.get(sequence_of(segments, self.young));
-            // SAFETY: there is no published entry behind the young end, and the holder of `&self` here has the lock.
+            // SAFETY: there is no published entry behind the young end, and the holder of `&self`
+            // here has the lock.
             unsafe { segments.write(segment, offset_of(segments, self.young) + at, bytes) }
         }
     }
@@ -285,23 +301,35 @@ impl Ends {
 
     /// The entry or filler at a position between the ends.
     #[allow(unsafe_code, reason = "looks at what stands between the ends")]
-    pub(super) fn entry_at<'a>(&self, segments: &'a Segments, ring: &Ring, position: u64) -> Placed<'a> {
+    pub(super) fn entry_at<'a>(
+        &self,
+        segments: &'a Segments,
+        ring: &Ring,
+        position: u64,
+    ) -> Placed<'a> {
         debug_assert!((self.old..self.young).contains(&position));
         let segment = ring.get(sequence_of(segments, position));
-        // SAFETY: nothing is written between the ends, and they move under the lock only, which the holder of `&self`
-        // has.
+        // SAFETY: nothing is written between the ends, and they move under the lock only, which the
+        // holder of `&self` has.
         unsafe { Placed::at(segments, self.queue, segment, offset_of(segments, position)) }
     }
 
     /// Prefetches the entry at a position, if that is between the ends.
     pub(super) fn prefetch(&self, segments: &Segments, ring: &Ring, position: u64) {
         if position < self.young {
-            segments.prefetch(ring.get(sequence_of(segments, position)), offset_of(segments, position));
+            segments
+                .prefetch(ring.get(sequence_of(segments, position)), offset_of(segments, position));
         }
     }
 
     /// Moves the old end to `to`; calls `leave` with each segment that it leaves.
-    pub(super) fn pass(&mut self, segments: &Segments, ring: &Ring, to: u64, mut leave: impl FnMut(Emptied, u32)) {
+    pub(super) fn pass(
+        &mut self,
+        segments: &Segments,
+        ring: &Ring,
+        to: u64,
+        mut leave: impl FnMut(Emptied, u32),
+    ) {
         let shift = segments.words_shift();
         for number in self.old >> shift..to >> shift {
             let left = emptied(segments, self.queue, number << shift);

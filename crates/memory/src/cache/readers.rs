@@ -1,17 +1,19 @@
 //! Reader lines: each reader publishes what it is reading, so that those bytes are not overwritten.
 //!
-//! A reader claims one of a few lines. The line first publishes the use of the index for a fingerprint, and then the
-//! segments of the queue being read. Before an emptied segment or a removed index page is written again, its writer
-//! checks all lines.
+//! A reader claims one of a few lines. The line first publishes the use of the index for a
+//! fingerprint, and then the segments of the queue being read. Before an emptied segment or a
+//! removed index page is written again, its writer checks all lines.
 //!
 //! Laws:
-//! 1. A reader writes its line and then looks in the index; an evictor removes the entry from the index and then looks
-//!    at the lines. In the sequentially consistent order of these four steps at least one of the two sees the other.
-//!    Only this first store of a reader needs sequential consistency; later stores only narrow the protected range.
-//! 2. Index pages follow the same protocol: a reader publishes the use of the index and then looks up the page; a
-//!    page's removal changes the cells first and then looks at the lines.
-//! 3. A line that publishes the use of the index protects the segments that held an entry with its fingerprint
-//!    ([`FingerprintFilter`]), and no others: a reader preempted there holds back index pages and next to nothing else.
+//! 1. A reader writes its line and then looks in the index; an evictor removes the entry from the
+//!    index and then looks at the lines. In the sequentially consistent order of these four steps
+//!    at least one of the two sees the other. Only this first store of a reader needs sequential
+//!    consistency; later stores only narrow the protected range.
+//! 2. Index pages follow the same protocol: a reader publishes the use of the index and then looks
+//!    up the page; a page's removal changes the cells first and then looks at the lines.
+//! 3. A line that publishes the use of the index protects the segments that held an entry with its
+//!    fingerprint ([`FingerprintFilter`]), and no others: a reader preempted there holds back index
+//!    pages and next to nothing else.
 
 #[cfg(loom)]
 use loom::sync::atomic::fence;
@@ -21,22 +23,24 @@ use std::sync::atomic::fence;
 use super::policy::Queue;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Number of readers without a lock; further readers take the writer's. Not a setting: a line is held only while bytes
-/// are looked at. A small cache has fewer, because their memory would matter; never more than a word has bits.
+/// Number of readers without a lock; further readers take the writer's. Not a setting: a line is
+/// held only while bytes are looked at. A small cache has fewer, because their memory would matter;
+/// never more than a word has bits.
 #[cfg(not(loom))]
 const LINES: std::ops::RangeInclusive<usize> = 16..=64;
 #[cfg(loom)]
 const LINES: std::ops::RangeInclusive<usize> = 2..=2;
 
-/// Bits of a line: it is claimed; it is for the protected queue; the index is in use, and a fingerprint follows instead
-/// of a span.
+/// Bits of a line: it is claimed; it is for the protected queue; the index is in use, and a
+/// fingerprint follows instead of a span.
 const CLAIMED: u64 = 1 << 63;
 const PROTECTED: u64 = 1 << 62;
 const IN_INDEX: u64 = 1 << 61;
 const COUNT_BITS: u32 = 23;
 const SEQUENCE_BITS: u32 = 38;
 
-/// Consecutive segments of a queue. Sequence numbers are modulo a power of two, set by the index's place field.
+/// Consecutive segments of a queue. Sequence numbers are modulo a power of two, set by the index's
+/// place field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) queue: Queue,
@@ -47,7 +51,10 @@ pub(super) struct Span {
 impl Span {
     fn word(self) -> u64 {
         debug_assert!(self.first < 1 << SEQUENCE_BITS && self.count < 1 << COUNT_BITS);
-        CLAIMED | if self.queue == Queue::Protected { PROTECTED } else { 0 } | self.first << COUNT_BITS | self.count
+        CLAIMED
+            | if self.queue == Queue::Protected { PROTECTED } else { 0 }
+            | self.first << COUNT_BITS
+            | self.count
     }
 
     fn of_word(word: u64) -> Option<Self> {
@@ -58,7 +65,8 @@ impl Span {
     }
 
     fn holds(self, emptied: Emptied) -> bool {
-        self.queue == emptied.queue && (emptied.sequence.wrapping_sub(self.first) & (emptied.modulus - 1)) < self.count
+        self.queue == emptied.queue
+            && (emptied.sequence.wrapping_sub(self.first) & (emptied.modulus - 1)) < self.count
     }
 }
 
@@ -71,10 +79,10 @@ pub(super) struct Emptied {
     pub(super) modulus: u64,
 }
 
-/// A Bloom filter of the fingerprints of a segment's entries, in blocks of one word (Putze, Sanders and Singler, JEA
-/// 2009), with a word for each 64 bytes of the segment. With entries of 256 bytes the false-positive rate is at most
-/// one in 1,000; with 16, the smallest, one in 100. In the latter case a preempted searcher holds back one in 100 of
-/// the segments emptied meanwhile.
+/// A Bloom filter of the fingerprints of a segment's entries, in blocks of one word (Putze, Sanders
+/// and Singler, JEA 2009), with a word for each 64 bytes of the segment. With entries of 256 bytes
+/// the false-positive rate is at most one in 1,000; with 16, the smallest, one in 100. In the
+/// latter case a preempted searcher holds back one in 100 of the segments emptied meanwhile.
 pub(super) struct FingerprintFilter {
     words: Box<[u64]>,
 }
@@ -102,7 +110,8 @@ impl FingerprintFilter {
     #[inline]
     fn place(&self, fingerprint: u64) -> (usize, u64) {
         let mixed = fingerprint.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let bits = (0..Self::BITS).fold(0, |bits, part| bits | 1 << (mixed >> (58 - 6 * part) & 63));
+        let bits =
+            (0..Self::BITS).fold(0, |bits, part| bits | 1 << (mixed >> (58 - 6 * part) & 63));
         ((mixed >> 20) as usize & (self.words.len() - 1), bits)
     }
 
@@ -140,7 +149,11 @@ impl Readers {
     /// Makes the lines for a cache of up to `max_chunks`: one line for two chunks, within bounds.
     pub(super) fn new(max_chunks: usize) -> Self {
         let lines = (max_chunks / 2).clamp(*LINES.start(), *LINES.end()).next_power_of_two();
-        let line = || Line { reading: AtomicU64::new(0), hits: AtomicU64::new(0), misses: AtomicU64::new(0) };
+        let line = || Line {
+            reading: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        };
         Self { lines: (0..lines).map(|_| line()).collect() }
     }
 
@@ -149,15 +162,20 @@ impl Readers {
         size_of_val(&*self.lines) as u64
     }
 
-    /// Claims a line and publishes the use of the index for entries with this fingerprint. `None` if all are taken,
-    /// possibly by this very thread. `hint` is constant within a thread and differs between threads.
+    /// Claims a line and publishes the use of the index for entries with this fingerprint. `None`
+    /// if all are taken, possibly by this very thread. `hint` is constant within a thread and
+    /// differs between threads.
     #[inline]
     pub(super) fn begin(&self, hint: usize, fingerprint: u64) -> Option<Reading<'_>> {
         for step in 0..self.lines.len() {
             let line = &self.lines[hint.wrapping_add(step) & (self.lines.len() - 1)];
             // SeqCst: the first of the reader's two steps.
-            let claimed =
-                line.reading.compare_exchange(0, CLAIMED | IN_INDEX | fingerprint, Ordering::SeqCst, Ordering::Relaxed);
+            let claimed = line.reading.compare_exchange(
+                0,
+                CLAIMED | IN_INDEX | fingerprint,
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            );
             if claimed.is_ok() {
                 order();
                 return Some(Reading { line });
@@ -166,9 +184,9 @@ impl Readers {
         None
     }
 
-    /// Bitmask of the lines whose readers may be reading this segment, which the index no longer refers to.
-    /// `fingerprints` tests for the fingerprints of all entries that were in it. The segment must not be written before
-    /// [`Readers::still_reading`] of these lines is 0.
+    /// Bitmask of the lines whose readers may be reading this segment, which the index no longer
+    /// refers to. `fingerprints` tests for the fingerprints of all entries that were in it. The
+    /// segment must not be written before [`Readers::still_reading`] of these lines is 0.
     pub(super) fn reading(&self, emptied: Emptied, fingerprints: impl Fn(u64) -> bool) -> u64 {
         // Between the evictor's two steps: the index, then the lines.
         fence(Ordering::SeqCst);
@@ -178,7 +196,8 @@ impl Readers {
         })
     }
 
-    /// Of the lines that [`Readers::reading`] returned, those that may still be reading the segment.
+    /// Of the lines that [`Readers::reading`] returned, those that may still be reading the
+    /// segment.
     pub(super) fn still_reading(&self, lines: u64, emptied: Emptied) -> u64 {
         self.lines_that(lines, |word| match Span::of_word(word) {
             Some(span) => span.holds(emptied),
@@ -200,20 +219,25 @@ impl Readers {
 
     fn lines_that(&self, lines: u64, mut is_so: impl FnMut(u64) -> bool) -> u64 {
         let asked = self.lines.iter().enumerate().filter(|(at, _)| lines >> at & 1 == 1);
-        // SeqCst: the second of the evictor's two steps; pairs with `begin`. Also an Acquire: a reader that left has
-        // finished its reads.
-        asked.fold(0, |said, (at, line)| said | u64::from(is_so(line.reading.load(Ordering::SeqCst))) << at)
+        // SeqCst: the second of the evictor's two steps; pairs with `begin`. Also an Acquire: a
+        // reader that left has finished its reads.
+        asked.fold(0, |said, (at, line)| {
+            said | u64::from(is_so(line.reading.load(Ordering::SeqCst))) << at
+        })
     }
 
     /// Counts of successful and unsuccessful look-ups.
     pub(super) fn hits_and_misses(&self) -> (u64, u64) {
-        let sum = |of: fn(&Line) -> &AtomicU64| self.lines.iter().map(|line| of(line).load(Ordering::Relaxed)).sum();
+        let sum = |of: fn(&Line) -> &AtomicU64| {
+            self.lines.iter().map(|line| of(line).load(Ordering::Relaxed)).sum()
+        };
         (sum(|line| &line.hits), sum(|line| &line.misses))
     }
 }
 
 impl Reading<'_> {
-    /// Ends the use of the index and publishes the span being read, a part of the range held so far.
+    /// Ends the use of the index and publishes the span being read, a part of the range held so
+    /// far.
     #[inline]
     pub(super) fn leave_index(&self, span: Span) {
         // Release: the index was read before; pairs with the loads in `lines_that`.
@@ -223,13 +247,17 @@ impl Reading<'_> {
     /// Counts a successful look-up. The count has no other writer: the line is claimed.
     #[inline]
     pub(super) fn count_hit(&self) {
-        self.line.hits.store(self.line.hits.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.line
+            .hits
+            .store(self.line.hits.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Counts an unsuccessful look-up; likewise.
     #[inline]
     pub(super) fn count_miss(&self) {
-        self.line.misses.store(self.line.misses.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.line
+            .misses
+            .store(self.line.misses.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 }
 
@@ -241,8 +269,8 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// Between a reader's two steps. SeqCst accesses are ordered by themselves; loom models the order of SeqCst fences
-/// only.
+/// Between a reader's two steps. SeqCst accesses are ordered by themselves; loom models the order
+/// of SeqCst fences only.
 #[inline]
 fn order() {
     #[cfg(loom)]
@@ -260,17 +288,19 @@ mod loom_tests {
     const EMPTIED: Emptied = Emptied { queue: Queue::Protected, sequence: 3, modulus: 8 };
     const FINGERPRINT: u64 = 77;
 
-    /// One segment, and the index slot of the entry in it: 0 or the number stored in its bytes. The slot is in a page,
-    /// and a cell leads there: 1, or 0 once the page was removed.
+    /// One segment, and the index slot of the entry in it: 0 or the number stored in its bytes. The
+    /// slot is in a page, and a cell leads there: 1, or 0 once the page was removed.
     struct Model {
         readers: Readers,
         cell: AtomicU64,
         page: UnsafeCell<u64>,
         slot: AtomicU64,
-        /// Leads to the segment: 0, or 1 once a later one of the queue has taken its place in the ring.
+        /// Leads to the segment: 0, or 1 once a later one of the queue has taken its place in the
+        /// ring.
         ring: AtomicU64,
         bytes: UnsafeCell<u64>,
-        /// Bytes of the later segment, which is written while readers look for the entry of the slot.
+        /// Bytes of the later segment, which is written while readers look for the entry of the
+        /// slot.
         later: UnsafeCell<u64>,
     }
 
@@ -307,7 +337,8 @@ mod loom_tests {
             self.later.with_mut(|bytes| unsafe { *bytes = 3 });
             let mut fingerprints = FingerprintFilter::none(4096);
             fingerprints.add(FINGERPRINT);
-            let mut lines = self.readers.reading(EMPTIED, |fingerprint| fingerprints.may_have(fingerprint));
+            let mut lines =
+                self.readers.reading(EMPTIED, |fingerprint| fingerprints.may_have(fingerprint));
             if lines > 0 {
                 thread::yield_now();
                 lines = self.readers.still_reading(lines, EMPTIED);
@@ -356,7 +387,8 @@ mod loom_tests {
             if self.slot.load(Ordering::SeqCst) != number {
                 return false;
             }
-            let segment = if self.ring.load(Ordering::Acquire) == 0 { &self.bytes } else { &self.later };
+            let segment =
+                if self.ring.load(Ordering::Acquire) == 0 { &self.bytes } else { &self.later };
             if self.slot.load(Ordering::Acquire) != number {
                 return false;
             }
@@ -425,7 +457,8 @@ mod loom_tests {
 
     #[test]
     fn loom_two_readers_do_not_hide_each_other() {
-        // Every order of three threads would take hours; two preemptions are enough for two readers to meet.
+        // Every order of three threads would take hours; two preemptions are enough for two readers
+        // to meet.
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(2);
         model.check(|| {
@@ -456,44 +489,58 @@ mod tests {
     fn a_span_holds_its_segments_also_where_their_numbers_begin_again() {
         let span = Span { queue: Queue::Probation, first: 6, count: 3 };
         assert_eq!(Span::of_word(span.word()), Some(span));
-        let held: Vec<_> = (0..8).filter(|sequence| span.holds(emptied(Queue::Probation, *sequence))).collect();
+        let held: Vec<_> =
+            (0..8).filter(|sequence| span.holds(emptied(Queue::Probation, *sequence))).collect();
         assert_eq!(held, [0, 6, 7]);
         assert!(!span.holds(emptied(Queue::Protected, 6)));
     }
 
     #[test]
     fn tags_that_were_added_are_there_and_few_others_seem_to_be() {
-        // The number of entries in a segment of 64 KiB at 256 bytes, and at the smallest size; and the false positives
-        // allowed among a thousand other fingerprints.
+        // The number of entries in a segment of 64 KiB at 256 bytes, and at the smallest size; and
+        // the false positives allowed among a thousand other fingerprints.
         for (entries, most) in [(256, 1), (4096, 10)] {
-            let (entries, looks) = if cfg!(miri) { (entries / 16, 1000) } else { (entries, 100_000) };
+            let (entries, looks) =
+                if cfg!(miri) { (entries / 16, 1000) } else { (entries, 100_000) };
             let mut fingerprints = FingerprintFilter::none(if cfg!(miri) { 4096 } else { 65_536 });
             let fingerprint = |number: u64| checksum(1, &number.to_le_bytes()) >> 40;
             (0..entries).for_each(|number| fingerprints.add(fingerprint(number)));
             assert!((0..entries).all(|number| fingerprints.may_have(fingerprint(number))));
-            let others =
-                (entries..entries + looks).filter(|number| fingerprints.may_have(fingerprint(*number))).count() as u64;
-            assert!(others * 1000 <= looks * most, "{others} of {looks} seem to be there beside {entries}");
+            let others = (entries..entries + looks)
+                .filter(|number| fingerprints.may_have(fingerprint(*number)))
+                .count() as u64;
+            assert!(
+                others * 1000 <= looks * most,
+                "{others} of {looks} seem to be there beside {entries}"
+            );
             fingerprints.clear();
             assert!(!(0..entries).any(|number| fingerprints.may_have(fingerprint(number))));
         }
     }
 
     #[test]
-    fn who_searches_the_index_holds_segments_with_the_tag_and_who_has_found_holds_those_of_the_entry() {
+    fn who_searches_the_index_holds_segments_with_the_tag_and_who_has_found_holds_those_of_the_entry()
+     {
         let readers = Readers::new(64);
         let mut fingerprints = FingerprintFilter::none(4096);
         fingerprints.add(0xff_ffff);
         let reading = readers.begin(2, 0xff_ffff).unwrap();
         let segment = emptied(Queue::Protected, 5);
         assert_eq!(
-            (readers.reading(segment, |fingerprint| fingerprints.may_have(fingerprint)), readers.in_index()),
+            (
+                readers.reading(segment, |fingerprint| fingerprints.may_have(fingerprint)),
+                readers.in_index()
+            ),
             (4, 4)
         );
         assert_eq!(readers.reading(segment, |_| false), 0);
         reading.leave_index(Span { queue: Queue::Protected, first: 5, count: 1 });
         assert_eq!((readers.reading(segment, |_| false), readers.in_index()), (4, 0));
-        assert_eq!(readers.reading(emptied(Queue::Protected, 6), |fingerprint| fingerprints.may_have(fingerprint)), 0);
+        assert_eq!(
+            readers.reading(emptied(Queue::Protected, 6), |fingerprint| fingerprints
+                .may_have(fingerprint)),
+            0
+        );
         assert_eq!(readers.still_reading(4, segment), 4);
         drop(reading);
         assert_eq!(

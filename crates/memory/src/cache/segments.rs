@@ -1,11 +1,15 @@
 //! The cache's memory: chunks of the budget, cut into segments of one size.
 //!
-//! A segment is a whole chunk in a large cache and a part of one in a small cache, so that half-filled segments cost
-//! little in either. A segment belongs to a queue or to the index, or is free.
+//! A segment is a whole chunk in a large cache and a part of one in a small cache, so that
+//! half-filled segments cost little in either. A segment belongs to a queue or to the index, or is
+//! free.
 //!
-//! Law: the chunks of all segments are held until the cache is dropped or gives them back, and only free segments are
-//! given back.
-#![allow(unsafe_code, reason = "readers look at bytes of chunks that the cache holds, without a lock")]
+//! Law: the chunks of all segments are held until the cache is dropped or gives them back, and only
+//! free segments are given back.
+#![allow(
+    unsafe_code,
+    reason = "readers look at bytes of chunks that the cache holds, without a lock"
+)]
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -13,8 +17,8 @@ use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 use crate::budget::{Budget, Kind};
 use crate::prefetch::prefetch_address;
 
-/// Target number of segments while they are smaller than a chunk; in larger caches they grow with the cache, up to a
-/// chunk.
+/// Target number of segments while they are smaller than a chunk; in larger caches they grow with
+/// the cache, up to a chunk.
 const SEGMENTS_AIMED_AT: u64 = 256;
 const MIN_SEGMENT_BYTES: u64 = 4096;
 
@@ -84,14 +88,14 @@ impl Segments {
     /// Bytes of a segment.
     ///
     /// # Safety
-    /// They were written before, and are not written again as long as the slice lives: a claimed line of
-    /// [`super::readers::Readers`] holds the segment, or the caller holds the cache's lock and the segment belongs to a
-    /// queue.
+    /// They were written before, and are not written again as long as the slice lives: a claimed
+    /// line of [`super::readers::Readers`] holds the segment, or the caller holds the cache's lock
+    /// and the segment belongs to a queue.
     #[inline]
     pub(super) unsafe fn slice(&self, segment: u32, offset: usize, len: usize) -> &[u8] {
         debug_assert!(offset + len <= self.bytes());
-        // SAFETY: inside a chunk that the cache holds; initialised like all of the arena; unwritten meanwhile, as the
-        // caller guarantees.
+        // SAFETY: inside a chunk that the cache holds; initialised like all of the arena; unwritten
+        // meanwhile, as the caller guarantees.
         unsafe { std::slice::from_raw_parts(self.address(segment).add(offset), len) }
     }
 
@@ -104,12 +108,15 @@ impl Segments {
     /// Writes into a segment.
     ///
     /// # Safety
-    /// The caller holds the cache's lock, the segment belongs to a queue, and no published entry occupies these bytes.
+    /// The caller holds the cache's lock, the segment belongs to a queue, and no published entry
+    /// occupies these bytes.
     pub(super) unsafe fn write(&self, segment: u32, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.bytes());
-        // SAFETY: inside a chunk that the cache holds, with no reader of these bytes, as the caller guarantees. `bytes`
-        // may be of the arena, but must not overlap these.
-        unsafe { self.address(segment).add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+        // SAFETY: inside a chunk that the cache holds, with no reader of these bytes, as the caller
+        // guarantees. `bytes` may be of the arena, but must not overlap these.
+        unsafe {
+            self.address(segment).add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+        }
     }
 
     /// A segment of the index, as atomic words.
@@ -118,22 +125,24 @@ impl Segments {
     /// The segment belongs to the index for ever, and is accessed through this method only.
     #[inline]
     pub(super) unsafe fn words(&self, segment: u32) -> &[AtomicU64] {
-        // SAFETY: inside a chunk that the cache holds, aligned to 4 KiB, initialised, and only ever accessed as
-        // atomics.
-        unsafe { std::slice::from_raw_parts(self.address(segment).cast::<AtomicU64>(), self.bytes() / 8) }
+        // SAFETY: inside a chunk that the cache holds, aligned to 4 KiB, initialised, and only ever
+        // accessed as atomics.
+        unsafe {
+            std::slice::from_raw_parts(self.address(segment).cast::<AtomicU64>(), self.bytes() / 8)
+        }
     }
 }
 
 /// Ownership of the segments. Under the cache's lock.
 ///
-/// A chunk with some free segments is in one list, a chunk with all free in another. Taking a segment, giving it back,
-/// and giving a chunk to the budget therefore cost the same for any number of chunks. Segments of chunks already in use
-/// are taken first.
+/// A chunk with some free segments is in one list, a chunk with all free in another. Taking a
+/// segment, giving it back, and giving a chunk to the budget therefore cost the same for any number
+/// of chunks. Segments of chunks already in use are taken first.
 pub(super) struct Owner {
     budget: Budget,
     max_chunks: usize,
-    /// Up to the highest chunk number assigned so far: the unused rest of these tables takes no memory, and no time to
-    /// make.
+    /// Up to the highest chunk number assigned so far: the unused rest of these tables takes no
+    /// memory, and no time to make.
     chunks: Vec<Option<Chunk>>,
     /// By chunk: bitmask of its free segments.
     free_of_chunk: Vec<u16>,
@@ -194,7 +203,8 @@ impl Owner {
         (self.limit as u64) << segments.shift
     }
 
-    /// Changes the limit. After a reduction, entries may be moved within the old limit until [`Owner::end_shrinking`].
+    /// Changes the limit. After a reduction, entries may be moved within the old limit until
+    /// [`Owner::end_shrinking`].
     pub(super) fn set_limit(&mut self, limit: usize) {
         self.ceiling = self.ceiling.max(limit);
         self.limit = limit;
@@ -205,7 +215,8 @@ impl Owner {
         self.ceiling = self.limit;
     }
 
-    /// Whether `wanted` segments can be taken now; takes free chunks from the budget if needed, without reclaiming.
+    /// Whether `wanted` segments can be taken now; takes free chunks from the budget if needed,
+    /// without reclaiming.
     pub(super) fn provide(&mut self, segments: &Segments, wanted: usize) -> bool {
         self.used() + wanted <= self.limit && self.hold(segments, wanted)
     }
@@ -226,7 +237,10 @@ impl Owner {
     /// Adds a chunk, with all of its segments free.
     pub(super) fn adopt(&mut self, segments: &Segments, chunk: Chunk) {
         let at = self.vacant.pop().unwrap_or_else(|| {
-            assert!(self.chunks.len() < self.max_chunks, "a cache holds no more than its budget has");
+            assert!(
+                self.chunks.len() < self.max_chunks,
+                "a cache holds no more than its budget has"
+            );
             self.chunks.push(None);
             self.chunks.len() as u32 - 1
         });
@@ -280,8 +294,14 @@ impl Owner {
         }
     }
 
-    /// Gives up to `wanted` unused chunks back to the budget, as long as `kept` segments stay free. Returns how many.
-    pub(super) fn release_chunks(&mut self, segments: &Segments, wanted: usize, kept: usize) -> usize {
+    /// Gives up to `wanted` unused chunks back to the budget, as long as `kept` segments stay free.
+    /// Returns how many.
+    pub(super) fn release_chunks(
+        &mut self,
+        segments: &Segments,
+        wanted: usize,
+        kept: usize,
+    ) -> usize {
         let of_chunk = 1 << segments.per_chunk_shift();
         let mut released = 0;
         while released < wanted && self.free >= kept + of_chunk {
@@ -299,9 +319,15 @@ impl Owner {
     /// Recounts everything and compares it with the counters.
     pub(super) fn check(&self, segments: &Segments) {
         let all = all_free(segments);
-        let of = |is: fn(u16, u16) -> bool| self.free_of_chunk.iter().filter(|free| is(**free, all)).count();
+        let of = |is: fn(u16, u16) -> bool| {
+            self.free_of_chunk.iter().filter(|free| is(**free, all)).count()
+        };
         assert_eq!(of(|free, all| free == all), self.wholly_free.len(), "chunks that are free");
-        assert_eq!(of(|free, all| free != all && free != 0), self.partly_free.len(), "chunks that are partly free");
+        assert_eq!(
+            of(|free, all| free != all && free != 0),
+            self.partly_free.len(),
+            "chunks that are partly free"
+        );
         let free: u32 = self.free_of_chunk.iter().map(|free| free.count_ones()).sum();
         assert_eq!(free as usize, self.free, "segments that are free");
         let held = self.chunks.iter().flatten().count();

@@ -11,9 +11,9 @@
 //! bits  0..7   the tick of its death, modulo 128
 //! ```
 //!
-//! A position is not used for two keys (2^36 words are 512 GiB that pass through a queue, and a reader would have to
-//! sleep for exactly that long). A word that reads the same twice has therefore referred to an entry of the same key
-//! throughout.
+//! A position is not used for two keys (2^36 words are 512 GiB that pass through a queue, and a
+//! reader would have to sleep for exactly that long). A word that reads the same twice has
+//! therefore referred to an entry of the same key throughout.
 
 use super::policy::Queue;
 
@@ -47,8 +47,8 @@ const TICK_BITS: u32 = 7;
 const TICK_MASK: u64 = (1 << TICK_BITS) - 1;
 const GHOST_BITS: u32 = FINGERPRINT_BITS + TICK_BITS;
 
-/// A trace of an entry that left the probation queue: a part of its key's hash, and the tick. One ghost in 2^31 reads
-/// as none.
+/// A trace of an entry that left the probation queue: a part of its key's hash, and the tick. One
+/// ghost in 2^31 reads as none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ghost(u32);
 
@@ -104,7 +104,8 @@ impl Slot {
     #[inline]
     pub(super) fn ghosts(self) -> [Ghost; 2] {
         match self.kind() {
-            Kind::Ghosts => [self.0 >> GHOST_BITS, self.0].map(|bits| Ghost((bits & ((1 << GHOST_BITS) - 1)) as u32)),
+            Kind::Ghosts => [self.0 >> GHOST_BITS, self.0]
+                .map(|bits| Ghost((bits & ((1 << GHOST_BITS) - 1)) as u32)),
             _ => [Ghost::NONE; 2],
         }
     }
@@ -112,7 +113,9 @@ impl Slot {
     /// Whether one of its ghosts may be that of a key with this hash.
     #[inline]
     pub(super) fn may_have_ghost_of(self, hash: u64) -> bool {
-        let is_of = |bits: u64| (bits >> TICK_BITS ^ fingerprint(hash)) & (FINGERPRINT_MASK >> PLACE_BITS) == 0;
+        let is_of = |bits: u64| {
+            (bits >> TICK_BITS ^ fingerprint(hash)) & (FINGERPRINT_MASK >> PLACE_BITS) == 0
+        };
         (self.0 >> KIND_SHIFT == 1) & (is_of(self.0 >> GHOST_BITS) | is_of(self.0))
     }
 
@@ -126,7 +129,9 @@ impl Slot {
     /// Keeps only the ghosts for which `keep` returns true; entries stay as they are.
     pub(super) fn map_ghosts(self, mut keep: impl FnMut(Ghost) -> bool) -> Self {
         match self.kind() {
-            Kind::Ghosts => Self::of_ghosts(self.ghosts().map(|ghost| if keep(ghost) { ghost } else { Ghost::NONE })),
+            Kind::Ghosts => Self::of_ghosts(
+                self.ghosts().map(|ghost| if keep(ghost) { ghost } else { Ghost::NONE }),
+            ),
             _ => self,
         }
     }
@@ -221,7 +226,10 @@ mod tests {
         assert_eq!((slot.touches(), slot.place()), (2, 7));
         assert_eq!(slot.hash_top(), 0xfedc_ba00_0000_0000);
         assert_eq!((slot.entry_for(hash), slot.entry_for(!hash)), (Some(Queue::Protected), None));
-        assert_eq!(Slot::entry(hash, Queue::Probation, 3, 7).entry_for(hash), Some(Queue::Probation));
+        assert_eq!(
+            Slot::entry(hash, Queue::Probation, 3, 7).entry_for(hash),
+            Some(Queue::Probation)
+        );
         let ghosts = Slot::EMPTY.with_ghost(Ghost::new(hash, 1), Ghost::is_none).unwrap();
         assert_eq!((ghosts.entry_for(hash), Slot::EMPTY.entry_for(0)), (None, None));
     }
@@ -232,7 +240,8 @@ mod tests {
         let [one, other] = [Ghost::new(hash, 120), Ghost::new(!hash, 5 + (1 << 40))];
         assert!(one.is_of(hash) && !one.is_of(!hash) && !Ghost::NONE.is_of(0));
         assert!(
-            !Slot::EMPTY.may_have_ghost_of(0) && !Slot::entry(hash, Queue::Probation, 1, 2).may_have_ghost_of(hash)
+            !Slot::EMPTY.may_have_ghost_of(0)
+                && !Slot::entry(hash, Queue::Probation, 1, 2).may_have_ghost_of(hash)
         );
         assert_eq!((one.age(130), other.age(7)), (10, 2));
         assert_eq!(one.hash_top(), 0xfedc_ba00_0000_0000);
@@ -240,7 +249,9 @@ mod tests {
         let both = single.with_ghost(other, Ghost::is_none).unwrap();
         assert_eq!((both.kind(), both.ghosts()), (Kind::Ghosts, [one, other]));
         assert!(
-            both.may_have_ghost_of(hash) && both.may_have_ghost_of(!hash) && !both.may_have_ghost_of(hash ^ 1 << 63)
+            both.may_have_ghost_of(hash)
+                && both.may_have_ghost_of(!hash)
+                && !both.may_have_ghost_of(hash ^ 1 << 63)
         );
         assert!(single.may_have_ghost_of(hash) && !single.may_have_ghost_of(!hash));
         assert_eq!((both.age(130), Slot::EMPTY.age(7)), (10, u64::MAX));

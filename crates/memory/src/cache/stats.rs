@@ -34,7 +34,7 @@ pub struct CacheStats {
     pub table_bytes: u64,
     /// Upper bound on `memory_bytes`, with everything counted.
     pub limit_bytes: u64,
-    /// Target size of the probation queue; beyond it its oldest entries leave. Between a tenth and nine tenths of the
-    /// cache, adapted to the requests.
+    /// Target size of the probation queue; beyond it its oldest entries leave. Between a tenth and
+    /// nine tenths of the cache, adapted to the requests.
     pub probation_bytes: u64,
 }

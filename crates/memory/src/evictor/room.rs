@@ -6,16 +6,16 @@
 //!    wakes the evictor    where it stops
 //! ```
 //!
-//! `low` is the amount allocated during the evictor's reaction (rate times reaction time). `high` is twice that, so
-//! that at the start of a round the present room equals the room to be made. All arithmetic saturates: a surplus never
-//! becomes a negative shortfall.
+//! `low` is the amount allocated during the evictor's reaction (rate times reaction time). `high`
+//! is twice that, so that at the start of a round the present room equals the room to be made. All
+//! arithmetic saturates: a surplus never becomes a negative shortfall.
 
 /// Batch size in pages: the least, and the most.
 pub(super) const BATCH_PAGES_MIN: usize = 16;
 pub(super) const BATCH_PAGES_MAX: usize = 64;
 
-/// Upper bound on each of the two kinds of room (free frames, free chunks): one in this many of the budget. Together 2
-/// %.
+/// Upper bound on each of the two kinds of room (free frames, free chunks): one in this many of the
+/// budget. Together 2 %.
 const PART_MAX: usize = 100;
 
 /// Rates are averaged over about this long.
@@ -59,10 +59,12 @@ impl Demand {
         (self.per_nano * self.reaction_nanos) as usize
     }
 
-    /// Watermarks for a pool of `capacity` units, where a batch is at least `batch`: between two batches and 1 %.
+    /// Watermarks for a pool of `capacity` units, where a batch is at least `batch`: between two
+    /// batches and 1 %.
     pub(super) fn watermarks(self, batch: usize, capacity: usize) -> Watermarks {
         let least = 2 * batch;
-        let high = self.taken_meanwhile().saturating_mul(2).clamp(least, (capacity / PART_MAX).max(least));
+        let high =
+            self.taken_meanwhile().saturating_mul(2).clamp(least, (capacity / PART_MAX).max(least));
         Watermarks { low: high / 2, high }
     }
 }
@@ -83,7 +85,11 @@ mod tests {
     fn room_is_rate_times_reaction_between_two_batches_and_a_hundredth() {
         let idle = Demand::default();
         assert_eq!(idle.watermarks(16, 1 << 20), Watermarks { low: 16, high: 32 });
-        assert_eq!(idle.watermarks(16, 0), Watermarks { low: 16, high: 32 }, "two batches, however little there is");
+        assert_eq!(
+            idle.watermarks(16, 0),
+            Watermarks { low: 16, high: 32 },
+            "two batches, however little there is"
+        );
         let mut busy = Demand::default();
         for second in 1..=10 {
             // A million in each second, answered within 200 microseconds.
@@ -92,10 +98,15 @@ mod tests {
         }
         let watermarks = busy.watermarks(16, 1 << 20);
         assert!(
-            (150..=200).contains(&watermarks.low) && watermarks.high.abs_diff(2 * watermarks.low) <= 1,
+            (150..=200).contains(&watermarks.low)
+                && watermarks.high.abs_diff(2 * watermarks.low) <= 1,
             "{watermarks:?}"
         );
-        assert_eq!(busy.watermarks(16, 10_000), Watermarks { low: 50, high: 100 }, "never above a hundredth");
+        assert_eq!(
+            busy.watermarks(16, 10_000),
+            Watermarks { low: 50, high: 100 },
+            "never above a hundredth"
+        );
     }
 
     #[test]
@@ -119,7 +130,8 @@ mod tests {
         assert_eq!(demand.per_nano.to_bits(), before.to_bits());
     }
 
-    /// An earlier implementation computed the shortfall with unsigned numbers that wrapped, and evicted whole classes.
+    /// An earlier implementation computed the shortfall with unsigned numbers that wrapped, and
+    /// evicted whole classes.
     #[test]
     fn more_room_than_wanted_is_no_shortfall_of_two_to_the_64() {
         assert_eq!(batch(33, 32, 16, 64), 0);

@@ -66,7 +66,8 @@ fn scene(resized: bool) {
 }
 
 #[test]
-fn shuttle_readers_and_takers_beside_the_evictor_get_what_they_asked_for_and_nobody_sleeps_for_ever() {
+fn shuttle_readers_and_takers_beside_the_evictor_get_what_they_asked_for_and_nobody_sleeps_for_ever()
+ {
     shuttle::check_random(|| scene(false), 2000);
     shuttle::check_pct(|| scene(false), 1000, 3);
 }

@@ -1,5 +1,5 @@
-//! The evictor's guarantees, step by step and with its thread. Some tests are named after failures of earlier
-//! implementations.
+//! The evictor's guarantees, step by step and with its thread. Some tests are named after failures
+//! of earlier implementations.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,13 +18,18 @@ struct Numbered;
 
 impl PageSource for Numbered {
     fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
-        page.chunks_exact_mut(4).step_by(WORD_STEP).for_each(|word| word.copy_from_slice(&number.to_le_bytes()));
+        page.chunks_exact_mut(4)
+            .step_by(WORD_STEP)
+            .for_each(|word| word.copy_from_slice(&number.to_le_bytes()));
         Ok(())
     }
 }
 
 fn assert_is(page: &[u8], number: u32) {
-    assert!(page.chunks_exact(4).step_by(WORD_STEP).all(|word| word == number.to_le_bytes()), "page {number}");
+    assert!(
+        page.chunks_exact(4).step_by(WORD_STEP).all(|word| word == number.to_le_bytes()),
+        "page {number}"
+    );
 }
 
 /// So few that the tables of the pool fit into one.
@@ -103,7 +108,10 @@ fn pages_that_are_missed_after_a_round_find_frames_without_evicting_themselves()
     let room = world.pool.evictor_stats().high_frames as u32;
     world.read(10_000..10_000 + room);
     let after = world.pool.stats();
-    assert_eq!((after.inline_evictions, after.evictions), (before.inline_evictions, before.evictions));
+    assert_eq!(
+        (after.inline_evictions, after.evictions),
+        (before.inline_evictions, before.evictions)
+    );
     world.read(20_000..20_000 + 200);
     assert!(
         world.pool.stats().inline_evictions > before.inline_evictions,
@@ -124,7 +132,10 @@ fn chunks_for_others_are_there_before_they_are_asked_for() {
     }
     assert_eq!(world.budget.pressure().inline_evictions, before);
     let stats = world.pool.evictor_stats();
-    assert!(stats.chunk_bytes >= 24 * CHUNK_BYTES as u64 && stats.bytes > stats.chunk_bytes, "{stats:?}");
+    assert!(
+        stats.chunk_bytes >= 24 * CHUNK_BYTES as u64 && stats.bytes > stats.chunk_bytes,
+        "{stats:?}"
+    );
 }
 
 /// Holds chunks that would be free without it.
@@ -155,7 +166,8 @@ fn lent_memory_is_taken_back_before_a_page_leaves() {
     assert_eq!(world.pool.stats().loads, 100, "every page is still there");
 }
 
-/// An earlier implementation evicted three quarters of its items and never gave their memory back to the allocator.
+/// An earlier implementation evicted three quarters of its items and never gave their memory back
+/// to the allocator.
 #[test]
 fn evicted_memory_that_is_not_given_back() {
     let mut world = World::new();
@@ -167,7 +179,11 @@ fn evicted_memory_that_is_not_given_back() {
         let stats = world.pool.stats();
         let room = world.pool.room();
         assert_eq!(room.free as u64 + stats.resident, stats.frames, "round {round}");
-        assert_eq!(frame_bytes(&world) + tables, world.budget.usage().of(Kind::Pages), "round {round}");
+        assert_eq!(
+            frame_bytes(&world) + tables,
+            world.budget.usage().of(Kind::Pages),
+            "round {round}"
+        );
         world.read(round * 7_000..round * 7_000 + 40);
     }
     let stats = world.pool.stats();
@@ -178,8 +194,8 @@ fn evicted_memory_that_is_not_given_back() {
     assert_eq!(world.budget.free_bytes(), world.budget.limit_bytes());
 }
 
-/// In an earlier implementation the batch size was an unsigned difference: with more free than wanted it evicted
-/// everything.
+/// In an earlier implementation the batch size was an unsigned difference: with more free than
+/// wanted it evicted everything.
 #[test]
 fn unsigned_underflow_of_the_batch_size() {
     let mut world = World::new();
@@ -193,8 +209,8 @@ fn unsigned_underflow_of_the_batch_size() {
     assert_eq!(world.pool.stats().resident, u64::from(half));
 }
 
-/// An earlier implementation gave each class its neighbour's batch: the class that is short must be the one evicted
-/// for.
+/// An earlier implementation gave each class its neighbour's batch: the class that is short must be
+/// the one evicted for.
 #[test]
 fn misaligned_batches() {
     let mut world = World::new();
@@ -211,7 +227,10 @@ fn misaligned_batches() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "pins hundreds of pages one by one, each after the clock has looked everywhere")]
+#[cfg_attr(
+    miri,
+    ignore = "pins hundreds of pages one by one, each after the clock has looked everywhere"
+)]
 fn an_evictor_that_can_free_nothing_comes_to_rest_and_says_so() {
     let mut world = World::new();
     world.fill();
@@ -285,12 +304,16 @@ fn the_thread_wakes_for_frames_and_for_chunks_and_ends_when_dropped() {
     let thread = EvictorThread::start(Evictor::new(&pool, Arc::new(SystemClock::new()))).unwrap();
     let woken = |of: fn(&EvictorStats) -> u64| of(&pool.evictor_stats()) > 0;
     let mut number = 0;
-    while !woken(|stats| stats.woken_for_frames + stats.woken_inline) || !woken(|stats| stats.victims) {
+    while !woken(|stats| stats.woken_for_frames + stats.woken_inline)
+        || !woken(|stats| stats.victims)
+    {
         number += 1;
         assert_is(&file.get(number, Touch::Point).unwrap(), number);
     }
     let mut held = Vec::new();
-    while !woken(|stats| stats.woken_for_chunks + stats.woken_inline) || !woken(|stats| stats.chunk_bytes) {
+    while !woken(|stats| stats.woken_for_chunks + stats.woken_inline)
+        || !woken(|stats| stats.chunk_bytes)
+    {
         held.truncate(CHUNKS as usize / 2);
         held.push(budget.take(Kind::Memtable).unwrap());
         std::thread::yield_now();
@@ -324,7 +347,8 @@ fn readers_and_takers_beside_the_thread_get_what_they_asked_for() {
         let budget = Budget::new(chunks * CHUNK_BYTES as u64, Backing::Heap).unwrap();
         let pool = Pool::new(&budget, 4 * CHUNK_BYTES as u64).unwrap();
         let files = [(); 2].map(|()| pool.attach(Arc::new(Numbered)));
-        let thread = EvictorThread::start(Evictor::new(&pool, Arc::new(SystemClock::new()))).unwrap();
+        let thread =
+            EvictorThread::start(Evictor::new(&pool, Arc::new(SystemClock::new()))).unwrap();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let readers = [1u32, 77].map(|seed| {
@@ -333,7 +357,8 @@ fn readers_and_takers_beside_the_thread_get_what_they_asked_for() {
                     let mut random = seed;
                     for _ in 0..if cfg!(miri) { 40 } else { 20_000 } {
                         random = random.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f);
-                        let (number, file) = (random >> 16 & 0x1ff, &files[(random >> 30 & 1) as usize]);
+                        let (number, file) =
+                            (random >> 16 & 0x1ff, &files[(random >> 30 & 1) as usize]);
                         let touch = if random & 0x2000 > 0 { Touch::Scan } else { Touch::Point };
                         assert_is(&file.get(number, touch).unwrap(), number);
                     }

@@ -1,13 +1,14 @@
 //! Read-ahead: loads pages that will be needed soon, several with one read, several reads at once.
 //!
-//! It is a hint: it never waits, reports nothing, and is dropped if threads or frames are busy or the threads have
-//! ended. A later request for the page finds it, waits for it, or loads it. Pages come in as if a scan had brought
-//! them, into the ring that the clock leaves to scans.
+//! It is a hint: it never waits, reports nothing, and is dropped if threads or frames are busy or
+//! the threads have ended. A later request for the page finds it, waits for it, or loads it. Pages
+//! come in as if a scan had brought them, into the ring that the clock leaves to scans.
 //!
 //! Laws:
-//! 1. An error belongs to its page. If a run of pages cannot be read, each is read by itself, so that the good ones are
-//!    still delivered.
-//! 2. A source that panics costs its run, but no thread: the runs behind it, which keep their files, are read.
+//! 1. An error belongs to its page. If a run of pages cannot be read, each is read by itself, so
+//!    that the good ones are still delivered.
+//! 2. A source that panics costs its run, but no thread: the runs behind it, which keep their
+//!    files, are read.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -103,8 +104,9 @@ impl Waiting {
     }
 }
 
-/// Threads that read ahead for a pool. They end when this is dropped, and from then on read-ahead requests are ignored.
-/// In a pool that never had any, the requesting thread reads the pages itself.
+/// Threads that read ahead for a pool. They end when this is dropped, and from then on read-ahead
+/// requests are ignored. In a pool that never had any, the requesting thread reads the pages
+/// itself.
 pub struct ReaderThreads {
     waiting: Arc<Waiting>,
     handles: Vec<JoinHandle<()>>,
@@ -120,13 +122,14 @@ impl ReaderThreads {
     /// The pool has some already.
     pub fn start(pool: &Pool, threads: usize) -> io::Result<Self> {
         let waiting = Arc::new(Waiting::new());
-        let mut readers = Self { waiting: Arc::clone(&waiting), handles: Vec::with_capacity(threads) };
+        let mut readers =
+            Self { waiting: Arc::clone(&waiting), handles: Vec::with_capacity(threads) };
         for _ in 0..threads {
             let waiting = Arc::clone(&waiting);
             readers.handles.push(spawn("plimsoll-read", move || {
                 while let Some(run) = waiting.pop() {
-                    // A waiter for a page of a run that panicked learns it from the frame; the rest of the run is
-                    // dropped.
+                    // A waiter for a page of a run that panicked learns it from the frame; the rest
+                    // of the run is dropped.
                     let read = AssertUnwindSafe(|| run.file.read_run(run.first, run.count));
                     _ = catch_unwind(read);
                 }
@@ -154,9 +157,10 @@ impl fmt::Debug for ReaderThreads {
 }
 
 impl PoolFile {
-    /// Requests `count` pages of the file from `first` on, which will be needed soon in this order: for scans. Returns
-    /// at once if the pool has reader threads, or had some; otherwise reads the pages now. Reads no further ahead than
-    /// the pool keeps for scans ([`Pool::read_ahead_max`]). Costs nothing if the pages are present.
+    /// Requests `count` pages of the file from `first` on, which will be needed soon in this order:
+    /// for scans. Returns at once if the pool has reader threads, or had some; otherwise reads the
+    /// pages now. Reads no further ahead than the pool keeps for scans ([`Pool::read_ahead_max`]).
+    /// Costs nothing if the pages are present.
     pub fn prefetch(&self, first: u32, count: u32) {
         let pool = &self.file.pool;
         let end = first.saturating_add(count.min(pool.read_ahead_max()));
@@ -182,7 +186,11 @@ impl PoolFile {
     /// Whether the page appears to be resident or loading, as seen without the lock.
     fn is_known(&self, number: u32) -> bool {
         let key = self.key(number);
-        self.file.pool.frames.find(key, |frame| frame.key() == key && !frame.state().is_free()).is_some()
+        self.file
+            .pool
+            .frames
+            .find(key, |frame| frame.key() == key && !frame.state().is_free())
+            .is_some()
     }
 
     /// Loads the missing ones among up to `RUN_PAGES` pages, as far as frames are available.
@@ -195,8 +203,8 @@ impl PoolFile {
         pool.read_ahead.fetch_add(u64::from(read), Ordering::Relaxed);
     }
 
-    /// Reads the pages from `first` on that have a loading frame, adjacent pages with one read. Returns how many were
-    /// read.
+    /// Reads the pages from `first` on that have a loading frame, adjacent pages with one read.
+    /// Returns how many were read.
     pub(super) fn fill_run(&self, first: u32, mut frames: FrameRun<'_>, staging: &mut [u8]) -> u32 {
         let mut count = 0;
         let mut at = 0;
@@ -209,7 +217,9 @@ impl PoolFile {
             let bytes = &mut staging[..len * PAGE_BYTES];
             let read = self.file.source.load_run(first + at as u32, bytes);
             let pages = bytes.chunks_exact(PAGE_BYTES);
-            for (number, (frame, page)) in (first + at as u32..).zip(frames[at..at + len].iter_mut().zip(pages)) {
+            for (number, (frame, page)) in
+                (first + at as u32..).zip(frames[at..at + len].iter_mut().zip(pages))
+            {
                 let mut filling = frame.take().expect("a run is made of frames that were begun");
                 match read {
                     Ok(()) => {
@@ -226,8 +236,8 @@ impl PoolFile {
         count
     }
 
-    /// Assigns frames to those of the pages that have none, while `may` returns true. Returns whether it ended before
-    /// the last of them.
+    /// Assigns frames to those of the pages that have none, while `may` returns true. Returns
+    /// whether it ended before the last of them.
     pub(super) fn begin_run(
         &self,
         first: u32,

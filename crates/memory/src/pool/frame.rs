@@ -10,18 +10,23 @@
 //!  +--- version + 1 -+
 //! ```
 //!
-//! An eviction that finds the page in use moves the frame back: free → resident with the next version.
+//! An eviction that finds the page in use moves the frame back: free → resident with the next
+//! version.
 //!
-//! A reader publishes the frame ([`super::hazard`]) and reads its word again. A reader without a free hazard slot
-//! counts itself into `pins` instead, as do threads that load a page or wait for one.
+//! A reader publishes the frame ([`super::hazard`]) and reads its word again. A reader without a
+//! free hazard slot counts itself into `pins` instead, as do threads that load a page or wait for
+//! one.
 //!
 //! Laws:
-//! 1. A frame moves along the arrows only under the pool's lock, except `try_hold` and `unpin`, which need no lock.
-//! 2. The key changes only while the frame is free. A reader that finds the same word after publishing as before it
-//!    read the key therefore holds that key: a change would have raised the version. The version never resets, even if
-//!    a descriptor's memory went back to the system: before the frame is used again its version continues from the last
-//!    version of any such frame ([`Frame::go_on_from`]).
-//! 3. Bytes are written only while the frame is loading, and read only while it is pinned or published.
+//! 1. A frame moves along the arrows only under the pool's lock, except `try_hold` and `unpin`,
+//!    which need no lock.
+//! 2. The key changes only while the frame is free. A reader that finds the same word after
+//!    publishing as before it read the key therefore holds that key: a change would have raised the
+//!    version. The version never resets, even if a descriptor's memory went back to the system:
+//!    before the frame is used again its version continues from the last version of any such frame
+//!    ([`Frame::go_on_from`]).
+//! 3. Bytes are written only while the frame is loading, and read only while it is pinned or
+//!    published.
 //! 4. A hit writes to the word only if it makes the page hotter.
 
 use super::Touch;
@@ -181,7 +186,10 @@ impl Frame {
 
     /// The page it holds; certain only under the pool's lock or after a pin.
     pub(super) fn key(&self) -> PageKey {
-        PageKey { file: self.file.load(Ordering::Relaxed), number: self.number.load(Ordering::Relaxed) }
+        PageKey {
+            file: self.file.load(Ordering::Relaxed),
+            number: self.number.load(Ordering::Relaxed),
+        }
     }
 
     /// The address that hazard slots publish.
@@ -207,8 +215,8 @@ impl Frame {
     /// The word, if the page of `key` is there.
     #[inline]
     fn look(&self, key: PageKey) -> Option<State> {
-        // Acquire: pairs with the Release in `begin` and `finish`, so that the key is no older than the word, and the
-        // bytes are there.
+        // Acquire: pairs with the Release in `begin` and `finish`, so that the key is no older than
+        // the word, and the bytes are there.
         let seen = State(self.word.load(Ordering::Acquire));
         (seen.is_resident() && self.key() == key).then_some(seen)
     }
@@ -225,7 +233,12 @@ impl Frame {
     fn warm(&self, seen: State, touch: Touch) {
         let heat = seen.heat().touched(touch);
         if heat != seen.heat() {
-            let _ = self.word.compare_exchange(seen.0, seen.with_heat(heat), Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.word.compare_exchange(
+                seen.0,
+                seen.with_heat(heat),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
         }
     }
 
@@ -234,7 +247,12 @@ impl Frame {
     fn try_pin(&self, key: PageKey, touch: Touch) -> bool {
         let mut seen = State(self.word.load(Ordering::Acquire));
         while seen.is_resident() && self.key() == key {
-            match self.word.compare_exchange_weak(seen.0, seen.pinned(touch), Ordering::Acquire, Ordering::Acquire) {
+            match self.word.compare_exchange_weak(
+                seen.0,
+                seen.pinned(touch),
+                Ordering::Acquire,
+                Ordering::Acquire,
+            ) {
                 Ok(_) => return true,
                 Err(now) => seen = State(now),
             }
@@ -243,7 +261,8 @@ impl Frame {
     }
 
     pub(super) fn unpin(&self) {
-        // Release: pairs with the Acquire in `try_evict`, so that the next load into the frame comes after this reader.
+        // Release: pairs with the Acquire in `try_evict`, so that the next load into the frame
+        // comes after this reader.
         let seen = self.word.fetch_sub(PIN, Ordering::Release);
         debug_assert!(seen & PINS > 0);
     }
@@ -263,7 +282,8 @@ impl Frame {
         assert!(seen.is_free(), "only a free frame is filled");
         self.file.store(key.file, Ordering::Relaxed);
         self.number.store(key.number, Ordering::Relaxed);
-        // Release: pairs with the Acquire in `try_pin`. A plain store: a frame that is not resident is never pinned.
+        // Release: pairs with the Acquire in `try_pin`. A plain store: a frame that is not resident
+        // is never pinned.
         self.word.store(seen.with_heat(heat) | LOADING | PIN, Ordering::Release);
     }
 
@@ -293,18 +313,22 @@ impl Frame {
 
     /// The same; `is_held` tells whether a hazard slot publishes it.
     fn try_evict_unless(&self, seen: State, is_held: impl Fn() -> bool) -> bool {
-        // A hot page is likely to be in use: taking it out for a moment would send its readers to the lock.
+        // A hot page is likely to be in use: taking it out for a moment would send its readers to
+        // the lock.
         if seen.heat() >= Heat::Hot && is_held() {
             return false;
         }
         // SeqCst: the second step of `hazard`; Acquire in it pairs with the Release in `unpin`.
         let is_free = seen.is_resident()
             && !seen.is_pinned()
-            && self.word.compare_exchange(seen.0, seen.freed(), Ordering::SeqCst, Ordering::Relaxed).is_ok();
+            && self
+                .word
+                .compare_exchange(seen.0, seen.freed(), Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok();
         hazard::order_for_loom();
         if is_free && is_held() {
-            // Release: pairs with the Acquire in `try_hold`. A plain store: the lock is held, and readers leave a free
-            // frame alone.
+            // Release: pairs with the Acquire in `try_hold`. A plain store: the lock is held, and
+            // readers leave a free frame alone.
             self.word.store(seen.kept(), Ordering::Release);
             return false;
         }
@@ -342,7 +366,8 @@ mod loom_tests {
         builder.check(scene);
     }
 
-    /// A frame and a model of its bytes: the number of the page in it. Loom reports a read that races with a write.
+    /// A frame and a model of its bytes: the number of the page in it. Loom reports a read that
+    /// races with a write.
     struct Model {
         frame: Frame,
         bytes: UnsafeCell<u32>,
@@ -370,7 +395,9 @@ mod loom_tests {
         }
 
         fn evict(&self) -> bool {
-            let is_held = || self.slots.iter().any(|slot| slot.load(Ordering::SeqCst) == self.frame.address());
+            let is_held = || {
+                self.slots.iter().any(|slot| slot.load(Ordering::SeqCst) == self.frame.address())
+            };
             self.frame.try_evict_unless(self.frame.state(), is_held)
         }
 

@@ -1,5 +1,6 @@
-//! The frames' descriptors and the addresses of their bytes: flat arrays, as large as the budget can ever make the
-//! pool. Parts that the pool never grew into are untouched, and parts that it shrank from are given back to the system.
+//! The frames' descriptors and the addresses of their bytes: flat arrays, as large as the budget
+//! can ever make the pool. Parts that the pool never grew into are untouched, and parts that it
+//! shrank from are given back to the system.
 #![allow(unsafe_code, reason = "makes arrays of atomics from zeroed memory")]
 
 use std::io;
@@ -17,7 +18,8 @@ use crate::prefetch::{prefetch_address, prefetch_from};
 use crate::reserved::Reserved;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Bytes at the beginning of a page that are prefetched when it is found: those that most readers read first.
+/// Bytes at the beginning of a page that are prefetched when it is found: those that most readers
+/// read first.
 const HEAD_BYTES: usize = 128;
 
 /// Frames of a chunk.
@@ -28,7 +30,8 @@ pub(super) struct Frames {
     /// First byte of each chunk held.
     chunks: Reserved<AtomicPtr<u8>>,
     table: Table,
-    /// Upper bound on the versions of descriptors whose memory was given back. Changed under the pool's lock.
+    /// Upper bound on the versions of descriptors whose memory was given back. Changed under the
+    /// pool's lock.
     last_version: AtomicU64,
 }
 
@@ -66,8 +69,9 @@ impl Frames {
         self.table.resize(slots_for(chunks));
     }
 
-    /// Shrinks the table as far as `chunks` allow, and gives the memory behind them back to the system. `used`: chunks
-    /// from this one on were never held. Under the pool's lock; the frames from `chunks` on are free.
+    /// Shrinks the table as far as `chunks` allow, and gives the memory behind them back to the
+    /// system. `used`: chunks from this one on were never held. Under the pool's lock; the frames
+    /// from `chunks` on are free.
     pub(super) fn shrink(&self, chunks: usize, used: usize) {
         let behind = &self.frames[chunks * FRAMES_PER_CHUNK..used.max(chunks) * FRAMES_PER_CHUNK];
         let last = behind.iter().map(|frame| frame.state().version()).max().unwrap_or(0);
@@ -88,14 +92,15 @@ impl Frames {
         &self.frames[..chunks * FRAMES_PER_CHUNK]
     }
 
-    /// The frame that holds the page, if `is_it` agrees. See [`Table`] for entries that it can miss without the pool's
-    /// lock.
+    /// The frame that holds the page, if `is_it` agrees. See [`Table`] for entries that it can miss
+    /// without the pool's lock.
     #[inline]
     pub(super) fn find(&self, key: PageKey, mut is_it: impl FnMut(&Frame) -> bool) -> Option<u32> {
         self.table.find(Fingerprint::of(key), |frame| is_it(self.get(frame)))
     }
 
-    /// The frame that holds the page, kept there. See [`Table`] for entries that it can miss without the pool's lock.
+    /// The frame that holds the page, kept there. See [`Table`] for entries that it can miss
+    /// without the pool's lock.
     #[inline]
     pub(super) fn hold(&self, key: PageKey, touch: Touch) -> Option<(u32, Pin)> {
         let mut pin = None;
@@ -133,17 +138,21 @@ impl Frames {
     pub(super) fn renew(&self, slot: u32) {
         let first = slot as usize * FRAMES_PER_CHUNK;
         let version = self.last_version.load(Ordering::Relaxed);
-        self.frames[first..first + FRAMES_PER_CHUNK].iter().for_each(|frame| frame.go_on_from(version));
+        self.frames[first..first + FRAMES_PER_CHUNK]
+            .iter()
+            .for_each(|frame| frame.go_on_from(version));
     }
 
     pub(super) fn set_chunk(&self, slot: u32, chunk: Option<&Chunk>) {
         let address = chunk.map_or(std::ptr::null_mut(), |chunk| chunk.address().as_ptr());
-        // Relaxed: a reader has pinned a frame of the chunk, and learned of it through that frame's word.
+        // Relaxed: a reader has pinned a frame of the chunk, and learned of it through that frame's
+        // word.
         self.chunks[slot as usize].store(address, Ordering::Relaxed);
     }
 
-    /// Prefetches the descriptor of the frame that has the page, if it is found, and the first bytes there. Does not check the frame's key: that
-    /// would wait for the descriptor, and the fingerprint is nearly always right. Holds nothing: whatever is there meanwhile is not read.
+    /// Prefetches the descriptor of the frame that has the page, if it is found, and the first
+    /// bytes there. Does not check the frame's key: that would wait for the descriptor, and the
+    /// fingerprint is nearly always right. Holds nothing: whatever is there meanwhile is not read.
     #[inline]
     pub(super) fn prefetch(&self, key: PageKey, len: usize) {
         if let Some(frame) = self.table.find(Fingerprint::of(key), |_| true) {

@@ -1,11 +1,12 @@
-//! Ghosts: a record of recently evicted pages. A page that is missed soon after it left probation should have stayed,
-//! and comes back hot. Pages missed very soon, however they left, measure the hits that a somewhat larger pool would
-//! have had.
+//! Ghosts: a record of recently evicted pages. A page that is missed soon after it left probation
+//! should have stayed, and comes back hot. Pages missed very soon, however they left, measure the
+//! hits that a somewhat larger pool would have had.
 //!
-//! A ghost is a fingerprint in a table in proportion to the pool: sets of four, each with the time (counted in ghosts)
-//! at which it was noted. A ghost older than as many others as there are frames no longer counts. A fingerprint has 31
-//! bits and may match another page; that page then becomes hot too early, with no other effect. From the ghost queue of
-//! S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023).
+//! A ghost is a fingerprint in a table in proportion to the pool: sets of four, each with the time
+//! (counted in ghosts) at which it was noted. A ghost older than as many others as there are frames
+//! no longer counts. A fingerprint has 31 bits and may match another page; that page then becomes
+//! hot too early, with no other effect. From the ghost queue of S3-FIFO (Yang et al., "FIFO queues
+//! are all you need for cache eviction", SOSP 2023).
 
 use super::frame::PageKey;
 
@@ -72,12 +73,14 @@ impl Ghosts {
         ways[at] = fingerprint | (u64::from(left == Left::Probation) * PROBATION) | u64::from(now);
     }
 
-    /// Takes the ghost of a page, and returns how the page left. `frames`: the pool's present number.
+    /// Takes the ghost of a page, and returns how the page left. `frames`: the pool's present
+    /// number.
     pub(super) fn take(&mut self, key: PageKey, frames: usize) -> Option<Left> {
         let (set, fingerprint) = self.place(key);
         let now = self.now;
         let ways = &mut self.slots[set..set + WAYS];
-        let slot = std::mem::take(ways.iter_mut().find(|slot| fingerprint_in(**slot) == fingerprint)?);
+        let slot =
+            std::mem::take(ways.iter_mut().find(|slot| fingerprint_in(**slot) == fingerprint)?);
         let age = age(slot, now);
         self.returns += u64::from(age < self.window(frames) as u64);
         let left = if slot & PROBATION > 0 { Left::Probation } else { Left::Clock };
@@ -135,7 +138,10 @@ mod tests {
         (0..100).for_each(|number| ghosts.note(key(number), Left::Clock));
         let found = (0..100).filter(|&number| is_ghost(&mut ghosts, number, 400)).count();
         assert!(found >= 95, "{found} of 100: few sets of a quarter's load have more than four");
-        assert!((0..200).all(|number| !is_ghost(&mut ghosts, number, 400)), "once, and only those noted");
+        assert!(
+            (0..200).all(|number| !is_ghost(&mut ghosts, number, 400)),
+            "once, and only those noted"
+        );
     }
 
     #[test]
@@ -146,7 +152,10 @@ mod tests {
         assert!(!is_ghost(&mut ghosts, 0, 50) && is_ghost(&mut ghosts, 60, 50));
         for frames in [8000, 400] {
             ghosts.resize(frames);
-            assert!((0..100).all(|number| !is_ghost(&mut ghosts, number, frames)), "growing and shrinking forget all");
+            assert!(
+                (0..100).all(|number| !is_ghost(&mut ghosts, number, frames)),
+                "growing and shrinking forget all"
+            );
             assert_eq!(ghosts.slots.capacity() * 8, Ghosts::heap_bytes(frames));
             (0..100).for_each(|number| ghosts.note(key(number), Left::Probation));
         }
@@ -157,7 +166,10 @@ mod tests {
         let mut ghosts = Ghosts::new(4000);
         ghosts.note(key(0), Left::Probation);
         ghosts.note(key(1), Left::Clock);
-        assert_eq!([0, 1].map(|number| ghosts.take(key(number), 80)), [Some(Left::Probation), Some(Left::Clock)]);
+        assert_eq!(
+            [0, 1].map(|number| ghosts.take(key(number), 80)),
+            [Some(Left::Probation), Some(Left::Clock)]
+        );
         assert_eq!(ghosts.returns(), 2);
         (0..20).for_each(|number| ghosts.note(key(number), Left::Clock));
         assert!(is_ghost(&mut ghosts, 5, 80));

@@ -1,10 +1,11 @@
-//! Hazard pointers (Michael, IEEE TPDS 2004): each thread publishes the frames of the pages that it holds in a line of
-//! its own, with one store. The evictor looks at all lines and skips published frames.
+//! Hazard pointers (Michael, IEEE TPDS 2004): each thread publishes the frames of the pages that it
+//! holds in a line of its own, with one store. The evictor looks at all lines and skips published
+//! frames.
 //!
-//! A slot holds the address of a frame's descriptor, or 0. The lines belong to the process, not to a pool. A page can
-//! therefore be released without access to its pool, and need not keep the pool alive by a count that all readers would
-//! share: a pool that is dropped while pages of it are held leaves its memory here until they are released
-//! ([`retire`]).
+//! A slot holds the address of a frame's descriptor, or 0. The lines belong to the process, not to
+//! a pool. A page can therefore be released without access to its pool, and need not keep the pool
+//! alive by a count that all readers would share: a pool that is dropped while pages of it are held
+//! leaves its memory here until they are released ([`retire`]).
 //!
 //! ```text
 //! reader                               evictor, under the pool's lock
@@ -15,10 +16,13 @@
 //! ```
 //!
 //! Laws:
-//! 1. Only a line's thread publishes in it; any thread may clear a slot, once, by releasing the page.
-//! 2. All four steps are sequentially consistent: a reader's publication and second look, and an evictor's change of
-//!    the word and look at the slots. So either the evictor sees the slot, or the reader sees the new version.
-//! 3. A line whose thread has ended may still have slots in use: the next thread skips them and does not clear them.
+//! 1. Only a line's thread publishes in it; any thread may clear a slot, once, by releasing the
+//!    page.
+//! 2. All four steps are sequentially consistent: a reader's publication and second look, and an
+//!    evictor's change of the word and look at the slots. So either the evictor sees the slot, or
+//!    the reader sees the new version.
+//! 3. A line whose thread has ended may still have slots in use: the next thread skips them and
+//!    does not clear them.
 
 use std::any::Any;
 use std::ops::Range;
@@ -63,13 +67,15 @@ impl Drop for Hazard {
     fn drop(&mut self) {
         // Relaxed: the slot has no other writer while it is in use.
         let frame = self.slot.load(Ordering::Relaxed);
-        // Release: a thread that finds the slot empty, and fills the frame, comes after this reader.
+        // Release: a thread that finds the slot empty, and fills the frame, comes after this
+        // reader.
         self.slot.store(0, Ordering::Release);
         release_retired(frame);
     }
 }
 
-/// Publishes a frame in a slot and keeps it there if `is_still` then returns true; otherwise clears the slot.
+/// Publishes a frame in a slot and keeps it there if `is_still` then returns true; otherwise clears
+/// the slot.
 #[inline]
 pub(super) fn publish(slot: &AtomicUsize, frame: usize, is_still: impl FnOnce() -> bool) -> bool {
     // SeqCst: law 2.
@@ -102,7 +108,8 @@ pub(super) enum Tried {
 #[inline]
 pub(super) fn hold(frame: usize, is_still: impl FnOnce() -> bool) -> Tried {
     let Some(line) = this_line() else { return Tried::NoSlot };
-    // Acquire: the thread that emptied the slot has read its page before another is published there.
+    // Acquire: the thread that emptied the slot has read its page before another is published
+    // there.
     let is_empty = |slot: &&AtomicUsize| slot.load(Ordering::Acquire) == 0;
     let Some(slot) = lines().lines[line].slots.iter().find(is_empty) else { return Tried::NoSlot };
     match publish(slot, frame, is_still) {
@@ -143,9 +150,8 @@ fn used_slots() -> impl Iterator<Item = usize> {
 impl Lines {
     /// Takes a line without an owner.
     fn take(&self) -> Option<usize> {
-        // Acquire: the last owner's stores come before ours.
-        // A load before each attempt: new threads look at the same lines, and a line that is taken is then not fetched
-        // for writing.
+        // Acquire: the last owner's stores come before ours. A load before each attempt: new
+        // threads look at the same lines, and a line that is taken is then not fetched for writing.
         let is_ours = |taken: &AtomicBool| {
             !taken.load(Ordering::Relaxed)
                 && taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -331,11 +337,11 @@ mod retired {
     pub(super) static ALL: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
 }
 
-/// Drops a pool's memory once no frame with a descriptor in `frames` is published any more: now, or when the last page
-/// is released.
+/// Drops a pool's memory once no frame with a descriptor in `frames` is published any more: now, or
+/// when the last page is released.
 ///
-/// A page released during the look may miss the retired pool while its slot still appears in use. The look is therefore
-/// repeated a few times, until the page's slot is seen empty.
+/// A page released during the look may miss the retired pool while its slot still appears in use.
+/// The look is therefore repeated a few times, until the page's slot is seen empty.
 #[cfg(not(loom))]
 pub(super) fn retire(frames: Range<usize>, memory: Box<dyn Any + Send>) {
     if !is_any_held(&frames) {
@@ -362,7 +368,8 @@ pub(super) fn retire(_: Range<usize>, memory: Box<dyn Any + Send>) {
 fn release_retired(frame: usize) {
     #[cfg(not(loom))]
     if retired::COUNT.load(Ordering::Relaxed) > 0
-        && (retired::FIRST.load(Ordering::Relaxed)..retired::LAST.load(Ordering::Relaxed)).contains(&frame)
+        && (retired::FIRST.load(Ordering::Relaxed)..retired::LAST.load(Ordering::Relaxed))
+            .contains(&frame)
     {
         drop_unheld();
     }
@@ -375,7 +382,8 @@ fn release_retired(frame: usize) {
 fn drop_unheld() {
     let unheld: Vec<_> = {
         let mut all = retired::ALL.lock().unwrap_or_else(PoisonError::into_inner);
-        let unheld = all.extract_if(.., |retired| !is_any_held(&retired.frames)).collect::<Vec<_>>();
+        let unheld =
+            all.extract_if(.., |retired| !is_any_held(&retired.frames)).collect::<Vec<_>>();
         retired::COUNT.fetch_sub(unheld.len(), Ordering::SeqCst);
         unheld
     };

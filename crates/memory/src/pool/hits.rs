@@ -1,4 +1,5 @@
-//! Hit counters, one for each thread, so that a hit writes to no cache line that other threads read.
+//! Hit counters, one for each thread, so that a hit writes to no cache line that other threads
+//! read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,26 +1,29 @@
-//! The pool's replacement policy: which frames are free, which are evicted next, and how many chunks the pool keeps.
-//! Everything here runs under the pool's lock.
+//! The pool's replacement policy: which frames are free, which are evicted next, and how many
+//! chunks the pool keeps. Everything here runs under the pool's lock.
 //!
-//! A new page takes a free frame, which the evictor keeps in stock. If there is none, it takes a new chunk while the
-//! budget has more than its headroom. Otherwise a page is evicted, in this order:
+//! A new page takes a free frame, which the evictor keeps in stock. If there is none, it takes a
+//! new chunk while the budget has more than its headroom. Otherwise a page is evicted, in this
+//! order:
 //!
 //! 1. from the pages that only scans accessed, oldest first, except for a ring of the youngest;
-//! 2. from probation, where every page begins that came in cold, oldest first, while it holds more than a tenth of the
-//!    frames. A page that was accessed again moves to the clock; any other is evicted and leaves a ghost
-//!    ([`super::ghosts`]). A miss that finds a ghost brings the page back hot, past probation. Pages accessed once
-//!    therefore displace only each other;
-//! 3. from the clock, whose hand walks the descriptors of pages in no queue: it takes a degree of heat from hot pages
-//!    and evicts cold ones.
+//! 2. from probation, where every page begins that came in cold, oldest first, while it holds more
+//!    than a tenth of the frames. A page that was accessed again moves to the clock; any other is
+//!    evicted and leaves a ghost ([`super::ghosts`]). A miss that finds a ghost brings the page
+//!    back hot, past probation. Pages accessed once therefore displace only each other;
+//! 3. from the clock, whose hand walks the descriptors of pages in no queue: it takes a degree of
+//!    heat from hot pages and evicts cold ones.
 //!
-//! Chunks are given back by a hand of their own, which picks the coldest of the next few. Probation and ghosts are
-//! those of S3-FIFO (Yang et al., SOSP 2023); its main queue is the clock.
+//! Chunks are given back by a hand of their own, which picks the coldest of the next few. Probation
+//! and ghosts are those of S3-FIFO (Yang et al., SOSP 2023); its main queue is the clock.
 //!
 //! Laws:
-//! 1. A frame in the free queue is free, and its chunk is held; a frame of a chunk not held is free and in no queue.
+//! 1. A frame in the free queue is free, and its chunk is held; a frame of a chunk not held is free
+//!    and in no queue.
 //! 2. Held and loading frames stay.
-//! 3. The pool never shrinks below `min_chunks` once it has them; nothing here asks the budget for more than is free.
-//! 4. No chunk enters a slot at or above `max_chunks`. When `max_chunks` is lowered, a chunk above it moves, goes back,
-//!    or stays as long as a page of it is held ([`super::resize`]).
+//! 3. The pool never shrinks below `min_chunks` once it has them; nothing here asks the budget for
+//!    more than is free.
+//! 4. No chunk enters a slot at or above `max_chunks`. When `max_chunks` is lowered, a chunk above
+//!    it moves, goes back, or stays as long as a page of it is held ([`super::resize`]).
 
 use super::Touch;
 use super::frame::{Frame, Heat, PageKey, State};
@@ -38,26 +41,28 @@ use crate::turnover::Turnover;
 const SCANNED_TRIES: usize = 16;
 const DOOMED_TRIES: usize = 4;
 
-/// Pages on probation tried for one that was not accessed again. Pages that were accessed again leave the queue, so
-/// each is tried once.
+/// Pages on probation tried for one that was not accessed again. Pages that were accessed again
+/// leave the queue, so each is tried once.
 const PROBATION_TRIES: usize = 64;
 
 /// Pages on probation are not evicted while they are fewer than one in this many of the frames.
 const PROBATION_PART: usize = 10;
 
-/// Size of the ring, as a fraction of the frames and as a maximum. The ring keeps the pages that scans brought in last,
-/// although they were not accessed again: pages read ahead, and pages that a scan goes back to.
+/// Size of the ring, as a fraction of the frames and as a maximum. The ring keeps the pages that
+/// scans brought in last, although they were not accessed again: pages read ahead, and pages that a
+/// scan goes back to.
 const RING_PART: usize = 8;
 const RING_FRAMES_MAX: usize = 64;
 
-/// Frames that the clock looks at per acquisition of the lock. A caller that needs a frame at once then takes any page.
+/// Frames that the clock looks at per acquisition of the lock. A caller that needs a frame at once
+/// then takes any page.
 const LOOKS_AT_ONCE: usize = 1024;
 
 /// Number of chunks among which the coldest is chosen.
 const CHUNK_CHOICES: usize = 64;
 
-/// Rounds of the hand after which every unpinned page is evicted: the rounds that the hottest page survives, and one
-/// more.
+/// Rounds of the hand after which every unpinned page is evicted: the rounds that the hottest page
+/// survives, and one more.
 const CLOCK_ROUNDS: usize = Heat::HotAndTouched as usize;
 
 pub(super) struct Keeper {
@@ -150,20 +155,24 @@ impl Keeper {
         self.set_max_chunks(max_chunks);
     }
 
-    /// Lowers the maximum: no chunk enters a slot at or above `max_chunks` any more. The tables stay as they are.
+    /// Lowers the maximum: no chunk enters a slot at or above `max_chunks` any more. The tables
+    /// stay as they are.
     pub(super) fn set_max_chunks(&mut self, max_chunks: usize) {
         let first_unused = self.chunks.len().min(max_chunks);
         self.vacant.clear();
         self.vacant.reserve_exact(max_chunks);
         // The lowest is taken first.
-        self.vacant.extend((0..first_unused as u32).rev().filter(|&slot| self.chunks[slot as usize].is_none()));
+        self.vacant.extend(
+            (0..first_unused as u32).rev().filter(|&slot| self.chunks[slot as usize].is_none()),
+        );
         self.max_chunks = max_chunks;
     }
 
     /// Shrinks the tables to `max_chunks`, or to the highest slot that still holds a chunk.
     pub(super) fn shrink(&mut self, frames: &Frames) {
         let used = self.chunks.len();
-        self.chunks.truncate(self.chunks.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
+        self.chunks
+            .truncate(self.chunks.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
         self.vacant.retain(|&slot| (slot as usize) < self.chunks.len());
         let slots = self.slots_max();
         self.chunks.shrink_to(slots);
@@ -178,20 +187,22 @@ impl Keeper {
         self.max_chunks.max(self.chunks.len())
     }
 
-    /// Moves up to `count` chunks out of slots above the maximum into lower ones. Returns how many. Chunks with a held
-    /// page stay.
+    /// Moves up to `count` chunks out of slots above the maximum into lower ones. Returns how many.
+    /// Chunks with a held page stay.
     pub(super) fn move_down(&mut self, frames: &Frames, count: usize) -> usize {
         let mut moved = 0;
         for from in (self.max_chunks..self.chunks.len()).rev() {
             if moved == count || !self.has_vacancy() {
                 break;
             }
-            moved += usize::from(self.chunks[from].is_some() && self.move_chunk(frames, from as u32));
+            moved +=
+                usize::from(self.chunks[from].is_some() && self.move_chunk(frames, from as u32));
         }
         moved
     }
 
-    /// Moves a chunk into a lower slot, with its pages: their bytes stay where they are, and get other descriptors.
+    /// Moves a chunk into a lower slot, with its pages: their bytes stay where they are, and get
+    /// other descriptors.
     fn move_chunk(&mut self, frames: &Frames, from: u32) -> bool {
         let mut left = [const { None }; FRAMES_PER_CHUNK];
         let is_empty = frames_of(from).zip(&mut left).all(|(frame, page)| {
@@ -200,7 +211,8 @@ impl Keeper {
         });
         let to = match is_empty {
             true => {
-                let chunk = self.chunks[from as usize].take().expect("a chunk that is moved is held");
+                let chunk =
+                    self.chunks[from as usize].take().expect("a chunk that is moved is held");
                 frames.set_chunk(from, None);
                 self.settle(frames, chunk)
             }
@@ -216,7 +228,8 @@ impl Keeper {
         is_empty
     }
 
-    /// Takes a page out of its frame, or a frame out of the free queue; `None` if the page has to stay.
+    /// Takes a page out of its frame, or a frame out of the free queue; `None` if the page has to
+    /// stay.
     fn take_out(&mut self, frames: &Frames, frame: u32) -> Option<Option<Moved>> {
         let (seen, key) = (frames.get(frame).state(), frames.get(frame).key());
         let is_free = seen.is_free();
@@ -249,7 +262,8 @@ impl Keeper {
         std::mem::replace(&mut self.min_chunks, min_chunks)
     }
 
-    /// Sets the number of free frames below which the evictor is called, and the number of free chunks left to others.
+    /// Sets the number of free frames below which the evictor is called, and the number of free
+    /// chunks left to others.
     pub(super) fn set_watermarks(&mut self, low_frames: usize, headroom: usize) {
         (self.low_frames, self.headroom) = (low_frames, headroom);
     }
@@ -260,7 +274,11 @@ impl Keeper {
     }
 
     pub(super) fn room(&self) -> Room {
-        Room { free: self.queues.len(Queue::Free), frames: self.held() * FRAMES_PER_CHUNK, taken: self.taken }
+        Room {
+            free: self.queues.len(Queue::Free),
+            frames: self.held() * FRAMES_PER_CHUNK,
+            taken: self.taken,
+        }
     }
 
     /// Whether free frames are few and the budget cannot supply any.
@@ -278,7 +296,8 @@ impl Keeper {
         self.queues.len(Queue::Free) > self.low_frames || self.can_grow(budget)
     }
 
-    /// Whether the pool may hold another chunk. Chunks in slots above the maximum have the first claim on lower slots.
+    /// Whether the pool may hold another chunk. Chunks in slots above the maximum have the first
+    /// claim on lower slots.
     pub(super) fn has_slots(&self) -> bool {
         self.held < self.max_chunks && self.has_vacancy()
     }
@@ -327,7 +346,8 @@ impl Keeper {
         self.inline_evictions
     }
 
-    /// Returns a frame to fill: free and in no queue. `None` if all are pinned and the budget has no chunk to spare.
+    /// Returns a frame to fill: free and in no queue. `None` if all are pinned and the budget has
+    /// no chunk to spare.
     pub(super) fn frame(&mut self, frames: &Frames, budget: &Budget) -> Option<u32> {
         let frame = self
             .queues
@@ -347,12 +367,14 @@ impl Keeper {
         }
     }
 
-    /// Evicts up to `wanted` pages, looking at no more frames than one acquisition of the lock allows. Returns how many
-    /// it evicted and how many frames it looked at.
+    /// Evicts up to `wanted` pages, looking at no more frames than one acquisition of the lock
+    /// allows. Returns how many it evicted and how many frames it looked at.
     pub(super) fn free_frames(&mut self, frames: &Frames, wanted: usize) -> (usize, usize) {
         let (mut freed, mut looks) = (0, 0);
         while freed < wanted && looks < LOOKS_AT_ONCE {
-            let Some(frame) = self.evict_one(frames, LOOKS_AT_ONCE - looks, 0, &mut looks) else { break };
+            let Some(frame) = self.evict_one(frames, LOOKS_AT_ONCE - looks, 0, &mut looks) else {
+                break;
+            };
             looks += 1;
             self.queues.push_back(Queue::Free, frame);
             freed += 1;
@@ -467,7 +489,13 @@ impl Keeper {
     }
 
     /// Evicts a page: of scans, of probation, or of the clock ([`Keeper::evict_by_clock`]).
-    fn evict_one(&mut self, frames: &Frames, patience: usize, more: usize, looks: &mut usize) -> Option<u32> {
+    fn evict_one(
+        &mut self,
+        frames: &Frames,
+        patience: usize,
+        more: usize,
+        looks: &mut usize,
+    ) -> Option<u32> {
         if let Some(frame) = self.evict_scanned(frames) {
             return Some(frame);
         }
@@ -483,7 +511,8 @@ impl Keeper {
         (self.held() * FRAMES_PER_CHUNK / RING_PART).min(RING_FRAMES_MAX)
     }
 
-    /// Evicts a discarded page, or else a page that only scans accessed and that is not in the ring.
+    /// Evicts a discarded page, or else a page that only scans accessed and that is not in the
+    /// ring.
     fn evict_scanned(&mut self, frames: &Frames) -> Option<u32> {
         for _ in 0..DOOMED_TRIES {
             let Some(frame) = self.queues.pop_front(Queue::Doomed) else { break };
@@ -511,9 +540,14 @@ impl Keeper {
         None
     }
 
-    /// Evicts the oldest page on probation that was not accessed again, while there are more than `least`. Pages that
-    /// were accessed again move to the clock.
-    fn evict_on_probation(&mut self, frames: &Frames, least: usize, looks: &mut usize) -> Option<u32> {
+    /// Evicts the oldest page on probation that was not accessed again, while there are more than
+    /// `least`. Pages that were accessed again move to the clock.
+    fn evict_on_probation(
+        &mut self,
+        frames: &Frames,
+        least: usize,
+        looks: &mut usize,
+    ) -> Option<u32> {
         for _ in 0..PROBATION_TRIES {
             if self.queues.len(Queue::Probation) <= least {
                 return None;
@@ -533,9 +567,15 @@ impl Keeper {
         None
     }
 
-    /// Looks at up to `patience` frames for a cold one in no queue, then at `more` for any that is not pinned: readers
-    /// may heat pages faster than the clock cools them.
-    fn evict_by_clock(&mut self, frames: &Frames, patience: usize, more: usize, looks: &mut usize) -> Option<u32> {
+    /// Looks at up to `patience` frames for a cold one in no queue, then at `more` for any that is
+    /// not pinned: readers may heat pages faster than the clock cools them.
+    fn evict_by_clock(
+        &mut self,
+        frames: &Frames,
+        patience: usize,
+        more: usize,
+        looks: &mut usize,
+    ) -> Option<u32> {
         let count = (self.slots() * FRAMES_PER_CHUNK) as u32;
         for look in 0..patience + more {
             if count == 0 {
@@ -564,7 +604,8 @@ impl Keeper {
         None
     }
 
-    /// Evicts a page if it is not held and its state is still `seen`. The frame is then free and in no queue.
+    /// Evicts a page if it is not held and its state is still `seen`. The frame is then free and in
+    /// no queue.
     fn evict(&mut self, frames: &Frames, frame: u32, seen: State) -> bool {
         let evicted = frames.get(frame).try_evict(seen);
         if evicted {
@@ -585,7 +626,8 @@ impl Keeper {
             if self.chunks[slot as usize].is_none() {
                 continue;
             }
-            if let Some(heat) = heat_of_chunk(frames_of(slot).map(|frame| frames.get(frame)), &self.held_frames)
+            if let Some(heat) =
+                heat_of_chunk(frames_of(slot).map(|frame| frames.get(frame)), &self.held_frames)
                 && coldest.is_none_or(|(least, _)| heat < least)
             {
                 coldest = Some((heat, slot));

@@ -29,7 +29,11 @@ impl PageSource for Source {
             SystemClock::new().sleep(Duration::from_millis(1));
         }
         if self.fails.load(Ordering::Relaxed) {
-            return Err(LoadError::Io { kind: io::ErrorKind::Other, message: "the cable".to_owned(), source: None });
+            return Err(LoadError::Io {
+                kind: io::ErrorKind::Other,
+                message: "the cable".to_owned(),
+                source: None,
+            });
         }
         page[..4].copy_from_slice(&number.to_le_bytes());
         Ok(())
@@ -44,8 +48,8 @@ fn world(chunks: u64) -> (Budget, Arc<Pool>, Arc<Source>, PoolFile) {
     (budget, pool, source, file)
 }
 
-/// In that cache an evicted page's version began at 0 again: a reader that had looked before the page left and returned
-/// after it came back found the same word, and accepted bytes of two pages.
+/// In that cache an evicted page's version began at 0 again: a reader that had looked before the
+/// page left and returned after it came back found the same word, and accepted bytes of two pages.
 #[test]
 #[allow(unsafe_code, reason = "a descriptor begins as zeros")]
 fn a_version_that_is_reset_lets_a_stale_reader_believe() {
@@ -63,7 +67,10 @@ fn a_version_that_is_reset_lets_a_stale_reader_believe() {
         assert!(frame.try_evict(frame.state()));
         let again = come();
         assert!(!seen.contains(&again), "the same page in the same frame, and never the same word");
-        assert!(!frame.try_evict(seen[seen.len() / 2]), "what was seen before it left and came back is of no use");
+        assert!(
+            !frame.try_evict(seen[seen.len() / 2]),
+            "what was seen before it left and came back is of no use"
+        );
         seen.push(again);
     }
 }
@@ -96,8 +103,8 @@ fn a_version_that_is_reset_with_the_memory_of_its_frame() {
     }
 }
 
-/// In that cache a read error left the page locked and its bytes reserved: the next reader waited for ever, and the
-/// pool shrank.
+/// In that cache a read error left the page locked and its bytes reserved: the next reader waited
+/// for ever, and the pool shrank.
 #[test]
 fn a_read_error_that_leaves_the_page_locked() {
     let (budget, pool, source, file) = world(1);
@@ -107,7 +114,11 @@ fn a_read_error_that_leaves_the_page_locked() {
         assert!(file.get(number % 5, Touch::Point).is_err());
     }
     let stats = pool.stats();
-    assert_eq!((stats.pinned, stats.resident, pool.room().free), (0, 0, 4), "every frame came back: {stats:?}");
+    assert_eq!(
+        (stats.pinned, stats.resident, pool.room().free),
+        (0, 0, 4),
+        "every frame came back: {stats:?}"
+    );
     assert_eq!(budget.usage(), usage);
     source.fails.store(false, Ordering::Relaxed);
     let pages: Vec<_> = (0..4).map(|number| file.get(number, Touch::Point).unwrap()).collect();
@@ -147,8 +158,8 @@ fn a_reader_that_burns_a_core_while_it_waits() {
     assert_eq!(source.loads.load(Ordering::Relaxed), 1);
 }
 
-/// In that cache the pool reported 212 MB and the process held 1,465: the count must match the memory held, whatever
-/// happened.
+/// In that cache the pool reported 212 MB and the process held 1,465: the count must match the
+/// memory held, whatever happened.
 #[test]
 fn counters_that_disagree_with_reality() {
     let (budget, pool, source, file) = world(6);
@@ -173,7 +184,9 @@ fn counters_that_disagree_with_reality() {
             _ => {}
         }
         let stats = pool.stats();
-        let there = (0..60).filter(|&number| pool.frames.find_any(file.key(number)).is_some()).count() as u64;
+        let there = (0..60)
+            .filter(|&number| pool.frames.find_any(file.key(number)).is_some())
+            .count() as u64;
         assert_eq!(stats.resident, there);
         assert_eq!(stats.resident + pool.room().free as u64, stats.frames);
         assert_eq!(stats.hits + stats.loads + errors, reads);
@@ -181,7 +194,10 @@ fn counters_that_disagree_with_reality() {
         pinned.sort_unstable();
         pinned.dedup();
         assert_eq!(stats.pinned, pinned.len() as u64);
-        assert_eq!(stats.frames * PAGE_BYTES as u64 / CHUNK * CHUNK, budget.usage().of(Kind::Pages) / CHUNK * CHUNK);
+        assert_eq!(
+            stats.frames * PAGE_BYTES as u64 / CHUNK * CHUNK,
+            budget.usage().of(Kind::Pages) / CHUNK * CHUNK
+        );
     }
     assert!(errors > 0 && pool.stats().evictions > 0);
 }

@@ -1,4 +1,5 @@
-//! Access to a frame's bytes, in two ways: many readers share a pinned page, or one thread fills a loading frame.
+//! Access to a frame's bytes, in two ways: many readers share a pinned page, or one thread fills a
+//! loading frame.
 //!
 //! Law: [`super::frame`] keeps the two apart, so a shared slice never sees a byte change.
 #![allow(unsafe_code, reason = "makes slices of frames")]
@@ -59,7 +60,8 @@ impl Page {
         Self { missed: true, ..self }
     }
 
-    /// Whether the page was not in memory: the call that returned it loaded the page, or waited for its load.
+    /// Whether the page was not in memory: the call that returned it loaded the page, or waited for
+    /// its load.
     #[inline]
     pub fn is_miss(&self) -> bool {
         self.missed
@@ -71,8 +73,8 @@ impl Deref for Page {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `stay` keeps the frame resident, so it is not written; its chunk is kept as long, by the pool or
-        // after it.
+        // SAFETY: `stay` keeps the frame resident, so it is not written; its chunk is kept as long,
+        // by the pool or after it.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), PAGE_BYTES) }
     }
 }
@@ -83,8 +85,8 @@ impl fmt::Debug for Page {
     }
 }
 
-/// A frame that is being filled, with exclusive access. If this is dropped before the frame is filled, all waiters get
-/// an error.
+/// A frame that is being filled, with exclusive access. If this is dropped before the frame is
+/// filled, all waiters get an error.
 pub(super) struct Filling<'a> {
     pool: &'a Arc<Pool>,
     frame: u32,
@@ -99,8 +101,14 @@ impl<'a> Filling<'a> {
 
     /// The frame's bytes, with their last contents.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: a loading frame belongs to the thread that loads it, and is never moved or given back.
-        unsafe { std::slice::from_raw_parts_mut(self.pool.frames.address(self.frame).as_ptr(), PAGE_BYTES) }
+        // SAFETY: a loading frame belongs to the thread that loads it, and is never moved or given
+        // back.
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.pool.frames.address(self.frame).as_ptr(),
+                PAGE_BYTES,
+            )
+        }
     }
 
     /// Publishes the page, `loaded` from the file or put.
@@ -121,7 +129,10 @@ impl Drop for Filling<'_> {
     fn drop(&mut self) {
         if !self.ended {
             let message = "whoever loaded the page panicked".to_owned();
-            self.pool.fail(self.frame, &LoadError::Io { kind: std::io::ErrorKind::Other, message, source: None });
+            self.pool.fail(
+                self.frame,
+                &LoadError::Io { kind: std::io::ErrorKind::Other, message, source: None },
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The pool's queues of frames: free, scanned, on probation, and doomed (pages that will not be needed again). A frame
-//! is in one of them or in none.
+//! The pool's queues of frames: free, scanned, on probation, and doomed (pages that will not be
+//! needed again). A frame is in one of them or in none.
 
 /// The queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +17,9 @@ pub(super) enum Queue {
 /// Number of queues, and of the places that close their rings.
 const ENDS: usize = 4;
 
-/// Rings of frames, each closed by one place in front of the frames' own places. A place holds its neighbours plus one;
-/// 0 is a place in no ring, so that the memory of frames never used is never touched.
+/// Rings of frames, each closed by one place in front of the frames' own places. A place holds its
+/// neighbours plus one; 0 is a place in no ring, so that the memory of frames never used is never
+/// touched.
 pub(super) struct Queues {
     next: Vec<u32>,
     prev: Vec<u32>,
@@ -35,7 +36,12 @@ impl Queues {
 
     pub(super) fn new(frames: usize) -> Self {
         let places = frames + ENDS;
-        let mut queues = Self { next: vec![0; places], prev: vec![0; places], queue: vec![0; places], lens: [0; ENDS] };
+        let mut queues = Self {
+            next: vec![0; places],
+            prev: vec![0; places],
+            queue: vec![0; places],
+            lens: [0; ENDS],
+        };
         for end in 0..ENDS {
             (queues.next[end], queues.prev[end]) = (end as u32 + 1, end as u32 + 1);
         }
@@ -52,7 +58,10 @@ impl Queues {
     /// Shrinks to places for `frames` frames; the frames behind are in no queue.
     pub(super) fn shrink(&mut self, frames: usize) {
         let places = frames + ENDS;
-        assert!(self.queue[places..].iter().all(|&queue| queue == 0), "who leaves was taken out of its queue");
+        assert!(
+            self.queue[places..].iter().all(|&queue| queue == 0),
+            "who leaves was taken out of its queue"
+        );
         shrink(&mut self.next, places);
         shrink(&mut self.prev, places);
         shrink(&mut self.queue, places);
@@ -149,7 +158,10 @@ mod tests {
         queues.push_back(Queue::Doomed, 6);
         queues.unlink(1);
         queues.push_back(Queue::Probation, 1);
-        assert_eq!([Queue::Scanned, Queue::Doomed, Queue::Probation].map(|queue| queues.len(queue)), [3, 1, 1]);
+        assert_eq!(
+            [Queue::Scanned, Queue::Doomed, Queue::Probation].map(|queue| queues.len(queue)),
+            [3, 1, 1]
+        );
         assert_eq!(
             [0, 7, 1, 6].map(|frame| queues.of(frame)),
             [Some(Queue::Scanned), Some(Queue::Free), Some(Queue::Probation), Some(Queue::Doomed)]

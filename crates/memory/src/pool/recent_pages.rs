@@ -1,8 +1,9 @@
-//! Deduplicates the accesses of one operation: a page counts once, however often the operation returns to it.
+//! Deduplicates the accesses of one operation: a page counts once, however often the operation
+//! returns to it.
 //!
-//! A page becomes hot by the second operation that needs it, not by the second read. An operation that may read a page
-//! repeatedly (a cursor between a leaf and the page above it, a record in several fragments) keeps a [`RecentPages`] for
-//! that time.
+//! A page becomes hot by the second operation that needs it, not by the second read. An operation
+//! that may read a page repeatedly (a cursor between a leaf and the page above it, a record in
+//! several fragments) keeps a [`RecentPages`] for that time.
 
 use super::frame::PageKey;
 use super::{LoadError, Page, PoolFile, Touch};
@@ -34,7 +35,12 @@ impl PoolFile {
     ///
     /// # Errors
     /// As for [`PoolFile::get`].
-    pub fn get_in(&self, recent: &mut RecentPages, number: u32, touch: Touch) -> Result<Page, LoadError> {
+    pub fn get_in(
+        &self,
+        recent: &mut RecentPages,
+        number: u32,
+        touch: Touch,
+    ) -> Result<Page, LoadError> {
         let again = recent.note(self.key(number));
         self.get(number, if again { Touch::Again } else { touch })
     }

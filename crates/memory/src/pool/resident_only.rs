@@ -1,7 +1,8 @@
-//! Reads that must not wait: while [`ResidentOnly`] is entered, its thread gets resident pages only.
+//! Reads that must not wait: while [`ResidentOnly`] is entered, its thread gets resident pages
+//! only.
 //!
-//! For callers that hold a lock of their own which others need, such as the lock of an interpreter: they answer from memory under that
-//! lock, and release it only for what has to be loaded.
+//! For callers that hold a lock of their own which others need, such as the lock of an interpreter:
+//! they answer from memory under that lock, and release it only for what has to be loaded.
 //!
 //! Law: a page that is not resident is neither loaded nor waited for; the request fails.
 
@@ -51,5 +52,9 @@ pub(super) fn check_may_load() -> Result<(), LoadError> {
     if !RESIDENT_ONLY.get() {
         return Ok(());
     }
-    Err(LoadError::Io { kind: io::ErrorKind::WouldBlock, message: "a page is not in memory".to_owned(), source: None })
+    Err(LoadError::Io {
+        kind: io::ErrorKind::WouldBlock,
+        message: "a page is not in memory".to_owned(),
+        source: None,
+    })
 }

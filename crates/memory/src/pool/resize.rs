@@ -1,8 +1,8 @@
 //! Resizing a pool with its budget, while both are in use.
 //!
-//! The pool's tables (descriptors, the page table, queues, ghosts) are made for as many chunks as the budget has. They
-//! are leased, and shrink before the budget does, because the tables of 8 GiB alone exceed a small budget. Chunks in
-//! slots beyond the new end have to go first:
+//! The pool's tables (descriptors, the page table, queues, ghosts) are made for as many chunks as
+//! the budget has. They are leased, and shrink before the budget does, because the tables of 8 GiB
+//! alone exceed a small budget. Chunks in slots beyond the new end have to go first:
 //!
 //! ```text
 //! 1. no chunk enters a slot from the new end on
@@ -12,12 +12,12 @@
 //! 5. the budget becomes smaller, and the lease of the tables with it
 //! ```
 //!
-//! A chunk with a held page stays where it is. Readers hold a page for microseconds, so steps 2 and 3 are repeated some
-//! times. A page held for longer keeps the tables as large as its slot requires; the lease covers that, and the next
-//! change tries again.
+//! A chunk with a held page stays where it is. Readers hold a page for microseconds, so steps 2 and
+//! 3 are repeated some times. A page held for longer keeps the tables as large as its slot
+//! requires; the lease covers that, and the next change tries again.
 //!
-//! Law: if the budget cannot reach the requested size, the tables return to their former size; their lease is kept
-//! until then.
+//! Law: if the budget cannot reach the requested size, the tables return to their former size;
+//! their lease is kept until then.
 
 use std::time::Duration;
 
@@ -32,17 +32,18 @@ use crate::budget::ResizeError;
 /// Chunks given back or moved per acquisition of the lock.
 const CHUNKS_AT_ONCE: usize = 16;
 
-/// Number of further passes over chunks that were held, yielding to other threads in between. Shuttle counts every
-/// look.
+/// Number of further passes over chunks that were held, yielding to other threads in between.
+/// Shuttle counts every look.
 const PASSES_MORE: usize = if cfg!(all(test, shuttle)) { 4 } else { 64 };
 
-/// Number of those passes, the last ones, that wait first: the holder of a page may itself be waiting for a processor.
+/// Number of those passes, the last ones, that wait first: the holder of a page may itself be
+/// waiting for a processor.
 const PASSES_WAITED_FOR: usize = if cfg!(all(test, shuttle)) { 0 } else { 4 };
 const WAIT: Duration = Duration::from_millis(1);
 
 impl Pool {
-    /// Resizes the budget, and the pool with it, while both are in use. The pool then keeps at least `min_bytes` of
-    /// frames once it has them.
+    /// Resizes the budget, and the pool with it, while both are in use. The pool then keeps at
+    /// least `min_bytes` of frames once it has them.
     ///
     /// # Errors
     /// [`ResizeError`]; everything is as it was, except for evicted pages.
@@ -59,7 +60,8 @@ impl Pool {
         if (1..slots_before).contains(&chunks) {
             self.shrink(chunks, rest);
         }
-        let needed = self.budget.page_table_bytes(limit_bytes) + table_bytes(chunks.max(self.lock().slots()));
+        let needed = self.budget.page_table_bytes(limit_bytes)
+            + table_bytes(chunks.max(self.lock().slots()));
         // Each added chunk needs less than a chunk of tables.
         let resized = self.budget.resize_with(limit_bytes, &mut lease, needed);
         let mut keeper = self.lock();
@@ -77,8 +79,8 @@ impl Pool {
         resized
     }
 
-    /// Shrinks the tables as far as `chunks` and held pages allow. Calls `rest` between passes with the number of
-    /// passes so far.
+    /// Shrinks the tables as far as `chunks` and held pages allow. Calls `rest` between passes with
+    /// the number of passes so far.
     pub(super) fn shrink(&self, chunks: usize, mut rest: impl FnMut(usize)) {
         self.lock().set_max_chunks(chunks);
         self.clear_out();
@@ -92,7 +94,8 @@ impl Pool {
         self.lock().shrink(&self.frames);
     }
 
-    /// Gives back surplus chunks, and moves chunks out of slots above the new end, except for chunks with a held page.
+    /// Gives back surplus chunks, and moves chunks out of slots above the new end, except for
+    /// chunks with a held page.
     fn clear_out(&self) {
         loop {
             let mut keeper = self.lock();
@@ -105,7 +108,8 @@ impl Pool {
     }
 }
 
-/// Yields to other threads. There is no notification when a page is released: that would cost every reader.
+/// Yields to other threads. There is no notification when a page is released: that would cost every
+/// reader.
 fn rest(pass: usize) {
     match pass + PASSES_WAITED_FOR < PASSES_MORE {
         true => std::thread::yield_now(),

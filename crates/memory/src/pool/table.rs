@@ -1,11 +1,13 @@
-//! The page table: maps a page to the frame that may hold it. Open addressing, sized in proportion to the pool.
+//! The page table: maps a page to the frame that may hold it. Open addressing, sized in proportion
+//! to the pool.
 //!
 //! Laws:
 //! 1. The table changes only under the pool's lock. A look-up under the lock finds every entry.
-//! 2. A look-up without the lock may miss an entry that is being moved, and may find one that is gone. The frame itself
-//!    says which page it holds, and a reader that missed looks again under the lock. A prefetch asks neither.
-//! 3. The table grows and shrinks in place, under the lock: the address space for its largest size is reserved from the
-//!    start.
+//! 2. A look-up without the lock may miss an entry that is being moved, and may find one that is
+//!    gone. The frame itself says which page it holds, and a reader that missed looks again under
+//!    the lock. A prefetch asks neither.
+//! 3. The table grows and shrinks in place, under the lock: the address space for its largest size
+//!    is reserved from the start.
 
 use std::ops::ControlFlow;
 
@@ -50,8 +52,9 @@ impl Table {
         Self { slots, len: AtomicUsize::new(len) }
     }
 
-    /// Grows or shrinks to `len` slots. Under the pool's lock; entries found before are found after. Allocates nothing:
-    /// each entry goes to its new place, and displaces an entry there that has not settled yet.
+    /// Grows or shrinks to `len` slots. Under the pool's lock; entries found before are found
+    /// after. Allocates nothing: each entry goes to its new place, and displaces an entry there
+    /// that has not settled yet.
     pub(super) fn resize(&self, len: usize) {
         assert!((1..=self.slots.len()).contains(&len));
         let before = self.len();
@@ -75,8 +78,9 @@ impl Table {
         }
     }
 
-    /// Puts an entry into the first slot from its home on that is free or has an unsettled entry; then the displaced
-    /// entry, until none is left over. All slots between a home and its entry are therefore taken, at each step.
+    /// Puts an entry into the first slot from its home on that is free or has an unsettled entry;
+    /// then the displaced entry, until none is left over. All slots between a home and its entry
+    /// are therefore taken, at each step.
     fn settle(&self, entry: u64) {
         let mut left = entry;
         while left > 0 {
@@ -108,7 +112,11 @@ impl Table {
 
     /// The first frame under this fingerprint for which `is_it` returns true.
     #[inline]
-    pub(super) fn find(&self, fingerprint: Fingerprint, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub(super) fn find(
+        &self,
+        fingerprint: Fingerprint,
+        mut is_it: impl FnMut(u32) -> bool,
+    ) -> Option<u32> {
         let mut found = None;
         self.walk(fingerprint, |_, slot| {
             if slot == 0 {
@@ -136,7 +144,8 @@ impl Table {
             if slot > 0 {
                 return ControlFlow::Continue(());
             }
-            self.slots[at].store(u64::from(fingerprint.0) << 32 | u64::from(frame + 1), Ordering::Relaxed);
+            self.slots[at]
+                .store(u64::from(fingerprint.0) << 32 | u64::from(frame + 1), Ordering::Relaxed);
             ControlFlow::Break(())
         });
         assert!(!full, "half of the slots are free");
@@ -174,9 +183,14 @@ impl Table {
         self.slots[hole].store(0, Ordering::Relaxed);
     }
 
-    /// Visits each slot at most once, from the fingerprint's home on. Returns whether all were visited.
+    /// Visits each slot at most once, from the fingerprint's home on. Returns whether all were
+    /// visited.
     #[inline]
-    fn walk(&self, fingerprint: Fingerprint, mut visit: impl FnMut(usize, u64) -> ControlFlow<()>) -> bool {
+    fn walk(
+        &self,
+        fingerprint: Fingerprint,
+        mut visit: impl FnMut(usize, u64) -> ControlFlow<()>,
+    ) -> bool {
         let len = self.len();
         let mut at = home(fingerprint, len);
         for _ in 0..len {
@@ -313,7 +327,11 @@ mod tests {
                 }
                 if step == steps / 2 + 10 {
                     table.resize(frames * SLOTS_PER_FRAME);
-                    assert!(table.slots()[table.len()..].iter().all(|slot| slot.load(Ordering::Relaxed) == 0));
+                    assert!(
+                        table.slots()[table.len()..]
+                            .iter()
+                            .all(|slot| slot.load(Ordering::Relaxed) == 0)
+                    );
                 }
                 random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
                 if step > steps / 2 + 10 && step % 7 == 0 {
@@ -324,7 +342,9 @@ mod tests {
                 match fingerprint_of[frame].take() {
                     Some(fingerprint) => table.remove(fingerprint, frame as u32),
                     None => {
-                        let fingerprint = Fingerprint(((random >> 40) as u32 % fingerprints).wrapping_mul(0xffff_fff1));
+                        let fingerprint = Fingerprint(
+                            ((random >> 40) as u32 % fingerprints).wrapping_mul(0xffff_fff1),
+                        );
                         table.insert(fingerprint, frame as u32);
                         fingerprint_of[frame] = Some(fingerprint);
                     }
@@ -332,7 +352,9 @@ mod tests {
                 for (frame, fingerprint) in fingerprint_of.iter().enumerate() {
                     let found = (0..fingerprints)
                         .map(|fingerprint| Fingerprint(fingerprint.wrapping_mul(0xffff_fff1)))
-                        .filter(|fingerprint| table.find(*fingerprint, |found| found as usize == frame).is_some());
+                        .filter(|fingerprint| {
+                            table.find(*fingerprint, |found| found as usize == frame).is_some()
+                        });
                     assert!(found.eq(*fingerprint));
                 }
             }

@@ -32,7 +32,9 @@ struct Numbered {
 const WORD_STEP: usize = if cfg!(miri) { 97 } else { 1 };
 
 fn word(name: u64, number: u32, at: usize) -> [u8; 8] {
-    (name << 48 | u64::from(number) << 16 | at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
+    (name << 48 | u64::from(number) << 16 | at as u64)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .to_le_bytes()
 }
 
 fn fill(name: u64, number: u32, page: &mut [u8]) {
@@ -75,7 +77,8 @@ fn budget(chunks: u64) -> Budget {
     Budget::new(chunks * CHUNK, Backing::Heap).unwrap()
 }
 
-/// A pool of exactly `chunks` chunks: those above its tables are its minimum, and the headroom keeps it from growing.
+/// A pool of exactly `chunks` chunks: those above its tables are its minimum, and the headroom
+/// keeps it from growing.
 fn pool_of(chunks: u64) -> (Budget, Arc<Pool>) {
     let budget = budget(chunks + 1);
     let pool = Pool::new(&budget, chunks * CHUNK).unwrap();
@@ -112,7 +115,8 @@ impl Random {
     }
 }
 
-/// The bytes held equal the sum over the kinds: chunks whole, leases to the byte and together rounded up.
+/// The bytes held equal the sum over the kinds: chunks whole, leases to the byte and together
+/// rounded up.
 fn assert_books_balance(budget: &Budget) {
     let usage = budget.usage();
     let kinds: u64 = usage.by_kind.iter().map(|(_, bytes)| bytes).sum();

@@ -1,8 +1,10 @@
 //! Warm restart of the pool: lists the resident pages, and reads pages back.
 //!
 //! Laws:
-//! 1. Listing the residents pins nothing, changes no heat, and holds the pool's lock for a thousand frames at most.
-//! 2. Reading pages back evicts nothing: when no frame is to spare, the pool says so and the caller stops.
+//! 1. Listing the residents pins nothing, changes no heat, and holds the pool's lock for a thousand
+//!    frames at most.
+//! 2. Reading pages back evicts nothing: when no frame is to spare, the pool says so and the caller
+//!    stops.
 //! 3. A page that is read back is read from its file and checked like any other.
 
 use super::frame::{Frame, Heat};
@@ -34,7 +36,8 @@ pub enum Warmed {
 }
 
 impl Pool {
-    /// Calls `visit` with each resident page that was accessed by more than scans, in the order of the frames.
+    /// Calls `visit` with each resident page that was accessed by more than scans, in the order of
+    /// the frames.
     pub fn residents(&self, visit: &mut dyn FnMut(Resident)) {
         let mut found = Vec::with_capacity(LOOKS_AT_ONCE);
         let mut first = 0;
@@ -43,7 +46,9 @@ impl Pool {
                 // Under the lock no frame changes its page.
                 let keeper = self.lock();
                 let frames = self.frames.of_chunks(keeper.slots());
-                let Some(next) = frames.get(first..).filter(|rest| !rest.is_empty()) else { return };
+                let Some(next) = frames.get(first..).filter(|rest| !rest.is_empty()) else {
+                    return;
+                };
                 found.extend(next.iter().take(LOOKS_AT_ONCE).filter_map(resident));
             }
             first += LOOKS_AT_ONCE;
@@ -72,8 +77,9 @@ impl PoolFile {
         self.file.id
     }
 
-    /// Reads the missing ones among `count` pages from `first` on into spare frames, with one read for each chunk of
-    /// them. Unreadable pages are left out; a later request for one gets its error.
+    /// Reads the missing ones among `count` pages from `first` on into spare frames, with one read
+    /// for each chunk of them. Unreadable pages are left out; a later request for one gets its
+    /// error.
     pub fn warm(&self, first: u32, count: u32, hot: bool) -> Warmed {
         let pool = &self.file.pool;
         let heat = if hot { Heat::Hot } else { Heat::Cold };
@@ -81,8 +87,11 @@ impl PoolFile {
         let mut at = first;
         while at - first < count {
             let run = (count - (at - first)).min(FRAMES_PER_CHUNK as u32);
-            let Some(mut staging) = pool.budget.try_take(Kind::Staging) else { return Warmed::NoRoom(read) };
-            let (frames, full) = self.begin_run(at, run, heat, |keeper| keeper.has_spare(&pool.budget));
+            let Some(mut staging) = pool.budget.try_take(Kind::Staging) else {
+                return Warmed::NoRoom(read);
+            };
+            let (frames, full) =
+                self.begin_run(at, run, heat, |keeper| keeper.has_spare(&pool.budget));
             read += self.fill_run(at, frames, &mut staging);
             if full {
                 return Warmed::NoRoom(read);

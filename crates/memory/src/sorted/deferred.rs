@@ -28,10 +28,15 @@ pub(super) struct Deferred {
 }
 
 impl Deferred {
-    /// Whether one more entry can be deferred. The list grows, from `first` slots to `most`, if the budget has room
-    /// without reclaiming. Deferring only saves time: it is not worth evicting a page, and a full budget is asked once,
-    /// not at every entry.
-    pub(super) fn has_room(&mut self, budget: &Budget, kind: Kind, [first, most]: [usize; 2]) -> bool {
+    /// Whether one more entry can be deferred. The list grows, from `first` slots to `most`, if the
+    /// budget has room without reclaiming. Deferring only saves time: it is not worth evicting a
+    /// page, and a full budget is asked once, not at every entry.
+    pub(super) fn has_room(
+        &mut self,
+        budget: &Budget,
+        kind: Kind,
+        [first, most]: [usize; 2],
+    ) -> bool {
         let capacity = self.slots.capacity();
         if self.slots.len() < capacity {
             return true;
@@ -41,7 +46,11 @@ impl Deferred {
         }
         let slots = (2 * capacity).clamp(first, most);
         let bytes = (slots * size_of::<Slot>()) as u64;
-        let larger = if bytes <= budget.free_bytes() { Buffer::with_capacity(budget, kind, slots).ok() } else { None };
+        let larger = if bytes <= budget.free_bytes() {
+            Buffer::with_capacity(budget, kind, slots).ok()
+        } else {
+            None
+        };
         self.is_refused = larger.is_none();
         let Some(mut larger) = larger else { return false };
         larger.extend_from_slice(&self.slots);
@@ -62,7 +71,9 @@ impl Deferred {
     /// Sorts the entries in map order. `read` returns the content of an entry.
     pub(super) fn sort<'a>(&mut self, read: impl Fn(Unlinked) -> Entry<'a>) {
         self.slots.sort_unstable_by(|one, other| {
-            one.prefix.cmp(&other.prefix).then_with(|| in_order(&read(one.entry), &read(other.entry)))
+            one.prefix
+                .cmp(&other.prefix)
+                .then_with(|| in_order(&read(one.entry), &read(other.entry)))
         });
     }
 

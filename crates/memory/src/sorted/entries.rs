@@ -7,11 +7,14 @@
 //! ```
 //!
 //! Laws:
-//! 1. A position read from a link names an entry whose bytes never change again and whose chunk stays until the list is
-//!    dropped.
+//! 1. A position read from a link names an entry whose bytes never change again and whose chunk
+//!    stays until the list is dropped.
 //! 2. An entry on level n is on every level below n, in the same order.
 //! 3. At least sixteen bytes are readable from the start of a key, whatever its length.
-#![allow(unsafe_code, reason = "lays entries over the bytes of chunks that readers and the writer share")]
+#![allow(
+    unsafe_code,
+    reason = "lays entries over the bytes of chunks that readers and the writer share"
+)]
 
 use std::cmp::Ordering;
 use std::num::NonZeroU32;
@@ -38,10 +41,12 @@ pub(super) const LINK_BYTES: usize = size_of::<u32>();
 
 const UNIT_BYTES: usize = 8;
 const UNIT_BITS: u32 = (CHUNK_BYTES / UNIT_BYTES).ilog2();
-/// Bytes of keys that are compared at once. The keys of a memtable begin with four bytes that most of them have in common.
+/// Bytes of keys that are compared at once. The keys of a memtable begin with four bytes that most
+/// of them have in common.
 pub(super) const PREFIX_BYTES: usize = 16;
 
-/// Chunks that the first segment of the table has room for; each further segment has twice as many as the one before.
+/// Chunks that the first segment of the table has room for; each further segment has twice as many
+/// as the one before.
 const FIRST_SEGMENT: usize = 8;
 const SEGMENTS: usize = 16;
 
@@ -98,8 +103,8 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// The place of an entry that may begin at `start` of a chunk, or a piece of one, of `room` bytes, and the first
-    /// byte behind it. `None` if it does not fit.
+    /// The place of an entry that may begin at `start` of a chunk, or a piece of one, of `room`
+    /// bytes, and the first byte behind it. `None` if it does not fit.
     pub(super) fn fit(
         chunk: usize,
         room: usize,
@@ -169,7 +174,8 @@ impl Entries {
         }
     }
 
-    /// Capacity of the segment that must be allocated for the chunk with this index; 0 if the table has room already.
+    /// Capacity of the segment that must be allocated for the chunk with this index; 0 if the table
+    /// has room already.
     pub(super) fn segment_missing(&self, chunk: usize) -> usize {
         let (segment, _) = segment_of(chunk);
         if self.segments[segment].get().is_some() { 0 } else { FIRST_SEGMENT << segment }
@@ -180,12 +186,13 @@ impl Entries {
         chunks * size_of::<AtomicPtr<u8>>()
     }
 
-    /// Stores the address of a chunk, or of a piece of one, in the table. Its holder keeps it until `self` is dropped,
-    /// or calls `forget_chunk`.
+    /// Stores the address of a chunk, or of a piece of one, in the table. Its holder keeps it until
+    /// `self` is dropped, or calls `forget_chunk`.
     pub(super) fn enter_chunk(&self, index: usize, address: NonNull<u8>) {
         let (segment, at) = segment_of(index);
-        let table = self.segments[segment]
-            .get_or_init(|| (0..FIRST_SEGMENT << segment).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect());
+        let table = self.segments[segment].get_or_init(|| {
+            (0..FIRST_SEGMENT << segment).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect()
+        });
         // Release: pairs with the Acquire in `chunk_address`.
         table[at].store(address.as_ptr(), atomic::Ordering::Release);
     }
@@ -202,7 +209,8 @@ impl Entries {
         let (segment, at) = segment_of(index);
         let table = self.segments[segment].get().expect("a position names a chunk of the table");
         // Acquire: pairs with the Release in `enter_chunk`.
-        NonNull::new(table[at].load(atomic::Ordering::Acquire)).expect("a position names a chunk of the table")
+        NonNull::new(table[at].load(atomic::Ordering::Acquire))
+            .expect("a position names a chunk of the table")
     }
 
     /// Address of the header of the entry at `at`.
@@ -216,13 +224,14 @@ impl Entries {
     /// The link of `level` that leads on from `at` ([`NONE`]: from the head).
     ///
     /// # Safety
-    /// `at` is [`NONE`] or names an entry of this list with more than `level` levels, or one about to be written there.
+    /// `at` is [`NONE`] or names an entry of this list with more than `level` levels, or one about
+    /// to be written there.
     unsafe fn link(&self, at: u32, level: usize) -> &Link {
         if at == NONE {
             return &self.head[level];
         }
-        // SAFETY: the tower precedes the header in the same chunk, with the alignment of headers; its bytes are
-        // accessed only through `Link`, which is laid out like a `u32`.
+        // SAFETY: the tower precedes the header in the same chunk, with the alignment of headers;
+        // its bytes are accessed only through `Link`, which is laid out like a `u32`.
         unsafe { self.address(at).sub((level + 1) * LINK_BYTES).cast::<Link>().as_ref() }
     }
 
@@ -264,8 +273,9 @@ impl Entries {
         (self.position(before), self.position(after))
     }
 
-    /// Calls `each` with entries from the probe `from` up to `to`, at most about four times `least` of them, drawn by the heights of
-    /// their towers. Returns how many entries of the list there are for each of that height: what one of them stands for.
+    /// Calls `each` with entries from the probe `from` up to `to`, at most about four times `least`
+    /// of them, drawn by the heights of their towers. Returns how many entries of the list there
+    /// are for each of that height: what one of them stands for.
     pub(super) fn sample(
         &self,
         from: &Probe<'_>,
@@ -280,15 +290,23 @@ impl Entries {
                 // SAFETY: `at` was reached on this level.
                 Some(unsafe { self.link(at, level) }.follow())
             })
-            // SAFETY: a link leads to an entry.
-            .take_while(move |&at| at != NONE && to.is_none_or(|to| unsafe { self.compare(at, to) } == Ordering::Less))
+            .take_while(move |&at| {
+                // SAFETY: a link leads to an entry.
+                let is_below = |to| unsafe { self.compare(at, to) } == Ordering::Less;
+                at != NONE && to.is_none_or(is_below)
+            })
         };
         let levels = self.height.load(atomic::Ordering::Relaxed);
-        let level = (1..levels).rev().find(|&level| on(level).take(least).count() == least).unwrap_or(0);
+        let level =
+            (1..levels).rev().find(|&level| on(level).take(least).count() == least).unwrap_or(0);
         on(level).filter_map(|at| self.position(at)).for_each(&mut each);
         // Relaxed: it is a ratio of numbers that change while they are read.
-        let towers =
-            |from: usize| self.towers[from..].iter().map(|count| count.load(atomic::Ordering::Relaxed)).sum::<u64>();
+        let towers = |from: usize| {
+            self.towers[from..]
+                .iter()
+                .map(|count| count.load(atomic::Ordering::Relaxed))
+                .sum::<u64>()
+        };
         towers(0) as f64 / towers(level).max(1) as f64
     }
 
@@ -307,7 +325,8 @@ impl Entries {
     /// `at` names an entry of this list.
     unsafe fn read(&self, at: u32) -> Entry<'_> {
         let address = self.address(at);
-        // SAFETY: an entry begins with its order, aligned to eight, and two lengths, and never changes.
+        // SAFETY: an entry begins with its order, aligned to eight, and two lengths, and never
+        // changes.
         let (order, key_bytes, value_bytes) = unsafe {
             (
                 address.cast::<u64>().read(),
@@ -315,8 +334,8 @@ impl Entries {
                 usize::from(address.add(10).cast::<u16>().read()),
             )
         };
-        // SAFETY: this many bytes were written behind the header, in the same chunk, and never change while `self`
-        // lives.
+        // SAFETY: this many bytes were written behind the header, in the same chunk, and never
+        // change while `self` lives.
         let (key, value) = unsafe {
             let key = address.add(HEADER_BYTES);
             (
@@ -334,7 +353,8 @@ impl Entries {
     #[inline]
     unsafe fn compare(&self, at: u32, probe: &Probe<'_>) -> Ordering {
         let address = self.address(at);
-        // SAFETY: an entry has its key's length there, and sixteen readable bytes where the key starts (law 3).
+        // SAFETY: an entry has its key's length there, and sixteen readable bytes where the key
+        // starts (law 3).
         let (key_bytes, prefix) = unsafe {
             (
                 usize::from(address.add(8).cast::<u16>().read()),
@@ -342,7 +362,11 @@ impl Entries {
             )
         };
         // Bytes behind a short key are not part of it.
-        let prefix = if key_bytes < PREFIX_BYTES { prefix & !(u128::MAX >> (8 * key_bytes)) } else { prefix };
+        let prefix = if key_bytes < PREFIX_BYTES {
+            prefix & !(u128::MAX >> (8 * key_bytes))
+        } else {
+            prefix
+        };
         if prefix != probe.prefix {
             return prefix.cmp(&probe.prefix);
         }
@@ -351,14 +375,14 @@ impl Entries {
         entry.key.cmp(probe.key).then(probe.order.cmp(&entry.order))
     }
 
-    /// The neighbours of the probe's place: the last entry before it and the first at or behind it. Calls `record` with
-    /// the same for every level in use.
+    /// The neighbours of the probe's place: the last entry before it and the first at or behind it.
+    /// Calls `record` with the same for every level in use.
     fn search(&self, probe: &Probe<'_>, record: impl FnMut(usize, u32, u32)) -> (u32, u32) {
         self.search_below(self.height.load(atomic::Ordering::Relaxed), (NONE, NONE), probe, record)
     }
 
-    /// The same on the lowest `levels` levels, starting between two entries that are on all of these levels and enclose
-    /// the place.
+    /// The same on the lowest `levels` levels, starting between two entries that are on all of
+    /// these levels and enclose the place.
     fn search_below(
         &self,
         levels: usize,
@@ -371,8 +395,11 @@ impl Entries {
             loop {
                 // SAFETY: `before` is the head or was reached on this level or a higher one.
                 after = unsafe { self.link(before, level) }.follow();
+                if after == NONE || after == not_before {
+                    break;
+                }
                 // SAFETY: a link leads to an entry.
-                if after == NONE || after == not_before || unsafe { self.compare(after, probe) } != Ordering::Less {
+                if unsafe { self.compare(after, probe) } != Ordering::Less {
                     break;
                 }
                 before = after;
@@ -382,7 +409,8 @@ impl Entries {
         (before, after)
     }
 
-    /// Descends to the places of all of these keys, one step of each in turn, so that the memory latencies overlap.
+    /// Descends to the places of all of these keys, one step of each in turn, so that the memory
+    /// latencies overlap.
     pub(super) fn fetch_paths(&self, keys: &[&[u8]]) {
         let levels = self.height.load(atomic::Ordering::Relaxed);
         let begin = |at: usize| {
@@ -425,7 +453,10 @@ impl Entries {
     pub(super) fn fetch(&self, at: u32) {
         let address = self.address(at).as_ptr();
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        for place in [address.wrapping_sub(2 * LINK_BYTES), address.wrapping_add(HEADER_BYTES + PREFIX_BYTES / 2)] {
+        for place in [
+            address.wrapping_sub(2 * LINK_BYTES),
+            address.wrapping_add(HEADER_BYTES + PREFIX_BYTES / 2),
+        ] {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             // SAFETY: it is a hint that reads nothing, whatever the address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) };
@@ -440,17 +471,17 @@ impl Entries {
         if at == NONE { for_none } else { unsafe { self.compare(at, probe) } }
     }
 
-    /// Whether everything from the first of `first` to the last of `last` belongs in `gap`, which was found in this
-    /// list.
+    /// Whether everything from the first of `first` to the last of `last` belongs in `gap`, which
+    /// was found in this list.
     pub(super) fn is_in_gap(&self, gap: &Gap, first: &[u8], last: &[u8]) -> bool {
         let (first, last) = (Probe::new(first, u64::MAX), Probe::new(last, 0));
         self.compare_or(gap.before[0], &first, Ordering::Less) == Ordering::Less
             && self.compare_or(gap.after[0], &last, Ordering::Greater) == Ordering::Greater
     }
 
-    /// Moves `gap`, which was found in this list with no insert since elsewhere, to the probe's place. Returns whether
-    /// no entry is exactly there. A place a little behind the gap is found in a few steps, without a descent from the
-    /// top.
+    /// Moves `gap`, which was found in this list with no insert since elsewhere, to the probe's
+    /// place. Returns whether no entry is exactly there. A place a little behind the gap is found
+    /// in a few steps, without a descent from the top.
     pub(super) fn find_gap(&self, gap: &mut Gap, probe: &Probe<'_>) -> bool {
         let mut levels = self.height.load(atomic::Ordering::Relaxed);
         let mut between = (NONE, NONE);
@@ -460,8 +491,8 @@ impl Entries {
                 Ordering::Less => {}
                 order => return order == Ordering::Greater,
             }
-            // On the first level where the gap is wide enough its sides are correct; on the levels below, search from
-            // the entries passed.
+            // On the first level where the gap is wide enough its sides are correct; on the levels
+            // below, search from the entries passed.
             levels = (1..levels).find(|&level| behind(level) != Ordering::Less).unwrap_or(levels);
             between = (gap.after[levels - 1], gap.after.get(levels).map_or(NONE, |after| *after));
         }
@@ -475,19 +506,26 @@ impl Entries {
     /// Writes an entry at `place`, where readers cannot find it yet. The value comes in two parts.
     ///
     /// # Safety
-    /// The caller is the only writer; `place` came from [`Placement::fit`] for these lengths in a chunk of the table, and
-    /// its bytes, tower included, belong to no other entry.
-    pub(super) unsafe fn write(&self, place: Placement, key: &[u8], order: u64, [head, body]: [&[u8]; 2]) -> Unlinked {
+    /// The caller is the only writer; `place` came from [`Placement::fit`] for these lengths in a
+    /// chunk of the table, and its bytes, tower included, belong to no other entry.
+    pub(super) unsafe fn write(
+        &self,
+        place: Placement,
+        key: &[u8],
+        order: u64,
+        [head, body]: [&[u8]; 2],
+    ) -> Unlinked {
         let at = place.position();
         let address = self.address(at);
-        // SAFETY: the header's bytes are aligned, inside the chunk, and not read before the entry is linked.
+        // SAFETY: the header's bytes are aligned, inside the chunk, and not read before the entry
+        // is linked.
         unsafe {
             address.cast::<u64>().write(order);
             address.add(8).cast::<u16>().write(key.len() as u16);
             address.add(10).cast::<u16>().write((head.len() + body.len()) as u16);
         }
-        // SAFETY: as above for the bytes behind the header; the key and the parts cannot overlap bytes that no
-        // reader could reach.
+        // SAFETY: as above for the bytes behind the header; the key and the parts cannot overlap
+        // bytes that no reader could reach.
         unsafe {
             let to = address.add(HEADER_BYTES);
             to.copy_from_nonoverlapping(NonNull::from(key).cast(), key.len());
@@ -501,11 +539,12 @@ impl Entries {
     /// Links a written entry into `gap`, which becomes the gap behind it.
     ///
     /// # Safety
-    /// The caller is the only writer; [`Entries::write`] of this list gave `entry`, and it was not linked before; `gap`
-    /// holds neighbours of its place.
+    /// The caller is the only writer; [`Entries::write`] of this list gave `entry`, and it was not
+    /// linked before; `gap` holds neighbours of its place.
     pub(super) unsafe fn link_in(&self, entry: Unlinked, gap: &mut Gap) {
         let (at, height) = (entry.at, entry.height as usize);
-        // SAFETY: the entry's tower has this many levels, and the predecessor in `gap` on a level has that level.
+        // SAFETY: the entry's tower has this many levels, and the predecessor in `gap` on a level
+        // has that level.
         splice(
             at,
             height,
@@ -523,7 +562,8 @@ impl Entries {
     /// The bytes of an entry that is not linked yet.
     ///
     /// # Safety
-    /// [`Entries::write`] of this list returned it, on the caller's own thread or on one that happened before.
+    /// [`Entries::write`] of this list returned it, on the caller's own thread or on one that
+    /// happened before.
     pub(super) unsafe fn unlinked(&self, entry: Unlinked) -> Entry<'_> {
         // SAFETY: its bytes are written, and the caller guarantees the rest.
         unsafe { self.read(entry.at) }

@@ -4,7 +4,8 @@
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// Position of the next entry of a level; 0 is none. Overlays four bytes of a chunk, or part of the head.
+/// Position of the next entry of a level; 0 is none. Overlays four bytes of a chunk, or part of the
+/// head.
 #[repr(transparent)]
 pub(super) struct Link(AtomicU32);
 
@@ -30,8 +31,9 @@ impl Link {
     }
 }
 
-/// Links an entry with `height` levels, written and not yet reachable, between its neighbours. `own` yields its links,
-/// `before` the links that are to lead to it, `after` the entries behind it.
+/// Links an entry with `height` levels, written and not yet reachable, between its neighbours.
+/// `own` yields its links, `before` the links that are to lead to it, `after` the entries behind
+/// it.
 pub(super) fn splice<'a>(
     entry: u32,
     height: usize,
@@ -78,7 +80,13 @@ mod loom_tests {
                     // SAFETY (of the model): loom reports a race if a reader gets here early.
                     #[allow(unsafe_code, reason = "loom's cell wants it")]
                     shared[at].bytes.with_mut(|bytes| unsafe { *bytes = at as u64 });
-                    splice(at as u32, 2, |level| &shared[at].tower[level], |level| &shared[0].tower[level], &after);
+                    splice(
+                        at as u32,
+                        2,
+                        |level| &shared[at].tower[level],
+                        |level| &shared[0].tower[level],
+                        &after,
+                    );
                 }
             });
             let mut above = Vec::new();

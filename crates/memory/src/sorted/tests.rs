@@ -29,9 +29,11 @@ impl Random {
         (self.0 >> 11) as usize % bound
     }
 
-    /// Short and alike, so that prefixes, equal keys and neighbours all occur, and some behind one of two fronts.
+    /// Short and alike, so that prefixes, equal keys and neighbours all occur, and some behind one
+    /// of two fronts.
     fn key(&mut self) -> Vec<u8> {
-        let front: &[u8] = [&b""[..], b"", b"data/con", b"data/contracts/index/0000"][self.below(4)];
+        let front: &[u8] =
+            [&b""[..], b"", b"data/con", b"data/contracts/index/0000"][self.below(4)];
         let length = self.below(12);
         front.iter().copied().chain((0..length).map(|_| [0, 1, 255][self.below(3)])).collect()
     }
@@ -70,8 +72,10 @@ fn it_answers_like_a_tree_of_the_same_entries() {
             map.insert(&key, order, &round.to_le_bytes()).unwrap();
             model.entry((key, Reverse(order))).or_insert(round.to_le_bytes());
         }
-        let expected: Vec<_> =
-            model.iter().map(|((key, order), value)| (key.clone(), order.0, value.to_vec())).collect();
+        let expected: Vec<_> = model
+            .iter()
+            .map(|((key, order), value)| (key.clone(), order.0, value.to_vec()))
+            .collect();
         assert_eq!(all(&map), expected, "seed {seed}");
         assert_eq!(map.len(), model.len());
         for _ in 0..if cfg!(miri) { 30 } else { 1000 } {
@@ -83,8 +87,9 @@ fn it_answers_like_a_tree_of_the_same_entries() {
             assert_eq!(map.seek(&key, order).map(pair), at_or_behind, "seed {seed}");
             assert_eq!(map.seek_before(&key, order).map(pair), before, "seed {seed}");
         }
-        let mut backward: Vec<_> =
-            std::iter::successors(map.last(), |at| map.prev(*at)).map(|at| map.at(at).key).collect();
+        let mut backward: Vec<_> = std::iter::successors(map.last(), |at| map.prev(*at))
+            .map(|at| map.at(at).key)
+            .collect();
         backward.reverse();
         assert!(backward.into_iter().eq(model.keys().map(|(key, _)| &key[..])), "seed {seed}");
     }
@@ -102,7 +107,8 @@ fn what_is_deferred_is_found_once_it_is_settled_as_if_it_had_been_inserted() {
             // Series with and without order, some far apart and some close together.
             let spread = 1 << random.below(20);
             ascending += random.below(spread) as u64;
-            let key = if random.below(2) == 0 { ascending.to_be_bytes().to_vec() } else { random.key() };
+            let key =
+                if random.below(2) == 0 { ascending.to_be_bytes().to_vec() } else { random.key() };
             let value = order.to_le_bytes();
             model.insert((key.clone(), Reverse(order)), value);
             if random.below(8) == 0 {
@@ -123,12 +129,17 @@ fn what_is_deferred_is_found_once_it_is_settled_as_if_it_had_been_inserted() {
                 let found = map.at(map.seek(&probe.0, probe.1.0).unwrap());
                 let found = (found.key.to_vec(), Reverse(found.order));
                 // One that waits may be linked before it must be.
-                assert!(found >= probe && found <= *expected && model.contains_key(&found), "seed {seed}");
+                assert!(
+                    found >= probe && found <= *expected && model.contains_key(&found),
+                    "seed {seed}"
+                );
             }
         }
         map.settle();
-        let expected: Vec<_> =
-            model.iter().map(|((key, order), value)| (key.clone(), order.0, value.to_vec())).collect();
+        let expected: Vec<_> = model
+            .iter()
+            .map(|((key, order), value)| (key.clone(), order.0, value.to_vec()))
+            .collect();
         assert_eq!(all(&map), expected, "seed {seed}");
     }
 }
@@ -148,9 +159,13 @@ fn what_is_deferred_twice_or_is_there_already_is_there_once() {
         map.settle();
         assert_eq!(map.len(), all(&map).len());
     }
-    let values = all(&map).into_iter().map(|(key, _, value)| (u64::from_be_bytes(key.try_into().unwrap()), value));
+    let values = all(&map)
+        .into_iter()
+        .map(|(key, _, value)| (u64::from_be_bytes(key.try_into().unwrap()), value));
     assert!(
-        values.eq((0..200).map(|at| (at, b"first".to_vec())).chain([1001, 1150].map(|at| (at, b"again".to_vec()))))
+        values.eq((0..200)
+            .map(|at| (at, b"first".to_vec()))
+            .chain([1001, 1150].map(|at| (at, b"again".to_vec()))))
     );
 }
 
@@ -175,15 +190,19 @@ fn a_budget_without_room_for_what_is_deferred_loses_nothing() {
     }
 }
 
-/// A map with the sizes of a store's and more entries than can be deferred: the list of deferred entries grows to its
-/// maximum, and is linked when it is full.
+/// A map with the sizes of a store's and more entries than can be deferred: the list of deferred
+/// entries grows to its maximum, and is linked when it is full.
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes")]
 fn with_the_thresholds_of_a_store_what_is_deferred_is_found_in_its_order_and_none_is_lost() {
     let budget = budget(400);
     let map = SortedMap::new(&budget, Kind::Memtable);
     let Thresholds { defer_from, fetched_from, deferred: [first, most] } = map.thresholds;
-    assert!(defer_from < fetched_from && first < most && most > fetched_from, "{:?}", map.thresholds);
+    assert!(
+        defer_from < fetched_from && first < most && most > fetched_from,
+        "{:?}",
+        map.thresholds
+    );
     let scramble = |at: u64| at.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
     let linked = || all(&map).len();
     for at in 0..(defer_from + most + 2) as u64 {
@@ -195,9 +214,14 @@ fn with_the_thresholds_of_a_store_what_is_deferred_is_found_in_its_order_and_non
             map.inserter().fetch(&[&scramble(at + 1), &scramble(at + 2)]);
         }
     }
-    assert_eq!(linked(), defer_from + most + 1, "a full list is linked, and the next entry at once");
+    assert_eq!(
+        linked(),
+        defer_from + most + 1,
+        "a full list is linked, and the next entry at once"
+    );
     map.settle();
-    let mut model: Vec<_> = (0..map.len() as u64).map(|at| (scramble(at).to_vec(), at, b"value".to_vec())).collect();
+    let mut model: Vec<_> =
+        (0..map.len() as u64).map(|at| (scramble(at).to_vec(), at, b"value".to_vec())).collect();
     model.sort();
     assert_eq!(all(&map), model);
 }
@@ -213,13 +237,22 @@ fn an_estimate_is_exact_for_few_entries_and_near_for_many() {
         }
         let all = map.estimate((b"", u64::MAX), None, |_| 1.0) as i64;
         assert_eq!(all, entries as i64, "a sample of everything stands for everything");
-        let half =
-            map.estimate((&(entries / 2).to_be_bytes(), u64::MAX), Some((&entries.to_be_bytes(), u64::MAX)), |_| 1.0)
+        let half = map.estimate(
+            (&(entries / 2).to_be_bytes(), u64::MAX),
+            Some((&entries.to_be_bytes(), u64::MAX)),
+            |_| 1.0,
+        ) as i64;
+        assert!(
+            half.abs_diff((entries - entries / 2) as i64) <= tolerance,
+            "{half} for half of {entries}"
+        );
+        let one =
+            map.estimate((&7u64.to_be_bytes(), u64::MAX), Some((&7u64.to_be_bytes(), 0)), |_| 1.0)
                 as i64;
-        assert!(half.abs_diff((entries - entries / 2) as i64) <= tolerance, "{half} for half of {entries}");
-        let one = map.estimate((&7u64.to_be_bytes(), u64::MAX), Some((&7u64.to_be_bytes(), 0)), |_| 1.0) as i64;
         assert_eq!(one, i64::from(entries > 7));
-        let none = map.estimate((&9u64.to_be_bytes(), 0), Some((&10u64.to_be_bytes(), u64::MAX)), |_| 1.0) as i64;
+        let none =
+            map.estimate((&9u64.to_be_bytes(), 0), Some((&10u64.to_be_bytes(), u64::MAX)), |_| 1.0)
+                as i64;
         assert_eq!(none, 0, "nothing lies between two keys that follow each other");
     }
 }
@@ -246,7 +279,12 @@ fn a_full_budget_refuses_an_entry_and_leaves_the_map_as_it_was() {
     // One chunk is retired for the table.
     assert_eq!(inserted as usize, 3 * (CHUNK_BYTES / 5024));
     assert_eq!(map.len(), inserted as usize);
-    assert!(all(&map).iter().map(|(key, ..)| key.clone()).eq((0..inserted).map(|key| key.to_be_bytes())));
+    assert!(
+        all(&map)
+            .iter()
+            .map(|(key, ..)| key.clone())
+            .eq((0..inserted).map(|key| key.to_be_bytes()))
+    );
     drop(map);
     assert_eq!(budget.free_bytes(), budget.limit_bytes());
 }
@@ -264,7 +302,10 @@ fn every_refusal_at_every_moment_leaves_the_map_and_the_budget_in_order() {
             let done = reserved && map.insert(&key.to_be_bytes(), 0, &[1; 2000]).is_ok();
             inserted += usize::from(done);
             refusals += usize::from(!done);
-            assert_eq!(map.held_bytes(), budget.usage().of(Kind::Memtable) / CHUNK_BYTES as u64 * CHUNK_BYTES as u64);
+            assert_eq!(
+                map.held_bytes(),
+                budget.usage().of(Kind::Memtable) / CHUNK_BYTES as u64 * CHUNK_BYTES as u64
+            );
         }
         assert!(refusals <= 1, "the next operation works");
         assert_eq!((map.len(), all(&map).len()), (inserted, inserted));
@@ -297,9 +338,13 @@ fn what_was_reserved_finds_room_in_a_used_up_budget() {
         let held = map.held_bytes();
         let _rest: Vec<_> = std::iter::from_fn(|| budget.take(Kind::Sort).ok()).collect();
         for (at, size) in sizes.iter().enumerate() {
-            let key =
-                [(at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), (at as u64).to_be_bytes()].concat();
-            map.insert(&key, 3, &vec![2; *size]).unwrap_or_else(|refusal| panic!("seed {seed}, entry {at}: {refusal}"));
+            let key = [
+                (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(),
+                (at as u64).to_be_bytes(),
+            ]
+            .concat();
+            map.insert(&key, 3, &vec![2; *size])
+                .unwrap_or_else(|refusal| panic!("seed {seed}, entry {at}: {refusal}"));
         }
         assert_eq!(map.held_bytes(), held);
     }
@@ -341,7 +386,8 @@ fn the_largest_entry_and_the_empty_one_fit() {
     map.insert(&[9; SortedMap::MAX_ENTRY_BYTES], 1, b"").unwrap();
     map.insert(b"", 1, b"").unwrap();
     map.insert(b"", 2, &[8; SortedMap::MAX_ENTRY_BYTES]).unwrap();
-    let sizes: Vec<_> = all(&map).into_iter().map(|(key, order, value)| (key.len(), order, value.len())).collect();
+    let sizes: Vec<_> =
+        all(&map).into_iter().map(|(key, order, value)| (key.len(), order, value.len())).collect();
     let max = SortedMap::MAX_ENTRY_BYTES;
     assert_eq!(sizes, [(0, 2, max), (0, 1, 0), (max, 1, 0)]);
 }
@@ -378,11 +424,8 @@ fn readers_see_each_entry_whole_and_in_order_while_writers_insert() {
                     let least = map.len() as u64;
                     let entries = all(&map);
                     assert!(entries.is_sorted());
-                    assert!(
-                        entries
-                            .iter()
-                            .all(|(key, order, value)| *key == scramble(*order) && *value == order.to_le_bytes())
-                    );
+                    assert!(entries.iter().all(|(key, order, value)| *key == scramble(*order)
+                        && *value == order.to_le_bytes()));
                     assert!(entries.len() as u64 >= least);
                     seen = entries.len() as u64;
                     if let Some(at) = seen.checked_sub(1) {
@@ -395,7 +438,8 @@ fn readers_see_each_entry_whole_and_in_order_while_writers_insert() {
     });
 }
 
-/// Prints how fast it goes: `cargo test --release -p plimsoll-memory --lib sorted::tests::speed -- --ignored --nocapture`.
+/// Prints how fast it goes: `cargo test --release -p plimsoll-memory --lib sorted::tests::speed --
+/// --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn speed() {
@@ -408,20 +452,28 @@ fn speed() {
     };
     let scramble = |at: u64| at.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let integer = |at: u64| [&[0, 0, 0, 1][..], &scramble(at).to_be_bytes()].concat();
-    let path = |at: u64| format!("0001data/contracts/index/0000{:016x}{:024x}/balance", scramble(at), at).into_bytes();
+    let path = |at: u64| {
+        format!("0001data/contracts/index/0000{:016x}{:024x}/balance", scramble(at), at)
+            .into_bytes()
+    };
     for (name, key) in [("integers", &integer as &dyn Fn(u64) -> Vec<u8>), ("paths", &path)] {
         for count in [64, 40_000u64] {
-            let map = SortedMap::new(&Budget::new(64 << 20, Backing::Mapped).unwrap(), Kind::Memtable);
+            let map =
+                SortedMap::new(&Budget::new(64 << 20, Backing::Mapped).unwrap(), Kind::Memtable);
             let keys: Vec<_> = (0..2 * count).map(key).collect();
             timed(&format!("{name}, {count}: insert"), count, &mut || {
-                keys[..count as usize].iter().for_each(|key| map.insert(key, 1, b"a value").unwrap());
+                keys[..count as usize]
+                    .iter()
+                    .for_each(|key| map.insert(key, 1, b"a value").unwrap());
             });
             for (what, from) in [("present", 0), ("absent", count)] {
                 let (mut random, mut found) = (Random(1), 0);
                 timed(&format!("{name}, {count}: seek, {what}"), SEEKS, &mut || {
                     for _ in 0..SEEKS {
                         let key = &keys[from as usize + random.below(count as usize)];
-                        found += u64::from(map.seek(key, u64::MAX).is_some_and(|at| map.at(at).key == key));
+                        found += u64::from(
+                            map.seek(key, u64::MAX).is_some_and(|at| map.at(at).key == key),
+                        );
                     }
                 });
                 assert_eq!(found, if from == 0 { SEEKS } else { 0 });
@@ -433,8 +485,15 @@ fn speed() {
 #[test]
 fn a_map_that_begins_small_grows_from_pieces_to_chunks_and_gives_all_back() {
     let budget = budget(16);
-    let small: Arc<[Pieces]> = [512, 4096].map(|bytes| Pieces::new(&budget, Kind::WriteSet, bytes)).into();
-    for lens in [vec![40; 1], vec![40; 3000], vec![2000; 40], vec![30_000, 10, 10], vec![10, 30_000, 10, 3000]] {
+    let small: Arc<[Pieces]> =
+        [512, 4096].map(|bytes| Pieces::new(&budget, Kind::WriteSet, bytes)).into();
+    for lens in [
+        vec![40; 1],
+        vec![40; 3000],
+        vec![2000; 40],
+        vec![30_000, 10, 10],
+        vec![10, 30_000, 10, 3000],
+    ] {
         let map = SortedMap::beginning_small(&budget, Kind::WriteSet, &small);
         for (number, &len) in lens.iter().enumerate() {
             map.insert(&(number as u32).to_be_bytes(), 1, &vec![number as u8; len]).unwrap();

@@ -1,7 +1,8 @@
-//! The inserter's state: the chunk that is being filled, the reservations, and the height limit of the next tower.
+//! The inserter's state: the chunk that is being filled, the reservations, and the height limit of
+//! the next tower.
 //!
-//! Law: entries whose [`room_of`] adds up to an amount that [`Writer::has_room_for`] accepted find room, however they
-//! are cut and however tall their towers are.
+//! Law: entries whose [`room_of`] adds up to an amount that [`Writer::has_room_for`] accepted find
+//! room, however they are cut and however tall their towers are.
 
 use std::ptr::NonNull;
 
@@ -11,13 +12,15 @@ use crate::budget::Lease;
 use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 use crate::pieces::Piece;
 
-/// Links that each insert earns for its tower and those after it; four thirds are needed on average.
+/// Links that each insert earns for its tower and those after it; four thirds are needed on
+/// average.
 const LINKS_EARNED: usize = 2;
 
 /// Upper bound on saved links.
 const LINKS_SAVED_MAX: usize = 64;
 
-/// An entry of this size or more pays for the room that it may leave unused at the end of the chunk before it.
+/// An entry of this size or more pays for the room that it may leave unused at the end of the chunk
+/// before it.
 const LARGE_BYTES: usize = CHUNK_BYTES / 16 - MAX_HEIGHT * LINK_BYTES;
 
 /// Memory for entries.
@@ -81,35 +84,40 @@ impl Writer {
         self.links_saved = (self.links_saved + LINKS_EARNED).min(LINKS_SAVED_MAX + height) - height;
     }
 
-    /// Whether entries adding up to `promised` fit into the memory held (no pieces), however they are cut and however
-    /// tall their towers are.
+    /// Whether entries adding up to `promised` fit into the memory held (no pieces), however they
+    /// are cut and however tall their towers are.
     pub(super) fn has_room_for(&self, promised: usize) -> bool {
         // Saved links may all be spent at once.
         let needed = promised + LINKS_SAVED_MAX * LINK_BYTES * 9 / 8;
         let started = usize::from(self.filled > 0);
         let rest = started * (CHUNK_BYTES - self.filled);
-        // Either all of it fits behind the last entry, or the spare chunks suffice without that rest.
+        // Either all of it fits behind the last entry, or the spare chunks suffice without that
+        // rest.
         needed <= rest || needed <= (self.chunks.len() - self.current - started) * CHUNK_BYTES
     }
 
-    /// Draws a height: each further level has a chance of one in four, as far as the saved links allow.
+    /// Draws a height: each further level has a chance of one in four, as far as the saved links
+    /// allow.
     pub(super) fn draw_height(&mut self) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        let drawn =
-            1 + (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32).trailing_zeros() as usize / BITS_A_LEVEL;
+        let drawn = 1
+            + (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32).trailing_zeros() as usize
+                / BITS_A_LEVEL;
         drawn.min(MAX_HEIGHT).min(self.links_saved + LINKS_EARNED)
     }
 }
 
-/// Upper bound on the bytes of an entry with this many bytes of key and value, including the rest of a chunk that it
-/// may leave unused.
+/// Upper bound on the bytes of an entry with this many bytes of key and value, including the rest
+/// of a chunk that it may leave unused.
 pub(super) fn room_of(payload_bytes: usize) -> usize {
     // Padding of up to one link's size on each side.
-    let own = LINKS_EARNED * LINK_BYTES + HEADER_BYTES + payload_bytes.max(PREFIX_BYTES) + 2 * LINK_BYTES;
-    // A chunk is closed when an entry does not fit. If that one is small, the chunk is 15/16 full, and an eighth more
-    // on each of its own entries pays for the rest; if it is large, it pays itself, with no more than its size.
+    let own =
+        LINKS_EARNED * LINK_BYTES + HEADER_BYTES + payload_bytes.max(PREFIX_BYTES) + 2 * LINK_BYTES;
+    // A chunk is closed when an entry does not fit. If that one is small, the chunk is 15/16 full,
+    // and an eighth more on each of its own entries pays for the rest; if it is large, it pays
+    // itself, with no more than its size.
     let for_a_chunk_before = if own > LARGE_BYTES { own + MAX_HEIGHT * LINK_BYTES } else { 0 };
     own + own.div_ceil(8) + for_a_chunk_before
 }

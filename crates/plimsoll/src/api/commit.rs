@@ -1,7 +1,8 @@
 //! A commit read back from the log: its metadata, and its changes with their values.
 //!
-//! Law: a commit and its changes hold the commit's entry, a few pages, and values of at most [`INLINE_BYTES`]. Longer values stay in
-//! the log or in blob files until requested, so a transaction of any size can be read within the budget.
+//! Law: a commit and its changes hold the commit's entry, a few pages, and values of at most
+//! [`INLINE_BYTES`]. Longer values stay in the log or in blob files until requested, so a
+//! transaction of any size can be read within the budget.
 //!
 //! [`INLINE_BYTES`]: crate::INLINE_BYTES
 
@@ -24,8 +25,8 @@ use crate::types::times::of_micros;
 use crate::types::value::Value;
 use crate::types::version::Stored;
 
-/// A commit read from the log by [`Log::commits`](crate::Log::commits), [`Db::watch`](crate::Db::watch) or
-/// [`Log::commit`](crate::Log::commit).
+/// A commit read from the log by [`Log::commits`](crate::Log::commits),
+/// [`Db::watch`](crate::Db::watch) or [`Log::commit`](crate::Log::commit).
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -82,22 +83,27 @@ impl Commit {
         Ok(Payload::decode(&self.entry)?.metadata)
     }
 
-    /// Whether the commit only created, moved or dropped a named cursor ([`Log::cursor`](crate::Log::cursor)).
+    /// Whether the commit only created, moved or dropped a named cursor
+    /// ([`Log::cursor`](crate::Log::cursor)).
     ///
     /// # Errors
     /// Corruption, or a newer format.
     pub fn moves_cursor(&self) -> Result<bool> {
-        let Writes::Operations(mut operations) = Payload::decode(&self.entry)?.writes else { return Ok(false) };
+        let Writes::Operations(mut operations) = Payload::decode(&self.entry)?.writes else {
+            return Ok(false);
+        };
         // A cursor is moved by a transaction of its own.
-        Ok(operations.next()?.is_some_and(|operation| operation.key.starts_with(&CURSORS.to_be_bytes())))
+        Ok(operations
+            .next()?
+            .is_some_and(|operation| operation.key.starts_with(&CURSORS.to_be_bytes())))
     }
 
-    /// The commit's changes, ordered by keyspace and key, one for each key. From [`Db::watch`](crate::Db::watch): only those under the
-    /// watched prefix.
+    /// The commit's changes, ordered by keyspace and key, one for each key. From
+    /// [`Db::watch`](crate::Db::watch): only those under the watched prefix.
     ///
     /// # Errors
-    /// [`Error::Trimmed`](crate::Error::Trimmed) if the changes are in blob files that were removed when the log was trimmed; disk
-    /// errors, the budget, corruption, or a newer format.
+    /// [`Error::Trimmed`](crate::Error::Trimmed) if the changes are in blob files that were removed
+    /// when the log was trimmed; disk errors, the budget, corruption, or a newer format.
     pub fn changes(&self) -> Result<Changes<'_>> {
         let walk = self.walk().map_err(|error| self.store.reader.trimmed_or(self.glsn(), error))?;
         Ok(Changes { commit: self, walk: Some(walk), keyspace: None })
@@ -191,14 +197,18 @@ impl Changes<'_> {
         let Some(walk) = &mut self.walk else { return Ok(None) };
         loop {
             let sought = match walk {
-                Walk::Operations(operations) => {
-                    operations.next()?.map(|operation| Sought::new(commit, operation.key, operation.stored))
+                Walk::Operations(operations) => operations
+                    .next()?
+                    .map(|operation| Sought::new(commit, operation.key, operation.stored)),
+                Walk::Runs(runs) => {
+                    runs.next()?.map(|version| Sought::new(commit, version.key, version.stored))
                 }
-                Walk::Runs(runs) => runs.next()?.map(|version| Sought::new(commit, version.key, version.stored)),
             };
             match sought {
                 Some(Sought::Before) => {}
-                Some(Sought::Found(id, change)) => return Ok(Some(Change { keyspace: self.name(id), ..change })),
+                Some(Sought::Found(id, change)) => {
+                    return Ok(Some(Change { keyspace: self.name(id), ..change }));
+                }
                 Some(Sought::Behind) | None => return Ok(None),
             }
         }
@@ -220,8 +230,10 @@ impl Iterator for Changes<'_> {
     type Item = Result<Change>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let next =
-            self.step().map_err(|error| self.commit.store.reader.trimmed_or(self.commit.glsn(), error)).transpose();
+        let next = self
+            .step()
+            .map_err(|error| self.commit.store.reader.trimmed_or(self.commit.glsn(), error))
+            .transpose();
         if !matches!(next, Some(Ok(_))) {
             self.walk = None;
         }
@@ -235,8 +247,9 @@ impl fmt::Debug for Changes<'_> {
     }
 }
 
-/// One change of a commit: a key with its new value or its deletion. A value of more than [`INLINE_BYTES`](crate::INLINE_BYTES) is read
-/// only when requested, and stays readable as long as the log holds the commit.
+/// One change of a commit: a key with its new value or its deletion. A value of more than
+/// [`INLINE_BYTES`](crate::INLINE_BYTES) is read only when requested, and stays readable as long as
+/// the log holds the commit.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -284,7 +297,8 @@ impl Change {
         of_micros(self.micros)
     }
 
-    /// Name of the keyspace, even if it was dropped since; `None` for the store's own records of keyspaces and cursors.
+    /// Name of the keyspace, even if it was dropped since; `None` for the store's own records of
+    /// keyspaces and cursors.
     pub fn keyspace(&self) -> Option<&str> {
         self.keyspace.as_deref()
     }
@@ -307,8 +321,8 @@ impl Change {
     /// The value; `None` if the key was deleted.
     ///
     /// # Errors
-    /// [`Error::Trimmed`](crate::Error::Trimmed) if the log no longer holds the commit, [`Error::Dropped`](crate::Error::Dropped), disk
-    /// errors, the budget, or corruption.
+    /// [`Error::Trimmed`](crate::Error::Trimmed) if the log no longer holds the commit,
+    /// [`Error::Dropped`](crate::Error::Dropped), disk errors, the budget, or corruption.
     pub fn value(&self) -> Result<Option<Value>> {
         self.store.check_open()?;
         let reader = &self.store.reader;
@@ -323,7 +337,8 @@ impl Change {
         }
     }
 
-    /// A reader of the value, for values too large to hold in memory; `None` if the key was deleted.
+    /// A reader of the value, for values too large to hold in memory; `None` if the key was
+    /// deleted.
     ///
     /// # Errors
     /// The store is closed. The reader itself reports the errors of [`Change::value`].

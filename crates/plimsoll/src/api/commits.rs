@@ -1,7 +1,8 @@
 //! The change feed: commits in order, all of them or those that changed keys under a prefix.
 //!
-//! Law: a feed that starts at a GLSN returns each commit from there on once, in order, or an error. It advances past a commit only when it
-//! returns or skips it, so a feed that starts at another feed's position continues where that one stopped.
+//! Law: a feed that starts at a GLSN returns each commit from there on once, in order, or an error.
+//! It advances past a commit only when it returns or skips it, so a feed that starts at another
+//! feed's position continues where that one stopped.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,19 +20,21 @@ use crate::types::error::{Error, Lift, Result};
 /// Entries of other streams to step over one by one before asking the log for the next commit.
 const PASSED_ONE_BY_ONE: u32 = 32;
 
-/// The change feed: the commits from a GLSN on, from [`Log::commits`](crate::Log::commits) or [`Db::watch`](crate::Db::watch).
+/// The change feed: the commits from a GLSN on, from [`Log::commits`](crate::Log::commits) or
+/// [`Db::watch`](crate::Db::watch).
 ///
-/// As an iterator it ends at the newest commit; calling `next` later continues with newer commits. [`Commits::next_timeout`] waits for
-/// them. An error also ends the iteration; the next call retries the same commit. A lost commit yields
-/// [`Error::Dropped`] once and is then skipped.
+/// As an iterator it ends at the newest commit; calling `next` later continues with newer commits.
+/// [`Commits::next_timeout`] waits for them. An error also ends the iteration; the next call
+/// retries the same commit. A lost commit yields [`Error::Dropped`] once and is then skipped.
 ///
-/// To process each commit exactly once, even across restarts, store [`Commits::position`] together with the result, in one transaction,
-/// and start the next feed there. A cursor ([`Log::cursor`](crate::Log::cursor)) keeps the log from being trimmed before that. Results
-/// stored outside the store need [`Durability::Sync`](crate::Durability::Sync): with `Buffered`, a feed returns commits that a power cut
-/// may still undo.
+/// To process each commit exactly once, even across restarts, store [`Commits::position`] together
+/// with the result, in one transaction, and start the next feed there. A cursor
+/// ([`Log::cursor`](crate::Log::cursor)) keeps the log from being trimmed before that. Results
+/// stored outside the store need [`Durability::Sync`](crate::Durability::Sync): with `Buffered`, a
+/// feed returns commits that a power cut may still undo.
 ///
-/// A feed, and each commit or change of one, keeps the store open: to reopen it in this process, first close it
-/// ([`Db::close`](crate::Db::close)).
+/// A feed, and each commit or change of one, keeps the store open: to reopen it in this process,
+/// first close it ([`Db::close`](crate::Db::close)).
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -70,17 +73,19 @@ impl Commits {
         Ok(Self { position: Position::new(store, from)?, span })
     }
 
-    /// Returns the next commit as soon as it exists, or `None` if none arrives within `timeout`. A commit by another thread wakes the call.
-    /// Entries already in the log are searched to the end, regardless of the timeout.
+    /// Returns the next commit as soon as it exists, or `None` if none arrives within `timeout`. A
+    /// commit by another thread wakes the call. Entries already in the log are searched to the end,
+    /// regardless of the timeout.
     ///
     /// # Errors
-    /// [`Error::Trimmed`] if the feed fell behind a trim, [`Error::Dropped`], [`Error::Poisoned`], [`Error::Closed`], disk errors, the
-    /// budget, or corruption.
+    /// [`Error::Trimmed`] if the feed fell behind a trim, [`Error::Dropped`], [`Error::Poisoned`],
+    /// [`Error::Closed`], disk errors, the budget, or corruption.
     pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<Commit>> {
         Position::poll_within(self, timeout)
     }
 
-    /// The GLSN from which a new feed continues this one: past the last commit returned and any entries skipped since.
+    /// The GLSN from which a new feed continues this one: past the last commit returned and any
+    /// entries skipped since.
     pub fn position(&self) -> Glsn {
         self.position.next
     }

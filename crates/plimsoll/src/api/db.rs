@@ -43,7 +43,8 @@ use crate::types::retention::Retention;
 use crate::types::stats::Stats;
 use crate::types::value::Value;
 
-/// An open store. Clones share it; it is closed when [`Db::close`] is called or the last clone is dropped.
+/// An open store. Clones share it; it is closed when [`Db::close`] is called or the last clone is
+/// dropped.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -77,21 +78,25 @@ impl Db {
     /// Opens the store in a folder, or creates one there.
     ///
     /// # Errors
-    /// [`crate::Error::Locked`], [`crate::Error::NotAStore`], [`crate::Error::Format`], [`crate::Error::Corrupt`],
-    /// [`crate::Error::Forked`], [`crate::Error::InvalidInput`] (the budget is too small), or disk errors.
+    /// [`crate::Error::Locked`], [`crate::Error::NotAStore`], [`crate::Error::Format`],
+    /// [`crate::Error::Corrupt`], [`crate::Error::Forked`], [`crate::Error::InvalidInput`] (the
+    /// budget is too small), or disk errors.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         Ok(Self { store: open::open(path.as_ref(), options)? })
     }
 
-    /// Creates an empty store in memory: the ordinary store, with log and runs, on in-memory files. It is gone when its last handle and
-    /// iterator are dropped. For tests, and for data that need not outlive the process.
+    /// Creates an empty store in memory: the ordinary store, with log and runs, on in-memory files.
+    /// It is gone when its last handle and iterator are dropped. For tests, and for data that need
+    /// not outlive the process.
     ///
-    /// The files' memory comes on top of the budget of `options`, which covers caches and buffers as it does with files on disk: the
-    /// process uses the budget plus all bytes that the store holds. All files share one lock while data is copied between them and the
-    /// caches, so threads wait for each other. No warm image is written.
+    /// The files' memory comes on top of the budget of `options`, which covers caches and buffers
+    /// as it does with files on disk: the process uses the budget plus all bytes that the store
+    /// holds. All files share one lock while data is copied between them and the caches, so threads
+    /// wait for each other. No warm image is written.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidInput`]: the budget is too small, or the options ask for a read-only store or for one that exists already.
+    /// [`crate::Error::InvalidInput`]: the budget is too small, or the options ask for a read-only
+    /// store or for one that exists already.
     ///
     /// ```
     /// use plimsoll::{Db, Options};
@@ -113,13 +118,15 @@ impl Db {
         Self::open("/store", Options { disk: Arc::new(MemDisk::new()), warm: false, ..options })
     }
 
-    /// Makes a sound store at `dest`, which must not exist or be an empty folder, of everything that can be read of the one
-    /// at `path`, which stays as it is; reports what is lost. Entries keep their GLSNs and times; sound files are
-    /// hard-linked where possible. `progress` receives the bytes read of the log, and their total.
+    /// Makes a sound store at `dest`, which must not exist or be an empty folder, of everything
+    /// that can be read of the one at `path`, which stays as it is; reports what is lost. Entries
+    /// keep their GLSNs and times; sound files are hard-linked where possible. `progress` receives
+    /// the bytes read of the log, and their total.
     ///
     /// # Errors
-    /// [`crate::Error::Locked`]; [`crate::Error::InvalidInput`] if `dest` is in use or inside the store;
-    /// [`crate::Error::Corrupt`] if nothing can be read; disk errors, the budget. Then there is no store at `dest`.
+    /// [`crate::Error::Locked`]; [`crate::Error::InvalidInput`] if `dest` is in use or inside the
+    /// store; [`crate::Error::Corrupt`] if nothing can be read; disk errors, the budget. Then there
+    /// is no store at `dest`.
     pub fn recover(
         path: impl AsRef<Path>,
         dest: impl AsRef<Path>,
@@ -137,8 +144,9 @@ impl Db {
         recover::dry_run(path.as_ref(), options)
     }
 
-    /// Closes the store for all clones and releases the folder. Memtables are flushed to runs, unless they are so small that the next open
-    /// replays them from the log within milliseconds. Not needed for safety.
+    /// Closes the store for all clones and releases the folder. Memtables are flushed to runs,
+    /// unless they are so small that the next open replays them from the log within milliseconds.
+    /// Not needed for safety.
     ///
     /// # Errors
     /// Disk errors. Acknowledged commits are safe in the log even then.
@@ -146,10 +154,12 @@ impl Db {
         self.store.close()
     }
 
-    /// Returns the keyspace with this name, creating it (by a commit) if it does not exist. "default" always exists.
+    /// Returns the keyspace with this name, creating it (by a commit) if it does not exist.
+    /// "default" always exists.
     ///
     /// # Errors
-    /// The name is invalid, the keyspace does not exist and the store is read-only, or the commit fails.
+    /// The name is invalid, the keyspace does not exist and the store is read-only, or the commit
+    /// fails.
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         keyspace_commits::open(&self.store, name)
     }
@@ -167,13 +177,15 @@ impl Db {
     /// Returns the keyspace with this name, creating it with this `retention` if it does not exist.
     ///
     /// # Errors
-    /// As for [`Db::keyspace`]; [`crate::Error::InvalidInput`] if the keyspace exists with another retention, which is left unchanged.
+    /// As for [`Db::keyspace`]; [`crate::Error::InvalidInput`] if the keyspace exists with another
+    /// retention, which is left unchanged.
     pub fn create_keyspace(&self, name: &str, retention: Retention) -> Result<Keyspace> {
         keyspace_commits::create(&self.store, name, retention)
     }
 
-    /// Changes which past versions a keyspace keeps, by a commit. With a shorter retention, merges of runs drop the versions it no longer
-    /// covers; a longer one does not bring dropped versions back.
+    /// Changes which past versions a keyspace keeps, by a commit. With a shorter retention, merges
+    /// of runs drop the versions it no longer covers; a longer one does not bring dropped versions
+    /// back.
     ///
     /// # Errors
     /// The handle belongs to another store or opening, the store is read-only, or the commit fails.
@@ -181,19 +193,21 @@ impl Db {
         keyspace_commits::set_retention(&self.store, keyspace, retention)
     }
 
-    /// Deletes a keyspace with all its keys, in one commit. The name becomes free; the id is never reused. Puts through remaining handles
-    /// are rejected, and open transactions that put into the keyspace are rejected when they commit. [`Snapshot::keyspace`] still reads
-    /// earlier moments of the keyspace, as far back as its retention allows: with [`Retention::Forever`], all of them.
-    /// [`Db::forget_keyspace`] has its space freed.
+    /// Deletes a keyspace with all its keys, in one commit. The name becomes free; the id is never
+    /// reused. Puts through remaining handles are rejected, and open transactions that put into the
+    /// keyspace are rejected when they commit. [`Snapshot::keyspace`] still reads earlier moments
+    /// of the keyspace, as far back as its retention allows: with [`Retention::Forever`], all of
+    /// them. [`Db::forget_keyspace`] has its space freed.
     ///
     /// # Errors
-    /// The keyspace is the default one or was dropped already, the handle belongs to another store or opening, the store is read-only, or
-    /// the commit fails.
+    /// The keyspace is the default one or was dropped already, the handle belongs to another store
+    /// or opening, the store is read-only, or the commit fails.
     pub fn drop_keyspace(&self, keyspace: &Keyspace) -> Result<DropReport> {
         keyspace_commits::drop_keyspace(&self.store, keyspace)
     }
 
-    /// As [`Db::drop_keyspace`], but the keyspace's past is not kept, whatever its retention: merges of runs free its space.
+    /// As [`Db::drop_keyspace`], but the keyspace's past is not kept, whatever its retention:
+    /// merges of runs free its space.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -217,11 +231,16 @@ impl Db {
         // Those that are known, at least.
         let _ = self.store.committer.fresh();
         let all = self.store.reader.keyspaces.all();
-        all.iter().map(|(name, record)| KeyspaceInfo { name: name.to_string(), retention: record.retention }).collect()
+        all.iter()
+            .map(|(name, record)| KeyspaceInfo {
+                name: name.to_string(),
+                retention: record.retention,
+            })
+            .collect()
     }
 
-    /// Returns the current size of a keyspace. Counts up to `keys_max` keys and estimates the rest; [`KeyspaceSize::exact`] tells whether
-    /// all were counted.
+    /// Returns the current size of a keyspace. Counts up to `keys_max` keys and estimates the rest;
+    /// [`KeyspaceSize::exact`] tells whether all were counted.
     ///
     /// # Errors
     /// The handle belongs to another store or opening, disk errors, the budget, or corruption.
@@ -251,7 +270,8 @@ impl Db {
     /// error is about an eighth. [`Snapshot::len`] counts.
     ///
     /// # Errors
-    /// A handle of another store or of a dropped keyspace, a key that is too long, disk errors, the budget, or corruption.
+    /// A handle of another store or of a dropped keyspace, a key that is too long, disk errors, the
+    /// budget, or corruption.
     pub fn approximate_len(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<u64> {
         sizes::approximate_len(&self.store, keyspace, &range)
     }
@@ -261,10 +281,12 @@ impl Db {
         Transaction::new(&self.store.committer)
     }
 
-    /// Begins a transaction that reads at the last commit that was ordered, here or by another process, even if it is not durable yet and so not
-    /// visible to [`Db::begin`]. For writers that take turns under a lock of their own: the next one need not wait for the sync of the one
-    /// before, which has only called [`Transaction::commit_submit`]. What such a transaction reads may be told to others once its own commit, or
-    /// the wait for its ticket, has returned; a power cut before may undo it.
+    /// Begins a transaction that reads at the last commit that was ordered, here or by another
+    /// process, even if it is not durable yet and so not visible to [`Db::begin`]. For writers that
+    /// take turns under a lock of their own: the next one need not wait for the sync of the one
+    /// before, which has only called [`Transaction::commit_submit`]. What such a transaction reads
+    /// may be told to others once its own commit, or the wait for its ticket, has returned; a power
+    /// cut before may undo it.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -293,9 +315,10 @@ impl Db {
         Transaction::ordered(&self.store.committer)
     }
 
-    /// Whether the next read finds everything that was committed already applied: by other processes, and by this one, if it shares the store and has
-    /// lately only written. If not, it first reads these commits from
-    /// the log, and may wait for the disk. Costs a few loads from memory; always true in a store that this process has alone.
+    /// Whether the next read finds everything that was committed already applied: by other
+    /// processes, and by this one, if it shares the store and has lately only written. If not, it
+    /// first reads these commits from the log, and may wait for the disk. Costs a few loads from
+    /// memory; always true in a store that this process has alone.
     pub fn is_caught_up(&self) -> bool {
         self.store.committer.visible_if_fresh().is_some()
     }
@@ -307,8 +330,9 @@ impl Db {
 
     /// A snapshot of the store at an earlier moment.
     ///
-    /// A keyspace whose retention does not cover the moment can be read until a version that the moment shows is dropped. A flush or merge that
-    /// began before the snapshot was opened may still drop some: then reads of that keyspace fail with [`crate::Error::Trimmed`] from there
+    /// A keyspace whose retention does not cover the moment can be read until a version that the
+    /// moment shows is dropped. A flush or merge that began before the snapshot was opened may
+    /// still drop some: then reads of that keyspace fail with [`crate::Error::Trimmed`] from there
     /// on, also if they were answered before.
     ///
     /// # Errors
@@ -320,13 +344,15 @@ impl Db {
         Snapshot::of(&self.store, moment)
     }
 
-    /// GLSN (the store's log sequence number) of the newest readable moment; [`Glsn::NONE`] for an empty store.
+    /// GLSN (the store's log sequence number) of the newest readable moment; [`Glsn::NONE`] for an
+    /// empty store.
     pub fn newest(&self) -> Glsn {
         self.store.visible()
     }
 
-    /// Runs `change` in a transaction and commits it. On a conflict with another transaction, runs it again in a new transaction after a
-    /// random pause. Returns the result of the last run. If `change` returns an error, nothing is written and the error is returned.
+    /// Runs `change` in a transaction and commits it. On a conflict with another transaction, runs
+    /// it again in a new transaction after a random pause. Returns the result of the last run. If
+    /// `change` returns an error, nothing is written and the error is returned.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -343,12 +369,16 @@ impl Db {
     /// # }
     /// ```
     ///
-    /// The error type is any type that converts from [`Error`]: the application's own, or `Box<dyn std::error::Error>`. If the compiler
-    /// cannot infer it, annotate the closure's return type.
+    /// The error type is any type that converts from [`Error`]: the application's own, or `Box<dyn
+    /// std::error::Error>`. If the compiler cannot infer it, annotate the closure's return type.
     ///
     /// # Errors
-    /// Errors of `change` and of [`Transaction::commit`]; [`crate::Error::Conflict`] only after 32 attempts in a row.
-    pub fn transact<T, E: From<Error>>(&self, change: impl FnMut(&mut Transaction) -> Result<T, E>) -> Result<T, E> {
+    /// Errors of `change` and of [`Transaction::commit`]; [`crate::Error::Conflict`] only after 32
+    /// attempts in a row.
+    pub fn transact<T, E: From<Error>>(
+        &self,
+        change: impl FnMut(&mut Transaction) -> Result<T, E>,
+    ) -> Result<T, E> {
         retry::transact(&self.store.committer, change)
     }
 
@@ -361,7 +391,8 @@ impl Db {
         reader.at_newest(|| self.store.newest(), |at| reader.get(key.get(), at))
     }
 
-    /// Calls `look` with the value of a key now, and returns what it returns; `None` if the key has no value. See [`Snapshot::get_with`].
+    /// Calls `look` with the value of a key now, and returns what it returns; `None` if the key has
+    /// no value. See [`Snapshot::get_with`].
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -382,13 +413,16 @@ impl Db {
         key: impl AsRef<[u8]>,
         look: impl FnOnce(&[u8]) -> T,
     ) -> Result<Option<T>> {
-        let (reader, key, mut look) = (&self.store.reader, self.key(keyspace, key.as_ref())?, Some(look));
-        let read = |at| reader.get_with(key.get(), at, |value: &[u8]| look.take().map(|look| look(value)));
+        let (reader, key, mut look) =
+            (&self.store.reader, self.key(keyspace, key.as_ref())?, Some(look));
+        let read =
+            |at| reader.get_with(key.get(), at, |value: &[u8]| look.take().map(|look| look(value)));
         Ok(reader.at_newest(|| self.store.newest(), read)?.flatten())
     }
 
-    /// As [`Db::get_with`], but answers only from memory: it reads no file and waits for no other reader's. For callers that hold a lock
-    /// which others wait for. In a shared store it is [`Resident::NotResident`], too, while [`Db::is_caught_up`] is false.
+    /// As [`Db::get_with`], but answers only from memory: it reads no file and waits for no other
+    /// reader's. For callers that hold a lock which others wait for. In a shared store it is
+    /// [`Resident::NotResident`], too, while [`Db::is_caught_up`] is false.
     ///
     /// # Errors
     /// As for [`Snapshot::get`].
@@ -405,10 +439,14 @@ impl Db {
             return Ok(Resident::NotResident);
         }
         let (reader, mut look) = (&self.store.reader, Some(look));
-        let read = |at| reader.get_resident(key.get(), at, |value: &[u8]| look.take().map(|look| look(value)));
+        let read = |at| {
+            reader.get_resident(key.get(), at, |value: &[u8]| look.take().map(|look| look(value)))
+        };
         let looked = match reader.at_newest(|| Ok(self.store.committer.sequencer.visible()), read) {
             // Dropped since: what is younger has to be taken in.
-            Err(Error::Trimmed { .. }) if self.store.membership.is_some() => return Ok(Resident::NotResident),
+            Err(Error::Trimmed { .. }) if self.store.membership.is_some() => {
+                return Ok(Resident::NotResident);
+            }
             looked => looked?,
         };
         Ok(match looked {
@@ -422,12 +460,17 @@ impl Db {
         KeyBuffer::new(self.store.reader.keyspaces.id_of(keyspace)?, key)
     }
 
-    /// Writes the value of a key in a commit of its own; returns the commit's GLSN. A single transaction writes many keys faster, and
-    /// atomically.
+    /// Writes the value of a key in a commit of its own; returns the commit's GLSN. A single
+    /// transaction writes many keys faster, and atomically.
     ///
     /// # Errors
     /// As for [`Transaction::put`] and [`Transaction::commit`].
-    pub fn put(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Glsn> {
+    pub fn put(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Glsn> {
         let mut tx = self.begin();
         tx.put(keyspace, key, value)?;
         tx.commit()
@@ -443,8 +486,9 @@ impl Db {
         tx.commit()
     }
 
-    /// Loads rows in one commit, in any order and however many; returns the commit's GLSN. Of rows with the same key the last one wins, over
-    /// what the store has too. A million rows take about a tenth of the time that transactions of a thousand take.
+    /// Loads rows in one commit, in any order and however many; returns the commit's GLSN. Of rows
+    /// with the same key the last one wins, over what the store has too. A million rows take about
+    /// a tenth of the time that transactions of a thousand take.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -469,18 +513,21 @@ impl Db {
         load.commit()
     }
 
-    /// Begins a bulk load into a keyspace: rows are put one by one, and committed at once. It reads nothing and never conflicts; other
-    /// transactions may commit meanwhile. Rows in memory take about half of the budget, at most some 128 MiB, until the load ends, and are not given back
-    /// meanwhile to [`Db::set_memory`]; the others are in files, written by a thread of its own and merged by several.
+    /// Begins a bulk load into a keyspace: rows are put one by one, and committed at once. It reads
+    /// nothing and never conflicts; other transactions may commit meanwhile. Rows in memory take
+    /// about half of the budget, at most some 128 MiB, until the load ends, and are not given back
+    /// meanwhile to [`Db::set_memory`]; the others are in files, written by a thread of its own and
+    /// merged by several.
     ///
     /// # Errors
-    /// The handle belongs to another store or opening, the keyspace was dropped, or the store is read-only.
+    /// The handle belongs to another store or opening, the keyspace was dropped, or the store is
+    /// read-only.
     pub fn begin_bulk_load(&self, keyspace: &Keyspace) -> Result<BulkLoad> {
         BulkLoad::new(&self.store.committer, keyspace)
     }
 
-    /// Removes the first key by a commit of its own, and returns it and its value; `None` if there is no key. Consumers that pop from the same
-    /// keyspace at once each get another key.
+    /// Removes the first key by a commit of its own, and returns it and its value; `None` if there
+    /// is no key. Consumers that pop from the same keyspace at once each get another key.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -496,7 +543,8 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// As for [`Transaction::pop_first`] and [`Transaction::commit`]; [`crate::Error::Conflict`] only after 32 attempts in a row.
+    /// As for [`Transaction::pop_first`] and [`Transaction::commit`]; [`crate::Error::Conflict`]
+    /// only after 32 attempts in a row.
     pub fn pop_first(&self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
         self.transact(|tx| tx.pop_first(keyspace))
     }
@@ -509,10 +557,11 @@ impl Db {
         self.transact(|tx| tx.pop_last(keyspace))
     }
 
-    /// Watches the keys of a keyspace that begin with `prefix`. Returns the commits from `from` on that changed any of them, in order, each
-    /// once, reduced to these changes ([`Commits`]). Commits made while no watch was open are delivered as long as the log retains them; a
-    /// cursor ([`Log::cursor`]) makes the log retain them. When the keyspace is dropped, the deletion of its keys is the last commit
-    /// delivered.
+    /// Watches the keys of a keyspace that begin with `prefix`. Returns the commits from `from` on
+    /// that changed any of them, in order, each once, reduced to these changes ([`Commits`]).
+    /// Commits made while no watch was open are delivered as long as the log retains them; a cursor
+    /// ([`Log::cursor`]) makes the log retain them. When the keyspace is dropped, the deletion of
+    /// its keys is the last commit delivered.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -533,9 +582,14 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::Trimmed`] if `from` precedes the log's first entry; [`crate::Error::InvalidInput`] if the handle belongs to another
-    /// store or opening.
-    pub fn watch(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>, from: Glsn) -> Result<Commits> {
+    /// [`crate::Error::Trimmed`] if `from` precedes the log's first entry;
+    /// [`crate::Error::InvalidInput`] if the handle belongs to another store or opening.
+    pub fn watch(
+        &self,
+        keyspace: &Keyspace,
+        prefix: impl AsRef<[u8]>,
+        from: Glsn,
+    ) -> Result<Commits> {
         let span = Span::prefix(self.store.reader.keyspaces.id_of(keyspace)?, prefix.as_ref());
         Commits::new(&self.store, from, Some(Arc::new(span)))
     }
@@ -562,7 +616,13 @@ impl Db {
     ///
     /// # Errors
     /// [`crate::Error::Future`], [`crate::Error::Trimmed`], disk errors, or the budget.
-    pub fn diff(&self, keyspace: &Keyspace, a: Glsn, b: Glsn, prefix: impl AsRef<[u8]>) -> Result<Diff> {
+    pub fn diff(
+        &self,
+        keyspace: &Keyspace,
+        a: Glsn,
+        b: Glsn,
+        prefix: impl AsRef<[u8]>,
+    ) -> Result<Diff> {
         Diff::new(&self.store, keyspace, a, b, prefix.as_ref())
     }
 
@@ -571,13 +631,14 @@ impl Db {
         collect_stats::stats(&self.store)
     }
 
-    /// Findings of the last open, one line each: a clock that was set back, a torn tail, an ignored warm image; and values that hold the log
-    /// back and cannot be read.
+    /// Findings of the last open, one line each: a clock that was set back, a torn tail, an ignored
+    /// warm image; and values that hold the log back and cannot be read.
     pub fn warnings(&self) -> Vec<String> {
         collect_stats::warnings(&self.store)
     }
 
-    /// The processes that have the store open with [`crate::Options::shared`], the oldest first; none if this one has it alone.
+    /// The processes that have the store open with [`crate::Options::shared`], the oldest first;
+    /// none if this one has it alone.
     ///
     /// # Errors
     /// The disk.
@@ -589,17 +650,21 @@ impl Db {
         }
     }
 
-    /// Changes the memory budget while the store is in use. Memory released by a smaller budget returns to the system at once; memtables
-    /// that are in the way are flushed. At least [`crate::MIN_MEMORY_BYTES`], at most the machine's memory.
+    /// Changes the memory budget while the store is in use. Memory released by a smaller budget
+    /// returns to the system at once; memtables that are in the way are flushed. At least
+    /// [`crate::MIN_MEMORY_BYTES`], at most the machine's memory.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidInput`]: below the minimum, or more than the machine has, or a part of what several processes share. [`crate::Error::OutOfBudget`]: transactions,
-    /// values and pinned pages hold more than the new budget; the error lists the holders. The budget is then unchanged.
+    /// [`crate::Error::InvalidInput`]: below the minimum, or more than the machine has, or a part
+    /// of what several processes share. [`crate::Error::OutOfBudget`]: transactions, values and
+    /// pinned pages hold more than the new budget; the error lists the holders. The budget is then
+    /// unchanged.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         memory::set(&self.store, bytes)
     }
 
-    /// Reads and checks every byte of the store. Problems are listed in the report and do not stop the run.
+    /// Reads and checks every byte of the store. Problems are listed in the report and do not stop
+    /// the run.
     ///
     /// # Errors
     /// Disk errors, or the budget.
@@ -607,18 +672,20 @@ impl Db {
         verify::verify_open(&self.store, progress)
     }
 
-    /// Copies the store, as it is at one moment, into a new folder while it is in use. Immutable files are hard-linked where possible. The
-    /// copy is durable when this returns.
+    /// Copies the store, as it is at one moment, into a new folder while it is in use. Immutable
+    /// files are hard-linked where possible. The copy is durable when this returns.
     ///
     /// # Errors
-    /// `dest` exists already or lies inside the store; disk errors, or the budget. A failed backup leaves nothing that opens as a store.
-    /// [`crate::Error::Trimmed`] if this store is open read-only and another process has since merged or trimmed away files that it was
-    /// opened with: open it again.
+    /// `dest` exists already or lies inside the store; disk errors, or the budget. A failed backup
+    /// leaves nothing that opens as a store. [`crate::Error::Trimmed`] if this store is open
+    /// read-only and another process has since merged or trimmed away files that it was opened
+    /// with: open it again.
     pub fn backup(&self, dest: impl AsRef<Path>) -> Result<BackupReport> {
         self.backup_with(dest, BackupOptions::new())
     }
 
-    /// As [`Db::backup`], but copies every file: the copy shares no bytes with the store, so damage to one does not affect the other.
+    /// As [`Db::backup`], but copies every file: the copy shares no bytes with the store, so damage
+    /// to one does not affect the other.
     ///
     /// # Errors
     /// As for [`Db::backup`].
@@ -630,12 +697,18 @@ impl Db {
     ///
     /// # Errors
     /// As for [`Db::backup`]; or it was cancelled.
-    pub fn backup_with(&self, dest: impl AsRef<Path>, options: BackupOptions) -> Result<BackupReport> {
+    pub fn backup_with(
+        &self,
+        dest: impl AsRef<Path>,
+        options: BackupOptions,
+    ) -> Result<BackupReport> {
         backup::backup(&self.store, dest.as_ref(), &options)
     }
 
-    /// Makes durable what was committed before, with [`Durability::Buffered`](crate::Durability::Buffered) too, by one sync of the log;
-    /// returns the GLSN up to which everything is. Where several processes share the store, what the others have committed is part of it.
+    /// Makes durable what was committed before, with
+    /// [`Durability::Buffered`](crate::Durability::Buffered) too, by one sync of the log; returns
+    /// the GLSN up to which everything is. Where several processes share the store, what the others
+    /// have committed is part of it.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -651,13 +724,15 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::Poisoned`]: the disk refused; what was not durable yet may be lost. [`crate::Error::Stalled`],
-    /// [`crate::Error::Behind`]: another process is in the way, or the log cannot be read.
+    /// [`crate::Error::Poisoned`]: the disk refused; what was not durable yet may be lost.
+    /// [`crate::Error::Stalled`], [`crate::Error::Behind`]: another process is in the way, or the
+    /// log cannot be read.
     pub fn sync(&self) -> Result<Glsn> {
         self.store.sync()
     }
 
-    /// Flushes all memtables to runs. Not needed for safety: the log has what they hold ([`Db::sync`]).
+    /// Flushes all memtables to runs. Not needed for safety: the log has what they hold
+    /// ([`Db::sync`]).
     ///
     /// # Errors
     /// Disk errors, or the budget.
@@ -665,7 +740,8 @@ impl Db {
         self.store.flush()
     }
 
-    /// Drops all caches (pages and rows). No answer changes; the next reads load what they need. For measurements and tests.
+    /// Drops all caches (pages and rows). No answer changes; the next reads load what they need.
+    /// For measurements and tests.
     #[cfg(any(test, feature = "testing"))]
     pub fn drop_caches(&self) {
         work_steps::drop_caches(&self.store);
@@ -678,23 +754,26 @@ impl Db {
         self.store.maintenance.pool.clear();
     }
 
-    /// Refuses `count` reservations of memory after so many others ([`u64::MAX`]: none): for simulations.
+    /// Refuses `count` reservations of memory after so many others ([`u64::MAX`]: none): for
+    /// simulations.
     #[doc(hidden)]
     #[cfg(any(test, feature = "testing"))]
     pub fn refuse_after(&self, reservations: u64, count: u64) {
         self.store.reader.budget.fail_some_after(reservations, count);
     }
 
-    /// Seals a segment of the log that another one has followed, if one waits for it: for simulations.
+    /// Seals a segment of the log that another one has followed, if one waits for it: for
+    /// simulations.
     #[doc(hidden)]
     #[cfg(any(test, feature = "testing"))]
     pub fn seal_behind(&self) {
         self.store.file_log.seal_behind();
     }
 
-    /// Flushes, then merges all runs into as few as possible, and frees what no keyspace keeps of the log, up to the newest commit if that
-    /// gives back a MiB or more. Rows of a bulk load or of a spilled transaction that the log keeps
-    /// anyway are merged only with at least as many other bytes, because their files stay.
+    /// Flushes, then merges all runs into as few as possible, and frees what no keyspace keeps of
+    /// the log, up to the newest commit if that gives back a MiB or more. Rows of a bulk load or of
+    /// a spilled transaction that the log keeps anyway are merged only with at least as many other
+    /// bytes, because their files stay.
     ///
     /// # Errors
     /// Disk errors, or the budget.
@@ -702,7 +781,8 @@ impl Db {
         requests::compact(&self.store)
     }
 
-    /// Does one bounded piece of background work; returns false if there was none. For stores opened without background threads.
+    /// Does one bounded piece of background work; returns false if there was none. For stores
+    /// opened without background threads.
     ///
     /// # Errors
     /// Disk errors, or the budget.
@@ -711,7 +791,8 @@ impl Db {
         work_steps::step(&self.store)
     }
 
-    /// As [`Db::step`], but tries the kinds of work in another order, beginning with number `first`. For simulations.
+    /// As [`Db::step`], but tries the kinds of work in another order, beginning with number
+    /// `first`. For simulations.
     #[doc(hidden)]
     #[cfg(any(test, feature = "testing"))]
     pub fn step_from(&self, first: usize) -> Result<bool> {

@@ -65,11 +65,13 @@ impl<'db> Log<'db> {
         LogBounds { first: bounds.first, next: bounds.next, durable: bounds.durable }
     }
 
-    /// Appends entries to a stream (1 or higher), all of them or none. Returns their GLSNs once they are durable according to the store's
-    /// durability setting. The payloads of one call add up to at most 1 MiB.
+    /// Appends entries to a stream (1 or higher), all of them or none. Returns their GLSNs once
+    /// they are durable according to the store's durability setting. The payloads of one call add
+    /// up to at most 1 MiB.
     ///
     /// # Errors
-    /// The stream is 0, the payloads are too large, disk errors, the budget, or the store is poisoned.
+    /// The stream is 0, the payloads are too large, disk errors, the budget, or the store is
+    /// poisoned.
     pub fn append(&self, stream: u32, payloads: &[&[u8]]) -> Result<RangeInclusive<Glsn>> {
         let (first, ticket) = self.submit(stream, payloads)?;
         Ok(first..=ticket.wait()?)
@@ -98,7 +100,8 @@ impl<'db> Log<'db> {
     /// Reads one entry.
     ///
     /// # Errors
-    /// [`Error::Trimmed`], [`Error::Future`], [`Error::Dropped`], disk errors, the budget, or corruption.
+    /// [`Error::Trimmed`], [`Error::Future`], [`Error::Dropped`], disk errors, the budget, or
+    /// corruption.
     pub fn read(&self, glsn: Glsn) -> Result<LogEntry> {
         self.store.check_open()?;
         let newest = self.store.newest()?;
@@ -108,7 +111,8 @@ impl<'db> Log<'db> {
         Ok(LogEntry::new(self.store.reader.log.read(glsn).lift()?))
     }
 
-    /// Iterates over entries by GLSN, of one stream or of all, up to the newest entry readable when the scan reaches it.
+    /// Iterates over entries by GLSN, of one stream or of all, up to the newest entry readable when
+    /// the scan reaches it.
     ///
     /// # Errors
     /// [`Error::Trimmed`] if the range begins below the first entry, disk errors, or the budget.
@@ -127,11 +131,15 @@ impl<'db> Log<'db> {
         };
         let end = end.min(self.store.newest()?.next());
         let range = Range { start: start.max(Glsn::FIRST), end: end.max(start.max(Glsn::FIRST)) };
-        Ok(LogScan { store: self.store, scan: self.store.reader.log.scan(range, stream.map(StreamId)).lift()? })
+        Ok(LogScan {
+            store: self.store,
+            scan: self.store.reader.log.scan(range, stream.map(StreamId)).lift()?,
+        })
     }
 
-    /// The change feed: the commits from `from` on, in order, with their changes. It ends at the newest commit and can be continued when
-    /// more exist; [`Commits::next_timeout`] waits for them. Commits that only move cursors are left out.
+    /// The change feed: the commits from `from` on, in order, with their changes. It ends at the
+    /// newest commit and can be continued when more exist; [`Commits::next_timeout`] waits for
+    /// them. Commits that only move cursors are left out.
     ///
     /// # Errors
     /// [`Error::Trimmed`] if `from` is below the first entry.
@@ -148,9 +156,10 @@ impl<'db> Log<'db> {
         Ok((entry.stream == 0).then(|| Commit::new(self.store, entry.into_entry(), None)))
     }
 
-    /// Follows the log's entries from `from` on, of one stream or of all, as the bytes that were appended: to read user streams, or to ship
-    /// the whole log. For commits, use [`Log::commits`]. Lost entries are skipped. Entries trimmed before the
-    /// walk reaches them are an error; a cursor ([`Log::cursor`]) prevents that.
+    /// Follows the log's entries from `from` on, of one stream or of all, as the bytes that were
+    /// appended: to read user streams, or to ship the whole log. For commits, use [`Log::commits`].
+    /// Lost entries are skipped. Entries trimmed before the walk reaches them are an error; a
+    /// cursor ([`Log::cursor`]) prevents that.
     ///
     /// # Errors
     /// [`Error::Trimmed`] if `from` is below the first entry.
@@ -158,26 +167,30 @@ impl<'db> Log<'db> {
         LogFollow::new(self.store, from, stream.map(StreamId))
     }
 
-    /// Returns the next GLSN to read of a follower's named cursor, creating the cursor at `from` (at least 1) if it does not exist. Entries
-    /// that a cursor has not passed are never trimmed, neither by [`Log::trim`] nor by the log's automatic trimming (when every keyspace
-    /// limits its retention). Followers without a cursor have no such protection. The cursor of a follower that never returns retains the
-    /// log forever: drop it.
+    /// Returns the next GLSN to read of a follower's named cursor, creating the cursor at `from`
+    /// (at least 1) if it does not exist. Entries that a cursor has not passed are never trimmed,
+    /// neither by [`Log::trim`] nor by the log's automatic trimming (when every keyspace limits its
+    /// retention). Followers without a cursor have no such protection. The cursor of a follower
+    /// that never returns retains the log forever: drop it.
     ///
-    /// A cursor is part of the store: it survives a crash, is included in backups, and is visible to a reader that opens the store later.
+    /// A cursor is part of the store: it survives a crash, is included in backups, and is visible
+    /// to a reader that opens the store later.
     ///
     /// # Errors
-    /// [`Error::Trimmed`] or [`Error::Future`] if the new cursor would lie below the log's first entry or above its next; the name is
-    /// invalid, the store is read-only and has no such cursor, or the commit fails.
+    /// [`Error::Trimmed`] or [`Error::Future`] if the new cursor would lie below the log's first
+    /// entry or above its next; the name is invalid, the store is read-only and has no such cursor,
+    /// or the commit fails.
     pub fn cursor(&self, name: &str, from: Glsn) -> Result<Glsn> {
         cursor_commits::open(self.store, name, from)
     }
 
-    /// Advances a cursor durably: everything below `next` has been processed. This costs a commit and a sync, so advance it once for many
-    /// entries; after a crash, a follower may see those entries a second time.
+    /// Advances a cursor durably: everything below `next` has been processed. This costs a commit
+    /// and a sync, so advance it once for many entries; after a crash, a follower may see those
+    /// entries a second time.
     ///
     /// # Errors
-    /// [`Error::InvalidInput`] if there is no such cursor, or it would move backwards; [`Error::Future`] past the log's end; the store is
-    /// read-only, or the commit fails.
+    /// [`Error::InvalidInput`] if there is no such cursor, or it would move backwards;
+    /// [`Error::Future`] past the log's end; the store is read-only, or the commit fails.
     pub fn advance_cursor(&self, name: &str, next: Glsn) -> Result<()> {
         cursor_commits::advance(self.store, name, next)
     }
@@ -185,7 +198,8 @@ impl<'db> Log<'db> {
     /// Removes a cursor.
     ///
     /// # Errors
-    /// [`Error::InvalidInput`] if there is no such cursor; the store is read-only, or the commit fails.
+    /// [`Error::InvalidInput`] if there is no such cursor; the store is read-only, or the commit
+    /// fails.
     pub fn drop_cursor(&self, name: &str) -> Result<()> {
         cursor_commits::drop_cursor(self.store, name)
     }
@@ -222,10 +236,11 @@ impl<'db> Log<'db> {
         log_time::restart(self.store)
     }
 
-    /// Frees whole segments of the log below `until`. Returns the first remaining GLSN, which may be lower: a cursor or an unflushed commit
-    /// retains all entries from its GLSN on. Values that are still current or retained are moved out of the log first. Commits below the
-    /// returned GLSN can no longer be scanned; keys and their retained versions stay readable. With the GLSN behind the newest one, the
-    /// segment that commits go to is ended and freed as well.
+    /// Frees whole segments of the log below `until`. Returns the first remaining GLSN, which may
+    /// be lower: a cursor or an unflushed commit retains all entries from its GLSN on. Values that
+    /// are still current or retained are moved out of the log first. Commits below the returned
+    /// GLSN can no longer be scanned; keys and their retained versions stay readable. With the GLSN
+    /// behind the newest one, the segment that commits go to is ended and freed as well.
     ///
     /// # Errors
     /// The store is read-only, disk errors, or the budget.

@@ -8,8 +8,8 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
 
-/// A handle to a [`Commits`](crate::Commits) or [`LogFollow`](crate::LogFollow), from its `handle`: ends a wait of the feed from
-/// another thread, and tells where it waits.
+/// A handle to a [`Commits`](crate::Commits) or [`LogFollow`](crate::LogFollow), from its `handle`:
+/// ends a wait of the feed from another thread, and tells where it waits.
 ///
 /// Like the feed, it keeps the store open.
 ///
@@ -46,15 +46,17 @@ impl FeedHandle {
         Self { store: Arc::clone(store), shared: Arc::new(shared) }
     }
 
-    /// Ends the wait of the feed: the call of `next_timeout` that waits, or else the next one that would, returns `None` at once.
+    /// Ends the wait of the feed: the call of `next_timeout` that waits, or else the next one that
+    /// would, returns `None` at once.
     pub fn end_wait(&self) {
         // SeqCst: either a wait that begins sees it, or that wait is woken.
         self.shared.ends.store(true, Ordering::SeqCst);
         self.store.reader.log.wake_waiters();
     }
 
-    /// The position of the feed when it last found nothing more: see [`Commits::position`](crate::Commits::position). While a thread waits in
-    /// the feed it is exact; what that thread finds then counts only after the next wait has begun.
+    /// The position of the feed when it last found nothing more: see
+    /// [`Commits::position`](crate::Commits::position). While a thread waits in the feed it is
+    /// exact; what that thread finds then counts only after the next wait has begun.
     pub fn position(&self) -> Glsn {
         // Relaxed: only the number passes.
         Glsn(self.shared.position.load(Ordering::Relaxed))

@@ -35,7 +35,12 @@ impl Position {
         if next < first {
             return Err(Error::Trimmed { asked: next, first });
         }
-        Ok(Self { store: Arc::clone(store), next, handle: FeedHandle::new(store, next), failed: false })
+        Ok(Self {
+            store: Arc::clone(store),
+            next,
+            handle: FeedHandle::new(store, next),
+            failed: false,
+        })
     }
 
     pub(crate) fn handle(&self) -> FeedHandle {
@@ -68,9 +73,12 @@ impl Position {
         entry
     }
 
-    /// Polls until something is found, waiting for new entries in between; `None` if nothing arrives within `timeout`, or if the wait is
-    /// ended through a handle.
-    pub(crate) fn poll_within<F: Follows>(follower: &mut F, timeout: Duration) -> Result<Option<F::Found>> {
+    /// Polls until something is found, waiting for new entries in between; `None` if nothing
+    /// arrives within `timeout`, or if the wait is ended through a handle.
+    pub(crate) fn poll_within<F: Follows>(
+        follower: &mut F,
+        timeout: Duration,
+    ) -> Result<Option<F::Found>> {
         let clock = Arc::clone(&follower.place().store.options.clock);
         let start = clock.monotonic_nanos();
         loop {
@@ -79,14 +87,17 @@ impl Position {
             }
             follower.place().handle.waits_at(follower.place().next);
             let waited = Duration::from_nanos(clock.monotonic_nanos().saturating_sub(start));
-            let Some(left) = timeout.checked_sub(waited).filter(|left| !left.is_zero()) else { return Ok(None) };
+            let Some(left) = timeout.checked_sub(waited).filter(|left| !left.is_zero()) else {
+                return Ok(None);
+            };
             if !follower.place().wait(left)? {
                 return Ok(None);
             }
         }
     }
 
-    /// Waits for an entry at `next`; returns false if none arrives within `timeout`, or if the wait is ended.
+    /// Waits for an entry at `next`; returns false if none arrives within `timeout`, or if the wait
+    /// is ended.
     fn wait(&self, timeout: Duration) -> Result<bool> {
         let seen = Glsn(self.next.0 - 1);
         let readable = self.store.reader.log.wait_beyond(seen, timeout, &|| self.handle.is_ended());
@@ -130,8 +141,10 @@ pub(crate) trait Follows {
     }
 }
 
-/// The log entries from a GLSN on, of one stream or of all, from [`Log::follow`](crate::Log::follow). As an iterator it ends at the newest
-/// entry; calling `next` later continues with newer entries. An error also ends the iteration; the next call retries the same entry.
+/// The log entries from a GLSN on, of one stream or of all, from
+/// [`Log::follow`](crate::Log::follow). As an iterator it ends at the newest entry; calling `next`
+/// later continues with newer entries. An error also ends the iteration; the next call retries the
+/// same entry.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -159,10 +172,12 @@ impl LogFollow {
         Ok(Self { position: Position::new(store, from)?, stream })
     }
 
-    /// Returns the next entry as soon as it exists, or `None` if none arrives within `timeout`. A commit by another thread wakes the call.
+    /// Returns the next entry as soon as it exists, or `None` if none arrives within `timeout`. A
+    /// commit by another thread wakes the call.
     ///
     /// # Errors
-    /// [`Error::Trimmed`] if the walk fell behind a trim, [`Error::Poisoned`], [`Error::Closed`], disk errors, or the budget.
+    /// [`Error::Trimmed`] if the walk fell behind a trim, [`Error::Poisoned`], [`Error::Closed`],
+    /// disk errors, or the budget.
     pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<LogEntry>> {
         Position::poll_within(self, timeout)
     }

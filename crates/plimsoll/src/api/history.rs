@@ -62,7 +62,8 @@ fn measure(glsn: Glsn, stored: Stored<'_>) -> (Glsn, Option<u64>) {
 /// Wraps a walk that has not begun in a seat; waits for memory as writers do.
 fn begin(store: &Engine, versions: Versions) -> Result<Seat<Versions>> {
     let seats = store.reader.index.seats();
-    let charge = store.committer.patience.in_transaction(true, || Ok(seats.charge_for(&versions)?))?;
+    let charge =
+        store.committer.patience.in_transaction(true, || Ok(seats.charge_for(&versions)?))?;
     Ok(Seat::new(seats, versions, charge))
 }
 
@@ -114,7 +115,11 @@ impl History {
         let mut history = Self { store, versions: None, older, wanted, key, moment };
         let mut versions = history.begin()?;
         history.forget_wanted();
-        charge(&history.store, &mut versions, own_bytes(&history.older, &history.key, &history.wanted))?;
+        charge(
+            &history.store,
+            &mut versions,
+            own_bytes(&history.older, &history.key, &history.wanted),
+        )?;
         history.versions = Some(versions);
         Ok(history)
     }
@@ -254,7 +259,12 @@ struct Changes {
 }
 
 impl Changes {
-    fn new(store: &Engine, span: Span, (after, upto): (Glsn, Glsn), readable_at: Glsn) -> Result<Self> {
+    fn new(
+        store: &Engine,
+        span: Span,
+        (after, upto): (Glsn, Glsn),
+        readable_at: Glsn,
+    ) -> Result<Self> {
         // Checked here to fail early; checked again in each view that the walk uses.
         check_retained(&store.reader.index.current_view(), &span.first(), readable_at)?;
         let versions = Versions::new(span.into_range(), after, upto).readable_at(readable_at);
@@ -295,7 +305,13 @@ fn advance(store: &Engine, changes: &mut Option<Changes>) -> Result<()> {
 }
 
 impl Diff {
-    pub(crate) fn new(store: &Arc<Engine>, keyspace: &Keyspace, a: Glsn, b: Glsn, prefix: &[u8]) -> Result<Self> {
+    pub(crate) fn new(
+        store: &Arc<Engine>,
+        keyspace: &Keyspace,
+        a: Glsn,
+        b: Glsn,
+        prefix: &[u8],
+    ) -> Result<Self> {
         store.check_open()?;
         let newest = store.newest()?;
         let (before, after) = (a.min(b), a.max(b));
@@ -306,8 +322,9 @@ impl Diff {
         let moments = [open(before)?, open(after)?];
         let ids = lives::ids(store, keyspace)?;
         let position_at = |at| lives::position_at(store, keyspace.name(), &ids, at);
-        let changes =
-            |id, readable_at| Changes::new(store, Span::prefix(id, prefix), (before, after), readable_at).map(Some);
+        let changes = |id, readable_at| {
+            Changes::new(store, Span::prefix(id, prefix), (before, after), readable_at).map(Some)
+        };
         let (mut old, mut new, mut between) = (None, None, Vec::new());
         let (first, last) = (position_at(before)?, position_at(after)?);
         if let Some(first) = first {
@@ -331,20 +348,26 @@ impl Diff {
                 (None, None) => return Ok(None),
                 (Some(_), None) => (true, false),
                 (None, Some(_)) => (false, true),
-                (Some(old), Some(new)) => (old.user_key() <= new.user_key(), new.user_key() <= old.user_key()),
+                (Some(old), Some(new)) => {
+                    (old.user_key() <= new.user_key(), new.user_key() <= old.user_key())
+                }
             };
             let old = if is_old { self.old.as_mut() } else { None };
             let new = if is_new { self.new.as_mut() } else { None };
             let (old_head, new_head) = (take_head(old), take_head(new));
             let at_second = if self.is_one { old_head } else { new_head };
             let after = match at_second {
-                Some((glsn, Some(bytes))) => Some(VersionInfo::new(&self.store, (glsn, Some(bytes)))?),
+                Some((glsn, Some(bytes))) => {
+                    Some(VersionInfo::new(&self.store, (glsn, Some(bytes)))?)
+                }
                 _ => None,
             };
             let before = if is_old { self.at_first()? } else { None };
             let same = match (&before, &after) {
                 (None, None) => true,
-                (Some(before), Some(after)) => before.bytes == after.bytes && self.is_same_value(is_new)?,
+                (Some(before), Some(after)) => {
+                    before.bytes == after.bytes && self.is_same_value(is_new)?
+                }
                 _ => false,
             };
             if same {
@@ -372,7 +395,8 @@ impl Diff {
         let Some(old) = &self.old else { return Ok(None) };
         self.store.reader.read(|view| {
             let hit = find(view, &old.key, self.before)?;
-            hit.map(|hit| VersionInfo::new(&self.store, measure(hit.glsn(), hit.stored()))).transpose()
+            hit.map(|hit| VersionInfo::new(&self.store, measure(hit.glsn(), hit.stored())))
+                .transpose()
         })
     }
 
@@ -383,9 +407,10 @@ impl Diff {
             let key = KeptKey::from_slice(KeyBuffer::new(*id, key)?.get());
             let range = (Bound::Included(key.clone()), Bound::Included(key));
             let mut versions = begin(&self.store, Versions::new(range, self.before, self.after))?;
-            let newest = self.store.reader.walk(&mut versions, &mut Vec::new(), |versions, key| {
-                Ok(versions.next(key)?.map(|version| version.glsn))
-            })?;
+            let newest =
+                self.store.reader.walk(&mut versions, &mut Vec::new(), |versions, key| {
+                    Ok(versions.next(key)?.map(|version| version.glsn))
+                })?;
             if newest.is_some() {
                 return Ok(newest);
             }
@@ -399,7 +424,9 @@ impl Diff {
         let at_second = if is_new { &self.new } else { &self.old };
         let (Some(at_first), Some(at_second)) = (&self.old, at_second) else { return Ok(false) };
         let reader = |changes: &Changes, moment| self.store.reader.reader(&changes.key, moment);
-        let (Some(mut before), Some(mut after)) = (reader(at_first, before)?, reader(at_second, after)?) else {
+        let (Some(mut before), Some(mut after)) =
+            (reader(at_first, before)?, reader(at_second, after)?)
+        else {
             return Ok(false);
         };
         let (mut a, mut b) = ([0; COMPARED_BYTES], [0; COMPARED_BYTES]);

@@ -9,8 +9,9 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 
 use crate::types::times::of_micros;
 
-/// The stream of entries that are lost: a recovery could not read them. A scan returns them with an empty payload, reading one returns
-/// [`Error::Dropped`](crate::Error::Dropped), and a follower skips them.
+/// The stream of entries that are lost: a recovery could not read them. A scan returns them with an
+/// empty payload, reading one returns [`Error::Dropped`](crate::Error::Dropped), and a follower
+/// skips them.
 pub const DROPPED_STREAM: u32 = StreamId::DROPPED.0;
 
 /// An entry of the log.
@@ -41,7 +42,12 @@ pub struct LogEntry {
 impl LogEntry {
     pub(crate) fn new(entry: Entry) -> Self {
         let meta = entry.meta;
-        Self { glsn: meta.glsn, stream: meta.stream.0, time: of_micros(meta.timestamp_micros), entry }
+        Self {
+            glsn: meta.glsn,
+            stream: meta.stream.0,
+            time: of_micros(meta.timestamp_micros),
+            entry,
+        }
     }
 
     /// Its payload.

@@ -1,6 +1,7 @@
 //! The current size of a keyspace.
 //!
-//! Keys are walked and counted, up to a limit. Beyond it their number is estimated without a walk (see [`estimate`]).
+//! Keys are walked and counted, up to a limit. Beyond it their number is estimated without a walk
+//! (see [`estimate`]).
 
 use plimsoll_log::glsn::Glsn;
 use std::sync::Arc;
@@ -42,7 +43,11 @@ pub struct KeyspaceSize {
 }
 
 /// Counts up to `keys_max` keys of a keyspace, and estimates the rest.
-pub(crate) fn size(store: &Arc<Engine>, keyspace: &Keyspace, keys_max: u64) -> Result<KeyspaceSize> {
+pub(crate) fn size(
+    store: &Arc<Engine>,
+    keyspace: &Keyspace,
+    keys_max: u64,
+) -> Result<KeyspaceSize> {
     let id = store.reader.keyspaces.id_of(keyspace)?;
     let snapshot = Snapshot::newest(store);
     let oldest = store.reader.oldest_readable(id);
@@ -63,12 +68,21 @@ pub(crate) fn size(store: &Arc<Engine>, keyspace: &Keyspace, keys_max: u64) -> R
         }
         let estimated = estimate::keys_in(view, (span.lower(), span.upper()))?.max(keys + 1);
         let each = if keys == 0 { 0.0 } else { bytes as f64 / keys as f64 };
-        Ok(KeyspaceSize { keys: estimated, bytes: (estimated as f64 * each) as u64, exact: false, oldest })
+        Ok(KeyspaceSize {
+            keys: estimated,
+            bytes: (estimated as f64 * each) as u64,
+            exact: false,
+            oldest,
+        })
     })
 }
 
 /// About the number of keys in a range now.
-pub(crate) fn approximate_len(store: &Arc<Engine>, keyspace: &Keyspace, range: &impl KeyRange) -> Result<u64> {
+pub(crate) fn approximate_len(
+    store: &Arc<Engine>,
+    keyspace: &Keyspace,
+    range: &impl KeyRange,
+) -> Result<u64> {
     let span = Span::new(store.reader.keyspaces.id_of(keyspace)?, range);
     if span.is_empty() {
         return Ok(0);

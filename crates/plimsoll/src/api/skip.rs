@@ -1,4 +1,5 @@
-//! Skips damage: finds the unreadable part at the front of a range, and where the range becomes readable.
+//! Skips damage: finds the unreadable part at the front of a range, and where the range becomes
+//! readable.
 
 use std::fmt;
 use std::ops::Bound;
@@ -56,7 +57,8 @@ impl fmt::Display for Skipped {
     }
 }
 
-/// Formats one end of a range in words: one wording for an included bound, one for an excluded bound.
+/// Formats one end of a range in words: one wording for an included bound, one for an excluded
+/// bound.
 struct Edge<'a>(&'a str, &'a str, &'a Bound<Vec<u8>>);
 
 impl fmt::Display for Edge<'_> {
@@ -72,13 +74,19 @@ impl fmt::Display for Edge<'_> {
 type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 impl Snapshot {
-    /// Finds the unreadable part at the front of a range (at its end if `reverse`), after a walk over the range failed there with
-    /// [`Error::Corrupt`] or [`Error::Dropped`]. The walk can continue past [`Skipped::bounds`]. Returns `None` if the front reads
-    /// correctly on this second attempt.
+    /// Finds the unreadable part at the front of a range (at its end if `reverse`), after a walk
+    /// over the range failed there with [`Error::Corrupt`] or [`Error::Dropped`]. The walk can
+    /// continue past [`Skipped::bounds`]. Returns `None` if the front reads correctly on this
+    /// second attempt.
     ///
     /// # Errors
     /// [`Error::Trimmed`], disk errors, or the budget.
-    pub fn pass_damage(&self, keyspace: &Keyspace, range: impl KeyRange, reverse: bool) -> Result<Option<Skipped>> {
+    pub fn pass_damage(
+        &self,
+        keyspace: &Keyspace,
+        range: impl KeyRange,
+        reverse: bool,
+    ) -> Result<Option<Skipped>> {
         let range = (range.start_key(), range.end_key());
         let store = self.store();
         let id = store.reader.keyspaces.id_of(keyspace)?;
@@ -90,7 +98,9 @@ impl Snapshot {
         match first {
             Ok(None) => Ok(None),
             Ok(Some(key)) => self.pass_value(keyspace, key),
-            Err(error) if is_damage(&error) => self.pass_pages(keyspace, id, range, reverse, error).map(Some),
+            Err(error) if is_damage(&error) => {
+                self.pass_pages(keyspace, id, range, reverse, error).map(Some)
+            }
             Err(error) => Err(error),
         }
     }
@@ -104,7 +114,9 @@ impl Snapshot {
             match value.read_piece(&mut piece) {
                 Ok(0) => return Ok(None),
                 Ok(_) => {}
-                Err(error) if is_damage(&error) || matches!(error, Error::Dropped { .. }) => break error,
+                Err(error) if is_damage(&error) || matches!(error, Error::Dropped { .. }) => {
+                    break error;
+                }
                 Err(error) => return Err(error),
             }
         };
@@ -153,14 +165,23 @@ impl Snapshot {
             for table in run.tables().iter() {
                 // One key of each leaf, and the keys around the lost part, suffice to find it.
                 let mut seen = 0u32;
-                let found = survey(Some(&**table.file.source()), &table.info, &store.reader.budget, &mut |version| {
-                    if seen.is_multiple_of(CANDIDATE_EVERY) && is_ahead(version.key) && within(version.key) {
-                        candidates.push(version.key.to_vec());
-                    }
-                    seen += 1;
-                    Ok(())
-                })?;
-                let edges = found.lost.into_iter().map(|lost| if reverse { lost.first } else { lost.last });
+                let found = survey(
+                    Some(&**table.file.source()),
+                    &table.info,
+                    &store.reader.budget,
+                    &mut |version| {
+                        if seen.is_multiple_of(CANDIDATE_EVERY)
+                            && is_ahead(version.key)
+                            && within(version.key)
+                        {
+                            candidates.push(version.key.to_vec());
+                        }
+                        seen += 1;
+                        Ok(())
+                    },
+                )?;
+                let edges =
+                    found.lost.into_iter().map(|lost| if reverse { lost.first } else { lost.last });
                 candidates.extend(edges.filter(|key| is_ahead(key) && within(key)));
             }
         }
@@ -169,8 +190,10 @@ impl Snapshot {
         if reverse {
             candidates.reverse();
         }
-        let resumed =
-            candidates.into_iter().find(|key| self.can_begin(&span, key, reverse)).map(|key| key[4..].to_vec());
+        let resumed = candidates
+            .into_iter()
+            .find(|key| self.can_begin(&span, key, reverse))
+            .map(|key| key[4..].to_vec());
         let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
         let edge = resumed.map(Bound::Excluded);
         let bounds = match (reverse, edge) {
@@ -178,7 +201,14 @@ impl Snapshot {
             (true, edge) => (edge.unwrap_or_else(|| owned(range.0)), owned(range.1)),
         };
         let hint = format!("`{}` says what is lost and what helps", verify_command(&store.path));
-        Ok(Skipped { keyspace: keyspace.name().to_owned(), key: None, glsn: None, bounds, error, hint })
+        Ok(Skipped {
+            keyspace: keyspace.name().to_owned(),
+            key: None,
+            glsn: None,
+            bounds,
+            error,
+            hint,
+        })
     }
 
     /// Whether a walk can start at an index key.

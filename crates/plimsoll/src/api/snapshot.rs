@@ -54,8 +54,9 @@ pub enum Moment {
     Time(SystemTime),
 }
 
-/// The store as it was at one moment. A snapshot never changes, never waits for writers and never blocks them. While it is open, no
-/// version that it can see is dropped. Of a past moment that a keyspace's retention does not cover, [`crate::Db::snapshot_at`] promises less.
+/// The store as it was at one moment. A snapshot never changes, never waits for writers and never
+/// blocks them. While it is open, no version that it can see is dropped. Of a past moment that a
+/// keyspace's retention does not cover, [`crate::Db::snapshot_at`] promises less.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -119,7 +120,8 @@ impl Snapshot {
         &self.store
     }
 
-    /// Time of the last commit in the snapshot; `None` for an empty store, or if the log no longer holds that commit.
+    /// Time of the last commit in the snapshot; `None` for an empty store, or if the log no longer
+    /// holds that commit.
     ///
     /// # Errors
     /// Disk errors, the budget, or corruption.
@@ -127,7 +129,8 @@ impl Snapshot {
         time_of(&self.store, self.read_at()?)
     }
 
-    /// The keyspace that had this name at the snapshot's moment, even if it was dropped since; `None` if there was none.
+    /// The keyspace that had this name at the snapshot's moment, even if it was dropped since;
+    /// `None` if there was none.
     ///
     /// # Errors
     /// The name is invalid, disk errors, the budget, or corruption.
@@ -138,15 +141,17 @@ impl Snapshot {
     /// The value of a key; `None` if it has none.
     ///
     /// # Errors
-    /// [`Error::Trimmed`] if the moment is no longer retained, the key is too long, disk errors, the budget, or corruption. [`Error::Behind`], as
-    /// long as it lives, if what other processes had committed could not be taken in when it was opened.
+    /// [`Error::Trimmed`] if the moment is no longer retained, the key is too long, disk errors,
+    /// the budget, or corruption. [`Error::Behind`], as long as it lives, if what other processes
+    /// had committed could not be taken in when it was opened.
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         self.store.reader.get(self.key(keyspace, key.as_ref())?.get(), self.read_at()?)
     }
 
-    /// Calls `look` with the value of a key, and returns what it returns; `None` if the key had no value. The value is lent from where it is in
-    /// memory, so nothing is copied or allocated for a small one. `look` should be short, although it may use the store: while it runs, the
-    /// memory that this read uses is not freed.
+    /// Calls `look` with the value of a key, and returns what it returns; `None` if the key had no
+    /// value. The value is lent from where it is in memory, so nothing is copied or allocated for a
+    /// small one. `look` should be short, although it may use the store: while it runs, the memory
+    /// that this read uses is not freed.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -181,18 +186,27 @@ impl Snapshot {
         key: impl AsRef<[u8]>,
         look: impl FnOnce(&[u8]) -> T,
     ) -> Result<Resident<T>> {
-        self.store.reader.get_resident(self.key(keyspace, key.as_ref())?.get(), self.read_at()?, look)
+        self.store.reader.get_resident(
+            self.key(keyspace, key.as_ref())?.get(),
+            self.read_at()?,
+            look,
+        )
     }
 
     fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
         KeyBuffer::new(self.store.reader.keyspaces.id_of(keyspace)?, key)
     }
 
-    /// A reader of a key's value, for values too large to hold in memory; `None` if the key has none.
+    /// A reader of a key's value, for values too large to hold in memory; `None` if the key has
+    /// none.
     ///
     /// # Errors
     /// As for [`Snapshot::get`].
-    pub fn get_reader(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>> {
+    pub fn get_reader(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Option<ValueReader>> {
         let key = self.key(keyspace, key.as_ref())?;
         self.store.committer.value_reader(key.get(), &self.moment)
     }
@@ -208,7 +222,8 @@ impl Snapshot {
     /// Iterates over a range of keys.
     ///
     /// # Errors
-    /// [`Error::Trimmed`], or [`Error::InvalidInput`] if the handle belongs to another store or opening.
+    /// [`Error::Trimmed`], or [`Error::InvalidInput`] if the handle belongs to another store or
+    /// opening.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Range<'static>> {
         self.walk(Span::new(self.store.reader.keyspaces.id_of(keyspace)?, &range))
     }

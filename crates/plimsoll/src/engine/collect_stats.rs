@@ -7,7 +7,9 @@ use plimsoll_memory::pool;
 
 use crate::engine::Engine;
 use crate::types::error::Result;
-use crate::types::stats::{EvictorStats, LogBounds, MemoryStats, PoolStats, PressureStats, RowCacheStats, Stats};
+use crate::types::stats::{
+    EvictorStats, LogBounds, MemoryStats, PoolStats, PressureStats, RowCacheStats, Stats,
+};
 use crate::warm::{WARM_DIR, Warm};
 
 /// Warnings from opening, and the fault of the warm image, if there is one.
@@ -54,7 +56,11 @@ pub(crate) fn stats(store: &Engine) -> Stats {
         io: store.io.stats(),
         warm: store.maintenance.warm.as_ref().map(Warm::stats).unwrap_or_default(),
         newest: store.visible(),
-        oldest: keyspaces.iter().map(|(_, record)| store.reader.oldest_readable(record.id)).max().unwrap_or_default(),
+        oldest: keyspaces
+            .iter()
+            .map(|(_, record)| store.reader.oldest_readable(record.id))
+            .max()
+            .unwrap_or_default(),
         open_snapshots: store.reader.snapshots.count(),
         keyspaces: keyspaces.len() as u64,
         disk_bytes: disk_bytes(store).unwrap_or(0),
@@ -63,7 +69,9 @@ pub(crate) fn stats(store: &Engine) -> Stats {
 }
 
 fn of_rows(store: &Engine) -> RowCacheStats {
-    let Some((cache, moves)) = store.reader.row_cache.stats() else { return RowCacheStats::default() };
+    let Some((cache, moves)) = store.reader.row_cache.stats() else {
+        return RowCacheStats::default();
+    };
     RowCacheStats {
         hits: cache.hits,
         misses: cache.misses,
@@ -115,7 +123,12 @@ fn kind_name(kind: Kind) -> &'static str {
 pub(crate) fn disk_bytes(store: &Engine) -> Result<u64> {
     let mut bytes = 0;
     let disk = &*store.options.disk;
-    for dir in [store.path.clone(), store.path.join("log"), store.path.join("index"), store.path.join(WARM_DIR)] {
+    for dir in [
+        store.path.clone(),
+        store.path.join("log"),
+        store.path.join("index"),
+        store.path.join(WARM_DIR),
+    ] {
         match disk.list(&dir) {
             // The image's folder is optional and may vanish at any moment.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}

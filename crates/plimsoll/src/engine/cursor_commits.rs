@@ -1,9 +1,10 @@
 //! Creates, moves and drops the named cursors of the log, and loads them when a store is opened.
 //!
-//! Cursors are keys of an internal keyspace, so moving one is an ordinary commit: the name, and the GLSN to read next (u64, little-endian).
-//! That keyspace keeps only the newest versions.
+//! Cursors are keys of an internal keyspace, so moving one is an ordinary commit: the name, and the
+//! GLSN to read next (u64, little-endian). That keyspace keeps only the newest versions.
 //!
-//! Other members of the store move cursors as well: so each change reads what it changes, and is made again if another one came first.
+//! Other members of the store move cursors as well: so each change reads what it changes, and is
+//! made again if another one came first.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -28,7 +29,8 @@ fn keyspace(store: &Engine) -> Keyspace {
     store.reader.keyspaces.handle(CURSORS, "".into())
 }
 
-/// Opens the cursor with this name, created at `from` if it does not exist; returns the GLSN to read next.
+/// Opens the cursor with this name, created at `from` if it does not exist; returns the GLSN to
+/// read next.
 pub(crate) fn open(store: &Arc<Engine>, name: &str, from: Glsn) -> Result<Glsn> {
     check_name(name)?;
     let _moving = store.catalog.cursors.lock_moving();
@@ -73,7 +75,9 @@ pub(crate) fn advance(store: &Arc<Engine>, name: &str, next: Glsn) -> Result<()>
         return Ok(());
     }
     let forward = |now: Glsn| match next < now {
-        true => Err(InvalidInput::CursorGoesBack { name: name.to_owned(), at: now, asked: next }.into()),
+        true => {
+            Err(InvalidInput::CursorGoesBack { name: name.to_owned(), at: now, asked: next }.into())
+        }
         false => Ok(Some(next)),
     };
     forward(now)?;
@@ -98,13 +102,18 @@ fn check_not_ahead(store: &Engine, next: Glsn) -> Result<()> {
     if next > newest.next() { Err(Error::Future { asked: next, newest }) } else { Ok(()) }
 }
 
-/// Commits the position that `to` makes of a cursor's present one (`None`: there is no such cursor), waits until it is durable, also if commits
-/// are buffered, and returns it.
-fn change(store: &Arc<Engine>, name: &str, to: impl Fn(Option<Glsn>) -> Result<Option<Glsn>>) -> Result<Option<Glsn>> {
+/// Commits the position that `to` makes of a cursor's present one (`None`: there is no such
+/// cursor), waits until it is durable, also if commits are buffered, and returns it.
+fn change(
+    store: &Arc<Engine>,
+    name: &str,
+    to: impl Fn(Option<Glsn>) -> Result<Option<Glsn>>,
+) -> Result<Option<Glsn>> {
     loop {
         // A cursor that another member has ordered is known here, durable or not.
         let mut tx = Transaction::ordered(&store.committer);
-        let now = tx.get(&keyspace(store), name.as_bytes())?.map(|record| decode(&record)).transpose()?;
+        let now =
+            tx.get(&keyspace(store), name.as_bytes())?.map(|record| decode(&record)).transpose()?;
         let next = to(now)?;
         match next {
             Some(next) => tx.put(&keyspace(store), name.as_bytes(), &next.0.to_le_bytes())?,
@@ -131,7 +140,8 @@ fn damaged() -> Error {
 /// Learns where all cursors stand as of `at`.
 pub(crate) fn learn(space: &LogSpace, at: Glsn) -> Result<()> {
     let span = Span::new(CURSORS, &(..));
-    let mut walk = space.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
+    let mut walk =
+        space.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
     let (mut key, mut all) = (Vec::new(), BTreeMap::new());
     while let Some(version) = walk.next(&mut key)? {
         let Stored::Inline(record) = version.stored else { return Err(damaged()) };
@@ -152,7 +162,10 @@ mod tests {
     fn a_cursor_that_another_member_has_ordered_is_moved_before_it_is_durable() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
-        let join = || open::open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true)).unwrap();
+        let join = || {
+            open::open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true))
+                .unwrap()
+        };
         let (one, other) = (join(), join());
         // Something to read.
         let mut tx = Transaction::new(&one.committer);
@@ -167,6 +180,9 @@ mod tests {
         assert!(!ordered.is_durable());
         advance(&other, "mine", Glsn(2)).unwrap();
         assert_eq!(open(&other, "mine", Glsn(1)).unwrap(), Glsn(2));
-        assert!(other.newest().unwrap() > ordered.glsn(), "what it moves was made durable with the move");
+        assert!(
+            other.newest().unwrap() > ordered.glsn(),
+            "what it moves was made durable with the move"
+        );
     }
 }

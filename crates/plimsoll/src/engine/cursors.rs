@@ -1,6 +1,8 @@
-//! Named cursors: the positions of the log's followers. The log is not trimmed past the oldest of them.
+//! Named cursors: the positions of the log's followers. The log is not trimmed past the oldest of
+//! them.
 //!
-//! Law: a cursor in memory is never ahead of its durable position. So after a crash no cursor names an entry that was trimmed.
+//! Law: a cursor in memory is never ahead of its durable position. So after a crash no cursor names
+//! an entry that was trimmed.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -95,7 +97,11 @@ impl Cursors {
 
     /// All cursors, by name.
     pub(crate) fn all(&self) -> Vec<CursorInfo> {
-        self.places().durable.iter().map(|(name, next)| CursorInfo { name: name.clone(), next: *next }).collect()
+        self.places()
+            .durable
+            .iter()
+            .map(|(name, next)| CursorInfo { name: name.clone(), next: *next })
+            .collect()
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<Glsn> {

@@ -26,7 +26,9 @@ pub(crate) fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> 
     match disk.entry(path)? {
         None if may_make(options) => match make_folder(disk, path) {
             // Another process created it first; the lock decides between the two.
-            Err(error) if error.kind() == ErrorKind::AlreadyExists && is_folder(disk, path)? => Ok(()),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && is_folder(disk, path)? => {
+                Ok(())
+            }
             made => Ok(made?),
         },
         None => not_a_store(
@@ -53,7 +55,12 @@ pub(crate) fn check_folder(path: &Path, options: &Options) -> Result<()> {
     refuse_index_without_log(path, disk)?;
     match disk.entry(&path.join("log"))? {
         Some(entry) if entry.is_dir => return Ok(()),
-        Some(_) => return not_a_store(path, "`log` is a file here, and is to be a folder; give another path"),
+        Some(_) => {
+            return not_a_store(
+                path,
+                "`log` is a file here, and is to be a folder; give another path",
+            );
+        }
         None => {}
     }
     let names = disk.names(path)?;
@@ -68,7 +75,11 @@ pub(crate) fn check_folder(path: &Path, options: &Options) -> Result<()> {
     };
     let others: Vec<&String> = names.iter().filter(|name| !is_known(name)).collect();
     if let Some(name) = others.iter().min() {
-        let more = if others.len() > 1 { format!(" and {} more", others.len() - 1) } else { String::new() };
+        let more = if others.len() > 1 {
+            format!(" and {} more", others.len() - 1)
+        } else {
+            String::new()
+        };
         let what = format!(
             "this folder holds `{name}`{more} and no store; give an empty folder, or another path, such as that of a new folder in it"
         );

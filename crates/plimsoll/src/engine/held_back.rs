@@ -1,11 +1,13 @@
-//! Notices when much of the log that was held back for long may be freed: a snapshot was dropped, or a member with one has ended.
+//! Notices when much of the log that was held back for long may be freed: a snapshot was dropped,
+//! or a member with one has ended.
 //!
 //! What is left then is held by memtables only, which may take minutes to fill.
 //!
 //! Laws:
-//! 1. What was written less than [`LONG`] before counts for nothing: neither short transactions beside a busy writer nor floors that are told late
-//!    cause a flush.
-//! 2. Each byte of the log counts once: it takes another four segments before members are asked again.
+//! 1. What was written less than [`LONG`] before counts for nothing: neither short transactions
+//!    beside a busy writer nor floors that are told late cause a flush.
+//! 2. Each byte of the log counts once: it takes another four segments before members are asked
+//!    again.
 
 use std::time::Duration;
 
@@ -17,8 +19,9 @@ const LONG: Duration = Duration::from_secs(2);
 /// Observations of earlier looks.
 #[derive(Debug, Default)]
 pub(crate) struct HeldBack {
-    /// Up to here the log could be freed at an earlier look. It only rises: a member that is joining has promised nothing yet, and threads
-    /// that look at the same time may come in any order.
+    /// Up to here the log could be freed at an earlier look. It only rises: a member that is
+    /// joining has promised nothing yet, and threads that look at the same time may come in any
+    /// order.
     until: Glsn,
     /// The newest commit at a look at least [`LONG`] before this one.
     old: Glsn,
@@ -27,8 +30,8 @@ pub(crate) struct HeldBack {
 }
 
 impl HeldBack {
-    /// Whether much of the log was held back until the last look, now that it may be freed up to `until`. `is_much` gets the bounds of it, which
-    /// are in the wrong order if nothing was.
+    /// Whether much of the log was held back until the last look, now that it may be freed up to
+    /// `until`. `is_much` gets the bounds of it, which are in the wrong order if nothing was.
     pub(crate) fn lets_go(
         &mut self,
         now: u64,
@@ -52,8 +55,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// How much is let go of and when, in half seconds: at looks twice a second, of 100 commits a second, under floors that lag behind as `floor`
-    /// says.
+    /// How much is let go of and when, in half seconds: at looks twice a second, of 100 commits a
+    /// second, under floors that lag behind as `floor` says.
     fn let_go(seconds: u64, floor: impl Fn(u64) -> u64) -> Vec<(u64, u64)> {
         let mut held = HeldBack::default();
         let mut look = |half: u64| {

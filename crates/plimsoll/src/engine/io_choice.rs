@@ -1,9 +1,12 @@
-//! Decides whether reads go through the system's page cache, by the memory that is free for it. The choice is repeated while the store is
-//! open.
+//! Decides whether reads go through the system's page cache, by the memory that is free for it. The
+//! choice is repeated while the store is open.
 //!
-//! 1. The page cache is worth its copies only if it can be larger than the budget: a smaller one holds the same pages as the page pool.
-//! 2. It never comes near a limit: memory that the budget may still take is set aside first, in each cgroup and in the machine.
-//! 3. The choice changes only when there is clearly more, or clearly less, free memory than it needs.
+//! 1. The page cache is worth its copies only if it can be larger than the budget: a smaller one
+//!    holds the same pages as the page pool.
+//! 2. It never comes near a limit: memory that the budget may still take is set aside first, in
+//!    each cgroup and in the machine.
+//! 3. The choice changes only when there is clearly more, or clearly less, free memory than it
+//!    needs.
 //! 4. No answer depends on it.
 
 use std::fmt;
@@ -68,7 +71,8 @@ pub(crate) fn choose(options: Options, budget: &Budget) -> (Options, Arc<IoChoic
 }
 
 impl IoChoice {
-    /// Until the returned guard is dropped, reads bypass the page cache, to verify the bytes on the device.
+    /// Until the returned guard is dropped, reads bypass the page cache, to verify the bytes on the
+    /// device.
     pub(crate) fn read_device(&self) -> DeviceReads<'_> {
         self.device_readers.fetch_add(1, Ordering::Relaxed);
         DeviceReads(self)
@@ -76,7 +80,8 @@ impl IoChoice {
 
     pub(crate) fn stats(&self) -> IoStats {
         let _ = self.caching();
-        let room_bytes = Some(self.room_bytes.load(Ordering::Relaxed)).filter(|&bytes| bytes != u64::MAX);
+        let room_bytes =
+            Some(self.room_bytes.load(Ordering::Relaxed)).filter(|&bytes| bytes != u64::MAX);
         IoStats {
             asked: self.asked,
             cached: self.cached.load(Ordering::Relaxed),
@@ -85,12 +90,18 @@ impl IoChoice {
         }
     }
 
-    /// Checks the free memory again, once per interval; the first caller after the interval does it.
+    /// Checks the free memory again, once per interval; the first caller after the interval does
+    /// it.
     fn look(&self) {
         // Relaxed, here and below: a reader gets the same bytes, whatever value it sees.
         let (now, due) = (self.clock.monotonic_nanos(), self.next_look.load(Ordering::Relaxed));
         let next = now + LOOK_EVERY.as_nanos() as u64;
-        if now < due || self.next_look.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        if now < due
+            || self
+                .next_look
+                .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
+                .is_err()
+        {
             return;
         }
         let usage = self.budget.usage();
@@ -109,7 +120,8 @@ impl Switch for IoChoice {
         if self.asked == Io::Auto {
             self.look();
         }
-        let cached = self.cached.load(Ordering::Relaxed) && self.device_readers.load(Ordering::Relaxed) == 0;
+        let cached =
+            self.cached.load(Ordering::Relaxed) && self.device_readers.load(Ordering::Relaxed) == 0;
         if cached { Caching::Buffered } else { Caching::Direct }
     }
 }
@@ -136,14 +148,17 @@ struct Decision {
     room_bytes: u64,
 }
 
-/// Whether reads go through the page cache from now on. `unused_bytes` of the budget may still be taken.
+/// Whether reads go through the page cache from now on. `unused_bytes` of the budget may still be
+/// taken.
 fn decide(cached: bool, rooms: &Rooms, budget_bytes: u64, unused_bytes: u64) -> Decision {
     let left = |room: &Room| room.free_bytes().saturating_sub(unused_bytes);
-    let machine = rooms.machine.map(|room| left(&room).saturating_sub(room.limit_bytes / MACHINE_SHARE));
+    let machine =
+        rooms.machine.map(|room| left(&room).saturating_sub(room.limit_bytes / MACHINE_SHARE));
     // If the machine does not report it, no memory counts as free.
     let room_bytes = rooms.cgroups.iter().map(left).fold(machine.unwrap_or(0), u64::min);
     let least = MIN_ROOM_BYTES.max(budget_bytes.saturating_add(budget_bytes / 2));
-    // Hysteresis: the page cache is given up at a third less, so that short changes by others do not flip the choice.
+    // Hysteresis: the page cache is given up at a third less, so that short changes by others do
+    // not flip the choice.
     let wanted = if cached { least - least / 3 } else { least };
     Decision { cached: room_bytes >= wanted, room_bytes }
 }

@@ -15,7 +15,8 @@ use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{
-    DEFAULT, DropReport, Keyspace, MAX_KEYSPACES, Record, SYSTEM, check_name, dropped_key, dropped_name, keyspace_of,
+    DEFAULT, DropReport, Keyspace, MAX_KEYSPACES, Record, SYSTEM, check_name, dropped_key,
+    dropped_name, keyspace_of,
 };
 use crate::types::retention::Retention;
 use crate::types::version::Stored;
@@ -23,7 +24,8 @@ use crate::types::version::Stored;
 /// Ids below this one are reserved for the store.
 pub(crate) const FIRST_ID: u32 = 16;
 
-/// The key, beside the keyspaces' names, that records that the user has appended to a stream of their own; no keyspace can have this name.
+/// The key, beside the keyspaces' names, that records that the user has appended to a stream of
+/// their own; no keyspace can have this name.
 pub(crate) const STREAMS_MARK: &str = "\u{1}streams";
 
 /// A handle of the keyspace that holds the records of the others.
@@ -66,7 +68,11 @@ pub(crate) fn create(store: &Arc<Engine>, name: &str, retention: Retention) -> R
 }
 
 /// Changes which past versions a keyspace keeps.
-pub(crate) fn set_retention(store: &Arc<Engine>, keyspace: &Keyspace, retention: Retention) -> Result<()> {
+pub(crate) fn set_retention(
+    store: &Arc<Engine>,
+    keyspace: &Keyspace,
+    retention: Retention,
+) -> Result<()> {
     let id = store.reader.keyspaces.id_to_put(keyspace)?;
     store.check_writable()?;
     settle(store, keyspace.name(), Wish::Becomes(id, retention.as_recorded())).map(|_| ())
@@ -84,7 +90,8 @@ enum Wish {
 }
 
 fn settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
-    let _making = store.reader.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _making =
+        store.reader.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     loop {
         match try_settle(store, name, wish) {
             Err(Error::Conflict { .. }) => {}
@@ -93,16 +100,20 @@ fn settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     }
 }
 
-/// The first id above those of all keys: damage may have cost the record of a keyspace that has keys.
+/// The first id above those of all keys: damage may have cost the record of a keyspace that has
+/// keys.
 fn unused_id(store: &Engine) -> u32 {
     let view = store.reader.index.view();
     let in_runs = view.infos().map(|info| keyspace_of(&info.last_key));
-    let newest = in_runs.chain(view.memtables().filter_map(|memtable| memtable.last_key()).map(keyspace_of)).max();
+    let newest = in_runs
+        .chain(view.memtables().filter_map(|memtable| memtable.last_key()).map(keyspace_of))
+        .max();
     newest.map_or(FIRST_ID, |id| id.saturating_add(1).max(FIRST_ID))
 }
 
 fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
-    // If nothing has to change, no commit shows it: submitted commits must be visible before that is decided.
+    // If nothing has to change, no commit shows it: submitted commits must be visible before that
+    // is decided.
     store.committer.sequencer.wait_visible()?;
     let mut tx = Transaction::new(&store.committer);
     // Read through the transaction, so that two concurrent creations conflict.
@@ -124,11 +135,16 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     }
     drop(all);
     // The default keyspace has no record until its retention is set.
-    let unrecorded = || store.reader.keyspaces.find(name).filter(|(_, record)| record.id == DEFAULT.1);
+    let unrecorded =
+        || store.reader.keyspaces.find(name).filter(|(_, record)| record.id == DEFAULT.1);
     let known = recorded.or_else(|| unrecorded().map(|(_, record)| record));
     let record = match (known, wish) {
-        (known, Wish::Becomes(id, _)) if known.is_none_or(|record| record.id != id) => return Err(dropped(name)),
-        (Some(record), Wish::Becomes(_, retention)) if recorded != Some(Record { retention, ..record }) => {
+        (known, Wish::Becomes(id, _)) if known.is_none_or(|record| record.id != id) => {
+            return Err(dropped(name));
+        }
+        (Some(record), Wish::Becomes(_, retention))
+            if recorded != Some(Record { retention, ..record }) =>
+        {
             Record { retention, ..record }
         }
         (Some(record), Wish::Keeps(retention)) if record.retention != retention => {
@@ -140,7 +156,9 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
             return Err(InvalidInput::TooManyKeyspaces { limit: MAX_KEYSPACES as u64 }.into());
         }
         (None, Wish::Exists) => Record::new(next_id, store.options.retention.as_recorded()),
-        (None, Wish::Keeps(retention) | Wish::Becomes(_, retention)) => Record::new(next_id, retention),
+        (None, Wish::Keeps(retention) | Wish::Becomes(_, retention)) => {
+            Record::new(next_id, retention)
+        }
     };
     tx.put(&system(store), name.as_bytes(), &record.encode())?;
     tx.commit()?;
@@ -159,7 +177,8 @@ fn dropped(name: &str) -> Error {
 /// Deleted keys are collected up to this many bytes at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Deletes all keys of a keyspace and its record, in one commit. Its past is kept as long as its retention says.
+/// Deletes all keys of a keyspace and its record, in one commit. Its past is kept as long as its
+/// retention says.
 pub(crate) fn drop_keyspace(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<DropReport> {
     drop_with(store, keyspace, |record| record)
 }
@@ -170,13 +189,18 @@ pub(crate) fn forget_keyspace(store: &Arc<Engine>, keyspace: &Keyspace) -> Resul
 }
 
 /// Drops a keyspace; `keep` makes the record that it has afterwards.
-fn drop_with(store: &Arc<Engine>, keyspace: &Keyspace, keep: fn(Record) -> Record) -> Result<DropReport> {
+fn drop_with(
+    store: &Arc<Engine>,
+    keyspace: &Keyspace,
+    keep: fn(Record) -> Record,
+) -> Result<DropReport> {
     let id = store.reader.keyspaces.id_to_put(keyspace)?;
     store.check_writable()?;
     if id == DEFAULT.1 {
         return Err(InvalidInput::DropOfDefaultKeyspace.into());
     }
-    let _making = store.reader.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _making =
+        store.reader.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // Another call may have taken the lock first.
     store.reader.keyspaces.id_to_put(keyspace)?;
     let _dropping = store.reader.keyspaces.begin_drop(id);
@@ -189,18 +213,27 @@ fn drop_with(store: &Arc<Engine>, keyspace: &Keyspace, keep: fn(Record) -> Recor
     }
 }
 
-fn try_drop(store: &Arc<Engine>, keyspace: &Keyspace, id: u32, keep: fn(Record) -> Record) -> Result<DropReport> {
+fn try_drop(
+    store: &Arc<Engine>,
+    keyspace: &Keyspace,
+    id: u32,
+    keep: fn(Record) -> Record,
+) -> Result<DropReport> {
     let name = keyspace.name();
     let mut tx = Transaction::new(&store.committer);
     // Read through the transaction, so that a drop by another member is a conflict.
-    let record = tx.get(&system(store), name.as_bytes())?.map(|record| Record::decode(&record)).transpose()?;
+    let record = tx
+        .get(&system(store), name.as_bytes())?
+        .map(|record| Record::decode(&record))
+        .transpose()?;
     let Some(record) = record.filter(|record| record.id == id) else { return Err(dropped(name)) };
     let mut keys = 0;
     let mut from = Bound::Unbounded;
     loop {
         let (mut piece, mut bytes) = (Vec::new(), 0);
         // Read through the transaction, so that a concurrent insert is a conflict.
-        let mut walk = tx.range(keyspace, (from.as_ref().map(Vec::as_slice), Bound::Unbounded))?.keys_only();
+        let mut walk =
+            tx.range(keyspace, (from.as_ref().map(Vec::as_slice), Bound::Unbounded))?.keys_only();
         while bytes < PIECE_BYTES
             && let Some((key, _)) = walk.advance()?
         {
@@ -254,10 +287,12 @@ pub(crate) fn load(store: &Engine, at: Glsn) -> Result<()> {
     learn(&store.space, at)
 }
 
-/// Learns the records of all keyspaces as of `at`. One that has none stays as it was: at no moment is less known than before.
+/// Learns the records of all keyspaces as of `at`. One that has none stays as it was: at no moment
+/// is less known than before.
 pub(crate) fn learn(space: &LogSpace, at: Glsn) -> Result<()> {
     let span = Span::new(SYSTEM, &(..));
-    let mut walk = space.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
+    let mut walk =
+        space.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
     let mut key = Vec::new();
     while let Some(version) = walk.next(&mut key)? {
         if &version.key[4..] == STREAMS_MARK.as_bytes() {
@@ -265,11 +300,14 @@ pub(crate) fn learn(space: &LogSpace, at: Glsn) -> Result<()> {
             continue;
         }
         let Stored::Inline(record) = version.stored else {
-            return Err(Error::corrupt("the record of a keyspace is not where it belongs; see `plimsoll verify`"));
+            return Err(Error::corrupt(
+                "the record of a keyspace is not where it belongs; see `plimsoll verify`",
+            ));
         };
         let dropped = dropped_name(&version.key[4..]);
-        let name = std::str::from_utf8(dropped.unwrap_or(&version.key[4..]))
-            .map_err(|_| Error::corrupt("the name of a keyspace is not text; see `plimsoll verify`"))?;
+        let name = std::str::from_utf8(dropped.unwrap_or(&version.key[4..])).map_err(|_| {
+            Error::corrupt("the name of a keyspace is not text; see `plimsoll verify`")
+        })?;
         let record = Record::decode(record)?;
         match dropped {
             Some(_) => space.reader.keyspaces.learn_dropped(name, record),

@@ -28,7 +28,12 @@ pub(crate) fn ids(store: &Engine, keyspace: &Keyspace) -> Result<Vec<u32>> {
 
 /// The position in `ids` of the keyspace that a moment belongs to; `None` if all were dropped by
 /// then.
-pub(crate) fn position_at(store: &Engine, name: &str, ids: &[u32], at: Glsn) -> Result<Option<usize>> {
+pub(crate) fn position_at(
+    store: &Engine,
+    name: &str,
+    ids: &[u32],
+    at: Glsn,
+) -> Result<Option<usize>> {
     let (mut low, mut high) = (0, ids.len());
     while low < high {
         let middle = low + (high - low) / 2;

@@ -1,7 +1,9 @@
-//! This process's part in a store that several have open: joining, the thread that looks after what others need of it, leaving.
+//! This process's part in a store that several have open: joining, the thread that looks after what
+//! others need of it, leaving.
 //!
-//! The keeper is the member that does the background work of the index. All others follow it: they release their memtables when its runs hold
-//! what is in them, say what they still need, and take its place when it is free.
+//! The keeper is the member that does the background work of the index. All others follow it: they
+//! release their memtables when its runs hold what is in them, say what they still need, and take
+//! its place when it is free.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -28,26 +30,29 @@ use crate::types::invalid_input::InvalidInput;
 use crate::types::machine_memory::there_is_bytes;
 use crate::types::options::{MIN_MEMORY_BYTES, Options};
 
-/// How often the store's lock is tried: a child that another process is starting may hold it for a moment.
+/// How often the store's lock is tried: a child that another process is starting may hold it for a
+/// moment.
 const LOCK_TRIES: usize = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
 /// Who has the lock where nobody says so.
-const HELD_BY_NOBODY: &str = "by a process that is no member of it, such as a child that one of them forked; end it";
+const HELD_BY_NOBODY: &str =
+    "by a process that is no member of it, such as a child that one of them forked; end it";
 
 /// As [`HELD_BY_NOBODY`], where the words name no member because they are not those that the
 /// members use.
-const HELD_BY_UNKNOWN: &str =
-    "by processes whose file SHARED was removed or replaced; close the store in every process, then open it again";
+const HELD_BY_UNKNOWN: &str = "by processes whose file SHARED was removed or replaced; close the store in every process, then open it again";
 
-/// The longest time between two looks at the others: while something is committed, and otherwise. The next sync of a commit ends a longer one.
+/// The longest time between two looks at the others: while something is committed, and otherwise.
+/// The next sync of a commit ends a longer one.
 const LOOK: Duration = Duration::from_millis(500);
 const LOOK_IDLE: Duration = Duration::from_secs(20);
 
 /// The longest sleep of the thread that answers nudges: each one wakes it.
 const PULSE_SLEEP: Duration = Duration::from_secs(600);
 
-/// The time between two looks while memory moves from one member to another, and between two tries to close a memtable.
+/// The time between two looks while memory moves from one member to another, and between two tries
+/// to close a memtable.
 const LOOK_SOON: Duration = Duration::from_millis(20);
 
 /// A process that is joining. No other joins or leaves meanwhile.
@@ -83,16 +88,28 @@ impl Joining {
     fn begin_to_read(path: &Path, options: &Options) -> Result<Self> {
         let members = Members::join_to_read(&options.disk, &options.clock, path, PATIENCE);
         let members = members.map_err(|error| of_nobody_to_follow(path, error))?;
-        let is_followed = members.begin_to_read(std::process::id(), options.clock.wall_micros()).lift()?;
+        let is_followed =
+            members.begin_to_read(std::process::id(), options.clock.wall_micros()).lift()?;
         if !is_followed {
             check_not_alone(path, options)?;
         }
-        let memory_bytes = if members.has_slot() { first_budget(&members, options)? } else { options.memory_bytes };
+        let memory_bytes = if members.has_slot() {
+            first_budget(&members, options)?
+        } else {
+            options.memory_bytes
+        };
         Ok(Self { members: Arc::new(members), lock: None, is_first: !is_followed, memory_bytes })
     }
 
-    /// Lets others join. `oldest` is the oldest moment that this one may read, `checkpoint` what its manifest holds.
-    pub(crate) fn end(&self, path: &Path, oldest: Glsn, checkpoint: Glsn, manifest: u64) -> Result<()> {
+    /// Lets others join. `oldest` is the oldest moment that this one may read, `checkpoint` what
+    /// its manifest holds.
+    pub(crate) fn end(
+        &self,
+        path: &Path,
+        oldest: Glsn,
+        checkpoint: Glsn,
+        manifest: u64,
+    ) -> Result<()> {
         self.members.set_floor(oldest);
         self.members.set_applied(oldest);
         self.members.set_checkpoint(checkpoint);
@@ -113,9 +130,12 @@ fn first_budget(members: &Members, options: &Options) -> Result<u64> {
     };
     match members.first_budget(options.memory_total, wanted, MIN_MEMORY_BYTES).lift()? {
         First::Bytes(bytes) => Ok(bytes),
-        First::TooMany { total_bytes, members } => {
-            Err(InvalidInput::NoMemoryForAnother { total_bytes, members, min_bytes: MIN_MEMORY_BYTES }.into())
+        First::TooMany { total_bytes, members } => Err(InvalidInput::NoMemoryForAnother {
+            total_bytes,
+            members,
+            min_bytes: MIN_MEMORY_BYTES,
         }
+        .into()),
     }
 }
 
@@ -134,7 +154,9 @@ fn check_not_alone(path: &Path, options: &Options) -> Result<()> {
 /// The error of a process that may not write to the store's folder, where no other ever shared it.
 fn of_nobody_to_follow(path: &Path, error: LogError) -> Error {
     match error {
-        LogError::Io { kind: ErrorKind::NotFound, .. } => InvalidInput::NobodyToFollow { path: path.to_owned() }.into(),
+        LogError::Io { kind: ErrorKind::NotFound, .. } => {
+            InvalidInput::NobodyToFollow { path: path.to_owned() }.into()
+        }
         error => Error::of_log(error),
     }
 }
@@ -147,7 +169,11 @@ fn locked(path: &Path, error: LockError) -> Error {
 }
 
 /// Locks the store alone, if no other member has it, and otherwise beside them.
-fn take_lock(path: &Path, options: &Options, members: &Members) -> Result<(Arc<dyn DirLock>, bool)> {
+fn take_lock(
+    path: &Path,
+    options: &Options,
+    members: &Members,
+) -> Result<(Arc<dyn DirLock>, bool)> {
     let mut tries = 0;
     loop {
         match options.disk.lock(path) {
@@ -165,8 +191,13 @@ fn take_lock(path: &Path, options: &Options, members: &Members) -> Result<(Arc<d
                 drop(lock);
                 if tries == LOCK_TRIES {
                     writers.lift()?;
-                    let who = if members.are_words_known() { HELD_BY_NOBODY } else { HELD_BY_UNKNOWN };
-                    return Err(Error::Locked { path: path.to_owned(), pid: None, who: who.to_owned() });
+                    let who =
+                        if members.are_words_known() { HELD_BY_NOBODY } else { HELD_BY_UNKNOWN };
+                    return Err(Error::Locked {
+                        path: path.to_owned(),
+                        pid: None,
+                        who: who.to_owned(),
+                    });
                 }
             }
             Err(LockError::Held { .. }) if tries < LOCK_TRIES => {}
@@ -186,7 +217,8 @@ pub(crate) struct Membership {
     applier: Mutex<Option<Worker>>,
     /// Does what others ask the keeper for.
     server: Mutex<Option<Worker>>,
-    /// Answers the others while this one does other things, but not once a thread has panicked that they need: then another one keeps the index.
+    /// Answers the others while this one does other things, but not once a thread has panicked that
+    /// they need: then another one keeps the index.
     pulse: Mutex<Option<Worker>>,
     /// Set when a thread panicked.
     has_lost_thread: Arc<AtomicBool>,
@@ -209,14 +241,20 @@ impl Membership {
     }
 
     /// Starts to look after what others need.
-    pub(crate) fn start(&self, pool: &Arc<Pool>, space: &Arc<LogSpace>, committer: &Arc<Committer>) -> Result<()> {
+    pub(crate) fn start(
+        &self,
+        pool: &Arc<Pool>,
+        space: &Arc<LogSpace>,
+        committer: &Arc<Committer>,
+    ) -> Result<()> {
         // Not the store itself: it is closed where it is dropped, and that is not to be here.
         let alarm = || {
             let has_lost_thread = Arc::clone(&self.has_lost_thread);
             move || has_lost_thread.store(true, Ordering::Release)
         };
         if !self.members.is_reader() {
-            let server = requests::serve(&self.members, &self.is_ending, alarm(), space, committer)?;
+            let server =
+                requests::serve(&self.members, &self.is_ending, alarm(), space, committer)?;
             *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
             *self.pulse.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.answer(space)?);
             let applier = committer.start_to_apply(alarm())?;
@@ -230,7 +268,8 @@ impl Membership {
             if is_ending.load(Ordering::Acquire) {
                 return Next::End;
             }
-            // What fails now is tried again at the next look; who needs it meanwhile gets the error.
+            // What fails now is tried again at the next look; who needs it meanwhile gets the
+            // error.
             let needed = members.own_needs();
             let looked = look(&space, &committer, &members).unwrap_or_default();
             if std::mem::replace(&mut was_keeper, members.is_keeper()) != was_keeper {
@@ -266,7 +305,8 @@ impl Membership {
         let (space, has_lost_thread) = (Arc::clone(space), Arc::clone(&self.has_lost_thread));
         let mut nudges = 0;
         let step = move |_| {
-            let has_lost_thread = has_lost_thread.load(Ordering::Acquire) || space.reader.index.has_lost_thread();
+            let has_lost_thread =
+                has_lost_thread.load(Ordering::Acquire) || space.reader.index.has_lost_thread();
             if is_ending.load(Ordering::Acquire) || has_lost_thread {
                 return Next::End;
             }
@@ -330,11 +370,16 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -
     let index = &space.reader.index;
     // A failure poisons the log: the next commit returns it.
     let _ = space.file_log.check_shared();
-    // What others wait for is flushed by a process, too, that reads only what is durable: the flush makes it so.
-    let is_waited_for = members.is_keeper() && members.flush_wanted() > committer.sequencer.applied();
+    // What others wait for is flushed by a process, too, that reads only what is durable: the flush
+    // makes it so.
+    let is_waited_for =
+        members.is_keeper() && members.flush_wanted() > committer.sequencer.applied();
     // What fails now is tried again by who reads.
-    let _ =
-        if is_waited_for { committer.fresh_and_ordered() } else { committer.keep_up(space.clock.monotonic_nanos()) };
+    let _ = if is_waited_for {
+        committer.fresh_and_ordered()
+    } else {
+        committer.keep_up(space.clock.monotonic_nanos())
+    };
     let applied = committer.sequencer.applied();
     index.follow(members)?;
     // Afterwards, and as it was before: what memtables need of the log is told by now.
@@ -344,7 +389,8 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -
         // What those had that have ended is for the others.
         members.list().lift()?;
     }
-    let must_retry = close_if_wanted(committer, members).is_none() && committer.sequencer.check().is_ok();
+    let must_retry =
+        close_if_wanted(committer, members).is_none() && committer.sequencer.check().is_ok();
     if members.is_keeper() {
         // Finds those that have ended, too: what they promised is void.
         members.list().lift()?;
@@ -364,7 +410,8 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -
     Ok(Looked { is_reading: committer.promise_floor(), must_retry })
 }
 
-/// Tries to close the memtable between two commits, until it is time for a look. A try frees no log and asks no lock of another member.
+/// Tries to close the memtable between two commits, until it is time for a look. A try frees no log
+/// and asks no lock of another member.
 fn retry_closing(committer: &Committer, members: &Members, seen: u64) {
     for _ in 0..LOOK.as_millis() / LOOK_SOON.as_millis() {
         members.wait_for_change(seen, LOOK_SOON);
@@ -374,18 +421,20 @@ fn retry_closing(committer: &Committer, members: &Members, seen: u64) {
     }
 }
 
-/// Closes the memtable for others, unless another one waits to be flushed: they want it flushed, or it holds the log back. `None`: a commit is
-/// under way.
+/// Closes the memtable for others, unless another one waits to be flushed: they want it flushed, or
+/// it holds the log back. `None`: a commit is under way.
 fn close_if_wanted(committer: &Committer, members: &Members) -> Option<()> {
     let index = &committer.reader.index;
-    let is_flush_wanted =
-        members.is_keeper() && members.flush_wanted() > index.checkpoint().glsn && index.unflushed().is_some();
+    let is_flush_wanted = members.is_keeper()
+        && members.flush_wanted() > index.checkpoint().glsn
+        && index.unflushed().is_some();
     let wanted = members.close_wanted();
     if !is_flush_wanted && !index.holds_up_to(wanted) {
         return Some(());
     }
     committer.sequencer.try_at_applied(|applied| {
-        // Close only once all of the requested log is applied; otherwise a second flush would be needed.
+        // Close only once all of the requested log is applied; otherwise a second flush would be
+        // needed.
         if is_flush_wanted || applied >= wanted {
             index.close_if_none_waits(applied);
         }
@@ -403,7 +452,8 @@ impl Learn for LogSpace {
 }
 
 impl Engine {
-    /// From now on no other member removes a file that this one knows, which are those of now; `None` if this process has the store alone.
+    /// From now on no other member removes a file that this one knows, which are those of now;
+    /// `None` if this process has the store alone.
     pub(crate) fn hold_files(&self) -> Result<Option<Held>> {
         let Some(membership) = &self.membership else { return Ok(None) };
         let held = membership.members.hold_files().lift()?;
@@ -434,7 +484,8 @@ mod tests {
         tx.commit().unwrap();
         let (committer, members) = (&store.committer, store.space.members().unwrap());
         members.want_flush(committer.sequencer.applied());
-        let beside_a_commit = || committer.sequencer.try_at_applied(|_| close_if_wanted(committer, members)).unwrap();
+        let beside_a_commit =
+            || committer.sequencer.try_at_applied(|_| close_if_wanted(committer, members)).unwrap();
         assert_eq!(beside_a_commit(), None);
         store.reader.index.close_up_to(committer.sequencer.applied());
         assert_eq!(beside_a_commit(), Some(()), "nothing is left to close");

@@ -1,4 +1,5 @@
-//! Changes the memory budget of an open store: because its owner asks for it, or because it is one of several that share a total.
+//! Changes the memory budget of an open store: because its owner asks for it, or because it is one
+//! of several that share a total.
 
 use plimsoll_log::members::Members;
 use plimsoll_memory::budget::{OutOfBudget, ResizeError};
@@ -13,7 +14,8 @@ use crate::types::invalid_input::InvalidInput;
 use crate::types::machine_memory::check_there_is;
 use crate::types::options::{MIN_MEMORY_BYTES, check_memory_bytes};
 
-/// Changes the budget of an open store. If it shrinks and memtables are in the way, they are flushed.
+/// Changes the budget of an open store. If it shrinks and memtables are in the way, they are
+/// flushed.
 pub(crate) fn set(store: &Engine, bytes: u64) -> Result<()> {
     store.reader.owner.check()?;
     check_memory_bytes(bytes)?;
@@ -46,8 +48,9 @@ fn resize(pool: &Pool, reader: &Reader, bytes: u64) -> Result<(), ResizeError> {
     resized
 }
 
-/// Fits the budget to this member's share of what all members have together. Returns whether it is to be tried again soon: memory is held
-/// which is released first, or another member's share has to shrink before.
+/// Fits the budget to this member's share of what all members have together. Returns whether it is
+/// to be tried again soon: memory is held which is released first, or another member's share has to
+/// shrink before.
 pub(crate) fn fit_share(pool: &Pool, space: &LogSpace, members: &Members) -> Result<bool> {
     let Some(share) = members.memory_share() else { return Ok(false) };
     let (reader, index) = (&space.reader, &space.reader.index);
@@ -69,8 +72,9 @@ pub(crate) fn fit_share(pool: &Pool, space: &LogSpace, members: &Members) -> Res
         if has < now {
             members.has_memory(has);
         }
-        fitted
-            .or_else(|error| if matches!(error, ResizeError::Held { .. }) { Ok(()) } else { Err(of_resize(error)) })?;
+        fitted.or_else(|error| {
+            if matches!(error, ResizeError::Held { .. }) { Ok(()) } else { Err(of_resize(error)) }
+        })?;
         return Ok(has > to);
     }
     if share <= now {
@@ -98,6 +102,8 @@ fn of_resize(error: ResizeError) -> Error {
             kind: plimsoll_memory::budget::Kind::Pages,
             usage,
         }),
-        ResizeError::Refused { .. } => Error::Io { kind: std::io::ErrorKind::OutOfMemory, message, source: None },
+        ResizeError::Refused { .. } => {
+            Error::Io { kind: std::io::ErrorKind::OutOfMemory, message, source: None }
+        }
     }
 }

@@ -8,7 +8,8 @@
 //!   warm/    an image of the hot set in memory; may be missing, may be deleted
 //! ```
 //!
-//! A creation that was interrupted leaves a folder with some of these and no entry in the log: it opens as an empty store.
+//! A creation that was interrupted leaves a folder with some of these and no entry in the log: it
+//! opens as an empty store.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -31,7 +32,9 @@ use plimsoll_memory::pool::Pool;
 
 use crate::engine::cursor_commits;
 use crate::engine::cursors::Cursors;
-use crate::engine::folder::{LASTING, check_folder, find_or_make_folder, make_folders, set_foreign_aside};
+use crate::engine::folder::{
+    LASTING, check_folder, find_or_make_folder, make_folders, set_foreign_aside,
+};
 use crate::engine::io_choice;
 use crate::engine::keyspace_commits;
 use crate::engine::maintenance::checkpoints::{self, Checkpoints};
@@ -87,7 +90,10 @@ fn read_manifest(path: &Path, options: &Options) -> Result<Option<Manifest>> {
 /// As [`open`], once.
 pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> {
     options.check()?;
-    [Some(options.memory_bytes), options.memory_total].into_iter().flatten().try_for_each(check_there_is)?;
+    [Some(options.memory_bytes), options.memory_total]
+        .into_iter()
+        .flatten()
+        .try_for_each(check_there_is)?;
     let watch = Stopwatch::start(&options);
     find_or_make_folder(path, &options)?;
     // A process that only reads follows one that writes, which may make them anew.
@@ -114,10 +120,15 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         None if options.read_only => Duty::ReadOnly,
         None => Duty::Alone,
     };
-    let budget = Budget::with_ceiling(options.memory_bytes, ceiling_bytes(options.memory_bytes), Backing::Mapped)?;
+    let budget = Budget::with_ceiling(
+        options.memory_bytes,
+        ceiling_bytes(options.memory_bytes),
+        Backing::Mapped,
+    )?;
     let (options, io) = io_choice::choose(options, &budget);
     let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE).lift()?;
-    let row_cache = if options.row_cache { RowCache::new(&budget, &pool)? } else { RowCache::none() };
+    let row_cache =
+        if options.row_cache { RowCache::new(&budget, &pool)? } else { RowCache::none() };
     let upkeep = Upkeep::start(&pool, &options)?;
     make_folders(path, &options)?;
     let manifest = Manifest::read_of_store(&*options.disk, path)?;
@@ -127,9 +138,10 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     let before_log = watch.nanos();
     let (file_log, report) = FileLog::open(FileLogOptions {
         outer_lock: lock.as_ref().map(Arc::downgrade),
-        shared: joining
-            .as_ref()
-            .map(|joining| Shared { members: Arc::clone(&joining.members), is_first: joining.is_first }),
+        shared: joining.as_ref().map(|joining| Shared {
+            members: Arc::clone(&joining.members),
+            is_first: joining.is_first,
+        }),
         ..log_options(path, &options, &budget, &pool, manifest.as_ref())
     })
     .map_err(|error| explain(path, error))?;
@@ -192,8 +204,10 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         .warm
         .then(|| warm(path, &options, &budget, &pool, &row_cache, (&file_log, &index, &sequencer)))
         .transpose()?;
-    let context = patience::Context { index: Arc::clone(&index), sequencer: Arc::clone(&sequencer) };
-    let patience = Arc::new(Patience::new(&budget, context, options.background && !options.read_only));
+    let context =
+        patience::Context { index: Arc::clone(&index), sequencer: Arc::clone(&sequencer) };
+    let patience =
+        Arc::new(Patience::new(&budget, context, options.background && !options.read_only));
     let context = checkpoints::Context {
         clock: Arc::clone(&options.clock),
         log: Arc::clone(&file_log),
@@ -201,7 +215,9 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         sequencer: Arc::clone(&sequencer),
         members: members.clone(),
     };
-    let checkpoints = (!options.read_only).then(|| Checkpoints::start(context, options.background)).transpose()?;
+    let checkpoints = (!options.read_only)
+        .then(|| Checkpoints::start(context, options.background))
+        .transpose()?;
     let reader = Arc::new(Reader {
         budget,
         log,
@@ -230,8 +246,13 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
             is_called: AtomicBool::new(false),
         })
     });
-    let committer = Committer::new(Arc::clone(&reader), sequencer, patience, options.clone(), follower.clone());
-    let catalog = Arc::new(Catalog { cursors: Cursors::default(), horizon, streams_known: AtomicBool::new(false) });
+    let committer =
+        Committer::new(Arc::clone(&reader), sequencer, patience, options.clone(), follower.clone());
+    let catalog = Arc::new(Catalog {
+        cursors: Cursors::default(),
+        horizon,
+        streams_known: AtomicBool::new(false),
+    });
     let space = Arc::new(LogSpace {
         reader: Arc::clone(&reader),
         sequencer: Arc::clone(&committer.sequencer),
@@ -272,7 +293,12 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     store.reader.index.free_log_by(Arc::downgrade(&store.space) as _);
     if let (Some(joining), Some(membership)) = (&joining, &store.membership) {
         let checkpoint = store.reader.index.checkpoint().glsn.min(checkpoint);
-        joining.end(path, store.committer.sequencer.visible(), checkpoint, store.reader.index.manifest_number())?;
+        joining.end(
+            path,
+            store.committer.sequencer.visible(),
+            checkpoint,
+            store.reader.index.manifest_number(),
+        )?;
         if store.options.background {
             membership.start(&store.maintenance.pool, &store.space, &store.committer)?;
         }
@@ -285,7 +311,9 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         replayed_bytes: replayed.bytes,
     };
     let log_files = || store.file_log.file_count().unwrap_or_default() as u64;
-    events::opened(&store.path, &stats, log_files, || store.reader.index.view().infos().count() as u64);
+    events::opened(&store.path, &stats, log_files, || {
+        store.reader.index.view().infos().count() as u64
+    });
     let _ = store.opened.stats.set(stats);
     Ok(store)
 }
@@ -360,23 +388,32 @@ pub(crate) fn lock_alone(path: &Path, options: &Options) -> Result<Box<dyn DirLo
             let (pid, who) = sharers(path, options).unwrap_or((pid, who));
             Err(Error::Locked { path: path.to_owned(), pid, who })
         }
-        Err(LockError::Io(error)) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => Err(Error::Io {
-            kind: error.kind(),
-            source: Some(IoCause::new(error)),
-            message: format!("{}: the file system is read-only; open the store read-only", path.display()),
-        }),
+        Err(LockError::Io(error)) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
+            Err(Error::Io {
+                kind: error.kind(),
+                source: Some(IoCause::new(error)),
+                message: format!(
+                    "{}: the file system is read-only; open the store read-only",
+                    path.display()
+                ),
+            })
+        }
         Err(LockError::Io(error)) => Err(error.into()),
     }
 }
 
-/// The processes that share the store, of whom the lock's file tells nothing; `None` if there are none.
+/// The processes that share the store, of whom the lock's file tells nothing; `None` if there are
+/// none.
 fn sharers(path: &Path, options: &Options) -> Option<(Option<u32>, String)> {
     let members = members_of(&options.disk, path).ok().filter(|members| !members.is_empty())?;
     // A process may have opened it several times.
     let pids: BTreeSet<u32> = members.iter().map(|member| member.pid).collect();
     let of = if pids.len() == 1 { "a process that shares it" } else { "processes that share it" };
     let pids = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-    Some((Some(members[0].pid), format!("by {of} (pid {pids}); close it there, or open it shared, too")))
+    Some((
+        Some(members[0].pid),
+        format!("by {of} (pid {pids}); close it there, or open it shared, too"),
+    ))
 }
 
 fn log_options(
@@ -387,7 +424,8 @@ fn log_options(
     manifest: Option<&Manifest>,
 ) -> FileLogOptions {
     let (disk, clock) = (Arc::clone(&options.disk), Arc::clone(&options.clock));
-    let mut log = FileLogOptions::new(disk, clock, path.join("log"), Arc::clone(pool), budget.clone());
+    let mut log =
+        FileLogOptions::new(disk, clock, path.join("log"), Arc::clone(pool), budget.clone());
     if let Some(bytes) = options.segment_bytes {
         log.segment_bytes = u32::try_from(bytes).expect("checked: at most 1 GiB");
     }
@@ -444,7 +482,8 @@ pub(crate) fn remove_folder(disk: &dyn Disk, dir: &Path) -> Result<()> {
     Ok(disk.remove_dir(dir)?)
 }
 
-/// Rejects an index with values in the trimmed part of the log: a trim waits until the manifest needs nothing there any more.
+/// Rejects an index with values in the trimmed part of the log: a trim waits until the manifest
+/// needs nothing there any more.
 fn check_pointers(path: &Path, index: &Index, log: &dyn Log) -> Result<()> {
     let first = log.bounds().first;
     match index.min_pointer().filter(|oldest| *oldest < first) {
@@ -457,7 +496,8 @@ fn check_pointers(path: &Path, index: &Index, log: &dyn Log) -> Result<()> {
     }
 }
 
-/// Rejects an index without a manifest whose runs hold what the log does not have: they would be swept.
+/// Rejects an index without a manifest whose runs hold what the log does not have: they would be
+/// swept.
 fn refuse_to_forget(path: &Path, options: &Options, log: &dyn Log, budget: &Budget) -> Result<()> {
     let bounds = log.bounds();
     if bounds.first > Glsn::FIRST {
@@ -485,14 +525,21 @@ fn refuse_to_forget(path: &Path, options: &Options, log: &dyn Log, budget: &Budg
 }
 
 fn forked<T>(path: &Path, glsn: Option<Glsn>, what: &str) -> Result<T> {
-    Err(Error::Forked { glsn, message: format!("{}: {what}; {}", path.display(), forked_advice(path)) })
+    Err(Error::Forked {
+        glsn,
+        message: format!("{}: {what}; {}", path.display(), forked_advice(path)),
+    })
 }
 
 fn check_log_id(path: &Path, manifest: &Manifest, log_id: u128) -> Result<()> {
     if manifest.log_id == log_id {
         return Ok(());
     }
-    forked(path, None, &format!("index/{} was made from another log", manifest_name(manifest.number)))
+    forked(
+        path,
+        None,
+        &format!("index/{} was made from another log", manifest_name(manifest.number)),
+    )
 }
 
 /// Rejects a manifest that was not made from this log.
@@ -503,7 +550,11 @@ fn check_manifest(path: &Path, manifest: Manifest, log: &dyn Log) -> Result<Mani
         && checkpoint.glsn >= log.bounds().first
         && log.chain_at(checkpoint.glsn).lift()?.is_some_and(|chain| chain != checkpoint.chain)
     {
-        return forked(path, Some(checkpoint.glsn), "the index was made from a log that was forked or cut back since");
+        return forked(
+            path,
+            Some(checkpoint.glsn),
+            "the index was made from a log that was forked or cut back since",
+        );
     }
     if log.bounds().first > checkpoint.glsn.next() {
         return Err(Error::corrupt(format!(

@@ -1,11 +1,14 @@
-//! Opens a store beside a process that writes it: what fails is tried again if the manifest has changed meanwhile.
+//! Opens a store beside a process that writes it: what fails is tried again if the manifest has
+//! changed meanwhile.
 
 use crate::types::error::{Error, Result};
 
-/// How often a store is opened while its manifest is another one each time: what fails then has another cause.
+/// How often a store is opened while its manifest is another one each time: what fails then has
+/// another cause.
 const TRIES: usize = 32;
 
-/// Calls `open` until it succeeds, `manifest` is the same before and after it, or it was tried too often.
+/// Calls `open` until it succeeds, `manifest` is the same before and after it, or it was tried too
+/// often.
 pub(crate) fn open_beside_a_writer<M: PartialEq, T>(
     manifest: &dyn Fn() -> Result<Option<M>>,
     mut open: impl FnMut() -> Result<T>,
@@ -18,8 +21,10 @@ pub(crate) fn open_beside_a_writer<M: PartialEq, T>(
         if opened.is_ok() || tries == TRIES {
             return opened;
         }
-        // Beside a process that writes its first run, that run may be younger than the log was when it was opened.
-        let is_first = tries < 3 && matches!((&before, &opened), (Ok(None), Err(Error::Forked { .. })));
+        // Beside a process that writes its first run, that run may be younger than the log was when
+        // it was opened.
+        let is_first =
+            tries < 3 && matches!((&before, &opened), (Ok(None), Err(Error::Forked { .. })));
         // Files of the manifest that was read may be gone: then there is a newer manifest.
         if manifest() == before && !is_first {
             return opened;

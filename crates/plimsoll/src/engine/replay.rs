@@ -1,7 +1,8 @@
 //! Replays the log beyond the index's checkpoint into the index.
 //!
-//! No read begins before the replay has ended, so versions are deferred: written as they come, and linked in batches in the order of their
-//! keys. That is several times cheaper than finding the place of each in a memtable that does not fit into the processor's caches.
+//! No read begins before the replay has ended, so versions are deferred: written as they come, and
+//! linked in batches in the order of their keys. That is several times cheaper than finding the
+//! place of each in a memtable that does not fit into the processor's caches.
 
 use std::sync::Arc;
 
@@ -25,7 +26,12 @@ pub(crate) struct Replayed {
 }
 
 /// Replays everything after `from`.
-pub(crate) fn replay(log: &Arc<dyn Log>, budget: &Budget, index: &Index, from: Glsn) -> Result<Replayed> {
+pub(crate) fn replay(
+    log: &Arc<dyn Log>,
+    budget: &Budget,
+    index: &Index,
+    from: Glsn,
+) -> Result<Replayed> {
     let bounds = log.bounds();
     // What other members have ordered and is not readable yet is taken in later.
     let last = Glsn(bounds.next.0 - 1).min(log.readable());
@@ -72,8 +78,11 @@ mod tests {
             keys.iter().for_each(|key| encode_delete(*key, &mut payload));
             let parts = [&payload[..]];
             let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
-            let ticket =
-                store.reader.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap();
+            let ticket = store
+                .reader
+                .log
+                .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+                .unwrap();
             store.reader.log.wait_durable(ticket.last).unwrap();
             drop(store);
             assert!(matches!(open(&path, options()), Err(Error::Corrupt { .. })));

@@ -1,4 +1,5 @@
-//! What one process does for all that have the store open: compaction and trims on demand. The others ask the keeper, and wait for its answer.
+//! What one process does for all that have the store open: compaction and trims on demand. The
+//! others ask the keeper, and wait for its answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,7 +90,8 @@ fn ask(store: &Engine, what: Asked, ask: impl FnOnce(&Members) -> u64) -> Result
     }
 }
 
-/// Starts the thread that does what others ask for while this process is the keeper. `alarm` is called if it panics.
+/// Starts the thread that does what others ask for while this process is the keeper. `alarm` is
+/// called if it panics.
 pub(crate) fn serve(
     members: &Arc<Members>,
     is_ending: &Arc<AtomicBool>,
@@ -112,7 +114,12 @@ pub(crate) fn serve(
 }
 
 /// Does what others have asked for, if this process is the keeper.
-pub(crate) fn serve_those_asked(members: &Members, is_ending: &AtomicBool, space: &LogSpace, committer: &Committer) {
+pub(crate) fn serve_those_asked(
+    members: &Members,
+    is_ending: &AtomicBool,
+    space: &LogSpace,
+    committer: &Committer,
+) {
     let is_asked = |what| members.is_keeper().then(|| members.is_asked(what)).flatten();
     for what in [Asked::Compact, Asked::Trim] {
         let Some(number) = is_asked(what) else { continue };
@@ -161,7 +168,8 @@ mod tests {
                 clock.sleep(Duration::from_millis(1));
             }
         };
-        // The thread that serves others has begun, and comes to the log once the store is being closed.
+        // The thread that serves others has begun, and comes to the log once the store is being
+        // closed.
         let no_commit = keeper.committer.sequencer.lock().unwrap();
         other.space.members().unwrap().ask_to_trim(Glsn(2));
         wait_until(&|| keeper.catalog.horizon.trim_wanted.load(Ordering::SeqCst) > 0);

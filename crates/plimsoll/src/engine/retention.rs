@@ -1,4 +1,5 @@
-//! The garbage-collection watermark: versions that retention promises or open snapshots read must be kept.
+//! The garbage-collection watermark: versions that retention promises or open snapshots read must
+//! be kept.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -25,7 +26,8 @@ pub(crate) struct RetentionHorizon {
     pub(crate) keyspaces: Arc<Keyspaces>,
     /// The other processes that read the store, if there may be any.
     pub(crate) members: Option<Arc<Members>>,
-    /// Whether commits of other processes were applied that may have changed the retention of a keyspace, and this is not known yet.
+    /// Whether commits of other processes were applied that may have changed the retention of a
+    /// keyspace, and this is not known yet.
     pub(crate) is_to_learn: Arc<AtomicBool>,
     /// Somebody asked to free the log below this GLSN.
     pub(crate) trim_wanted: AtomicU64,
@@ -53,7 +55,8 @@ impl Horizon for RetentionHorizon {
             return self.oldest_read();
         }
         let (oldest, visible) = (self.oldest_read(), self.sequencer.visible());
-        // In this order: a retention that was changed up to what was visible is known below, or to be learned. Acquire: the partner of the store that clears it.
+        // In this order: a retention that was changed up to what was visible is known below, or to
+        // be learned. Acquire: the partner of the store that clears it.
         if self.is_to_learn.load(Ordering::Acquire) {
             return Glsn::NONE;
         }
@@ -63,8 +66,12 @@ impl Horizon for RetentionHorizon {
             Retention::Latest => oldest,
             Retention::Glsns(glsns) => oldest.min(Glsn(visible.0.saturating_sub(glsns))),
             Retention::Time(age) => {
-                let then = self.clock.wall_micros().saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
-                // If the log cannot tell (it is trimmed there), no version is dropped because of its age.
+                let then = self
+                    .clock
+                    .wall_micros()
+                    .saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
+                // If the log cannot tell (it is trimmed there), no version is dropped because of
+                // its age.
                 oldest.min(self.log.glsn_at(then).unwrap_or(Glsn::NONE))
             }
         }

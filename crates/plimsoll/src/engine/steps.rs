@@ -16,25 +16,29 @@ use crate::types::retention::Retention;
 /// Segments that values may hold back before they are moved, beside as many bytes as the index has.
 const HELD_SEGMENTS: u64 = 8;
 
-/// Minimum that a compaction must free by ending the active segment, or by moving values. Below it a small store keeps its log, from which its
-/// index can be rebuilt.
+/// Minimum that a compaction must free by ending the active segment, or by moving values. Below it
+/// a small store keeps its log, from which its index can be rebuilt.
 const WORTH_FREEING_BYTES: u64 = 1 << 20;
 
 /// The most times that a compaction moves values out of blob files.
 const VACATED_TIMES: u32 = 16;
 
-/// Segments that were held back for long, from which on memtables are closed once they may be freed.
+/// Segments that were held back for long, from which on memtables are closed once they may be
+/// freed.
 const LET_GO_SEGMENTS: u64 = 4;
 
-/// Flushes, merges everything, and frees the part of the log that is no longer needed. Law: this process writes the index.
+/// Flushes, merges everything, and frees the part of the log that is no longer needed. Law: this
+/// process writes the index.
 pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
     // What another process had committed when it asked for this is flushed, too.
     committer.fresh()?;
     committer.flush()?;
-    // Merges come first: they show which values are still needed, and nothing that hinders a move may hinder them.
+    // Merges come first: they show which values are still needed, and nothing that hinders a move
+    // may hinder them.
     space.catalog.horizon.move_wanted.store(0, Ordering::Release);
     // Without a GLSN the log keeps everything.
-    let log_keeps_from = may_be_freed(space)?.unwrap_or(Glsn::NONE).max(space.reader.log.bounds().first);
+    let log_keeps_from =
+        may_be_freed(space)?.unwrap_or(Glsn::NONE).max(space.reader.log.bounds().first);
     space.reader.index.compact(log_keeps_from)?;
     let moved = match may_be_freed(space)? {
         Some(until) if want_values_moved(space, until, Active::EndsFrom(WORTH_FREEING_BYTES)) => {
@@ -57,7 +61,8 @@ pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
     Ok(())
 }
 
-/// Trims the log, unless a keyspace keeps everything or a user's stream prevents it. A keyspace that was never written to has nothing to keep.
+/// Trims the log, unless a keyspace keeps everything or a user's stream prevents it. A keyspace
+/// that was never written to has nothing to keep.
 pub(crate) fn free_log(space: &LogSpace) -> Result<()> {
     free(space, true, Active::Stays)
 }
@@ -79,8 +84,9 @@ fn free(space: &LogSpace, may_flush: bool, active: Active) -> Result<()> {
     trim::free_soon(space, until, active)
 }
 
-/// Has the memtable flushed if the blob files that the active segment names take much space and only the memtable's contents keep them: large
-/// values fill the disk long before what the memtable has of them fills that.
+/// Has the memtable flushed if the blob files that the active segment names take much space and
+/// only the memtable's contents keep them: large values fill the disk long before what the memtable
+/// has of them fills that.
 fn flush_for_blobs(space: &LogSpace, until: Glsn) {
     let index = &space.reader.index;
     let is_held = index.checkpoint().glsn.next() < until;
@@ -90,8 +96,9 @@ fn flush_for_blobs(space: &LogSpace, until: Glsn) {
     }
 }
 
-/// Asks the members to close their memtables if much was held back until now. A member has the log behind the oldest commit in a memtable until all
-/// of that memtable is in the runs. What only a snapshot read leaves the runs with a merge, which follows a flush: so it is asked, too, if no
+/// Asks the members to close their memtables if much was held back until now. A member has the log
+/// behind the oldest commit in a memtable until all of that memtable is in the runs. What only a
+/// snapshot read leaves the runs with a merge, which follows a flush: so it is asked, too, if no
 /// memtable reaches back so far.
 fn ask_to_close(space: &LogSpace, until: Glsn) {
     let Some(members) = space.members() else { return };
@@ -107,13 +114,21 @@ fn ask_to_close(space: &LogSpace, until: Glsn) {
 pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
     // First: what is learned of later, a stream or a keyspace, has no commit up to here.
     let newest = space.sequencer.visible();
-    let is_to_learn = space.follower.as_ref().is_some_and(|follower| follower.is_to_learn.load(Ordering::Acquire));
+    let is_to_learn = space
+        .follower
+        .as_ref()
+        .is_some_and(|follower| follower.is_to_learn.load(Ordering::Acquire));
     if is_to_learn || space.catalog.streams_known.load(Ordering::Acquire) {
         return Ok(None);
     }
-    let (unlimited, limited): (Vec<_>, Vec<_>) =
-        space.reader.keyspaces.records().into_iter().partition(|record| record.retention == Retention::Forever);
-    // The log maps moments to GLSNs as far back as a keyspace can be read. Before the next look: what is written later is younger.
+    let (unlimited, limited): (Vec<_>, Vec<_>) = space
+        .reader
+        .keyspaces
+        .records()
+        .into_iter()
+        .partition(|record| record.retention == Retention::Forever);
+    // The log maps moments to GLSNs as far back as a keyspace can be read. Before the next look:
+    // what is written later is younger.
     let oldest = limited.iter().map(|record| space.catalog.horizon.of(record.id)).min();
     let Some(oldest) = oldest else { return Ok(None) };
     for record in unlimited {
@@ -121,22 +136,26 @@ pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
             return Ok(None);
         }
     }
-    // Where nothing older than the newest commit can be read, its entry is not needed either: its time is known without it.
+    // Where nothing older than the newest commit can be read, its entry is not needed either: its
+    // time is known without it.
     let until = if oldest >= newest { newest.next() } else { oldest };
     Ok(Some(until.min(space.catalog.cursors.oldest())))
 }
 
-/// If values that runs point to hold much of the log back, compaction is to move them into blob files: true if it is from now
-/// on. A value is moved once, and each time the index is rewritten once at most: so at least as many bytes of the log must become free,
-/// beside those that are copied.
+/// If values that runs point to hold much of the log back, compaction is to move them into blob
+/// files: true if it is from now on. A value is moved once, and each time the index is rewritten
+/// once at most: so at least as many bytes of the log must become free, beside those that are
+/// copied.
 ///
-/// A compaction ends the active segment, so blob files that are named there count, too, and less is worth the work: the caller asked for the space.
+/// A compaction ends the active segment, so blob files that are named there count, too, and less is
+/// worth the work: the caller asked for the space.
 fn want_values_moved(space: &LogSpace, until: Glsn, active: Active) -> bool {
     let (index, horizon) = (&space.reader.index, &space.catalog.horizon);
     let until = until.min(index.checkpoint().glsn.next());
     let view = index.view();
     // Those that are to be moved already are not counted again.
-    let oldest = view.min_pointer().filter(|oldest| (horizon.relocate_below()..until).contains(oldest));
+    let oldest =
+        view.min_pointer().filter(|oldest| (horizon.relocate_below()..until).contains(oldest));
     let (Some(oldest), Some(live_bytes)) = (oldest, view.log_bytes()) else { return false };
     let index_bytes: u64 = view.infos().map(|info| u64::from(info.pages) * PAGE_BYTES as u64).sum();
     let (named_bytes, worth_bytes) = match active {
@@ -145,7 +164,8 @@ fn want_values_moved(space: &LogSpace, until: Glsn, active: Active) -> bool {
     };
     let worth_bytes = worth_bytes.min(HELD_SEGMENTS * space.segment_bytes);
     let least_bytes = (worth_bytes + index_bytes).saturating_add(live_bytes.saturating_mul(2));
-    let is_worth_it = space.file_log.segment_bytes_between(oldest, until) + named_bytes >= least_bytes;
+    let is_worth_it =
+        space.file_log.segment_bytes_between(oldest, until) + named_bytes >= least_bytes;
     if is_worth_it {
         horizon.move_wanted.fetch_max(until.0, Ordering::AcqRel);
     }

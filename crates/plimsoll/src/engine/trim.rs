@@ -1,7 +1,8 @@
 //! Frees the old end of the log.
 //!
-//! Three kinds of entries stay: those that the runs do not hold yet, those that a cursor still has to read, and those that a value in a run
-//! points to. Compaction first moves such values into blob files ([`crate::index::Horizon::relocate_below`]).
+//! Three kinds of entries stay: those that the runs do not hold yet, those that a cursor still has
+//! to read, and those that a value in a run points to. Compaction first moves such values into blob
+//! files ([`crate::index::Horizon::relocate_below`]).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -25,11 +26,13 @@ use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 
-/// How long a compaction waits for another thread that frees the log: longer than that takes, and shorter than a backup of a large store.
+/// How long a compaction waits for another thread that frees the log: longer than that takes, and
+/// shorter than a backup of a large store.
 const FREEING_TRIES: u32 = 200;
 const FREEING_PAUSE: Duration = Duration::from_millis(10);
 
-/// Frees whole segments below `until`; returns the first remaining GLSN. Law: this process writes the index.
+/// Frees whole segments below `until`; returns the first remaining GLSN. Law: this process writes
+/// the index.
 pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Result<Glsn> {
     committer.check_writable()?;
     committer.fresh()?;
@@ -49,13 +52,14 @@ pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Resu
     free(space, until, Active::EndsFrom(0))
 }
 
-/// What becomes of the segment that commits go to. Only whole segments are freed, and this one may take many commits more.
+/// What becomes of the segment that commits go to. Only whole segments are freed, and this one may
+/// take many commits more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Active {
     /// It stays open for further commits.
     Stays,
-    /// It ends and is freed if none of its entries is needed and that frees at least this many bytes, blob files included. For callers that
-    /// were asked for the space.
+    /// It ends and is freed if none of its entries is needed and that frees at least this many
+    /// bytes, blob files included. For callers that were asked for the space.
     EndsFrom(u64),
 }
 
@@ -88,8 +92,9 @@ impl LogSpace {
     }
 }
 
-/// Frees unneeded segments below `until`. A compaction waits for another thread that frees the log, and for up to two seconds for a backup or a
-/// verification; otherwise the segments are left for later.
+/// Frees unneeded segments below `until`. A compaction waits for another thread that frees the log,
+/// and for up to two seconds for a backup or a verification; otherwise the segments are left for
+/// later.
 pub(crate) fn free_soon(space: &LogSpace, until: Glsn, active: Active) -> Result<()> {
     let tries = if active == Active::Stays { 1 } else { FREEING_TRIES };
     for _ in 0..tries {
@@ -119,7 +124,12 @@ fn free(space: &LogSpace, until: Glsn, active: Active) -> Result<Glsn> {
     freed.unwrap_or_else(|| Ok(space.reader.log.bounds().first))
 }
 
-fn free_up_to(space: &LogSpace, until: Glsn, active: Active, removal: Option<&Removal<'_>>) -> Result<Glsn> {
+fn free_up_to(
+    space: &LogSpace,
+    until: Glsn,
+    active: Active,
+    removal: Option<&Removal<'_>>,
+) -> Result<Glsn> {
     // This first: a flush in between may add runs that point behind it, never before it.
     let flushed = space.reader.index.log_needed_from().next();
     let needed = space.reader.index.min_pointer().unwrap_or(Glsn::MAX);
@@ -132,7 +142,10 @@ fn free_up_to(space: &LogSpace, until: Glsn, active: Active, removal: Option<&Re
     }
     let (start, before) = (clock.monotonic_nanos(), log.bounds().first);
     if let Active::EndsFrom(bytes) = active {
-        space.file_log.end_segment_below(until, bytes, &|blob| space.reader.index.must_keep_blob(blob)).lift()?;
+        space
+            .file_log
+            .end_segment_below(until, bytes, &|blob| space.reader.index.must_keep_blob(blob))
+            .lift()?;
     }
     if others == until {
         hit(Border::TrimHeldBack);
@@ -151,8 +164,9 @@ fn free_up_to(space: &LogSpace, until: Glsn, active: Active, removal: Option<&Re
     Ok(first)
 }
 
-/// Removes files of moved values that no run uses any more: they are no record's, so no trim removes them. Those that cannot be removed now
-/// are tried again at the next trim, or at the next opening.
+/// Removes files of moved values that no run uses any more: they are no record's, so no trim
+/// removes them. Those that cannot be removed now are tried again at the next trim, or at the next
+/// opening.
 fn sweep_blobs(space: &LogSpace) {
     let (index, log) = (&space.reader.index, &space.reader.log);
     let keep = |blob| index.must_keep_blob(blob);
@@ -182,16 +196,19 @@ mod tests {
     #[test]
     fn a_compaction_waits_for_another_thread_that_frees_the_log() {
         let dir = tempfile::tempdir().unwrap();
-        let options = Options::new().memory_bytes(16 << 20).retention(Retention::Latest).background(false);
+        let options =
+            Options::new().memory_bytes(16 << 20).retention(Retention::Latest).background(false);
         let store = open(&dir.path().join("store"), options).unwrap();
         for _ in 0..3 {
             let mut tx = Transaction::new(&store.committer);
-            tx.put(&store.reader.keyspaces.find("default").unwrap().0, "large", vec![1; 1 << 20]).unwrap();
+            tx.put(&store.reader.keyspaces.find("default").unwrap().0, "large", vec![1; 1 << 20])
+                .unwrap();
             tx.commit().unwrap();
         }
         let freeing = store.space.trim_lock.lock().unwrap();
         std::thread::scope(|scope| {
-            let compaction = scope.spawn(|| steps::compact(&store.space, &store.committer).unwrap());
+            let compaction =
+                scope.spawn(|| steps::compact(&store.space, &store.committer).unwrap());
             // One that does not wait has ended by then.
             let clock = &store.space.clock;
             let begun = clock.monotonic_nanos();

@@ -8,5 +8,6 @@ const INDEX: &str = "index";
 
 /// Whether a folder with these names holds an unfinished backup, and nothing else.
 pub(crate) fn is_unfinished(names: &[String]) -> bool {
-    names.iter().any(|name| name == PARTIAL_LOG) && names.iter().all(|name| name == PARTIAL_LOG || name == INDEX)
+    names.iter().any(|name| name == PARTIAL_LOG)
+        && names.iter().all(|name| name == PARTIAL_LOG || name == INDEX)
 }

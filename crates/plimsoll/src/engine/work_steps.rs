@@ -12,13 +12,15 @@ pub(crate) fn drop_caches(store: &Engine) {
     store.reader.row_cache.clear();
 }
 
-/// Does one piece of background work: a sync, freeing memory, flush, compaction, the warm image, or sealing a segment; false if there was
-/// none. In a read-only store, only freeing memory and restoring the warm image.
+/// Does one piece of background work: a sync, freeing memory, flush, compaction, the warm image, or
+/// sealing a segment; false if there was none. In a read-only store, only freeing memory and
+/// restoring the warm image.
 pub(crate) fn step(store: &Engine) -> Result<bool> {
     step_from(store, 0)
 }
 
-/// As [`step`], but tries work of kind number `first` before the others: no kind may depend on another.
+/// As [`step`], but tries work of kind number `first` before the others: no kind may depend on
+/// another.
 pub(crate) fn step_from(store: &Engine, first: usize) -> Result<bool> {
     if store.options.read_only {
         if let Some(membership) = &store.membership {
@@ -54,7 +56,8 @@ fn seal_behind(store: &Engine) -> Result<bool> {
 }
 
 fn make_room(store: &Engine) -> Result<bool> {
-    let mut upkeep = store.maintenance.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut upkeep =
+        store.maintenance.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     Ok(upkeep.step() == evictor::Progress::Worked)
 }
 
@@ -62,7 +65,11 @@ fn make_room(store: &Engine) -> Result<bool> {
 fn flush_some(store: &Engine) -> Result<bool> {
     let worked = store.reader.index.flush_step()? == Progress::Worked;
     Ok(worked
-        || store.maintenance.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.step() == Progress::Worked))
+        || store
+            .maintenance
+            .checkpoints
+            .as_ref()
+            .is_some_and(|checkpoints| checkpoints.step() == Progress::Worked))
 }
 
 fn compact_some(store: &Engine) -> Result<bool> {

@@ -12,13 +12,22 @@ pub type Placed = (usize, usize, FragmentType);
 /// Offset of the chain hash of the record before it, in a record's first fragment.
 const PREVIOUS_CHAIN_AT: usize = FRAGMENT_HEADER_BYTES + 40;
 
-/// Seals the fragments of one record, or a mark, in `segment`; returns the chain hash after it, which was `chain` before. With `follows`, the
-/// record's header says so.
-pub fn reseal(segment: &mut [u8], parts: &[Placed], segment_seed: u64, epoch: u32, chain: u64, follows: bool) -> u64 {
+/// Seals the fragments of one record, or a mark, in `segment`; returns the chain hash after it,
+/// which was `chain` before. With `follows`, the record's header says so.
+pub fn reseal(
+    segment: &mut [u8],
+    parts: &[Placed],
+    segment_seed: u64,
+    epoch: u32,
+    chain: u64,
+    follows: bool,
+) -> u64 {
     let Some((&(start, end, part), rest)) = parts.split_first() else { return chain };
     let Some(first) = segment.get_mut(start..end) else { return chain };
     let begins = matches!(part, FragmentType::Whole | FragmentType::First);
-    if let Some(before) = first.get_mut(PREVIOUS_CHAIN_AT..PREVIOUS_CHAIN_AT + 8).filter(|_| begins && follows) {
+    if let Some(before) =
+        first.get_mut(PREVIOUS_CHAIN_AT..PREVIOUS_CHAIN_AT + 8).filter(|_| begins && follows)
+    {
         before.copy_from_slice(&chain.to_le_bytes());
     }
     let header = RecordHeader::decode(&first[FRAGMENT_HEADER_BYTES..]).ok().filter(|_| begins);
@@ -29,7 +38,8 @@ pub fn reseal(segment: &mut [u8], parts: &[Placed], segment_seed: u64, epoch: u3
             let head = header.map_or(head_bytes(0), |header| header.head_bytes());
             let mut content = ContentHash::of_first(&first[FRAGMENT_HEADER_BYTES..], head);
             for &(start, end, _) in rest {
-                content.fragment(segment.get(start + CONTINUED_HEADER_BYTES..end).unwrap_or_default());
+                content
+                    .fragment(segment.get(start + CONTINUED_HEADER_BYTES..end).unwrap_or_default());
             }
             content.sum()
         }

@@ -1,9 +1,11 @@
 //! A whole store of which bytes were changed although every checksum fits.
 //!
-//! Law: whatever the bytes, every call ends, with an answer or with an error. It is a finding if one panics or does not come to its end.
+//! Law: whatever the bytes, every call ends, with an answer or with an error. It is a finding if
+//! one panics or does not come to its end.
 //!
-//! A sample store has some of everything. An input is a list of changes of [`CHANGE_BYTES`] each; afterwards the checksums of the files that were
-//! changed are made to fit, and so is the chain of the log's records, with all that names a place in it.
+//! A sample store has some of everything. An input is a list of changes of [`CHANGE_BYTES`] each;
+//! afterwards the checksums of the files that were changed are made to fit, and so is the chain of
+//! the log's records, with all that names a place in it.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -43,7 +45,8 @@ pub const CHANGE_BYTES: usize = 10;
 /// The most changes of an input.
 const CHANGES_MAX: usize = 12;
 
-/// Rows that a walk may yield: more than the sample has versions, so one that yields more goes round in circles.
+/// Rows that a walk may yield: more than the sample has versions, so one that yields more goes
+/// round in circles.
 const ROWS_MAX: usize = 100_000;
 
 const STORE: &str = "/store";
@@ -76,7 +79,8 @@ enum FileKind {
 /// Changes the sample store as the bytes say, and asks of it all that can be asked.
 pub fn store(bytes: &[u8]) {
     let samples = samples();
-    let mut files: Vec<Option<Vec<u8>>> = samples.iter().map(|sample| Some(sample.bytes.clone())).collect();
+    let mut files: Vec<Option<Vec<u8>>> =
+        samples.iter().map(|sample| Some(sample.bytes.clone())).collect();
     let mut unmended = vec![false; files.len()];
     for change in bytes.chunks_exact(CHANGE_BYTES).take(CHANGES_MAX) {
         let number = usize::from(change[0]) % files.len();
@@ -102,13 +106,19 @@ fn apply(change: &[u8], file: &mut Option<Vec<u8>>) {
     }
     let within = usize::from(u16::from_le_bytes([low, high]));
     // Most of what has a meaning stands at the front of a page.
-    let at = page + if how & 0x40 != 0 { within % page_bytes.min(256) } else { within % page_bytes };
+    let at =
+        page + if how & 0x40 != 0 { within % page_bytes.min(256) } else { within % page_bytes };
     let end = page + page_bytes;
     match how % 10 {
         0 => bytes[at] = a,
         1 => bytes[at] ^= 1 << (a % 8),
         2 => bytes[at] = bytes[at].wrapping_add(a % 5).wrapping_sub(2),
-        3 => put(bytes, at, end, &u32::from_le_bytes([a, b, c, 0]).to_le_bytes()[..usize::from(a % 4) + 1]),
+        3 => put(
+            bytes,
+            at,
+            end,
+            &u32::from_le_bytes([a, b, c, 0]).to_le_bytes()[..usize::from(a % 4) + 1],
+        ),
         4 => put(bytes, at, end, &[[0; 8], [255; 8], [127; 8]][usize::from(a % 3)][..1 << (b % 4)]),
         // Two stretches change places: entries out of order.
         5 => {
@@ -144,18 +154,26 @@ fn put(bytes: &mut [u8], at: usize, end: usize, what: &[u8]) {
 fn mend(samples: &[Sample], files: &mut [Option<Vec<u8>>], unmended: &[bool]) {
     let mut places = BTreeMap::new();
     let mut chain = None;
-    for ((sample, file), _) in samples.iter().zip(&mut *files).zip(unmended).filter(|(_, unmended)| !**unmended) {
-        let (FileKind::Segment(header, fragments), Some(bytes)) = (&sample.kind, file) else { continue };
+    for ((sample, file), _) in
+        samples.iter().zip(&mut *files).zip(unmended).filter(|(_, unmended)| !**unmended)
+    {
+        let (FileKind::Segment(header, fragments), Some(bytes)) = (&sample.kind, file) else {
+            continue;
+        };
         let before = *chain.get_or_insert(header.previous_chain);
         chain = Some(mend_segment(bytes, header, fragments, before, &mut places));
     }
-    for ((sample, file), _) in samples.iter().zip(files).zip(unmended).filter(|(_, unmended)| !**unmended) {
+    for ((sample, file), _) in
+        samples.iter().zip(files).zip(unmended).filter(|(_, unmended)| !**unmended)
+    {
         let Some(bytes) = file else { continue };
         match &sample.kind {
             FileKind::Pages(seed) => mend_pages(bytes, *seed),
             FileKind::Blob(trailer) => mend_blob(bytes, trailer),
             FileKind::Table(header) => mend_table(bytes, header, &places),
-            FileKind::Manifest(number) => mend_manifest(bytes, *number, *bytes != sample.bytes, &places),
+            FileKind::Manifest(number) => {
+                mend_manifest(bytes, *number, *bytes != sample.bytes, &places)
+            }
             FileKind::Warm(kind, number) => {
                 let header = bytes
                     .get(..WARM_HEADER_BYTES)
@@ -169,7 +187,8 @@ fn mend(samples: &[Sample], files: &mut [Option<Vec<u8>>], unmended: &[bool]) {
     }
 }
 
-/// Lets each record follow the one before it; the chain behind the last, and in `places` that behind each record, by its last GLSN.
+/// Lets each record follow the one before it; the chain behind the last, and in `places` that
+/// behind each record, by its last GLSN.
 fn mend_segment(
     bytes: &mut [u8],
     header: &SegmentHeader,
@@ -201,7 +220,10 @@ fn mend_page(page: &mut [u8], file_seed: u64, number: usize) {
 }
 
 fn mend_pages(bytes: &mut [u8], file_seed: u64) {
-    bytes.chunks_mut(PAGE_BYTES).enumerate().for_each(|(number, page)| mend_page(page, file_seed, number));
+    bytes
+        .chunks_mut(PAGE_BYTES)
+        .enumerate()
+        .for_each(|(number, page)| mend_page(page, file_seed, number));
 }
 
 fn mend_blob(bytes: &mut [u8], trailer: &BlobTrailer) {
@@ -239,7 +261,9 @@ fn mend_manifest(bytes: &mut Vec<u8>, number: u64, is_changed: bool, places: &BT
     }
     let (disk, dir, name) = (MemDisk::new(), Path::new(""), manifest_name(number));
     let written = write_file(&disk, Path::new(&name), bytes).is_ok();
-    let Some(mut manifest) = Manifest::read(&disk, dir).ok().flatten().filter(|_| written) else { return };
+    let Some(mut manifest) = Manifest::read(&disk, dir).ok().flatten().filter(|_| written) else {
+        return;
+    };
     for position in [&mut manifest.checkpoint, &mut manifest.durable] {
         position.chain = places.get(&position.glsn.0).copied().unwrap_or(position.chain);
     }
@@ -285,7 +309,9 @@ fn options(disk: &MemDisk) -> Options {
 /// The files of a store with some of everything, made once.
 fn samples() -> &'static [Sample] {
     static SAMPLES: OnceLock<Vec<Sample>> = OnceLock::new();
-    SAMPLES.get_or_init(|| make_samples().expect("a store on a disk in memory is made without an error"))
+    SAMPLES.get_or_init(|| {
+        make_samples().expect("a store on a disk in memory is made without an error")
+    })
 }
 
 fn key(number: u32) -> Vec<u8> {
@@ -294,12 +320,19 @@ fn key(number: u32) -> Vec<u8> {
     key
 }
 
-fn commit(db: &Db, keyspace: &Keyspace, numbers: impl Iterator<Item = u32>, bytes: usize) -> Result<Glsn> {
+fn commit(
+    db: &Db,
+    keyspace: &Keyspace,
+    numbers: impl Iterator<Item = u32>,
+    bytes: usize,
+) -> Result<Glsn> {
     let mut tx = db.begin();
     for number in numbers {
         match number % 17 {
             16 => tx.delete(keyspace, &key(number))?,
-            _ => tx.put(keyspace, &key(number), &vec![number as u8; bytes + number as usize % 40])?,
+            _ => {
+                tx.put(keyspace, &key(number), &vec![number as u8; bytes + number as usize % 40])?
+            }
         }
     }
     tx.set_metadata(b"who, and why")?;
@@ -329,7 +362,9 @@ fn make_samples() -> Result<Vec<Sample>> {
     for _ in 0..3 {
         db.drop_caches();
         for _ in 0..2 {
-            (0..3400).step_by(3).try_for_each(|number| db.snapshot().get(&forever, &key(number)).map(drop))?;
+            (0..3400)
+                .step_by(3)
+                .try_for_each(|number| db.snapshot().get(&forever, &key(number)).map(drop))?;
         }
     }
     commit(&db, &forever, 300..420, 30)?;
@@ -366,8 +401,10 @@ fn kind_of(name: &str, bytes: &[u8], log_id: u128) -> FileKind {
         let number = stem.rsplit('-').next().and_then(|digits| digits.parse().ok()).unwrap_or(0);
         return FileKind::Warm(kind, number);
     }
-    let blob = pages.checked_sub(1).map(|last| BlobTrailer::decode(payload(last, BLOB_TRAILER_BYTES)));
-    match (SegmentHeader::decode(bytes), TableHeader::decode(payload(0, TABLE_HEADER_BYTES)), blob) {
+    let blob =
+        pages.checked_sub(1).map(|last| BlobTrailer::decode(payload(last, BLOB_TRAILER_BYTES)));
+    match (SegmentHeader::decode(bytes), TableHeader::decode(payload(0, TABLE_HEADER_BYTES)), blob)
+    {
         (Ok(header), ..) => FileKind::Segment(header, fragments_of(bytes, &header)),
         (_, Ok(header), _) => FileKind::Table(header),
         (.., Some(Ok(trailer))) => FileKind::Blob(trailer),
@@ -380,7 +417,9 @@ fn fragments_of(bytes: &[u8], header: &SegmentHeader) -> Vec<Placed> {
     let mut found = Vec::new();
     for (number, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
         let mut at = if number == 0 { SEGMENT_HEADER_BYTES } else { 0 };
-        while let Found::Fragment(fragment) = fragment_at(block, at, (number * BLOCK_BYTES) as u32, seed) {
+        while let Found::Fragment(fragment) =
+            fragment_at(block, at, (number * BLOCK_BYTES) as u32, seed)
+        {
             let (start, len) = (number * BLOCK_BYTES + at, fragment.whole_bytes());
             found.push((start, start + len, fragment.part));
             at += len;
@@ -389,7 +428,8 @@ fn fragments_of(bytes: &[u8], header: &SegmentHeader) -> Vec<Placed> {
     found
 }
 
-/// Recovers what is there and asks everything of the new store; then opens the old one and asks the same.
+/// Recovers what is there and asks everything of the new store; then opens the old one and asks the
+/// same.
 fn ask(disk: &MemDisk) {
     if Db::recover(STORE, RECOVERED, options(disk), &mut |_, _| {}).is_ok() {
         let db = Db::open(RECOVERED, options(disk)).expect("a recovered store opens");
@@ -448,7 +488,9 @@ fn read_all(db: &Db) {
 fn read_keyspace(db: &Db, snapshot: &Snapshot, keyspace: &Keyspace) {
     let _ = snapshot.range(keyspace, ..).map(|range| walk("a walk", range));
     let _ = snapshot.range(keyspace, ..).map(|range| walk("a walk back", range.reverse()));
-    let _ = snapshot.prefix(keyspace, b"key 01").map(|range| walk("a walk over a prefix", range.keys_only()));
+    let _ = snapshot
+        .prefix(keyspace, b"key 01")
+        .map(|range| walk("a walk over a prefix", range.keys_only()));
     for number in (0..420).step_by(23).chain((1000..3400).step_by(311)) {
         let _ = snapshot.get(keyspace, &key(number));
     }
@@ -477,7 +519,8 @@ fn use_all(db: &Db) {
     if let Ok(keyspace) = db.keyspace("default") {
         let _ = commit(db, &keyspace, 0..30, 100);
         let mut tx = db.begin();
-        let _ = tx.range(&keyspace, ..).map(|range| walk("a walk in a transaction", range.take(50)));
+        let _ =
+            tx.range(&keyspace, ..).map(|range| walk("a walk in a transaction", range.take(50)));
         let _ = tx.put(&keyspace, b"after", b"the damage");
         let _ = tx.commit();
     }
@@ -501,7 +544,8 @@ mod tests {
     #[test]
     fn the_sample_has_some_of_everything_and_mending_it_changes_nothing() {
         let samples = samples();
-        let has = |is: fn(&FileKind) -> bool| assert!(samples.iter().any(|sample| is(&sample.kind)));
+        let has =
+            |is: fn(&FileKind) -> bool| assert!(samples.iter().any(|sample| is(&sample.kind)));
         has(|kind| matches!(kind, FileKind::Pages(_)));
         has(|kind| matches!(kind, FileKind::Blob(_)));
         has(|kind| matches!(kind, FileKind::Table(_)));
@@ -519,7 +563,8 @@ mod tests {
     #[test]
     fn a_record_that_was_changed_and_mended_is_served_as_it_stands() {
         let samples = samples();
-        let number = samples.iter().position(|sample| matches!(sample.kind, FileKind::Segment(..))).unwrap();
+        let number =
+            samples.iter().position(|sample| matches!(sample.kind, FileKind::Segment(..))).unwrap();
         let mut files: Vec<_> = samples.iter().map(|sample| Some(sample.bytes.clone())).collect();
         let bytes = files[number].as_mut().unwrap();
         let at = bytes.windows(12).position(|window| window == b"who, and why").unwrap();
@@ -530,7 +575,8 @@ mod tests {
         let db = Db::open(STORE, options(&disk)).unwrap();
         assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
         let log = db.log();
-        let mut commits = (1..log.bounds().next.0).filter_map(|glsn| log.commit(Glsn(glsn)).unwrap());
+        let mut commits =
+            (1..log.bounds().next.0).filter_map(|glsn| log.commit(Glsn(glsn)).unwrap());
         assert!(commits.any(|commit| commit.metadata().unwrap() == b"Who, and why"));
     }
 
@@ -545,7 +591,8 @@ mod tests {
         let mut random = Random::new(20_261_122);
         for _ in 0..60 {
             let changes = random.below(3) as usize + 1;
-            let bytes: Vec<u8> = (0..changes * CHANGE_BYTES).map(|_| random.next_u64() as u8).collect();
+            let bytes: Vec<u8> =
+                (0..changes * CHANGE_BYTES).map(|_| random.next_u64() as u8).collect();
             store(&bytes);
         }
     }

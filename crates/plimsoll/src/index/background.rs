@@ -1,4 +1,5 @@
-//! The background threads of the index. A thread runs steps while there is work and sleeps until it is signalled.
+//! The background threads of the index. A thread runs steps while there is work and sleeps until it
+//! is signalled.
 
 use std::io;
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use crate::index::policy::Priority;
 use crate::index::signals::Thread;
 use crate::types::lock::lock;
 
-/// An index that received almost no writes for this long, and has no other work, counts as idle; its runs are then settled (merged for
-/// reads).
+/// An index that received almost no writes for this long, and has no other work, counts as idle;
+/// its runs are then settled (merged for reads).
 const SETTLE_AFTER: Duration = Duration::from_millis(300);
 
 /// Divisor: "almost no writes" means less than this part of a memtable within [`SETTLE_AFTER`].
@@ -50,7 +51,8 @@ impl Threads {
         for worker in &self.workers {
             worker.stop();
         }
-        // A writer may still be flushing or merging: nothing is written once the folder is given back.
+        // A writer may still be flushing or merging: nothing is written once the folder is given
+        // back.
         drop(lock(&core.flush));
         compaction.wait();
     }
@@ -61,7 +63,8 @@ fn retry_after(failures: u32) -> Duration {
     RETRY_FIRST.saturating_mul(1 << failures.min(16).saturating_sub(1)).min(RETRY_MAX)
 }
 
-/// Frees what the log need not keep any more because the runs have changed. Members do so in turn, with what they promised each other.
+/// Frees what the log need not keep any more because the runs have changed. Members do so in turn,
+/// with what they promised each other.
 fn free_log(core: &Core) {
     if core.context.duty.members().is_none() && !core.signals.is_closing() {
         // A flush is not to cause the next one.
@@ -92,7 +95,8 @@ fn start_flushing(core: &Arc<Core>) -> io::Result<Worker> {
 }
 
 fn start_compacting(core: &Arc<Core>, compaction: &Arc<Compaction>) -> io::Result<Worker> {
-    let (compaction, looked, alarmed) = (Arc::clone(compaction), Arc::clone(core), Arc::clone(core));
+    let (compaction, looked, alarmed) =
+        (Arc::clone(compaction), Arc::clone(core), Arc::clone(core));
     let (mut failures, mut priority, mut before, mut freed_at) = (0, Priority::Due, 0, 0);
     let step = move |woken| {
         let bytes_in = looked.counters.bytes_in.load(Ordering::Relaxed);

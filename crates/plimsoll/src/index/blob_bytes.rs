@@ -8,23 +8,31 @@ use plimsoll_memory::pool::Touch;
 
 use crate::types::error::{Error, Lift, Result};
 
-/// Fills `into` with the bytes of a blob file from `offset` on, for the version at `glsn`. Returns whether a page of them was
-/// not in memory.
-pub(crate) fn read(log: &dyn Log, glsn: Glsn, blob: BlobId, offset: u64, into: &mut [u8]) -> Result<bool> {
+/// Fills `into` with the bytes of a blob file from `offset` on, for the version at `glsn`. Returns
+/// whether a page of them was not in memory.
+pub(crate) fn read(
+    log: &dyn Log,
+    glsn: Glsn,
+    blob: BlobId,
+    offset: u64,
+    into: &mut [u8],
+) -> Result<bool> {
     let file = log.open_blob(blob).lift()?.file;
     // A long value is read once, sequentially: it must not evict hot pages.
     let touch = if into.len() > 4 * PAGE_PAYLOAD_BYTES { Touch::Scan } else { Touch::Point };
     let (mut at, mut filled, mut missed) = (offset, 0, false);
     while filled < into.len() {
         let number = u32::try_from(at / PAGE_PAYLOAD_BYTES as u64).map_err(|_| short_blob(blob))?;
-        let page = file
-            .get(number, touch)
-            .map_err(|error| Error::of_load(error).in_file(|| format!("log/{}", blob.file_name())))?;
+        let page = file.get(number, touch).map_err(|error| {
+            Error::of_load(error).in_file(|| format!("log/{}", blob.file_name()))
+        })?;
         missed |= page.is_miss();
         if page_kind(&page) == BLOB_DROPPED_PAGE {
             return Err(Error::Dropped { glsn });
         }
-        let bytes = page_payload(&page).get((at % PAGE_PAYLOAD_BYTES as u64) as usize..).unwrap_or_default();
+        let bytes = page_payload(&page)
+            .get((at % PAGE_PAYLOAD_BYTES as u64) as usize..)
+            .unwrap_or_default();
         let fits = bytes.len().min(into.len() - filled);
         if fits == 0 {
             return Err(short_blob(blob));
@@ -37,6 +45,9 @@ pub(crate) fn read(log: &dyn Log, glsn: Glsn, blob: BlobId, offset: u64, into: &
 }
 
 fn short_blob(blob: BlobId) -> Error {
-    Error::corrupt(format!("blob file {} ends before the end of a value in it; see `plimsoll verify`", blob.0))
-        .in_file(|| format!("log/{}", blob.file_name()))
+    Error::corrupt(format!(
+        "blob file {} ends before the end of a value in it; see `plimsoll verify`",
+        blob.0
+    ))
+    .in_file(|| format!("log/{}", blob.file_name()))
 }

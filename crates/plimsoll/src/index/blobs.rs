@@ -1,7 +1,8 @@
-//! Which blob files the index uses, and which it may have stopped using since the log last removed some.
+//! Which blob files the index uses, and which it may have stopped using since the log last removed
+//! some.
 //!
-//! Law: a blob file is used while a manifest names it or may come to name it, and while a job reads through a view that has it. Readers need no
-//! such promise: they ask again in a newer view.
+//! Law: a blob file is used while a manifest names it or may come to name it, and while a job reads
+//! through a view that has it. Readers need no such promise: they ask again in a newer view.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Weak};
@@ -89,11 +90,13 @@ impl Blobs {
         }
     }
 
-    /// The files of tables that are no longer current, since the last call; those that jobs still need are told the next time.
+    /// The files of tables that are no longer current, since the last call; those that jobs still
+    /// need are told the next time.
     pub(crate) fn take_left(&self) -> Left {
         let taken = std::mem::take(&mut *lock(&self.left));
         let Left::These(these) = taken else { return Left::Many };
-        let (later, now): (BTreeSet<_>, _) = these.into_iter().partition(|blob| self.is_in_work(*blob));
+        let (later, now): (BTreeSet<_>, _) =
+            these.into_iter().partition(|blob| self.is_in_work(*blob));
         if let Left::These(these) = &mut *lock(&self.left) {
             these.extend(later);
         }
@@ -110,8 +113,8 @@ impl Blobs {
         }
     }
 
-    /// Whether a file is in use, given the current view: `view` is asked for after the files in work, so that a file that a manifest comes to
-    /// name in between is found in the view.
+    /// Whether a file is in use, given the current view: `view` is asked for after the files in
+    /// work, so that a file that a manifest comes to name in between is found in the view.
     pub(crate) fn uses(&self, blob: BlobId, view: impl FnOnce() -> Arc<View>) -> bool {
         self.is_in_work(blob) || names(&view(), blob)
     }
@@ -131,5 +134,6 @@ impl Blobs {
 }
 
 fn names(view: &View, blob: BlobId) -> bool {
-    view.infos().any(|info| info.id == TableId::Blob(blob) || info.blobs.binary_search(&blob).is_ok())
+    view.infos()
+        .any(|info| info.id == TableId::Blob(blob) || info.blobs.binary_search(&blob).is_ok())
 }

@@ -13,8 +13,8 @@ use crate::types::error::Result;
 use crate::types::version::Version;
 
 impl Core {
-    /// Reads every table. `each` receives every version, `checked` each table with its faults. `report` receives faults between
-    /// tables.
+    /// Reads every table. `each` receives every version, `checked` each table with its faults.
+    /// `report` receives faults between tables.
     pub(crate) fn verify(
         &self,
         each: &mut dyn FnMut(&Version<'_>),
@@ -35,26 +35,32 @@ impl Core {
         // Beside a writing process the manifest may be younger than the log bounds known here.
         let durable = self.context.log.bounds().durable.max(manifest.durable.glsn);
         if let Some(youngest) = youngest.filter(|&youngest| youngest > durable) {
-            report(format!("a run holds GLSN {youngest}, which is younger than the durable GLSN {durable}"));
+            report(format!(
+                "a run holds GLSN {youngest}, which is younger than the durable GLSN {durable}"
+            ));
         }
         if manifest.checkpoint.glsn > durable {
             let checkpoint = manifest.checkpoint.glsn;
-            report(format!("the index's checkpoint {checkpoint} is younger than the durable GLSN {durable}"));
+            report(format!(
+                "the index's checkpoint {checkpoint} is younger than the durable GLSN {durable}"
+            ));
         }
         Ok(())
     }
 }
 
 impl Core {
-    /// Whether the manifest on disk names this table. Beside a writing process, the table may have been merged away and its file
-    /// removed.
+    /// Whether the manifest on disk names this table. Beside a writing process, the table may have
+    /// been merged away and its file removed.
     fn is_named(&self, id: TableId) -> Result<bool> {
         if self.context.duty.may_write() {
             return Ok(true);
         }
         let (disk, dir) = (self.files.disk(), self.files.dir());
         let manifest = Manifest::read_beyond(disk, dir, Some(self.context.log.id()), None)?;
-        Ok(manifest.is_none_or(|now| now.runs.iter().flat_map(|run| &run.tables).any(|info| info.id == id)))
+        Ok(manifest.is_none_or(|now| {
+            now.runs.iter().flat_map(|run| &run.tables).any(|info| info.id == id)
+        }))
     }
 }
 
@@ -66,16 +72,19 @@ fn check_order(run: &Run, report: &mut dyn FnMut(String)) {
     }
 }
 
-/// Checks law 2 as far as the oldest and newest commits of tables show it. Where a merge has ended early, tables that do not overlap may be the
-/// other way round.
+/// Checks law 2 as far as the oldest and newest commits of tables show it. Where a merge has ended
+/// early, tables that do not overlap may be the other way round.
 fn check_ages(runs: &[Arc<Run>], report: &mut dyn FnMut(String)) {
     for pair in runs.windows(2) {
         for newer in pair[0].infos() {
-            let range = (Bound::Included(&newer.first_key[..]), Bound::Included(&newer.last_key[..]));
+            let range =
+                (Bound::Included(&newer.first_key[..]), Bound::Included(&newer.last_key[..]));
             let youngest = tables_in(&pair[1], range).iter().map(|table| table.info.max_glsn).max();
             if let Some(older) = youngest.filter(|older| newer.min_glsn < *older) {
                 let newer = newer.min_glsn;
-                report(format!("a newer run holds GLSN {newer}, older than GLSN {older} of the run behind it"));
+                report(format!(
+                    "a newer run holds GLSN {newer}, older than GLSN {older} of the run behind it"
+                ));
             }
         }
     }

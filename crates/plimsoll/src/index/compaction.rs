@@ -1,9 +1,11 @@
 //! Merges runs, one bounded piece at a time.
 //!
-//! A job (`job`) takes adjacent current runs, or history runs, and produces one run of current versions and one of history. When all
-//! outputs are written and synced, the manifest is replaced and readers see the outputs instead of the inputs.
+//! A job (`job`) takes adjacent current runs, or history runs, and produces one run of current
+//! versions and one of history. When all outputs are written and synced, the manifest is replaced
+//! and readers see the outputs instead of the inputs.
 //!
-//! Two jobs can run at once if the budget allows: a small job merges newer runs while a large one is under way, and takes precedence.
+//! Two jobs can run at once if the budget allows: a small job merges newer runs while a large one
+//! is under way, and takes precedence.
 
 use std::fmt;
 use std::ops::Bound;
@@ -35,7 +37,8 @@ const TWO_JOBS_BYTES: u64 = 64 << 20;
 /// While a job is under way, another job merges newer runs once there are this many.
 const PILED_UP: usize = 4;
 
-/// Jobs of a full compaction in addition to one for each run: the job under way, relocation, and dropping what remains droppable.
+/// Jobs of a full compaction in addition to one for each run: the job under way, relocation, and
+/// dropping what remains droppable.
 const JOBS_MORE: u64 = 6;
 
 /// Decides which runs are merged, and when.
@@ -62,8 +65,8 @@ struct Jobs {
     slots: Vec<Slot>,
     /// Damage that a job found: compaction stops until the index is opened again.
     stopped: Option<Error>,
-    /// The history run that the last history job made, and the horizon then. It is not scanned again for droppable versions before the
-    /// horizon has moved.
+    /// The history run that the last history job made, and the horizon then. It is not scanned
+    /// again for droppable versions before the horizon has moved.
     swept_history: Swept,
     /// Total bytes written when the owner last called for a step.
     seen_bytes_in: u64,
@@ -79,10 +82,16 @@ impl Jobs {
     /// Reserves the memory for jobs.
     fn new(context: &Context) -> Result<Self> {
         let slots = (0..slots_for(context)).map(|_| Slot::new(context)).collect::<Result<_>>()?;
-        Ok(Self { slots, stopped: None, swept_history: (Weak::new(), Glsn::NONE), seen_bytes_in: 0 })
+        Ok(Self {
+            slots,
+            stopped: None,
+            swept_history: (Weak::new(), Glsn::NONE),
+            seen_bytes_in: 0,
+        })
     }
 
-    /// Adapts to a changed budget. If there is no room for a second job yet, a later call may find some.
+    /// Adapts to a changed budget. If there is no room for a second job yet, a later call may find
+    /// some.
     fn fit(&mut self, context: &Context) {
         let wanted = slots_for(context);
         if self.slots.len() > wanted {
@@ -143,12 +152,14 @@ fn kept_bytes(run: &Run, log_keeps_from: Glsn) -> u64 {
 
 /// Bytes of an average row in these runs.
 fn row_bytes(runs: &[Arc<Run>]) -> u64 {
-    let (bytes, versions) =
-        runs.iter().fold((0, 0), |(bytes, versions), run| (bytes + run.bytes(), versions + run.versions()));
+    let (bytes, versions) = runs
+        .iter()
+        .fold((0, 0), |(bytes, versions), run| (bytes + run.bytes(), versions + run.versions()));
     bytes / versions.max(1)
 }
 
-/// What a merge of the first of these runs with the others, down to the oldest, gains if a deletion hides a row of `row_bytes`.
+/// What a merge of the first of these runs with the others, down to the oldest, gains if a deletion
+/// hides a row of `row_bytes`.
 fn clearance(runs: &[Arc<Run>], row_bytes: u64) -> Clearance {
     let is_mostly_deleted = |info: &&TableInfo| 2 * info.deletions > info.versions;
     let cleared = |info: &TableInfo| info.bytes() + info.deletions * row_bytes;
@@ -165,7 +176,10 @@ fn clearance(runs: &[Arc<Run>], row_bytes: u64) -> Clearance {
             }
             Segment::Cluster { first_key, last_key } => {
                 let range = (Bound::Included(&first_key[..]), Bound::Included(&last_key[..]));
-                runs.iter().flat_map(|run| tables_in(run, range)).map(|table| table.info.bytes()).sum()
+                runs.iter()
+                    .flat_map(|run| tables_in(run, range))
+                    .map(|table| table.info.bytes())
+                    .sum()
             }
         };
     }
@@ -204,7 +218,8 @@ impl Compaction {
         })
     }
 
-    /// Runs a step on the owner's call. If nothing was written since the last call, the index counts as idle and its runs are settled.
+    /// Runs a step on the owner's call. If nothing was written since the last call, the index
+    /// counts as idle and its runs are settled.
     pub(crate) fn step(&self) -> Result<Progress> {
         let bytes_in = self.core.counters.bytes_in.load(Ordering::Relaxed);
         let seen = std::mem::replace(&mut lock(&self.jobs).seen_bytes_in, bytes_in);
@@ -227,20 +242,23 @@ impl Compaction {
         let view = self.core.view();
         let enough = done() + (view.runs.len() + view.history.len()) as u64 + JOBS_MORE;
         drop(view);
-        let step = || self.work(Unasked::IsLeft, |jobs| self.task(jobs, Priority::All, log_keeps_from));
+        let step =
+            || self.work(Unasked::IsLeft, |jobs| self.task(jobs, Priority::All, log_keeps_from));
         while step()? == Progress::Worked && done() < enough {}
         self.check_stopped()
     }
 
-    /// Moves values out of the log entries that are to be freed and the blob files that are to be vacated, and changes nothing else.
+    /// Moves values out of the log entries that are to be freed and the blob files that are to be
+    /// vacated, and changes nothing else.
     pub(crate) fn relocate(&self) -> Result<()> {
         let done = || self.core.counters.compactions.load(Ordering::Relaxed);
         let view = self.core.view();
         let enough = done() + (view.runs.len() + view.history.len()) as u64 + JOBS_MORE;
         drop(view);
-        while self.work(Unasked::IsTold, |_| self.relocation(&self.core.view()))? == Progress::Worked && done() < enough
-        {
-        }
+        while self.work(Unasked::IsTold, |_| self.relocation(&self.core.view()))?
+            == Progress::Worked
+            && done() < enough
+        {}
         self.check_stopped()
     }
 
@@ -251,7 +269,8 @@ impl Compaction {
     /// Does a bounded piece of a job; starts one first if it is due.
     pub(crate) fn step_for(&self, priority: Priority) -> Result<Progress> {
         let may_settle = self.may_settle.load(Ordering::Relaxed);
-        let priority = if priority == Priority::Settle && !may_settle { Priority::Due } else { priority };
+        let priority =
+            if priority == Priority::Settle && !may_settle { Priority::Due } else { priority };
         self.work(Unasked::IsLeft, |jobs| self.task(jobs, priority, Glsn::MAX))
     }
 
@@ -336,7 +355,8 @@ impl Compaction {
             let view = self.core.view();
             let free = view.runs.iter().take_while(|run| !jobs.is_busy(run)).count();
             if free >= PILED_UP
-                && let Some(plan) = choose(&jobs.current_shapes(&view), FAN_IN, Priority::Due, u64::MAX)
+                && let Some(plan) =
+                    choose(&jobs.current_shapes(&view), FAN_IN, Priority::Due, u64::MAX)
             {
                 let task = current_task(&view, plan, Priority::Due);
                 jobs.slots[1].job = Some(Job::new(&self.core, &jobs.slots[1].set_aside, task));
@@ -360,14 +380,17 @@ impl Compaction {
         };
         match priority {
             Priority::Due => merge(priority).or_else(|| self.relocation(&view)),
-            Priority::Settle => merge(Priority::Due).or_else(|| self.relocation(&view)).or_else(|| merge(priority)),
+            Priority::Settle => {
+                merge(Priority::Due).or_else(|| self.relocation(&view)).or_else(|| merge(priority))
+            }
             Priority::All => merge(priority)
                 .or_else(|| self.relocation(&view))
                 .or_else(|| self.clearance(jobs, &view, log_keeps_from)),
         }
     }
 
-    /// A run with values in log entries that are to be freed, or in blob files that are to be vacated.
+    /// A run with values in log entries that are to be freed, or in blob files that are to be
+    /// vacated.
     fn relocation(&self, view: &View) -> Option<Task> {
         let vacated = self.core.blobs.vacated();
         let task = |below: Glsn| {
@@ -375,9 +398,17 @@ impl Compaction {
                 run.min_pointer().is_some_and(|pointer| pointer < below)
                     || run.infos().any(|info| points_into(info, &vacated))
             };
-            let current = view.runs.iter().position(wanted).map(|at| current_task(view, at..at + 1, Priority::Due));
-            let history =
-                || view.history.iter().position(wanted).map(|at| history_task(view, at..at + 1, Priority::Due));
+            let current = view
+                .runs
+                .iter()
+                .position(wanted)
+                .map(|at| current_task(view, at..at + 1, Priority::Due));
+            let history = || {
+                view.history
+                    .iter()
+                    .position(wanted)
+                    .map(|at| history_task(view, at..at + 1, Priority::Due))
+            };
             current.or_else(history)
         };
         // What was asked for does not wait for the rest, nor fail with it.
@@ -387,7 +418,8 @@ impl Compaction {
         })
     }
 
-    /// The last run, if it holds deletions; the last history run, if it may hold droppable versions.
+    /// The last run, if it holds deletions; the last history run, if it may hold droppable
+    /// versions.
     fn clearance(&self, jobs: &Jobs, view: &View, log_keeps_from: Glsn) -> Option<Task> {
         if let [run] = &view.runs[..]
             && run.deletions() > 0
@@ -397,8 +429,8 @@ impl Compaction {
         }
         let [run] = &view.history[..] else { return None };
         let (swept, then) = &jobs.swept_history;
-        let swept =
-            swept.upgrade().is_some_and(|swept| Arc::ptr_eq(&swept, run)) && self.core.horizon_of_run(run) <= *then;
+        let swept = swept.upgrade().is_some_and(|swept| Arc::ptr_eq(&swept, run))
+            && self.core.horizon_of_run(run) <= *then;
         let passed = run.infos().any(|info| self.core.horizon_passed(info));
         (passed && !swept).then(|| history_task(view, 0..1, Priority::All))
     }
@@ -410,7 +442,12 @@ fn current_task(view: &View, plan: Plan, priority: Priority) -> Task {
 }
 
 fn history_task(view: &View, plan: Plan, priority: Priority) -> Task {
-    Task { inputs: Inputs::History, runs: view.history[plan].to_vec(), priority, moves_unasked: false }
+    Task {
+        inputs: Inputs::History,
+        runs: view.history[plan].to_vec(),
+        priority,
+        moves_unasked: false,
+    }
 }
 
 impl fmt::Debug for Compaction {

@@ -1,7 +1,8 @@
 //! The shared state of the index: the view, the manifest's head, and the locks.
 //!
-//! Lock order: the writer's; then the flush's or the compaction's (never both); then the record's; then the view's, which only
-//! those take that replace it, for a few instructions. Files are written and synced only under the job's own lock and the record's.
+//! Lock order: the writer's; then the flush's or the compaction's (never both); then the record's;
+//! then the view's, which only those take that replace it, for a few instructions. Files are
+//! written and synced only under the job's own lock and the record's.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -61,7 +62,8 @@ pub(crate) struct Core {
     pub(crate) alignment: Alignment,
     pub(crate) signals: Signals,
     pub(crate) counters: Counters,
-    /// The runs held everything up to this GLSN when the index was opened: replayed versions up to it are skipped.
+    /// The runs held everything up to this GLSN when the index was opened: replayed versions up to
+    /// it are skipped.
     pub(crate) held: Glsn,
     /// The boundary of the source that was flushed last.
     pub(crate) flushed: AtomicU64,
@@ -86,8 +88,8 @@ impl Writer {
     }
 }
 
-/// Memory reserved from the budget permanently, so that a job that frees memory never has to ask for any. It is a budget of its own, which
-/// the store's budget counts as one lease.
+/// Memory reserved from the budget permanently, so that a job that frees memory never has to ask
+/// for any. It is a budget of its own, which the store's budget counts as one lease.
 #[derive(Debug)]
 pub(crate) struct SetAside {
     pub(crate) budget: Budget,
@@ -122,7 +124,11 @@ pub(crate) struct Change {
 
 impl Core {
     /// Opens the files that the manifest names.
-    pub(crate) fn open(context: Context, manifest: Manifest, horizon: Arc<dyn Horizon>) -> Result<Self> {
+    pub(crate) fn open(
+        context: Context,
+        manifest: Manifest,
+        horizon: Arc<dyn Horizon>,
+    ) -> Result<Self> {
         if manifest.log_id != context.log.id() {
             return Err(Error::Forked {
                 glsn: None,
@@ -136,14 +142,16 @@ impl Core {
         let head = manifest.head();
         let (mut runs, mut history) = (Vec::new(), Vec::new());
         for info in manifest.runs {
-            let members = info.tables.into_iter().map(|table| files.open(table)).collect::<Result<_>>()?;
+            let members =
+                info.tables.into_iter().map(|table| files.open(table)).collect::<Result<_>>()?;
             if info.history { &mut history } else { &mut runs }.push(Arc::new(Run::new(members)));
         }
         let active = Arc::new(Memtable::new(&context.budget));
         let limits = Arc::new(head.limits.clone());
         let depth = depth(runs.iter().map(|run| run.span()));
         let rows = context.row_cache.handle();
-        let held = runs.iter().chain(&history).map(|run| run.max_glsn()).max().unwrap_or(Glsn::NONE);
+        let held =
+            runs.iter().chain(&history).map(|run| run.max_glsn()).max().unwrap_or(Glsn::NONE);
         let gaps = Arc::new(Gaps::new(&context.budget, !context.duty.is_read_only(), held));
         let view = View {
             active: Arc::clone(&active),
@@ -215,7 +223,8 @@ impl Core {
         self.view.load_full()
     }
 
-    /// The sources as they are now, for a short look: without a write to memory that other threads use.
+    /// The sources as they are now, for a short look: without a write to memory that other threads
+    /// use.
     pub(crate) fn current_view(&self) -> Guard<Arc<View>> {
         self.view.load()
     }
@@ -236,32 +245,41 @@ impl Core {
         lock(&self.record).clone()
     }
 
-    /// The current manifest, and a view that holds exactly its files and those that no manifest names yet; no memtable. They stay for as long as
-    /// the view is kept.
+    /// The current manifest, and a view that holds exactly its files and those that no manifest
+    /// names yet; no memtable. They stay for as long as the view is kept.
     pub(crate) fn manifest(&self) -> (Manifest, Arc<View>) {
         // The record's lock excludes changes of the runs.
         let record = lock(&self.record);
         let view = self.view();
         let infos = |run: &Arc<Run>| run.infos().cloned().collect();
-        let current = view.runs.iter().map(|run| manifest::RunInfo { history: false, tables: infos(run) });
-        let history = view.history.iter().map(|run| manifest::RunInfo { history: true, tables: infos(run) });
+        let current =
+            view.runs.iter().map(|run| manifest::RunInfo { history: false, tables: infos(run) });
+        let history =
+            view.history.iter().map(|run| manifest::RunInfo { history: true, tables: infos(run) });
         let runs = current.chain(history).collect();
         let files = Arc::new(view.of_files(&self.context.budget));
         self.blobs.job_reads(&files);
         (Manifest::of(record.clone(), runs), files)
     }
 
-    /// The certified log position at `boundary`, if a record ends there. It does wherever commits are applied in the order of their
-    /// records. If not, the old checkpoint stays, and the versions in between are replayed at the next open and recognised by their GLSNs.
+    /// The certified log position at `boundary`, if a record ends there. It does wherever commits
+    /// are applied in the order of their records. If not, the old checkpoint stays, and the
+    /// versions in between are replayed at the next open and recognised by their GLSNs.
     pub(crate) fn place_of(&self, boundary: Glsn) -> Result<Option<Position>> {
         if boundary == Glsn::NONE {
             return Ok(None);
         }
-        Ok(self.context.log.chain_at(boundary).lift()?.map(|chain| Position { glsn: boundary, chain }))
+        Ok(self
+            .context
+            .log
+            .chain_at(boundary)
+            .lift()?
+            .map(|chain| Position { glsn: boundary, chain }))
     }
 
-    /// Lets `plan` decide how the runs change, writes the manifest, and publishes the new view. `plan` is called under the record's lock,
-    /// so the runs do not change in between. `term`: when what `plan` makes known was begun.
+    /// Lets `plan` decide how the runs change, writes the manifest, and publishes the new view.
+    /// `plan` is called under the record's lock, so the runs do not change in between. `term`: when
+    /// what `plan` makes known was begun.
     pub(crate) fn install(
         &self,
         term: Option<u64>,
@@ -291,8 +309,9 @@ impl Core {
             if matches!(outcome, Outcome::Taken | Outcome::Overtaken)
                 && let Some(members) = self.context.duty.members()
             {
-                // By the keeper that has replaced this one; or by one that this one has replaced, which was stopped while it took over, went on
-                // and sweeps what that manifest does not name.
+                // By the keeper that has replaced this one; or by one that this one has replaced,
+                // which was stopped while it took over, went on and sweeps what that manifest does
+                // not name.
                 members.lose_place();
                 return Err((outcome, self.not_keeper()));
             }
@@ -332,7 +351,8 @@ impl Core {
         Ok(())
     }
 
-    /// Rewrites the manifest with the current runs if the log is durable beyond the durable place in the last manifest.
+    /// Rewrites the manifest with the current runs if the log is durable beyond the durable place
+    /// in the last manifest.
     pub(crate) fn note_durable(&self) -> Result<()> {
         let term = self.context.duty.term();
         if term.is_none() || self.head().durable == self.context.log.position() {
@@ -350,14 +370,16 @@ impl Core {
         .map_err(|(_, error)| error)
     }
 
-    /// Installs a manifest that changes nothing: from now on no keeper before this one can install any.
+    /// Installs a manifest that changes nothing: from now on no keeper before this one can install
+    /// any.
     pub(crate) fn fence(&self) -> Result<()> {
         let mut tries = 0;
         loop {
             tries += 1;
             self.refresh()?;
             if self.context.duty.members().is_some_and(|members| !members.may_keep()) {
-                // Replaced before it had begun, because it was stopped: what it installs would stop the keeper.
+                // Replaced before it had begun, because it was stopped: what it installs would stop
+                // the keeper.
                 return Err(self.not_keeper());
             }
             self.context.log.check_own().lift()?;
@@ -394,18 +416,22 @@ impl Core {
 
     /// This process does not write the files now.
     pub(crate) fn not_keeper(&self) -> Error {
-        Error::NotKeeper { pid: self.context.duty.members().and_then(|members| members.keeper_pid()) }
+        Error::NotKeeper {
+            pid: self.context.duty.members().and_then(|members| members.keeper_pid()),
+        }
     }
 
-    /// The error of a job that was begun in `term`. If another process has replaced this one as the keeper since, the files that the job was
-    /// writing may have been swept: that a file is missing only says so.
+    /// The error of a job that was begun in `term`. If another process has replaced this one as the
+    /// keeper since, the files that the job was writing may have been swept: that a file is missing
+    /// only says so.
     pub(crate) fn of_job(&self, term: Option<u64>, error: Error) -> Error {
         let is_missing = matches!(error, Error::Io { kind: ErrorKind::NotFound, .. });
         if is_missing && self.context.duty.term() != term { self.not_keeper() } else { error }
     }
 
-    /// Invalidates cached rows whose keys have younger versions in the runs to be added. Called under the record's lock, before these runs
-    /// are visible. Returns the number of the new set of runs.
+    /// Invalidates cached rows whose keys have younger versions in the runs to be added. Called
+    /// under the record's lock, before these runs are visible. Returns the number of the new set of
+    /// runs.
     fn tell_row_cache(&self, content: &Content) -> u64 {
         let row_cache = &self.context.row_cache;
         let set = self.view().set + 1;
@@ -414,14 +440,16 @@ impl Core {
                 Content::Memtable(memtable) => memtable.for_each_newest(|version| {
                     row_cache.supersede(version.key, version.glsn, version.stored);
                 }),
-                // There may be as many keys as fit on the disk: reading them would cost more than loading the dropped rows again.
+                // There may be as many keys as fit on the disk: reading them would cost more than
+                // loading the dropped rows again.
                 Content::Adopted(_) => row_cache.clear(),
             }
         }
         set
     }
 
-    /// Resizes the row cache to its share of a budget of `bytes`. If the cache has to start empty, views switch to the new one with it.
+    /// Resizes the row cache to its share of a budget of `bytes`. If the cache has to start empty,
+    /// views switch to the new one with it.
     pub(crate) fn resize_row_cache(&self, bytes: u64) {
         let row_cache = &self.context.row_cache;
         // Eviction runs beside other work; only the exchange itself needs the record's lock.
@@ -442,10 +470,20 @@ impl Core {
             disk.sync_dir(dir).map_err(|error| (Outcome::Old, error.into()))?;
         }
         let marked = |history| move |run: &Arc<Run>| (history, Arc::clone(run));
-        let runs: Vec<_> =
-            change.runs.iter().map(marked(false)).chain(change.history.iter().map(marked(true))).collect();
+        let runs: Vec<_> = change
+            .runs
+            .iter()
+            .map(marked(false))
+            .chain(change.history.iter().map(marked(true)))
+            .collect();
         let writer = self.context.duty.writer();
-        manifest::write(disk, dir, writer, head, runs.iter().map(|(history, run)| (*history, run_infos(run.tables()))))
+        manifest::write(
+            disk,
+            dir,
+            writer,
+            head,
+            runs.iter().map(|(history, run)| (*history, run_infos(run.tables()))),
+        )
     }
 }
 

@@ -1,4 +1,5 @@
-//! The time that writers owe to flushes and merges that lag behind: how much, and who waits when. Pure.
+//! The time that writers owe to flushes and merges that lag behind: how much, and who waits when.
+//! Pure.
 
 /// Shorter waits are accumulated.
 pub(crate) const WAIT_MIN_NANOS: u64 = 1_000_000;
@@ -25,7 +26,8 @@ impl Debt {
         self.owed_nanos < WAIT_MIN_NANOS
     }
 
-    /// The time that the caller waits for all that is owed, after those who wait already: at most `longest_nanos` for both.
+    /// The time that the caller waits for all that is owed, after those who wait already: at most
+    /// `longest_nanos` for both.
     pub(crate) fn pay(&mut self, now_nanos: u64, longest_nanos: u64) -> u64 {
         let wait = std::mem::take(&mut self.owed_nanos).min(longest_nanos);
         let queue_end = now_nanos.saturating_add(QUEUE_MAX_NANOS);
@@ -56,7 +58,8 @@ mod tests {
         assert_eq!(debt.pay(1_001_000, u64::MAX), 6_000_000);
         debt.owe(u64::MAX);
         assert_eq!(debt.pay(10_000_000, 3_000_000), 3_000_000);
-        // A small one that comes after a large one waits as long as a small one may, also if the clock does not advance.
+        // A small one that comes after a large one waits as long as a small one may, also if the
+        // clock does not advance.
         for _ in 0..3 {
             debt.owe(8_000_000_000);
             assert!(debt.pay(10_000_000, u64::MAX) <= QUEUE_MAX_NANOS);

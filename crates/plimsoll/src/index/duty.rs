@@ -1,4 +1,5 @@
-//! Which process changes the files of the index: the one that has the store open alone, none, or, of several members, the keeper.
+//! Which process changes the files of the index: the one that has the store open alone, none, or,
+//! of several members, the keeper.
 
 use std::sync::Arc;
 
@@ -21,8 +22,8 @@ impl Duty {
         self.term().is_some()
     }
 
-    /// Names the time since this process may write the files; `None` if it may not. What was begun in one term is not finished in another:
-    /// in between others have written them.
+    /// Names the time since this process may write the files; `None` if it may not. What was begun
+    /// in one term is not finished in another: in between others have written them.
     pub(crate) fn term(&self) -> Option<u64> {
         match self {
             Self::Alone => Some(0),
@@ -31,7 +32,8 @@ impl Duty {
         }
     }
 
-    /// What a manifest of this process is named apart by while it is written: another process may be writing one of the same number.
+    /// What a manifest of this process is named apart by while it is written: another process may
+    /// be writing one of the same number.
     pub(crate) fn writer(&self) -> u64 {
         self.members().map_or(0, |members| members.slot() as u64 + 1)
     }
@@ -46,7 +48,8 @@ impl Duty {
         matches!(self, Self::ReadOnly)
     }
 
-    /// Whether this process never writes the files: it has the store open read-only, follow whom it may.
+    /// Whether this process never writes the files: it has the store open read-only, follow whom it
+    /// may.
     pub(crate) fn only_reads(&self) -> bool {
         match self {
             Self::Alone => false,

@@ -119,7 +119,9 @@ fn in_memtable(memtable: &Memtable, range: KeyRange<'_>, sample: &mut Sample) ->
     let map = memtable.map();
     let from = place_of_lower(range.0).unwrap_or((b"", Glsn::MAX));
     let to = place_of_upper(range.1);
-    let is_within = |entry: &Entry<'_>| to.is_none_or(|to| comes_before(entry.key.cmp(to.0), Glsn(entry.order), to.1));
+    let is_within = |entry: &Entry<'_>| {
+        to.is_none_or(|to| comes_before(entry.key.cmp(to.0), Glsn(entry.order), to.1))
+    };
     // Key by key, while there are few.
     let (mut seen, mut count) = (0, Count::default());
     let mut next = map.seek(from.0, from.1.0);
@@ -140,7 +142,12 @@ fn in_memtable(memtable: &Memtable, range: KeyRange<'_>, sample: &mut Sample) ->
 
 /// The keys of a memtable from `first` up to `to`, by a sample of its versions: each stands for its
 /// part of a key. The keys before `first` are few beside these, and are not sampled.
-fn behind(memtable: &Memtable, first: &[u8], to: Option<(&[u8], Glsn)>, sample: &mut Sample) -> Count {
+fn behind(
+    memtable: &Memtable,
+    first: &[u8],
+    to: Option<(&[u8], Glsn)>,
+    sample: &mut Sample,
+) -> Count {
     let map = memtable.map();
     sample.keys.clear();
     let mut seen = Count::default();
@@ -150,7 +157,8 @@ fn behind(memtable: &Memtable, first: &[u8], to: Option<(&[u8], Glsn)>, sample: 
         if key != entry.key {
             entry.key.clone_into(&mut key);
             is_alive = is_value(map.seek(entry.key, u64::MAX).map_or(entry, |at| map.at(at)).value);
-            let versions = map.estimate((entry.key, u64::MAX), Some((entry.key, Glsn::NONE.0)), |_| 1.0);
+            let versions =
+                map.estimate((entry.key, u64::MAX), Some((entry.key, Glsn::NONE.0)), |_| 1.0);
             part = 1.0 / versions.max(1.0);
         }
         seen.add(is_alive, part);
@@ -171,23 +179,32 @@ fn in_run(run: &Run, range: KeyRange<'_>, sample: &mut Sample) -> Result<Count> 
 }
 
 /// The keys of a table of current versions: it has one version of each key.
-fn in_table(table: &Table, range: KeyRange<'_>, keys_each: usize, sample: &mut Sample) -> Result<Count> {
+fn in_table(
+    table: &Table,
+    range: KeyRange<'_>,
+    keys_each: usize,
+    sample: &mut Sample,
+) -> Result<Count> {
     let info = &table.info;
-    let from =
-        place_of_lower(range.0).filter(|(key, glsn)| (*key, Reverse(*glsn)) > (&info.first_key, Reverse(Glsn::MAX)));
-    let to =
-        place_of_upper(range.1).filter(|(key, glsn)| (*key, Reverse(*glsn)) < (&info.last_key, Reverse(Glsn::NONE)));
+    let from = place_of_lower(range.0)
+        .filter(|(key, glsn)| (*key, Reverse(*glsn)) > (&info.first_key, Reverse(Glsn::MAX)));
+    let to = place_of_upper(range.1)
+        .filter(|(key, glsn)| (*key, Reverse(*glsn)) < (&info.last_key, Reverse(Glsn::NONE)));
     if from.is_none() && to.is_none() {
         if sample.is_wanted {
             // Leaves at equal distances: one with short versions stands for more keys.
-            let leaves: Vec<_> =
-                (0..keys_each).map(|part| table.sample_leaf(part, keys_each)).collect::<Result<_>>()?;
+            let leaves: Vec<_> = (0..keys_each)
+                .map(|part| table.sample_leaf(part, keys_each))
+                .collect::<Result<_>>()?;
             let of_leaves: usize = leaves.iter().map(|(_, keys)| keys).sum();
             for (key, keys) in leaves {
                 sample.take(&key, info.versions as f64 * keys as f64 / of_leaves as f64);
             }
         }
-        return Ok(Count { keys: info.versions as f64, values: (info.versions - info.deletions) as f64 });
+        return Ok(Count {
+            keys: info.versions as f64,
+            values: (info.versions - info.deletions) as f64,
+        });
     }
     let (mut seen, mut of_table) = (Count::default(), Vec::new());
     let keys = table.estimate(from, to, |key, stored| {

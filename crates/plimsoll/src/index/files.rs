@@ -1,12 +1,14 @@
 //! The files of the index: their creation, their users, and their removal.
 //!
 //! Laws:
-//! 1. A run file that no manifest names is removed: when its last user releases it, or else at the next open.
-//! 2. The id of a run file is never used again. Each opening leaves a gap above the highest known id: files that were removed unnamed had
-//!    ids, too.
-//! 3. A table's metadata is heap memory, charged to the budget before it is kept. A reserve is held for the tables that flush and
-//!    compaction are about to create, so that they can free memory when the budget is exhausted. A commit gets no room in a memtable unless
-//!    the reserve is full, and only a flush may use all of it: so a flush is never refused.
+//! 1. A run file that no manifest names is removed: when its last user releases it, or else at the
+//!    next open.
+//! 2. The id of a run file is never used again. Each opening leaves a gap above the highest known
+//!    id: files that were removed unnamed had ids, too.
+//! 3. A table's metadata is heap memory, charged to the budget before it is kept. A reserve is held
+//!    for the tables that flush and compaction are about to create, so that they can free memory
+//!    when the budget is exhausted. A commit gets no room in a memtable unless the reserve is full,
+//!    and only a flush may use all of it: so a flush is never refused.
 
 use std::fmt;
 use std::io;
@@ -42,7 +44,8 @@ const PLENTY_BYTES: u64 = 64 << 20;
 /// The part of the reserve that is kept for flushes.
 const FLUSH_RESERVE_BYTES: u64 = 64 << 10;
 
-/// Memory cost of a table besides its keys: its description twice (in a run and in the run that replaces it), guard, file and handle.
+/// Memory cost of a table besides its keys: its description twice (in a run and in the run that
+/// replaces it), guard, file and handle.
 const PARTITION_OVERHEAD_BYTES: u64 = 768;
 
 /// The files of an index.
@@ -95,21 +98,24 @@ pub(crate) struct FileGuard {
 }
 
 impl Files {
-    /// Lists the files in the index's folder; new files get ids above those of the files and from `next_run` on.
+    /// Lists the files in the index's folder; new files get ids above those of the files and from
+    /// `next_run` on.
     pub(crate) fn new(context: &Context, next_run: u64) -> Result<Arc<Self>> {
         let lease = context.budget.lease(Kind::Metadata, RESERVE_BYTES)?;
         let mut next = next_run;
         let names = match context.disk.names(&context.dir) {
             // The folder was removed: the next process that writes recreates it.
-            Err(error) if !context.duty.may_write() && error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) if !context.duty.may_write() && error.kind() == io::ErrorKind::NotFound => {
+                Vec::new()
+            }
             names => names?,
         };
         for name in names {
             // Skip also the ids of files that an earlier process left and no manifest names.
             next = next.max(run_id_of(&name).map_or(0, |id| id.saturating_add(1)));
         }
-        // Also where there is no manifest: there was an index, and the pages that it left must not be taken for pages of the new one. Only
-        // a log without commits never had one.
+        // Also where there is no manifest: there was an index, and the pages that it left must not
+        // be taken for pages of the new one. Only a log without commits never had one.
         if context.duty.may_write() && context.log.bounds().next > Glsn::FIRST {
             next = first_id_after(next.saturating_sub(1), context.clock.wall_micros(), GAP_BITS);
         }
@@ -126,7 +132,8 @@ impl Files {
         }))
     }
 
-    /// From now on new files get ids above all that are in the folder, and above a gap, as in a folder that was just opened.
+    /// From now on new files get ids above all that are in the folder, and above a gap, as in a
+    /// folder that was just opened.
     pub(crate) fn skip_those_in_folder(&self, wall_micros: u64) -> Result<()> {
         let names = self.disk.names(&self.dir)?;
         let ids = names.iter().filter_map(|name| run_id_of(name));
@@ -141,7 +148,8 @@ impl Files {
         self.next_run.fetch_max(next_run, Ordering::AcqRel);
     }
 
-    /// Removes files that were left because another member was reading all files, if none does any more.
+    /// Removes files that were left because another member was reading all files, if none does any
+    /// more.
     pub(crate) fn remove_left(&self) {
         if self.duty.may_remove() {
             for id in std::mem::take(&mut *lock(&self.left)) {
@@ -171,8 +179,12 @@ impl Files {
         self.dir.join(run_file_name(run))
     }
 
-    /// Creates a new file. It is removed when its guard is dropped, unless a manifest has come to name it.
-    pub(crate) fn create(self: &Arc<Self>, budget: &Budget) -> Result<(Arc<FileGuard>, RunFileSink)> {
+    /// Creates a new file. It is removed when its guard is dropped, unless a manifest has come to
+    /// name it.
+    pub(crate) fn create(
+        self: &Arc<Self>,
+        budget: &Budget,
+    ) -> Result<(Arc<FileGuard>, RunFileSink)> {
         self.log.check_own().lift()?;
         let id = self.next_run.fetch_add(1, Ordering::Relaxed);
         let sink = RunFileSink::create(&self.disk, &self.dir, id, self.log.id(), budget)?;
@@ -215,8 +227,9 @@ impl Files {
         self.open_kept(info, guard)
     }
 
-    /// Takes a table that a transaction's record names. The record is already ordered in the log: if neither the budget nor the reserve
-    /// suffices, the account is overdrawn until the budget has room.
+    /// Takes a table that a transaction's record names. The record is already ordered in the log:
+    /// if neither the budget nor the reserve suffices, the account is overdrawn until the budget
+    /// has room.
     pub(crate) fn adopt(self: &Arc<Self>, table: Table) -> Member {
         let guard = self.guard(table.info.id, false);
         if self.charge(&guard, &table.info, Reserve::Rest).is_err() {
@@ -260,8 +273,9 @@ impl Files {
 
     fn missing(&self, id: u64, error: Error) -> Error {
         match error {
-            // Not if another process has taken this one's place as the keeper (`Core::of_job`). One that only reads tries again with the next manifest
-            // before it returns this (`open_beside_a_writer`, `Core::refresh`).
+            // Not if another process has taken this one's place as the keeper (`Core::of_job`). One
+            // that only reads tries again with the next manifest before it returns this
+            // (`open_beside_a_writer`, `Core::refresh`).
             Error::Io { kind: io::ErrorKind::NotFound, message, .. }
                 if self.duty.may_write() || self.duty.only_reads() =>
             {
@@ -292,12 +306,18 @@ impl Files {
         Ok(self.disk.names(&self.dir)?)
     }
 
-    /// Removes leftovers of an earlier process that are among `names`: run files that `is_named` does not know, and manifests that are unfinished or not kept
-    /// beside the newest one.
-    pub(crate) fn sweep(&self, names: &[String], newest_manifest: u64, is_named: impl Fn(u64) -> bool) -> Result<()> {
+    /// Removes leftovers of an earlier process that are among `names`: run files that `is_named`
+    /// does not know, and manifests that are unfinished or not kept beside the newest one.
+    pub(crate) fn sweep(
+        &self,
+        names: &[String],
+        newest_manifest: u64,
+        is_named: impl Fn(u64) -> bool,
+    ) -> Result<()> {
         let mut removed = false;
         for name in names {
-            if is_leftover(name, newest_manifest) || run_id_of(name).is_some_and(|id| !is_named(id)) {
+            if is_leftover(name, newest_manifest) || run_id_of(name).is_some_and(|id| !is_named(id))
+            {
                 match self.disk.remove(&self.dir.join(name)) {
                     // Of a member that is ending: it has removed it itself.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -312,16 +332,23 @@ impl Files {
         Ok(())
     }
 
-    /// As [`Files::sweep`], later: by [`Files::remove_left`]. Law: no later manifest names any of them.
+    /// As [`Files::sweep`], later: by [`Files::remove_left`]. Law: no later manifest names any of
+    /// them.
     pub(crate) fn leave(&self, names: &[String], is_named: impl Fn(u64) -> bool) {
-        lock(&self.left).extend(names.iter().filter_map(|name| run_id_of(name)).filter(|run| !is_named(*run)));
+        lock(&self.left)
+            .extend(names.iter().filter_map(|name| run_id_of(name)).filter(|run| !is_named(*run)));
     }
 
     fn metadata(&self) -> MutexGuard<'_, Metadata> {
         self.metadata.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn charge(&self, guard: &FileGuard, info: &TableInfo, reserve: Reserve) -> Result<(), OutOfBudget> {
+    fn charge(
+        &self,
+        guard: &FileGuard,
+        info: &TableInfo,
+        reserve: Reserve,
+    ) -> Result<(), OutOfBudget> {
         let bytes = metadata_bytes(info);
         self.metadata().charge(bytes, reserve)?;
         guard.charged_bytes.store(bytes, Ordering::Relaxed);
@@ -336,9 +363,12 @@ pub(crate) fn metadata_bytes(info: &TableInfo) -> u64 {
 }
 
 impl Metadata {
-    /// Makes room for `bytes` and at least `kept_bytes` of the reserve; for all of it if the budget has room.
+    /// Makes room for `bytes` and at least `kept_bytes` of the reserve; for all of it if the budget
+    /// has room.
     fn make_room(&mut self, bytes: u64, kept_bytes: u64) -> Result<(), OutOfBudget> {
-        let missing = |kept_bytes: u64| (self.used_bytes + bytes + kept_bytes).saturating_sub(self.lease.bytes());
+        let missing = |kept_bytes: u64| {
+            (self.used_bytes + bytes + kept_bytes).saturating_sub(self.lease.bytes())
+        };
         let (wanted, needed) = (missing(RESERVE_BYTES), missing(kept_bytes));
         if wanted == 0 {
             return Ok(());
@@ -393,7 +423,8 @@ impl Member {
 impl FileGuard {
     /// Sets whether the file is removed when its last user releases it.
     pub(crate) fn set_obsolete(&self, yes: bool) {
-        // Relaxed: the thread that drops the last `Arc` sees the stores made before the other drops.
+        // Relaxed: the thread that drops the last `Arc` sees the stores made before the other
+        // drops.
         self.obsolete.store(yes, Ordering::Relaxed);
     }
 }

@@ -1,4 +1,5 @@
-//! Flushes closed sources, oldest first: a memtable is written as a run, an adopted run is only named in the manifest.
+//! Flushes closed sources, oldest first: a memtable is written as a run, an adopted run is only
+//! named in the manifest.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,7 +54,8 @@ impl Core {
         let term = self.context.duty.term();
         let Some(closed) = self.view().closed.last().cloned() else { return Ok(Progress::Idle) };
         let start = self.context.clock.monotonic_nanos();
-        let done = self.flush_source(&set_aside, &closed, term).map_err(|error| self.of_job(term, error));
+        let done =
+            self.flush_source(&set_aside, &closed, term).map_err(|error| self.of_job(term, error));
         drop(set_aside);
         if let Ok(flushed) = &done {
             let nanos = self.context.clock.monotonic_nanos() - start;
@@ -69,17 +71,25 @@ impl Core {
         done.map(|_| Progress::Worked)
     }
 
-    fn flush_source(&self, set_aside: &SetAside, closed: &Closed, term: Option<u64>) -> Result<Flushed> {
+    fn flush_source(
+        &self,
+        set_aside: &SetAside,
+        closed: &Closed,
+        term: Option<u64>,
+    ) -> Result<Flushed> {
         if closed.boundary > Glsn::NONE {
             // Law 1: a run must not hold versions that a crash could take back.
             self.context.log.wait_durable(closed.boundary).lift()?;
         }
-        // A keeper that followed another one: its sources may reach back behind the checkpoint, and the checkpoint beyond them.
+        // A keeper that followed another one: its sources may reach back behind the checkpoint, and
+        // the checkpoint beyond them.
         let in_runs = self.context.duty.members().map(|_| self.head().checkpoint.glsn);
         let is_held = in_runs.is_some_and(|in_runs| closed.boundary <= in_runs);
         let mut flushed = match &closed.content {
             _ if is_held => Flushed::default(),
-            Content::Memtable(memtable) => self.write_memtable(set_aside, memtable, in_runs.unwrap_or(Glsn::NONE))?,
+            Content::Memtable(memtable) => {
+                self.write_memtable(set_aside, memtable, in_runs.unwrap_or(Glsn::NONE))?
+            }
             Content::Adopted(runs) => Flushed { runs: runs.clone(), ..Flushed::default() },
         };
         let checkpoint = if is_held { None } else { self.place_of(closed.boundary)? };
@@ -100,8 +110,15 @@ impl Core {
     }
 
     /// Writes the versions that are younger than `in_runs`.
-    fn write_memtable(&self, set_aside: &SetAside, memtable: &Memtable, in_runs: Glsn) -> Result<Flushed> {
-        let output = || Output::new(&self.files, &set_aside.budget, self.context.table_bytes, Reserve::Whole);
+    fn write_memtable(
+        &self,
+        set_aside: &SetAside,
+        memtable: &Memtable,
+        in_runs: Glsn,
+    ) -> Result<Flushed> {
+        let output = || {
+            Output::new(&self.files, &set_aside.budget, self.context.table_bytes, Reserve::Whole)
+        };
         let (bytes, view) = (memtable.map().used_bytes(), self.view());
         let superseding = superseding_bytes(memtable, &view.runs);
         self.space.note_flush(bytes, superseding);
@@ -121,17 +138,20 @@ impl Core {
             }
             match splitter.disposition(&version, &*self.horizon, &mut Nowhere)? {
                 Disposition::Current => current.add(&version, true, warmth)?,
-                // A version that was superseded while in memory is unlikely to be among those that were read.
+                // A version that was superseded while in memory is unlikely to be among those that
+                // were read.
                 Disposition::History { first } => history.add(&version, first, Warmth::Unread)?,
                 Disposition::Dropped => {}
             }
             at = memtable.map().next(position);
         }
-        let ((current, current_bytes), (history, history_bytes)) = (current.finish()?, history.finish()?);
+        let ((current, current_bytes), (history, history_bytes)) =
+            (current.finish()?, history.finish()?);
         let run = |members: Vec<_>| (!members.is_empty()).then(|| Arc::new(Run::new(members)));
         let current = run(current);
         if let Some(run) = &current {
-            let superseding = u128::from(superseding) * u128::from(run.bytes()) / u128::from(bytes.max(1));
+            let superseding =
+                u128::from(superseding) * u128::from(run.bytes()) / u128::from(bytes.max(1));
             run.supersedes(superseding as u64);
         }
         Ok(Flushed {

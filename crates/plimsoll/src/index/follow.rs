@@ -1,11 +1,13 @@
-//! The index of a member that is not the keeper: its memtables are never written, they are released once the keeper's runs hold what is in
-//! them.
+//! The index of a member that is not the keeper: its memtables are never written, they are released
+//! once the keeper's runs hold what is in them.
 //!
 //! Laws:
-//! 1. A memtable is released when the checkpoint of the manifest that is read reaches its boundary. One that reaches beyond stays whole: a
-//!    version that is in it and in a run counts once.
-//! 2. Whoever waits for room asks the keeper to flush, and takes its place if that is free, or if the keeper does not answer.
-//! 3. A new keeper removes and reuses nothing before it has installed a manifest: see [`plimsoll_log::members::keeping`].
+//! 1. A memtable is released when the checkpoint of the manifest that is read reaches its boundary.
+//!    One that reaches beyond stays whole: a version that is in it and in a run counts once.
+//! 2. Whoever waits for room asks the keeper to flush, and takes its place if that is free, or if
+//!    the keeper does not answer.
+//! 3. A new keeper removes and reuses nothing before it has installed a manifest: see
+//!    [`plimsoll_log::members::keeping`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,7 +33,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How long the keeper may do nothing until whoever waits for it gives up.
 const PATIENCE_NANOS: u64 = 10_000_000_000;
 
-/// How long the keeper may leave nudges unanswered until another one takes its place. It costs work and no data if it only was slow.
+/// How long the keeper may leave nudges unanswered until another one takes its place. It costs work
+/// and no data if it only was slow.
 const ANSWERS_WITHIN_NANOS: u64 = 2_000_000_000;
 
 /// Watches whether the keeper answers, while it is waited for.
@@ -59,7 +62,8 @@ impl KeeperWatch {
 }
 
 impl Core {
-    /// Takes in what the keeper has installed, and releases what its runs hold. While memtables wait to be released, waits for the keeper.
+    /// Takes in what the keeper has installed, and releases what its runs hold. While memtables
+    /// wait to be released, waits for the keeper.
     pub(crate) fn follow_step(&self, members: &Arc<Members>) -> Result<Progress> {
         let clock = &self.context.clock;
         let begun = clock.monotonic_nanos();
@@ -75,7 +79,8 @@ impl Core {
                 told = now;
                 members.tell();
             }
-            // Read after what this one tells above, which is not to wake it. What it tells when it takes in a manifest may: one look more.
+            // Read after what this one tells above, which is not to wake it. What it tells when it
+            // takes in a manifest may: one look more.
             let seen = members.state();
             if self.take_in(members)? {
                 return Ok(Progress::Worked);
@@ -102,7 +107,8 @@ impl Core {
         }
     }
 
-    /// Takes in the newest manifest, if it is not known yet. Returns whether memtables were released.
+    /// Takes in the newest manifest, if it is not known yet. Returns whether memtables were
+    /// released.
     pub(crate) fn take_in(&self, members: &Members) -> Result<bool> {
         if members.manifest() > self.head().number {
             self.refresh()?;
@@ -122,12 +128,18 @@ impl Core {
     /// Releases the memtables that the runs hold. Returns whether there were any.
     pub(crate) fn release_held(&self) -> bool {
         let checkpoint = self.head().checkpoint.glsn;
-        let is_held = |view: &View| view.closed.last().is_some_and(|closed| closed.boundary <= checkpoint);
+        let is_held =
+            |view: &View| view.closed.last().is_some_and(|closed| closed.boundary <= checkpoint);
         let releases = is_held(&self.view());
         if releases {
             let record = lock(&self.record);
-            let held: Vec<_> =
-                self.view().closed.iter().filter(|closed| closed.boundary <= checkpoint).cloned().collect();
+            let held: Vec<_> = self
+                .view()
+                .closed
+                .iter()
+                .filter(|closed| closed.boundary <= checkpoint)
+                .cloned()
+                .collect();
             // Older rows of their keys must not be found any more once the memtables are gone.
             let row_cache = &self.context.row_cache;
             let set = self.view().set + 1;
@@ -173,14 +185,16 @@ impl Core {
         passed
     }
 
-    /// What is before the checkpoint, if that may be passed, is read in the runs from now on; returns the checkpoint.
+    /// What is before the checkpoint, if that may be passed, is read in the runs from now on;
+    /// returns the checkpoint.
     fn go_on_behind_runs(&self, may_pass: impl FnOnce(Glsn) -> bool) -> Option<Glsn> {
         let record = lock(&self.record);
         let checkpoint = record.checkpoint.glsn;
         if !may_pass(checkpoint) {
             return None;
         }
-        // What was left out is in no memtable that could say so: rows and gaps of any key may be older.
+        // What was left out is in no memtable that could say so: rows and gaps of any key may be
+        // older.
         self.gaps.adopt(checkpoint, &[], &[u8::MAX; MAX_INDEX_KEY_BYTES]);
         let set = self.view().set + 1;
         if self.context.row_cache.begin_runs(set) {
@@ -192,7 +206,8 @@ impl Core {
         Some(checkpoint)
     }
 
-    /// The log behind this GLSN is needed here: by the checkpoint that is known, and by what memtables point to.
+    /// The log behind this GLSN is needed here: by the checkpoint that is known, and by what
+    /// memtables point to.
     pub(crate) fn needed_from(&self, checkpoint: Glsn) -> Glsn {
         let view = self.view();
         let closed = view.closed.iter().map(|closed| match &closed.content {
@@ -200,20 +215,25 @@ impl Core {
             // Its record names the files of the runs.
             Content::Adopted(_) => closed.boundary,
         });
-        let oldest = closed.chain([view.active.min_glsn()]).filter(|oldest| *oldest > Glsn::NONE).min();
+        let oldest =
+            closed.chain([view.active.min_glsn()]).filter(|oldest| *oldest > Glsn::NONE).min();
         oldest.map_or(checkpoint, |oldest| checkpoint.min(Glsn(oldest.0 - 1)))
     }
 
     /// See [`crate::index::Index::told_to_rows`].
     pub(crate) fn told_to_rows(&self, applied: Glsn) -> Result<Option<Position>> {
-        // In this order: a memtable that is released or flushed in between has told the row cache of its versions before.
+        // In this order: a memtable that is released or flushed in between has told the row cache
+        // of its versions before.
         let checkpoint = self.head().checkpoint;
         let glsn = self.needed_from(checkpoint.glsn).min(applied);
         if glsn == checkpoint.glsn {
             return Ok(Some(checkpoint));
         }
-        let chain =
-            if glsn < self.context.log.bounds().first { None } else { self.context.log.chain_at(glsn).lift()? };
+        let chain = if glsn < self.context.log.bounds().first {
+            None
+        } else {
+            self.context.log.chain_at(glsn).lift()?
+        };
         Ok(chain.map(|chain| Position { glsn, chain }))
     }
 
@@ -257,12 +277,13 @@ impl Core {
         Ok(true)
     }
 
-    /// The files are as the newest manifest says: what an earlier keeper left behind is removed, and its ids are not used again. It may be
-    /// there still, in the middle of its work.
+    /// The files are as the newest manifest says: what an earlier keeper left behind is removed,
+    /// and its ids are not used again. It may be there still, in the middle of its work.
     fn prepare_to_keep(&self, members: &Members) -> Result<()> {
         self.files.skip_those_in_folder(self.context.clock.wall_micros())?;
-        // Listed before the manifest is installed. Of these files, no later manifest names one that this does not name: so it does not matter if
-        // this process is stopped now, and others write files meanwhile.
+        // Listed before the manifest is installed. Of these files, no later manifest names one that
+        // this does not name: so it does not matter if this process is stopped now, and others
+        // write files meanwhile.
         let names = self.files.names()?;
         self.fence()?;
         let named: BTreeSet<u64> = self.view().infos().filter_map(run_of).collect();
@@ -275,11 +296,14 @@ impl Core {
         self.files.sweep(&names, self.head().number, is_named)
     }
 
-    /// Runs beside those that the manifest has `named` whose files are being copied here: they are removed when that is done.
+    /// Runs beside those that the manifest has `named` whose files are being copied here: they are
+    /// removed when that is done.
     fn leave_to_copies(&self, named: &BTreeSet<u64>) -> BTreeSet<u64> {
         let mut copied = BTreeSet::new();
         for view in self.blobs.views_of_jobs() {
-            for (guard, info) in view.all_runs().flat_map(|run| run.guards().iter().zip(run.infos())) {
+            for (guard, info) in
+                view.all_runs().flat_map(|run| run.guards().iter().zip(run.infos()))
+            {
                 if let Some(id) = run_of(info).filter(|id| !named.contains(id)) {
                     guard.set_obsolete(true);
                     copied.insert(id);
@@ -363,13 +387,15 @@ mod tests {
         assert_eq!(value_of(&other, 1), b"3");
     }
 
-    /// A commit that becomes runs, of which another member reads in a manifest before it takes in the commit.
+    /// A commit that becomes runs, of which another member reads in a manifest before it takes in
+    /// the commit.
     #[test]
     fn runs_that_a_manifest_names_before_their_commit_is_taken_in_supersede_rows_and_memtables() {
         for has_row in [true, false] {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("store");
-            let (keeper, other) = if has_row { with_a_row(&path) } else { (join(&path), join(&path)) };
+            let (keeper, other) =
+                if has_row { with_a_row(&path) } else { (join(&path), join(&path)) };
             if !has_row {
                 put_value(&keeper, 1, b"1");
                 assert_eq!(value_of(&other, 1), b"1");
@@ -402,7 +428,8 @@ mod tests {
         }
     }
 
-    /// The pages that another member has in its pool are of runs that are gone after a merge; it finds those of the new run in the page cache.
+    /// The pages that another member has in its pool are of runs that are gone after a merge; it
+    /// finds those of the new run in the page cache.
     #[test]
     fn what_is_written_is_fetched_into_the_page_cache_for_other_members_only() {
         for has_other in [false, true] {
@@ -427,7 +454,10 @@ mod tests {
             let merged = disk.announced_bytes() - before;
             for bytes in [flushed, merged] {
                 let is_right = if has_other { bytes >= 300_000 } else { bytes == 0 };
-                assert!(is_right, "{flushed} and {merged} bytes announced, another member: {has_other}");
+                assert!(
+                    is_right,
+                    "{flushed} and {merged} bytes announced, another member: {has_other}"
+                );
             }
         }
     }
@@ -440,7 +470,14 @@ mod tests {
         put(&first, 1);
         first.close().unwrap();
         assert!(members(&slow).try_to_keep().unwrap());
-        assert!(keeper.reader.index.core.replace(&members(&keeper), members(&keeper).keeper_pulse()).unwrap());
+        assert!(
+            keeper
+                .reader
+                .index
+                .core
+                .replace(&members(&keeper), members(&keeper).keeper_pulse())
+                .unwrap()
+        );
         let went_on = slow.reader.index.core.prepare_to_keep(&members(&slow));
         assert!(matches!(went_on, Err(Error::NotKeeper { .. })), "{went_on:?}");
         put(&keeper, 2);
@@ -492,7 +529,8 @@ mod tests {
         before.close().unwrap();
         next.reader.index.follow(&members(&next)).unwrap();
         assert!(members(&next).is_keeper());
-        let are_there = || files.iter().filter(|file| next.options.disk.entry(file).unwrap().is_some()).count();
+        let are_there =
+            || files.iter().filter(|file| next.options.disk.entry(file).unwrap().is_some()).count();
         assert_eq!((files.len(), are_there()), (3, 3));
         drop((held, read));
         assert_eq!(are_there(), 0);
@@ -513,13 +551,16 @@ mod tests {
         before.close().unwrap();
         next.reader.index.follow(&members(&next)).unwrap();
         assert!(members(&next).is_keeper());
-        let are_there = || files.iter().filter(|file| next.options.disk.entry(file).unwrap().is_some()).count();
+        let are_there =
+            || files.iter().filter(|file| next.options.disk.entry(file).unwrap().is_some()).count();
         next.reader.index.remove_left();
         assert_eq!((files.len(), are_there()), (3, 3));
         drop((held, read));
         next.reader.index.remove_left();
         assert_eq!(are_there(), 0);
-        assert!(Snapshot::newest(&next).get(&default(&next), 1u32.to_be_bytes()).unwrap().is_some());
+        assert!(
+            Snapshot::newest(&next).get(&default(&next), 1u32.to_be_bytes()).unwrap().is_some()
+        );
     }
 
     #[test]
@@ -575,7 +616,8 @@ mod tests {
         });
     }
 
-    /// A commit finds room before it has the turn, and none after it has taken in what others have ordered.
+    /// A commit finds room before it has the turn, and none after it has taken in what others have
+    /// ordered.
     #[test]
     fn others_commit_while_one_waits_for_its_memtable_to_be_flushed() {
         let dir = tempfile::tempdir().unwrap();
@@ -593,7 +635,9 @@ mod tests {
         let index = &other.reader.index;
         index.close_up_to(other.committer.sequencer.applied());
         // Room for a hundred rows, not for three hundred.
-        while index.core.view().active.map().used_bytes() + 300 * 1000 < index.memtable_limit_bytes() {
+        while index.core.view().active.map().used_bytes() + 300 * 1000
+            < index.memtable_limit_bytes()
+        {
             put_rows(&other, 100).commit().unwrap();
         }
         drop(Snapshot::newest(&keeper));
@@ -625,6 +669,10 @@ mod tests {
             (done, ended)
         });
         done.unwrap();
-        assert_eq!(ended, (true, false), "it has waited, and still did when the other one's commit was done");
+        assert_eq!(
+            ended,
+            (true, false),
+            "it has waited, and still did when the other one's commit was done"
+        );
     }
 }

@@ -1,9 +1,11 @@
 //! A bounded list of gaps: intervals of index keys in which no key is alive.
 //!
-//! A gap is known from a moment on (`since`). Gaps do not overlap; neighbours that touch are one gap once a reader of every moment that still
-//! matters may use both. This file only keeps the list: what makes a gap true is decided by its users (`index::gaps`, `txn::own_gaps`).
+//! A gap is known from a moment on (`since`). Gaps do not overlap; neighbours that touch are one
+//! gap once a reader of every moment that still matters may use both. This file only keeps the
+//! list: what makes a gap true is decided by its users (`index::gaps`, `txn::own_gaps`).
 //!
-//! Law: an interval is in the list only where it was added and nothing was put into it since; forgetting any part of it changes no answer.
+//! Law: an interval is in the list only where it was added and nothing was put into it since;
+//! forgetting any part of it changes no answer.
 
 use std::borrow::Cow;
 
@@ -86,9 +88,11 @@ impl GapList {
         self.gaps.partition_point(|gap| *gap.first <= *key)
     }
 
-    /// The end of the gaps that cover `from` for a reader of the moment `at`: no key from `from` up to there is alive.
+    /// The end of the gaps that cover `from` for a reader of the moment `at`: no key from `from` up
+    /// to there is alive.
     pub(crate) fn past(&self, from: &[u8], at: Glsn) -> Option<&[u8]> {
-        let start = self.begun(from).checked_sub(1).filter(|&start| *self.gaps[start].end > *from)?;
+        let start =
+            self.begun(from).checked_sub(1).filter(|&start| *self.gaps[start].end > *from)?;
         let usable = self.gaps[start..].iter().take_while(|gap| gap.since <= at);
         let mut past: Option<&[u8]> = None;
         for gap in usable {
@@ -100,7 +104,8 @@ impl GapList {
         past
     }
 
-    /// The beginning of the gaps that reach up to `upto` for a reader of the moment `at`: no key from there up to `upto` is alive.
+    /// The beginning of the gaps that reach up to `upto` for a reader of the moment `at`: no key
+    /// from there up to `upto` is alive.
     pub(crate) fn before(&self, upto: &[u8], at: Glsn) -> Option<&[u8]> {
         let end = self.gaps.partition_point(|gap| *gap.first < *upto);
         self.gaps[..end].last().filter(|gap| *gap.end >= *upto)?;
@@ -114,13 +119,15 @@ impl GapList {
         before
     }
 
-    /// Whether a gap may hold a key from one that begins with `first` to one that begins with `last` (see [`prefix`]).
+    /// Whether a gap may hold a key from one that begins with `first` to one that begins with
+    /// `last` (see [`prefix`]).
     pub(crate) fn touches(&self, first: u128, last: u128) -> bool {
         let begun = self.gaps.partition_point(|gap| prefix(&gap.first) <= last);
         begun.checked_sub(1).is_some_and(|at| prefix(&self.gaps[at].end) >= first)
     }
 
-    /// Adds a gap. Neighbours that touch it become one with it if both are known since `settled` at the latest, or since the same moment.
+    /// Adds a gap. Neighbours that touch it become one with it if both are known since `settled` at
+    /// the latest, or since the same moment.
     pub(crate) fn add(&mut self, first: &[u8], end: &[u8], since: Glsn, dead: u64, settled: Glsn) {
         if first >= end {
             return;
@@ -128,7 +135,8 @@ impl GapList {
         if self.extend(first, end, since, dead) {
             return self.limit();
         }
-        // What is known from a later moment on gives way; what is known from an earlier one stays, and cuts the new one.
+        // What is known from a later moment on gives way; what is known from an earlier one stays,
+        // and cuts the new one.
         let mut begin = self.gaps.partition_point(|gap| *gap.end < *first);
         let mut stop = self.gaps.partition_point(|gap| *gap.first <= *end).max(begin);
         // All that touch each other: some of them may be one gap by now.
@@ -144,8 +152,12 @@ impl GapList {
         let mut list: Vec<Gap> = Vec::with_capacity(2 * old.len() + 1);
         let mut from: Cow<'_, [u8]> = Cow::Borrowed(first);
         let mut left = dead;
-        let piece =
-            |first: &[u8], end: &[u8], since, dead| Gap { first: first.to_vec(), end: end.to_vec(), since, dead };
+        let piece = |first: &[u8], end: &[u8], since, dead| Gap {
+            first: first.to_vec(),
+            end: end.to_vec(),
+            since,
+            dead,
+        };
         for gap in old {
             if *gap.end <= *first {
                 list.push(gap);
@@ -184,7 +196,8 @@ impl GapList {
         for gap in list.into_iter().filter(|gap| !gap.is_empty()) {
             match joined.last_mut() {
                 Some(last)
-                    if last.end == gap.first && (last.since == gap.since || last.since.max(gap.since) <= settled) =>
+                    if last.end == gap.first
+                        && (last.since == gap.since || last.since.max(gap.since) <= settled) =>
                 {
                     last.since = last.since.max(gap.since);
                     last.dead += gap.dead;
@@ -201,7 +214,8 @@ impl GapList {
         self.limit();
     }
 
-    /// The common case of [`GapList::add`]: the new gap lengthens one that is known since the same moment, and touches no other.
+    /// The common case of [`GapList::add`]: the new gap lengthens one that is known since the same
+    /// moment, and touches no other.
     fn extend(&mut self, first: &[u8], end: &[u8], since: Glsn, dead: u64) -> bool {
         let begun = self.begun(first);
         if let Some(at) = begun.checked_sub(1)
@@ -262,7 +276,12 @@ impl GapList {
             let (before, after) = (*gap.first < *first, *gap.end > *end);
             let dead = if before && after { gap.dead / 2 } else { gap.dead };
             if before {
-                kept.push(Gap { first: gap.first.clone(), end: first.to_vec(), since: gap.since, dead });
+                kept.push(Gap {
+                    first: gap.first.clone(),
+                    end: first.to_vec(),
+                    since: gap.since,
+                    dead,
+                });
             }
             if after {
                 kept.push(Gap { first: end.to_vec(), dead, ..gap });
@@ -284,7 +303,9 @@ impl GapList {
     /// Forgets gaps until the rest fits: those first that save the fewest steps.
     fn limit(&mut self) {
         while self.bytes > self.limit_bytes {
-            let least = (0..self.gaps.len()).min_by_key(|&at| self.gaps[at].dead).expect("bytes are those of gaps");
+            let least = (0..self.gaps.len())
+                .min_by_key(|&at| self.gaps[at].dead)
+                .expect("bytes are those of gaps");
             self.bytes -= self.gaps.remove(least).bytes();
         }
     }
@@ -314,14 +335,23 @@ mod tests {
     fn a_reader_jumps_over_touching_gaps_that_are_known_since_its_moment() {
         let list = list(&[("b", "d", 5), ("d", "f", 7), ("g", "h", 1)]);
         let past = |from: &str, at| text(list.past(from.as_bytes(), Glsn(at)));
-        assert_eq!([past("a", 9), past("b", 9), past("c", 6), past("e", 9)], [None, Some("f"), Some("d"), Some("f")]);
-        assert_eq!([past("d", 6), past("f", 9), past("gg", 1), past("b", 4)], [None, None, Some("h"), None]);
+        assert_eq!(
+            [past("a", 9), past("b", 9), past("c", 6), past("e", 9)],
+            [None, Some("f"), Some("d"), Some("f")]
+        );
+        assert_eq!(
+            [past("d", 6), past("f", 9), past("gg", 1), past("b", 4)],
+            [None, None, Some("h"), None]
+        );
         let before = |upto: &str, at| text(list.before(upto.as_bytes(), Glsn(at)));
         assert_eq!(
             [before("f", 9), before("e", 9), before("e", 6), before("d", 6)],
             [Some("b"), Some("b"), None, Some("b")]
         );
-        assert_eq!([before("b", 9), before("g", 9), before("h", 1), before("i", 9)], [None, None, Some("g"), None]);
+        assert_eq!(
+            [before("b", 9), before("g", 9), before("h", 1), before("i", 9)],
+            [None, None, Some("g"), None]
+        );
     }
 
     #[test]
@@ -355,7 +385,12 @@ mod tests {
             add(&mut list, &format!("{number:02}a"), &format!("{number:02}b"), 1);
         }
         for number in 0..20 {
-            add(&mut list, &format!("{number:02}b"), &format!("{number:02}{}", "c".repeat(1000)), 1);
+            add(
+                &mut list,
+                &format!("{number:02}b"),
+                &format!("{number:02}{}", "c".repeat(1000)),
+                1,
+            );
             assert!(list.bytes() <= 4 << 10, "{}", list.bytes());
         }
     }
@@ -384,24 +419,43 @@ mod tests {
                     _ => {
                         let since = if same_since { 2 } else { 1 + random.below(6) };
                         list.add(&name(first), &name(last), Glsn(since), 1, Glsn(settled));
-                        let older = |known: Option<u64>| known.map_or(since, |known| known.min(since));
-                        model[first..last].iter_mut().for_each(|known| *known = Some(older(*known)));
+                        let older =
+                            |known: Option<u64>| known.map_or(since, |known| known.min(since));
+                        model[first..last]
+                            .iter_mut()
+                            .for_each(|known| *known = Some(older(*known)));
                     }
                 }
                 let bytes: usize = list.gaps.iter().map(Gap::bytes).sum();
                 assert_eq!(list.bytes(), bytes);
                 assert!(list.gaps.iter().all(|gap| !gap.is_empty()));
-                assert!(list.gaps.windows(2).all(|pair| pair[0].end <= pair[1].first), "{seed}: {list:?}");
+                assert!(
+                    list.gaps.windows(2).all(|pair| pair[0].end <= pair[1].first),
+                    "{seed}: {list:?}"
+                );
                 for at in 1..8 {
                     for key in 0..40 {
                         let known = model[key].is_some_and(|since| since <= at);
                         let past = list.past(&name(key), Glsn(at));
                         assert!(past.is_none() || known, "{seed}: {key} at {at}: {list:?}");
-                        assert_eq!(past.is_some(), list.before(&behind(&name(key)), Glsn(at)).is_some());
+                        assert_eq!(
+                            past.is_some(),
+                            list.before(&behind(&name(key)), Glsn(at)).is_some()
+                        );
                         // A moment below which gaps are joined makes older ones known later.
-                        assert!(past.is_some() || !known || at < settled, "{seed}: {key} at {at}: {list:?}");
-                        let upto = past.map_or(key, |past| std::str::from_utf8(&past[..2]).unwrap().parse().unwrap());
-                        assert!(model[key..upto].iter().all(|since| since.is_some_and(|since| since <= at)), "{seed}");
+                        assert!(
+                            past.is_some() || !known || at < settled,
+                            "{seed}: {key} at {at}: {list:?}"
+                        );
+                        let upto = past.map_or(key, |past| {
+                            std::str::from_utf8(&past[..2]).unwrap().parse().unwrap()
+                        });
+                        assert!(
+                            model[key..upto]
+                                .iter()
+                                .all(|since| since.is_some_and(|since| since <= at)),
+                            "{seed}"
+                        );
                     }
                 }
             }

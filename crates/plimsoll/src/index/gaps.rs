@@ -1,24 +1,29 @@
 //! Gaps of deleted keys that walks remember for each other.
 //!
-//! A deletion hides its key until a compaction drops both, and each new walk would step over all of them: a queue that puts at its tail and
-//! deletes at its head becomes slower with every turn. So a walk that has stepped over deleted keys publishes the interval, and later walks
-//! seek to its end.
+//! A deletion hides its key until a compaction drops both, and each new walk would step over all of
+//! them: a queue that puts at its tail and deletes at its head becomes slower with every turn. So a
+//! walk that has stepped over deleted keys publishes the interval, and later walks seek to its end.
 //!
-//! A gap is a fact about moments: *at every moment from `since` on, up to the first commit that puts into it, no key in it is alive.*
+//! A gap is a fact about moments: *at every moment from `since` on, up to the first commit that
+//! puts into it, no key in it is alive.*
 //!
 //! Laws:
-//! 1. A commit takes its keys out of the gaps before its GLSN becomes the applied one ([`Gaps::commit`]). So who reads at a moment in which
-//!    the commit is visible finds no gap over its keys, however long the commit had been on its way. A spilled commit takes out the spans of
-//!    its tables ([`Gaps::adopt`]).
-//! 2. A walk at the moment m publishes with `since` = m, and only if no commit after m has put into the interval. Commits of which this is
-//!    not known any more count as if they had. Commits that are not applied yet come later under the same lock, and law 1 holds for them.
+//! 1. A commit takes its keys out of the gaps before its GLSN becomes the applied one
+//!    ([`Gaps::commit`]). So who reads at a moment in which the commit is visible finds no gap over
+//!    its keys, however long the commit had been on its way. A spilled commit takes out the spans
+//!    of its tables ([`Gaps::adopt`]).
+//! 2. A walk at the moment m publishes with `since` = m, and only if no commit after m has put into
+//!    the interval. Commits of which this is not known any more count as if they had. Commits that
+//!    are not applied yet come later under the same lock, and law 1 holds for them.
 //! 3. A reader at a moment before `since` does not use a gap.
-//! 4. Deletions, compaction, retention and dropped keyspaces bring no key to life, so they change nothing here. Another process does: a
-//!    read-only index keeps no gaps. An index that is opened begins without any.
-//! 5. The list and the memory of recent puts are bounded, and charged once they are used. Where the budget refuses, there are no gaps.
+//! 4. Deletions, compaction, retention and dropped keyspaces bring no key to life, so they change
+//!    nothing here. Another process does: a read-only index keeps no gaps. An index that is opened
+//!    begins without any.
+//! 5. The list and the memory of recent puts are bounded, and charged once they are used. Where the
+//!    budget refuses, there are no gaps.
 //!
-//! The lock is a leaf: nothing is called while it is held. A walk takes it only after it has stepped over [`LOOK_AFTER`] deleted keys in a
-//! row, a commit for a few instructions.
+//! The lock is a leaf: nothing is called while it is held. A walk takes it only after it has
+//! stepped over [`LOOK_AFTER`] deleted keys in a row, a commit for a few instructions.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,8 +49,8 @@ const LIST_BYTES: usize = 48 << 10;
 /// The most commits whose puts are remembered.
 const RECENT: usize = 256;
 
-/// Neighbouring gaps stay apart while one is known since a moment this close to the newest: readers of slightly older moments still use the
-/// other one.
+/// Neighbouring gaps stay apart while one is known since a moment this close to the newest: readers
+/// of slightly older moments still use the other one.
 const SETTLED_AFTER: u64 = 128;
 
 /// Bytes charged for all of it.
@@ -67,7 +72,8 @@ struct State {
     lease: Option<Lease>,
     /// Puts of the last commits, in order.
     recent: VecDeque<Puts>,
-    /// Every commit with puts that is younger than this is in `recent`, unless it is not applied yet.
+    /// Every commit with puts that is younger than this is in `recent`, unless it is not applied
+    /// yet.
     known_since: Glsn,
     /// No commit with puts that was applied is younger.
     newest: Glsn,
@@ -103,7 +109,12 @@ impl Gaps {
             known_since: Glsn::NONE,
             newest: held,
         };
-        Self { budget: budget.clone(), enabled, is_armed: AtomicBool::new(false), state: Mutex::new(state) }
+        Self {
+            budget: budget.clone(),
+            enabled,
+            is_armed: AtomicBool::new(false),
+            state: Mutex::new(state),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -150,14 +161,16 @@ impl Gaps {
         }
     }
 
-    /// A walk at the moment `at` found no key alive from `first` up to `end`, and stepped over `dead` deletions.
+    /// A walk at the moment `at` found no key alive from `first` up to `end`, and stepped over
+    /// `dead` deletions.
     pub(crate) fn publish(&self, first: &[u8], end: &[u8], at: Glsn, dead: u64) {
         if self.is_armed.load(Ordering::Relaxed) && first < end {
             self.lock().publish(first, end, at, dead);
         }
     }
 
-    /// A commit at `glsn` has these gaps: it read them, and no other commit has put into them since.
+    /// A commit at `glsn` has these gaps: it read them, and no other commit has put into them
+    /// since.
     pub(crate) fn publish_committed(&self, gaps: Vec<Gap>, glsn: Glsn) {
         if gaps.is_empty() {
             return;
@@ -172,7 +185,12 @@ impl Gaps {
     }
 
     /// The commit at `glsn` puts keys of `span`; `keys` are all keys that it puts.
-    pub(crate) fn commit<'k>(&self, glsn: Glsn, span: PutSpan, keys: impl FnOnce(&mut dyn FnMut(&'k [u8]))) {
+    pub(crate) fn commit<'k>(
+        &self,
+        glsn: Glsn,
+        span: PutSpan,
+        keys: impl FnOnce(&mut dyn FnMut(&'k [u8])),
+    ) {
         let Some((first, last)) = span.0.filter(|_| self.enabled) else { return };
         let mut state = self.lock();
         if state.note(Puts { glsn, first, last }) && state.list.touches(first, last) {
@@ -198,7 +216,10 @@ impl Gaps {
 impl State {
     /// Remembers where a commit put. Returns whether anything is remembered.
     fn note(&mut self, puts: Puts) -> bool {
-        debug_assert!(self.recent.back().is_none_or(|last| last.glsn <= puts.glsn), "commits are noted in their order");
+        debug_assert!(
+            self.recent.back().is_none_or(|last| last.glsn <= puts.glsn),
+            "commits are noted in their order"
+        );
         self.newest = self.newest.max(puts.glsn);
         if self.lease.is_none() {
             return false;

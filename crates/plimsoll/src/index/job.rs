@@ -1,11 +1,15 @@
-//! A merge job: what it reads, how it goes on piece by piece, and how its outputs take the place of its inputs.
+//! A merge job: what it reads, how it goes on piece by piece, and how its outputs take the place of
+//! its inputs.
 //!
-//! `split` decides where each version goes. Tables that overlap with no other input, and need no change, are linked instead of rewritten.
+//! `split` decides where each version goes. Tables that overlap with no other input, and need no
+//! change, are linked instead of rewritten.
 //!
-//! A job that drops what was superseded frees its inputs part by part: wherever no input table reaches over a key, what was written up to
-//! there takes the place of the tables that were read up to there. So it never takes as much of the disk as its inputs. If it ends early,
-//! the oldest of its runs holds versions that are younger than some of the others, though of no key that these hold; such runs are merged
-//! before others are (`policy`), and meanwhile every key's versions are in order.
+//! A job that drops what was superseded frees its inputs part by part: wherever no input table
+//! reaches over a key, what was written up to there takes the place of the tables that were read up
+//! to there. So it never takes as much of the disk as its inputs. If it ends early, the oldest of
+//! its runs holds versions that are younger than some of the others, though of no key that these
+//! hold; such runs are merged before others are (`policy`), and meanwhile every key's versions are
+//! in order.
 
 use std::sync::{Arc, Weak};
 
@@ -39,22 +43,26 @@ const VERSION_COST_BYTES: u64 = 32;
 /// Divisor: a table below this part of the full size is small.
 const SMALL_PART: u64 = 8;
 
-/// Small tables that overlap with nothing are linked like others. A job with more of them than this writes them together with their
-/// neighbours, because each costs a file and a description in memory. A full compaction always does.
+/// Small tables that overlap with nothing are linked like others. A job with more of them than this
+/// writes them together with their neighbours, because each costs a file and a description in
+/// memory. A full compaction always does.
 const SMALL_MAX: usize = 64;
 
 /// A job installs what it has done when it has read this part of its inputs (a divisor).
 const PARTS: u64 = 10;
 
-/// Tables of the oldest run are this part of it (a divisor), within bounds: the full size, and this part of it.
+/// Tables of the oldest run are this part of it (a divisor), within bounds: the full size, and this
+/// part of it.
 const OLDEST_TABLES: u64 = alignment::PARTS as u64;
 const LEAST_TABLE_PART: u64 = 16;
 
-/// Where they are aligned, they may grow to this many times that size, and are no smaller than this part of it (a divisor).
+/// Where they are aligned, they may grow to this many times that size, and are no smaller than this
+/// part of it (a divisor).
 const ALIGNED_TABLES: u64 = 2;
 const ALIGNED_LEAST_PART: u64 = 4;
 
-/// The most keyspaces of one table whose horizon is looked up; a table that spans more is rewritten.
+/// The most keyspaces of one table whose horizon is looked up; a table that spans more is
+/// rewritten.
 const KEYSPACES_ASKED: u32 = 64;
 
 /// A history run, and the horizon when the job that made it began.
@@ -66,7 +74,8 @@ pub(crate) struct Task {
     pub(crate) runs: Vec<Arc<Run>>,
     /// Why it is done.
     pub(crate) priority: Priority,
-    /// Whether values are moved although nobody asked to free the log. Merges are not to fail because of them.
+    /// Whether values are moved although nobody asked to free the log. Merges are not to fail
+    /// because of them.
     pub(crate) moves_unasked: bool,
 }
 
@@ -83,7 +92,8 @@ pub(crate) struct Job {
     horizon: Glsn,
     /// Whether small tables that overlap with nothing are written together.
     joins_small: bool,
-    /// The runs when the job began. Law: a job holds no memtable, whose memory a flush in the meantime is to give back.
+    /// The runs when the job began. Law: a job holds no memtable, whose memory a flush in the
+    /// meantime is to give back.
     view: Arc<View>,
     splitter: Splitter,
     relocator: Relocator,
@@ -115,7 +125,8 @@ pub(crate) struct Job {
 }
 
 impl Core {
-    /// Whether some version of a table may be droppable: the horizon of one of its keyspaces has passed the table's oldest commit.
+    /// Whether some version of a table may be droppable: the horizon of one of its keyspaces has
+    /// passed the table's oldest commit.
     pub(crate) fn horizon_passed(&self, info: &TableInfo) -> bool {
         self.highest_horizon(info) >= info.min_glsn
     }
@@ -124,7 +135,8 @@ impl Core {
         run.infos().map(|info| self.highest_horizon(info)).max().unwrap_or(Glsn::NONE)
     }
 
-    /// The highest horizon of the keyspaces in a table; [`Glsn::MAX`] if there are too many to look up.
+    /// The highest horizon of the keyspaces in a table; [`Glsn::MAX`] if there are too many to look
+    /// up.
     fn highest_horizon(&self, info: &TableInfo) -> Glsn {
         let keyspace = |key: &[u8]| key.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
         let (first, last) = (keyspace(&info.first_key), keyspace(&info.last_key));
@@ -155,7 +167,8 @@ impl Job {
             Inputs::Current { oldest: true } if core.files.may_cut() => {
                 // As far as it was estimated, what is superseded is not written.
                 let newer = &task.runs[..task.runs.len() - 1];
-                let output_bytes = input_bytes - newer.iter().map(|run| run.superseding_bytes()).sum::<u64>();
+                let output_bytes =
+                    input_bytes - newer.iter().map(|run| run.superseding_bytes()).sum::<u64>();
                 (output_bytes / OLDEST_TABLES).clamp(full_bytes / LEAST_TABLE_PART, full_bytes)
             }
             _ => full_bytes,
@@ -167,11 +180,17 @@ impl Job {
             _ => Vec::new(),
         };
         let part_least_bytes = table_bytes / ALIGNED_LEAST_PART;
-        let table_bytes = if cuts.is_empty() { table_bytes } else { (table_bytes * ALIGNED_TABLES).min(full_bytes) };
+        let table_bytes = if cuts.is_empty() {
+            table_bytes
+        } else {
+            (table_bytes * ALIGNED_TABLES).min(full_bytes)
+        };
         let output = || Output::new(&core.files, &set_aside.budget, table_bytes, Reserve::Rest);
         let horizon = match task.inputs {
             Inputs::Current { .. } => Glsn::NONE,
-            Inputs::History => task.runs.iter().map(|run| core.horizon_of_run(run)).max().unwrap_or(Glsn::NONE),
+            Inputs::History => {
+                task.runs.iter().map(|run| core.horizon_of_run(run)).max().unwrap_or(Glsn::NONE)
+            }
         };
         if matches!(task.inputs, Inputs::History) && task.runs.len() < view.history.len() {
             hit(Border::PartOfHistoryMerged);
@@ -249,11 +268,14 @@ impl Job {
         Ok(false)
     }
 
-    /// Whether enough was read to install what was written. Only while all that was superseded is dropped and no value was moved: otherwise
-    /// the job frees little, and its other files would have to be named, too.
+    /// Whether enough was read to install what was written. Only while all that was superseded is
+    /// dropped and no value was moved: otherwise the job frees little, and its other files would
+    /// have to be named, too.
     fn may_install_part(&self) -> bool {
-        let drops_all = !self.history.is_open() && self.history.done().is_empty() && self.relocator.is_idle();
-        let is_cut = self.current.open_bytes() == 0 || self.current.open_bytes() >= self.part_least_bytes;
+        let drops_all =
+            !self.history.is_open() && self.history.done().is_empty() && self.relocator.is_idle();
+        let is_cut =
+            self.current.open_bytes() == 0 || self.current.open_bytes() >= self.part_least_bytes;
         matches!(self.inputs, Inputs::Current { .. })
             && self.ahead.is_some()
             && self.read_bytes >= self.part_bytes
@@ -261,7 +283,8 @@ impl Job {
             && is_cut
     }
 
-    /// Names what was written so far in place of what was read so far, and lets go of that. The oldest input takes the written tables.
+    /// Names what was written so far in place of what was read so far, and lets go of that. The
+    /// oldest input takes the written tables.
     fn install_part(&mut self, core: &Core) -> Result<()> {
         hit(Border::PartInstalled);
         self.current.cut()?;
@@ -351,7 +374,8 @@ impl Job {
         if !self.joins_small {
             return false;
         }
-        // A small table is written together with a neighbour that is rewritten anyway, or is small as well.
+        // A small table is written together with a neighbour that is rewritten anyway, or is small
+        // as well.
         let open = match self.inputs {
             Inputs::Current { .. } => self.current.is_open(),
             Inputs::History => self.history.is_open(),
@@ -368,8 +392,8 @@ impl Job {
                 })
     }
 
-    /// Whether a table must not be linked: it holds deletions that leave the current runs, versions that may be dropped, or values to
-    /// be moved.
+    /// Whether a table must not be linked: it holds deletions that leave the current runs, versions
+    /// that may be dropped, or values to be moved.
     fn needs_change(&self, core: &Core, info: &TableInfo) -> bool {
         self.relocator.wants_some_of(info)
             || match self.inputs {
@@ -384,7 +408,8 @@ impl Job {
         let mut elsewhere = In(&self.view);
         loop {
             let warmth = self.merge.top_warmth();
-            let Some(version) = self.merge.top().filter(|version| version.key <= &last_key[..]) else {
+            let Some(version) = self.merge.top().filter(|version| version.key <= &last_key[..])
+            else {
                 self.merging = None;
                 break;
             };
@@ -435,7 +460,8 @@ impl Job {
         self.moves_unasked.then(|| self.relocator.below())
     }
 
-    /// Ends a job whose input is processed: the manifest names its outputs in place of its inputs. Returns the run of a history self.
+    /// Ends a job whose input is processed: the manifest names its outputs in place of its inputs.
+    /// Returns the run of a history self.
     pub(crate) fn finish(mut self, core: &Core) -> Result<Option<Swept>> {
         self.relocator.finish()?;
         let sample = self.current.take_sample();
@@ -447,15 +473,18 @@ impl Job {
         if let (Inputs::Current { oldest: false }, Some(run)) = (inputs, &current) {
             let view = core.view();
             let is_last = |run: &Arc<Run>| runs.last().is_some_and(|last| Arc::ptr_eq(last, run));
-            let older = view.runs.iter().position(is_last).map_or(&[][..], |at| &view.runs[at + 1..]);
+            let older =
+                view.runs.iter().position(is_last).map_or(&[][..], |at| &view.runs[at + 1..]);
             run.supersedes(sample.superseding_bytes(current_bytes, older));
         }
         let installed = core.install(self.term, |view| {
-            let rest = |all: &[Arc<Run>], output: &Option<Arc<Run>>| replace(all, runs, output.as_slice());
+            let rest =
+                |all: &[Arc<Run>], output: &Option<Arc<Run>>| replace(all, runs, output.as_slice());
             let (current_runs, history_runs) = match inputs {
-                Inputs::Current { .. } => {
-                    (rest(&view.runs, &current), history.iter().chain(&view.history).cloned().collect())
-                }
+                Inputs::Current { .. } => (
+                    rest(&view.runs, &current),
+                    history.iter().chain(&view.history).cloned().collect(),
+                ),
                 Inputs::History => (view.runs.clone(), rest(&view.history, &history)),
             };
             Change {
@@ -480,7 +509,9 @@ impl Job {
         Counters::add(&core.counters.compactions, 1);
         Counters::add(&core.counters.bytes_compaction_read, read_bytes);
         Counters::add(&core.counters.bytes_compaction_written, current_bytes + history_bytes);
-        let tables = |runs: &mut dyn Iterator<Item = &Arc<Run>>| runs.map(|run| run.infos().count() as u64).sum();
+        let tables = |runs: &mut dyn Iterator<Item = &Arc<Run>>| {
+            runs.map(|run| run.infos().count() as u64).sum()
+        };
         events::compacted(
             || self.input_tables,
             read_bytes,
@@ -506,8 +537,8 @@ fn is_small(core: &Core, info: &TableInfo) -> bool {
     info.bytes() < core.context.table_bytes / SMALL_PART
 }
 
-/// Answers about a key from the sources at the start of a job. Later changes do not affect the versions that the job drops: later versions
-/// are younger, or were moved out of newer runs.
+/// Answers about a key from the sources at the start of a job. Later changes do not affect the
+/// versions that the job drops: later versions are younger, or were moved out of newer runs.
 struct In<'v>(&'v View);
 
 impl Elsewhere for In<'_> {

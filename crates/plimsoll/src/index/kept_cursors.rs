@@ -1,8 +1,10 @@
-//! Cursors of visits that have ended, kept for those to come: a visit of a few rows would spend a tenth of its time on allocations.
+//! Cursors of visits that have ended, kept for those to come: a visit of a few rows would spend a
+//! tenth of its time on allocations.
 //!
 //! Laws:
 //! 1. What is kept holds nothing of the index: no tables, no pages, no memtables.
-//! 2. It is charged for as long as it is kept, and is no more than [`KEPT_BYTES_MAX`] in each of [`PARTS`] parts.
+//! 2. It is charged for as long as it is kept, and is no more than [`KEPT_BYTES_MAX`] in each of
+//!    [`PARTS`] parts.
 //! 3. A visit does not wait for another one: if there are no kept cursors it makes its own.
 
 use std::fmt;
@@ -44,7 +46,10 @@ impl Keep {
         {
             if cursors.charge.bytes() > KEPT_BYTES_MAX as u64 {
                 // What else the visit needed is gone.
-                cursors.charge.set(KEPT_BYTES_MAX as u64).expect("a charge becomes less without asking");
+                cursors
+                    .charge
+                    .set(KEPT_BYTES_MAX as u64)
+                    .expect("a charge becomes less without asking");
             }
             *part = Some(cursors);
         }

@@ -11,8 +11,8 @@ pub(crate) struct Limits {
     pub(crate) oldest_readable: Glsn,
     /// The same per keyspace, sorted; keyspaces that are not listed lost no version.
     pub(crate) oldest_readable_in: Vec<(u32, Glsn)>,
-    /// Youngest deletion that was dropped together with all that it deleted, per keyspace, sorted; keyspaces that are not listed lost none.
-    /// It may be younger than the real one.
+    /// Youngest deletion that was dropped together with all that it deleted, per keyspace, sorted;
+    /// keyspaces that are not listed lost none. It may be younger than the real one.
     pub(crate) deletions_dropped_in: Vec<(u32, Glsn)>,
 }
 
@@ -23,7 +23,8 @@ impl Limits {
         raise(&mut self.oldest_readable_in, keyspace, by);
     }
 
-    /// The youngest version of a key of `keyspace`, a deletion, was dropped, and so was all that it deleted.
+    /// The youngest version of a key of `keyspace`, a deletion, was dropped, and so was all that it
+    /// deleted.
     pub(crate) fn deletion_dropped(&mut self, keyspace: u32, deletion: Glsn) {
         raise(&mut self.deletions_dropped_in, keyspace, deletion);
     }
@@ -42,7 +43,10 @@ impl Limits {
     pub(crate) fn merge(&mut self, other: &Limits) {
         self.deletions_moved = self.deletions_moved.max(other.deletions_moved);
         other.oldest_readable_in.iter().for_each(|&(keyspace, by)| self.dropped(keyspace, by));
-        other.deletions_dropped_in.iter().for_each(|&(keyspace, glsn)| self.deletion_dropped(keyspace, glsn));
+        other
+            .deletions_dropped_in
+            .iter()
+            .for_each(|&(keyspace, glsn)| self.deletion_dropped(keyspace, glsn));
         self.oldest_readable = self.oldest_readable.max(other.oldest_readable);
     }
 }

@@ -1,12 +1,15 @@
-//! The manifest: names the files of the index. Each change writes a new one, `MANIFEST.<number>`, with the next number.
+//! The manifest: names the files of the index. Each change writes a new one, `MANIFEST.<number>`,
+//! with the next number.
 //!
 //! Laws:
-//! 1. A manifest is written in full under another name, synced, and then given its name by a link, which fails where the name is taken:
-//!    no manifest is ever replaced or changed. Every open finds the one before or the new one.
+//! 1. A manifest is written in full under another name, synced, and then given its name by a link,
+//!    which fails where the name is taken: no manifest is ever replaced or changed. Every open
+//!    finds the one before or the new one.
 //! 2. Of those of the store's log, the one with the highest number counts, and no other: if it is
 //!    damaged, that is corruption. An older one may name files that are gone, or leave out what is
 //!    in the index. One of another log counts only if there is no other, and is refused.
-//! 3. The last [`KEPT`] are kept. Older ones, and unfinished ones, are removed after a newer one has its name, and at the next open.
+//! 3. The last [`KEPT`] are kept. Older ones, and unfinished ones, are removed after a newer one
+//!    has its name, and at the next open.
 //!
 //! [`format`] defines its bytes, [`blocks`] its checksums, [`names`] its name.
 
@@ -26,7 +29,9 @@ use plimsoll_log::glsn::{Glsn, Position};
 
 use crate::index::limits::Limits;
 use crate::index::manifest::blocks::Failure;
-use crate::index::manifest::names::{FOREIGN, KEPT, manifest_name, manifest_number, new_manifest_name};
+use crate::index::manifest::names::{
+    FOREIGN, KEPT, manifest_name, manifest_number, new_manifest_name,
+};
 use crate::index::run::table::TableInfo;
 use crate::types::error::{Error, Result};
 
@@ -52,14 +57,16 @@ pub(crate) struct Manifest {
     pub(crate) durable: Position,
     /// Id of the next run file.
     pub(crate) next_run: u64,
-    /// The youngest deletion that compaction took out of the current runs: at or above it, a key that is not found does not exist.
+    /// The youngest deletion that compaction took out of the current runs: at or above it, a key
+    /// that is not found does not exist.
     pub(crate) deletions_moved: Glsn,
     /// Oldest moment that can still be read (superseded versions below it may be gone).
     pub(crate) oldest_readable: Glsn,
     /// The same per keyspace, sorted by id; keyspaces that are not listed lost no version.
     pub(crate) oldest_readable_in: Vec<(u32, Glsn)>,
-    /// The youngest deletion that was dropped, per keyspace, sorted by id; keyspaces that are not listed lost none. If an earlier version
-    /// wrote the manifest, this is `oldest_readable_in`: any deletion dropped above it is recorded there.
+    /// The youngest deletion that was dropped, per keyspace, sorted by id; keyspaces that are not
+    /// listed lost none. If an earlier version wrote the manifest, this is `oldest_readable_in`:
+    /// any deletion dropped above it is recorded there.
     pub(crate) deletions_dropped_in: Vec<(u32, Glsn)>,
     /// Runs, newest first; then history runs, the most recently made first.
     pub(crate) runs: Vec<RunInfo>,
@@ -185,7 +192,10 @@ fn read_file(file: &dyn File, path: &Path, number: u64) -> Result<Manifest> {
         Failure::Damaged(what) => damaged(path, what),
         Failure::Newer(what) => Error::Format {
             path: Some(path.to_owned()),
-            message: format!("{}: {what} that this version does not know; use a newer Plimsoll", path.display()),
+            message: format!(
+                "{}: {what} that this version does not know; use a newer Plimsoll",
+                path.display()
+            ),
         },
     })?;
     if manifest.number != number {
@@ -205,7 +215,12 @@ pub(crate) fn newest_number(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>> 
 
 /// The number of the newest manifest of a log above `known`. A manifest whose log cannot be read
 /// counts as one of this log: it is damaged.
-fn newest_number_of(disk: &dyn Disk, dir: &Path, log_id: Option<u128>, known: Option<u64>) -> Result<Option<u64>> {
+fn newest_number_of(
+    disk: &dyn Disk,
+    dir: &Path,
+    log_id: Option<u128>,
+    known: Option<u64>,
+) -> Result<Option<u64>> {
     let names = match disk.names(dir) {
         Ok(names) => names,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -276,8 +291,8 @@ pub(crate) enum Outcome {
     Unknown,
 }
 
-/// Writes a manifest of `runs` (whether each is history, and its tables) under its number, and removes the one that is not kept any
-/// longer.
+/// Writes a manifest of `runs` (whether each is history, and its tables) under its number, and
+/// removes the one that is not kept any longer.
 pub(crate) fn write<'a, R, P>(
     disk: &dyn Disk,
     dir: &Path,
@@ -289,11 +304,13 @@ where
     R: ExactSizeIterator<Item = (bool, P)>,
     P: ExactSizeIterator<Item = &'a TableInfo>,
 {
-    let (new, path) = (dir.join(new_manifest_name(head.number, writer)), dir.join(manifest_name(head.number)));
+    let (new, path) =
+        (dir.join(new_manifest_name(head.number, writer)), dir.join(manifest_name(head.number)));
     write_new(disk, &new, head, runs).map_err(|error| (Outcome::Old, error.into()))?;
     give_name(disk, &new, &path, writer)?;
     disk.sync_dir(dir).map_err(|error| (Outcome::Unknown, error.into()))?;
-    // A member that was stopped finds the name free if others have installed so many since that theirs of this number is removed.
+    // A member that was stopped finds the name free if others have installed so many since that
+    // theirs of this number is removed.
     let newer = || newest_number_of(disk, dir, Some(head.log_id), Some(head.number));
     if writer > 0 && newer().map_err(|error| (Outcome::Unknown, error))?.is_some() {
         let what = "another process has installed a later manifest meanwhile";
@@ -308,19 +325,36 @@ where
 }
 
 /// Gives a manifest its name, unless the name is taken.
-fn give_name(disk: &dyn Disk, new: &Path, path: &Path, writer: u64) -> Result<(), (Outcome, Error)> {
+fn give_name(
+    disk: &dyn Disk,
+    new: &Path,
+    path: &Path,
+    writer: u64,
+) -> Result<(), (Outcome, Error)> {
     let taken = || {
-        let what =
-            "a manifest of this number is there already: another process wrote to the index, or put an old one back";
-        (Outcome::Taken, Error::corrupt(format!("{}: {what}; close the store and open it again", path.display())))
+        let what = "a manifest of this number is there already: another process wrote to the index, or put an old one back";
+        (
+            Outcome::Taken,
+            Error::corrupt(format!(
+                "{}: {what}; close the store and open it again",
+                path.display()
+            )),
+        )
     };
     match disk.hard_link(new, path) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(taken()),
-        // While this process was stopped, another one took its place, and swept what it had not finished.
+        // While this process was stopped, another one took its place, and swept what it had not
+        // finished.
         Err(error) if writer > 0 && error.kind() == io::ErrorKind::NotFound => Err(taken()),
-        // A file system without links (exFAT). The store's lock keeps others out, so the name stays free between these two calls.
-        Err(error) if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied) => {
+        // A file system without links (exFAT). The store's lock keeps others out, so the name stays
+        // free between these two calls.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied
+            ) =>
+        {
             match disk.entry(path).map_err(|error| (Outcome::Old, error.into()))? {
                 Some(_) => Err(taken()),
                 None => disk.rename(new, path).map_err(|error| (Outcome::Unknown, error.into())),
@@ -346,6 +380,8 @@ where
 }
 
 /// The infos of a run, for [`write`].
-pub(crate) fn run_infos(tables: &Arc<[crate::index::run::table::Table]>) -> impl ExactSizeIterator<Item = &TableInfo> {
+pub(crate) fn run_infos(
+    tables: &Arc<[crate::index::run::table::Table]>,
+) -> impl ExactSizeIterator<Item = &TableInfo> {
     tables.iter().map(|table| &*table.info)
 }

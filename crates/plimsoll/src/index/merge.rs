@@ -1,8 +1,9 @@
 //! Merges sorted sources into one order: by key, and for one key newest first.
 //!
 //! Laws:
-//! 1. If two sources hold the same key and GLSN (a transaction that was spilled more than once), the source given first takes precedence:
-//!    its copy comes first in a forward walk, and last in a backward walk.
+//! 1. If two sources hold the same key and GLSN (a transaction that was spilled more than once),
+//!    the source given first takes precedence: its copy comes first in a forward walk, and last in
+//!    a backward walk.
 //! 2. No allocation per entry: the top version is borrowed from its source.
 
 use std::cmp::Ordering;
@@ -79,8 +80,12 @@ impl Cursor {
 
     fn seek_end(&mut self, direction: Direction) -> Result<()> {
         match (self, direction) {
-            (Cursor::Memtable(cursor), Direction::Forward) => cursor.at = cursor.memtable.map().first(),
-            (Cursor::Memtable(cursor), Direction::Backward) => cursor.at = cursor.memtable.map().last(),
+            (Cursor::Memtable(cursor), Direction::Forward) => {
+                cursor.at = cursor.memtable.map().first()
+            }
+            (Cursor::Memtable(cursor), Direction::Backward) => {
+                cursor.at = cursor.memtable.map().last()
+            }
             (Cursor::Run(cursor), Direction::Forward) => cursor.seek_first()?,
             (Cursor::Run(cursor), Direction::Backward) => cursor.seek_last()?,
             #[cfg(test)]
@@ -121,7 +126,9 @@ impl Cursor {
     /// The key of that version: cheaper still.
     fn key(&self) -> Option<&[u8]> {
         match self {
-            Cursor::Memtable(cursor) => cursor.at.map(|position| cursor.memtable.map().at(position).key),
+            Cursor::Memtable(cursor) => {
+                cursor.at.map(|position| cursor.memtable.map().at(position).key)
+            }
             Cursor::Run(cursor) => cursor.key(),
             #[cfg(test)]
             Cursor::List(cursor) => cursor.current().map(|version| version.key),
@@ -160,7 +167,8 @@ struct Head {
 }
 
 impl Head {
-    /// Call after moving the cursor: records its key's prefix if it is to be compared with others. Returns whether it has a current version.
+    /// Call after moving the cursor: records its key's prefix if it is to be compared with others.
+    /// Returns whether it has a current version.
     fn note(&mut self, is_alone: bool) -> bool {
         match self.cursor.key() {
             Some(key) if !is_alone => self.prefix = prefix(key),
@@ -180,7 +188,10 @@ pub(crate) struct Merge {
     /// Indexes into `heads`; the next version is on top.
     heap: Vec<u32>,
     /// Cursors without a source, for those that [`Merge::add_run`] adds.
-    #[allow(clippy::vec_box, reason = "they are boxed in `Cursor::Run`, and go from one to the other")]
+    #[allow(
+        clippy::vec_box,
+        reason = "they are boxed in `Cursor::Run`, and go from one to the other"
+    )]
     idle: Vec<Box<RunCursor>>,
 }
 
@@ -198,7 +209,8 @@ impl Merge {
         self.direction = direction;
     }
 
-    /// Adds a cursor, behind those that it has in the order of precedence. Only before it is positioned.
+    /// Adds a cursor, behind those that it has in the order of precedence. Only before it is
+    /// positioned.
     pub(crate) fn add(&mut self, cursor: Cursor) {
         self.heads.push(Head { cursor, prefix: 0 });
     }
@@ -313,7 +325,8 @@ impl Merge {
         self.settle_top()
     }
 
-    /// Forward walks only: moves by one version, from one of `key`; returns whether the next one is of another key.
+    /// Forward walks only: moves by one version, from one of `key`; returns whether the next one is
+    /// of another key.
     #[inline]
     pub(crate) fn pass_version(&mut self, key: &[u8]) -> Result<bool> {
         if let [Head { cursor: Cursor::Run(cursor), .. }] = &mut self.heads[..] {
@@ -348,22 +361,33 @@ impl Merge {
     /// Forward walks only: skips the versions before (`key`, `glsn`) by a lookup in each source.
     pub(crate) fn skip_to(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
         debug_assert_eq!(self.direction, Direction::Forward);
-        while self.top().is_some_and(|top| (top.key, std::cmp::Reverse(top.glsn)) < (key, std::cmp::Reverse(glsn))) {
+        while self.top().is_some_and(|top| {
+            (top.key, std::cmp::Reverse(top.glsn)) < (key, std::cmp::Reverse(glsn))
+        }) {
             self.heads[self.heap[0] as usize].cursor.seek(key, glsn)?;
             self.settle_top()?;
         }
         Ok(())
     }
 
-    /// Backward walks only, with every cursor at or before `key`: passes the newest version of `key` that is not younger than `at` to
-    /// `see`, and moves before the key.
-    pub(crate) fn look_up_and_leave(&mut self, key: &[u8], at: Glsn, see: impl FnOnce(Version<'_>)) -> Result<()> {
+    /// Backward walks only, with every cursor at or before `key`: passes the newest version of
+    /// `key` that is not younger than `at` to `see`, and moves before the key.
+    pub(crate) fn look_up_and_leave(
+        &mut self,
+        key: &[u8],
+        at: Glsn,
+        see: impl FnOnce(Version<'_>),
+    ) -> Result<()> {
         debug_assert_eq!(self.direction, Direction::Backward);
         hit(Border::ReverseLookup);
         let mut best: Option<(Glsn, usize)> = None;
         for (index, head) in self.heads.iter_mut().enumerate() {
             head.cursor.seek(key, at)?;
-            let found = head.cursor.current().filter(|version| version.key == key).map(|version| version.glsn);
+            let found = head
+                .cursor
+                .current()
+                .filter(|version| version.key == key)
+                .map(|version| version.glsn);
             if found.is_some_and(|glsn| best.is_none_or(|(best, _)| glsn > best)) {
                 best = found.map(|glsn| (glsn, index));
             }
@@ -399,7 +423,9 @@ impl Merge {
             return (one.prefix < other.prefix) == is_forward;
         }
         let order = match (one.cursor.current(), other.cursor.current()) {
-            (Some(one), Some(other)) => one.key.cmp(other.key).then(other.glsn.cmp(&one.glsn)).then(a.cmp(&b)),
+            (Some(one), Some(other)) => {
+                one.key.cmp(other.key).then(other.glsn.cmp(&one.glsn)).then(a.cmp(&b))
+            }
             // Only cursors with a current version are in the heap.
             _ => Ordering::Equal,
         };
@@ -454,8 +480,10 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn list(entries: &[(&str, u64, &'static [u8])]) -> Cursor {
-        let mut list: Vec<_> =
-            entries.iter().map(|(key, glsn, value)| (key.as_bytes().to_vec(), *glsn, *value)).collect();
+        let mut list: Vec<_> = entries
+            .iter()
+            .map(|(key, glsn, value)| (key.as_bytes().to_vec(), *glsn, *value))
+            .collect();
         list.sort_by(|a, b| (&a.0, std::cmp::Reverse(a.1)).cmp(&(&b.0, std::cmp::Reverse(b.1))));
         Cursor::List(ListCursor { list, at: None })
     }
@@ -463,9 +491,19 @@ pub(crate) mod tests {
     fn sources() -> Vec<Cursor> {
         vec![
             list(&[("b", 7, b"first"), ("d", 9, b"")]),
-            list(&[("a", 3, b""), ("b", 7, b"second"), ("b", 5, b""), ("a long key, longer than the prefix", 4, b"")]),
+            list(&[
+                ("a", 3, b""),
+                ("b", 7, b"second"),
+                ("b", 5, b""),
+                ("a long key, longer than the prefix", 4, b""),
+            ]),
             list(&[]),
-            list(&[("a", 2, b""), ("b", 1, b""), ("c", 1, b""), ("a long key, longer than a prefix", 6, b"")]),
+            list(&[
+                ("a", 2, b""),
+                ("b", 1, b""),
+                ("c", 1, b""),
+                ("a long key, longer than a prefix", 6, b""),
+            ]),
         ]
     }
 
@@ -473,7 +511,11 @@ pub(crate) mod tests {
         let mut seen = Vec::new();
         while let Some(version) = merge.top() {
             let Stored::Inline(value) = version.stored else { panic!("lists hold values") };
-            seen.push((String::from_utf8(version.key.to_vec()).unwrap(), version.glsn.0, value.to_vec()));
+            seen.push((
+                String::from_utf8(version.key.to_vec()).unwrap(),
+                version.glsn.0,
+                value.to_vec(),
+            ));
             merge.advance().unwrap();
         }
         seen

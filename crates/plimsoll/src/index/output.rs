@@ -14,8 +14,8 @@ use crate::index::superseding::Sample;
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
 
-/// The most chunks that one output takes: three for the builder and one for a tall tree, one for the sink, and one for the list of blob
-/// files.
+/// The most chunks that one output takes: three for the builder and one for a tall tree, one for
+/// the sink, and one for the list of blob files.
 pub(crate) const OUTPUT_CHUNKS: u64 = 6;
 
 /// A table is cut when its values are stored in this many blob files: their list takes memory.
@@ -28,7 +28,8 @@ pub(crate) struct Output {
     budget: Budget,
     table_bytes: u64,
     reserve: Reserve,
-    /// A table ends before each of these keys, so that it overlaps with fewer tables of other runs. Ascending; those behind the last key.
+    /// A table ends before each of these keys, so that it overlaps with fewer tables of other runs.
+    /// Ascending; those behind the last key.
     cuts: VecDeque<Vec<u8>>,
     sample: Sample,
     open: Option<OpenTable>,
@@ -44,7 +45,12 @@ struct OpenTable {
 
 impl Output {
     /// An empty run; takes [`OUTPUT_CHUNKS`] of `budget` with the first version.
-    pub(crate) fn new(files: &Arc<Files>, budget: &Budget, table_bytes: u64, reserve: Reserve) -> Self {
+    pub(crate) fn new(
+        files: &Arc<Files>,
+        budget: &Budget,
+        table_bytes: u64,
+        reserve: Reserve,
+    ) -> Self {
         Self {
             files: Arc::clone(files),
             budget: budget.clone(),
@@ -64,9 +70,14 @@ impl Output {
         self
     }
 
-    /// Adds a version: keys ascending, the versions of one key newest first. `starts_key`: it is the first of its key in this run.
-    /// `warmth`: how it was accessed in its source.
-    pub(crate) fn add(&mut self, version: &Version<'_>, starts_key: bool, warmth: Warmth) -> Result<()> {
+    /// Adds a version: keys ascending, the versions of one key newest first. `starts_key`: it is
+    /// the first of its key in this run. `warmth`: how it was accessed in its source.
+    pub(crate) fn add(
+        &mut self,
+        version: &Version<'_>,
+        starts_key: bool,
+        warmth: Warmth,
+    ) -> Result<()> {
         if starts_key {
             self.begin_key(version.key)?;
         }

@@ -1,11 +1,14 @@
 //! Slows writers down while flushes or merges lag behind.
 //!
 //! Laws:
-//! 1. Writers are slowed down slightly for a long time rather than stopped: in proportion to how far merges, or the flush, lag behind.
-//! 2. Writers stop when a walk over all runs would have to pin too many pages at once, until merges have caught up.
-//! 3. No writer waits here under the commit lock: a small commit passes a large one that waits. Writers that wait at the same time queue, so
-//!    that all of them together keep the pace.
-//! 4. A commit waits for its pace after it is ordered: the wait is not between its reads and their validation.
+//! 1. Writers are slowed down slightly for a long time rather than stopped: in proportion to how
+//!    far merges, or the flush, lag behind.
+//! 2. Writers stop when a walk over all runs would have to pin too many pages at once, until merges
+//!    have caught up.
+//! 3. No writer waits here under the commit lock: a small commit passes a large one that waits.
+//!    Writers that wait at the same time queue, so that all of them together keep the pace.
+//! 4. A commit waits for its pace after it is ordered: the wait is not between its reads and their
+//!    validation.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,11 +26,12 @@ use crate::types::lock::lock;
 /// If a key may lie in more runs than this, writers are slowed down.
 const DEPTH_SOFT: usize = 12;
 
-/// The same for the total number of runs, overlapping or not: each costs a search little, but takes space in the manifest and part in every
-/// walk.
+/// The same for the total number of runs, overlapping or not: each costs a search little, but takes
+/// space in the manifest and part in every walk.
 const RUNS_SOFT: usize = 48;
 
-/// If a key may lie in this many runs, writers wait: a walk pins a page of each, and the smallest budget has room for some hundred.
+/// If a key may lie in this many runs, writers wait: a walk pins a page of each, and the smallest
+/// budget has room for some hundred.
 const DEPTH_HARD: usize = 64;
 
 /// Nanoseconds per byte, multiplied by the square of the number of runs above a soft limit.
@@ -39,7 +43,8 @@ const WAIT_MAX_NANOS: u64 = 100_000_000;
 /// ... plus as much again for each of these many bytes, ...
 const WAIT_MAX_BYTES: u64 = 256 << 10;
 
-/// ... up to this limit: a transaction of any size has merged its own runs to a few before it comes here.
+/// ... up to this limit: a transaction of any size has merged its own runs to a few before it comes
+/// here.
 const WAIT_LONGEST_NANOS: u64 = 10_000_000_000;
 
 /// The interval at which a stopped writer checks whether merges have caught up.
@@ -110,28 +115,34 @@ impl Core {
         }
     }
 
-    /// Whether writers have to stop. Never if merges cannot continue: waiting for them would not help.
+    /// Whether writers have to stop. Never if merges cannot continue: waiting for them would not
+    /// help.
     fn is_overrun(&self) -> bool {
         self.current_view().depth >= DEPTH_HARD && self.signals.last_error().is_none()
     }
 
     fn pace(&self) -> Pace {
         let view = self.current_view();
-        let mut pace = Pace { for_merges: nanos_for_runs(view.depth, view.runs.len()), for_flush: 0 };
+        let mut pace =
+            Pace { for_merges: nanos_for_runs(view.depth, view.runs.len()), for_flush: 0 };
         let unflushed = view.closed.iter().filter_map(|closed| match &closed.content {
             Content::Memtable(memtable) => Some(memtable),
             Content::Adopted(_) => None,
         });
-        let unflushed_bytes = unflushed.chain([&view.active]).map(|memtable| memtable.map().used_bytes()).sum();
-        pace.for_merges += self.space.nanos_per_byte(unflushed_bytes, self.context.budget.limit_bytes());
+        let unflushed_bytes =
+            unflushed.chain([&view.active]).map(|memtable| memtable.map().used_bytes()).sum();
+        pace.for_merges +=
+            self.space.nanos_per_byte(unflushed_bytes, self.context.budget.limit_bytes());
         if pace.for_merges > 0 && self.signals.last_error().is_some() {
             // Compaction cannot continue: waiting for it would not help.
             pace.for_merges = 0;
         }
         if view.closed.len() >= self.closed_max() {
             let counters = &self.counters;
-            let (spent, flushed) =
-                (counters.flush_nanos.load(Ordering::Relaxed), counters.bytes_flushed.load(Ordering::Relaxed));
+            let (spent, flushed) = (
+                counters.flush_nanos.load(Ordering::Relaxed),
+                counters.bytes_flushed.load(Ordering::Relaxed),
+            );
             let fill = view.active.map().used_bytes() as f64 / self.memtable_limit_bytes() as f64;
             pace.for_flush = nanos_for_flush(spent, flushed, fill);
         }
@@ -141,7 +152,9 @@ impl Core {
     fn compact_inline(&self, compaction: &Compaction) -> Result<()> {
         for _ in 0..STEPS_INLINE {
             let view = self.current_view();
-            if runs_above(view.depth, view.runs.len()) == 0 || compaction.step_for(Priority::Due)? == Progress::Idle {
+            if runs_above(view.depth, view.runs.len()) == 0
+                || compaction.step_for(Priority::Due)? == Progress::Idle
+            {
                 break;
             }
         }
@@ -183,8 +196,8 @@ fn runs_above(depth: usize, runs: usize) -> u64 {
     depth.saturating_sub(DEPTH_SOFT).max(runs.saturating_sub(RUNS_SOFT)) as u64
 }
 
-/// The cost of a byte while a flush lags behind and the active memtable is filled to `fill`: from one half on it approaches the rate at
-/// which bytes are flushed.
+/// The cost of a byte while a flush lags behind and the active memtable is filled to `fill`: from
+/// one half on it approaches the rate at which bytes are flushed.
 fn nanos_for_flush(spent_nanos: u64, flushed_bytes: u64, fill: f64) -> u64 {
     if flushed_bytes == 0 {
         return 0;
@@ -223,7 +236,8 @@ mod tests {
     fn no_transaction_waits_longer_than_a_bound_however_large_it_is() {
         assert_eq!(longest_wait_nanos(0), WAIT_MAX_NANOS);
         assert_eq!(longest_wait_nanos(WAIT_MAX_BYTES), 2 * WAIT_MAX_NANOS);
-        // 100,000 pairs of 16 B wait for all that they owe, up to 0.7 s: this keeps such commits from outrunning the merges.
+        // 100,000 pairs of 16 B wait for all that they owe, up to 0.7 s: this keeps such commits
+        // from outrunning the merges.
         assert_eq!(longest_wait_nanos(1_600_000), 7 * WAIT_MAX_NANOS);
         for bytes in [64 << 20, 1 << 30, u64::MAX] {
             assert_eq!(longest_wait_nanos(bytes), WAIT_LONGEST_NANOS);

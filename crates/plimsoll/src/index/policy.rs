@@ -1,20 +1,24 @@
 //! Chooses which runs to merge next. Changes nothing.
 //!
-//! Runs are considered in order of age, and only adjacent runs are merged (law 2 of the index). The rule is geometric: newer runs are
-//! merged into the next older one once together they are [`RATIO_FEW`] times its size. With many runs a lower ratio applies, so that their
-//! number stays bounded. A deletion counts as the row that it hides.
-//! For a random load of n equal flushes each byte is rewritten about log8(n) times; tables that do not overlap
-//! are linked instead of rewritten (`compaction`).
+//! Runs are considered in order of age, and only adjacent runs are merged (law 2 of the index). The
+//! rule is geometric: newer runs are merged into the next older one once together they are
+//! [`RATIO_FEW`] times its size. With many runs a lower ratio applies, so that their number stays
+//! bounded. A deletion counts as the row that it hides. For a random load of n equal flushes each
+//! byte is rewritten about log8(n) times; tables that do not overlap are linked instead of
+//! rewritten (`compaction`).
 //!
-//! Where rows are written over, newer runs supersede what older ones hold; how much is estimated (`superseding`). Once it is a share of what is
-//! live, they are merged down to the oldest run, whatever their sizes: the share is smaller where the runs fit in memory (`space`).
+//! Where rows are written over, newer runs supersede what older ones hold; how much is estimated
+//! (`superseding`). Once it is a share of what is live, they are merged down to the oldest run,
+//! whatever their sizes: the share is smaller where the runs fit in memory (`space`).
 //!
-//! Deletions leave the current runs only in a merge with the oldest run. Where a table is mostly deletions, such a merge is due by what it
-//! gains, whatever the sizes of the runs: tables that do not overlap with the deletions are linked.
+//! Deletions leave the current runs only in a merge with the oldest run. Where a table is mostly
+//! deletions, such a merge is due by what it gains, whatever the sizes of the runs: tables that do
+//! not overlap with the deletions are linked.
 
 use std::ops::Range;
 
-/// Newer runs are merged with an older one if together they are this many times its size: while there are few runs,
+/// Newer runs are merged with an older one if together they are this many times its size: while
+/// there are few runs,
 const RATIO_FEW: u64 = 3;
 /// while there are more than [`FEW_RUNS`],
 const RATIO_SOME: u64 = 2;
@@ -25,11 +29,13 @@ const SOME_RUNS: usize = 11;
 /// Above this many runs the cheapest merge is chosen, whatever its ratio.
 const TOO_MANY_RUNS: usize = 14;
 
-/// Divisor: an idle store merges newer runs into an older one if together they are at least this part of its size. The remaining newer runs
-/// are then a small part of it, and most short walks read from one run.
+/// Divisor: an idle store merges newer runs into an older one if together they are at least this
+/// part of its size. The remaining newer runs are then a small part of it, and most short walks
+/// read from one run.
 const SETTLED_PART: u64 = 8;
-/// Runs are merged down to the oldest one if the deletions that leave, with the rows that they hide, are at least as many bytes as are
-/// rewritten; in an idle store, if they are this part of them (a divisor).
+/// Runs are merged down to the oldest one if the deletions that leave, with the rows that they
+/// hide, are at least as many bytes as are rewritten; in an idle store, if they are this part of
+/// them (a divisor).
 const CLEARED_PART: u64 = 4;
 
 /// An idle store keeps at most this many runs, however small the newer ones are.
@@ -48,11 +54,13 @@ pub(crate) struct RunShape {
     pub(crate) clearance: Clearance,
     /// Whether a compaction has it as an input already.
     pub(crate) busy: bool,
-    /// Whether a run behind it holds versions of the same transaction, or younger ones: then a merge of them has ended early.
+    /// Whether a run behind it holds versions of the same transaction, or younger ones: then a
+    /// merge of them has ended early.
     pub(crate) fused: bool,
 }
 
-/// What a merge of a run with all older ones gains and costs. Nothing if none of its tables is mostly deletions.
+/// What a merge of a run with all older ones gains and costs. Nothing if none of its tables is
+/// mostly deletions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clearance {
     /// Bytes of its tables that are mostly deletions, and of the rows that these hide.
@@ -75,9 +83,14 @@ pub(crate) enum Priority {
 /// Neighbouring runs to merge: indexes into the runs, newest first.
 pub(crate) type Plan = Range<usize>;
 
-/// The runs to merge next, at most `fan_in` of them; `None` if nothing is due. `superseded_max`: percent of what is live that may be superseded
-/// beside it.
-pub(crate) fn choose(runs: &[RunShape], fan_in: usize, priority: Priority, superseded_max: u64) -> Option<Plan> {
+/// The runs to merge next, at most `fan_in` of them; `None` if nothing is due. `superseded_max`:
+/// percent of what is live that may be superseded beside it.
+pub(crate) fn choose(
+    runs: &[RunShape],
+    fan_in: usize,
+    priority: Priority,
+    superseded_max: u64,
+) -> Option<Plan> {
     // Runs older than a running merge wait for its result.
     let free = runs.iter().position(|run| run.busy).unwrap_or(runs.len());
     if runs[..free].iter().any(|run| run.fused) {
@@ -85,7 +98,8 @@ pub(crate) fn choose(runs: &[RunShape], fan_in: usize, priority: Priority, super
     }
     let bytes: Vec<u64> = runs[..free].iter().map(|run| run.bytes).collect();
     let clearing = |part| if free == runs.len() { clearing(runs, fan_in, part) } else { None };
-    let superseding = || if free == runs.len() { superseding(runs, fan_in, superseded_max) } else { None };
+    let superseding =
+        || if free == runs.len() { superseding(runs, fan_in, superseded_max) } else { None };
     if free < 2 {
         return if priority == Priority::All { None } else { clearing(1) };
     }
@@ -114,13 +128,15 @@ fn all(runs: &[RunShape], fan_in: usize) -> Option<Plan> {
     (0..runs.len()).flat_map(plans).find(is_worth)
 }
 
-/// The longest merge down to the oldest run, if too much of the runs is superseded, and it frees at least half of that.
+/// The longest merge down to the oldest run, if too much of the runs is superseded, and it frees at
+/// least half of that.
 fn superseding(runs: &[RunShape], fan_in: usize, superseded_max: u64) -> Option<Plan> {
     let superseding = |runs: &[RunShape]| runs.iter().map(|run| run.superseding_bytes).sum::<u64>();
     let superseded = superseding(runs);
     let live = runs.iter().map(|run| run.bytes).sum::<u64>().saturating_sub(superseded);
     let start = runs.len().saturating_sub(fan_in);
-    let is_due = superseded > 0 && superseded.saturating_mul(100) >= live.saturating_mul(superseded_max);
+    let is_due =
+        superseded > 0 && superseded.saturating_mul(100) >= live.saturating_mul(superseded_max);
     (is_due && 2 * superseding(&runs[start..]) >= superseded).then_some(start..runs.len())
 }
 
@@ -133,10 +149,11 @@ fn clearing(runs: &[RunShape], fan_in: usize, part: u64) -> Option<Plan> {
     (runs.len().saturating_sub(fan_in)..runs.len()).find(gains).map(|at| at..runs.len())
 }
 
-/// The runs of one transaction that was spilled more than once, newest first, or those that a merge left which had installed a part. The first
-/// may hold copies of a version, which no other merge can
-/// tell apart, so they are merged into one before any other merge. The newest copies are always among the merged ones, so a deletion that
-/// leaves the current runs is never one that the same transaction took back.
+/// The runs of one transaction that was spilled more than once, newest first, or those that a merge
+/// left which had installed a part. The first may hold copies of a version, which no other merge
+/// can tell apart, so they are merged into one before any other merge. The newest copies are always
+/// among the merged ones, so a deletion that leaves the current runs is never one that the same
+/// transaction took back.
 fn fused(runs: &[RunShape], fan_in: usize) -> Option<Plan> {
     let start = runs.iter().position(|run| run.fused)?;
     let end = start + runs[start..].iter().take_while(|run| run.fused).count() + 1;
@@ -160,9 +177,15 @@ fn settling(bytes: &[u64], fan_in: usize) -> Option<Plan> {
         .or_else(|| (bytes.len() > SETTLED_RUNS).then(|| 0..(bytes.len() - 1).min(fan_in)))
 }
 
-/// The longest range in which the newer runs reach the oldest one as `reach` demands. Excludes a newest run that is more than `ratio` times
-/// as large as the others together: rewriting it would gain little.
-fn geometric(bytes: &[u64], fan_in: usize, reach: impl Fn(u64, u64) -> bool, ratio: u64) -> Option<Plan> {
+/// The longest range in which the newer runs reach the oldest one as `reach` demands. Excludes a
+/// newest run that is more than `ratio` times as large as the others together: rewriting it would
+/// gain little.
+fn geometric(
+    bytes: &[u64],
+    fan_in: usize,
+    reach: impl Fn(u64, u64) -> bool,
+    ratio: u64,
+) -> Option<Plan> {
     let mut start = 0;
     while start + 1 < bytes.len() {
         let mut newer = 0u64;
@@ -186,8 +209,9 @@ fn geometric(bytes: &[u64], fan_in: usize, reach: impl Fn(u64, u64) -> bool, rat
 
 /// The range with the lowest merge cost per run saved.
 fn cheapest(bytes: &[u64], fan_in: usize) -> Plan {
-    let ranges =
-        (0..bytes.len()).flat_map(|start| (start + 2..=(start + fan_in).min(bytes.len())).map(move |end| start..end));
+    let ranges = (0..bytes.len()).flat_map(|start| {
+        (start + 2..=(start + fan_in).min(bytes.len())).map(move |end| start..end)
+    });
     let cost = |range: &Plan| bytes[range.clone()].iter().sum::<u64>() / (range.len() as u64 - 1);
     ranges.min_by_key(cost).expect("there are many runs")
 }
@@ -203,11 +227,19 @@ mod tests {
         let clearance = Clearance::default();
         bytes
             .iter()
-            .map(|&bytes| RunShape { bytes, kept_bytes: 0, superseding_bytes: 0, clearance, busy: false, fused: false })
+            .map(|&bytes| RunShape {
+                bytes,
+                kept_bytes: 0,
+                superseding_bytes: 0,
+                clearance,
+                busy: false,
+                fused: false,
+            })
             .collect()
     }
 
-    /// Flushes of the given sizes, with every due merge done at once. Returns the bytes rewritten per byte flushed, and the most runs.
+    /// Flushes of the given sizes, with every due merge done at once. Returns the bytes rewritten
+    /// per byte flushed, and the most runs.
     fn load(sizes: impl Iterator<Item = u64>, fan_in: usize) -> (f64, usize) {
         let (mut runs, mut flushed, mut rewritten, mut most) = (Vec::new(), 0, 0, 0);
         for size in sizes {
@@ -229,7 +261,10 @@ mod tests {
         for fan_in in [4, 8] {
             for (flushes, rewritten_max) in [(200, 4.0), (1000, 5.5), (5000, 7.0)] {
                 let (rewritten, most) = load(std::iter::repeat_n(1000, flushes), fan_in);
-                assert!(rewritten <= rewritten_max, "{flushes} flushes, fan-in {fan_in}: {rewritten}");
+                assert!(
+                    rewritten <= rewritten_max,
+                    "{flushes} flushes, fan-in {fan_in}: {rewritten}"
+                );
                 assert!(most <= 12, "{flushes} flushes, fan-in {fan_in}: {most} runs");
             }
         }
@@ -256,10 +291,22 @@ mod tests {
         assert_eq!(due(&[1, 1, 1]), None);
         assert_eq!(due(&[1, 1, 1, 1]), Some(0..4));
         assert_eq!(due(&[1, 1, 1, 100]), None);
-        assert_eq!(due(&[1000, 1, 1, 1]), None, "a large transaction is not rewritten for small old runs");
+        assert_eq!(
+            due(&[1000, 1, 1, 1]),
+            None,
+            "a large transaction is not rewritten for small old runs"
+        );
         assert_eq!(settle(&[11, 100]), None);
-        assert_eq!(settle(&[12, 100]), Some(0..2), "a walk over both would read two leaves where one will do");
-        assert_eq!(settle(&[1, 1, 1, 100]), Some(0..3), "a huge old run is not rewritten for small new ones");
+        assert_eq!(
+            settle(&[12, 100]),
+            Some(0..2),
+            "a walk over both would read two leaves where one will do"
+        );
+        assert_eq!(
+            settle(&[1, 1, 1, 100]),
+            Some(0..3),
+            "a huge old run is not rewritten for small new ones"
+        );
         assert_eq!(settle(&[10, 10, 10, 100]), Some(0..4));
         assert_eq!(all(&[1, 100]), Some(0..2));
         assert_eq!(all(&[1; 20]), Some(0..8));
@@ -284,11 +331,12 @@ mod tests {
 
     #[test]
     fn deletions_are_merged_with_what_they_hide_where_that_gains_as_much_as_it_costs() {
-        let plan = |bytes: &[u64], at: usize, cleared_bytes: u64, rewritten_bytes: u64, priority| {
-            let mut runs = shapes(bytes);
-            runs[at].clearance = Clearance { cleared_bytes, rewritten_bytes };
-            choose(&runs, 8, priority, NEVER)
-        };
+        let plan =
+            |bytes: &[u64], at: usize, cleared_bytes: u64, rewritten_bytes: u64, priority| {
+                let mut runs = shapes(bytes);
+                runs[at].clearance = Clearance { cleared_bytes, rewritten_bytes };
+                choose(&runs, 8, priority, NEVER)
+            };
         use Priority::{All, Due, Settle};
         // A million deletions at the head of a queue, and far more rows behind it that are linked.
         assert_eq!(plan(&[190, 50_000], 0, 190, 200, Settle), Some(0..2));
@@ -317,7 +365,9 @@ mod tests {
         let plan = |superseding: &[u64], superseded_max| {
             let mut runs = shapes(&vec![10; superseding.len()]);
             runs.push(RunShape { bytes: 100, ..runs[0] });
-            runs.iter_mut().zip(superseding).for_each(|(run, bytes)| run.superseding_bytes = *bytes);
+            runs.iter_mut()
+                .zip(superseding)
+                .for_each(|(run, bytes)| run.superseding_bytes = *bytes);
             choose(&runs, 4, Priority::Due, superseded_max)
         };
         assert_eq!(plan(&[10, 10, 10], 33), None, "30 of 100");

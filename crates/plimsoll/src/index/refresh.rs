@@ -1,7 +1,8 @@
 //! Refreshes an index, read-only or a member's, from the manifest that another process has written.
 //!
-//! Law: no answer changes. Versions up to the new checkpoint come from the new runs; later versions stay in memory; dropped moments are
-//! refused as usual. A version that is in both counts once (see `view`).
+//! Law: no answer changes. Versions up to the new checkpoint come from the new runs; later versions
+//! stay in memory; dropped moments are refused as usual. A version that is in both counts once (see
+//! `view`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,11 +31,13 @@ impl Core {
         let mut before = record.number;
         let (manifest, (runs, history)) = loop {
             let (disk, dir, known) = (self.files.disk(), self.files.dir(), Some(record.number));
-            let Some(manifest) = Manifest::read_beyond(disk, dir, Some(record.log_id), known)? else {
+            let Some(manifest) = Manifest::read_beyond(disk, dir, Some(record.log_id), known)?
+            else {
                 return Ok(());
             };
             if manifest.checkpoint.glsn < record.checkpoint.glsn {
-                // The current one was in doubt, and the writer went on from the one before: versions between the two are in this view only.
+                // The current one was in doubt, and the writer went on from the one before:
+                // versions between the two are in this view only.
                 return Ok(());
             }
             match self.open_runs(&manifest, &view) {
@@ -50,7 +53,8 @@ impl Core {
             let head = manifest.head();
             let limits = Arc::new(head.limits.clone());
             *record = head;
-            // The memtables stay until they are released: what is in them is younger than every row in the cache, or the same.
+            // The memtables stay until they are released: what is in them is younger than every row
+            // in the cache, or the same.
             self.swap_view(|view| {
                 view.depth = depth(runs.iter().map(|run| run.span()));
                 view.newest_in_runs = newest_in(&runs);
@@ -64,7 +68,9 @@ impl Core {
         let mut closed = Vec::new();
         for source in view.closed.iter().filter(|source| source.boundary > checkpoint) {
             let content = match &source.content {
-                Content::Memtable(memtable) => Content::Memtable(self.behind(memtable, checkpoint)?),
+                Content::Memtable(memtable) => {
+                    Content::Memtable(self.behind(memtable, checkpoint)?)
+                }
                 adopted @ Content::Adopted(_) => adopted.clone(),
             };
             closed.push(Closed { content, boundary: source.boundary });
@@ -92,8 +98,10 @@ impl Core {
 
     /// Opens the runs of a manifest; tables that `view` already has are shared.
     fn open_runs(&self, manifest: &Manifest, view: &View) -> Result<Runs> {
-        let members = view.all_runs().flat_map(|run| (0..run.tables().len()).map(|at| run.member(at)));
-        let known: BTreeMap<TableId, Member> = members.map(|member| (member.info().id, member)).collect();
+        let members =
+            view.all_runs().flat_map(|run| (0..run.tables().len()).map(|at| run.member(at)));
+        let known: BTreeMap<TableId, Member> =
+            members.map(|member| (member.info().id, member)).collect();
         let (mut runs, mut history) = (Vec::new(), Vec::new());
         for run in &manifest.runs {
             let open = |info: &TableInfo| match known.get(&info.id) {
@@ -116,7 +124,11 @@ impl Core {
         while let Some(position) = at {
             let entry = memtable.map().at(position);
             if entry.order > checkpoint.0 {
-                rest.inserter(Glsn(entry.order)).insert(entry.key, entry.order, [entry.value, &[]])?;
+                rest.inserter(Glsn(entry.order)).insert(
+                    entry.key,
+                    entry.order,
+                    [entry.value, &[]],
+                )?;
             }
             at = memtable.map().next(position);
         }

@@ -1,7 +1,8 @@
-//! Copies values out of log entries that are to be freed, and out of blob files that are to be vacated, into a blob file of plain
-//! bytes, piece by piece.
+//! Copies values out of log entries that are to be freed, and out of blob files that are to be
+//! vacated, into a blob file of plain bytes, piece by piece.
 //!
-//! Law: a value is copied only if it matches its checksum: a copy of a damaged value would look sound for ever.
+//! Law: a value is copied only if it matches its checksum: a copy of a damaged value would look
+//! sound for ever.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,7 +23,8 @@ use crate::index::run::table::TableInfo;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::version::{Stored, Version, running_value_sum};
 
-/// Copies the values of one job. If it is dropped before a manifest names its blob file, it removes the file.
+/// Copies the values of one job. If it is dropped before a manifest names its blob file, it removes
+/// the file.
 pub(crate) struct Relocator {
     log: Arc<dyn Log>,
     blobs: Arc<Blobs>,
@@ -58,8 +60,8 @@ pub(crate) enum Moved<'a> {
 }
 
 impl Relocator {
-    /// Copies the values in entries below `below`, and those in the blob files that are to be vacated; takes one chunk of
-    /// `budget`.
+    /// Copies the values in entries below `below`, and those in the blob files that are to be
+    /// vacated; takes one chunk of `budget`.
     pub(crate) fn new(core: &Core, budget: &Budget, below: Glsn) -> Self {
         Self {
             log: Arc::clone(&core.context.log),
@@ -93,20 +95,35 @@ impl Relocator {
 
     /// Whether values of this table are copied.
     pub(crate) fn wants_some_of(&self, table: &TableInfo) -> bool {
-        table.min_pointer.is_some_and(|pointer| self.wants(pointer)) || points_into(table, &self.vacated)
+        table.min_pointer.is_some_and(|pointer| self.wants(pointer))
+            || points_into(table, &self.vacated)
     }
 
-    /// The stored form of `version` after the move. Copies at most `allowance` bytes (plus one piece) and subtracts them from it.
-    pub(crate) fn relocate<'a>(&mut self, version: &Version<'a>, allowance: &mut u64) -> Result<Moved<'a>> {
+    /// The stored form of `version` after the move. Copies at most `allowance` bytes (plus one
+    /// piece) and subtracts them from it.
+    pub(crate) fn relocate<'a>(
+        &mut self,
+        version: &Version<'a>,
+        allowance: &mut u64,
+    ) -> Result<Moved<'a>> {
         let (from, offset, len, sum) = match version.stored {
-            Stored::InLog { offset, len, sum } if self.wants(version.glsn) => (None, offset, len, sum),
-            Stored::InBlob { blob, offset, len, sum } if self.vacated.contains(&blob) => (Some(blob), offset, len, sum),
+            Stored::InLog { offset, len, sum } if self.wants(version.glsn) => {
+                (None, offset, len, sum)
+            }
+            Stored::InBlob { blob, offset, len, sum } if self.vacated.contains(&blob) => {
+                (Some(blob), offset, len, sum)
+            }
             stored => return Ok(Moved::Ready(stored)),
         };
         self.begin()?;
-        let (writer, piece) = (self.writer.as_mut().expect("begun"), self.piece.as_mut().expect("begun"));
+        let (writer, piece) =
+            (self.writer.as_mut().expect("begun"), self.piece.as_mut().expect("begun"));
         let start = writer.position();
-        let mut copying = self.copying.take().unwrap_or_else(|| Copying { start, copied: 0, sum: running_value_sum() });
+        let mut copying = self.copying.take().unwrap_or_else(|| Copying {
+            start,
+            copied: 0,
+            sum: running_value_sum(),
+        });
         let blob = writer.id();
         while copying.copied < len {
             if *allowance == 0 {
@@ -119,7 +136,9 @@ impl Relocator {
             match from {
                 None => match self.log.read_range(version.glsn, at, into) {
                     // The entry was dropped: the version records it from now on.
-                    Err(LogError::Dropped { .. }) => return Ok(Moved::Ready(Stored::Dropped { len })),
+                    Err(LogError::Dropped { .. }) => {
+                        return Ok(Moved::Ready(Stored::Dropped { len }));
+                    }
                     read => _ = read.lift()?,
                 },
                 Some(blob) => match blob_bytes::read(&*self.log, version.glsn, blob, at, into) {
@@ -139,7 +158,8 @@ impl Relocator {
         }
     }
 
-    /// Leaves a damaged value where it is: nothing needs its file to go, so the job does not fail because of it.
+    /// Leaves a damaged value where it is: nothing needs its file to go, so the job does not fail
+    /// because of it.
     fn leave<'a>(&self, version: &Version<'a>, blob: BlobId) -> Moved<'a> {
         self.blobs.stop_vacating(blob);
         Moved::Ready(version.stored)
@@ -170,7 +190,8 @@ impl Relocator {
         self.named = true;
     }
 
-    /// Call when the view has the runs that use the blob file: once no run does, a sweep may remove it.
+    /// Call when the view has the runs that use the blob file: once no run does, a sweep may remove
+    /// it.
     pub(crate) fn hand_over(&self) {
         if let Some(blob) = self.blob {
             self.log.hand_over_blob(blob);

@@ -1,4 +1,5 @@
-//! Applies commits: inserts their versions into the active memtable, in room that was reserved before.
+//! Applies commits: inserts their versions into the active memtable, in room that was reserved
+//! before.
 
 use std::sync::Arc;
 
@@ -12,7 +13,8 @@ use crate::index::source::Memtable;
 use crate::types::error::Result;
 use crate::types::version::{MAX_POINTER_BYTES, Stored};
 
-/// Room in the active memtable for the versions of the next commits. What is not used goes back when it is dropped.
+/// Room in the active memtable for the versions of the next commits. What is not used goes back
+/// when it is dropped.
 pub(crate) struct Reservation<'a> {
     counters: &'a Counters,
     gaps: &'a Gaps,
@@ -35,7 +37,8 @@ pub(crate) enum Link {
 const FETCHED_AT_ONCE: usize = 8;
 
 impl<'a> Reservation<'a> {
-    /// For `bytes` that were reserved in `memtable`, the active one. Runs hold everything up to `held`.
+    /// For `bytes` that were reserved in `memtable`, the active one. Runs hold everything up to
+    /// `held`.
     pub(crate) fn new(
         counters: &'a Counters,
         gaps: &'a Gaps,
@@ -51,8 +54,8 @@ impl<'a> Reservation<'a> {
         self.left_bytes
     }
 
-    /// Inserts the versions of the commit at `glsn`, in key order. A replay of them reads `log_bytes` of the log. Replayed versions that a
-    /// run already holds are skipped.
+    /// Inserts the versions of the commit at `glsn`, in key order. A replay of them reads
+    /// `log_bytes` of the log. Replayed versions that a run already holds are skipped.
     ///
     /// # Errors
     /// The first of `versions`; those before it are inserted.
@@ -100,13 +103,18 @@ impl<'a> Reservation<'a> {
                 }
             }
             if link == Link::Now && next.len() > 1 {
-                inserter.fetch(&next.iter().map(|(key, _)| *key).collect::<SmallVec<[_; FETCHED_AT_ONCE]>>());
+                inserter.fetch(
+                    &next.iter().map(|(key, _)| *key).collect::<SmallVec<[_; FETCHED_AT_ONCE]>>(),
+                );
             }
             next.drain(..).for_each(|version| insert(&mut inserter, version));
         }
         Counters::add(&self.counters.bytes_in, bytes_in);
         self.gaps.commit(glsn, puts, |put| {
-            again.map_while(Result::ok).filter(|(_, stored)| *stored != Stored::Deleted).for_each(|(key, _)| put(key));
+            again
+                .map_while(Result::ok)
+                .filter(|(_, stored)| *stored != Stored::Deleted)
+                .for_each(|(key, _)| put(key));
         });
         done
     }

@@ -1,7 +1,8 @@
 //! The key of a suspended walk (between two calls).
 //!
-//! A short key stays in the walk's vector. A long key moves into a piece of a chunk: thousands of walks may be suspended at keys of 4 KiB
-//! each, and an allocator may keep the blocks that they free, which no lease covers any more.
+//! A short key stays in the walk's vector. A long key moves into a piece of a chunk: thousands of
+//! walks may be suspended at keys of 4 KiB each, and an allocator may keep the blocks that they
+//! free, which no lease covers any more.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -30,7 +31,10 @@ impl KeyRoom {
     }
 
     fn fitting(&self, bytes: usize) -> &Pieces {
-        self.0.iter().find(|pieces| bytes <= pieces.piece_bytes()).expect("the largest piece has room for any key")
+        self.0
+            .iter()
+            .find(|pieces| bytes <= pieces.piece_bytes())
+            .expect("the largest piece has room for any key")
     }
 }
 
@@ -72,7 +76,8 @@ impl RestingKey {
         self.piece.as_ref().filter(|_| self.long_bytes > 0).map(|piece| &piece[..self.long_bytes])
     }
 
-    /// Takes out the vector that holds the key, for the duration of a step; [`RestingKey::put`] returns it.
+    /// Takes out the vector that holds the key, for the duration of a step; [`RestingKey::put`]
+    /// returns it.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         let Some(long) = self.at_rest() else { return std::mem::take(&mut self.key) };
         let mut key = SPARE.take();
@@ -162,6 +167,10 @@ mod tests {
         }
         assert!(resting.iter().enumerate().all(|(number, key)| *key.index_key() == long(number)));
         resting.swap_remove(0);
-        assert!(resting[0].rest(&room).is_ok() && resting[0].heap_bytes() == 0 && *resting[0].index_key() == long(32));
+        assert!(
+            resting[0].rest(&room).is_ok()
+                && resting[0].heap_bytes() == 0
+                && *resting[0].index_key() == long(32)
+        );
     }
 }

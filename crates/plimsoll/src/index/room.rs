@@ -1,12 +1,14 @@
 //! Makes room for commits: the active memtable, and when it is closed.
 //!
 //! Laws:
-//! 1. Room that `make_room` promised is reserved until the [`Reservation`] is used or dropped: inserting the promised versions cannot run
-//!    out of memory, and neither can the flush of a memtable that holds them.
-//! 2. A writer waits for a flush by doing it, or by queueing for the flush lock behind the thread that does: no writer waits for a thread
-//!    that may have ended.
-//! 3. A writer waits for a flush before it takes the commit lock, where it can ([`Core::wait_for_room`]): others commit meanwhile. It never
-//!    does while it has the members' turn ([`Core::make_room_now`]).
+//! 1. Room that `make_room` promised is reserved until the [`Reservation`] is used or dropped:
+//!    inserting the promised versions cannot run out of memory, and neither can the flush of a
+//!    memtable that holds them.
+//! 2. A writer waits for a flush by doing it, or by queueing for the flush lock behind the thread
+//!    that does: no writer waits for a thread that may have ended.
+//! 3. A writer waits for a flush before it takes the commit lock, where it can
+//!    ([`Core::wait_for_room`]): others commit meanwhile. It never does while it has the members'
+//!    turn ([`Core::make_room_now`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -71,7 +73,8 @@ impl Core {
         Ok(reservation)
     }
 
-    /// As [`Core::make_room`], where that waits for nothing: `None` if a memtable has to be flushed before.
+    /// As [`Core::make_room`], where that waits for nothing: `None` if a memtable has to be flushed
+    /// before.
     pub(crate) fn make_room_now(&self, bytes: usize, boundary: Glsn) -> Option<Reservation<'_>> {
         loop {
             match self.try_to_make_room(bytes, boundary) {
@@ -82,8 +85,8 @@ impl Core {
         }
     }
 
-    /// Flushes while a commit of `bytes` would find no room without that. The commit may still have to wait in [`Core::make_room`]: others
-    /// may take the room before it.
+    /// Flushes while a commit of `bytes` would find no room without that. The commit may still have
+    /// to wait in [`Core::make_room`]: others may take the room before it.
     pub(crate) fn wait_for_room(&self, bytes: usize) -> Result<()> {
         let mut stalled_nanos = 0;
         // A closing index is flushed by who closes it, who then gives the folder back.
@@ -119,7 +122,8 @@ impl Core {
             },
             false => None,
         };
-        // One that follows others and only reads may wait long for their flush: it closes as many as the budget allows.
+        // One that follows others and only reads may wait long for their flush: it closes as many
+        // as the budget allows.
         let may_close = match (self.context.duty.is_read_only(), self.context.duty.only_reads()) {
             (true, _) => false,
             (false, true) => refusal.is_none(),
@@ -132,7 +136,11 @@ impl Core {
         Next::Again
     }
 
-    fn reserve(&self, memtable: &Arc<Memtable>, bytes: usize) -> Result<Reservation<'_>, OutOfBudget> {
+    fn reserve(
+        &self,
+        memtable: &Arc<Memtable>,
+        bytes: usize,
+    ) -> Result<Reservation<'_>, OutOfBudget> {
         if !self.context.duty.only_reads() {
             // First: chunks of a memtable are kept, and it may be empty.
             self.files.fill_reserve()?;
@@ -142,7 +150,11 @@ impl Core {
     }
 
     fn closed_memtables(&self) -> usize {
-        self.current_view().closed.iter().filter(|closed| matches!(closed.content, Content::Memtable(_))).count()
+        self.current_view()
+            .closed
+            .iter()
+            .filter(|closed| matches!(closed.content, Content::Memtable(_)))
+            .count()
     }
 
     pub(super) fn closed_max(&self) -> usize {
@@ -169,7 +181,10 @@ impl Core {
         lock(&self.writer).active.map().stop_deferring();
     }
 
-    pub(crate) fn make_room_for_runs<'t>(&self, tables: impl Iterator<Item = &'t TableInfo>) -> Result<()> {
+    pub(crate) fn make_room_for_runs<'t>(
+        &self,
+        tables: impl Iterator<Item = &'t TableInfo>,
+    ) -> Result<()> {
         Ok(self.files.make_room(tables.map(metadata_bytes).sum())?)
     }
 
@@ -179,28 +194,38 @@ impl Core {
         }
         let mut writer = lock(&self.writer);
         let view = self.current_view();
-        // A member may have read a manifest that names them before it takes in their record: only then are older rows and gaps of their keys known
-        // to be none.
+        // A member may have read a manifest that names them before it takes in their record: only
+        // then are older rows and gaps of their keys known to be none.
         let member = |table: Table| {
-            let mut members = view.all_runs().flat_map(|run| (0..run.tables().len()).map(|at| run.member(at)));
-            members.find(|known| known.info().id == table.info.id).unwrap_or_else(|| self.files.adopt(table))
+            let mut members =
+                view.all_runs().flat_map(|run| (0..run.tables().len()).map(|at| run.member(at)));
+            members
+                .find(|known| known.info().id == table.info.id)
+                .unwrap_or_else(|| self.files.adopt(table))
         };
         let mut adopted = Vec::with_capacity(runs.len());
         for run in runs.into_iter().filter(|run| !run.is_empty()) {
             let members = run.into_iter().map(|table| {
-                debug_assert!(matches!(table.info.id, TableId::Blob(_)) && table.info.fixed_glsn == Some(glsn));
+                debug_assert!(
+                    matches!(table.info.id, TableId::Blob(_))
+                        && table.info.fixed_glsn == Some(glsn)
+                );
                 member(table)
             });
             adopted.push(Arc::new(Run::new(members.collect())));
         }
-        for info in adopted.iter().flat_map(|run| run.infos()).filter(|info| info.deletions < info.versions) {
+        for info in
+            adopted.iter().flat_map(|run| run.infos()).filter(|info| info.deletions < info.versions)
+        {
             self.gaps.adopt(glsn, &info.first_key, &info.last_key);
         }
         let bytes = adopted.iter().map(|run| run.bytes()).sum();
         if !writer.active.is_empty() {
             self.close_active(&mut writer, Glsn(glsn.0.saturating_sub(1)));
         }
-        self.swap_view(|view| view.closed.insert(0, Closed { content: Content::Adopted(adopted), boundary: glsn }));
+        self.swap_view(|view| {
+            view.closed.insert(0, Closed { content: Content::Adopted(adopted), boundary: glsn })
+        });
         Counters::add(&self.counters.bytes_in, bytes);
         self.signals.call_flush();
     }
@@ -209,7 +234,8 @@ impl Core {
     pub(crate) fn close_up_to(&self, boundary: Glsn) {
         let mut writer = lock(&self.writer);
         // Also an empty one: the checkpoint moves on over entries that are no transaction.
-        let closed_at = self.current_view().closed.first().map_or(Glsn::NONE, |closed| closed.boundary);
+        let closed_at =
+            self.current_view().closed.first().map_or(Glsn::NONE, |closed| closed.boundary);
         if !writer.active.is_empty() || (!self.is_flushed(boundary) && closed_at < boundary) {
             self.close_active(&mut writer, boundary);
         }

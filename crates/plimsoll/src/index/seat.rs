@@ -1,29 +1,37 @@
 //! Suspended walks (iterators): their state between two calls, and how it is revoked.
 //!
-//! A walk that has begun holds the sources of one moment: memtables, the files of runs, a page of each. Its user may leave it idle for any
-//! time, so all of this can be revoked:
+//! A walk that has begun holds the sources of one moment: memtables, the files of runs, a page of
+//! each. Its user may leave it idle for any time, so all of this can be revoked:
 //!
-//! 1. Between two calls the walk lies in a slot that other threads can reach. Getting up drops everything but the walk's bounds, its moment
-//!    and the position after its last answer. The next call sits down in the current sources.
-//! 2. After each exchange of sources (a flush, a step of compaction), all walks in older sources get up: an idle walk at once, a walk in
-//!    the middle of a call at the end of it. So no idle walk holds a memtable that was flushed, or a file that was merged.
-//! 3. If the budget finds no room otherwise, all idle walks get up: the pages that they pinned can be evicted.
-//! 4. The heap memory of a walk is charged: separately for the part that it keeps (its bounds, its user's key) and the part that it drops
-//!    when it gets up (a cursor for each run, with two keys). The latter is limited for all walks together to a [`SEATED_PART`] of the
-//!    budget, and to [`SEATED_BYTES_MAX`]; beyond it, the walks get up that were not stepped since the limit was last reached. A walk that cannot be charged for its
-//!    cursors gets up at the end of each call.
+//! 1. Between two calls the walk lies in a slot that other threads can reach. Getting up drops
+//!    everything but the walk's bounds, its moment and the position after its last answer. The next
+//!    call sits down in the current sources.
+//! 2. After each exchange of sources (a flush, a step of compaction), all walks in older sources
+//!    get up: an idle walk at once, a walk in the middle of a call at the end of it. So no idle
+//!    walk holds a memtable that was flushed, or a file that was merged.
+//! 3. If the budget finds no room otherwise, all idle walks get up: the pages that they pinned can
+//!    be evicted.
+//! 4. The heap memory of a walk is charged: separately for the part that it keeps (its bounds, its
+//!    user's key) and the part that it drops when it gets up (a cursor for each run, with two
+//!    keys). The latter is limited for all walks together to a [`SEATED_PART`] of the budget, and
+//!    to [`SEATED_BYTES_MAX`]; beyond it, the walks get up that were not stepped since the limit
+//!    was last reached. A walk that cannot be charged for its cursors gets up at the end of each
+//!    call.
 //!
-//! Why no answer changes: the answer for a key is a function of the key's versions up to the walk's moment. While the moment is open
-//! (`snapshots`), every later view holds these versions, or the versions that decide between them. A walk moves strictly in one direction
-//! and never returns to keys before the last one that it answered (or looked at and skipped). So it may sit down in any later view strictly
-//! behind that key, in either direction. If a call failed after a key was looked at and before it was answered, the walk sits down *at*
-//! this key.
+//! Why no answer changes: the answer for a key is a function of the key's versions up to the walk's
+//! moment. While the moment is open (`snapshots`), every later view holds these versions, or the
+//! versions that decide between them. A walk moves strictly in one direction and never returns to
+//! keys before the last one that it answered (or looked at and skipped). So it may sit down in any
+//! later view strictly behind that key, in either direction. If a call failed after a key was
+//! looked at and before it was answered, the walk sits down *at* this key.
 //!
-//! Why no idle walk is missed: the exchange number is raised after the view is exchanged and before the slots are visited. A walk reads the
-//! number before it takes the view, and again after it has released its slot's lock at the end of a call. A visit that finds the lock taken
-//! happens before that release, so the walk then reads the new number and gets up by itself.
+//! Why no idle walk is missed: the exchange number is raised after the view is exchanged and before
+//! the slots are visited. A walk reads the number before it takes the view, and again after it has
+//! released its slot's lock at the end of a call. A visit that finds the lock taken happens before
+//! that release, so the walk then reads the new number and gets up by itself.
 //!
-//! Locks: a slot's is held during a call, the list's for a few instructions. A visit only tries a slot's lock: it never waits for a walk.
+//! Locks: a slot's is held during a call, the list's for a few instructions. A visit only tries a
+//! slot's lock: it never waits for a walk.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,11 +49,13 @@ use crate::index::view::View;
 use crate::types::error::Result;
 use crate::types::lock::lock;
 
-/// Divisor: all seated walks together may take this part of the budget for their cursors before idle ones have to get up.
+/// Divisor: all seated walks together may take this part of the budget for their cursors before
+/// idle ones have to get up.
 const SEATED_PART: u64 = 32;
 
-/// And no more than this, however large the budget is. Cursors lie in the process's allocator, between what walks keep. It gives hardly any of that back
-/// to the system when they get up, while their charge goes at once: so this much may be held beside the budget.
+/// And no more than this, however large the budget is. Cursors lie in the process's allocator,
+/// between what walks keep. It gives hardly any of that back to the system when they get up, while
+/// their charge goes at once: so this much may be held beside the budget.
 const SEATED_BYTES_MAX: u64 = 4 << 20;
 
 /// Memory of a walk's entry in the list of walks.
@@ -56,7 +66,8 @@ pub(crate) trait Walk: Send {
     /// Drops all state but its position. Returns the view that it sat in, if any.
     fn get_up(&mut self) -> Option<Arc<View>>;
 
-    /// Sits down in `view`, behind its last answer, to which `key` belongs. Does nothing if it sits.
+    /// Sits down in `view`, behind its last answer, to which `key` belongs. Does nothing if it
+    /// sits.
     fn sit_down(&mut self, view: &Arc<View>, key: &[u8]) -> Result<()>;
 
     fn is_seated(&self) -> bool;
@@ -133,8 +144,8 @@ pub(crate) struct Seats {
     kept: Arc<Account>,
     /// The account for the state that they drop when they get up.
     seated: Arc<Account>,
-    /// Views of walks that got up to free memory. Dropping a view may remove files, which must not happen under the locks of the thread
-    /// that asked for memory.
+    /// Views of walks that got up to free memory. Dropping a view may remove files, which must not
+    /// happen under the locks of the thread that asked for memory.
     left: Mutex<Vec<Arc<View>>>,
 }
 
@@ -187,9 +198,12 @@ impl Seats {
         Ok(charge)
     }
 
-    /// Call after a walk sat down and was charged: makes others get up if all of them take too much.
+    /// Call after a walk sat down and was charged: makes others get up if all of them take too
+    /// much.
     fn limit_seated(&self) {
-        if self.seated.charged_bytes() > (self.budget.limit_bytes() / SEATED_PART).min(SEATED_BYTES_MAX) {
+        if self.seated.charged_bytes()
+            > (self.budget.limit_bytes() / SEATED_PART).min(SEATED_BYTES_MAX)
+        {
             drop(self.revoke_idle(Which::Left));
         }
     }
@@ -210,7 +224,8 @@ impl Seats {
     /// Makes idle walks get up. Returns the views that they sat in.
     fn revoke_idle(&self, which: Which) -> Vec<Arc<View>> {
         // Outside the list's lock: releasing a walk's state may take a while.
-        let slots: Vec<_> = lock(&self.slots).by_number.values().filter_map(Weak::upgrade).collect();
+        let slots: Vec<_> =
+            lock(&self.slots).by_number.values().filter_map(Weak::upgrade).collect();
         slots.iter().filter_map(|slot| slot.revoke(which)).collect()
     }
 }
@@ -245,7 +260,8 @@ pub(crate) struct Seat<W: Walk + 'static> {
 }
 
 impl<W: Walk + 'static> Seat<W> {
-    /// A seat for a walk that has not sat down yet; `kept` covers what it keeps ([`Seats::charge_for`]).
+    /// A seat for a walk that has not sat down yet; `kept` covers what it keeps
+    /// ([`Seats::charge_for`]).
     pub(crate) fn new(seats: &Arc<Seats>, walk: W, kept: Charge) -> Self {
         let walk_bytes = (walk.kept_bytes() + LISTED_BYTES) as u64;
         let sitting = Sitting { walk, sat_at: 0, stepped: false, seated: seats.seated.charge() };
@@ -259,8 +275,8 @@ impl<W: Walk + 'static> Seat<W> {
         Self { slot, seats: Arc::clone(seats), number, kept, walk_bytes }
     }
 
-    /// Charges the bytes that the walk keeps since its last step, and `bytes` that its user holds to continue it. If refused, it can be
-    /// called again.
+    /// Charges the bytes that the walk keeps since its last step, and `bytes` that its user holds
+    /// to continue it. If refused, it can be called again.
     pub(crate) fn charge_user(&mut self, bytes: usize) -> Result<(), OutOfBudget> {
         let bytes = self.walk_bytes + bytes as u64;
         if bytes == self.kept.bytes() { Ok(()) } else { self.kept.set(bytes) }
@@ -272,8 +288,9 @@ impl<W: Walk + 'static> Seat<W> {
         (self.kept.bytes(), self.walk_bytes)
     }
 
-    /// Runs `step` with the walk seated: where it was, or in the current sources that `view` returns. `key` is the key that the last step
-    /// left there. Every step is followed by [`Seat::charge_user`], which charges the memory that the walk then keeps: a step that has
+    /// Runs `step` with the walk seated: where it was, or in the current sources that `view`
+    /// returns. `key` is the key that the last step left there. Every step is followed by
+    /// [`Seat::charge_user`], which charges the memory that the walk then keeps: a step that has
     /// moved on cannot be refused.
     pub(crate) fn step<T>(
         &mut self,
@@ -296,8 +313,10 @@ impl<W: Walk + 'static> Seat<W> {
         let sat_at = sitting.sat_at;
         let done = step(&mut sitting.walk, key);
         sitting.stepped = true;
-        let (seated, kept) =
-            (sitting.walk.seated_bytes() as u64, sitting.walk.kept_bytes() as u64 + LISTED_BYTES as u64);
+        let (seated, kept) = (
+            sitting.walk.seated_bytes() as u64,
+            sitting.walk.kept_bytes() as u64 + LISTED_BYTES as u64,
+        );
         let more = seated > sitting.seated.bytes();
         let refused = if seated != sitting.seated.bytes() && sitting.seated.set(seated).is_err() {
             sitting.get_up()
@@ -320,7 +339,8 @@ impl<W: Walk + 'static> Seat<W> {
 impl<W: Walk + 'static> Drop for Seat<W> {
     fn drop(&mut self) {
         if self.seats.origin.is_foreign() {
-            // What it holds stays for ever: a thread that the child does not have may hold the locks.
+            // What it holds stays for ever: a thread that the child does not have may hold the
+            // locks.
             std::mem::forget((Arc::clone(&self.slot), Arc::clone(&self.seats)));
             return;
         }
@@ -370,7 +390,9 @@ mod tests {
 
     #[test]
     fn seated_walks_hold_no_more_than_the_allocator_may_keep_of_them_under_any_budget() {
-        for (budget_bytes, most) in [(16 << 20, (16 << 20) / SEATED_PART), (1 << 30, SEATED_BYTES_MAX)] {
+        for (budget_bytes, most) in
+            [(16 << 20, (16 << 20) / SEATED_PART), (1 << 30, SEATED_BYTES_MAX)]
+        {
             let budget = Budget::new(budget_bytes, Backing::Mapped).unwrap();
             let seats = Seats::new(&budget, &Pool::new(&budget, 1 << 20).unwrap()).unwrap();
             let mut walks = Vec::new();
@@ -380,7 +402,11 @@ mod tests {
                 let charge = seats.charge_for(&walk).unwrap();
                 walks.push(Seat::new(&seats, walk, charge));
                 let step = |_: &mut Born, _: &mut Vec<u8>| Ok(());
-                walks.last_mut().unwrap().step(&mut Vec::new(), || unreachable!("it sits"), step).unwrap();
+                walks
+                    .last_mut()
+                    .unwrap()
+                    .step(&mut Vec::new(), || unreachable!("it sits"), step)
+                    .unwrap();
                 highest = highest.max(seats.seated.charged_bytes());
             }
             // Who was stepped since the last look may stay until the next one.

@@ -1,4 +1,5 @@
-//! The sources of versions in memory and on disk: memtables, and runs together with the files that they keep.
+//! The sources of versions in memory and on disk: memtables, and runs together with the files that
+//! they keep.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -25,10 +26,12 @@ pub(crate) struct Memtable {
     reads_counted: AtomicU64,
 }
 
-/// Sampling interval: one found version of this many is counted as read. Counting all would have every reader write to one place in memory.
+/// Sampling interval: one found version of this many is counted as read. Counting all would have
+/// every reader write to one place in memory.
 const READS_FOR_A_COUNT: usize = 16;
 
-/// A memtable is worth keeping in memory if readers found at least one version for this many that it holds.
+/// A memtable is worth keeping in memory if readers found at least one version for this many that
+/// it holds.
 const READ_PART: u64 = 2;
 
 impl Memtable {
@@ -55,9 +58,9 @@ impl Memtable {
     }
 
     fn will_hold(&self, glsn: Glsn) {
-        // Before the entry can be found: a search for changes must not skip this memtable. The commit's own lock orders the two for
-        // validation, the visible watermark for reads. Only one thread at a time inserts, so a plain check is enough to know that nothing
-        // changes.
+        // Before the entry can be found: a search for changes must not skip this memtable. The
+        // commit's own lock orders the two for validation, the visible watermark for reads. Only
+        // one thread at a time inserts, so a plain check is enough to know that nothing changes.
         if self.min_glsn.load(Ordering::Relaxed) > glsn.0 {
             self.min_glsn.store(glsn.0, Ordering::Release);
         }
@@ -93,7 +96,8 @@ impl Memtable {
         self.log_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether readers read recent writes back, so that the memtable's versions are worth keeping in memory.
+    /// Whether readers read recent writes back, so that the memtable's versions are worth keeping
+    /// in memory.
     pub(crate) fn is_read(&self) -> bool {
         let reads = self.reads_counted.load(Ordering::Relaxed) * READS_FOR_A_COUNT as u64;
         reads >= self.map.len() as u64 / READ_PART && reads > 0
@@ -155,7 +159,9 @@ pub(crate) struct Run {
 impl Run {
     /// A run of at least one table.
     pub(crate) fn new(members: Vec<Member>) -> Self {
-        debug_assert!(members.windows(2).all(|pair| pair[0].info().last_key < pair[1].info().first_key));
+        debug_assert!(
+            members.windows(2).all(|pair| pair[0].info().last_key < pair[1].info().first_key)
+        );
         let infos = || members.iter().map(Member::info);
         Self {
             bytes: infos().map(TableInfo::bytes).sum(),

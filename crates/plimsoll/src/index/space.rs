@@ -1,38 +1,44 @@
-//! How much of the disk the index takes beside what is live: what is superseded in its runs, and what its memtables hold back of the log.
+//! How much of the disk the index takes beside what is live: what is superseded in its runs, and
+//! what its memtables hold back of the log.
 //!
-//! While rows are written over, memtables and segments of the log are small beside the runs, and writers are slowed down towards the rate at
-//! which merges free what is superseded. Only where the runs fit in memory: there a merge reads nothing from the disk.
+//! While rows are written over, memtables and segments of the log are small beside the runs, and
+//! writers are slowed down towards the rate at which merges free what is superseded. Only where the
+//! runs fit in memory: there a merge reads nothing from the disk.
 //!
-//! Law: where nothing is written over, no writer is slowed down, and memtables are as large as the budget allows once the runs are three times
-//! as large.
+//! Law: where nothing is written over, no writer is slowed down, and memtables are as large as the
+//! budget allows once the runs are three times as large.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::index::source::Run;
 
-/// A memtable is at most this part of the runs (a divisor), and this part of them while rows are written over,
+/// A memtable is at most this part of the runs (a divisor), and this part of them while rows are
+/// written over,
 const MEMTABLE_PART: u64 = 3;
 const MEMTABLE_PART_OVER: u64 = 6;
 /// but never less than this because of it.
 const MEMTABLE_LEAST: u64 = 16 << 20;
 
-/// A segment is at most this part of the runs (a divisor), but never less than the bytes below because of it.
+/// A segment is at most this part of the runs (a divisor), but never less than the bytes below
+/// because of it.
 const SEGMENT_PART: u64 = 8;
 const SEGMENT_LEAST: u64 = 16 << 20;
 
 /// Rows are written over if this part of a flush (a divisor) supersedes what older runs hold.
 const OVER_PART: u64 = 4;
 
-/// Percent of what is live that may be superseded in the runs before they are merged: where they fit in memory, and where they do not. For
-/// uniform overwrites with memtables of a 16th of the runs, each byte is rewritten 3.2 or 1.7 times, and 1.5 times without this rule.
+/// Percent of what is live that may be superseded in the runs before they are merged: where they
+/// fit in memory, and where they do not. For uniform overwrites with memtables of a 16th of the
+/// runs, each byte is rewritten 3.2 or 1.7 times, and 1.5 times without this rule.
 const SUPERSEDED_MAX: (u64, u64) = (33, 100);
 
 /// The runs fit in memory if they take at most this part of the budget (a divisor).
 const FITS_PART: u64 = 2;
 
-/// Writers are slowed down from this share of superseded bytes and memtables beside what is live, in percent, up to the pace of the merges
-/// at the second one. The first is below [`SUPERSEDED_MAX`], so they pay a little before a merge is due: memtables count here.
+/// Writers are slowed down from this share of superseded bytes and memtables beside what is live,
+/// in percent, up to the pace of the merges at the second one. The first is below
+/// [`SUPERSEDED_MAX`], so they pay a little before a merge is due: memtables count here.
 const SLOW_FROM: u64 = 25;
 const SLOW_TO: u64 = 60;
 
@@ -45,7 +51,8 @@ pub(crate) struct Space {
     run_bytes: AtomicU64,
     superseded_bytes: AtomicU64,
     is_written_over: AtomicBool,
-    /// What it takes merges to free a byte, in 1/1024 nanoseconds: a moving mean, 0 if it is not known.
+    /// What it takes merges to free a byte, in 1/1024 nanoseconds: a moving mean, 0 if it is not
+    /// known.
     free_cost: AtomicU64,
 }
 
@@ -68,7 +75,11 @@ impl Space {
         if let Some(cost) = nanos.saturating_mul(1024).checked_div(bytes) {
             let before = self.free_cost.load(Ordering::Relaxed);
             // One part of a merge may free next to nothing: it is not to outweigh all others.
-            let mean = if before == 0 { cost } else { before - before / 4 + cost.min(before.saturating_mul(8)) / 4 };
+            let mean = if before == 0 {
+                cost
+            } else {
+                before - before / 4 + cost.min(before.saturating_mul(8)) / 4
+            };
             self.free_cost.store(mean.max(1), Ordering::Relaxed);
         }
     }
@@ -103,9 +114,11 @@ impl Space {
         self.run_bytes() <= limit_bytes / FITS_PART
     }
 
-    /// What a byte costs a writer, in nanoseconds, with `unflushed_bytes` in memtables and a budget of `limit_bytes`.
+    /// What a byte costs a writer, in nanoseconds, with `unflushed_bytes` in memtables and a budget
+    /// of `limit_bytes`.
     pub(crate) fn nanos_per_byte(&self, unflushed_bytes: u64, limit_bytes: u64) -> u64 {
-        let (run_bytes, superseded) = (self.run_bytes(), self.superseded_bytes.load(Ordering::Relaxed));
+        let (run_bytes, superseded) =
+            (self.run_bytes(), self.superseded_bytes.load(Ordering::Relaxed));
         if !self.is_written_over() || !self.fits(limit_bytes) {
             return 0;
         }
@@ -140,8 +153,15 @@ mod tests {
         assert_eq!(space(0, 0, false).memtable_bytes(), 16 * MIB);
         assert_eq!(space(120, 0, false).memtable_bytes(), 40 * MIB);
         assert_eq!(space(120, 30, true).memtable_bytes(), 20 * MIB);
-        assert_eq!(space(60_000, 0, true).memtable_bytes(), 10_000 * MIB, "what the budget allows is less");
-        assert_eq!((space(1, 0, true).segment_bytes(), space(800, 0, true).segment_bytes()), (16 * MIB, 100 * MIB));
+        assert_eq!(
+            space(60_000, 0, true).memtable_bytes(),
+            10_000 * MIB,
+            "what the budget allows is less"
+        );
+        assert_eq!(
+            (space(1, 0, true).segment_bytes(), space(800, 0, true).segment_bytes()),
+            (16 * MIB, 100 * MIB)
+        );
     }
 
     #[test]
@@ -161,11 +181,16 @@ mod tests {
 
     #[test]
     fn writers_come_down_to_the_rate_at_which_merges_free_what_is_superseded() {
-        let cost =
-            |superseded, unflushed| space(100 + superseded, superseded, true).nanos_per_byte(unflushed * MIB, 1 << 30);
+        let cost = |superseded, unflushed| {
+            space(100 + superseded, superseded, true).nanos_per_byte(unflushed * MIB, 1 << 30)
+        };
         assert_eq!((cost(0, 0), cost(20, 5), cost(50, 30), cost(300, 0)), (0, 0, 10, 10));
         assert!((4..=6).contains(&cost(32, 10)));
-        assert_eq!(space(200, 100, true).nanos_per_byte(0, 399 * MIB), 0, "the runs do not fit in memory");
+        assert_eq!(
+            space(200, 100, true).nanos_per_byte(0, 399 * MIB),
+            0,
+            "the runs do not fit in memory"
+        );
         assert_eq!(space(200, 100, false).nanos_per_byte(0, 1 << 30), 0, "nothing is written over");
     }
 

@@ -1,14 +1,17 @@
-//! Decides the disposition of each version in a flush or a merge: it stays current, goes into history, or is dropped.
+//! Decides the disposition of each version in a flush or a merge: it stays current, goes into
+//! history, or is dropped.
 //!
-//! For each key the newest version stays current. An older version is needed as long as no younger version of its key lies at or below the
-//! horizon; then it goes into history. Otherwise it is dropped, and reads below the version that superseded it are refused.
+//! For each key the newest version stays current. An older version is needed as long as no younger
+//! version of its key lies at or below the horizon; then it goes into history. Otherwise it is
+//! dropped, and reads below the version that superseded it are refused.
 //!
-//! A deletion that is the newest version only hides older ones. If the merge includes the oldest current run, nothing older is left in the
-//! current runs, so the deletion leaves them as well. If no read below it is possible and history has nothing of its key, it is dropped.
-//! Otherwise it goes into history, where it still records from when on the key was deleted.
+//! A deletion that is the newest version only hides older ones. If the merge includes the oldest
+//! current run, nothing older is left in the current runs, so the deletion leaves them as well. If
+//! no read below it is possible and history has nothing of its key, it is dropped. Otherwise it
+//! goes into history, where it still records from when on the key was deleted.
 //!
-//! Law: one horizon decides for all versions of a key. It may fall at any time, and a deletion that was dropped takes everything older with
-//! it: a version that stayed would rise again.
+//! Law: one horizon decides for all versions of a key. It may fall at any time, and a deletion that
+//! was dropped takes everything older with it: a version that stayed would rise again.
 
 use plimsoll_log::glsn::Glsn;
 
@@ -21,7 +24,8 @@ use crate::types::version::{Stored, Version};
 pub(crate) enum Disposition {
     /// It is the newest of its key.
     Current,
-    /// It was superseded and is still needed. `first`: it is the first of its key in the history output.
+    /// It was superseded and is still needed. `first`: it is the first of its key in the history
+    /// output.
     History { first: bool },
     /// It is not needed.
     Dropped,
@@ -41,8 +45,13 @@ pub(crate) trait Elsewhere {
     /// Whether history runs that are not merged here hold a version of the key.
     fn in_history(&mut self, key: &[u8]) -> crate::types::error::Result<bool>;
 
-    /// Whether current runs hold any version of the key, and the newest one that is not younger than `at`.
-    fn in_runs(&mut self, key: &[u8], at: Glsn) -> crate::types::error::Result<(bool, Option<Glsn>)>;
+    /// Whether current runs hold any version of the key, and the newest one that is not younger
+    /// than `at`.
+    fn in_runs(
+        &mut self,
+        key: &[u8],
+        at: Glsn,
+    ) -> crate::types::error::Result<(bool, Option<Glsn>)>;
 }
 
 /// No facts: for a flush, which needs none.
@@ -65,7 +74,8 @@ pub(crate) struct Splitter {
     /// Whether no history is left out of the merge.
     all_history: bool,
     key: Vec<u8>,
-    /// The preceding version of `key`; for the first one of a history run, the version that superseded it as far as it is known.
+    /// The preceding version of `key`; for the first one of a history run, the version that
+    /// superseded it as far as it is known.
     younger: Option<Glsn>,
     history_begun: bool,
     /// The keyspace of `key`, and its horizon.
@@ -96,7 +106,8 @@ impl Splitter {
         self.is_stale = true;
     }
 
-    /// The disposition of the next version. A version with the same key and GLSN as the one before is a copy and is dropped.
+    /// The disposition of the next version. A version with the same key and GLSN as the one before
+    /// is a copy and is dropped.
     pub(crate) fn disposition(
         &mut self,
         version: &Version<'_>,
@@ -118,8 +129,12 @@ impl Splitter {
         self.younger = Some(version.glsn);
         match self.inputs {
             Inputs::Current { oldest: false } => Ok(Disposition::Current),
-            Inputs::Current { oldest: true } if version.stored != Stored::Deleted => Ok(Disposition::Current),
-            Inputs::Current { oldest: true } => self.deletion(version.glsn, keyspace, horizon, elsewhere),
+            Inputs::Current { oldest: true } if version.stored != Stored::Deleted => {
+                Ok(Disposition::Current)
+            }
+            Inputs::Current { oldest: true } => {
+                self.deletion(version.glsn, keyspace, horizon, elsewhere)
+            }
             Inputs::History => self.newest_of_history(version, keyspace, horizon, elsewhere),
         }
     }
@@ -149,7 +164,8 @@ impl Splitter {
         Disposition::History { first: !std::mem::replace(&mut self.history_begun, true) }
     }
 
-    /// The disposition of a deletion that is the newest of its key, with nothing older outside of this merge and of history.
+    /// The disposition of a deletion that is the newest of its key, with nothing older outside of
+    /// this merge and of history.
     fn deletion(
         &mut self,
         glsn: Glsn,
@@ -165,8 +181,8 @@ impl Splitter {
         Ok(self.keep_in_history())
     }
 
-    /// The disposition of the newest version of its key in the history runs that are merged. The version that superseded it is in the current
-    /// runs, unless it is a deletion that was moved.
+    /// The disposition of the newest version of its key in the history runs that are merged. The
+    /// version that superseded it is in the current runs, unless it is a deletion that was moved.
     fn newest_of_history(
         &mut self,
         version: &Version<'_>,
@@ -182,7 +198,8 @@ impl Splitter {
             return Ok(self.older(keyspace, horizon, by));
         }
         if version.stored == Stored::Deleted && !any && self.all_history {
-            // The older versions in this merge are dropped with it: it lies at the horizon or below.
+            // The older versions in this merge are dropped with it: it lies at the horizon or
+            // below.
             self.limits.deletion_dropped(keyspace, version.glsn);
             return Ok(Disposition::Dropped);
         }
@@ -220,7 +237,11 @@ mod tests {
             Ok(self.in_history)
         }
 
-        fn in_runs(&mut self, _: &[u8], at: Glsn) -> crate::types::error::Result<(bool, Option<Glsn>)> {
+        fn in_runs(
+            &mut self,
+            _: &[u8],
+            at: Glsn,
+        ) -> crate::types::error::Result<(bool, Option<Glsn>)> {
             Ok((self.in_runs.is_some(), self.in_runs.map(Glsn).filter(|&glsn| glsn <= at)))
         }
     }
@@ -228,21 +249,30 @@ mod tests {
     const CURRENT: Inputs = Inputs::Current { oldest: false };
     const OLDEST: Inputs = Inputs::Current { oldest: true };
 
-    /// The dispositions of one key's versions, newest first (a GLSN, below 0 if it is a deletion): c(urrent), h(istory), -(dropped).
-    fn dispositions(inputs: Inputs, horizon: u64, mut elsewhere: Knows, versions: &[i64]) -> (String, Limits) {
+    /// The dispositions of one key's versions, newest first (a GLSN, below 0 if it is a deletion):
+    /// c(urrent), h(istory), -(dropped).
+    fn dispositions(
+        inputs: Inputs,
+        horizon: u64,
+        mut elsewhere: Knows,
+        versions: &[i64],
+    ) -> (String, Limits) {
         let mut splitter = Splitter::new(inputs, true);
         let mut told = String::new();
         for &version in versions {
             let stored = if version < 0 { Stored::Deleted } else { Stored::Inline(b"value") };
-            let version = Version { key: b"\0\0\0\x05key", glsn: Glsn(version.unsigned_abs()), stored };
-            told.push(match splitter.disposition(&version, &At(horizon), &mut elsewhere).unwrap() {
-                Disposition::Current => 'c',
-                Disposition::History { first } => {
-                    assert_eq!(first, !told.contains('h'));
-                    'h'
-                }
-                Disposition::Dropped => '-',
-            });
+            let version =
+                Version { key: b"\0\0\0\x05key", glsn: Glsn(version.unsigned_abs()), stored };
+            told.push(
+                match splitter.disposition(&version, &At(horizon), &mut elsewhere).unwrap() {
+                    Disposition::Current => 'c',
+                    Disposition::History { first } => {
+                        assert_eq!(first, !told.contains('h'));
+                        'h'
+                    }
+                    Disposition::Dropped => '-',
+                },
+            );
         }
         (told, splitter.limits)
     }
@@ -254,9 +284,16 @@ mod tests {
     #[test]
     fn the_newest_stays_and_older_ones_go_as_far_as_somebody_may_read_them() {
         let versions = [9, 7, 5, 3];
-        for (horizon, expected) in
-            [(0, "chhh"), (3, "chhh"), (4, "chhh"), (5, "chh-"), (6, "chh-"), (8, "ch--"), (9, "c---"), (99, "c---")]
-        {
+        for (horizon, expected) in [
+            (0, "chhh"),
+            (3, "chhh"),
+            (4, "chhh"),
+            (5, "chh-"),
+            (6, "chh-"),
+            (8, "ch--"),
+            (9, "c---"),
+            (99, "c---"),
+        ] {
             let (dispositions, limits) = dispositions(CURRENT, horizon, NOTHING, &versions);
             assert_eq!(dispositions, expected, "horizon {horizon}");
             // A read at the oldest readable moment sees the same as before.
@@ -268,7 +305,10 @@ mod tests {
                 .min();
             let oldest = if dispositions.contains('-') { oldest_kept.unwrap() as u64 } else { 0 };
             assert_eq!(limits.oldest_readable, Glsn(oldest), "horizon {horizon}");
-            assert_eq!(limits.oldest_readable_in, if oldest > 0 { vec![(5, Glsn(oldest))] } else { vec![] });
+            assert_eq!(
+                limits.oldest_readable_in,
+                if oldest > 0 { vec![(5, Glsn(oldest))] } else { vec![] }
+            );
         }
     }
 
@@ -292,7 +332,11 @@ mod tests {
         assert_eq!((&moved[..], limits.deletions_dropped_in), ("hh", vec![]));
         assert_eq!(told(OLDEST, 0, NOTHING, &[-9, -5, 3]), "hhh");
         let (superseded, limits) = dispositions(OLDEST, 99, NOTHING, &[9, -5, 3]);
-        assert_eq!((&superseded[..], limits.deletions_dropped_in), ("c--", vec![]), "a younger version is still there");
+        assert_eq!(
+            (&superseded[..], limits.deletions_dropped_in),
+            ("c--", vec![]),
+            "a younger version is still there"
+        );
         let known = Knows { in_history: true, in_runs: None };
         let (dispositions, limits) = dispositions(OLDEST, 99, known, &[-9, 5]);
         assert_eq!(dispositions, "h-", "without it, what history has of the key would rise again");
@@ -301,11 +345,13 @@ mod tests {
 
     /// The dispositions of one key's versions if the horizon falls to 0 behind the first one.
     fn told_over_a_fall(inputs: Inputs, versions: &[i64]) -> String {
-        let (mut splitter, mut told, mut horizon) = (Splitter::new(inputs, true), String::new(), At(99));
+        let (mut splitter, mut told, mut horizon) =
+            (Splitter::new(inputs, true), String::new(), At(99));
         let mut elsewhere = NOTHING;
         for &version in versions {
             let stored = if version < 0 { Stored::Deleted } else { Stored::Inline(b"value") };
-            let version = Version { key: b"\0\0\0\x05key", glsn: Glsn(version.unsigned_abs()), stored };
+            let version =
+                Version { key: b"\0\0\0\x05key", glsn: Glsn(version.unsigned_abs()), stored };
             told.push(match splitter.disposition(&version, &horizon, &mut elsewhere).unwrap() {
                 Disposition::Current => 'c',
                 Disposition::History { .. } => 'h',
@@ -320,7 +366,11 @@ mod tests {
     #[test]
     fn a_horizon_that_falls_is_asked_again_at_the_next_key() {
         for inputs in [OLDEST, Inputs::History] {
-            assert_eq!(told_over_a_fall(inputs, &[-9, 5, 3]), "---", "what was deleted would rise again");
+            assert_eq!(
+                told_over_a_fall(inputs, &[-9, 5, 3]),
+                "---",
+                "what was deleted would rise again"
+            );
         }
         assert_eq!(told_over_a_fall(CURRENT, &[9, 5, 3]), "c--");
         let mut splitter = Splitter::new(CURRENT, true);
@@ -341,7 +391,11 @@ mod tests {
         assert_eq!(told(Inputs::History, 8, by(9), &[7, 5]), "h-");
         assert_eq!(told(Inputs::History, 6, by(9), &[7, 5]), "hh");
         assert_eq!(told(Inputs::History, 0, by(9), &[7, 5]), "hh");
-        assert_eq!(told(Inputs::History, 99, NOTHING, &[7, 5]), "h-", "what superseded it is not known: it stays");
+        assert_eq!(
+            told(Inputs::History, 99, NOTHING, &[7, 5]),
+            "h-",
+            "what superseded it is not known: it stays"
+        );
     }
 
     #[test]
@@ -350,6 +404,10 @@ mod tests {
         let (gone, limits) = dispositions(Inputs::History, 99, NOTHING, &[-9, 5]);
         assert_eq!((&gone[..], limits.deletions_dropped_in), ("--", vec![(5, Glsn(9))]));
         assert_eq!(told(Inputs::History, 8, NOTHING, &[-9, 5]), "hh");
-        assert_eq!(told(Inputs::History, 99, older, &[-9]), "h", "an older run still holds what it deleted");
+        assert_eq!(
+            told(Inputs::History, 99, older, &[-9]),
+            "h",
+            "an older run still holds what it deleted"
+        );
     }
 }

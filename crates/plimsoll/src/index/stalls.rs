@@ -65,12 +65,17 @@ mod tests {
     #[test]
     fn each_cause_has_counters_of_its_own_and_the_total_is_their_sum() {
         let stalls = Stalls::default();
-        for (times, cause) in [Cause::Room, Cause::FlushPace, Cause::MergePace, Cause::Depth].into_iter().enumerate() {
+        for (times, cause) in
+            [Cause::Room, Cause::FlushPace, Cause::MergePace, Cause::Depth].into_iter().enumerate()
+        {
             (0..=times).for_each(|_| stalls.note(cause, 10 + times as u64));
         }
         let stats = stalls.stats();
         let all = [stats.room, stats.flush_pace, stats.merge_pace, stats.depth];
-        assert_eq!(all.map(|waits| (waits.times, waits.nanos)), [(1, 10), (2, 22), (3, 36), (4, 52)]);
+        assert_eq!(
+            all.map(|waits| (waits.times, waits.nanos)),
+            [(1, 10), (2, 22), (3, 36), (4, 52)]
+        );
         assert_eq!(stats.total(), Waits { times: 10, nanos: 120 });
     }
 }

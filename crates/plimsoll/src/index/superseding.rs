@@ -1,7 +1,8 @@
 //! Estimates how much of older runs a new run supersedes, from a sample of its keys.
 //!
-//! The sample is taken from a memtable, or while a merge writes the run. A key counts if the filter of an older run lets it pass, so at most a few index blocks of
-//! older runs are read, and only one or two where nothing is superseded.
+//! The sample is taken from a memtable, or while a merge writes the run. A key counts if the filter
+//! of an older run lets it pass, so at most a few index blocks of older runs are read, and only one
+//! or two where nothing is superseded.
 
 use std::sync::Arc;
 
@@ -45,8 +46,8 @@ impl Sample {
         self.keys.push(key.into());
     }
 
-    /// Of `bytes` that were written, those whose keys `older` runs have, about: as many bytes of these are superseded. None if they cannot be
-    /// read; a merge reports it.
+    /// Of `bytes` that were written, those whose keys `older` runs have, about: as many bytes of
+    /// these are superseded. None if they cannot be read; a merge reports it.
     pub(crate) fn superseding_bytes(&self, bytes: u64, older: &[Arc<Run>]) -> u64 {
         let (mut asked, mut found) = (0, 0);
         // The first ones from all over the run.
@@ -84,12 +85,21 @@ mod tests {
         for keys in [1, 20, 32, 33, 100_000] {
             let mut sample = Sample::default();
             (0..keys).for_each(|number: u64| sample.add(&number.to_be_bytes()));
-            let numbers: Vec<_> =
-                sample.keys.iter().map(|key| u64::from_be_bytes((**key).try_into().unwrap())).collect();
+            let numbers: Vec<_> = sample
+                .keys
+                .iter()
+                .map(|key| u64::from_be_bytes((**key).try_into().unwrap()))
+                .collect();
             let wanted = KEYS_MAX.min(keys as usize);
-            assert!(numbers.len() <= KEYS_MAX && 2 * numbers.len() >= wanted, "{keys}: {numbers:?}");
+            assert!(
+                numbers.len() <= KEYS_MAX && 2 * numbers.len() >= wanted,
+                "{keys}: {numbers:?}"
+            );
             let distance = numbers.get(1).map_or(1, |second| second - numbers[0]);
-            assert!(numbers.windows(2).all(|pair| pair[1] - pair[0] == distance), "{keys}: {numbers:?}");
+            assert!(
+                numbers.windows(2).all(|pair| pair[1] - pair[0] == distance),
+                "{keys}: {numbers:?}"
+            );
             assert!(keys - numbers.last().unwrap() <= 2 * distance, "{keys}: {numbers:?}");
         }
         let mut sample = Sample::default();

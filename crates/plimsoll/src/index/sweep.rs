@@ -1,4 +1,5 @@
-//! Walks through the tables of several runs in key order and finds those that overlap with no other: they need not be merged.
+//! Walks through the tables of several runs in key order and finds those that overlap with no
+//! other: they need not be merged.
 
 use crate::index::run::table::TableInfo;
 
@@ -34,8 +35,12 @@ impl Sweep {
     }
 
     /// The next segment; `info` returns a table of a run, or `None` past the last one.
-    pub(crate) fn next<'a>(&mut self, info: impl Fn(usize, usize) -> Option<&'a TableInfo>) -> Option<Segment> {
-        let waiting = (0..self.at.len()).filter_map(|input| info(input, self.at[input]).map(|info| (input, info)));
+    pub(crate) fn next<'a>(
+        &mut self,
+        info: impl Fn(usize, usize) -> Option<&'a TableInfo>,
+    ) -> Option<Segment> {
+        let waiting = (0..self.at.len())
+            .filter_map(|input| info(input, self.at[input]).map(|info| (input, info)));
         let (input, first) = waiting.min_by(|a, b| a.1.first_key.cmp(&b.1.first_key))?;
         let table = self.at[input];
         self.at[input] += 1;
@@ -104,13 +109,21 @@ mod tests {
 
     #[test]
     fn tables_that_overlap_through_others_are_one_cluster() {
-        let runs = [run(&[("a", "c"), ("d", "f")]), run(&[("c", "d"), ("x", "z")]), run(&[("f", "g"), ("z", "zz")])];
+        let runs = [
+            run(&[("a", "c"), ("d", "f")]),
+            run(&[("c", "d"), ("x", "z")]),
+            run(&[("f", "g"), ("z", "zz")]),
+        ];
         assert_eq!(swept(&runs), [cluster("a", "g"), cluster("x", "zz")]);
     }
 
     #[test]
     fn a_table_that_spans_many_makes_one_cluster() {
-        let runs = [run(&[("a", "b"), ("c", "d"), ("e", "f")]), run(&[("b", "y")]), run(&[("m", "n"), ("z", "z")])];
+        let runs = [
+            run(&[("a", "b"), ("c", "d"), ("e", "f")]),
+            run(&[("b", "y")]),
+            run(&[("m", "n"), ("z", "z")]),
+        ];
         assert_eq!(swept(&runs), [cluster("a", "y"), Segment::Alone { input: 2, table: 1 }]);
     }
 }

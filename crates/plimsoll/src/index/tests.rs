@@ -134,7 +134,9 @@ impl World {
 
     fn with_log_on(log_disk: Arc<dyn Disk>, disk: Arc<dyn Disk>, seed: u64, sizes: Sizes) -> Self {
         // Every other world has room for two jobs at once.
-        let budget = Budget::new(if seed.is_multiple_of(2) { 16 } else { 64 } << 20, Backing::Mapped).unwrap();
+        let budget =
+            Budget::new(if seed.is_multiple_of(2) { 16 } else { 64 } << 20, Backing::Mapped)
+                .unwrap();
         let pool = Pool::new(&budget, 1 << 20).unwrap();
         let log = open_log(log_disk, &pool, seed, sizes);
         disk.create_dir(&dir()).unwrap();
@@ -187,7 +189,8 @@ impl World {
     fn open_and_replay(&mut self) -> Result<()> {
         self.index = None;
         assert_eq!(self.budget.usage().of(Kind::Sort), 0, "a closed index holds nothing");
-        let manifest = Manifest::read(&*self.disk, &dir())?.unwrap_or_else(|| Manifest::empty(self.log.id()));
+        let manifest =
+            Manifest::read(&*self.disk, &dir())?.unwrap_or_else(|| Manifest::empty(self.log.id()));
         let checkpoint = manifest.checkpoint;
         assert!(checkpoint.glsn <= self.log.bounds().durable, "no manifest is ahead of the log");
         if checkpoint.glsn > Glsn::NONE {
@@ -216,9 +219,12 @@ impl World {
     /// Reserves room and inserts the versions, as the store does for one commit.
     fn apply(&self, commit: &Commit, boundary: Glsn) -> Result<()> {
         match &commit.writes {
-            Writes::Versions(writes) => {
-                self.index().make_room(room(writes), boundary)?.apply(commit.glsn, 0, Link::Now, versions(writes))
-            }
+            Writes::Versions(writes) => self.index().make_room(room(writes), boundary)?.apply(
+                commit.glsn,
+                0,
+                Link::Now,
+                versions(writes),
+            ),
             Writes::Adopted(runs) => {
                 let open = |info: &TableInfo| self.open_adopted(info, commit.glsn);
                 let open = |run: &Vec<TableInfo>| run.iter().map(open).collect::<Result<Vec<_>>>();
@@ -231,7 +237,8 @@ impl World {
     fn open_adopted(&self, info: &TableInfo, glsn: Glsn) -> Result<Table> {
         let TableId::Blob(blob) = info.id else { unreachable!("a transaction writes blob files") };
         let file = self.log.open_blob(blob).lift()?.file;
-        let info = TableInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info.clone() };
+        let info =
+            TableInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info.clone() };
         Ok(Table { info: Arc::new(info), file })
     }
 
@@ -253,7 +260,12 @@ impl World {
         Ok(glsn)
     }
 
-    fn submit(&self, stream: StreamId, payloads: &[&[u8]], blobs: &[plimsoll_log::blob::BlobRef]) -> Result<Glsn> {
+    fn submit(
+        &self,
+        stream: StreamId,
+        payloads: &[&[u8]],
+        blobs: &[plimsoll_log::blob::BlobRef],
+    ) -> Result<Glsn> {
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
         let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
         let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs };
@@ -330,8 +342,14 @@ impl World {
         Some((0..len).map(|at| first.wrapping_add(at as u8)).collect())
     }
 
-    fn random_writes(&mut self, most: u64, inline_only: bool) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
-        (0..=self.random.below(most)).map(|_| (self.random_key(), self.random_value(inline_only))).collect()
+    fn random_writes(
+        &mut self,
+        most: u64,
+        inline_only: bool,
+    ) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
+        (0..=self.random.below(most))
+            .map(|_| (self.random_key(), self.random_value(inline_only)))
+            .collect()
     }
 
     /// The model's version of a key as of `at`; a deletion is none.
@@ -372,7 +390,8 @@ impl World {
     fn load_from_blob(&self, blob: BlobId, offset: u64, len: u64) -> Vec<u8> {
         let blob = self.log.open_blob(blob).unwrap();
         let byte = |at: u64| {
-            let page = blob.file.get((at / PAGE_PAYLOAD_BYTES as u64) as u32, Touch::Point).unwrap();
+            let page =
+                blob.file.get((at / PAGE_PAYLOAD_BYTES as u64) as u32, Touch::Point).unwrap();
             page_payload(&page)[(at % PAGE_PAYLOAD_BYTES as u64) as usize]
         };
         (offset..offset + len).map(byte).collect()
@@ -396,8 +415,13 @@ impl World {
         // A reader at this moment has a snapshot open there.
         let horizon = self.horizon.of(Self::keyspace_of(&key));
         let after = Glsn(horizon.0 + self.random.below(self.applied.0 - horizon.0 + 1));
-        let newest = self.versions.get(&key).and_then(|versions| versions.keys().next_back().copied());
-        assert_eq!(view.changed(&key, after).unwrap(), newest.filter(|&newest| newest > after), "after {after}");
+        let newest =
+            self.versions.get(&key).and_then(|versions| versions.keys().next_back().copied());
+        assert_eq!(
+            view.changed(&key, after).unwrap(),
+            newest.filter(|&newest| newest > after),
+            "after {after}"
+        );
     }
 
     fn random_range(&mut self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
@@ -425,7 +449,8 @@ impl World {
             (Bound::Excluded(lower), Bound::Excluded(upper)) => lower == upper,
             _ => false,
         };
-        let range = if empty { (Bound::Excluded(vec![255; 9]), Bound::Unbounded) } else { range.clone() };
+        let range =
+            if empty { (Bound::Excluded(vec![255; 9]), Bound::Unbounded) } else { range.clone() };
         self.versions.range(range)
     }
 
@@ -434,7 +459,8 @@ impl World {
         let horizon = self.horizon.snapshot.load(Ordering::Relaxed);
         let after = Glsn(horizon + self.random.below(self.applied.0 - horizon + 1));
         let found = view.changed_in(borrow(&range.0), borrow(&range.1), after).unwrap();
-        let any = self.in_range(&range).any(|(_, versions)| versions.keys().any(|&glsn| glsn > after));
+        let any =
+            self.in_range(&range).any(|(_, versions)| versions.keys().any(|&glsn| glsn > after));
         assert_eq!(found.is_some(), any, "{range:?} after {after}");
         if let Some((key, glsn)) = found {
             assert!(glsn > after && self.versions[&key].contains_key(&glsn));
@@ -445,12 +471,20 @@ impl World {
     fn check_visible(&mut self) {
         let (view, range) = (self.view(), self.random_range());
         let keyspaces = [FOREVER, LATEST, RECENT];
-        let at = keyspaces.map(|keyspace| self.random_moment(&view, keyspace)).into_iter().max().unwrap();
+        let at = keyspaces
+            .map(|keyspace| self.random_moment(&view, keyspace))
+            .into_iter()
+            .max()
+            .unwrap();
         for direction in [Direction::Forward, Direction::Backward] {
             let mut walk = view.visible(borrow(&range.0), borrow(&range.1), at, direction).unwrap();
             let (mut found, mut key) = (Vec::new(), Vec::new());
             while let Some(version) = walk.next(&mut key).unwrap() {
-                found.push((version.key.to_vec(), version.glsn, self.load(version.glsn, version.stored)));
+                found.push((
+                    version.key.to_vec(),
+                    version.glsn,
+                    self.load(version.glsn, version.stored),
+                ));
                 self.move_now_and_then(&mut walk, &key);
             }
             assert!(walk.next(&mut key).unwrap().is_none(), "the end stays the end");
@@ -459,7 +493,9 @@ impl World {
             }
             let expected: Vec<_> = self
                 .in_range(&range)
-                .filter_map(|(key, _)| self.expected(key, at).map(|(glsn, value)| (key.clone(), glsn, value.clone())))
+                .filter_map(|(key, _)| {
+                    self.expected(key, at).map(|(glsn, value)| (key.clone(), glsn, value.clone()))
+                })
                 .collect();
             assert_eq!(found, expected, "{range:?} at {at}, {direction:?}");
         }
@@ -472,24 +508,39 @@ impl World {
         let mut walk = view.versions(borrow(&range.0), borrow(&range.1), after, upto).unwrap();
         let (mut found, mut key) = (Vec::new(), Vec::new());
         while let Some(version) = walk.next(&mut key).unwrap() {
-            let value =
-                if version.stored == Stored::Deleted { None } else { Some(self.load(version.glsn, version.stored)) };
+            let value = if version.stored == Stored::Deleted {
+                None
+            } else {
+                Some(self.load(version.glsn, version.stored))
+            };
             found.push((version.key.to_vec(), version.glsn, value));
             self.move_now_and_then(&mut walk, &key);
         }
         let all: Vec<_> = self
             .in_range(&range)
-            .flat_map(|(key, versions)| versions.iter().rev().map(|(glsn, value)| (key.clone(), *glsn, value.clone())))
+            .flat_map(|(key, versions)| {
+                versions.iter().rev().map(|(glsn, value)| (key.clone(), *glsn, value.clone()))
+            })
             .filter(|(_, glsn, _)| *glsn > after && *glsn <= upto)
             .collect();
         // A version that may have been dropped need not be there; every other one must be.
-        let needed = |(key, glsn, _): &(Vec<u8>, Glsn, _)| *glsn > self.horizon.of(Self::keyspace_of(key));
+        let needed =
+            |(key, glsn, _): &(Vec<u8>, Glsn, _)| *glsn > self.horizon.of(Self::keyspace_of(key));
         let strange: Vec<_> = found.iter().filter(|version| !all.contains(version)).collect();
-        assert_eq!(strange, [] as [&(Vec<u8>, Glsn, Option<Vec<u8>>); 0], "{range:?} {after}..={upto}");
+        assert_eq!(
+            strange,
+            [] as [&(Vec<u8>, Glsn, Option<Vec<u8>>); 0],
+            "{range:?} {after}..={upto}"
+        );
         let mut places = found.iter().map(|version| all.iter().position(|one| one == version));
         assert!(places.by_ref().is_sorted_by(|a, b| a < b), "in order, each once");
-        let missing: Vec<_> = all.iter().filter(|one| needed(one) && !found.contains(one)).collect();
-        assert_eq!(missing, [] as [&(Vec<u8>, Glsn, Option<Vec<u8>>); 0], "{range:?} {after}..={upto}");
+        let missing: Vec<_> =
+            all.iter().filter(|one| needed(one) && !found.contains(one)).collect();
+        assert_eq!(
+            missing,
+            [] as [&(Vec<u8>, Glsn, Option<Vec<u8>>); 0],
+            "{range:?} {after}..={upto}"
+        );
     }
 
     /// Makes a walk get up and sit down again in the current sources.
@@ -506,7 +557,8 @@ impl World {
         let keys: Vec<_> = self.versions.keys().cloned().collect();
         for key in keys {
             let oldest = view.oldest_readable_in(Self::keyspace_of(&key));
-            let moments: Vec<Glsn> = self.versions[&key].keys().flat_map(|glsn| [Glsn(glsn.0 - 1), *glsn]).collect();
+            let moments: Vec<Glsn> =
+                self.versions[&key].keys().flat_map(|glsn| [Glsn(glsn.0 - 1), *glsn]).collect();
             for at in moments.into_iter().chain([Glsn::MAX]).filter(|&at| at >= oldest) {
                 self.check_get_at(&view, &key, at);
             }
@@ -524,7 +576,9 @@ impl World {
             bytes += table.info.bytes();
             found.extend(wrong);
         };
-        self.index().verify(&mut |_| {}, &mut checked, &mut |problem| problems.push(problem)).unwrap();
+        self.index()
+            .verify(&mut |_| {}, &mut checked, &mut |problem| problems.push(problem))
+            .unwrap();
         problems.extend(found);
         assert_eq!(bytes, self.view().all_runs().map(|run| run.bytes()).sum::<u64>());
         problems
@@ -539,8 +593,10 @@ impl World {
     /// The run files that the manifest names.
     fn named_files(&self) -> Vec<String> {
         let (_, paths, _) = self.index().files();
-        let mut names: Vec<_> =
-            paths.iter().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect();
+        let mut names: Vec<_> = paths
+            .iter()
+            .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
+            .collect();
         names.sort();
         names
     }
@@ -553,21 +609,25 @@ fn index_key(keyspace: u32, key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(key);
 }
 
-/// The seeds of a random test: `usual` of them, or the one in `PLIMSOLL_SEED`, or as many as `PLIMSOLL_SEEDS` says.
+/// The seeds of a random test: `usual` of them, or the one in `PLIMSOLL_SEED`, or as many as
+/// `PLIMSOLL_SEEDS` says.
 fn seeds(usual: u64) -> std::ops::Range<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|value: String| value.parse::<u64>().ok());
+    let number =
+        |name| std::env::var(name).ok().and_then(|value: String| value.parse::<u64>().ok());
     match number("PLIMSOLL_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("PLIMSOLL_SEEDS").unwrap_or(usual),
     }
 }
 
-/// A log with memory of its own, so that only the index is refused any. Its segments are small, so that trimming removes some; those of
-/// worlds with large memtables have room for the largest record.
+/// A log with memory of its own, so that only the index is refused any. Its segments are small, so
+/// that trimming removes some; those of worlds with large memtables have room for the largest
+/// record.
 fn open_log(disk: Arc<dyn Disk>, pool: &Arc<Pool>, seed: u64, sizes: Sizes) -> Arc<FileLog> {
     let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
     let clock = Arc::new(ManualClock::new(1_000_000));
-    let mut options = FileLogOptions::new(disk, clock, PathBuf::from("/log"), Arc::clone(pool), budget);
+    let mut options =
+        FileLogOptions::new(disk, clock, PathBuf::from("/log"), Arc::clone(pool), budget);
     options.segment_bytes = sizes.memtable_bytes.clamp(128 << 10, 5 << 18) as u32;
     options.background = false;
     options.id = Some(0xfeed_0000 + u128::from(seed));
@@ -591,7 +651,9 @@ fn versions(writes: &[Write]) -> impl Iterator<Item = Result<(&[u8], Stored<'_>)
 }
 
 fn room(writes: &[Write]) -> usize {
-    let bytes = |value: &Option<Vec<u8>>| value.as_ref().map_or(1, |value| value.len().min(INLINE_BYTES) + 1).max(39);
+    let bytes = |value: &Option<Vec<u8>>| {
+        value.as_ref().map_or(1, |value| value.len().min(INLINE_BYTES) + 1).max(39)
+    };
     writes.iter().map(|(key, value, _)| Index::entry_bytes(key.len(), bytes(value))).sum()
 }
 

@@ -1,9 +1,9 @@
-//! Finds the blob files that are to be vacated: much of what they hold belongs to no version any more, so a relocation moves the
-//! rest into a new file.
+//! Finds the blob files that are to be vacated: much of what they hold belongs to no version any
+//! more, so a relocation moves the rest into a new file.
 //!
-//! A file of moved values is removed once no version points to it, and each version that is overwritten leaves a hole. Where
-//! values are overwritten in any order, the last ones of each file would keep it, and files several times as large as what is
-//! live.
+//! A file of moved values is removed once no version points to it, and each version that is
+//! overwritten leaves a hole. Where values are overwritten in any order, the last ones of each file
+//! would keep it, and files several times as large as what is live.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,8 +21,9 @@ use crate::types::version::Stored;
 /// A file is vacated if this part of it (a divisor) or more is dead.
 const DEAD_PART: u64 = 4;
 
-/// Files are vacated together as long as they hold at most this part of all that is live in blob files (a divisor), or these
-/// bytes if that is more: the copies take space until the old files are removed.
+/// Files are vacated together as long as they hold at most this part of all that is live in blob
+/// files (a divisor), or these bytes if that is more: the copies take space until the old files are
+/// removed.
 const TOGETHER_PART: u64 = 8;
 const TOGETHER_BYTES: u64 = 4 << 20;
 
@@ -41,8 +42,8 @@ impl Used {
 }
 
 impl Core {
-    /// Has the next relocation vacate blob files, if that frees `worth_bytes` or more in this and later calls. Returns whether
-    /// there are any.
+    /// Has the next relocation vacate blob files, if that frees `worth_bytes` or more in this and
+    /// later calls. Returns whether there are any.
     pub(crate) fn choose_vacated(&self, worth_bytes: u64) -> Result<bool> {
         let chosen = choose(self.used_blobs()?, worth_bytes);
         let is_any = !chosen.is_empty();
@@ -70,11 +71,13 @@ impl Core {
             }
         }
         let is_table = |blob: BlobId| view.infos().any(|info| info.id == TableId::Blob(blob));
-        let used = live.into_iter().filter(|(blob, _)| !is_table(*blob)).filter_map(|(blob, live_bytes)| {
-            // One that cannot be opened is left as it is: who reads from it is told.
-            let pages = self.context.log.open_blob(blob).ok()?.pages;
-            Some(Used { blob, file_bytes: u64::from(pages) * PAGE_BYTES as u64, live_bytes })
-        });
+        let used = live.into_iter().filter(|(blob, _)| !is_table(*blob)).filter_map(
+            |(blob, live_bytes)| {
+                // One that cannot be opened is left as it is: who reads from it is told.
+                let pages = self.context.log.open_blob(blob).ok()?.pages;
+                Some(Used { blob, file_bytes: u64::from(pages) * PAGE_BYTES as u64, live_bytes })
+            },
+        );
         Ok(used.collect())
     }
 }
@@ -86,7 +89,9 @@ fn choose(mut used: Vec<Used>, worth_bytes: u64) -> BTreeSet<BlobId> {
     if used.iter().map(Used::dead_bytes).sum::<u64>() < worth_bytes {
         return BTreeSet::new();
     }
-    used.sort_by_key(|file| u128::from(file.live_bytes) * 1_000_000 / u128::from(file.file_bytes.max(1)));
+    used.sort_by_key(|file| {
+        u128::from(file.live_bytes) * 1_000_000 / u128::from(file.file_bytes.max(1))
+    });
     let most_bytes = (live_bytes / TOGETHER_PART).max(TOGETHER_BYTES);
     let mut together_bytes = 0;
     let fits = |file: &&Used| {
@@ -115,7 +120,11 @@ mod tests {
     #[test]
     fn files_with_the_largest_dead_part_are_vacated_as_long_as_the_copies_are_few() {
         assert_eq!(chosen(&[(8, 8), (8, 7)], 1), [0; 0], "none has enough that is dead");
-        assert_eq!(chosen(&[(8, 8), (8, 1), (8, 6), (8, 2)], 1), [2, 4], "the third would copy more than 4 MiB");
+        assert_eq!(
+            chosen(&[(8, 8), (8, 1), (8, 6), (8, 2)], 1),
+            [2, 4],
+            "the third would copy more than 4 MiB"
+        );
         assert_eq!(chosen(&[(8, 1)], 8), [0; 0], "it frees less than is worth the work");
         assert_eq!(chosen(&[(64, 40)], 1), [1], "one file is vacated however large it is");
         assert_eq!(chosen(&[(100, 90), (8, 6), (8, 4)], 1), [2, 3], "an eighth of what is live");

@@ -1,13 +1,15 @@
 //! The sources of the index at one moment, and point reads in them as of a GLSN.
 //!
-//! How the version of a key as of `at` is found: current sources are searched from the newest to the oldest until one has a version that is
-//! not younger than `at`; by law 2 of the index it is the newest such version among them. A history run can hold a younger one only if the
-//! version that superseded it is younger than `at` (and is in a newer source, or in a merge's output), or if it is a deletion that was
-//! moved. So history is searched only if a version younger than `at` was seen, or nothing was found and `at` lies below the youngest
-//! deletion that was moved.
+//! How the version of a key as of `at` is found: current sources are searched from the newest to
+//! the oldest until one has a version that is not younger than `at`; by law 2 of the index it is
+//! the newest such version among them. A history run can hold a younger one only if the version
+//! that superseded it is younger than `at` (and is in a newer source, or in a merge's output), or
+//! if it is a deletion that was moved. So history is searched only if a version younger than `at`
+//! was seen, or nothing was found and `at` lies below the youngest deletion that was moved.
 //!
-//! Several versions with one key and one GLSN come from a transaction that was spilled more than once; the newest source takes precedence.
-//! Such runs are merged with each other before they are merged with any other (`policy`), so history holds no copies of a version.
+//! Several versions with one key and one GLSN come from a transaction that was spilled more than
+//! once; the newest source takes precedence. Such runs are merged with each other before they are
+//! merged with any other (`policy`), so history holds no copies of a version.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -51,7 +53,8 @@ pub(crate) enum Content {
     Adopted(Vec<Arc<Run>>),
 }
 
-/// The sources at one moment: memtables, adopted runs, runs, history runs. A view keeps their files.
+/// The sources at one moment: memtables, adopted runs, runs, history runs. A view keeps their
+/// files.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) active: Arc<Memtable>,
@@ -93,7 +96,8 @@ impl Hit {
         self.place.stored()
     }
 
-    /// Whether it is in a run: no commit at or before a moment that can be read puts another version into it.
+    /// Whether it is in a run: no commit at or before a moment that can be read puts another
+    /// version into it.
     pub(crate) fn is_in_a_run(&self) -> bool {
         matches!(self.place, Place::Page(_))
     }
@@ -191,9 +195,11 @@ impl View {
         self.all_runs().filter_map(|run| run.min_pointer()).min()
     }
 
-    /// Bytes of the values in log entries that runs point to, also those that a merge will drop; `None` if a table does not tell.
+    /// Bytes of the values in log entries that runs point to, also those that a merge will drop;
+    /// `None` if a table does not tell.
     pub(crate) fn log_bytes(&self) -> Option<u64> {
-        let mut counts = self.infos().filter(|info| info.min_pointer.is_some()).map(|info| info.log_bytes);
+        let mut counts =
+            self.infos().filter(|info| info.min_pointer.is_some()).map(|info| info.log_bytes);
         counts.try_fold(0u64, |sum, bytes| Some(sum.saturating_add(bytes?)))
     }
 
@@ -233,7 +239,12 @@ impl View {
     }
 
     /// The second half of [`View::get`]: runs, and history if it may matter.
-    pub(crate) fn get_beneath(self: &Arc<Self>, above: Above, key: &[u8], at: Glsn) -> Result<Option<Hit>> {
+    pub(crate) fn get_beneath(
+        self: &Arc<Self>,
+        above: Above,
+        key: &[u8],
+        at: Glsn,
+    ) -> Result<Option<Hit>> {
         let Above { mut younger, mut missed, mut found } = above;
         let mut younger_in_runs = false;
         let mut in_runs = false;
@@ -259,7 +270,8 @@ impl View {
         Ok(found.map(|place| Hit { place, newest_in_runs, missed }))
     }
 
-    /// The youngest of `found` and the version of `key` in history as of `at`. Sets `missed` if a page was not in memory.
+    /// The youngest of `found` and the version of `key` in history as of `at`. Sets `missed` if a
+    /// page was not in memory.
     fn get_in_history(
         &self,
         key: &[u8],
@@ -272,7 +284,9 @@ impl View {
             if run.max_glsn() <= best {
                 continue;
             }
-            let Some(table) = run.table_of(key).filter(|table| table.info.min_glsn <= at) else { continue };
+            let Some(table) = run.table_of(key).filter(|table| table.info.min_glsn <= at) else {
+                continue;
+            };
             let (answer, missed_page) = table.find_as_of(key, at, Touch::Point)?;
             *missed |= missed_page;
             if let Some(version) = answer
@@ -296,8 +310,8 @@ impl View {
         Ok(false)
     }
 
-    /// The versions of `key` in the current runs (memtables are left out: they may not be durable): whether there is any, and the newest
-    /// that is not younger than `at`.
+    /// The versions of `key` in the current runs (memtables are left out: they may not be durable):
+    /// whether there is any, and the newest that is not younger than `at`.
     pub(crate) fn in_runs(&self, key: &[u8], at: Glsn) -> Result<(bool, Option<Glsn>)> {
         let mut any = false;
         for run in &self.runs {
@@ -313,8 +327,9 @@ impl View {
 
     /// The youngest version of `key` that is younger than `after`.
     ///
-    /// A deletion that compaction dropped is not found. No conflict is missed: only deletions at or below the horizon are dropped, and the
-    /// horizon is never above the snapshot of an open transaction.
+    /// A deletion that compaction dropped is not found. No conflict is missed: only deletions at or
+    /// below the horizon are dropped, and the horizon is never above the snapshot of an open
+    /// transaction.
     pub(crate) fn changed(&self, key: &[u8], after: Glsn) -> Result<Option<Glsn>> {
         for source in self.sources().filter(|source| source.max_glsn() > after) {
             if let Some(newest) = source.newest(key)? {
@@ -333,7 +348,8 @@ impl View {
         Ok(newest)
     }
 
-    /// Some version in the range of keys that is younger than `after`: its key and GLSN. Searches only sources that hold such versions.
+    /// Some version in the range of keys that is younger than `after`: its key and GLSN. Searches
+    /// only sources that hold such versions.
     pub(crate) fn changed_in(
         &self,
         lower: Bound<&[u8]>,
@@ -343,7 +359,9 @@ impl View {
         let range = (lower, upper);
         for source in self.sources().filter(|source| source.max_glsn() > after) {
             let changed = match source {
-                Source::Memtable(memtable) => first_change(vec![Cursor::memtable(memtable)], range, after)?,
+                Source::Memtable(memtable) => {
+                    first_change(vec![Cursor::memtable(memtable)], range, after)?
+                }
                 Source::Run(run) => change_in_run(run, range, after)?,
             };
             if changed.is_some() {
@@ -384,7 +402,8 @@ pub(crate) fn depth<'r>(spans: impl Iterator<Item = (&'r [u8], &'r [u8])>) -> us
     firsts.sort_unstable();
     lasts.sort_unstable();
     // At the start of a run, it is overlapped by all runs that began before it and have not ended.
-    let under = |(before, first): (usize, &&[u8])| before + 1 - lasts.partition_point(|last| last < first);
+    let under =
+        |(before, first): (usize, &&[u8])| before + 1 - lasts.partition_point(|last| last < first);
     firsts.iter().enumerate().map(under).max().unwrap_or(0)
 }
 
@@ -400,7 +419,11 @@ fn change_in_run(run: &Run, range: KeyRange<'_>, after: Glsn) -> Result<Option<(
 }
 
 /// The first version of a range that is younger than `after`.
-fn first_change(cursors: Vec<Cursor>, range: KeyRange<'_>, after: Glsn) -> Result<Option<(Vec<u8>, Glsn)>> {
+fn first_change(
+    cursors: Vec<Cursor>,
+    range: KeyRange<'_>,
+    after: Glsn,
+) -> Result<Option<(Vec<u8>, Glsn)>> {
     let mut merge = Merge::new(cursors, Direction::Forward);
     seek_lower(&mut merge, range.0)?;
     while let Some(version) = merge.top().filter(|version| !beyond(version.key, range.1)) {
@@ -476,7 +499,8 @@ mod tests {
 
     #[test]
     fn a_key_is_beyond_a_range_as_bytes_are_compared() {
-        let keys: [&[u8]; 9] = [b"", b"a", b"aaa", b"aaaa", b"aaaaa", b"aaab", b"aaaba", b"b", b"baaa"];
+        let keys: [&[u8]; 9] =
+            [b"", b"a", b"aaa", b"aaaa", b"aaaaa", b"aaab", b"aaaba", b"b", b"baaa"];
         for key in keys {
             for bound in keys {
                 assert_eq!(beyond(key, Bound::Included(bound)), key > bound);

@@ -1,5 +1,5 @@
-//! Walks (iterators) over the index: the keys of one moment ([`visible`]), and all versions ([`versions`]). `seat` defines when they are suspended and how
-//! they continue.
+//! Walks (iterators) over the index: the keys of one moment ([`visible`]), and all versions
+//! ([`versions`]). `seat` defines when they are suspended and how they continue.
 
 pub(crate) mod bounds;
 pub(crate) mod passed;
@@ -22,10 +22,12 @@ use crate::types::error::Result;
 use crate::types::version::KeptKey;
 
 impl View {
-    /// Walks the keys of a range as of `at`, each with its newest version that is not younger; deleted keys are left out.
+    /// Walks the keys of a range as of `at`, each with its newest version that is not younger;
+    /// deleted keys are left out.
     ///
     /// # Errors
-    /// `Trimmed` below the oldest moment at which the keyspace that the range begins in can be read.
+    /// `Trimmed` below the oldest moment at which the keyspace that the range begins in can be
+    /// read.
     pub(crate) fn visible(
         self: &Arc<Self>,
         lower: Bound<&[u8]>,
@@ -33,14 +35,18 @@ impl View {
         at: Glsn,
         direction: Direction,
     ) -> Result<Visible> {
-        let mut walk = Visible::new((lower.map(KeptKey::from_slice), upper.map(KeptKey::from_slice)), at, direction);
+        let mut walk = Visible::new(
+            (lower.map(KeptKey::from_slice), upper.map(KeptKey::from_slice)),
+            at,
+            direction,
+        );
         walk.sit_down(self, &[])?;
         Ok(walk)
     }
 
     #[cfg(test)]
-    /// Walks all versions of a range that are younger than `after` and not younger than `upto`, deletions and history included: by key,
-    /// newest first.
+    /// Walks all versions of a range that are younger than `after` and not younger than `upto`,
+    /// deletions and history included: by key, newest first.
     pub(crate) fn versions(
         self: &Arc<Self>,
         lower: Bound<&[u8]>,
@@ -48,7 +54,11 @@ impl View {
         after: Glsn,
         upto: Glsn,
     ) -> Result<Versions> {
-        let mut walk = Versions::new((lower.map(KeptKey::from_slice), upper.map(KeptKey::from_slice)), after, upto);
+        let mut walk = Versions::new(
+            (lower.map(KeptKey::from_slice), upper.map(KeptKey::from_slice)),
+            after,
+            upto,
+        );
         walk.sit_down(self, &[])?;
         Ok(walk)
     }

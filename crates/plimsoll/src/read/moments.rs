@@ -61,9 +61,14 @@ impl Snapshots {
         &self.parts[part_of_thread()]
     }
 
-    /// Opens the moment that `choose` returns. `choose` is called under a lock that [`Snapshots::oldest`] takes, so that a horizon computed
-    /// at the same time is never above the moment.
-    pub(crate) fn open(&self, budget: &Budget, choose: impl FnOnce() -> Glsn) -> Result<OpenMoment> {
+    /// Opens the moment that `choose` returns. `choose` is called under a lock that
+    /// [`Snapshots::oldest`] takes, so that a horizon computed at the same time is never above the
+    /// moment.
+    pub(crate) fn open(
+        &self,
+        budget: &Budget,
+        choose: impl FnOnce() -> Glsn,
+    ) -> Result<OpenMoment> {
         hit(Border::MomentAsked);
         let part = self.part();
         let mut open = part.lock();
@@ -86,7 +91,8 @@ impl Snapshots {
 
     /// The oldest open moment, or the result of `newest` if that is older, or none is open.
     pub(crate) fn oldest(&self, newest: impl FnOnce() -> Glsn) -> Glsn {
-        // All at once: a moment may be opened in one part by who has it open in another, and is then closed there.
+        // All at once: a moment may be opened in one part by who has it open in another, and is
+        // then closed there.
         let parts = self.parts.each_ref().map(|part| part.lock());
         parts.iter().filter_map(|open| open.oldest()).fold(newest(), Glsn::min)
     }
@@ -128,7 +134,11 @@ impl Open {
                 self.older.insert(before, count);
             }
         }
-        if at == self.newest.0 { self.newest.1 += 1 } else { *self.older.entry(at).or_default() += 1 }
+        if at == self.newest.0 {
+            self.newest.1 += 1
+        } else {
+            *self.older.entry(at).or_default() += 1
+        }
     }
 
     fn remove(&mut self, at: Glsn) {
@@ -169,8 +179,8 @@ impl OpenMoment {
         self.unreadable.get().map_or(Ok(self.at), |error| Err(Error::clone(error)))
     }
 
-    /// If what it shows could not be taken in, every read at it fails, also once that can be taken in: it would show an older state than at the
-    /// time when it was opened.
+    /// If what it shows could not be taken in, every read at it fails, also once that can be taken
+    /// in: it would show an older state than at the time when it was opened.
     pub(crate) fn shows(&self, taken_in: Result<()>) {
         if let Err(error) = taken_in {
             let _ = self.unreadable.set(Box::new(error));
@@ -253,7 +263,10 @@ mod tests {
         });
         assert_eq!((snapshots.oldest(|| Glsn(50)), snapshots.count()), (Glsn(5), 2 * PARTS as u64));
         let rest: Vec<_> = opened.into_iter().skip(3).collect();
-        assert_eq!((snapshots.oldest(|| Glsn(50)), snapshots.count()), (Glsn(8), rest.len() as u64));
+        assert_eq!(
+            (snapshots.oldest(|| Glsn(50)), snapshots.count()),
+            (Glsn(8), rest.len() as u64)
+        );
         drop(rest);
         assert_eq!((snapshots.oldest(|| Glsn(50)), snapshots.count()), (Glsn(50), 0));
     }

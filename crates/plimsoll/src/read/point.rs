@@ -1,6 +1,7 @@
 //! Point reads: memtables, then the row cache, then the pages of runs, then the log.
 //!
-//! The index finds the version that is current at a moment. A small value is stored in the index, a large one in the log or in a blob file.
+//! The index finds the version that is current at a moment. A small value is stored in the index, a
+//! large one in the log or in a blob file.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -77,7 +78,9 @@ impl Reader {
                 }
             }
             borders::hit(Border::SourcesTaken);
-            let Some(hit) = view.get_beneath(above, key, at)?.filter(is_there) else { return Ok(None) };
+            let Some(hit) = view.get_beneath(above, key, at)?.filter(is_there) else {
+                return Ok(None);
+            };
             let (glsn, stored) = (hit.glsn(), hit.stored());
             let mut missed = hit.is_miss();
             let value = Value::of_len(&self.budget, stored.value_bytes(), |bytes| {
@@ -90,8 +93,14 @@ impl Reader {
         })
     }
 
-    /// Calls `look` with the value of an index key as of `at`: where the value is in memory in one piece, in its place.
-    pub(crate) fn get_with<T>(&self, key: &[u8], at: Glsn, look: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+    /// Calls `look` with the value of an index key as of `at`: where the value is in memory in one
+    /// piece, in its place.
+    pub(crate) fn get_with<T>(
+        &self,
+        key: &[u8],
+        at: Glsn,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>> {
         let mut look = Some(look);
         // Nothing fails once `look` was called, so it is called once.
         self.read(|view| self.get_in(view, key, at, &mut look))
@@ -131,8 +140,16 @@ impl Reader {
         lend(&value, missed)
     }
 
-    /// Keeps a value that was read as of `at` as a row, of the present or of the past, if that is worth it.
-    fn keep_row(&self, view: &View, hit: &Hit, missed: bool, (key, at): (&[u8], Glsn), value: &[u8]) {
+    /// Keeps a value that was read as of `at` as a row, of the present or of the past, if that is
+    /// worth it.
+    fn keep_row(
+        &self,
+        view: &View,
+        hit: &Hit,
+        missed: bool,
+        (key, at): (&[u8], Glsn),
+        value: &[u8],
+    ) {
         if hit.is_newest_in_runs() {
             self.row_cache.fill((view.set, &view.rows), missed, key, hit.glsn(), value);
         } else if view.is_past(at) && hit.is_in_a_run() {
@@ -140,7 +157,8 @@ impl Reader {
         }
     }
 
-    /// Reads at the newest moment, without opening it: if what it needs is dropped meanwhile, reads again at a newer one.
+    /// Reads at the newest moment, without opening it: if what it needs is dropped meanwhile, reads
+    /// again at a newer one.
     pub(crate) fn at_newest<T>(
         &self,
         newest: impl Fn() -> Result<Glsn>,
@@ -165,13 +183,24 @@ impl Reader {
     }
 
     /// A reader of an index key's value as of a moment.
-    pub(crate) fn reader(self: &Arc<Self>, key: &[u8], moment: &OpenMoment) -> Result<Option<ValueReader>> {
+    pub(crate) fn reader(
+        self: &Arc<Self>,
+        key: &[u8],
+        moment: &OpenMoment,
+    ) -> Result<Option<ValueReader>> {
         let at = moment.readable()?;
         // While the first one is open, no horizon passes the second.
         let moment = self.snapshots.open(&self.budget, || at)?;
         let found = self.read(|view| {
             let hit = find(view, key, at)?;
-            Ok(hit.map(|hit| (Place::of(hit.stored()), hit.glsn(), hit.stored().value_bytes(), Arc::downgrade(view))))
+            Ok(hit.map(|hit| {
+                (
+                    Place::of(hit.stored()),
+                    hit.glsn(),
+                    hit.stored().value_bytes(),
+                    Arc::downgrade(view),
+                )
+            }))
         })?;
         let Some((place, glsn, len, view)) = found else { return Ok(None) };
         let small = if matches!(place, Place::Here(_)) { len } else { 0 };
@@ -182,8 +211,8 @@ impl Reader {
         Ok(Some(ValueReader { reader: Arc::clone(self), glsn, place, at: 0, len, sum, origin }))
     }
 
-    /// Replaces the contents of `into` by the whole value of a version that is not a deletion. Returns whether a page of the value was not
-    /// in memory.
+    /// Replaces the contents of `into` by the whole value of a version that is not a deletion.
+    /// Returns whether a page of the value was not in memory.
     pub(crate) fn load(&self, glsn: Glsn, stored: Stored<'_>, into: &mut Buffer) -> Result<bool> {
         into.clear();
         if let Stored::Inline(value) = stored {
@@ -196,17 +225,27 @@ impl Reader {
         Ok(missed)
     }
 
-    /// Fills `into` with bytes of a version's value from `from` on. Returns whether a page of them was not in memory.
-    pub(crate) fn load_part(&self, glsn: Glsn, stored: Stored<'_>, from: u64, into: &mut [u8]) -> Result<bool> {
+    /// Fills `into` with bytes of a version's value from `from` on. Returns whether a page of them
+    /// was not in memory.
+    pub(crate) fn load_part(
+        &self,
+        glsn: Glsn,
+        stored: Stored<'_>,
+        from: u64,
+        into: &mut [u8],
+    ) -> Result<bool> {
         match stored {
             Stored::Deleted => Ok(false),
             Stored::Inline(value) => {
                 into.copy_from_slice(&value[from as usize..from as usize + into.len()]);
                 Ok(false)
             }
-            Stored::InLog { offset, .. } => Ok(self.log.read_range(glsn, offset + from, into).lift()?),
+            Stored::InLog { offset, .. } => {
+                Ok(self.log.read_range(glsn, offset + from, into).lift()?)
+            }
             Stored::InBlob { blob, offset, .. } => {
-                blob_bytes::read(&*self.log, glsn, blob, offset + from, into).map_err(|error| error.at_glsn(glsn))
+                blob_bytes::read(&*self.log, glsn, blob, offset + from, into)
+                    .map_err(|error| error.at_glsn(glsn))
             }
             Stored::Dropped { .. } => Err(Error::Dropped { glsn }),
         }
@@ -222,8 +261,8 @@ fn is_there(hit: &Hit) -> bool {
     hit.stored() != Stored::Deleted
 }
 
-/// Reads a value piece by piece, without holding it in memory. The bytes read are verified against the value's checksum before the last
-/// piece is returned.
+/// Reads a value piece by piece, without holding it in memory. The bytes read are verified against
+/// the value's checksum before the last piece is returned.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -322,7 +361,8 @@ impl io::Read for ValueReader {
 }
 
 impl ValueReader {
-    /// Fills `into`, or as much of it as the rest of the value has bytes; returns the number of bytes.
+    /// Fills `into`, or as much of it as the rest of the value has bytes; returns the number of
+    /// bytes.
     pub(crate) fn read_piece(&mut self, into: &mut [u8]) -> Result<usize> {
         let fits = usize::try_from(self.len - self.at).unwrap_or(usize::MAX).min(into.len());
         while let Err(error) = self.fill(&mut into[..fits]) {
@@ -359,9 +399,12 @@ impl ValueReader {
         }
     }
 
-    /// Finds the value's current location after a read failed with `error`; returns that error if nothing was moved.
+    /// Finds the value's current location after a read failed with `error`; returns that error if
+    /// nothing was moved.
     fn find_again(&mut self, error: Error) -> Result<()> {
-        let Some(origin) = &mut self.origin else { return Err(self.reader.trimmed_or(self.glsn, error)) };
+        let Some(origin) = &mut self.origin else {
+            return Err(self.reader.trimmed_or(self.glsn, error));
+        };
         let Some(view) = self.reader.newer_view(&origin.view) else { return Err(error) };
         let Some(hit) = find(&view, &origin.key, origin.moment.at())? else { return Err(error) };
         borders::hit(Border::ValueMoved);

@@ -1,7 +1,9 @@
-//! The shared state of all reads of an open store, and the retry of a read or a step of a walk in newer sources.
+//! The shared state of all reads of an open store, and the retry of a read or a step of a walk in
+//! newer sources.
 //!
-//! Law: data that a view needs may be gone once the view was exchanged (log entries, blob files, another process's runs). A read that fails
-//! is retried if there is a newer view; its error is returned only if there is none.
+//! Law: data that a view needs may be gone once the view was exchanged (log entries, blob files,
+//! another process's runs). A read that fails is retried if there is a newer view; its error is
+//! returned only if there is none.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,8 +64,9 @@ impl Owner {
 }
 
 impl Reader {
-    /// Reads in the current sources. If the read fails and the sources were exchanged in between, it is retried in the new ones: log
-    /// entries and blob files that only the old ones needed may be gone.
+    /// Reads in the current sources. If the read fails and the sources were exchanged in between,
+    /// it is retried in the new ones: log entries and blob files that only the old ones needed may
+    /// be gone.
     pub(crate) fn read<T>(&self, mut read: impl FnMut(&Arc<View>) -> Result<T>) -> Result<T> {
         self.check_open()?;
         let view = self.index.current_view();
@@ -82,8 +85,9 @@ impl Reader {
         }
     }
 
-    /// Takes a step of a walk, in the sources that it sits in or the current ones. If it fails and the sources were exchanged in between,
-    /// it is retried in the new ones, as for [`Reader::read`].
+    /// Takes a step of a walk, in the sources that it sits in or the current ones. If it fails and
+    /// the sources were exchanged in between, it is retried in the new ones, as for
+    /// [`Reader::read`].
     pub(crate) fn walk<W: Walk + 'static, T>(
         &self,
         seat: &mut Seat<W>,
@@ -97,7 +101,8 @@ impl Reader {
                 || self.index.view(),
                 |walk, key| {
                     step(walk, key).inspect_err(|_| {
-                        failed_in = walk.get_up().map_or_else(Weak::new, |view| Arc::downgrade(&view));
+                        failed_in =
+                            walk.get_up().map_or_else(Weak::new, |view| Arc::downgrade(&view));
                     })
                 },
             );
@@ -109,10 +114,11 @@ impl Reader {
         }
     }
 
-    /// The current sources, if they differ from `view`. In a read-only store another process may have exchanged them: then its manifest is
-    /// read first.
+    /// The current sources, if they differ from `view`. In a read-only store another process may
+    /// have exchanged them: then its manifest is read first.
     pub(crate) fn newer_view(&self, view: &Weak<View>) -> Option<Arc<View>> {
-        let newer = || Some(self.index.view()).filter(|now| !Weak::ptr_eq(&Arc::downgrade(now), view));
+        let newer =
+            || Some(self.index.view()).filter(|now| !Weak::ptr_eq(&Arc::downgrade(now), view));
         newer().or_else(|| {
             // An unreadable manifest is ignored: the error that led here describes the fault.
             let _ = self.may_refresh.then(|| self.index.refresh());
@@ -120,15 +126,16 @@ impl Reader {
         })
     }
 
-    /// The error of reading what the log holds of a commit: [`Error::Trimmed`] if its blob files are gone because the log was trimmed, here or
-    /// by another process.
+    /// The error of reading what the log holds of a commit: [`Error::Trimmed`] if its blob files
+    /// are gone because the log was trimmed, here or by another process.
     pub(crate) fn trimmed_or(&self, glsn: Glsn, error: Error) -> Error {
         if matches!(error, Error::Io { kind: ErrorKind::NotFound, .. }) {
             self.log.notice_trim();
         }
         let first = self.log.bounds().first;
         match error {
-            // A file that is missing when it is opened counts as damage; one of which more pages are read is not found.
+            // A file that is missing when it is opened counts as damage; one of which more pages
+            // are read is not found.
             Error::Corrupt { .. } | Error::Io { kind: ErrorKind::NotFound, .. } if glsn < first => {
                 Error::Trimmed { asked: glsn, first }
             }
@@ -136,7 +143,8 @@ impl Reader {
         }
     }
 
-    /// Fails once the store is closed: another process may then own and change the folder. Fails in a forked child.
+    /// Fails once the store is closed: another process may then own and change the folder. Fails in
+    /// a forked child.
     pub(crate) fn check_open(&self) -> Result<()> {
         self.owner.check()?;
         // Acquire: pairs with the swap in `close`.
@@ -154,7 +162,8 @@ impl Reader {
     }
 }
 
-/// Rejects a moment whose versions may be gone from the keyspace of an index key. `view` must be the view that is read.
+/// Rejects a moment whose versions may be gone from the keyspace of an index key. `view` must be
+/// the view that is read.
 pub(crate) fn check_retained(view: &View, key: &[u8], at: Glsn) -> Result<()> {
     let keyspace = key.first_chunk().expect("an index key begins with its keyspace");
     let oldest = view.oldest_readable_in(u32::from_be_bytes(*keyspace));

@@ -36,8 +36,9 @@ pub enum Resident<T> {
     NotResident,
 }
 
-/// Runs a read that loads no page and waits for none. Where it fails, the answer is [`Resident::NotResident`]: what it needs may be in newer
-/// sources, and if not, the read that comes next finds the error, too.
+/// Runs a read that loads no page and waits for none. Where it fails, the answer is
+/// [`Resident::NotResident`]: what it needs may be in newer sources, and if not, the read that
+/// comes next finds the error, too.
 pub(crate) fn resident<T>(read: impl FnOnce() -> Result<Option<T>>) -> Resident<T> {
     let _only = ResidentOnly::enter();
     match read() {
@@ -49,7 +50,12 @@ pub(crate) fn resident<T>(read: impl FnOnce() -> Result<Option<T>>) -> Resident<
 
 impl Reader {
     /// As [`Reader::get_with`], from memory only.
-    pub(crate) fn get_resident<T>(&self, key: &[u8], at: Glsn, look: impl FnOnce(&[u8]) -> T) -> Result<Resident<T>> {
+    pub(crate) fn get_resident<T>(
+        &self,
+        key: &[u8],
+        at: Glsn,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Resident<T>> {
         self.check_open()?;
         let mut look = Some(|value: &[u8]| ResidentOnly::pause(|| look(value)));
         Ok(resident(|| self.get_in(&self.index.current_view(), key, at, &mut look)))

@@ -15,8 +15,8 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The span of a user's range. A bound may be longer than a key: it is replaced by the bound at its first
-    /// [`MAX_KEY_BYTES`] bytes that separates the same keys.
+    /// The span of a user's range. A bound may be longer than a key: it is replaced by the bound at
+    /// its first [`MAX_KEY_BYTES`] bytes that separates the same keys.
     pub(crate) fn new(keyspace: u32, range: &impl KeyRange) -> Self {
         let key = |key: &[u8]| index_key(keyspace, key);
         let lower = match range.start_key() {
@@ -43,7 +43,8 @@ impl Span {
         Self { lower: Bound::Included(index_key(keyspace, b"")), upper: keyspace_end(keyspace) }
     }
 
-    /// The span of the keys that begin with `prefix`: an empty one if the prefix is longer than a key may be.
+    /// The span of the keys that begin with `prefix`: an empty one if the prefix is longer than a
+    /// key may be.
     pub(crate) fn prefix(keyspace: u32, prefix: &[u8]) -> Self {
         if prefix.len() > MAX_KEY_BYTES {
             return Self::new(keyspace, &(prefix..=prefix));
@@ -77,7 +78,9 @@ impl Span {
     pub(crate) fn is_empty(&self) -> bool {
         match (self.lower(), self.upper()) {
             (Bound::Included(a), Bound::Included(b)) => a > b,
-            (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => a >= b,
+            (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => {
+                a >= b
+            }
             _ => false,
         }
     }

@@ -1,13 +1,17 @@
 //! Large values, each in one piece of memory of its own, so that they can be lent.
 //!
-//! An entry states what a row does: *of all versions of this key that are in runs, the newest has GLSN v, and these are its bytes*; the laws
-//! of the row cache hold for it. The object cache keeps a value of this size in parts, if at all, and pages keep it in many; from both it
-//! must be copied for each reader.
+//! An entry states what a row does: *of all versions of this key that are in runs, the newest has
+//! GLSN v, and these are its bytes*; the laws of the row cache hold for it. The object cache keeps
+//! a value of this size in parts, if at all, and pages keep it in many; from both it must be copied
+//! for each reader.
 //!
 //! Laws:
-//! 1. A value is kept only while more than one part in [`KEPT_FREE`] of the budget is free beyond it.
-//! 2. Large values are lent memory: the budget takes it back before it has the page pool evict a page.
-//! 3. Every byte is charged. An entry that is dropped while a reader looks at it is charged until that reader is done.
+//! 1. A value is kept only while more than one part in [`KEPT_FREE`] of the budget is free beyond
+//!    it.
+//! 2. Large values are lent memory: the budget takes it back before it has the page pool evict a
+//!    page.
+//! 3. Every byte is charged. An entry that is dropped while a reader looks at it is charged until
+//!    that reader is done.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -42,7 +46,8 @@ const DROPPED_FOR_ONE: usize = 8;
 pub(crate) struct LargeValues {
     budget: Budget,
     entries: Mutex<Entries>,
-    /// Which keys may have an entry, so that a read of another key takes no lock. The bit of one that has is never cleared.
+    /// Which keys may have an entry, so that a read of another key takes no lock. The bit of one
+    /// that has is never cleared.
     filter: Box<[AtomicU64]>,
     hits: AtomicU64,
     insertions: AtomicU64,
@@ -56,7 +61,8 @@ struct Entries {
     by_hash: BTreeMap<u64, Arc<Entry>>,
     /// In the order in which they are dropped; one that was read since it came here goes back once.
     order: VecDeque<u64>,
-    /// Bits that were set in the filter since it was made from the entries, and room to make it again.
+    /// Bits that were set in the filter since it was made from the entries, and room to make it
+    /// again.
     bits_set: usize,
     spare: Vec<u64>,
 }
@@ -94,7 +100,8 @@ impl LargeValues {
         Some(values)
     }
 
-    /// The value of an index key as of `at`; the condition of [`crate::rowcache::RowHandle::get`] applies.
+    /// The value of an index key as of `at`; the condition of [`crate::rowcache::RowHandle::get`]
+    /// applies.
     pub(crate) fn find(&self, key: &[u8], at: Glsn) -> Option<Arc<Entry>> {
         let hash = checksum(0, key);
         let (word, bit) = self.bit(hash);
@@ -102,25 +109,47 @@ impl LargeValues {
         if word.load(Ordering::Relaxed) & bit == 0 {
             return None;
         }
-        let entry = Arc::clone(self.lock().by_hash.get(&hash).filter(|entry| *entry.key == *key && entry.glsn <= at)?);
+        let entry = Arc::clone(
+            self.lock()
+                .by_hash
+                .get(&hash)
+                .filter(|entry| *entry.key == *key && entry.glsn <= at)?,
+        );
         entry.is_read.store(true, Ordering::Relaxed);
         // Relaxed: a count. It is written by all readers, beside a value of a thousand cache lines.
         self.hits.fetch_add(1, Ordering::Relaxed);
         Some(entry)
     }
 
-    /// Keeps a value if memory is free and `is_current` holds, which is asked under the lock: see [`crate::rowcache::RowCache::fill`].
-    /// Returns whether the value is kept, or is not to be kept at all.
-    pub(crate) fn offer(&self, key: &[u8], glsn: Glsn, value: &[u8], is_current: impl Fn() -> bool) -> bool {
+    /// Keeps a value if memory is free and `is_current` holds, which is asked under the lock: see
+    /// [`crate::rowcache::RowCache::fill`]. Returns whether the value is kept, or is not to be kept
+    /// at all.
+    pub(crate) fn offer(
+        &self,
+        key: &[u8],
+        glsn: Glsn,
+        value: &[u8],
+        is_current: impl Fn() -> bool,
+    ) -> bool {
         let needed = (value.len() + key.len() + ENTRY_BYTES) as u64;
         if !self.make_room(needed) {
             return false;
         }
         // Not under the lock: the budget may ask for memory back.
-        let Ok(mut kept) = Buffer::with_capacity(&self.budget, Kind::Objects, value.len()) else { return false };
-        let Ok(lease) = self.budget.lease(Kind::Objects, (key.len() + ENTRY_BYTES) as u64) else { return false };
+        let Ok(mut kept) = Buffer::with_capacity(&self.budget, Kind::Objects, value.len()) else {
+            return false;
+        };
+        let Ok(lease) = self.budget.lease(Kind::Objects, (key.len() + ENTRY_BYTES) as u64) else {
+            return false;
+        };
         kept.extend_from_slice(value);
-        let entry = Entry { key: key.into(), glsn, value: kept, is_read: AtomicBool::new(false), _lease: lease };
+        let entry = Entry {
+            key: key.into(),
+            glsn,
+            value: kept,
+            is_read: AtomicBool::new(false),
+            _lease: lease,
+        };
         let hash = checksum(0, key);
         let mut entries = self.lock();
         if !is_current() {
@@ -147,7 +176,8 @@ impl LargeValues {
         true
     }
 
-    /// Whether that much memory is free beyond what is kept free; drops a few entries that were not read for long if not.
+    /// Whether that much memory is free beyond what is kept free; drops a few entries that were not
+    /// read for long if not.
     fn make_room(&self, needed: u64) -> bool {
         let kept_free = self.budget.limit_bytes() / KEPT_FREE;
         for _ in 0..DROPPED_FOR_ONE {
@@ -164,8 +194,9 @@ impl LargeValues {
     pub(crate) fn remove(&self, key: &[u8]) {
         let hash = checksum(0, key);
         let (word, bit) = self.bit(hash);
-        // Relaxed: the caller has taken the lock since it changed the runs' number ([`crate::rowcache::RowCache::begin_runs`]). Fills before that
-        // have set their bits, later ones fail.
+        // Relaxed: the caller has taken the lock since it changed the runs' number
+        // ([`crate::rowcache::RowCache::begin_runs`]). Fills before that have set their bits, later
+        // ones fail.
         if word.load(Ordering::Relaxed) & bit == 0 {
             return;
         }
@@ -184,7 +215,8 @@ impl LargeValues {
         self.lock().by_hash.is_empty()
     }
 
-    /// Adds its counters to those of the object cache, which has counted a miss for each of its hits.
+    /// Adds its counters to those of the object cache, which has counted a miss for each of its
+    /// hits.
     pub(crate) fn count_in(&self, stats: &mut CacheStats) {
         let hits = self.hits.load(Ordering::Relaxed);
         stats.hits += hits;
@@ -192,8 +224,10 @@ impl LargeValues {
         stats.insertions += self.insertions.load(Ordering::Relaxed);
         let entries = self.lock();
         stats.entries += entries.by_hash.len() as u64;
-        stats.live_bytes += entries.by_hash.values().map(|entry| entry.value.len() as u64).sum::<u64>();
-        stats.memory_bytes += entries.by_hash.values().map(|entry| entry.value.charged_bytes()).sum::<u64>();
+        stats.live_bytes +=
+            entries.by_hash.values().map(|entry| entry.value.len() as u64).sum::<u64>();
+        stats.memory_bytes +=
+            entries.by_hash.values().map(|entry| entry.value.charged_bytes()).sum::<u64>();
     }
 
     /// Drops all.
@@ -217,8 +251,9 @@ impl LargeValues {
         }
     }
 
-    /// Forgets keys that have no entry any more. Each word is replaced at once: [`LargeValues::remove`] looks at the filter without the lock, and must
-    /// never miss the bit of an entry that is there.
+    /// Forgets keys that have no entry any more. Each word is replaced at once:
+    /// [`LargeValues::remove`] looks at the filter without the lock, and must never miss the bit of
+    /// an entry that is there.
     fn renew_filter(&self, entries: &mut Entries) {
         let Entries { by_hash, spare, bits_set, .. } = entries;
         spare.fill(0);
@@ -226,7 +261,10 @@ impl LargeValues {
             let (word, bit) = place_of(*hash);
             spare[word] |= bit;
         }
-        self.filter.iter().zip(&*spare).for_each(|(word, bits)| word.store(*bits, Ordering::Relaxed));
+        self.filter
+            .iter()
+            .zip(&*spare)
+            .for_each(|(word, bits)| word.store(*bits, Ordering::Relaxed));
         *bits_set = by_hash.len();
     }
 
@@ -247,7 +285,8 @@ fn place_of(hash: u64) -> (usize, u64) {
 }
 
 impl Entries {
-    /// Takes out an entry that was not read since it went back; `must`: if all were, the one that came first.
+    /// Takes out an entry that was not read since it went back; `must`: if all were, the one that
+    /// came first.
     fn pop(&mut self, must: bool) -> Option<Arc<Entry>> {
         for _ in 0..self.order.len() {
             let hash = self.order.pop_front()?;
@@ -314,7 +353,8 @@ mod tests {
         }
         assert!(kept >= 90, "the first that were not read give way to later ones");
         assert!(budget.free_bytes() >= 4 << 20);
-        let there = || (0..100u8).filter(|&number| found(&values, &[number], 1) == Some(number)).count();
+        let there =
+            || (0..100u8).filter(|&number| found(&values, &[number], 1) == Some(number)).count();
         assert!((20..28).contains(&there()), "{}", there());
         let lease = budget.lease(Kind::Sort, 24 << 20).unwrap();
         assert!((1..8).contains(&there()), "{}", there());
@@ -339,10 +379,14 @@ mod tests {
                 values.remove(&(number - 100).to_be_bytes());
             }
             if number % 1000 == 0 {
-                let bits: u32 = values.filter.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum();
+                let bits: u32 = values
+                    .filter
+                    .iter()
+                    .map(|word| word.load(Ordering::Relaxed).count_ones())
+                    .sum();
                 bits_most = bits_most.max(bits as usize);
-                let last =
-                    (number.saturating_sub(99)..=number).filter(|n| found(&values, &n.to_be_bytes(), 1).is_some());
+                let last = (number.saturating_sub(99)..=number)
+                    .filter(|n| found(&values, &n.to_be_bytes(), 1).is_some());
                 assert_eq!(last.count(), 100.min(number as usize + 1));
             }
         }

@@ -1,12 +1,15 @@
 //! Rows of the past: values that a held moment has read, of keys that were written over since.
 //!
-//! An entry states: *at every moment from v to m, this key has the version v, and these are its bytes*; m is the moment that read it. It is
-//! true for ever: no commit is ordered at or before a moment that can be read. So nothing invalidates it, and it is not asked whether the
-//! runs are those that it was read from.
+//! An entry states: *at every moment from v to m, this key has the version v, and these are its
+//! bytes*; m is the moment that read it. It is true for ever: no commit is ordered at or before a
+//! moment that can be read. So nothing invalidates it, and it is not asked whether the runs are
+//! those that it was read from.
 //!
 //! Laws:
-//! 1. It answers moments from v to m, and no later one: at a later moment the key may have a younger version.
-//! 2. Its key in the cache is not the index key, which is that of the newest value. No keyspace has the id that it begins with.
+//! 1. It answers moments from v to m, and no later one: at a later moment the key may have a
+//!    younger version.
+//! 2. Its key in the cache is not the index key, which is that of the newest value. No keyspace has
+//!    the id that it begins with.
 //! 3. No image has it: after a restart no moment is held.
 
 use std::sync::atomic::Ordering;
@@ -22,7 +25,8 @@ use crate::types::value::Value;
 /// What the keys of such entries begin with, in the place of a keyspace's id.
 const PAST: [u8; 4] = u32::MAX.to_be_bytes();
 
-/// An entry that is of another moment is replaced by one read in as many: readers of two moments must not exchange a row at each read.
+/// An entry that is of another moment is replaced by one read in as many: readers of two moments
+/// must not exchange a row at each read.
 const READS_FOR_AN_EXCHANGE: u64 = 16;
 
 /// The head of a row of the past: the first and the last moment that it answers.
@@ -49,15 +53,26 @@ fn key_of_the_past(key: &[u8]) -> SmallVec<[u8; 72]> {
 }
 
 impl RowCache {
-    /// As [`RowCache::fill`], for the version that a key has at the moment `at`, which need not be its newest.
-    pub(crate) fn fill_past(&self, handle: &RowHandle, missed: bool, key: &[u8], moments: (Glsn, Glsn), value: &[u8]) {
+    /// As [`RowCache::fill`], for the version that a key has at the moment `at`, which need not be
+    /// its newest.
+    pub(crate) fn fill_past(
+        &self,
+        handle: &RowHandle,
+        missed: bool,
+        key: &[u8],
+        moments: (Glsn, Glsn),
+        value: &[u8],
+    ) {
         let (Some(kept), Some(cache)) = (&self.kept, &handle.cache) else { return };
         let (first, last) = moments;
         let key = key_of_the_past(key);
         let is_of_another_moment = cache.peek(&key, |_| ()).is_some();
         // Relaxed: an independent counter.
         if is_of_another_moment
-            && !kept.reads_of_others.fetch_add(1, Ordering::Relaxed).is_multiple_of(READS_FOR_AN_EXCHANGE)
+            && !kept
+                .reads_of_others
+                .fetch_add(1, Ordering::Relaxed)
+                .is_multiple_of(READS_FOR_AN_EXCHANGE)
         {
             return;
         }
@@ -65,18 +80,29 @@ impl RowCache {
             hit(Border::PastExchanged);
         }
         let missed = missed || is_of_another_moment;
-        kept.fill(handle, missed, &key, &[&first.0.to_le_bytes(), &last.0.to_le_bytes(), value], || true);
+        kept.fill(
+            handle,
+            missed,
+            &key,
+            &[&first.0.to_le_bytes(), &last.0.to_le_bytes(), value],
+            || true,
+        );
     }
 }
 
 impl RowHandle {
     /// The cached value of an index key as of `at`, a moment that is older than what the runs have.
-    pub(crate) fn get_past(&self, key: &[u8], at: Glsn, budget: &Budget) -> Result<Option<Value>, OutOfBudget> {
+    pub(crate) fn get_past(
+        &self,
+        key: &[u8],
+        at: Glsn,
+        budget: &Budget,
+    ) -> Result<Option<Value>, OutOfBudget> {
         self.find::<Past>(&key_of_the_past(key), at, budget)
     }
 
-    /// As [`RowHandle::get_past`], but calls `look` with the value, in its place if it is there in one piece. `look` is taken if there is a
-    /// value.
+    /// As [`RowHandle::get_past`], but calls `look` with the value, in its place if it is there in
+    /// one piece. `look` is taken if there is a value.
     pub(crate) fn get_past_with<T>(
         &self,
         key: &[u8],
@@ -105,7 +131,11 @@ mod tests {
     use crate::types::options::Options;
 
     fn store_in(dir: &tempfile::TempDir) -> (Arc<Engine>, Keyspace) {
-        let store = open(&dir.path().join("store"), Options::new().memory_bytes(64 << 20).background(false)).unwrap();
+        let store = open(
+            &dir.path().join("store"),
+            Options::new().memory_bytes(64 << 20).background(false),
+        )
+        .unwrap();
         let keyspace = store.reader.keyspaces.find("default").unwrap().0;
         (store, keyspace)
     }
@@ -126,7 +156,8 @@ mod tests {
     /// The row of the past of a key as of a moment.
     fn kept(store: &Arc<Engine>, key: &[u8], at: Glsn) -> Option<Vec<u8>> {
         let key = KeyBuffer::new(1, key).unwrap();
-        let value = store.reader.row_cache.handle().get_past(key.get(), at, &store.reader.budget).unwrap();
+        let value =
+            store.reader.row_cache.handle().get_past(key.get(), at, &store.reader.budget).unwrap();
         value.map(|value| value.to_vec())
     }
 
@@ -145,9 +176,13 @@ mod tests {
         assert_eq!(get_at(&store, &keyspace, b"k", read_at).as_deref(), Some(&b"first"[..]));
         let moments = [Glsn(first.0 - 1), first, Glsn(first.0 + 1), read_at, second, third];
         let row = Some(b"first".to_vec());
-        assert_eq!(moments.map(|at| kept(&store, b"k", at)), [None, row.clone(), row.clone(), row, None, None]);
+        assert_eq!(
+            moments.map(|at| kept(&store, b"k", at)),
+            [None, row.clone(), row.clone(), row, None, None]
+        );
         let answers = moments.map(|at| get_at(&store, &keyspace, b"k", at));
-        let [one, two, three] = [&b"first"[..], b"second", b"third"].map(|value| Some(value.to_vec()));
+        let [one, two, three] =
+            [&b"first"[..], b"second", b"third"].map(|value| Some(value.to_vec()));
         assert_eq!(answers, [None, one.clone(), one.clone(), one, two, three]);
     }
 
@@ -169,13 +204,19 @@ mod tests {
             for _ in 0..100 {
                 store.maintenance.pool.clear();
                 for key in 0..100u8 {
-                    assert_eq!(held.get(&keyspace, [key]).unwrap().unwrap().to_vec(), value(key, round));
+                    assert_eq!(
+                        held.get(&keyspace, [key]).unwrap().unwrap().to_vec(),
+                        value(key, round)
+                    );
                 }
             }
             let touched = |stats: plimsoll_memory::pool::PoolStats| stats.hits + stats.loads;
             let before = touched(store.maintenance.pool.stats());
             for key in 0..100u8 {
-                assert_eq!(held.get(&keyspace, [key]).unwrap().unwrap().to_vec(), value(key, round));
+                assert_eq!(
+                    held.get(&keyspace, [key]).unwrap().unwrap().to_vec(),
+                    value(key, round)
+                );
             }
             let pages = touched(store.maintenance.pool.stats()) - before;
             assert!(pages <= 10, "{pages} pages for 100 reads of round {round}");
@@ -207,7 +248,10 @@ mod tests {
                     _ => {
                         let back = random.below(model.len() as u64) as usize;
                         let found = get_at(&store, &keyspace, &[key], Glsn(base + back as u64));
-                        assert!(found == model[back].get(&key).cloned(), "seed {seed}, step {step}, {key} at {back}");
+                        assert!(
+                            found == model[back].get(&key).cloned(),
+                            "seed {seed}, step {step}, {key} at {back}"
+                        );
                     }
                 }
             }

@@ -1,15 +1,18 @@
 //! Divides memory between pages and rows, by the value of an additional byte to each.
 //!
-//! Each cache remembers its recent evictions and counts the reads that ask for them again: reads that a larger cache would have answered
-//! (its *ghost hits*). The cache with clearly more ghost hits per byte gets a step of memory from the other. Both kinds count avoidable
-//! page loads: a row is inserted only if its read loaded a page.
+//! Each cache remembers its recent evictions and counts the reads that ask for them again: reads
+//! that a larger cache would have answered (its *ghost hits*). The cache with clearly more ghost
+//! hits per byte gets a step of memory from the other. Both kinds count avoidable page loads: a row
+//! is inserted only if its read loaded a page.
 //!
 //! Laws:
-//! 1. Rows have at most [`MAX_SHARE`] and, once they have reached it, at least [`MIN_SHARE`] of the memory that both have together: with
-//!    less there would be too few ghosts to measure the value of more.
+//! 1. Rows have at most [`MAX_SHARE`] and, once they have reached it, at least [`MIN_SHARE`] of the
+//!    memory that both have together: with less there would be too few ghosts to measure the value
+//!    of more.
 //! 2. A step is one part in [`WHOLE`], and the next step is not taken before the last was filled.
-//! 3. Memory that is free is *lent* to rows beyond their share, except for one part in [`KEPT_FREE`] of the budget. When less than that
-//!    is free, rows give lent memory back, up to [`BITES_BACK`] bites at each look. While memory is lent, ghost hits are no evidence.
+//! 3. Memory that is free is *lent* to rows beyond their share, except for one part in
+//!    [`KEPT_FREE`] of the budget. When less than that is free, rows give lent memory back, up to
+//!    [`BITES_BACK`] bites at each look. While memory is lent, ghost hits are no evidence.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -39,10 +42,12 @@ const LEAST_BYTES: u64 = 1 << 20;
 /// The rows' target is changed if it is off by more than one part in this.
 const TOLERANCE: u64 = 4 * WHOLE;
 
-/// Free memory is lent to rows, but for one part in this of the budget, which is left to memtables, pages, and everything else.
+/// Free memory is lent to rows, but for one part in this of the budget, which is left to memtables,
+/// pages, and everything else.
 pub(crate) const KEPT_FREE: u64 = 8;
 
-/// Bites of 256 KiB that rows give back at a look: together as much as the 64 fills between two looks have loaded in pages.
+/// Bites of 256 KiB that rows give back at a look: together as much as the 64 fills between two
+/// looks have loaded in pages.
 const BITES_BACK: usize = 4;
 
 /// How memory was moved so far.
@@ -113,7 +118,8 @@ fn weigh(row_cache: &Turnover, row_hits: u64, pages: &Turnover, page_hits: u64) 
 }
 
 impl Balance {
-    /// Gives rows their share of `bytes`, at first the least; returns the bytes. Weighing starts anew.
+    /// Gives rows their share of `bytes`, at first the least; returns the bytes. Weighing starts
+    /// anew.
     pub(crate) fn begin(&self, cache: &Cache, pool: &Pool, bytes: u64) -> u64 {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.share = state.share.max(MIN_SHARE);
@@ -122,20 +128,23 @@ impl Balance {
         state.give(cache)
     }
 
-    /// Raises the rows' share to at least this many parts of the memory last set: not of a budget that is just being changed.
+    /// Raises the rows' share to at least this many parts of the memory last set: not of a budget
+    /// that is just being changed.
     pub(crate) fn begin_with(&self, parts: u64, cache: &Cache, pool: &Pool) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let parts = parts.clamp(MIN_SHARE, MAX_SHARE);
         if parts > state.share {
             state.share = parts;
-            (state.rows_seen, state.pages_seen) = (cache.turnover().returns, pool.turnover().returns);
+            (state.rows_seen, state.pages_seen) =
+                (cache.turnover().returns, pool.turnover().returns);
             state.give(cache);
         }
     }
 
-    /// Weighs and moves a step if the evidence supports it, or lends free memory; does nothing if another thread is doing so. Free budget is
-    /// divided as well: after a restart the pages may not have been restored yet, and restored rows must not be measured by them. Returns
-    /// whether there is memory to lend.
+    /// Weighs and moves a step if the evidence supports it, or lends free memory; does nothing if
+    /// another thread is doing so. Free budget is divided as well: after a restart the pages may
+    /// not have been restored yet, and restored rows must not be measured by them. Returns whether
+    /// there is memory to lend.
     pub(crate) fn look(&self, cache: &Cache, pool: &Pool, budget: &Budget) -> bool {
         let (free_bytes, kept_bytes) = (budget.free_bytes(), budget.limit_bytes() / KEPT_FREE);
         let lent = free_bytes.saturating_sub(kept_bytes);
@@ -146,14 +155,18 @@ impl Balance {
         // The cache may have been exchanged since.
         let row_hits = row_cache.returns.saturating_sub(state.rows_seen);
         let page_hits = pages.returns.saturating_sub(state.pages_seen);
-        let verdict = if lent > 0 { Verdict::Free } else { weigh(&row_cache, row_hits, &pages, page_hits) };
+        let verdict =
+            if lent > 0 { Verdict::Free } else { weigh(&row_cache, row_hits, &pages, page_hits) };
         if verdict != Verdict::Wait {
             (state.rows_seen, state.pages_seen) = (row_cache.returns, pages.returns);
             state.moves.row_returns = row_cache.returns;
             state.moves.page_returns = pages.returns;
         }
         match verdict {
-            Verdict::ToRows if state.share < MAX_SHARE && row_cache.held_bytes + step / 2 >= row_cache.limit_bytes => {
+            Verdict::ToRows
+                if state.share < MAX_SHARE
+                    && row_cache.held_bytes + step / 2 >= row_cache.limit_bytes =>
+            {
                 state.share += 1;
                 state.moves.to_rows += 1;
             }
@@ -165,7 +178,8 @@ impl Balance {
         }
         let share = (step * state.share).max(LEAST_BYTES);
         let owed = kept_bytes.saturating_sub(free_bytes);
-        let with_lent = (row_cache.held_bytes + lent).saturating_sub(owed).min(total / WHOLE * MAX_SHARE);
+        let with_lent =
+            (row_cache.held_bytes + lent).saturating_sub(owed).min(total / WHOLE * MAX_SHARE);
         let wanted = share.max(with_lent);
         if wanted.abs_diff(row_cache.limit_bytes) > total / TOLERANCE {
             // A little each time: a reader does this, and others fill meanwhile.
@@ -175,7 +189,8 @@ impl Balance {
         lent > 0
     }
 
-    /// Takes a bite of what was lent if too little of the budget is free; whether there is more to take.
+    /// Takes a bite of what was lent if too little of the budget is free; whether there is more to
+    /// take.
     pub(crate) fn give_back(&self, cache: &Cache, budget: &Budget) -> bool {
         let owed = (budget.limit_bytes() / KEPT_FREE).saturating_sub(budget.free_bytes());
         let share = self.share_bytes().max(LEAST_BYTES);
@@ -183,7 +198,8 @@ impl Balance {
         owed > 0 && held > share && !cache.approach_memory(share.max(held.saturating_sub(owed))).1
     }
 
-    /// For tests: sets the rows' share in parts of the whole, from the next time that they get their share.
+    /// For tests: sets the rows' share in parts of the whole, from the next time that they get
+    /// their share.
     #[cfg(test)]
     pub(crate) fn set_share(&self, parts: u64) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).share = parts;

@@ -1,4 +1,5 @@
-//! Tests the row cache against the pages: the race that would keep a stale value for ever, moments, deletions, and everything at once.
+//! Tests the row cache against the pages: the race that would keep a stale value for ever, moments,
+//! deletions, and everything at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,7 +64,12 @@ fn index_key(key: &[u8]) -> Vec<u8> {
 
 /// The cached value of a key for the newest moment, ignoring memtables.
 fn kept(store: &Arc<Engine>, key: &[u8]) -> Option<Vec<u8>> {
-    let value = store.reader.row_cache.handle().get(&index_key(key), Glsn::MAX, &store.reader.budget).unwrap();
+    let value = store
+        .reader
+        .row_cache
+        .handle()
+        .get(&index_key(key), Glsn::MAX, &store.reader.budget)
+        .unwrap();
     value.map(|value| value.to_vec())
 }
 
@@ -93,7 +99,8 @@ impl Stopped {
         let hit = find(&view, &index_key(key), store.visible()).unwrap().unwrap();
         assert!(hit.is_newest_in_runs());
         let mut value = Default::default();
-        let missed = store.reader.load(hit.glsn(), hit.stored(), &mut value).unwrap() || hit.is_miss();
+        let missed =
+            store.reader.load(hit.glsn(), hit.stored(), &mut value).unwrap() || hit.is_miss();
         let glsn = hit.glsn();
         drop(hit);
         Self { view, missed, glsn, value: value.to_vec() }
@@ -122,13 +129,20 @@ fn a_value_that_was_loaded_before_a_younger_one_came_into_the_runs_does_not_stay
     store.flush().unwrap();
     stopped.goes_on(&store, b"k");
     assert_eq!((kept(&store, b"k"), get(&store, b"k")), (None, Some(b"new".to_vec())));
-    // Load, commit, insert, flush: the old value is inserted, is valid while the younger one is above the runs, and then replaced by it.
+    // Load, commit, insert, flush: the old value is inserted, is valid while the younger one is
+    // above the runs, and then replaced by it.
     let stopped = Stopped::read(&store, b"k");
     put(&store, b"k", b"newest");
     stopped.goes_on(&store, b"k");
-    assert_eq!((kept(&store, b"k"), get(&store, b"k")), (Some(b"new".to_vec()), Some(b"newest".to_vec())));
+    assert_eq!(
+        (kept(&store, b"k"), get(&store, b"k")),
+        (Some(b"new".to_vec()), Some(b"newest".to_vec()))
+    );
     store.flush().unwrap();
-    assert_eq!((kept(&store, b"k"), get(&store, b"k")), (Some(b"newest".to_vec()), Some(b"newest".to_vec())));
+    assert_eq!(
+        (kept(&store, b"k"), get(&store, b"k")),
+        (Some(b"newest".to_vec()), Some(b"newest".to_vec()))
+    );
 }
 
 #[test]
@@ -141,7 +155,11 @@ fn fills_are_closed_before_the_keys_are_gone_through() {
     let next = early.view.set + 1;
     early.goes_on(&store, b"k");
     assert!(store.reader.row_cache.begin_runs(next), "there is an entry to supersede");
-    store.reader.row_cache.supersede(&index_key(b"k"), Glsn(9), crate::types::version::Stored::Deleted);
+    store.reader.row_cache.supersede(
+        &index_key(b"k"),
+        Glsn(9),
+        crate::types::version::Stored::Deleted,
+    );
     late.goes_on(&store, b"k");
     assert_eq!(kept(&store, b"k"), None);
 }
@@ -184,7 +202,11 @@ fn a_moment_before_the_kept_version_is_answered_by_the_pages() {
     let answers = [0, first, first + 1, second, second + 1].map(|at| get_at(&store, b"k", at));
     let [first, second] = [b"first".as_slice(), b"second"].map(|value| Some(value.to_vec()));
     assert_eq!(answers, [None, first.clone(), first, second.clone(), second]);
-    assert_eq!(kept(&store, b"k").as_deref(), Some(&b"second"[..]), "reading the past has changed nothing");
+    assert_eq!(
+        kept(&store, b"k").as_deref(),
+        Some(&b"second"[..]),
+        "reading the past has changed nothing"
+    );
 }
 
 #[test]
@@ -214,7 +236,10 @@ fn what_a_transaction_of_many_runs_or_a_deletion_changes_is_not_kept() {
     let mut tx = Transaction::new(&store.committer);
     keys.iter().for_each(|key| tx.put(&default(&store), key, &value(2)).unwrap());
     tx.commit().unwrap();
-    assert!(store.reader.index.stats().memtable_bytes < 2 << 20, "it was spilled, and its runs adopted");
+    assert!(
+        store.reader.index.stats().memtable_bytes < 2 << 20,
+        "it was spilled, and its runs adopted"
+    );
     assert_eq!(get(&store, &keys[5]), Some(value(2)), "while its runs wait");
     store.flush().unwrap();
     assert_eq!((kept(&store, &keys[5]), get(&store, &keys[5])), (None, Some(value(2))));
@@ -285,8 +310,13 @@ fn what_other_threads_load_makes_no_row_of_what_pages_answer() {
     let stopped = Stopped::read_as_it_is(&store, &0u32.to_be_bytes());
     let before = store.maintenance.pool.loads();
     let other = Arc::clone(&store);
-    spawn("other", move || _ = get(&other, &1999u32.to_be_bytes()).unwrap()).unwrap().join().unwrap();
-    assert!(store.maintenance.pool.loads() > before && kept(&store, &1999u32.to_be_bytes()).is_some());
+    spawn("other", move || _ = get(&other, &1999u32.to_be_bytes()).unwrap())
+        .unwrap()
+        .join()
+        .unwrap();
+    assert!(
+        store.maintenance.pool.loads() > before && kept(&store, &1999u32.to_be_bytes()).is_some()
+    );
     stopped.goes_on(&store, &0u32.to_be_bytes());
     assert_eq!(kept(&store, &0u32.to_be_bytes()), None);
 }
@@ -305,7 +335,13 @@ fn a_value_displaces_no_more_than_a_small_part_of_the_rows() {
     let _taken = take_memory(&store, 4 << 20);
     let view = store.reader.index.view();
     for key in keys {
-        store.reader.row_cache.fill((view.set, &view.rows), true, &index_key(&key.to_be_bytes()), Glsn(1), &[7; 200]);
+        store.reader.row_cache.fill(
+            (view.set, &view.rows),
+            true,
+            &index_key(&key.to_be_bytes()),
+            Glsn(1),
+            &[7; 200],
+        );
     }
     let before = store.reader.row_cache.stats().unwrap().0;
     assert!(before.evictions > 0, "they are full: {before:?}");
@@ -325,13 +361,17 @@ fn rows_have_their_share_again_after_a_smaller_budget_could_not_be_had() {
     let before = limit();
     for first in (0..100_000u32).step_by(200) {
         let mut tx = Transaction::new(&store.committer);
-        (first..first + 200).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
+        (first..first + 200)
+            .for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
         tx.commit().unwrap();
     }
     let stats = store.reader.index.stats();
     assert!(stats.memtable_bytes > 16 << 20, "{stats:?}");
     disk.fill_up(Some(0));
-    assert!(crate::engine::memory::set(&store, 16 << 20).is_err(), "its memtables cannot be flushed");
+    assert!(
+        crate::engine::memory::set(&store, 16 << 20).is_err(),
+        "its memtables cannot be flushed"
+    );
     assert_eq!((limit(), store.reader.budget.limit_bytes()), (before, 256 << 20));
     disk.fill_up(None);
     crate::engine::memory::set(&store, 16 << 20).unwrap();
@@ -343,7 +383,8 @@ fn another_budget_is_no_evidence_and_statistics_go_on_over_it() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false).memory_bytes(16 << 20));
     let mut tx = Transaction::new(&store.committer);
-    (0..150_000u32).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
+    (0..150_000u32)
+        .for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
     tx.commit().unwrap();
     store.flush().unwrap();
     let mut random = Random::new(3);
@@ -356,13 +397,15 @@ fn another_budget_is_no_evidence_and_statistics_go_on_over_it() {
     let (key, other) = (0u32.to_be_bytes(), 1u32.to_be_bytes());
     let stopped = Stopped::read(&store, &key);
     let before = stats();
-    // Large enough for other tables: the cache is exchanged then, and fills from old views are rejected.
+    // Large enough for other tables: the cache is exchanged then, and fills from old views are
+    // rejected.
     crate::engine::memory::set(&store, 256 << 20).unwrap();
     let [weighed, there_are] = store.reader.row_cache.returns();
     assert_eq!(weighed, there_are);
     let after = stats();
-    let counted =
-        |stats: &plimsoll_memory::cache::CacheStats| (stats.hits, stats.misses, stats.insertions, stats.returns);
+    let counted = |stats: &plimsoll_memory::cache::CacheStats| {
+        (stats.hits, stats.misses, stats.insertions, stats.returns)
+    };
     assert_eq!((counted(&after), after.entries), (counted(&before), 0));
     stopped.goes_on(&store, &key);
     assert_eq!(kept(&store, &key), None);
@@ -385,7 +428,8 @@ fn store_of_rows(dir: &tempfile::TempDir, rows: u32) -> Arc<Engine> {
     let store = store_in(dir, options().background(false));
     for first in (0..rows).step_by(1000) {
         let mut tx = Transaction::new(&store.committer);
-        (first..first + 1000).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
+        (first..first + 1000)
+            .for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
         tx.commit().unwrap();
     }
     store.flush().unwrap();
@@ -399,7 +443,8 @@ fn take_memory(store: &Engine, left_bytes: u64) -> plimsoll_memory::budget::Leas
 }
 
 fn get_all(store: &Arc<Engine>, rows: u32) {
-    (0..rows).for_each(|key| assert_eq!(get(store, &key.to_be_bytes()).as_deref(), Some(&[7; 200][..])));
+    (0..rows)
+        .for_each(|key| assert_eq!(get(store, &key.to_be_bytes()).as_deref(), Some(&[7; 200][..])));
 }
 
 #[test]
@@ -410,7 +455,11 @@ fn what_pages_in_memory_answer_is_not_kept_twice_where_memory_is_short() {
     get_all(&store, 5000);
     store.reader.row_cache.clear();
     get_all(&store, 5000);
-    assert_eq!(store.reader.row_cache.stats().unwrap().0.entries, 0, "the pages answered all of them");
+    assert_eq!(
+        store.reader.row_cache.stats().unwrap().0.entries,
+        0,
+        "the pages answered all of them"
+    );
 }
 
 #[test]
@@ -419,11 +468,15 @@ fn free_memory_is_lent_to_rows_of_resident_pages_and_they_give_it_back() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_of_rows(&dir, ROWS);
     let stats = || store.reader.row_cache.stats().unwrap().0;
-    // The first reads find out that memory is free, the second ones fill; the fourth turn finds all.
+    // The first reads find out that memory is free, the second ones fill; the fourth turn finds
+    // all.
     (0..3).for_each(|_| get_all(&store, ROWS));
     let filled = stats();
     assert!(filled.entries > u64::from(ROWS) / 10 * 9, "{filled:?}");
-    assert!(filled.live_bytes > store.reader.budget.limit_bytes() / share::WHOLE * share::MIN_SHARE * 2, "{filled:?}");
+    assert!(
+        filled.live_bytes > store.reader.budget.limit_bytes() / share::WHOLE * share::MIN_SHARE * 2,
+        "{filled:?}"
+    );
     assert!(store.reader.budget.free_bytes() > store.reader.budget.limit_bytes() / 8);
     let hits = stats().hits;
     get_all(&store, ROWS);
@@ -489,7 +542,10 @@ fn a_store_that_nobody_reads_gives_lent_memory_back_in_its_upkeep() {
     let after = stats();
     let kept = budget.limit_bytes() / 8;
     assert!(after.memory_bytes < filled.memory_bytes, "{filled:?}, {after:?}");
-    assert!(budget.free_bytes() + (1 << 20) >= kept || after.memory_bytes <= (4 << 20), "{after:?}");
+    assert!(
+        budget.free_bytes() + (1 << 20) >= kept || after.memory_bytes <= (4 << 20),
+        "{after:?}"
+    );
 }
 
 #[test]
@@ -500,7 +556,9 @@ fn a_value_is_lent_from_wherever_it_is() {
     let lengths = [0, 1, 150, 1024, 5000, 60_000, 100_000];
     let value = |len: usize, of: u8| (0..len).map(|at| at as u8 ^ of).collect::<Vec<u8>>();
     let key = |len: usize| (len as u32).to_be_bytes();
-    let lent = |len: usize, at: Glsn| store.reader.get_with(&index_key(&key(len)), at, |value| value.to_vec()).unwrap();
+    let lent = |len: usize, at: Glsn| {
+        store.reader.get_with(&index_key(&key(len)), at, |value| value.to_vec()).unwrap()
+    };
     lengths.iter().for_each(|&len| _ = put(&store, &key(len), &value(len, 1)));
     let held = Snapshot::newest(&store);
     let then = held.at();
@@ -515,7 +573,10 @@ fn a_value_is_lent_from_wherever_it_is() {
             _ => store.maintenance.pool.clear(),
         }
     }
-    assert!(lengths.iter().all(|&len| kept(&store, &key(len)) == Some(value(len, 2))), "all are rows in the end");
+    assert!(
+        lengths.iter().all(|&len| kept(&store, &key(len)) == Some(value(len, 2))),
+        "all are rows in the end"
+    );
     assert_eq!(store.reader.get_with(&index_key(b"none"), then, |_| ()).unwrap(), None);
 }
 
@@ -532,7 +593,10 @@ fn a_read_of_the_newest_moment_goes_on_at_a_newer_one_if_its_own_is_gone() {
     let newest = || Ok(Glsn(asked.replace(asked.get() + 1)));
     assert_eq!(store.reader.at_newest(newest, read).unwrap(), Glsn(4), "read at 0, at 2 and at 4");
     let same = || Ok(Glsn(2));
-    assert!(matches!(store.reader.at_newest(same, read), Err(crate::Error::Trimmed { .. })), "it would never end");
+    assert!(
+        matches!(store.reader.at_newest(same, read), Err(crate::Error::Trimmed { .. })),
+        "it would never end"
+    );
 }
 
 #[test]
@@ -541,13 +605,20 @@ fn rows_that_have_grown_give_way_to_a_small_budget_and_grow_again_in_a_large_one
     let store = store_in(&dir, options().background(false).memory_bytes(256 << 20));
     store.reader.row_cache.share_of(48);
     let mut tx = Transaction::new(&store.committer);
-    (0..1000u32).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &key.to_le_bytes()).unwrap());
+    (0..1000u32)
+        .for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &key.to_le_bytes()).unwrap());
     tx.commit().unwrap();
     store.flush().unwrap();
     let view = store.reader.index.view();
     for key in 0..1_500_000u32 {
         let value = key.to_le_bytes();
-        store.reader.row_cache.fill((view.set, &view.rows), true, &index_key(&key.to_be_bytes()), Glsn(1), &value);
+        store.reader.row_cache.fill(
+            (view.set, &view.rows),
+            true,
+            &index_key(&key.to_be_bytes()),
+            Glsn(1),
+            &value,
+        );
     }
     let stats = store.reader.row_cache.stats().unwrap().0;
     assert!(stats.index_bytes > 12 << 20, "as much as the small budget has for them: {stats:?}");
@@ -625,7 +696,8 @@ fn readers_at_any_moment_see_what_was_written_whatever_is_kept_dropped_and_flush
     let outcomes = Arc::new(std::sync::Mutex::new((Written::new(), WasRead::new())));
     let readers: Vec<_> = (0..3)
         .map(|seed| {
-            let (store, done, outcomes) = (Arc::clone(&store), Arc::clone(&done), Arc::clone(&outcomes));
+            let (store, done, outcomes) =
+                (Arc::clone(&store), Arc::clone(&done), Arc::clone(&outcomes));
             spawn("read", move || {
                 let was_read = read(&store, 100 + seed, &done);
                 outcomes.lock().unwrap().1.extend(was_read);
@@ -658,7 +730,8 @@ fn readers_at_any_moment_see_what_was_written_whatever_is_kept_dropped_and_flush
     }
 }
 
-/// A read has loaded a large value, and is about to keep it, when a flush brings a younger version of its key.
+/// A read has loaded a large value, and is about to keep it, when a flush brings a younger version
+/// of its key.
 #[test]
 fn a_large_value_that_enters_while_its_key_is_superseded_does_not_stay() {
     let budget = Budget::new(64 << 20, Backing::Heap).unwrap();

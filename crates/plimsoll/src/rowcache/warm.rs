@@ -1,4 +1,5 @@
-//! The warm image's access to the row cache: the cache to save, its share of memory, and the restore.
+//! The warm image's access to the row cache: the cache to save, its share of memory, and the
+//! restore.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -40,12 +41,14 @@ impl RowCache {
         self.kept.as_ref().map_or(0, |kept| kept.balance.share())
     }
 
-    /// The bytes of the rows' share. Rows in lent memory are beyond it: an image that had them all would be as large as the store.
+    /// The bytes of the rows' share. Rows in lent memory are beyond it: an image that had them all
+    /// would be as large as the store.
     pub(crate) fn share_bytes(&self) -> u64 {
         self.kept.as_ref().map_or(0, |kept| kept.balance.share_bytes())
     }
 
-    /// Raises the rows' share to `parts` of the whole, the share that they had when the image was saved.
+    /// Raises the rows' share to `parts` of the whole, the share that they had when the image was
+    /// saved.
     pub(crate) fn expect_share(&self, parts: u64) {
         let Some(kept) = &self.kept else { return };
         // Held, so that a cache that is exchanged in between gets no memory after it was emptied.
@@ -55,18 +58,25 @@ impl RowCache {
         }
     }
 
-    /// Makes the index of a view's cache larger for this many rows of this mean size; returns whether to call it again, for more.
+    /// Makes the index of a view's cache larger for this many rows of this mean size; returns
+    /// whether to call it again, for more.
     pub(crate) fn expect_rows(&self, handle: &RowHandle, rows: u64, mean_bytes: u64) -> bool {
         handle.cache.as_ref().is_some_and(|cache| cache.expect_entries(rows, mean_bytes))
     }
 
-    /// Restores the newest versions of some keys in the runs of a view, like [`RowCache::fill`], as far as that needs no eviction.
-    /// `registered` is the number and the handle that the view carries.
-    pub(crate) fn bring_back(&self, registered: (u64, &RowHandle), rows: &[Row<'_>]) -> BroughtBack {
+    /// Restores the newest versions of some keys in the runs of a view, like [`RowCache::fill`], as
+    /// far as that needs no eviction. `registered` is the number and the handle that the view
+    /// carries.
+    pub(crate) fn bring_back(
+        &self,
+        registered: (u64, &RowHandle),
+        rows: &[Row<'_>],
+    ) -> BroughtBack {
         let no_room = BroughtBack { entered: 0, stopped: Some(Stopped::NoRoom) };
         let (runs, RowHandle { cache: Some(cache), .. }) = registered else { return no_room };
         let Some(kept) = &self.kept else { return no_room };
-        let glsns: SmallVec<[_; ROWS_AT_ONCE]> = rows.iter().map(|row| row.glsn.0.to_le_bytes()).collect();
+        let glsns: SmallVec<[_; ROWS_AT_ONCE]> =
+            rows.iter().map(|row| row.glsn.0.to_le_bytes()).collect();
         let returning = |(row, glsn)| {
             let (row, glsn): (&Row<'_>, &[u8; GLSN_BYTES]) = (row, glsn);
             cache.returning(row.key, [glsn, row.value], row.touches)
@@ -90,7 +100,8 @@ mod tests {
         let pool = Pool::new(&budget, 1 << 20).unwrap();
         let row_cache = RowCache::new(&budget, &pool).unwrap();
         // The cache's own tables are part of it.
-        let limit_mib = || (row_cache.warm_cache().unwrap().turnover().limit_bytes + (1 << 19)) >> 20;
+        let limit_mib =
+            || (row_cache.warm_cache().unwrap().turnover().limit_bytes + (1 << 19)) >> 20;
         // A shrinking budget: the row cache is resized first, the budget is changed afterwards.
         assert!(row_cache.resize(32 << 20).is_none());
         row_cache.expect_share(32);

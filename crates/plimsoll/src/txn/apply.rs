@@ -1,4 +1,5 @@
-//! Applies commits that are in the log to the index: those that are replayed when the store is opened, and those that other members order.
+//! Applies commits that are in the log to the index: those that are replayed when the store is
+//! opened, and those that other members order.
 
 use std::iter;
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use crate::types::error::{Error, Result};
 use crate::types::keyspaces::{CURSORS, SYSTEM};
 use crate::types::version::Stored;
 
-/// When a store is opened, memtable room is reserved this many bytes at a time, or this part of a memtable (a divisor) if that is less: a
-/// reservation costs as much as a small transaction.
+/// When a store is opened, memtable room is reserved this many bytes at a time, or this part of a
+/// memtable (a divisor) if that is less: a reservation costs as much as a small transaction.
 const ROOM_BYTES: usize = 64 << 10;
 const ROOM_PART: u64 = 16;
 
@@ -61,8 +62,23 @@ pub(crate) struct Touched {
 
 impl<'a> Apply<'a> {
     /// Everything up to `applied` is in the index.
-    pub(crate) fn new(log: &'a Arc<dyn Log>, budget: &'a Budget, index: &'a Index, when: When, applied: Glsn) -> Self {
-        Self { log, budget, index, when, applied, room: None, touched: Touched::default(), lacks_room: false }
+    pub(crate) fn new(
+        log: &'a Arc<dyn Log>,
+        budget: &'a Budget,
+        index: &'a Index,
+        when: When,
+        applied: Glsn,
+    ) -> Self {
+        Self {
+            log,
+            budget,
+            index,
+            when,
+            applied,
+            room: None,
+            touched: Touched::default(),
+            lacks_room: false,
+        }
     }
 
     /// The last GLSN applied to the index.
@@ -80,7 +96,8 @@ impl<'a> Apply<'a> {
         self.touched
     }
 
-    /// Makes what was applied visible to lookups. Law: this comes before the sequencer is told that it was applied.
+    /// Makes what was applied visible to lookups. Law: this comes before the sequencer is told that
+    /// it was applied.
     pub(crate) fn settle(&self) {
         self.index.settle();
     }
@@ -92,7 +109,12 @@ impl<'a> Apply<'a> {
             Writes::Operations(operations) => {
                 let (room_bytes, touches) = survey(operations.uncompared())?;
                 let room = self.make_room(room_bytes)?;
-                room.apply(glsn, entry.payload.len() as u64, Link::Later, in_order(operations, glsn))?;
+                room.apply(
+                    glsn,
+                    entry.payload.len() as u64,
+                    Link::Later,
+                    in_order(operations, glsn),
+                )?;
                 if self.when != When::Opening {
                     // The next one to ask for room may be a commit of this process.
                     self.room = None;
@@ -102,13 +124,18 @@ impl<'a> Apply<'a> {
             }
             Writes::Runs(runs) => {
                 let open = |blobs: &Vec<BlobId>| {
-                    blobs.iter().map(|&blob| open_table(self.log, self.budget, blob, glsn)).collect::<Result<Vec<_>>>()
+                    blobs
+                        .iter()
+                        .map(|&blob| open_table(self.log, self.budget, blob, glsn))
+                        .collect::<Result<Vec<_>>>()
                 };
                 let runs = runs.iter().map(open).collect::<Result<Vec<_>>>()?;
                 let infos = || runs.iter().flatten().map(|table| &*table.info);
                 let has = |keyspace: u32| {
                     let first = keyspace.to_be_bytes();
-                    let is_in = |info: &TableInfo| info.first_key[..4] <= first[..] && first[..] <= info.last_key[..];
+                    let is_in = |info: &TableInfo| {
+                        info.first_key[..4] <= first[..] && first[..] <= info.last_key[..]
+                    };
                     infos().any(is_in)
                 };
                 let (keyspaces, cursors) = (has(SYSTEM), has(CURSORS));
@@ -135,7 +162,9 @@ impl<'a> Apply<'a> {
             self.room = None;
             match self.when {
                 When::Opening => {}
-                When::Live => return Ok(self.room.insert(self.index.make_room(bytes, self.applied)?)),
+                When::Live => {
+                    return Ok(self.room.insert(self.index.make_room(bytes, self.applied)?));
+                }
                 When::InTurn => {
                     let room = self.index.make_room_now(bytes, self.applied);
                     self.lacks_room = room.is_none();
@@ -148,7 +177,9 @@ impl<'a> Apply<'a> {
             self.index.pay(ahead as u64);
             self.index.hold_back()?;
             self.room = Some(match self.index.make_room(ahead, self.applied) {
-                Err(Error::OutOfBudget(_)) if ahead > bytes => self.index.make_room(bytes, self.applied)?,
+                Err(Error::OutOfBudget(_)) if ahead > bytes => {
+                    self.index.make_room(bytes, self.applied)?
+                }
                 made => made?,
             });
         }

@@ -1,14 +1,18 @@
-//! Blind commits: commits of transactions that have read nothing. A process that shares a store and has lately read nothing orders them and makes them
-//! durable without applying them to its index. They stay in the log until the process reads; in the keeper, until its apply thread takes them.
+//! Blind commits: commits of transactions that have read nothing. A process that shares a store and
+//! has lately read nothing orders them and makes them durable without applying them to its index.
+//! They stay in the log until the process reads; in the keeper, until its apply thread takes them.
 //!
-//! A blind commit conflicts with nothing, so it can be ordered without the commits of other processes. Inserting these is most of the work of a process
-//! that only writes (decision 14).
+//! A blind commit conflicts with nothing, so it can be ordered without the commits of other
+//! processes. Inserting these is most of the work of a process that only writes (decision 14).
 //!
 //! Laws:
-//! 1. A read sees every commit that was durable in any process when its moment was opened: it applies what was left in the log first.
-//! 2. A process orders a blind commit only if it has applied and learned every commit that changes the records of keyspaces. Commits that write the
-//!    store's own records are never left in the log.
-//! 3. The unapplied part of the log is bounded. Beyond the bound, a commit applies it and waits for the keeper, as all writers do.
+//! 1. A read sees every commit that was durable in any process when its moment was opened: it
+//!    applies what was left in the log first.
+//! 2. A process orders a blind commit only if it has applied and learned every commit that changes
+//!    the records of keyspaces. Commits that write the store's own records are never left in the
+//!    log.
+//! 3. The unapplied part of the log is bounded. Beyond the bound, a commit applies it and waits for
+//!    the keeper, as all writers do.
 
 use std::sync::atomic::Ordering;
 
@@ -18,27 +22,29 @@ use plimsoll_log::glsn::Glsn;
 use crate::txn::follower::{FEW, Follower};
 use crate::types::error::{Lift, Result};
 
-/// A member leaves at most this many bytes of the log unapplied, and at most this many memtables' worth. The runs do not hold the contents of the
-/// keeper's memtables yet; the part that they hold is passed over.
+/// A member leaves at most this many bytes of the log unapplied, and at most this many memtables'
+/// worth. The runs do not hold the contents of the keeper's memtables yet; the part that they hold
+/// is passed over.
 const LEFT_BYTES_MAX: u64 = 16 << 20;
 const LEFT_MEMTABLES: u64 = 2;
 
-/// The keeper, which has to apply every entry, leaves at most this many unapplied: applying them together, before it takes the turn, costs less than
-/// applying each by itself.
+/// The keeper, which has to apply every entry, leaves at most this many unapplied: applying them
+/// together, before it takes the turn, costs less than applying each by itself.
 const LEFT_ENTRIES_OF_KEEPER: u64 = 256;
 
 /// Unapplied entries at which the keeper's apply thread is woken.
 const APPLIED_BEHIND: u64 = 64;
 
-/// Entries that a thread of the keeper applies before it posts, while other threads wait for their posts. It takes some 50 us, less than a sync.
+/// Entries that a thread of the keeper applies before it posts, while other threads wait for their
+/// posts. It takes some 50 us, less than a sync.
 const APPLIED_BESIDE: u64 = 32;
 
 /// A process whose posts others order reads the log when it has more new entries than this.
 const READ_AT_ONCE: u64 = 128;
 
 impl Follower {
-    /// Takes the turn for a blind commit that is left in the log. `None` if the commit is to be applied: the process reads, too much of the log is
-    /// unapplied, or a change of keyspaces is.
+    /// Takes the turn for a blind commit that is left in the log. `None` if the commit is to be
+    /// applied: the process reads, too much of the log is unapplied, or a change of keyspaces is.
     pub(crate) fn turn_for_blind(&self) -> Result<Option<Turn<'_>>> {
         let is_blind = self.blindness.is_blind();
         self.blindness.note_commit();
@@ -73,14 +79,22 @@ impl Follower {
     fn call_to_apply(&self) {
         let is_time = || self.left() >= APPLIED_BEHIND && self.members.is_keeper();
         // Relaxed, here and below: if a call is lost, the next commit makes it.
-        if !self.is_called.load(Ordering::Relaxed) && is_time() && !self.is_called.swap(true, Ordering::Relaxed) {
+        if !self.is_called.load(Ordering::Relaxed)
+            && is_time()
+            && !self.is_called.swap(true, Ordering::Relaxed)
+        {
             self.applier.ring();
         }
     }
 
-    /// The work of the keeper's apply thread: applies what is left in the log once [`APPLIED_BEHIND`] entries are.
+    /// The work of the keeper's apply thread: applies what is left in the log once
+    /// [`APPLIED_BEHIND`] entries are.
     pub(crate) fn apply_left(&self) -> Result<()> {
-        let applied = if self.left() >= APPLIED_BEHIND && self.members.is_keeper() { self.apply_now() } else { Ok(()) };
+        let applied = if self.left() >= APPLIED_BEHIND && self.members.is_keeper() {
+            self.apply_now()
+        } else {
+            Ok(())
+        };
         self.is_called.store(false, Ordering::Relaxed);
         applied
     }
@@ -92,7 +106,8 @@ impl Follower {
         self.apply_rest(&self.sequencer.lock()?)
     }
 
-    /// The GLSN up to which this process has applied and learned all changes, if its next commit may be posted.
+    /// The GLSN up to which this process has applied and learned all changes, if its next commit
+    /// may be posted.
     pub(crate) fn may_post(&self) -> Result<Option<Glsn>> {
         let known = self.sequencer.applied();
         if !self.blindness.is_blind() || !self.is_known() {
@@ -107,7 +122,8 @@ impl Follower {
         Ok(Some(known).filter(|_| self.may_leave()))
     }
 
-    /// The keeper, which has to apply everything, applies what is left while other threads of its process commit: they do not wait for it.
+    /// The keeper, which has to apply everything, applies what is left while other threads of its
+    /// process commit: they do not wait for it.
     fn apply_beside(&self) -> Result<()> {
         if self.left() < APPLIED_BESIDE || !self.members.is_keeper() || !self.members.has_posts() {
             return Ok(());
@@ -118,9 +134,11 @@ impl Follower {
         }
     }
 
-    /// Whether every commit that changes the records of keyspaces is applied and learned. Does not change while the turn is held.
+    /// Whether every commit that changes the records of keyspaces is applied and learned. Does not
+    /// change while the turn is held.
     fn is_known(&self) -> bool {
-        // In this order: what was applied and is not learned yet says so before it counts as applied.
+        // In this order: what was applied and is not learned yet says so before it counts as
+        // applied.
         let is_applied = self.members.to_be_known() <= self.sequencer.applied();
         is_applied && !self.is_to_learn.load(Ordering::Acquire)
     }
@@ -133,10 +151,12 @@ impl Follower {
             && self.file_log.bytes_behind(applied).is_some_and(|left| left <= bytes_max)
     }
 
-    /// Takes in what is readable anywhere now, so that other members need not keep the log for this one. A process that reads nothing reads the log and
-    /// passes over what the runs hold, without applying it.
+    /// Takes in what is readable anywhere now, so that other members need not keep the log for this
+    /// one. A process that reads nothing reads the log and passes over what the runs hold, without
+    /// applying it.
     pub(crate) fn keep_up(&self, now_nanos: u64) -> Result<()> {
-        let is_blind = self.blindness.is_blind() && !self.members.is_keeper() && !self.members.is_reader();
+        let is_blind =
+            self.blindness.is_blind() && !self.members.is_keeper() && !self.members.is_reader();
         // Others want the log freed.
         if !is_blind || self.members.close_wanted() > self.sequencer.applied() {
             return self.take_in();
@@ -179,7 +199,8 @@ mod tests {
     /// A member that leaves each commit in the log that has read nothing.
     fn join(path: &Path) -> Arc<Engine> {
         let sizes = Sizes { blind_after: 0, ..Sizes::USUAL };
-        let options = Options::new().memory_bytes(16 << 20).retention(Retention::Latest).sizes(sizes);
+        let options =
+            Options::new().memory_bytes(16 << 20).retention(Retention::Latest).sizes(sizes);
         open(path, options.background(false).shared(true)).unwrap()
     }
 
@@ -228,7 +249,8 @@ mod tests {
     fn a_process_that_reads_applies_its_commits_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let sizes = Sizes { blind_after: 3, ..Sizes::USUAL };
-        let options = Options::new().memory_bytes(16 << 20).sizes(sizes).background(false).shared(true);
+        let options =
+            Options::new().memory_bytes(16 << 20).sizes(sizes).background(false).shared(true);
         let store = open(&dir.path().join("store"), options).unwrap();
         let is_applied = |key| put(&store, key) == applied(&store);
         assert_eq!([1, 2, 3, 4, 5].map(is_applied), [true, true, true, false, false]);
@@ -293,7 +315,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let sizes = Sizes { blind_after: 1, ..Sizes::USUAL };
-        let options = Options::new().memory_bytes(16 << 20).sizes(sizes).background(false).shared(true);
+        let options =
+            Options::new().memory_bytes(16 << 20).sizes(sizes).background(false).shared(true);
         let store = open(&path, options).unwrap();
         put(&store, 1);
         put(&store, 2);
@@ -326,7 +349,11 @@ mod tests {
         let follower = other.committer.follower.as_ref().unwrap();
         follower.pass_over(&follower.sequencer.lock().unwrap());
         follower.learn().unwrap();
-        assert_eq!(other.reader.index.view().active.max_glsn(), Glsn(2), "the memtable was not closed");
+        assert_eq!(
+            other.reader.index.view().active.max_glsn(),
+            Glsn(2),
+            "the memtable was not closed"
+        );
     }
 
     #[test]
@@ -343,7 +370,9 @@ mod tests {
         keeper.flush().unwrap();
         other.reader.index.follow(other.space.members().unwrap()).unwrap();
         other.file_log.catch_up().unwrap();
-        let told = || other.reader.index.told_to_rows(applied(&other)).unwrap().map(|position| position.glsn);
+        let told = || {
+            other.reader.index.told_to_rows(applied(&other)).unwrap().map(|position| position.glsn)
+        };
         assert_eq!((told(), other.reader.index.checkpoint().glsn), (Some(Glsn(1)), Glsn(2)));
         assert!(has(&other, 2));
         look(&other);
@@ -398,7 +427,10 @@ mod tests {
         };
         leave(APPLIED_BEHIND - 1);
         follower.apply_left().unwrap();
-        assert_eq!((follower.left(), follower.is_called.load(Ordering::Relaxed)), (APPLIED_BEHIND - 1, false));
+        assert_eq!(
+            (follower.left(), follower.is_called.load(Ordering::Relaxed)),
+            (APPLIED_BEHIND - 1, false)
+        );
         leave(APPLIED_BEHIND + 1);
         assert!(follower.is_called.load(Ordering::Relaxed));
         follower.apply_left().unwrap();
@@ -408,7 +440,9 @@ mod tests {
     #[test]
     fn a_thread_is_there_that_applies_what_the_keeper_leaves() {
         let dir = tempfile::tempdir().unwrap();
-        let keeper = open(&dir.path().join("store"), Options::new().memory_bytes(16 << 20).shared(true)).unwrap();
+        let keeper =
+            open(&dir.path().join("store"), Options::new().memory_bytes(16 << 20).shared(true))
+                .unwrap();
         let follower = keeper.committer.follower.as_ref().unwrap();
         follower.is_called.store(true, Ordering::Relaxed);
         follower.applier.ring();
@@ -416,7 +450,10 @@ mod tests {
         let clock = &keeper.options.clock;
         let begun = clock.monotonic_nanos();
         while follower.is_called.load(Ordering::Relaxed) {
-            assert!(clock.monotonic_nanos() - begun < 120_000_000_000, "the apply thread does not answer");
+            assert!(
+                clock.monotonic_nanos() - begun < 120_000_000_000,
+                "the apply thread does not answer"
+            );
             clock.sleep(Duration::from_millis(1));
         }
     }
@@ -426,7 +463,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let (keeper, other) = (join(&path), join(&path));
-        let bytes_max = LEFT_BYTES_MAX.min(LEFT_MEMTABLES * other.reader.index.memtable_limit_bytes());
+        let bytes_max =
+            LEFT_BYTES_MAX.min(LEFT_MEMTABLES * other.reader.index.memtable_limit_bytes());
         let space = default(&other);
         let mut most = 0;
         for key in 0..2 * bytes_max as u32 / 60_000 {
@@ -458,7 +496,9 @@ mod tests {
         assert_eq!(applied(&other), checkpoint, "passed over, and what is behind it was left");
         assert_eq!(other.reader.index.view().active.max_glsn(), Glsn::NONE);
         assert!(other.reader.keyspaces.find("new").is_some());
-        let get = |snapshot: &Snapshot, key: u32| snapshot.get(&default(&other), key.to_be_bytes()).unwrap();
+        let get = |snapshot: &Snapshot, key: u32| {
+            snapshot.get(&default(&other), key.to_be_bytes()).unwrap()
+        };
         assert_eq!(get(&held, 1).unwrap(), b"value");
         assert!(get(&held, 3).is_none());
         let now = Snapshot::newest(&other);

@@ -1,9 +1,11 @@
-//! Whether a process reads: one that only writes leaves its commits in the log ([`crate::txn::blind`]).
+//! Whether a process reads: one that only writes leaves its commits in the log
+//! ([`crate::txn::blind`]).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A process gives up its rows to pass over what the runs hold after it has read nothing for this long.
+/// A process gives up its rows to pass over what the runs hold after it has read nothing for this
+/// long.
 const UNREAD_WITH_ROWS: Duration = Duration::from_secs(10);
 
 /// Counts what a process does between its reads.
@@ -23,7 +25,8 @@ impl Blindness {
         Self { commits: AtomicU32::new(0), after, since_nanos: AtomicU64::new(0) }
     }
 
-    /// Something is read. Writes to memory that other threads use only if there were commits, or looks at other members, since the last read.
+    /// Something is read. Writes to memory that other threads use only if there were commits, or
+    /// looks at other members, since the last read.
     pub(super) fn note_read(&self) {
         if self.commits.load(Ordering::Relaxed) > 0 {
             self.commits.store(0, Ordering::Relaxed);

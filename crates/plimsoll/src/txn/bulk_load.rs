@@ -1,12 +1,13 @@
 //! Bulk loads: many rows of one keyspace in one commit, in any order.
 //!
-//! Rows are collected in memory, sorted by the beginnings of their keys, and written as a run into blob files, while the next ones are
-//! collected; nothing goes through a memtable, and a row costs its share of a sort instead of a place in a map. At the end the runs are merged
-//! into one, in as many parts at once as there are processors, and the index adopts it by one record of the log. Rows that come in order are
-//! written once and never merged.
+//! Rows are collected in memory, sorted by the beginnings of their keys, and written as a run into
+//! blob files, while the next ones are collected; nothing goes through a memtable, and a row costs
+//! its share of a sort instead of a place in a map. At the end the runs are merged into one, in as
+//! many parts at once as there are processors, and the index adopts it by one record of the log.
+//! Rows that come in order are written once and never merged.
 //!
-//! Law: of several rows with one key the last one wins, within what is in memory (`plimsoll_memory::sort_buffer`) and among runs (a newer
-//! one hides an older one).
+//! Law: of several rows with one key the last one wins, within what is in memory
+//! (`plimsoll_memory::sort_buffer`) and among runs (a newer one hides an older one).
 
 mod run_writer;
 
@@ -43,7 +44,8 @@ const MERGE_THREADS_MAX: usize = 4;
 /// Buffers of rows: one is filled while the other is written.
 const ROW_BUFFERS: usize = 2;
 
-/// Divisor: rows that would take at most this part of a record are committed as an ordinary transaction commits them.
+/// Divisor: rows that would take at most this part of a record are committed as an ordinary
+/// transaction commits them.
 const SMALL_PART: u64 = 2;
 
 /// Bytes of the keyspace's id before a user's key.
@@ -92,9 +94,15 @@ impl BulkLoad {
         committer.check_writable()?;
         let (reader, options) = (&committer.reader, &committer.options);
         let memory_bytes = reader.budget.limit_bytes();
-        let (limit_bytes, body_limit) = (options.bulk_load_limit_bytes(memory_bytes), options.body_limit_bytes());
-        let writes =
-            WriteSet::new(&committer.patience, &reader.log, limit_bytes, options.sizes.table_bytes, body_limit);
+        let (limit_bytes, body_limit) =
+            (options.bulk_load_limit_bytes(memory_bytes), options.body_limit_bytes());
+        let writes = WriteSet::new(
+            &committer.patience,
+            &reader.log,
+            limit_bytes,
+            options.sizes.table_bytes,
+            body_limit,
+        );
         let spill = Spill::new(&reader.budget, &reader.log, options.sizes.table_bytes);
         let rows = || SortBuffer::new(&reader.budget, Kind::Sort);
         let keyspace = reader.keyspaces.id_to_put(keyspace)?;
@@ -114,11 +122,12 @@ impl BulkLoad {
         })
     }
 
-    /// Gives a key a value, in place of any that it has in the store or was given before. Keys may come in any order; in ascending order they
-    /// are loaded fastest.
+    /// Gives a key a value, in place of any that it has in the store or was given before. Keys may
+    /// come in any order; in ascending order they are loaded fastest.
     ///
     /// # Errors
-    /// Key or value is too long (the load goes on without the row); the disk or the budget, after which the load can only be dropped.
+    /// Key or value is too long (the load goes on without the row); the disk or the budget, after
+    /// which the load can only be dropped.
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_bytes(key.as_ref(), value.as_ref())
     }
@@ -166,8 +175,10 @@ impl BulkLoad {
         Ok(())
     }
 
-    /// Lets another thread or a signal handler give up the commit, which sorts and merges what was put and may take as long as the puts: once `flag` is
-    /// set, [`BulkLoad::commit`] soon fails with [`Error::Cancelled`] and leaves nothing. It comes too late once the commit has its place in the log.
+    /// Lets another thread or a signal handler give up the commit, which sorts and merges what was
+    /// put and may take as long as the puts: once `flag` is set, [`BulkLoad::commit`] soon fails
+    /// with [`Error::Cancelled`] and leaves nothing. It comes too late once the commit has its
+    /// place in the log.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -215,12 +226,14 @@ impl BulkLoad {
         self.runs.release_rows()
     }
 
-    /// Commits all rows at once; returns the commit's GLSN once it is durable (as the store's durability says) and visible. It never
-    /// conflicts. A load without rows returns the GLSN of the newest commit.
+    /// Commits all rows at once; returns the commit's GLSN once it is durable (as the store's
+    /// durability says) and visible. It never conflicts. A load without rows returns the GLSN of
+    /// the newest commit.
     ///
     /// # Errors
-    /// Nothing was committed, except with [`Error::Poisoned`], after which that is unknown until the store is reopened, and [`Error::Stalled`]: it may
-    /// have been ordered. The keyspace was dropped, the disk, or the budget; or the load was cancelled.
+    /// Nothing was committed, except with [`Error::Poisoned`], after which that is unknown until
+    /// the store is reopened, and [`Error::Stalled`]: it may have been ordered. The keyspace was
+    /// dropped, the disk, or the budget; or the load was cancelled.
     pub fn commit(mut self) -> Result<Glsn> {
         if self.spoiled {
             return Err(InvalidInput::TransactionFailed.into());
@@ -259,15 +272,24 @@ impl BulkLoad {
         })
     }
 
-    /// Merges the runs with the memory that the rows have left; fewer at once if the budget refuses.
+    /// Merges the runs with the memory that the rows have left; fewer at once if the budget
+    /// refuses.
     fn merge_runs(&mut self) -> Result<()> {
         let Self { committer, runs, limit_bytes, .. } = self;
-        let threads = if committer.options.background { processors::available().min(MERGE_THREADS_MAX) } else { 1 };
+        let threads = if committer.options.background {
+            processors::available().min(MERGE_THREADS_MAX)
+        } else {
+            1
+        };
         let mut buffers = (ROW_BUFFERS * *limit_bytes as usize / CHUNK_BYTES).max(FAN_IN_MIN);
         loop {
-            let merged = committer.patience.in_transaction(true, || runs.merge(MergeMeans { buffers, threads }));
+            let merged = committer
+                .patience
+                .in_transaction(true, || runs.merge(MergeMeans { buffers, threads }));
             match merged {
-                Err(Error::OutOfBudget(_)) if buffers > FAN_IN_MIN => buffers = (buffers / 2).max(FAN_IN_MIN),
+                Err(Error::OutOfBudget(_)) if buffers > FAN_IN_MIN => {
+                    buffers = (buffers / 2).max(FAN_IN_MIN)
+                }
                 merged => return merged,
             }
         }

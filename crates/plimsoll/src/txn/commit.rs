@@ -1,13 +1,16 @@
 //! The path of a commit: validate, order, apply, sync.
 //!
-//! 1. The write set is encoded and blob files are finished (only this committer waits for that; where commits are buffered, the log syncs
-//!    them later).
-//!    A set that is too large for a record is written as sorted runs into blob files, which the record names.
-//! 2. Under the commit lock, one commit at a time (`txn::sequencer`): everything the transaction read is checked against the commits
-//!    submitted since its snapshot; room is made in the memtable; the record is ordered in the log; its versions go into the memtable.
-//! 3. Without the lock, the committer waits until the record is durable; one sync serves all waiting committers.
+//! 1. The write set is encoded and blob files are finished (only this committer waits for that;
+//!    where commits are buffered, the log syncs them later). A set that is too large for a record
+//!    is written as sorted runs into blob files, which the record names.
+//! 2. Under the commit lock, one commit at a time (`txn::sequencer`): everything the transaction
+//!    read is checked against the commits submitted since its snapshot; room is made in the
+//!    memtable; the record is ordered in the log; its versions go into the memtable.
+//! 3. Without the lock, the committer waits until the record is durable; one sync serves all
+//!    waiting committers.
 //!
-//! Law: versions are applied in GLSN order, and a version is visible only when its whole record is applied and readable.
+//! Law: versions are applied in GLSN order, and a version is visible only when its whole record is
+//! applied and readable.
 
 use std::iter;
 use std::ops::Bound;
@@ -27,7 +30,9 @@ use crate::index::reservation::{Link, Reservation};
 use crate::index::view::View;
 use crate::read::moments::OpenMoment;
 use crate::txn::committer::Committer;
-use crate::txn::payload::{Operations, encode_delete, encode_head, encode_put, encode_put_blob, encode_runs};
+use crate::txn::payload::{
+    Operations, encode_delete, encode_head, encode_put, encode_put_blob, encode_runs,
+};
 use crate::txn::read_set::ReadSet;
 use crate::txn::sequencer::CommitLock;
 use crate::txn::ticket::CommitTicket;
@@ -36,11 +41,12 @@ use crate::types::error::{Error, Lift, Result};
 use crate::types::keyspaces::{CURSORS, SYSTEM};
 use crate::types::version::MAX_POINTER_BYTES;
 
-/// A commit that is too large for one record is inserted into the memtable if it takes at most this part of one (a divisor). A larger
-/// one becomes runs of the index as it was written.
+/// A commit that is too large for one record is inserted into the memtable if it takes at most this
+/// part of one (a divisor). A larger one becomes runs of the index as it was written.
 const MEMTABLE_PART: u64 = 2;
 
-/// How long the members' turn is kept while another thread of this process has the commit lock: longer than most commits take to be applied.
+/// How long the members' turn is kept while another thread of this process has the commit lock:
+/// longer than most commits take to be applied.
 const LOCK_PATIENCE: Duration = Duration::from_millis(2);
 
 /// What a commit is made with, beside what was read and written.
@@ -48,7 +54,8 @@ pub(crate) struct CommitOptions<'a> {
     /// The keyspaces that it writes to.
     pub(crate) spaces: &'a [u32],
     pub(crate) metadata: &'a [u8],
-    /// Whether the caller waits until it is durable: then it may be made so before there is a ticket.
+    /// Whether the caller waits until it is durable: then it may be made so before there is a
+    /// ticket.
     pub(crate) waits: bool,
 }
 
@@ -86,15 +93,17 @@ impl Committer {
             }
         };
         self.committed(body.bytes() + writes.blob_bytes());
-        let paid_bytes = if writes.is_in_memory() { body.room_bytes as u64 } else { writes.spilled().bytes() };
+        let paid_bytes =
+            if writes.is_in_memory() { body.room_bytes as u64 } else { writes.spilled().bytes() };
         // Releases their memory before the wait.
         drop((body, writes));
         self.reader.index.pay(paid_bytes);
         Ok(CommitTicket::of_record(self, glsn))
     }
 
-    /// Under the commit lock: validates the transaction, orders it, and applies it. Does nothing if the budget refuses. `None` if it has given the
-    /// members' turn back to wait for a flush: to be tried again.
+    /// Under the commit lock: validates the transaction, orders it, and applies it. Does nothing if
+    /// the budget refuses. `None` if it has given the members' turn back to wait for a flush: to be
+    /// tried again.
     fn order(
         &self,
         moment: &OpenMoment,
@@ -138,15 +147,24 @@ impl Committer {
             writes.named();
             Ok(glsn)
         };
-        let glsn = self.sequencer.submit_and_apply(&lock, submit, |&glsn| self.apply(room, body, writes, glsn))?;
+        let glsn = self
+            .sequencer
+            .submit_and_apply(&lock, submit, |&glsn| self.apply(room, body, writes, glsn))?;
         // While no other commit can put anything into them.
         self.reader.index.gaps().publish_committed(std::mem::take(gaps), glsn);
         drop(lock);
         Ok(Some(glsn))
     }
 
-    /// Orders a commit that has read nothing, and leaves it in the log; `None` if it is to be applied.
-    fn order_blind(&self, body: &Body, writes: &WriteSet, read_at: Glsn, spaces: &[u32]) -> Result<Option<Glsn>> {
+    /// Orders a commit that has read nothing, and leaves it in the log; `None` if it is to be
+    /// applied.
+    fn order_blind(
+        &self,
+        body: &Body,
+        writes: &WriteSet,
+        read_at: Glsn,
+        spaces: &[u32],
+    ) -> Result<Option<Glsn>> {
         let Some(follower) = &self.follower else { return Ok(None) };
         let Some(mut turn) = follower.turn_for_blind()? else { return Ok(None) };
         // A drop by this process is ordered in a turn, too, and its record is to be known.
@@ -156,24 +174,28 @@ impl Committer {
         Ok(Some(glsn))
     }
 
-    /// Commits what has read nothing together with what other threads and processes commit now, and waits until it is durable. `None` if it is to be
-    /// ordered by itself.
+    /// Commits what has read nothing together with what other threads and processes commit now, and
+    /// waits until it is durable. `None` if it is to be ordered by itself.
     fn post(&self, body: &Body, read_at: Glsn, spaces: &[u32]) -> Result<Option<Glsn>> {
-        let Some(follower) = self.follower.as_ref().filter(|follower| !follower.is_buffered) else { return Ok(None) };
+        let Some(follower) = self.follower.as_ref().filter(|follower| !follower.is_buffered) else {
+            return Ok(None);
+        };
         let [Part::Small { start, end }] = body.parts[..] else { return Ok(None) };
         let Some(known) = follower.may_post()? else { return Ok(None) };
         // After it is known what is known: a drop that is ordered from here on refuses the post.
         self.reader.keyspaces.check_take_more(spaces.iter().copied())?;
         let parts: [&[u8]; 2] = [&body.head, &body.small[start..end]];
-        let glsn = follower.file_log.commit_posted(&Posted { parts: &parts, read_at, known }).lift()?;
+        let glsn =
+            follower.file_log.commit_posted(&Posted { parts: &parts, read_at, known }).lift()?;
         if glsn.is_some() {
             hit(Border::LeftInLog);
         }
         Ok(glsn)
     }
 
-    /// The members' turn, if there may be several, and the commit lock; all that was ordered before is applied. The turn is not held while a
-    /// memtable is flushed, here or by another thread under the commit lock.
+    /// The members' turn, if there may be several, and the commit lock; all that was ordered before
+    /// is applied. The turn is not held while a memtable is flushed, here or by another thread
+    /// under the commit lock.
     fn begin_to_order(&self) -> Result<(Option<Turn<'_>>, CommitLock<'_>)> {
         loop {
             let Some(follower) = &self.follower else { return Ok((None, self.sequencer.lock()?)) };
@@ -212,8 +234,13 @@ impl Committer {
         Ok(None)
     }
 
-    /// As [`Committer::make_room`], where that waits for nothing: `None` if a memtable has to be flushed before.
-    fn make_room_now(&self, body: &Body, writes: &WriteSet) -> Result<Option<Option<Reservation<'_>>>> {
+    /// As [`Committer::make_room`], where that waits for nothing: `None` if a memtable has to be
+    /// flushed before.
+    fn make_room_now(
+        &self,
+        body: &Body,
+        writes: &WriteSet,
+    ) -> Result<Option<Option<Reservation<'_>>>> {
         let index = &self.reader.index;
         if writes.is_in_memory() {
             let room = index.make_room_now(body.room_bytes, self.sequencer.applied());
@@ -226,14 +253,17 @@ impl Committer {
         Ok(Some(None))
     }
 
-    /// Waits until the conflicting commit is visible, so that a retry does not conflict with it a second time. If the store is poisoned, so
-    /// that the commit never becomes visible, returns that error instead.
+    /// Waits until the conflicting commit is visible, so that a retry does not conflict with it a
+    /// second time. If the store is poisoned, so that the commit never becomes visible, returns
+    /// that error instead.
     fn settle_conflict(&self, error: Error) -> Error {
         match error {
-            Error::Conflict { by, .. } if by > self.sequencer.visible() => match self.reader.log.wait_durable(by) {
-                Ok(()) => error,
-                Err(poisoned) => Error::of_log(poisoned),
-            },
+            Error::Conflict { by, .. } if by > self.sequencer.visible() => {
+                match self.reader.log.wait_durable(by) {
+                    Ok(()) => error,
+                    Err(poisoned) => Error::of_log(poisoned),
+                }
+            }
             _ => error,
         }
     }
@@ -253,7 +283,13 @@ impl Committer {
         Ok((ticket.first, ticket.last))
     }
 
-    fn submit(&self, turn: Option<&mut Turn<'_>>, body: &Body, writes: &WriteSet, read_at: Glsn) -> Result<Glsn> {
+    fn submit(
+        &self,
+        turn: Option<&mut Turn<'_>>,
+        body: &Body,
+        writes: &WriteSet,
+        read_at: Glsn,
+    ) -> Result<Glsn> {
         let mut parts: Vec<&[u8]> = Vec::with_capacity(1 + body.parts.len());
         parts.push(&body.head);
         for part in &body.parts {
@@ -272,12 +308,20 @@ impl Committer {
         Ok(ticket.lift()?.last)
     }
 
-    fn apply(&self, room: Option<Reservation<'_>>, body: &Body, writes: &WriteSet, glsn: Glsn) -> Result<Glsn> {
+    fn apply(
+        &self,
+        room: Option<Reservation<'_>>,
+        body: &Body,
+        writes: &WriteSet,
+        glsn: Glsn,
+    ) -> Result<Glsn> {
         match room {
             Some(mut room) if writes.spilled().is_empty() => {
-                let mut operations = Operations::without_values(body.head.len(), body.count, &body.small);
+                let mut operations =
+                    Operations::without_values(body.head.len(), body.count, &body.small);
                 let versions = iter::from_fn(move || operations.next().transpose());
-                let versions = versions.map(|operation| operation.map(|operation| (operation.key, operation.stored)));
+                let versions = versions
+                    .map(|operation| operation.map(|operation| (operation.key, operation.stored)));
                 room.apply(glsn, body.bytes(), Link::Now, versions)?;
             }
             Some(mut room) => {
@@ -357,8 +401,10 @@ impl Body {
             let mut encoded = Vec::new();
             encode_runs(metadata, &writes.spilled().layout(), &mut encoded);
             if writes.is_in_memory() {
-                body.room_bytes =
-                    writes.in_memory().map(|(key, stored)| Index::entry_bytes(key.len(), stored.max_bytes())).sum();
+                body.room_bytes = writes
+                    .in_memory()
+                    .map(|(key, stored)| Index::entry_bytes(key.len(), stored.max_bytes()))
+                    .sum();
             }
             body.small = encoded.into();
             body.parts.push(Part::Small { start: 0, end: body.small.len() });
@@ -366,8 +412,14 @@ impl Body {
         Ok(body)
     }
 
-    fn encode_operations(&mut self, budget: &Budget, writes: &WriteSet, metadata: &[u8]) -> Result<()> {
-        self.small = Buffer::with_capacity(budget, Kind::Staging, writes.operation_bytes() as usize)?;
+    fn encode_operations(
+        &mut self,
+        budget: &Budget,
+        writes: &WriteSet,
+        metadata: &[u8],
+    ) -> Result<()> {
+        self.small =
+            Buffer::with_capacity(budget, Kind::Staging, writes.operation_bytes() as usize)?;
         let mut encoded = Vec::new();
         let mut start = 0;
         let mut at = writes.map().first();
@@ -394,7 +446,8 @@ impl Body {
                 start = self.small.len();
                 self.small.extend_from_slice(&sum.to_le_bytes());
             }
-            let stored_bytes = if let Write::Inline(value) = write { 1 + value.len() } else { MAX_POINTER_BYTES };
+            let stored_bytes =
+                if let Write::Inline(value) = write { 1 + value.len() } else { MAX_POINTER_BYTES };
             self.room_bytes += Index::entry_bytes(key.len(), stored_bytes);
             self.count += 1;
             at = writes.after_key(position);
@@ -452,13 +505,23 @@ mod tests {
         encode_put(b"\0\0\0\x01\0\0\0\x02", 0, &mut payload);
         let parts = [&payload[..]];
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
-        let order =
-            || store.reader.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).lift();
+        let order = || {
+            store
+                .reader
+                .log
+                .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+                .lift()
+        };
         let lock = store.committer.sequencer.lock().unwrap();
-        let failed = store.committer.sequencer.submit_and_apply(&lock, order, |_| Err(Error::corrupt("a page")));
+        let failed = store
+            .committer
+            .sequencer
+            .submit_and_apply(&lock, order, |_| Err(Error::corrupt("a page")));
         drop(lock);
         assert!(matches!(failed, Err(Error::Poisoned { cause }) if cause.contains("a page")));
-        let poisoned = |result: Result<()>| assert!(matches!(result, Err(Error::Poisoned { .. })), "{result:?}");
+        let poisoned = |result: Result<()>| {
+            assert!(matches!(result, Err(Error::Poisoned { .. })), "{result:?}")
+        };
         poisoned(put(&store, 3, 10).map(drop));
         poisoned(store.committer.append(StreamId(1), &[b"x"]).map(drop));
         poisoned(store.flush());
@@ -475,7 +538,8 @@ mod tests {
     fn a_commit_that_is_ordered_needs_no_memory_to_have_its_runs_adopted() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(&dir.path().join("store"), options()).unwrap();
-        let others: Vec<_> = (0..260).map(|_| store.reader.log.create_blob().unwrap().finish().unwrap()).collect();
+        let others: Vec<_> =
+            (0..260).map(|_| store.reader.log.create_blob().unwrap().finish().unwrap()).collect();
         let mut outcomes = [0; 2];
         for n in 0..12 {
             let mut tx = Transaction::new(&store.committer);
@@ -501,7 +565,9 @@ mod tests {
         for key in (0..keys).rev() {
             tx.put(&default(store), &key.to_be_bytes(), &[key as u8; 100]).unwrap();
         }
-        (0..keys).step_by(100).for_each(|key| tx.delete(&default(store), &key.to_be_bytes()).unwrap());
+        (0..keys)
+            .step_by(100)
+            .for_each(|key| tx.delete(&default(store), &key.to_be_bytes()).unwrap());
         tx.commit().unwrap();
     }
 
@@ -518,7 +584,8 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_that_is_too_large_for_a_record_goes_into_the_memtable_where_it_is_small_beside_that() {
+    fn a_commit_that_is_too_large_for_a_record_goes_into_the_memtable_where_it_is_small_beside_that()
+     {
         let options = || Options::new().memory_bytes(64 << 20).background(false);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
@@ -547,8 +614,9 @@ mod tests {
 
     #[test]
     fn whatever_the_budget_refuses_a_transaction_is_whole_or_nothing_and_leaves_no_files() {
-        // Under 16 MiB its runs are adopted, under 64 MiB they are inserted into the memtable.
-        // A refusal is harmless where it only keeps a written blob file from staying open, or its pages from staying in memory.
+        // Under 16 MiB its runs are adopted, under 64 MiB they are inserted into the memtable. A
+        // refusal is harmless where it only keeps a written blob file from staying open, or its
+        // pages from staying in memory.
         for (mebibytes, least) in [(16, 2), (64, 1)] {
             let refused = refuse(options().memory_bytes(mebibytes << 20));
             assert!(refused >= least, "{refused}");
@@ -569,14 +637,21 @@ mod tests {
                 store.reader.budget.fail_after(n);
                 for key in 0..9000u32 {
                     let bytes = if key % 100 == 0 { 3000 } else { 300 };
-                    tx.put(&default(&store), &key.to_be_bytes(), &vec![n as u8; bytes + n as usize])?;
+                    tx.put(
+                        &default(&store),
+                        &key.to_be_bytes(),
+                        &vec![n as u8; bytes + n as usize],
+                    )?;
                 }
                 tx.commit()
             })();
             store.reader.budget.fail_after(u64::MAX);
             match &result {
                 Ok(_) => {
-                    assert_eq!((get(&store, 0), get(&store, 8999)), (Some(3000 + n as usize), Some(300 + n as usize)))
+                    assert_eq!(
+                        (get(&store, 0), get(&store, 8999)),
+                        (Some(3000 + n as usize), Some(300 + n as usize))
+                    )
                 }
                 Err(Error::OutOfBudget(_)) => {
                     refused += 1;

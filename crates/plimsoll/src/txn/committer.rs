@@ -58,7 +58,8 @@ impl Committer {
         self.check_writable()?;
         // Also if there is nothing to flush.
         self.reader.log.check_own().lift()?;
-        // The runs then also hold the commits that this process left in the log. If they cannot be applied now, a flush may make room.
+        // The runs then also hold the commits that this process left in the log. If they cannot be
+        // applied now, a flush may make room.
         let taken_in = self.fresh_and_ordered();
         self.sequencer.at_durable(|applied| self.reader.index.flush(applied))?;
         taken_in
@@ -72,8 +73,8 @@ impl Committer {
         moment
     }
 
-    /// As [`Committer::open_newest`], for a transaction, which may never read at it: its first read takes in what others have committed
-    /// ([`Committer::show`]).
+    /// As [`Committer::open_newest`], for a transaction, which may never read at it: its first read
+    /// takes in what others have committed ([`Committer::show`]).
     pub(crate) fn open_unread(&self) -> OpenMoment {
         let moment = self.open_now(|| self.newest_to_open());
         if !self.shows_already(&moment) {
@@ -99,7 +100,10 @@ impl Committer {
     }
 
     fn shows_already(&self, moment: &OpenMoment) -> bool {
-        let is_known = self.follower.as_ref().is_none_or(|follower| !follower.is_to_learn.load(Ordering::Acquire));
+        let is_known = self
+            .follower
+            .as_ref()
+            .is_none_or(|follower| !follower.is_to_learn.load(Ordering::Acquire));
         is_known && self.sequencer.visible() >= moment.at() && !self.reader.owner.is_foreign()
     }
 
@@ -108,12 +112,16 @@ impl Committer {
         moment.shows(self.fresh().and_then(|()| reaches(self.sequencer.visible(), moment.at())));
     }
 
-    /// Opens a snapshot at the last commit that was ordered, here or by another member; it may not be durable yet.
+    /// Opens a snapshot at the last commit that was ordered, here or by another member; it may not
+    /// be durable yet.
     pub(crate) fn open_ordered(&self) -> OpenMoment {
         self.note_read();
-        let ordered = || self.follower.as_ref().map_or(Glsn::NONE, |follower| follower.ordered_to_read());
+        let ordered =
+            || self.follower.as_ref().map_or(Glsn::NONE, |follower| follower.ordered_to_read());
         let moment = self.open_now(|| ordered().max(self.sequencer.applied()));
-        moment.shows(self.fresh_and_ordered().and_then(|()| reaches(self.sequencer.applied(), moment.at())));
+        moment.shows(
+            self.fresh_and_ordered().and_then(|()| reaches(self.sequencer.applied(), moment.at())),
+        );
         moment
     }
 
@@ -144,15 +152,19 @@ impl Committer {
 
     /// Opens a snapshot at a past moment; waits for memory as writers do.
     pub(crate) fn open_at(&self, at: Glsn) -> Result<OpenMoment> {
-        let opened = self.patience.in_transaction(false, || self.reader.snapshots.open(&self.reader.budget, || at));
+        let opened = self
+            .patience
+            .in_transaction(false, || self.reader.snapshots.open(&self.reader.budget, || at));
         self.promise_floor();
         opened
     }
 
-    /// Takes in what other members have committed, so that what is read next is what is durable anywhere now.
+    /// Takes in what other members have committed, so that what is read next is what is durable
+    /// anywhere now.
     ///
     /// # Errors
-    /// [`Error::Behind`]: what would be read is not the newest. A moment that is opened all the same keeps it ([`OpenMoment::shows`]).
+    /// [`Error::Behind`]: what would be read is not the newest. A moment that is opened all the
+    /// same keeps it ([`OpenMoment::shows`]).
     pub(crate) fn fresh(&self) -> Result<()> {
         self.taken_in(Follower::fresh)
     }
@@ -181,11 +193,15 @@ impl Committer {
         self.taken_in(Follower::apply_left)
     }
 
-    /// Starts the apply thread: it applies what this process has left in the log while it is the keeper. `alarm` is called if it panics.
+    /// Starts the apply thread: it applies what this process has left in the log while it is the
+    /// keeper. `alarm` is called if it panics.
     ///
     /// # Errors
     /// The system gives no thread.
-    pub(crate) fn start_to_apply(self: &Arc<Self>, alarm: impl Fn() + Send + 'static) -> Result<Option<Worker>> {
+    pub(crate) fn start_to_apply(
+        self: &Arc<Self>,
+        alarm: impl Fn() + Send + 'static,
+    ) -> Result<Option<Worker>> {
         let Some(follower) = &self.follower else { return Ok(None) };
         let committer = Arc::clone(self);
         let step = move |_| {
@@ -211,15 +227,16 @@ impl Committer {
         })
     }
 
-    /// The newest readable moment; `None` if the log would have to be read to take in what other members have committed.
+    /// The newest readable moment; `None` if the log would have to be read to take in what other
+    /// members have committed.
     pub(crate) fn visible_if_fresh(&self) -> Option<Glsn> {
         let is_fresh = !self.reader.owner.is_foreign()
             && self.follower.as_ref().is_none_or(|follower| follower.is_fresh().unwrap_or(false));
         is_fresh.then(|| self.sequencer.visible())
     }
 
-    /// Promises the other members to open no moment before those that are open here, or before the newest that is readable. Returns whether one is open
-    /// that is older.
+    /// Promises the other members to open no moment before those that are open here, or before the
+    /// newest that is readable. Returns whether one is open that is older.
     pub(crate) fn promise_floor(&self) -> bool {
         // A floor that was found before one that is told already may be above it.
         let _alone = lock(&self.floor);
@@ -231,11 +248,16 @@ impl Committer {
     }
 
     /// A reader of an index key's value as of a moment; waits for memory as writers do.
-    pub(crate) fn value_reader(&self, key: &[u8], moment: &OpenMoment) -> Result<Option<ValueReader>> {
+    pub(crate) fn value_reader(
+        &self,
+        key: &[u8],
+        moment: &OpenMoment,
+    ) -> Result<Option<ValueReader>> {
         self.patience.in_transaction(false, || self.reader.reader(key, moment))
     }
 
-    /// Counts the bytes of a commit. Frees old log segments after about every segment's worth of bytes.
+    /// Counts the bytes of a commit. Frees old log segments after about every segment's worth of
+    /// bytes.
     pub(crate) fn committed(&self, bytes: u64) {
         let segment = self.options.segment_limit_bytes();
         if self.bytes_since_free.fetch_add(bytes, Ordering::Relaxed) + bytes >= segment {
@@ -247,7 +269,11 @@ impl Committer {
 
 /// Fails if what was taken in up to `taken_in` is not all that a moment shows.
 fn reaches(taken_in: Glsn, at: Glsn) -> Result<()> {
-    let cause = || format!("of the log, what is behind GLSN {taken_in} is not there to be read as of GLSN {at}");
+    let cause = || {
+        format!(
+            "of the log, what is behind GLSN {taken_in} is not there to be read as of GLSN {at}"
+        )
+    };
     if taken_in >= at { Ok(()) } else { Err(Error::Behind { cause: cause() }) }
 }
 
@@ -273,7 +299,8 @@ mod tests {
         let path = dir.path().join("store");
         let options = || Options::new().memory_bytes(16 << 20).background(false).shared(true);
         let (one, two) = (open(&path, options()).unwrap(), open(&path, options()).unwrap());
-        let [theirs, space] = [&one, &two].map(|store| store.reader.keyspaces.find("default").unwrap().0);
+        let [theirs, space] =
+            [&one, &two].map(|store| store.reader.keyspaces.find("default").unwrap().0);
         let mut tx = Transaction::new(&one.committer);
         tx.put(&theirs, b"a", b"1").unwrap();
         tx.commit().unwrap();

@@ -1,12 +1,13 @@
 //! Wakes the tasks that await commits once these are durable.
 //!
-//! The first task that has to wait starts a thread. The thread takes part in group commit like any committer, on behalf of all tasks, and
-//! wakes those whose commits are durable.
+//! The first task that has to wait starts a thread. The thread takes part in group commit like any
+//! committer, on behalf of all tasks, and wakes those whose commits are durable.
 //!
 //! Laws:
-//! 1. Wakers are called, cloned and dropped without holding a lock: they run user code, which may commit, drop tickets or close the store.
-//! 2. A registered waker is called once its commit is durable, another process has kept it waiting for too long, the log is poisoned, or the
-//!    store is closed.
+//! 1. Wakers are called, cloned and dropped without holding a lock: they run user code, which may
+//!    commit, drop tickets or close the store.
+//! 2. A registered waker is called once its commit is durable, another process has kept it waiting
+//!    for too long, the log is poisoned, or the store is closed.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,7 +42,8 @@ struct Shared {
 struct Waiting {
     wakers: BTreeMap<Registration, Waker>,
     next: u64,
-    /// What those get that another process has kept waiting for too long: later ones may have more luck.
+    /// What those get that another process has kept waiting for too long: later ones may have more
+    /// luck.
     stalled: BTreeMap<Registration, LogError>,
     /// The failure after which nothing more becomes durable.
     failed: Option<LogError>,
@@ -51,7 +53,8 @@ struct Waiting {
 
 impl DurableWakers {
     pub(crate) fn new(log: &Arc<dyn Log>, threaded: bool) -> Self {
-        let shared = Shared { log: Arc::clone(log), bell: Arc::default(), waiting: Mutex::default() };
+        let shared =
+            Shared { log: Arc::clone(log), bell: Arc::default(), waiting: Mutex::default() };
         Self { shared: Arc::new(shared), threaded, worker: Mutex::new(None) }
     }
 
@@ -64,8 +67,14 @@ impl DurableWakers {
         self.shared.log.wait_durable(glsn).lift()
     }
 
-    /// Whether a commit is durable. If not, `waker` is called once the outcome is known. Blocks if there is no thread.
-    pub(crate) fn poll(&self, glsn: Glsn, registration: &mut Option<Registration>, waker: &Waker) -> Poll<Result<()>> {
+    /// Whether a commit is durable. If not, `waker` is called once the outcome is known. Blocks if
+    /// there is no thread.
+    pub(crate) fn poll(
+        &self,
+        glsn: Glsn,
+        registration: &mut Option<Registration>,
+        waker: &Waker,
+    ) -> Poll<Result<()>> {
         if self.is_durable(glsn) {
             return Poll::Ready(Ok(()));
         }
@@ -81,7 +90,8 @@ impl DurableWakers {
             drop(waiting);
             return Poll::Ready(self.wait(glsn));
         }
-        if let Some(stalled) = registration.as_ref().and_then(|place| waiting.stalled.remove(place)) {
+        if let Some(stalled) = registration.as_ref().and_then(|place| waiting.stalled.remove(place))
+        {
             return Poll::Ready(Err(Error::of_log(stalled)));
         }
         let place = *registration.get_or_insert_with(|| {
@@ -118,12 +128,14 @@ impl DurableWakers {
                 shared.step();
                 Next::Rung
             };
-            *worker = Worker::start("plimsoll-ticket", &self.shared.bell, move || ended.end(), step).ok();
+            *worker =
+                Worker::start("plimsoll-ticket", &self.shared.bell, move || ended.end(), step).ok();
         }
         worker.is_some()
     }
 
-    /// Stops the thread and wakes all tasks. The log is closed by now, so each task gets its result when it polls.
+    /// Stops the thread and wakes all tasks. The log is closed by now, so each task gets its result
+    /// when it polls.
     pub(crate) fn stop(&self) {
         let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(worker) = worker {
@@ -147,7 +159,9 @@ impl Shared {
             let failed = self.log.wait_durable(newest).err();
             let mut waiting = self.waiting();
             let later = match &failed {
-                None | Some(LogError::Stalled { .. }) => waiting.wakers.split_off(&(newest.next(), 0)),
+                None | Some(LogError::Stalled { .. }) => {
+                    waiting.wakers.split_off(&(newest.next(), 0))
+                }
                 Some(_) => BTreeMap::new(),
             };
             let woken = std::mem::replace(&mut waiting.wakers, later);
@@ -223,7 +237,9 @@ mod tests {
         let wakers = DurableWakers::new(&log, true);
         let submit = || {
             let entries = [DraftEntry { stream: StreamId(9), parts: &[b"x"] }];
-            log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap().last
+            log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+                .unwrap()
+                .last
         };
         let until_ready = |glsn, registration: &mut Option<Registration>| {
             (0..6000).find_map(|_| match wakers.poll(glsn, registration, Waker::noop()) {

@@ -1,5 +1,6 @@
-//! Follows what other members of the store commit: their commits are applied to this process's index before it reads a moment that holds them,
-//! and before it orders a commit of its own that has read something ([`crate::txn::blind`] has the others).
+//! Follows what other members of the store commit: their commits are applied to this process's
+//! index before it reads a moment that holds them, and before it orders a commit of its own that
+//! has read something ([`crate::txn::blind`] has the others).
 //!
 //! Law: what was durable anywhere when a read begins is seen by it.
 
@@ -29,7 +30,8 @@ pub(super) const FEW: u64 = 16;
 /// How often more is taken in, where a moment was dropped that was about to be read.
 const ROUNDS: u32 = 16;
 
-/// Learns of keyspaces that other members have made, changed or dropped, and of the cursors that they have moved.
+/// Learns of keyspaces that other members have made, changed or dropped, and of the cursors that
+/// they have moved.
 pub(crate) trait Learn: Send + Sync {
     /// Reads their records as of `at`.
     ///
@@ -91,7 +93,8 @@ impl Follower {
     /// Nobody is followed any more.
     pub(crate) fn is_fresh(&self) -> Result<bool> {
         // Acquire: partner of the store that clears it in `learn`.
-        Ok(self.sequencer.visible() >= self.readable()? && !self.is_to_learn.load(Ordering::Acquire))
+        Ok(self.sequencer.visible() >= self.readable()?
+            && !self.is_to_learn.load(Ordering::Acquire))
     }
 
     /// Takes in what is readable anywhere now, for a read.
@@ -105,7 +108,8 @@ impl Follower {
         if self.is_fresh()? { Ok(()) } else { self.catch_up() }
     }
 
-    /// Takes in everything that was ordered anywhere; in a process that only reads, what is readable.
+    /// Takes in everything that was ordered anywhere; in a process that only reads, what is
+    /// readable.
     pub(crate) fn fresh_and_ordered(&self) -> Result<()> {
         match self.members.is_reader() {
             true => self.fresh(),
@@ -119,7 +123,8 @@ impl Follower {
         loop {
             rounds += 1;
             match self.catch_up_once() {
-                // The manifest is ahead of what was taken in. What dropped the moment is younger, and is there to be taken in.
+                // The manifest is ahead of what was taken in. What dropped the moment is younger,
+                // and is there to be taken in.
                 Err(Error::Trimmed { .. }) if rounds < ROUNDS => {}
                 done => return done.map_err(|error| self.of_catching_up(error)),
             }
@@ -152,7 +157,8 @@ impl Follower {
         }
     }
 
-    /// Nothing was kept for this process, and what it was to take in next is gone: it goes on from the newest manifest, which holds that.
+    /// Nothing was kept for this process, and what it was to take in next is gone: it goes on from
+    /// the newest manifest, which holds that.
     fn leap(&self, lock: &CommitLock<'_>) -> Result<()> {
         let mut rounds = 0;
         let first = loop {
@@ -167,9 +173,11 @@ impl Follower {
         self.file_log.catch_up().map_err(|error| self.of_catching_up(Error::of_log(error)))
     }
 
-    /// Everything up to `last` is in the runs, and counts as applied. What others have changed meanwhile of the store's own records was not seen.
+    /// Everything up to `last` is in the runs, and counts as applied. What others have changed
+    /// meanwhile of the store's own records was not seen.
     pub(super) fn passed(&self, lock: &CommitLock<'_>, last: Glsn) {
-        *self.to_learn.lock().unwrap_or_else(PoisonError::into_inner) = Touched { keyspaces: true, cursors: true };
+        *self.to_learn.lock().unwrap_or_else(PoisonError::into_inner) =
+            Touched { keyspaces: true, cursors: true };
         self.is_to_learn.store(true, Ordering::Relaxed);
         self.sequencer.took_in(lock, last);
     }
@@ -197,8 +205,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Waits for the right to order a commit; no lock is held meanwhile. If others have ordered more than a few entries, takes these in first, so
-    /// that little is left to do while they wait.
+    /// Waits for the right to order a commit; no lock is held meanwhile. If others have ordered
+    /// more than a few entries, takes these in first, so that little is left to do while they wait.
     pub(crate) fn wait_for_turn(&self) -> Result<Turn<'_>> {
         if self.members.next().0 > self.sequencer.applied().next().0 + FEW {
             self.catch_up()?;
@@ -206,8 +214,8 @@ impl Follower {
         Ok(self.file_log.turn().lift()?.expect("a member's log has turns"))
     }
 
-    /// Takes in everything that was ordered, under the turn: from here on nothing else is. False if a memtable has to be flushed before: not
-    /// under the turn, but by [`Follower::apply_rest`].
+    /// Takes in everything that was ordered, under the turn: from here on nothing else is. False if
+    /// a memtable has to be flushed before: not under the turn, but by [`Follower::apply_rest`].
     pub(crate) fn begin(&self, turn: &mut Turn<'_>, lock: &CommitLock<'_>) -> Result<bool> {
         let tip = turn.begin().lift()?;
         self.apply(lock, tip.next(), When::InTurn)
@@ -225,7 +233,8 @@ impl Follower {
             return self.learn().map(|()| true);
         }
         let mut scan = self.file_log.scan_ordered(from, StreamId::TRANSACTIONS).lift()?;
-        let mut apply = Apply::new(&self.log, &self.budget, &self.index, when, self.sequencer.applied());
+        let mut apply =
+            Apply::new(&self.log, &self.budget, &self.index, when, self.sequencer.applied());
         let applied = loop {
             match scan.next_entry() {
                 None => break Ok(()),
@@ -236,9 +245,11 @@ impl Follower {
                 }
             }
         };
-        // All at once, in the order of their keys: one by one, each would wait for memory by itself.
+        // All at once, in the order of their keys: one by one, each would wait for memory by
+        // itself.
         apply.settle();
-        // Before it is visible: a thread that sees the commit also sees that there is something to learn.
+        // Before it is visible: a thread that sees the commit also sees that there is something to
+        // learn.
         let touched = apply.touched();
         if touched != Touched::default() {
             let mut to_learn = self.to_learn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -246,11 +257,13 @@ impl Follower {
             to_learn.cursors |= touched.cursors;
             self.is_to_learn.store(true, Ordering::Relaxed);
         }
-        // Entries of other streams may come last. And the log may have been taken in further meanwhile, by a thread that has not the lock.
+        // Entries of other streams may come last. And the log may have been taken in further
+        // meanwhile, by a thread that has not the lock.
         if applied.is_err() && apply.applied() >= from {
             hit(Border::CatchUpFailed);
         }
-        let last = if applied.is_ok() { Glsn(next.0 - 1).max(apply.applied()) } else { apply.applied() };
+        let last =
+            if applied.is_ok() { Glsn(next.0 - 1).max(apply.applied()) } else { apply.applied() };
         self.sequencer.took_in(lock, last);
         if apply.lacks_room() {
             return Ok(false);
@@ -259,8 +272,8 @@ impl Follower {
         self.learn().map(|()| true)
     }
 
-    /// Learns, in the order of the commits, what this process has changed of the records of keyspaces: another member may have changed them since. What
-    /// fails is learned the next time.
+    /// Learns, in the order of the commits, what this process has changed of the records of
+    /// keyspaces: another member may have changed them since. What fails is learned the next time.
     pub(crate) fn learn_own(&self) -> Result<()> {
         let _lock = self.sequencer.lock()?;
         self.to_learn.lock().unwrap_or_else(PoisonError::into_inner).keyspaces = true;
@@ -268,7 +281,8 @@ impl Follower {
         self.learn()
     }
 
-    /// Learns what the commits that were applied have changed of the store's own records. What fails is done the next time.
+    /// Learns what the commits that were applied have changed of the store's own records. What
+    /// fails is done the next time.
     pub(super) fn learn(&self) -> Result<()> {
         if !self.is_to_learn.load(Ordering::Relaxed) {
             return Ok(());
@@ -308,16 +322,21 @@ mod tests {
     use crate::types::options::Options;
     use crate::types::retention::Retention;
 
-    /// A thread that waits for news of the log, or asks for a trim, takes in what was ordered without holding the lock of commits.
+    /// A thread that waits for news of the log, or asks for a trim, takes in what was ordered
+    /// without holding the lock of commits.
     #[test]
     fn what_is_applied_is_told_where_the_log_was_taken_in_meanwhile() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
-        let join = || open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true)).unwrap();
+        let join = || {
+            open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true))
+                .unwrap()
+        };
         let (one, two) = (join(), join());
         let put = |key: u32| {
             let mut tx = Transaction::new(&one.committer);
-            tx.put(&one.reader.keyspaces.find("default").unwrap().0, key.to_be_bytes(), b"x").unwrap();
+            tx.put(&one.reader.keyspaces.find("default").unwrap().0, key.to_be_bytes(), b"x")
+                .unwrap();
             tx.commit().unwrap();
         };
         put(1);
@@ -341,11 +360,15 @@ mod tests {
     fn no_run_holds_what_a_crash_could_take_back_where_the_log_was_taken_in_meanwhile() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
-        let join = || open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true)).unwrap();
+        let join = || {
+            open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true))
+                .unwrap()
+        };
         let (keeper, other) = (join(), join());
         let put = |key: u32| {
             let mut tx = Transaction::new(&other.committer);
-            tx.put(&other.reader.keyspaces.find("default").unwrap().0, key.to_be_bytes(), b"x").unwrap();
+            tx.put(&other.reader.keyspaces.find("default").unwrap().0, key.to_be_bytes(), b"x")
+                .unwrap();
             tx.commit_submit().unwrap()
         };
         put(1).wait().unwrap();
@@ -370,7 +393,10 @@ mod tests {
     fn what_a_member_makes_and_drops_of_keyspaces_the_others_know_once_they_have_taken_it_in() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
-        let join = || open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true)).unwrap();
+        let join = || {
+            open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true))
+                .unwrap()
+        };
         let (one, two) = (join(), join());
         let is_known = || {
             two.committer.fresh().unwrap();
@@ -388,7 +414,10 @@ mod tests {
     fn nobody_finds_all_taken_in_while_it_is_not_known_where_cursors_stand() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
-        let join = || open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true)).unwrap();
+        let join = || {
+            open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true))
+                .unwrap()
+        };
         let (one, two) = (join(), join());
         drop(Snapshot::newest(&one));
         cursor_commits::open(&two, "c", Glsn(1)).unwrap();
@@ -460,8 +489,11 @@ mod tests {
         assert_eq!((after, one.catalog.cursors.find("c")), (before, Some(Glsn(1))));
     }
 
-    /// A reader without threads, which has taken in the first commit; what its writer did afterwards; and a first member that does not finish joining.
-    fn while_one_joins(then: impl FnOnce(&std::path::Path)) -> Result<Option<crate::types::value::Value>> {
+    /// A reader without threads, which has taken in the first commit; what its writer did
+    /// afterwards; and a first member that does not finish joining.
+    fn while_one_joins(
+        then: impl FnOnce(&std::path::Path),
+    ) -> Result<Option<crate::types::value::Value>> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let options = || Options::new().memory_bytes(16 << 20).background(false).shared(true);
@@ -484,7 +516,8 @@ mod tests {
         writer.close().unwrap();
         then(&path);
         let patience = std::time::Duration::from_secs(1);
-        let joins = Members::join(&reader.options.disk, &reader.options.clock, &path, patience).unwrap();
+        let joins =
+            Members::join(&reader.options.disk, &reader.options.clock, &path, patience).unwrap();
         joins.begin(true, 7, 0).unwrap();
         Snapshot::newest(&reader).get(&reader.reader.keyspaces.find("default").unwrap().0, b"last")
     }
@@ -497,7 +530,8 @@ mod tests {
     #[test]
     fn a_reader_is_behind_while_a_first_member_joins_after_one_that_had_the_store_alone() {
         let read = while_one_joins(|path| {
-            let alone = open(path, Options::new().memory_bytes(16 << 20).background(false)).unwrap();
+            let alone =
+                open(path, Options::new().memory_bytes(16 << 20).background(false)).unwrap();
             alone.close().unwrap();
         });
         assert!(matches!(read, Err(Error::Behind { .. })), "{read:?}");

@@ -1,14 +1,19 @@
-//! The gaps of a transaction: intervals of keys in which it sees nothing, at its moment and with its own writes.
+//! The gaps of a transaction: intervals of keys in which it sees nothing, at its moment and with
+//! its own writes.
 //!
-//! Without them each walk would step over all that the transaction has deleted, and over the rows that these deletions hide. A walk adds a
-//! gap when it has stepped over own deletions, and seeks to the end of a gap that it meets.
+//! Without them each walk would step over all that the transaction has deleted, and over the rows
+//! that these deletions hide. A walk adds a gap when it has stepped over own deletions, and seeks
+//! to the end of a gap that it meets.
 //!
 //! Laws:
-//! 1. A walk adds only what it has walked over, after the read set covers it. A deletion lengthens a gap; a put cuts it.
-//! 2. When the transaction is committed, its gaps are those of the index (`index::gaps`): its reads of them were validated.
-//! 3. A walk that seeks over a gap still reads it: the read set notes the whole range. So a commit of another transaction in a gap is a
-//!    conflict as if its keys had been read one by one.
-//! 4. The list is bounded and charged to the budget. Where the budget refuses, the gaps are forgotten, and no walk fails.
+//! 1. A walk adds only what it has walked over, after the read set covers it. A deletion lengthens
+//!    a gap; a put cuts it.
+//! 2. When the transaction is committed, its gaps are those of the index (`index::gaps`): its reads
+//!    of them were validated.
+//! 3. A walk that seeks over a gap still reads it: the read set notes the whole range. So a commit
+//!    of another transaction in a gap is a conflict as if its keys had been read one by one.
+//! 4. The list is bounded and charged to the budget. Where the budget refuses, the gaps are
+//!    forgotten, and no walk fails.
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::account::Charge;
@@ -45,7 +50,8 @@ impl OwnGaps {
         self.fit();
     }
 
-    /// Where a walk goes on that is to continue at `from` (forward), or right before it (backward), if that lies in a gap.
+    /// Where a walk goes on that is to continue at `from` (forward), or right before it (backward),
+    /// if that lies in a gap.
     pub(crate) fn skip(&self, direction: Direction, from: &[u8]) -> Option<Vec<u8>> {
         let skip = match direction {
             Direction::Forward => self.list.past(from, Glsn::NONE),
@@ -80,7 +86,10 @@ impl OwnGaps {
 
     fn fit(&mut self) {
         let bytes = self.list.bytes().next_multiple_of(CHARGE_BYTES) as u64;
-        let refused = self.charge.as_mut().is_none_or(|charge| charge.bytes() != bytes && charge.set(bytes).is_err());
+        let refused = self
+            .charge
+            .as_mut()
+            .is_none_or(|charge| charge.bytes() != bytes && charge.set(bytes).is_err());
         if refused {
             self.list.clear();
             self.charge = None;
@@ -120,6 +129,9 @@ mod tests {
                 8,
             );
         }
-        assert!(gaps.list.bytes() <= LIMIT_BYTES && gaps.charge.as_ref().unwrap().bytes() >= gaps.list.bytes() as u64);
+        assert!(
+            gaps.list.bytes() <= LIMIT_BYTES
+                && gaps.charge.as_ref().unwrap().bytes() >= gaps.list.bytes() as u64
+        );
     }
 }

@@ -29,15 +29,21 @@ enum Source {
 }
 
 impl<'t> OwnWrites<'t> {
-    /// A walk that begins at the first key at or after `from` (forward), or at the last key before `from` (backward).
-    pub(crate) fn new(set: &'t WriteSet, direction: Direction, from: Option<&[u8]>) -> Result<Self> {
+    /// A walk that begins at the first key at or after `from` (forward), or at the last key before
+    /// `from` (backward).
+    pub(crate) fn new(
+        set: &'t WriteSet,
+        direction: Direction,
+        from: Option<&[u8]>,
+    ) -> Result<Self> {
         let runs = set.spilled().cursors();
         let mut walk = Self { set, direction, memory: None, runs, standing: None };
         walk.seek(from)?;
         Ok(walk)
     }
 
-    /// Goes to the first key at or after `from` (forward), or to the last key before `from` (backward).
+    /// Goes to the first key at or after `from` (forward), or to the last key before `from`
+    /// (backward).
     pub(crate) fn seek(&mut self, from: Option<&[u8]>) -> Result<()> {
         let map = self.set.map();
         let memory = match (self.direction, from) {
@@ -64,7 +70,8 @@ impl<'t> OwnWrites<'t> {
         self.runs.iter().map(RunCursor::heap_bytes).sum()
     }
 
-    /// Unpins the pages of spilled runs until [`OwnWrites::come_back`]: the walk may be idle for long.
+    /// Unpins the pages of spilled runs until [`OwnWrites::come_back`]: the walk may be idle for
+    /// long.
     pub(crate) fn leave_pages(&mut self) {
         self.runs.iter_mut().for_each(RunCursor::leave_page);
     }
@@ -126,10 +133,12 @@ impl<'t> OwnWrites<'t> {
         }
     }
 
-    /// Selects the next key in the walk's direction; of several sources the newest, which comes first here.
+    /// Selects the next key in the walk's direction; of several sources the newest, which comes
+    /// first here.
     fn choose(&mut self) {
         let memory = self.memory.map(|_| Source::Memory);
-        let runs = (0..self.runs.len()).filter(|&i| self.runs[i].current().is_some()).map(Source::Run);
+        let runs =
+            (0..self.runs.len()).filter(|&i| self.runs[i].current().is_some()).map(Source::Run);
         let mut best: Option<Source> = None;
         for source in memory.into_iter().chain(runs) {
             let better = best.is_none_or(|best| {
@@ -148,12 +157,19 @@ impl<'t> OwnWrites<'t> {
 }
 
 /// Replaces `into` by a value that a transaction wrote itself.
-pub(crate) fn own_value(reader: &Reader, writes: &WriteSet, write: Write<'_>, into: &mut Buffer) -> Result<()> {
+pub(crate) fn own_value(
+    reader: &Reader,
+    writes: &WriteSet,
+    write: Write<'_>,
+    into: &mut Buffer,
+) -> Result<()> {
     let (len, finished) = match write {
         Write::Deleted => (0, Stored::Deleted),
         Write::Inline(value) => (value.len() as u64, Stored::Deleted),
         Write::Buffered { len, .. } => (len, Stored::Deleted),
-        Write::InBlob { blob, offset, len, sum } => (len, Stored::InBlob { blob, offset, len, sum }),
+        Write::InBlob { blob, offset, len, sum } => {
+            (len, Stored::InBlob { blob, offset, len, sum })
+        }
     };
     into.clear();
     into.resize(len as usize);

@@ -1,8 +1,8 @@
 //! Waits of writers for memory: in a queue, after a flush was requested, as long as memory is
 //! coming back.
 //!
-//! Puts and commits have a queue each: a commit releases memory, so it never waits behind puts that wait for memory. No lock is held while
-//! a thread waits, in particular not the commit lock.
+//! Puts and commits have a queue each: a commit releases memory, so it never waits behind puts that
+//! wait for memory. No lock is held while a thread waits, in particular not the commit lock.
 //!
 //! A store without threads of its own never waits: no other thread could release memory.
 
@@ -24,9 +24,11 @@ const PATIENCE: wait_queue::Patience =
     wait_queue::Patience { idle: Duration::from_secs(1), longest: Duration::from_secs(30) };
 
 /// Of a store without threads: no other thread could release memory.
-const NO_PATIENCE: wait_queue::Patience = wait_queue::Patience { idle: Duration::ZERO, longest: Duration::ZERO };
+const NO_PATIENCE: wait_queue::Patience =
+    wait_queue::Patience { idle: Duration::ZERO, longest: Duration::ZERO };
 
-/// The sizes of a write set's first memory: most hold one small write. Larger sets then take pieces of the second size, then chunks.
+/// The sizes of a write set's first memory: most hold one small write. Larger sets then take pieces
+/// of the second size, then chunks.
 const PIECES_BYTES: [usize; 2] = [512, 4096];
 
 /// What an early flush needs.
@@ -67,9 +69,14 @@ impl Patience {
         &self.small
     }
 
-    /// Runs an attempt in an open transaction, and again if the budget refused it and memory became free. A refused attempt must leave
-    /// everything as it was, or be harmless to repeat. An attempt that needs no more memory does not wait behind others that do.
-    pub(crate) fn in_transaction<T>(&self, needs_memory: bool, attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    /// Runs an attempt in an open transaction, and again if the budget refused it and memory became
+    /// free. A refused attempt must leave everything as it was, or be harmless to repeat. An
+    /// attempt that needs no more memory does not wait behind others that do.
+    pub(crate) fn in_transaction<T>(
+        &self,
+        needs_memory: bool,
+        attempt: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
         let order = if needs_memory { Order::Behind } else { Order::Ahead };
         self.puts.attempt(order, is_refusal, &self.context, attempt)
     }

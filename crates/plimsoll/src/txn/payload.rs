@@ -22,7 +22,8 @@ use crate::types::version::{INLINE_BYTES, MAX_INDEX_KEY_BYTES, Stored, value_sum
 
 const VERSION: u8 = 2;
 const FLAG_RUNS: u8 = 1;
-/// Reserved: the id of the branch that the transaction writes to follows the flags. Those of the main branch have none.
+/// Reserved: the id of the branch that the transaction writes to follows the flags. Those of the
+/// main branch have none.
 const FLAG_BRANCH: u8 = 2;
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
@@ -55,7 +56,8 @@ pub(crate) fn encode_delete(key: &[u8], out: &mut Vec<u8>) {
     push_bytes(out, key);
 }
 
-/// Appends a put up to its value's bytes, which follow; and behind them, if they are more than [`INLINE_BYTES`], the value's checksum.
+/// Appends a put up to its value's bytes, which follow; and behind them, if they are more than
+/// [`INLINE_BYTES`], the value's checksum.
 pub(crate) fn encode_put(key: &[u8], value_bytes: u64, out: &mut Vec<u8>) {
     out.push(PUT);
     push_bytes(out, key);
@@ -63,7 +65,12 @@ pub(crate) fn encode_put(key: &[u8], value_bytes: u64, out: &mut Vec<u8>) {
 }
 
 /// Appends a put of a value that is stored in a blob file.
-pub(crate) fn encode_put_blob(key: &[u8], blob: BlobId, (offset, len, sum): (u64, u64, u64), out: &mut Vec<u8>) {
+pub(crate) fn encode_put_blob(
+    key: &[u8],
+    blob: BlobId,
+    (offset, len, sum): (u64, u64, u64),
+    out: &mut Vec<u8>,
+) {
     out.push(PUT_BLOB);
     push_bytes(out, key);
     push_varint(out, blob.0);
@@ -169,7 +176,8 @@ impl<'a> Operations<'a> {
         Self { compared: false, ..self.clone() }
     }
 
-    /// `count` operations from which the values longer than [`INLINE_BYTES`] were left out. In the payload `head_bytes` precede them.
+    /// `count` operations from which the values longer than [`INLINE_BYTES`] were left out. In the
+    /// payload `head_bytes` precede them.
     pub(crate) fn without_values(head_bytes: usize, count: u64, bytes: &'a [u8]) -> Self {
         let missing_bytes = head_bytes as u64;
         Self {
@@ -285,7 +293,9 @@ mod tests {
         let bytes = sample();
         let payload = Payload::decode(&bytes).unwrap();
         assert_eq!(payload.metadata, b"meta");
-        let Writes::Operations(mut operations) = payload.writes else { panic!("operations were written") };
+        let Writes::Operations(mut operations) = payload.writes else {
+            panic!("operations were written")
+        };
         let mut seen = Vec::new();
         while let Some(operation) = operations.next().unwrap() {
             seen.push((operation.key[4], operation.stored));
@@ -293,7 +303,10 @@ mod tests {
         let blob = Stored::InBlob { blob: BlobId(7), offset: 5, len: 1 << 21, sum: 9 };
         let offset = (bytes.len() - 2008) as u64;
         let long = Stored::InLog { offset, len: 2000, sum: value_sum(&[8; 2000]) };
-        assert_eq!(seen, [(b'a', Stored::Deleted), (b'b', Stored::Inline(b"xyz")), (b'c', blob), (b'd', long)]);
+        assert_eq!(
+            seen,
+            [(b'a', Stored::Deleted), (b'b', Stored::Inline(b"xyz")), (b'c', blob), (b'd', long)]
+        );
     }
 
     #[test]
@@ -301,7 +314,9 @@ mod tests {
         let mut bytes = sample();
         let at = bytes.len() - 1000;
         bytes[at] ^= 1;
-        let Writes::Operations(mut operations) = Payload::decode(&bytes).unwrap().writes else { panic!("operations") };
+        let Writes::Operations(mut operations) = Payload::decode(&bytes).unwrap().writes else {
+            panic!("operations")
+        };
         let mut uncompared = operations.uncompared();
         (0..3).for_each(|_| assert!(operations.next().is_ok()));
         assert!(matches!(operations.next(), Err(Error::Corrupt { .. })));
@@ -313,7 +328,9 @@ mod tests {
         let runs = vec![vec![BlobId(9)], vec![BlobId(3), BlobId(300)]];
         let mut out = Vec::new();
         encode_runs(b"", &runs, &mut out);
-        let Writes::Runs(seen) = Payload::decode(&out).unwrap().writes else { panic!("runs were written") };
+        let Writes::Runs(seen) = Payload::decode(&out).unwrap().writes else {
+            panic!("runs were written")
+        };
         assert_eq!(seen, runs);
     }
 
@@ -322,7 +339,9 @@ mod tests {
         for flags in [FLAG_BRANCH, FLAG_BRANCH | FLAG_RUNS] {
             let mut bytes = sample();
             bytes[1] = flags;
-            let Err(Error::Format { message, .. }) = Payload::decode(&bytes) else { panic!("{flags}") };
+            let Err(Error::Format { message, .. }) = Payload::decode(&bytes) else {
+                panic!("{flags}")
+            };
             assert!(message.contains("newer version"), "{message}");
         }
     }

@@ -1,12 +1,14 @@
 //! Removing the first or the last key of a keyspace, again and again.
 //!
-//! A transaction that pops from the same end again has rows read ahead: beginning a walk costs several times what a row does.
+//! A transaction that pops from the same end again has rows read ahead: beginning a walk costs
+//! several times what a row does.
 //!
 //! Laws:
-//! 1. The rows ahead are what the transaction sees from its last pop on. A write of its own to a key that is not behind all of them makes
-//!    them be forgotten.
-//! 2. Only keys that were popped count as read, together with all before them. The read set and the gaps learn of them before anything
-//!    asks for these: a walk, a commit, a write among the keys that were popped.
+//! 1. The rows ahead are what the transaction sees from its last pop on. A write of its own to a
+//!    key that is not behind all of them makes them be forgotten.
+//! 2. Only keys that were popped count as read, together with all before them. The read set and the
+//!    gaps learn of them before anything asks for these: a walk, a commit, a write among the keys
+//!    that were popped.
 //! 3. What is read ahead is charged. Where the budget refuses, each pop walks.
 
 use std::borrow::Cow;
@@ -34,7 +36,8 @@ const BYTES_FOR_A_ROW: usize = 512;
 /// Where a transaction pops.
 #[derive(Debug, Default)]
 pub(crate) struct Pops {
-    /// The keyspace and the end that the last pop was of; `None` where nothing was popped, or something was written there since.
+    /// The keyspace and the end that the last pop was of; `None` where nothing was popped, or
+    /// something was written there since.
     place: Option<(u32, Direction)>,
     /// The index key that was popped last.
     last: Vec<u8>,
@@ -57,13 +60,17 @@ struct Ends {
 }
 
 impl Pops {
-    /// An index key is written. True if it lies before the end of what was popped or read ahead: the transaction is to tell what was
-    /// popped, and everything else is forgotten.
+    /// An index key is written. True if it lies before the end of what was popped or read ahead:
+    /// the transaction is to tell what was popped, and everything else is forgotten.
     pub(crate) fn is_disturbed_by(&self, key: &[u8]) -> bool {
         let Some((space, direction)) = self.place else { return false };
         let farthest = match self.rows.back() {
             Some(last) => {
-                let begin = self.rows.len().checked_sub(2).map_or(self.begin, |before| self.rows[before].value);
+                let begin = self
+                    .rows
+                    .len()
+                    .checked_sub(2)
+                    .map_or(self.begin, |before| self.rows[before].value);
                 &self.bytes[begin..last.key]
             }
             None => &self.last,
@@ -94,7 +101,8 @@ impl Pops {
         let bytes = (rows * BYTES_FOR_A_ROW).min(BYTES_MAX);
         let charge = self.charge.get_or_insert_with(|| seats.charge());
         // What was kept of more rows is charged, too.
-        let (bytes_kept, rows_kept) = (self.bytes.capacity().max(bytes), self.rows.capacity().max(2 * rows));
+        let (bytes_kept, rows_kept) =
+            (self.bytes.capacity().max(bytes), self.rows.capacity().max(2 * rows));
         if charge.set((bytes_kept + rows_kept * size_of::<Ends>()) as u64).is_err() {
             return 0;
         }
@@ -170,7 +178,9 @@ impl Pops {
         let Some((space, direction)) = self.place.filter(|_| dead > 0) else { return };
         let span = Span::of_keyspace(space);
         let (first, upper, end) = match direction {
-            Direction::Forward => (span.first(), Bound::Included(&self.last[..]), Some(behind(&self.last).into())),
+            Direction::Forward => {
+                (span.first(), Bound::Included(&self.last[..]), Some(behind(&self.last).into()))
+            }
             Direction::Backward => (Cow::Borrowed(&self.last[..]), span.upper(), span.end()),
         };
         let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -195,7 +205,11 @@ mod tests {
     #[test]
     fn what_pops_keep_of_many_rows_is_charged_while_few_are_read_ahead() {
         let dir = tempfile::tempdir().unwrap();
-        let store = open(&dir.path().join("store"), Options::new().memory_bytes(16 << 20).background(false)).unwrap();
+        let store = open(
+            &dir.path().join("store"),
+            Options::new().memory_bytes(16 << 20).background(false),
+        )
+        .unwrap();
         let seats = store.reader.index.seats();
         let mut pops = Pops::default();
         while pops.make_room(seats) < ROWS_MAX {}

@@ -1,7 +1,7 @@
 //! Walks over keys and values, as of one moment, with a transaction's own writes on top.
 //!
-//! Law: between two calls a walk holds its own buffers, which are charged to the budget, and nothing of the store that others may want
-//! (`index::seat`).
+//! Law: between two calls a walk holds its own buffers, which are charged to the budget, and
+//! nothing of the store that others may want (`index::seat`).
 
 mod visit;
 
@@ -32,10 +32,12 @@ use crate::types::error::{Error, Result};
 use crate::types::value::{Value, is_free, room_for};
 use crate::types::version::{KeptKey, Stored};
 
-/// A walk over a range of keys. An iterator of keys and values; [`Range::advance`] lends them instead, without an allocation for each, and
-/// [`Range::visit`] lends them from where they are in memory.
+/// A walk over a range of keys. An iterator of keys and values; [`Range::advance`] lends them
+/// instead, without an allocation for each, and [`Range::visit`] lends them from where they are in
+/// memory.
 ///
-/// The walk of a snapshot is a `Range<'static>`: it keeps the snapshot's moment open itself, and can be sent to another thread.
+/// The walk of a snapshot is a `Range<'static>`: it keeps the snapshot's moment open itself, and
+/// can be sent to another thread.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -67,7 +69,8 @@ pub struct Range<'t> {
     /// It gave a key.
     has_any: bool,
     finished: bool,
-    /// Rows read ahead, with the one that it gave last; if there are none, that is in `key` and `value`.
+    /// Rows read ahead, with the one that it gave last; if there are none, that is in `key` and
+    /// `value`.
     rows: RowsAhead,
     /// The key that the base has come to. Where a step failed, the one that was looked at.
     key: RestingKey,
@@ -80,7 +83,8 @@ struct Walk<'t> {
     base: Seat<Visible>,
     /// The last key of the base, where that is not the range's.
     base_key: Vec<u8>,
-    /// A base version that was found, and is given later: it lies behind the next own write, or behind rows that were read ahead.
+    /// A base version that was found, and is given later: it lies behind the next own write, or
+    /// behind rows that were read ahead.
     waiting: Option<Waiting>,
     base_done: bool,
     own: Option<OwnWrites<'t>>,
@@ -88,18 +92,21 @@ struct Walk<'t> {
     passed: Passed,
 }
 
-/// What a walk with own writes has passed since the last key that it gave, in which nothing is visible.
+/// What a walk with own writes has passed since the last key that it gave, in which nothing is
+/// visible.
 #[derive(Default)]
 struct Passed {
     /// Own deletions that were stepped over.
     dead: u64,
-    /// Where it begins (forward) or ends (backward, exclusive); `None`: at the bound of the walk's range.
+    /// Where it begins (forward) or ends (backward, exclusive); `None`: at the bound of the walk's
+    /// range.
     edge: Option<Vec<u8>>,
     /// It begins at the end of a gap.
     skipped: bool,
 }
 
-/// A walk looks for a gap each time it has stepped over this many own deletions, and adds one from as many on.
+/// A walk looks for a gap each time it has stepped over this many own deletions, and adds one from
+/// as many on.
 const DEAD_FOR_A_GAP: u64 = 8;
 
 impl Walk<'_> {
@@ -147,13 +154,18 @@ impl<'t> Range<'t> {
     }
 
     /// A walk at a moment that it keeps open.
-    pub(crate) fn at_moment(committer: &Arc<Committer>, span: Span, moment: &Arc<OpenMoment>) -> Range<'static> {
+    pub(crate) fn at_moment(
+        committer: &Arc<Committer>,
+        span: Span,
+        moment: &Arc<OpenMoment>,
+    ) -> Range<'static> {
         let mut range = Range::new(committer, span, moment.at());
         range._moment = Some(Arc::clone(moment));
         range
     }
 
-    /// A transaction's walk: over what was committed until `at` and its own writes. It notes what it reads.
+    /// A transaction's walk: over what was committed until `at` and its own writes. It notes what
+    /// it reads.
     pub(crate) fn in_transaction(
         committer: &Arc<Committer>,
         span: Span,
@@ -245,14 +257,20 @@ impl<'t> Range<'t> {
 
     /// Charges what the walk holds between two calls. Refused, it is at its end.
     fn charge(&mut self) -> Result<()> {
-        let Some(walk) = self.walk.as_mut().filter(|_| !self.rows.is_settled()) else { return Ok(()) };
+        let Some(walk) = self.walk.as_mut().filter(|_| !self.rows.is_settled()) else {
+            return Ok(());
+        };
         let reader = &self.committer.reader;
         // A walk that has begun goes ahead of those who wait: most steps need no more memory.
         let room = reader.index.seats().key_room();
         let key = &mut self.key;
         let rested = self.committer.patience.in_transaction(false, || Ok(key.rest(room)?));
         let own_value = if self.value.charged_bytes() > 0 { 0 } else { self.value.capacity() };
-        let bytes = size_of::<Self>() + self.key.heap_bytes() + self.rows.heap_bytes() + own_value + walk.heap_bytes();
+        let bytes = size_of::<Self>()
+            + self.key.heap_bytes()
+            + self.rows.heap_bytes()
+            + own_value
+            + walk.heap_bytes();
         let span = self.span.as_ref().map_or(0, Span::heap_bytes);
         let charge = || Ok(walk.base.charge_user(bytes + span)?);
         let charged = rested.and_then(|()| self.committer.patience.in_transaction(false, charge));
@@ -266,7 +284,9 @@ impl<'t> Range<'t> {
     #[doc(hidden)]
     #[cfg(feature = "testing")]
     pub fn charges(&self) -> (u64, u64) {
-        let Some(walk) = self.walk.as_ref().filter(|_| !self.rows.is_settled()) else { return (0, 0) };
+        let Some(walk) = self.walk.as_ref().filter(|_| !self.rows.is_settled()) else {
+            return (0, 0);
+        };
         let own_value = if self.value.charged_bytes() > 0 { 0 } else { self.value.capacity() };
         let own = self.key.heap_bytes() + self.rows.heap_bytes() + own_value + walk.heap_bytes();
         let span = self.span.as_ref().map_or(0, Span::heap_bytes);
@@ -317,7 +337,8 @@ impl<'t> Range<'t> {
         }
         let base = Visible::new((lower, upper), self.at, self.direction);
         let seats = self.reader().index.seats();
-        let charge = self.committer.patience.in_transaction(true, || Ok(seats.charge_for(&base)?))?;
+        let charge =
+            self.committer.patience.in_transaction(true, || Ok(seats.charge_for(&base)?))?;
         let base = Seat::new(seats, base, charge);
         let passed = Passed { dead: 0, skipped: skip.is_some(), edge: skip };
         Ok(Some(Walk { base, base_key: Vec::new(), waiting: None, base_done: false, own, passed }))
@@ -340,7 +361,8 @@ impl<'t> Range<'t> {
         }
     }
 
-    /// Adds what was passed since the last key to the transaction's gaps, if it was many deletions or lengthens a gap.
+    /// Adds what was passed since the last key to the transaction's gaps, if it was many deletions
+    /// or lengthens a gap.
     fn note_gap(&mut self, is_first: bool, at_end: bool) {
         let (Some(gaps), Some(walk)) = (self.gaps, &mut self.walk) else { return };
         let Passed { dead, edge, skipped } = std::mem::take(&mut walk.passed);
@@ -371,7 +393,8 @@ impl<'t> Range<'t> {
         self.span.as_ref().expect(SPAN)
     }
 
-    /// Reads the next rows of the base; false at the end. The last one's value may be elsewhere: then it waits for the ones before it.
+    /// Reads the next rows of the base; false at the end. The last one's value may be elsewhere:
+    /// then it waits for the ones before it.
     fn step_in_base(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<bool> {
         if walk.waiting.is_none() {
             walk.waiting = self.read_ahead(walk, key)?;
@@ -387,7 +410,8 @@ impl<'t> Range<'t> {
         Ok(true)
     }
 
-    /// Reads as many rows of the base as this sitting is to read, in which `key` is left at the last; returns one that is not small.
+    /// Reads as many rows of the base as this sitting is to read, in which `key` is left at the
+    /// last; returns one that is not small.
     fn read_ahead(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<Option<Waiting>> {
         let Self { committer, keys_only, rows, .. } = self;
         committer.reader.walk(&mut walk.base, key, |base, key| {
@@ -416,7 +440,13 @@ impl<'t> Range<'t> {
     }
 
     /// Reads the value of the base version at `key`, which was found in `view`.
-    fn load_value(&mut self, key: &[u8], glsn: Glsn, stored: Stored<'_>, view: &Weak<View>) -> Result<()> {
+    fn load_value(
+        &mut self,
+        key: &[u8],
+        glsn: Glsn,
+        stored: Stored<'_>,
+        view: &Weak<View>,
+    ) -> Result<()> {
         make_value_room(&self.committer.reader, &mut self.value, stored.value_bytes())?;
         match self.committer.reader.load(glsn, stored, &mut self.value) {
             Ok(_) => Ok(()),
@@ -424,7 +454,8 @@ impl<'t> Range<'t> {
         }
     }
 
-    /// Reads the value of the base version at `key` where it stands now, after reading it where it stood in `view` failed.
+    /// Reads the value of the base version at `key` where it stands now, after reading it where it
+    /// stood in `view` failed.
     fn load_again(&mut self, key: &[u8], view: &Weak<View>, error: Error) -> Result<()> {
         if self.reader().newer_view(view).is_none() {
             return Err(error);
@@ -458,7 +489,11 @@ impl<'t> Range<'t> {
             (Direction::Backward, _, Bound::Excluded(key)) => Some(key),
             // From the very end: `settle_own` walks past what lies beyond the span.
             (Direction::Backward, _, Bound::Included(key)) => {
-                return self.settle_own(OwnWrites::new(set, self.direction, Some(&[key, &[0][..]].concat()))?);
+                return self.settle_own(OwnWrites::new(
+                    set,
+                    self.direction,
+                    Some(&[key, &[0][..]].concat()),
+                )?);
             }
             _ => None,
         };
@@ -469,7 +504,9 @@ impl<'t> Range<'t> {
     fn settle_own(&self, mut own: OwnWrites<'t>) -> Result<OwnWrites<'t>> {
         while let Some(key) = own.key() {
             let before = match self.direction {
-                Direction::Forward => matches!(self.span().lower(), Bound::Excluded(lower) if key <= lower),
+                Direction::Forward => {
+                    matches!(self.span().lower(), Bound::Excluded(lower) if key <= lower)
+                }
                 Direction::Backward => match self.span().upper() {
                     Bound::Excluded(upper) => key >= upper,
                     Bound::Included(upper) => key > upper,
@@ -492,7 +529,8 @@ impl<'t> Range<'t> {
         more
     }
 
-    /// Forgets the own writes if the walk is behind the last of them: then it goes on as one without, and reads rows ahead.
+    /// Forgets the own writes if the walk is behind the last of them: then it goes on as one
+    /// without, and reads rows ahead.
     fn pass_own(&mut self, walk: &mut Walk<'t>) -> Result<()> {
         let Some(own) = &mut walk.own else { return Ok(()) };
         own.come_back()?;
@@ -551,8 +589,8 @@ impl<'t> Range<'t> {
         }
     }
 
-    /// An own deletion of `key` was stepped over: counts it, and seeks to the end of the gap in which it may lie. False if that is behind
-    /// the range.
+    /// An own deletion of `key` was stepped over: counts it, and seeks to the end of the gap in
+    /// which it may lie. False if that is behind the range.
     fn pass_deleted(&self, walk: &mut Walk<'t>, key: &[u8]) -> Result<bool> {
         let (direction, passed) = (self.direction, &mut walk.passed);
         if passed.edge.is_none() && self.has_any {
@@ -592,7 +630,8 @@ impl<'t> Range<'t> {
         Ok(true)
     }
 
-    /// Tells the transaction what was read: the whole span, or as far as the walk came. It needs no telling after that.
+    /// Tells the transaction what was read: the whole span, or as far as the walk came. It needs no
+    /// telling after that.
     fn remember(&mut self, whole: bool) {
         self.note_reads(whole);
         self.reads = None;
@@ -611,7 +650,8 @@ impl<'t> Range<'t> {
         };
         let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
         if reads.add(&first, Some(last)).is_err() {
-            // The set has no room for what was read: then everything counts as read, and any commit since is a conflict.
+            // The set has no room for what was read: then everything counts as read, and any commit
+            // since is a conflict.
             reads.add_everything();
         }
     }
@@ -644,7 +684,9 @@ impl Iterator for Range<'_> {
                     return Some(Err(error));
                 }
                 Some(Ok(match self.rows.current() {
-                    Some((key, value)) => (key[KEYSPACE_BYTES..].to_vec(), Value::new(value.to_vec().into())),
+                    Some((key, value)) => {
+                        (key[KEYSPACE_BYTES..].to_vec(), Value::new(value.to_vec().into()))
+                    }
                     None => (self.key.user_key().to_vec(), Value::new(value)),
                 }))
             }

@@ -1,7 +1,8 @@
 //! The read set of a transaction: its commit checks it for changes by others.
 //!
-//! A point read is a range of one key. When the set outgrows its share of the budget it is coarsened: adjacent ranges are merged into one
-//! that covers them. This may report a conflict for a change in between, but never misses one.
+//! A point read is a range of one key. When the set outgrows its share of the budget it is
+//! coarsened: adjacent ranges are merged into one that covers them. This may report a conflict for
+//! a change in between, but never misses one.
 
 use std::ops::Bound;
 
@@ -14,7 +15,8 @@ use crate::borders::{Border, hit};
 pub(crate) struct ReadRange {
     /// The first key.
     pub(crate) first: Vec<u8>,
-    /// The upper bound: the last key, or the bound up to which (exclusive) all keys were read; `None`: only `first`.
+    /// The upper bound: the last key, or the bound up to which (exclusive) all keys were read;
+    /// `None`: only `first`.
     pub(crate) last: Option<Bound<Vec<u8>>>,
 }
 
@@ -60,8 +62,14 @@ impl ReadSet {
     ///
     /// # Errors
     /// The budget has no room even after coarsening.
-    pub(crate) fn add(&mut self, first: &[u8], last: Option<Bound<&[u8]>>) -> Result<(), OutOfBudget> {
-        if last.is_none() && self.ranges.last().is_some_and(|range| range.last.is_none() && range.first == first) {
+    pub(crate) fn add(
+        &mut self,
+        first: &[u8],
+        last: Option<Bound<&[u8]>>,
+    ) -> Result<(), OutOfBudget> {
+        if last.is_none()
+            && self.ranges.last().is_some_and(|range| range.last.is_none() && range.first == first)
+        {
             return Ok(());
         }
         if let Some(upper) = last
@@ -69,7 +77,8 @@ impl ReadSet {
         {
             return Ok(());
         }
-        let range = ReadRange { first: first.to_vec(), last: last.map(|bound| bound.map(<[u8]>::to_vec)) };
+        let range =
+            ReadRange { first: first.to_vec(), last: last.map(|bound| bound.map(<[u8]>::to_vec)) };
         let more = self.list_bytes_for_one_more() + range.key_bytes();
         if self.lease.bytes() + more > self.limit_bytes || self.lease.grow(more).is_err() {
             self.coarsen();
@@ -80,16 +89,20 @@ impl ReadSet {
         Ok(())
     }
 
-    /// Widens one of the ranges that were added last, if it overlaps with this one; returns whether the set covers this one now. A queue's
-    /// consumer reads from the same end again and again, and several walks may advance in turns.
+    /// Widens one of the ranges that were added last, if it overlaps with this one; returns whether
+    /// the set covers this one now. A queue's consumer reads from the same end again and again, and
+    /// several walks may advance in turns.
     fn widen_recent(&mut self, first: &[u8], upper: Bound<&[u8]>) -> bool {
         let touches = |range: &ReadRange| {
-            range.last.is_some() && begins_by(first, range.upper()) && begins_by(&range.first, upper)
+            range.last.is_some()
+                && begins_by(first, range.upper())
+                && begins_by(&range.first, upper)
         };
         let mut recent = self.ranges.iter_mut().rev().take(WIDENED);
         let Some(range) = recent.find(|range| touches(range)) else { return false };
         let wider_first = (*first < *range.first).then(|| first.to_vec());
-        let wider_last = compare_upper(upper, range.upper()).is_gt().then(|| upper.map(<[u8]>::to_vec));
+        let wider_last =
+            compare_upper(upper, range.upper()).is_gt().then(|| upper.map(<[u8]>::to_vec));
         if wider_first.is_none() && wider_last.is_none() {
             return true;
         }
@@ -99,7 +112,9 @@ impl ReadSet {
         };
         let (before, after) = (range.key_bytes(), wider.key_bytes());
         let more = after.saturating_sub(before);
-        if self.lease.bytes() + more > self.limit_bytes || (more > 0 && self.lease.grow(more).is_err()) {
+        if self.lease.bytes() + more > self.limit_bytes
+            || (more > 0 && self.lease.grow(more).is_err())
+        {
             return false;
         }
         *range = wider;
@@ -109,7 +124,8 @@ impl ReadSet {
         true
     }
 
-    /// Most transactions that are open for long have read little: the list begins with room for one.
+    /// Most transactions that are open for long have read little: the list begins with room for
+    /// one.
     fn capacity_for_one_more(&self) -> usize {
         let (len, capacity) = (self.ranges.len(), self.ranges.capacity());
         if len < capacity { capacity } else { (2 * len).max(1) }
@@ -147,10 +163,12 @@ impl ReadSet {
         let mut ranges = std::mem::take(&mut self.ranges);
         ranges.sort_by(|a, b| a.first.cmp(&b.first));
         // As a range, a single key would take twice its bytes.
-        let merge = |group: &[ReadRange]| if let [only] = group { only.clone() } else { cover(group) };
+        let merge =
+            |group: &[ReadRange]| if let [only] = group { only.clone() } else { cover(group) };
         self.ranges = ranges.chunks(8).map(merge).collect();
         self.ranges.shrink_to_fit();
-        let bytes = list_bytes(self.ranges.capacity()) + self.ranges.iter().map(ReadRange::key_bytes).sum::<u64>();
+        let bytes = list_bytes(self.ranges.capacity())
+            + self.ranges.iter().map(ReadRange::key_bytes).sum::<u64>();
         let spare = self.lease.bytes().saturating_sub(bytes);
         self.lease.shrink(spare);
     }
@@ -161,9 +179,14 @@ fn list_bytes(ranges: usize) -> u64 {
     (ranges * size_of::<ReadRange>()) as u64
 }
 
-/// The smallest range that covers all of `ranges`, which are sorted by their first key and not empty.
+/// The smallest range that covers all of `ranges`, which are sorted by their first key and not
+/// empty.
 fn cover(ranges: &[ReadRange]) -> ReadRange {
-    let last = ranges.iter().map(ReadRange::upper).max_by(|a, b| compare_upper(*a, *b)).expect("chunks are not empty");
+    let last = ranges
+        .iter()
+        .map(ReadRange::upper)
+        .max_by(|a, b| compare_upper(*a, *b))
+        .expect("chunks are not empty");
     let last = match last {
         Bound::Included(key) => Bound::Included(key.to_vec()),
         Bound::Excluded(key) => Bound::Excluded(key.to_vec()),
@@ -209,7 +232,8 @@ mod tests {
     fn a_coarsened_set_still_covers_every_key_that_was_read() {
         let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
         let mut set = ReadSet::new(&budget, 4096);
-        let keys: Vec<Vec<u8>> = (0..5000u32).map(|i| (i.wrapping_mul(2_654_435_761)).to_be_bytes().to_vec()).collect();
+        let keys: Vec<Vec<u8>> =
+            (0..5000u32).map(|i| (i.wrapping_mul(2_654_435_761)).to_be_bytes().to_vec()).collect();
         for (i, key) in keys.iter().enumerate() {
             let upper = [key.as_slice(), b"~"].concat();
             set.add(key, (i % 7 == 0).then_some(Bound::Excluded(&upper))).unwrap();
@@ -234,7 +258,8 @@ mod tests {
         set.add(&[9; 4096], None).unwrap();
         let charged = set.lease.bytes();
         set.coarsen();
-        let held = list_bytes(set.ranges.capacity()) + set.ranges.iter().map(ReadRange::key_bytes).sum::<u64>();
+        let held = list_bytes(set.ranges.capacity())
+            + set.ranges.iter().map(ReadRange::key_bytes).sum::<u64>();
         assert_eq!(set.ranges.len(), 2);
         assert_eq!(set.lease.bytes(), held);
         assert!(held <= charged);
@@ -249,12 +274,17 @@ mod tests {
         }
         set.add(&[1], Some(Bound::Excluded(&[9]))).unwrap();
         for first in (0..900u32).rev() {
-            set.add(&[&[5][..], &first.to_be_bytes()].concat(), Some(Bound::Excluded(&[6]))).unwrap();
+            set.add(&[&[5][..], &first.to_be_bytes()].concat(), Some(Bound::Excluded(&[6])))
+                .unwrap();
         }
-        let ranges: Vec<_> = set.ranges().iter().map(|range| (&range.first[..], range.upper())).collect();
+        let ranges: Vec<_> =
+            set.ranges().iter().map(|range| (&range.first[..], range.upper())).collect();
         assert_eq!(
             ranges,
-            [(&b""[..], Bound::Included(&999u32.to_be_bytes()[..])), (&[1][..], Bound::Excluded(&[9][..]))]
+            [
+                (&b""[..], Bound::Included(&999u32.to_be_bytes()[..])),
+                (&[1][..], Bound::Excluded(&[9][..]))
+            ]
         );
         let keys_bytes: u64 = set.ranges().iter().map(ReadRange::key_bytes).sum();
         assert_eq!(set.lease.bytes(), list_bytes(set.ranges.capacity()) + keys_bytes);
@@ -266,7 +296,11 @@ mod tests {
         let mut set = ReadSet::new(&budget, 1 << 20);
         for last in 0..1000u32 {
             for walk in [1, 2, 3] {
-                set.add(&[walk], Some(Bound::Included(&[&[walk][..], &last.to_be_bytes()].concat()))).unwrap();
+                set.add(
+                    &[walk],
+                    Some(Bound::Included(&[&[walk][..], &last.to_be_bytes()].concat())),
+                )
+                .unwrap();
             }
         }
         assert_eq!(set.ranges().len(), 3);

@@ -11,8 +11,9 @@ use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
 
-/// Reads at one moment, implemented by [`crate::Snapshot`] and by [`crate::Transaction`], which also sees its own writes. For functions
-/// that accept either; both types have the same methods without this trait.
+/// Reads at one moment, implemented by [`crate::Snapshot`] and by [`crate::Transaction`], which
+/// also sees its own writes. For functions that accept either; both types have the same methods
+/// without this trait.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -39,11 +40,12 @@ pub trait Read: sealed::Sealed {
     /// The value of a key; `None` if it has none.
     ///
     /// # Errors
-    /// [`crate::Error::Trimmed`] if the moment is no longer retained, the key is too long, disk errors, the budget, or corruption.
+    /// [`crate::Error::Trimmed`] if the moment is no longer retained, the key is too long, disk
+    /// errors, the budget, or corruption.
     fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>>;
 
-    /// Calls `look` with the value of a key, and returns what it returns; `None` if it has no value. The value is lent from where it is in
-    /// memory: `look` should be short.
+    /// Calls `look` with the value of a key, and returns what it returns; `None` if it has no
+    /// value. The value is lent from where it is in memory: `look` should be short.
     ///
     /// # Errors
     /// As for [`Read::get`].
@@ -58,7 +60,8 @@ pub trait Read: sealed::Sealed {
     ///
     /// # Errors
     /// As for [`Read::get`].
-    fn get_reader(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>>;
+    fn get_reader(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>)
+    -> Result<Option<ValueReader>>;
 
     /// Whether a key has a value; does not read the value.
     ///
@@ -102,7 +105,8 @@ pub trait Read: sealed::Sealed {
         self.iter(keyspace)?.reverse().next().transpose()
     }
 
-    /// The number of keys. Walks all of them; [`crate::Db::keyspace_size`] returns an estimate at bounded cost.
+    /// The number of keys. Walks all of them; [`crate::Db::keyspace_size`] returns an estimate at
+    /// bounded cost.
     ///
     /// # Errors
     /// As for [`Read::get`].
@@ -152,7 +156,11 @@ macro_rules! reads_by_its_own_methods {
                 self.get_with(keyspace, key, look)
             }
 
-            fn get_reader(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>> {
+            fn get_reader(
+                &self,
+                keyspace: &Keyspace,
+                key: impl AsRef<[u8]>,
+            ) -> Result<Option<ValueReader>> {
                 self.get_reader(keyspace, key)
             }
 
@@ -195,7 +203,8 @@ macro_rules! reads_by_its_own_methods {
                 $crate::txn::reads::Read::last(self, keyspace)
             }
 
-            /// The number of keys. Walks all of them; [`crate::Db::keyspace_size`] returns an estimate at bounded cost.
+            /// The number of keys. Walks all of them; [`crate::Db::keyspace_size`] returns an
+            /// estimate at bounded cost.
             ///
             /// # Errors
             /// [`crate::Error::Trimmed`], disk errors, the budget, or corruption.

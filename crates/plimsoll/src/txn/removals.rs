@@ -1,7 +1,8 @@
 //! Removing what a walk finds: the first or the last key, and the keys that a function selects.
 //!
-//! A walk borrows the write set that a deletion changes, so a removal walks ahead by a batch of keys, lets go, and deletes. The next batch
-//! begins behind the last key. The batches are charged to the budget; where it refuses, a batch is one key.
+//! A walk borrows the write set that a deletion changes, so a removal walks ahead by a batch of
+//! keys, lets go, and deletes. The next batch begins behind the last key. The batches are charged
+//! to the budget; where it refuses, a batch is one key.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -23,7 +24,8 @@ use crate::types::value::Value;
 /// Keys and values of a batch: after this many bytes it is full.
 const BATCH_BYTES: usize = 32 << 10;
 
-/// The most pairs of the first and of a later batch: who stops after a few pairs has hardly read more.
+/// The most pairs of the first and of a later batch: who stops after a few pairs has hardly read
+/// more.
 const FIRST_PAIRS: usize = 4;
 const MOST_PAIRS: usize = 256;
 
@@ -51,7 +53,8 @@ impl Transaction {
         self.pop(keyspace, Direction::Forward)
     }
 
-    /// Removes the last key, and returns it and its value; `None` if there is no key. See [`Transaction::pop_first`].
+    /// Removes the last key, and returns it and its value; `None` if there is no key. See
+    /// [`Transaction::pop_first`].
     ///
     /// # Errors
     /// As for [`Transaction::get`] and [`Transaction::delete`].
@@ -59,7 +62,11 @@ impl Transaction {
         self.pop(keyspace, Direction::Backward)
     }
 
-    fn pop(&mut self, keyspace: &Keyspace, direction: Direction) -> Result<Option<(Vec<u8>, Value)>> {
+    fn pop(
+        &mut self,
+        keyspace: &Keyspace,
+        direction: Direction,
+    ) -> Result<Option<(Vec<u8>, Value)>> {
         let space = self.id_of(keyspace)?;
         let goes_on = self.pops().are_at(space, direction);
         if goes_on {
@@ -100,8 +107,8 @@ impl Transaction {
         Ok(Some(pair))
     }
 
-    /// Pops the first row behind those that were popped before, and reads some ahead that lie behind it; `None` if there is none, or no
-    /// memory.
+    /// Pops the first row behind those that were popped before, and reads some ahead that lie
+    /// behind it; `None` if there is none, or no memory.
     fn pop_and_read_ahead(
         &mut self,
         keyspace: &Keyspace,
@@ -132,7 +139,9 @@ impl Transaction {
         let mut walk: Range<'_> = match direction {
             _ if rows == 0 => return Ok(None),
             Direction::Forward => self.range(keyspace, (last, Bound::Unbounded))?.unnoted(),
-            Direction::Backward => self.range(keyspace, (Bound::Unbounded, last))?.unnoted().reverse(),
+            Direction::Backward => {
+                self.range(keyspace, (Bound::Unbounded, last))?.unnoted().reverse()
+            }
         };
         let Some(first) = walk.next().transpose()? else { return Ok(None) };
         for _ in 0..rows {
@@ -145,7 +154,8 @@ impl Transaction {
         Ok(Some(first))
     }
 
-    /// Keeps those keys of a range for which `keep` returns true, and deletes the others; returns how many it deleted.
+    /// Keeps those keys of a range for which `keep` returns true, and deletes the others; returns
+    /// how many it deleted.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -180,8 +190,9 @@ impl Transaction {
         Ok(deleted)
     }
 
-    /// Removes the keys of a range for which `remove` returns true, and yields them with their values, in key order. Each is deleted when it
-    /// is yielded: what the iterator was not asked for stays.
+    /// Removes the keys of a range for which `remove` returns true, and yields them with their
+    /// values, in key order. Each is deleted when it is yielded: what the iterator was not asked
+    /// for stays.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -199,7 +210,8 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// A bound is too long. The iterator's items: as for [`Transaction::get`] and [`Transaction::delete`].
+    /// A bound is too long. The iterator's items: as for [`Transaction::get`] and
+    /// [`Transaction::delete`].
     pub fn extract_if<'t, F: FnMut(&[u8], &[u8]) -> bool>(
         &'t mut self,
         keyspace: &Keyspace,
@@ -208,7 +220,13 @@ impl Transaction {
     ) -> Result<ExtractIf<'t, F>> {
         drop(self.range(keyspace, &range)?);
         let batch = Batch::new(self, &range);
-        Ok(ExtractIf { tx: self, keyspace: keyspace.clone(), batch, ahead: VecDeque::new(), remove })
+        Ok(ExtractIf {
+            tx: self,
+            keyspace: keyspace.clone(),
+            batch,
+            ahead: VecDeque::new(),
+            remove,
+        })
     }
 }
 
@@ -240,16 +258,25 @@ impl Batch {
         Self { rest: Some(rest), pairs: FIRST_PAIRS, charge: tx.charge() }
     }
 
-    /// A walk from where the last batch ended, and the most pairs to take from it; `None` at the end of the range.
-    fn walk<'t>(&mut self, tx: &'t Transaction, keyspace: &Keyspace) -> Result<Option<(Range<'t>, usize)>> {
+    /// A walk from where the last batch ended, and the most pairs to take from it; `None` at the
+    /// end of the range.
+    fn walk<'t>(
+        &mut self,
+        tx: &'t Transaction,
+        keyspace: &Keyspace,
+    ) -> Result<Option<(Range<'t>, usize)>> {
         let Some((lower, upper)) = &self.rest else { return Ok(None) };
         let pairs = if self.charge.set(2 * BATCH_BYTES as u64).is_ok() { self.pairs } else { 1 };
         self.pairs = (2 * self.pairs).min(MOST_PAIRS);
-        let walk = tx.range(keyspace, (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice)))?;
+        let walk = tx.range(
+            keyspace,
+            (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice)),
+        )?;
         Ok(Some((walk, pairs)))
     }
 
-    /// Walks on until a batch is full: collects the keys that `keep` refuses. `None` at the end of the range.
+    /// Walks on until a batch is full: collects the keys that `keep` refuses. `None` at the end of
+    /// the range.
     fn collect(
         &mut self,
         tx: &Transaction,
@@ -276,7 +303,8 @@ impl Batch {
 
     /// The batch ended with this key; `None`: with the range.
     fn pass(&mut self, last: Option<Vec<u8>>) {
-        self.rest = last.and_then(|last| self.rest.take().map(|(_, upper)| (Bound::Excluded(last), upper)));
+        self.rest =
+            last.and_then(|last| self.rest.take().map(|(_, upper)| (Bound::Excluded(last), upper)));
     }
 }
 
@@ -293,7 +321,9 @@ pub struct ExtractIf<'t, F> {
 impl<F> ExtractIf<'_, F> {
     /// Reads the next batch; false at the end of the range.
     fn read_ahead(&mut self) -> Result<bool> {
-        let Some((mut walk, pairs)) = self.batch.walk(self.tx, &self.keyspace)? else { return Ok(false) };
+        let Some((mut walk, pairs)) = self.batch.walk(self.tx, &self.keyspace)? else {
+            return Ok(false);
+        };
         let mut bytes = 0;
         while self.ahead.len() < pairs && bytes < BATCH_BYTES {
             let Some(pair) = walk.next() else { break };
@@ -351,7 +381,11 @@ mod tests {
     #[test]
     fn the_rows_behind_one_that_could_not_be_popped_are_forgotten() {
         let dir = tempfile::tempdir().unwrap();
-        let store = open(&dir.path().join("store"), Options::new().memory_bytes(16 << 20).background(false)).unwrap();
+        let store = open(
+            &dir.path().join("store"),
+            Options::new().memory_bytes(16 << 20).background(false),
+        )
+        .unwrap();
         let keyspace = store.reader.keyspaces.find("default").unwrap().0;
         let mut tx = Transaction::new(&store.committer);
         (0..20u8).for_each(|key| tx.put(&keyspace, [key], b"").unwrap());
@@ -361,7 +395,11 @@ mod tests {
             assert_eq!(tx.pop_first(&keyspace).unwrap().unwrap().0, [key]);
         }
         let lock = store.committer.sequencer.lock().unwrap();
-        store.committer.sequencer.submit_and_apply(&lock, || Ok(()), |()| Err(Error::corrupt("a page"))).unwrap_err();
+        store
+            .committer
+            .sequencer
+            .submit_and_apply(&lock, || Ok(()), |()| Err(Error::corrupt("a page")))
+            .unwrap_err();
         drop(lock);
         // This one walks, and is refused behind that.
         assert!(tx.pops().first().is_none());

@@ -1,7 +1,8 @@
 //! Retries a transaction after a conflict.
 //!
-//! Each pause has a random length below a bound that doubles, so that two transactions that conflicted are less likely to conflict again.
-//! The clock is the store's, and the randomness derives from it and from the conflict, so that a simulated run can be replayed.
+//! Each pause has a random length below a bound that doubles, so that two transactions that
+//! conflicted are less likely to conflict again. The clock is the store's, and the randomness
+//! derives from it and from the conflict, so that a simulated run can be replayed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +17,10 @@ use crate::types::options::Durability;
 /// Attempts before a conflict is an error.
 const ATTEMPTS: u32 = 32;
 
-/// From this attempt on, a transaction reads what is ordered, durable or not ([`Transaction::ordered`]). Where a sync takes long, one that reads what is durable
-/// conflicts with each commit that was ordered since the last sync, and could lose every time. It is not acknowledged before what it has read is durable.
+/// From this attempt on, a transaction reads what is ordered, durable or not
+/// ([`Transaction::ordered`]). Where a sync takes long, one that reads what is durable conflicts
+/// with each commit that was ordered since the last sync, and could lose every time. It is not
+/// acknowledged before what it has read is durable.
 const FIRST_ORDERED: u32 = 4;
 
 /// The bound of the first pause, and of the longest.
@@ -51,7 +54,11 @@ pub(crate) fn transact<T, E: From<Error>>(
 }
 
 fn begin(committer: &Arc<Committer>, attempt: u32) -> Transaction {
-    if attempt < FIRST_ORDERED { Transaction::new(committer) } else { Transaction::ordered(committer) }
+    if attempt < FIRST_ORDERED {
+        Transaction::new(committer)
+    } else {
+        Transaction::ordered(committer)
+    }
 }
 
 /// An error of the caller's may tell of what was read.
@@ -88,7 +95,11 @@ mod tests {
     #[test]
     fn later_attempts_read_what_is_not_durable_yet() {
         let dir = tempfile::tempdir().unwrap();
-        let store = open(&dir.path().join("store"), Options::new().memory_bytes(16 << 20).background(false)).unwrap();
+        let store = open(
+            &dir.path().join("store"),
+            Options::new().memory_bytes(16 << 20).background(false),
+        )
+        .unwrap();
         let mut tx = Transaction::new(&store.committer);
         tx.put(&store.reader.keyspaces.find("default").unwrap().0, b"key", b"value").unwrap();
         let ticket = tx.commit_submit().unwrap();

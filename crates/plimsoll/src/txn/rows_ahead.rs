@@ -1,7 +1,9 @@
-//! Rows that a walk has read ahead: taking a seat, leaving it and charging for it cost more than a small row.
+//! Rows that a walk has read ahead: taking a seat, leaving it and charging for it cost more than a
+//! small row.
 //!
 //! Laws:
-//! 1. Rows are read ahead only of small keys and values, a few KiB at most: a walk that is left alone holds no more.
+//! 1. Rows are read ahead only of small keys and values, a few KiB at most: a walk that is left
+//!    alone holds no more.
 //! 2. A sitting reads more rows than the one before: a caller that wants few has few read in vain.
 
 use std::collections::VecDeque;
@@ -123,10 +125,14 @@ mod tests {
     fn a_sitting_ends_after_a_few_kib_and_long_rows_are_left_out() {
         let mut rows = RowsAhead::default();
         (0..9).for_each(|_| rows.begin());
-        assert!(!rows.push(&[1; KEY_BYTES_MAX + 1], b"v") && !rows.push(b"key", &[1; VALUE_BYTES_MAX + 1]));
+        assert!(
+            !rows.push(&[1; KEY_BYTES_MAX + 1], b"v")
+                && !rows.push(b"key", &[1; VALUE_BYTES_MAX + 1])
+        );
         assert_eq!(rows.current(), None);
-        let pushed =
-            std::iter::from_fn(|| (!rows.is_full()).then(|| rows.push(&[1; KEY_BYTES_MAX], &[2; VALUE_BYTES_MAX])));
+        let pushed = std::iter::from_fn(|| {
+            (!rows.is_full()).then(|| rows.push(&[1; KEY_BYTES_MAX], &[2; VALUE_BYTES_MAX]))
+        });
         assert_eq!(pushed.count(), 2);
         assert!(rows.heap_bytes() < 8 << 10);
     }

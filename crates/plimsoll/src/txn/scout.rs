@@ -1,8 +1,11 @@
-//! Looking for a gap right after a commit that deleted much: the next walk then seeks over keys that nobody has walked over.
+//! Looking for a gap right after a commit that deleted much: the next walk then seeks over keys
+//! that nobody has walked over.
 //!
 //! Laws:
-//! 1. It is a walk like any other, at a moment that is visible: what it publishes is as true as what other walks publish.
-//! 2. It loads no page, waits for no memory, and fails nobody: what it cannot find is left to the walk that comes.
+//! 1. It is a walk like any other, at a moment that is visible: what it publishes is as true as
+//!    what other walks publish.
+//! 2. It loads no page, waits for no memory, and fails nobody: what it cannot find is left to the
+//!    walk that comes.
 //! 3. It ends after a few keys that are alive: scattered deletions cost a few steps.
 
 use std::sync::Arc;

@@ -1,11 +1,15 @@
-//! Orders commits: one at a time gets its GLSN, is written to the log, and is applied to the index. (In a shared store, one that has read nothing may
-//! be applied later, as a commit of another process is: [`crate::txn::blind`].)
+//! Orders commits: one at a time gets its GLSN, is written to the log, and is applied to the index.
+//! (In a shared store, one that has read nothing may be applied later, as a commit of another
+//! process is: [`crate::txn::blind`].)
 //!
 //! Laws:
-//! - Commits are applied in GLSN order, each as a whole. *Applied* is the GLSN of the last one; it only moves forward.
-//! - *Visible* is the lower of *applied* and the GLSN up to which the log permits reads (durable, or submitted if commits are buffered).
-//! - If applying a record fails or panics after it was written to the log, the store is poisoned: nothing is applied on top of it or
-//!   flushed until the store is opened again, which replays the record.
+//! - Commits are applied in GLSN order, each as a whole. *Applied* is the GLSN of the last one; it
+//!   only moves forward.
+//! - *Visible* is the lower of *applied* and the GLSN up to which the log permits reads (durable,
+//!   or submitted if commits are buffered).
+//! - If applying a record fails or panics after it was written to the log, the store is poisoned:
+//!   nothing is applied on top of it or flushed until the store is opened again, which replays the
+//!   record.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +24,8 @@ use plimsoll_log::log::Log;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 
-/// How many commits of others pass the thread that waits longest for the commit lock before it is handed the lock: measured in decision 15.
+/// How many commits of others pass the thread that waits longest for the commit lock before it is
+/// handed the lock: measured in decision 15.
 const PASSED_MAX: u32 = 64;
 
 /// Orders the commits of one open store.
@@ -28,8 +33,8 @@ pub(crate) struct CommitSequencer {
     log: Arc<dyn Log>,
     /// Held while a commit gets its GLSN and is applied.
     lock: FairLock,
-    /// Set while a record is in the log and not applied yet. If it is set when the lock is taken, the previous committer panicked in
-    /// between.
+    /// Set while a record is in the log and not applied yet. If it is set when the lock is taken,
+    /// the previous committer panicked in between.
     half_applied: AtomicBool,
     applied: AtomicU64,
     /// Why no more commits are accepted.
@@ -46,7 +51,8 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// From now on the next commit rings the bell. What was committed before is to be looked at after this.
+    /// From now on the next commit rings the bell. What was committed before is to be looked at
+    /// after this.
     pub(crate) fn set(&self) {
         // SeqCst: either the commit sees this, or whoever looks afterwards sees the commit.
         self.is_set.store(true, Ordering::SeqCst);
@@ -64,7 +70,8 @@ impl Alarm {
 pub(crate) type CommitLock<'a> = FairGuard<'a>;
 
 impl CommitSequencer {
-    /// Nothing is applied yet: after the replay, [`CommitSequencer::replayed`] sets the last applied GLSN.
+    /// Nothing is applied yet: after the replay, [`CommitSequencer::replayed`] sets the last
+    /// applied GLSN.
     pub(crate) fn new(log: &Arc<dyn Log>) -> Self {
         Self {
             log: Arc::clone(log),
@@ -128,8 +135,8 @@ impl CommitSequencer {
         self.lock.waiting()
     }
 
-    /// Writes a record to the log with `submit` and applies it with `apply`, which returns the record's last GLSN. If `apply` fails or
-    /// panics, the store is poisoned.
+    /// Writes a record to the log with `submit` and applies it with `apply`, which returns the
+    /// record's last GLSN. If `apply` fails or panics, the store is poisoned.
     pub(crate) fn submit_and_apply<T>(
         &self,
         _lock: &CommitLock<'_>,
@@ -160,7 +167,8 @@ impl CommitSequencer {
         work(applied)
     }
 
-    /// Runs `work` between two commits, with the last applied GLSN; `None` if a commit is in progress, or was applied only in part.
+    /// Runs `work` between two commits, with the last applied GLSN; `None` if a commit is in
+    /// progress, or was applied only in part.
     pub(crate) fn try_at_applied<T>(&self, work: impl FnOnce(Glsn) -> T) -> Option<T> {
         let _lock = self.lock.try_lock()?;
         let is_whole = !self.half_applied.load(Ordering::Acquire);
@@ -194,7 +202,8 @@ impl CommitSequencer {
     }
 }
 
-/// Poisons the store if it is dropped: who waits for a commit that panicked half way learns that it will not be seen.
+/// Poisons the store if it is dropped: who waits for a commit that panicked half way learns that it
+/// will not be seen.
 struct PoisonOnUnwind<'a>(&'a CommitSequencer);
 
 impl Drop for PoisonOnUnwind<'_> {

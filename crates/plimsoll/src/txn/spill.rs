@@ -1,11 +1,13 @@
 //! The runs of blob files into which a transaction's writes were spilled.
 //!
-//! The runs are kept newest first, in tiers: eight runs of one tier are merged into one of the next, or only concatenated if their keys do
-//! not overlap (sorted input). A bulk load merges all of its runs at once, at its end, in parts ([`parts`]). When the transaction commits, the
-//! index adopts the runs without a rewrite; when it is dropped, they are removed.
+//! The runs are kept newest first, in tiers: eight runs of one tier are merged into one of the
+//! next, or only concatenated if their keys do not overlap (sorted input). A bulk load merges all
+//! of its runs at once, at its end, in parts ([`parts`]). When the transaction commits, the index
+//! adopts the runs without a rewrite; when it is dropped, they are removed.
 //!
-//! A record names a limited number of blob files. So runs that were concatenated too often are merged after all, and the tables of very
-//! large runs are larger: their number stays bounded, whatever the transaction's size.
+//! A record names a limited number of blob files. So runs that were concatenated too often are
+//! merged after all, and the tables of very large runs are larger: their number stays bounded,
+//! whatever the transaction's size.
 
 pub(crate) mod merged_runs;
 mod parts;
@@ -105,8 +107,8 @@ impl Spill {
         SpillBuilder::new(self.site.clone(), self.table_bytes, false)
     }
 
-    /// Starts a run of a set that stays in memory, too, and is about to be committed. It is short: through the page cache it is written
-    /// sooner than past it.
+    /// Starts a run of a set that stays in memory, too, and is about to be committed. It is short:
+    /// through the page cache it is written sooner than past it.
     pub(crate) fn begin_beside_memory(&self) -> SpillBuilder {
         SpillBuilder::new(self.site.clone(), self.table_bytes, true)
     }
@@ -122,13 +124,15 @@ impl Spill {
     /// Merges tiers that are full.
     pub(crate) fn merge_full_tiers(&mut self) -> Result<()> {
         while let Some(tier) = self.full_tier() {
-            let start = self.runs.iter().position(|run| run.tier == tier).expect("the tier is full");
+            let start =
+                self.runs.iter().position(|run| run.tier == tier).expect("the tier is full");
             self.merge(start..start + FAN_IN, tier + 1)?;
         }
         Ok(())
     }
 
-    /// Merges all runs into one, as many at a time as there are buffers; runs whose keys do not overlap are only concatenated.
+    /// Merges all runs into one, as many at a time as there are buffers; runs whose keys do not
+    /// overlap are only concatenated.
     pub(crate) fn merge_all(&mut self, means: MergeMeans) -> Result<()> {
         while self.runs.len() > 1 {
             if self.blobs().count() <= BLOBS_MAX && disjoint(&self.runs) {
@@ -145,11 +149,14 @@ impl Spill {
         Ok(())
     }
 
-    /// The runs to be merged next so that in the end one merge of `fan_in` runs is left and as little as possible is written before it.
+    /// The runs to be merged next so that in the end one merge of `fan_in` runs is left and as
+    /// little as possible is written before it.
     fn next_to_merge(&self, fan_in: usize) -> Range<usize> {
         let runs = self.runs.len();
         let count = if runs <= fan_in { runs } else { fan_in.min(runs - fan_in + 1) };
-        let bytes = |start: &usize| self.runs[*start..start + count].iter().map(SpilledRun::bytes).sum::<u64>();
+        let bytes = |start: &usize| {
+            self.runs[*start..start + count].iter().map(SpilledRun::bytes).sum::<u64>()
+        };
         let start = (0..=runs - count).min_by_key(bytes).expect("there are runs");
         start..start + count
     }
@@ -181,19 +188,25 @@ impl Spill {
     fn full_tier(&self) -> Option<u32> {
         let mut tiers: Vec<u32> = self.runs.iter().map(|run| run.tier).collect();
         tiers.dedup();
-        tiers.into_iter().find(|&tier| self.runs.iter().filter(|run| run.tier == tier).count() >= FAN_IN)
+        tiers
+            .into_iter()
+            .find(|&tier| self.runs.iter().filter(|run| run.tier == tier).count() >= FAN_IN)
     }
 
-    /// Replaces some runs by one with the newest write of each key, merged in at most `parts` parts, and removes their files. On failure
-    /// nothing changes.
+    /// Replaces some runs by one with the newest write of each key, merged in at most `parts`
+    /// parts, and removes their files. On failure nothing changes.
     fn replace_by_merged(&mut self, range: Range<usize>, tier: u32, parts: usize) -> Result<()> {
         hit(Border::SpillsMerged);
         let inputs = &self.runs[range.clone()];
         let bytes: u64 = inputs.iter().map(SpilledRun::bytes).sum();
         let tables = inputs.iter().map(|run| Arc::clone(&run.tables)).collect();
         let table_bytes = self.table_bytes.max(bytes / PARTITION_PART);
-        let merge = PartedMerge::new(self.site.clone(), tables, table_bytes, tier).cancelled_by(self.cancel.clone());
-        let merged = string_together(merge.write(parts.min((bytes / PART_BYTES_MIN).max(1) as usize))?, tier);
+        let merge = PartedMerge::new(self.site.clone(), tables, table_bytes, tier)
+            .cancelled_by(self.cancel.clone());
+        let merged = string_together(
+            merge.write(parts.min((bytes / PART_BYTES_MIN).max(1) as usize))?,
+            tier,
+        );
         let merged: Vec<_> = self.runs.splice(range, [merged]).collect();
         merged.into_iter().for_each(|run| run.discard(&self.site));
         Ok(())
@@ -203,7 +216,8 @@ impl Spill {
     pub(crate) fn lookup(&self, key: &[u8]) -> Result<Option<Found>> {
         for run in &self.runs {
             let at = run.tables.partition_point(|table| table.info.last_key[..] < *key);
-            let Some(table) = run.tables.get(at).filter(|table| table.info.first_key[..] <= *key) else {
+            let Some(table) = run.tables.get(at).filter(|table| table.info.first_key[..] <= *key)
+            else {
                 continue;
             };
             if let Some(found) = table.lookup(key, Glsn::MAX, Touch::Point)?.found {
@@ -215,7 +229,10 @@ impl Spill {
 
     /// A cursor over each run, newest first.
     pub(crate) fn cursors(&self) -> Vec<RunCursor> {
-        self.runs.iter().map(|run| RunCursor::new(Arc::clone(&run.tables), Feed::Pool(Touch::Point))).collect()
+        self.runs
+            .iter()
+            .map(|run| RunCursor::new(Arc::clone(&run.tables), Feed::Pool(Touch::Point)))
+            .collect()
     }
 
     /// The blob files of the runs.
@@ -235,7 +252,10 @@ impl Spill {
 
     /// The runs as the index adopts them.
     pub(crate) fn adopted(&self, glsn: Glsn) -> Vec<Vec<Table>> {
-        let adopt = |table: &Table| Table { info: Arc::new(adopted(&table.info, glsn)), file: table.file.clone() };
+        let adopt = |table: &Table| Table {
+            info: Arc::new(adopted(&table.info, glsn)),
+            file: table.file.clone(),
+        };
         self.runs.iter().map(|run| run.tables.iter().map(adopt).collect()).collect()
     }
 
@@ -252,14 +272,27 @@ pub(crate) fn adopted(info: &TableInfo, glsn: Glsn) -> TableInfo {
     TableInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info.clone() }
 }
 
-/// A walk over the writes of a commit that are stored in blob files: `runs` as its payload names them.
-pub(crate) fn side_runs(log: &Arc<dyn Log>, budget: &Budget, runs: &[Vec<BlobId>], glsn: Glsn) -> Result<MergedRuns> {
-    let runs = runs.iter().map(|blobs| blobs.iter().map(|&blob| open_table(log, budget, blob, glsn)).collect());
+/// A walk over the writes of a commit that are stored in blob files: `runs` as its payload names
+/// them.
+pub(crate) fn side_runs(
+    log: &Arc<dyn Log>,
+    budget: &Budget,
+    runs: &[Vec<BlobId>],
+    glsn: Glsn,
+) -> Result<MergedRuns> {
+    let runs = runs
+        .iter()
+        .map(|blobs| blobs.iter().map(|&blob| open_table(log, budget, blob, glsn)).collect());
     MergedRuns::new(runs.collect::<Result<_>>()?, &Feed::Pool(Touch::Scan), None)
 }
 
 /// Opens a table that a committed transaction wrote, from the metadata in its file.
-pub(crate) fn open_table(log: &Arc<dyn Log>, budget: &Budget, blob: BlobId, glsn: Glsn) -> Result<Table> {
+pub(crate) fn open_table(
+    log: &Arc<dyn Log>,
+    budget: &Budget,
+    blob: BlobId,
+    glsn: Glsn,
+) -> Result<Table> {
     let file = log.open_blob(blob).lift()?;
     let info = read_info(&**file.file.source(), file.pages, TableId::Blob(blob), budget)?;
     Ok(Table { info: Arc::new(adopted(&info, glsn)), file: file.file })

@@ -13,10 +13,11 @@ use crate::txn::durable_wakers::{DurableWakers, Registration};
 use crate::types::error::Result;
 use crate::types::options::Durability;
 
-/// A commit that is ordered but may not be durable yet, from [`Transaction::commit_submit`](crate::Transaction::commit_submit).
+/// A commit that is ordered but may not be durable yet, from
+/// [`Transaction::commit_submit`](crate::Transaction::commit_submit).
 ///
-/// Wait for it by [`CommitTicket::wait`], or await it: it is a future that works with any runtime. One sync serves all waiting tickets.
-/// Dropping a ticket does not affect the commit.
+/// Wait for it by [`CommitTicket::wait`], or await it: it is a future that works with any runtime.
+/// One sync serves all waiting tickets. Dropping a ticket does not affect the commit.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -85,21 +86,41 @@ pub struct CommitTicket {
 impl CommitTicket {
     /// The ticket of a transaction that wrote nothing.
     pub(crate) fn of_snapshot(committer: &Committer, moment: &OpenMoment) -> Self {
-        // A transaction of `Db::begin_ordered` may have read what is not durable yet. What an unread one would have shown was readable when it began.
+        // A transaction of `Db::begin_ordered` may have read what is not durable yet. What an
+        // unread one would have shown was readable when it began.
         let is_readable = moment.readable().is_ok();
-        let is_behind = is_readable && moment.is_shown() && moment.at() > committer.sequencer.visible();
+        let is_behind =
+            is_readable && moment.is_shown() && moment.at() > committer.sequencer.visible();
         let is_synced = committer.options.durability == Durability::Sync;
         let (wait, was_durable) = (is_synced && is_behind, is_synced && is_readable && !is_behind);
-        Self { wakers: Arc::clone(&committer.wakers), glsn: moment.at(), wait, was_durable, registration: None }
+        Self {
+            wakers: Arc::clone(&committer.wakers),
+            glsn: moment.at(),
+            wait,
+            was_durable,
+            registration: None,
+        }
     }
 
     pub(crate) fn of_record(committer: &Committer, glsn: Glsn) -> Self {
         let wait = committer.options.durability == Durability::Sync;
-        Self { wakers: Arc::clone(&committer.wakers), glsn, wait, was_durable: false, registration: None }
+        Self {
+            wakers: Arc::clone(&committer.wakers),
+            glsn,
+            wait,
+            was_durable: false,
+            registration: None,
+        }
     }
 
     pub(crate) fn of_durable(committer: &Committer, glsn: Glsn) -> Self {
-        Self { wakers: Arc::clone(&committer.wakers), glsn, wait: false, was_durable: true, registration: None }
+        Self {
+            wakers: Arc::clone(&committer.wakers),
+            glsn,
+            wait: false,
+            was_durable: true,
+            registration: None,
+        }
     }
 
     /// The commit's GLSN.
@@ -112,11 +133,13 @@ impl CommitTicket {
         self.was_durable || self.wakers.is_durable(self.glsn)
     }
 
-    /// Waits until the commit is visible and durable according to the store's durability setting. May be called again, also by several threads at once.
+    /// Waits until the commit is visible and durable according to the store's durability setting.
+    /// May be called again, also by several threads at once.
     ///
     /// # Errors
-    /// [`Error::Poisoned`](crate::Error::Poisoned): whether the commit survives is unknown until the store is reopened.
-    /// [`Error::Stalled`](crate::Error::Stalled): it is ordered, and durable once another process goes on or ends.
+    /// [`Error::Poisoned`](crate::Error::Poisoned): whether the commit survives is unknown until
+    /// the store is reopened. [`Error::Stalled`](crate::Error::Stalled): it is ordered, and durable
+    /// once another process goes on or ends.
     pub fn wait(&self) -> Result<Glsn> {
         if self.wait {
             self.wakers.wait(self.glsn)?;
@@ -125,8 +148,8 @@ impl CommitTicket {
     }
 }
 
-/// Ready when [`CommitTicket::wait`] would return, with the same result. In a store without background threads, as in simulations,
-/// `poll` blocks.
+/// Ready when [`CommitTicket::wait`] would return, with the same result. In a store without
+/// background threads, as in simulations, `poll` blocks.
 impl Future for CommitTicket {
     type Output = Result<Glsn>;
 
@@ -167,7 +190,10 @@ mod tests {
     fn a_commit_is_durable_that_another_process_has_synced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
-        let join = || open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true)).unwrap();
+        let join = || {
+            open(&path, Options::new().memory_bytes(16 << 20).background(false).shared(true))
+                .unwrap()
+        };
         let (one, other) = (join(), join());
         let submit = |store: &Arc<Engine>| {
             let mut tx = Transaction::new(&store.committer);

@@ -1,7 +1,8 @@
 //! Transactions: optimistic, serializable.
 //!
-//! A transaction reads at one moment plus its own writes, and remembers what it read. Its commit is refused with
-//! [`crate::Error::Conflict`] if anything of that was changed since by a commit that is ordered before it, durable or not (`txn::commit`).
+//! A transaction reads at one moment plus its own writes, and remembers what it read. Its commit is
+//! refused with [`crate::Error::Conflict`] if anything of that was changed since by a commit that
+//! is ordered before it, durable or not (`txn::commit`).
 
 use std::fmt;
 use std::io::Read;
@@ -40,7 +41,8 @@ use crate::types::version::{MAX_VALUE_BYTES, running_value_sum};
 /// Bytes that a streamed value is taken in at a time.
 const PIECE_BYTES: usize = CHUNK_BYTES;
 
-/// An open transaction. Dropped without a commit, it leaves no trace. [`crate::Db::transact`] runs one again where it meets a conflict.
+/// An open transaction. Dropped without a commit, it leaves no trace. [`crate::Db::transact`] runs
+/// one again where it meets a conflict.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -92,12 +94,21 @@ impl Transaction {
     fn at_moment(committer: &Arc<Committer>, moment: OpenMoment) -> Self {
         let memory_bytes = committer.reader.budget.limit_bytes();
         let options = &committer.options;
-        let (limit, body_limit) = (options.write_set_limit_bytes(memory_bytes), options.body_limit_bytes());
-        let writes =
-            WriteSet::new(&committer.patience, &committer.reader.log, limit, options.sizes.table_bytes, body_limit);
+        let (limit, body_limit) =
+            (options.write_set_limit_bytes(memory_bytes), options.body_limit_bytes());
+        let writes = WriteSet::new(
+            &committer.patience,
+            &committer.reader.log,
+            limit,
+            options.sizes.table_bytes,
+            body_limit,
+        );
         Self {
             moment,
-            reads: Mutex::new(ReadSet::new(&committer.reader.budget, options.read_set_limit_bytes(memory_bytes))),
+            reads: Mutex::new(ReadSet::new(
+                &committer.reader.budget,
+                options.read_set_limit_bytes(memory_bytes),
+            )),
             writes,
             gaps: Mutex::new(OwnGaps::new()),
             pops: Mutex::default(),
@@ -123,8 +134,8 @@ impl Transaction {
     /// The value of a key; `None` if there is none.
     ///
     /// # Errors
-    /// The key is too long, the disk, the budget, or corruption. [`crate::Error::Behind`], as long as it lives, if what other processes had committed
-    /// could not be taken in at its first read.
+    /// The key is too long, the disk, the budget, or corruption. [`crate::Error::Behind`], as long
+    /// as it lives, if what other processes had committed could not be taken in at its first read.
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let key = self.key(keyspace, key.as_ref())?;
         match self.own(key.get())? {
@@ -136,8 +147,9 @@ impl Transaction {
         }
     }
 
-    /// Calls `look` with the value of a key, and returns what it returns; `None` if there is no value. What the transaction did not write
-    /// itself is lent from where it is in memory: `look` should be short.
+    /// Calls `look` with the value of a key, and returns what it returns; `None` if there is no
+    /// value. What the transaction did not write itself is lent from where it is in memory: `look`
+    /// should be short.
     ///
     /// # Errors
     /// As for [`Transaction::get`].
@@ -180,7 +192,8 @@ impl Transaction {
         }
     }
 
-    /// Whether its moment can be read without taking in what others have committed, which may wait for the disk.
+    /// Whether its moment can be read without taking in what others have committed, which may wait
+    /// for the disk.
     fn is_shown_in_memory(&self) -> Result<bool> {
         self.committer.reader.check_open()?;
         self.committer.reader.owner.check()?;
@@ -196,7 +209,8 @@ impl Transaction {
     }
 
     fn note_read(&self, key: &[u8]) -> Result<()> {
-        let add = || Ok(self.reads.lock().unwrap_or_else(PoisonError::into_inner).add(key, None)?);
+        let add =
+            || Ok(self.reads.lock().unwrap_or_else(PoisonError::into_inner).add(key, None)?);
         self.committer.patience.in_transaction(false, add)
     }
 
@@ -209,7 +223,8 @@ impl Transaction {
             if write == Write::Deleted {
                 return Ok(None);
             }
-            let fill = |bytes: &mut Buffer| own_value(&self.committer.reader, &self.writes, write, bytes);
+            let fill =
+                |bytes: &mut Buffer| own_value(&self.committer.reader, &self.writes, write, bytes);
             Value::of_len(&self.committer.reader.budget, write.value_bytes(), fill).map(Some)
         })
     }
@@ -218,7 +233,11 @@ impl Transaction {
     ///
     /// # Errors
     /// As for [`Transaction::get`].
-    pub fn get_reader(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>> {
+    pub fn get_reader(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Option<ValueReader>> {
         let index_key = self.key(keyspace, key.as_ref())?;
         if let Some(own) = self.own(index_key.get())? {
             return Ok(own.map(|value| ValueReader::of_value(&self.committer.reader, value)));
@@ -247,7 +266,12 @@ impl Transaction {
     ///
     /// # Errors
     /// Key or value is too long, the disk, or the budget; the transaction can then only be aborted.
-    pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+    pub fn put(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<()> {
         self.put_bytes(keyspace, key.as_ref(), value.as_ref())
     }
 
@@ -259,11 +283,17 @@ impl Transaction {
         self.write(|writes| writes.put(key.get(), value))
     }
 
-    /// Gives a key the value that `value` yields up to its end, without holding it in memory; returns its length in bytes.
+    /// Gives a key the value that `value` yields up to its end, without holding it in memory;
+    /// returns its length in bytes.
     ///
     /// # Errors
     /// As for [`Transaction::put`], and what `value` fails with.
-    pub fn put_reader(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: &mut dyn Read) -> Result<u64> {
+    pub fn put_reader(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: &mut dyn Read,
+    ) -> Result<u64> {
         let key = KeyBuffer::new(self.space_to_put(keyspace)?, key.as_ref())?;
         self.keep_pops_apart_from(key.get());
         self.own_gaps().put(key.get());
@@ -290,7 +320,8 @@ impl Transaction {
         })
     }
 
-    /// The id of a keyspace that something is put into: its commit looks again whether it was dropped.
+    /// The id of a keyspace that something is put into: its commit looks again whether it was
+    /// dropped.
     fn space_to_put(&mut self, keyspace: &Keyspace) -> Result<u32> {
         let id = self.committer.reader.keyspaces.id_to_put(keyspace)?;
         if self.last_space != Some(id) {
@@ -350,7 +381,8 @@ impl Transaction {
         written
     }
 
-    /// For each thing that it keeps: bytes that are charged, and bytes that it holds. For simulations.
+    /// For each thing that it keeps: bytes that are charged, and bytes that it holds. For
+    /// simulations.
     #[doc(hidden)]
     #[cfg(feature = "testing")]
     pub fn charges(&mut self) -> [(&'static str, u64, u64); 2] {
@@ -390,18 +422,20 @@ impl Transaction {
             let (bytes, limit_bytes) = (metadata.len() as u64, MAX_METADATA_BYTES as u64);
             return Err(InvalidInput::MetadataTooLong { bytes, limit_bytes }.into());
         }
-        let mut kept = Buffer::with_capacity(&self.committer.reader.budget, Kind::WriteSet, metadata.len())?;
+        let mut kept =
+            Buffer::with_capacity(&self.committer.reader.budget, Kind::WriteSet, metadata.len())?;
         kept.extend_from_slice(metadata);
         self.metadata = kept;
         Ok(())
     }
 
-    /// Commits; returns the commit's GLSN once it is durable (as the store's durability says) and visible. A transaction that wrote
-    /// nothing returns the GLSN of its snapshot.
+    /// Commits; returns the commit's GLSN once it is durable (as the store's durability says) and
+    /// visible. A transaction that wrote nothing returns the GLSN of its snapshot.
     ///
     /// # Errors
-    /// [`crate::Error::Conflict`]: run it again. Others: nothing was committed, except with [`crate::Error::Poisoned`], after which that is unknown
-    /// until the store is reopened, and [`crate::Error::Stalled`]: it may have been ordered, and become durable later.
+    /// [`crate::Error::Conflict`]: run it again. Others: nothing was committed, except with
+    /// [`crate::Error::Poisoned`], after which that is unknown until the store is reopened, and
+    /// [`crate::Error::Stalled`]: it may have been ordered, and become durable later.
     pub fn commit(self) -> Result<Glsn> {
         let committer = Arc::clone(&self.committer);
         let first = self.first_of_many_deletions();
@@ -422,7 +456,8 @@ impl Transaction {
         Some(self.writes.at(map.first()?).0.to_vec())
     }
 
-    /// Gives the commit its place in the order without waiting until it is durable; later commits queue behind it.
+    /// Gives the commit its place in the order without waiting until it is durable; later commits
+    /// queue behind it.
     ///
     /// # Errors
     /// As for [`Transaction::commit`].

@@ -1,4 +1,5 @@
-//! Buffer for uncommitted values: append-only, in chunks. A small first part is in a piece of a chunk.
+//! Buffer for uncommitted values: append-only, in chunks. A small first part is in a piece of a
+//! chunk.
 
 use std::sync::Arc;
 
@@ -18,9 +19,16 @@ pub(crate) struct ValueBuffer {
 }
 
 impl ValueBuffer {
-    /// An empty buffer; it takes its first memory with the first byte, from `small` if one of these suffices.
+    /// An empty buffer; it takes its first memory with the first byte, from `small` if one of these
+    /// suffices.
     pub(crate) fn new(budget: &Budget, small: &Arc<[Pieces]>) -> Self {
-        Self { budget: budget.clone(), small: Arc::clone(small), piece: None, chunks: Vec::new(), len: 0 }
+        Self {
+            budget: budget.clone(),
+            small: Arc::clone(small),
+            piece: None,
+            chunks: Vec::new(),
+            len: 0,
+        }
     }
 
     /// Appends and returns the offset.
@@ -31,7 +39,8 @@ impl ValueBuffer {
         let start = self.len;
         if start == 0
             && self.held_bytes() == 0
-            && let Some(small) = self.small.iter().find(|pieces| bytes.len() <= pieces.piece_bytes())
+            && let Some(small) =
+                self.small.iter().find(|pieces| bytes.len() <= pieces.piece_bytes())
         {
             self.piece = Some(small.take()?);
         }
@@ -127,10 +136,14 @@ mod tests {
         for first in [1, 512, 3000, 4096, 5000] {
             let mut buffer = ValueBuffer::new(&budget, &small(&budget));
             let lens = std::iter::once(first).chain((0..9).map(|i| 1 + 20_000 * i));
-            let values: Vec<Vec<u8>> = lens.enumerate().map(|(i, len)| vec![i as u8; len]).collect();
+            let values: Vec<Vec<u8>> =
+                lens.enumerate().map(|(i, len)| vec![i as u8; len]).collect();
             let places: Vec<u64> = values.iter().map(|value| buffer.push(value).unwrap()).collect();
             for (value, place) in values.iter().zip(places) {
-                assert_eq!(&buffer.slices(place, value.len() as u64).collect::<Vec<_>>().concat(), value);
+                assert_eq!(
+                    &buffer.slices(place, value.len() as u64).collect::<Vec<_>>().concat(),
+                    value
+                );
             }
             buffer.clear();
             assert_eq!((buffer.held_bytes(), budget.free_bytes()), (0, budget.limit_bytes()));

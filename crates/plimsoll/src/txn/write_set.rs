@@ -1,11 +1,13 @@
 //! The uncommitted writes of a transaction.
 //!
-//! Keys and small values live in a sorted map, values above [`INLINE_BYTES`] in a buffer of chunks; very large values are written to a blob
-//! file directly. When the set outgrows its share of the budget, or the budget has no room, it is *spilled*: written as a sorted run into
-//! blob files, which the index adopts without a rewrite when the transaction commits. So a transaction may be larger than memory, and its
-//! bytes are written once.
+//! Keys and small values live in a sorted map, values above [`INLINE_BYTES`] in a buffer of chunks;
+//! very large values are written to a blob file directly. When the set outgrows its share of the
+//! budget, or the budget has no room, it is *spilled*: written as a sorted run into blob files,
+//! which the index adopts without a rewrite when the transaction commits. So a transaction may be
+//! larger than memory, and its bytes are written once.
 //!
-//! Law: of several writes of one key the last one wins. In the map it has the highest order, and a newer run hides an older one.
+//! Law: of several writes of one key the last one wins. In the map it has the highest order, and a
+//! newer run hides an older one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,7 +31,8 @@ use crate::types::version::{INLINE_BYTES, Stored, value_sum};
 /// A value above this length is written to a blob file directly.
 pub(crate) const LARGE_VALUE_BYTES: usize = 256 << 10;
 
-/// Divisor: the part of a record's body that is reserved for everything but values (head, metadata).
+/// Divisor: the part of a record's body that is reserved for everything but values (head,
+/// metadata).
 const BODY_RESERVE_PART: u64 = 8;
 
 /// An uncommitted write.
@@ -75,7 +78,9 @@ impl<'a> Write<'a> {
         match *self {
             Write::Deleted => Stored::Deleted.encode(out),
             Write::Inline(value) => Stored::Inline(value).encode(out),
-            Write::InBlob { blob, offset, len, sum } => Stored::InBlob { blob, offset, len, sum }.encode(out),
+            Write::InBlob { blob, offset, len, sum } => {
+                Stored::InBlob { blob, offset, len, sum }.encode(out)
+            }
             Write::Buffered { offset, len, sum } => {
                 out.push(BUFFERED);
                 push_varint(out, offset);
@@ -99,7 +104,9 @@ impl<'a> Write<'a> {
             Stored::Deleted => Write::Deleted,
             Stored::Inline(value) => Write::Inline(value),
             Stored::InBlob { blob, offset, len, sum } => Write::InBlob { blob, offset, len, sum },
-            Stored::InLog { .. } | Stored::Dropped { .. } => unreachable!("encode never writes one"),
+            Stored::InLog { .. } | Stored::Dropped { .. } => {
+                unreachable!("encode never writes one")
+            }
         }
     }
 }
@@ -115,7 +122,8 @@ pub(crate) struct WriteSet {
     values: ValueBuffer,
     order: u64,
     limit_bytes: u64,
-    /// Upper bound on the bytes of the operations in a record's body, without buffered values; with those that were overwritten.
+    /// Upper bound on the bytes of the operations in a record's body, without buffered values; with
+    /// those that were overwritten.
     operation_bytes: u64,
     /// Bytes of buffered values.
     value_bytes: u64,
@@ -133,8 +141,8 @@ pub(crate) struct WriteSet {
 }
 
 impl WriteSet {
-    /// An empty set that spills beyond `limit_bytes`, into tables of `table_bytes`. A set below `body_limit_bytes` is committed
-    /// within the record.
+    /// An empty set that spills beyond `limit_bytes`, into tables of `table_bytes`. A set below
+    /// `body_limit_bytes` is committed within the record.
     pub(crate) fn new(
         patience: &Arc<Patience>,
         log: &Arc<dyn Log>,
@@ -178,11 +186,13 @@ impl WriteSet {
             return self.record(key, Write::InBlob { blob, offset, len, sum });
         }
         let patience = Arc::clone(&self.patience);
-        let offset = patience.in_transaction(!self.values.has_room(len), || match self.values.push(value) {
-            Ok(offset) => Ok(offset),
-            Err(refusal) => {
-                self.spill_because(refusal)?;
-                Ok(self.values.push(value)?)
+        let offset = patience.in_transaction(!self.values.has_room(len), || {
+            match self.values.push(value) {
+                Ok(offset) => Ok(offset),
+                Err(refusal) => {
+                    self.spill_because(refusal)?;
+                    Ok(self.values.push(value)?)
+                }
             }
         })?;
         self.record(key, Write::Buffered { offset, len, sum })
@@ -217,15 +227,25 @@ impl WriteSet {
 
     /// Appends the next piece.
     pub(crate) fn continue_large(&mut self, bytes: &[u8]) -> Result<()> {
-        let writer =
-            self.large.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().expect("begin_large was called");
+        let writer = self
+            .large
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_mut()
+            .expect("begin_large was called");
         writer.write(bytes).lift()?;
         hit(Border::LargeWritten);
         Ok(())
     }
 
     /// Ends the value: the key gets the value of `len` bytes with the checksum `sum`.
-    pub(crate) fn end_large(&mut self, key: &[u8], (blob, offset): (BlobId, u64), len: u64, sum: u64) -> Result<()> {
+    pub(crate) fn end_large(
+        &mut self,
+        key: &[u8],
+        (blob, offset): (BlobId, u64),
+        len: u64,
+        sum: u64,
+    ) -> Result<()> {
         self.record(key, Write::InBlob { blob, offset, len, sum })
     }
 
@@ -238,13 +258,19 @@ impl WriteSet {
         recorded
     }
 
-    fn record_encoded(&mut self, key: &[u8], mut write: Write<'_>, encoded: &mut Vec<u8>) -> Result<()> {
+    fn record_encoded(
+        &mut self,
+        key: &[u8],
+        mut write: Write<'_>,
+        encoded: &mut Vec<u8>,
+    ) -> Result<()> {
         self.order += 1;
         let patience = Arc::clone(&self.patience);
         let needs_memory = !self.map.has_room(key.len() + encoded.len());
         patience.in_transaction(needs_memory, || {
             let Err(refusal) = self.map.defer(key, self.order, encoded) else { return Ok(()) };
-            // The spill empties the buffer, and does not cover the value that was just pushed there.
+            // The spill empties the buffer, and does not cover the value that was just pushed
+            // there.
             write = self.to_blob(write)?;
             encoded.clear();
             write.encode(encoded);
@@ -308,7 +334,8 @@ impl WriteSet {
         (self.operation_bytes, self.value_bytes) = (0, 0);
     }
 
-    /// Converts a buffered write to its location in a blob file after its value was copied there; other writes are unchanged.
+    /// Converts a buffered write to its location in a blob file after its value was copied there;
+    /// other writes are unchanged.
     fn to_blob<'a>(&self, write: Write<'a>) -> Result<Write<'a>> {
         let Write::Buffered { offset, len, sum } = write else { return Ok(write) };
         let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
@@ -336,7 +363,8 @@ impl WriteSet {
         None
     }
 
-    /// The map, for walks in key order: of one key the newest comes first. It has no deferred entries.
+    /// The map, for walks in key order: of one key the newest comes first. It has no deferred
+    /// entries.
     pub(crate) fn map(&self) -> &SortedMap {
         self.map.settle();
         &self.map
@@ -352,19 +380,22 @@ impl WriteSet {
         &mut self.spill
     }
 
-    /// Whether a prepared set is in the map as a whole: its versions can be inserted into the memtable.
+    /// Whether a prepared set is in the map as a whole: its versions can be inserted into the
+    /// memtable.
     pub(crate) fn is_in_memory(&self) -> bool {
         !self.map.is_empty()
     }
 
-    /// The writes of a prepared set that is in the map, in key order. Values are inline or in blob files.
+    /// The writes of a prepared set that is in the map, in key order. Values are inline or in blob
+    /// files.
     pub(crate) fn in_memory(&self) -> impl Iterator<Item = (&[u8], Stored<'_>)> + Clone {
         let mut next = self.map().first();
         std::iter::from_fn(move || {
             let position = next?;
             next = self.after_key(position);
             let entry = self.map.at(position);
-            let stored = Stored::decode(entry.value).expect("nothing of a set that was written as a run is buffered");
+            let stored = Stored::decode(entry.value)
+                .expect("nothing of a set that was written as a run is buffered");
             Some((entry.key, stored))
         })
     }
@@ -376,7 +407,11 @@ impl WriteSet {
     }
 
     /// The newest write of a key: applies `then` to it.
-    pub(crate) fn find<T>(&self, key: &[u8], then: impl FnOnce(Write<'_>) -> Result<T>) -> Result<Option<T>> {
+    pub(crate) fn find<T>(
+        &self,
+        key: &[u8],
+        then: impl FnOnce(Write<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
         if let Some(position) = self.map().seek(key, u64::MAX) {
             let (found, write) = self.at(position);
             if found == key {
@@ -389,8 +424,14 @@ impl WriteSet {
         }
     }
 
-    /// Fills `into` with bytes of a write's value from `from` on. The caller reads values in finished blob files itself.
-    pub(crate) fn read_back(&self, write: Write<'_>, from: u64, into: &mut [u8]) -> Result<ReadBack> {
+    /// Fills `into` with bytes of a write's value from `from` on. The caller reads values in
+    /// finished blob files itself.
+    pub(crate) fn read_back(
+        &self,
+        write: Write<'_>,
+        from: u64,
+        into: &mut [u8],
+    ) -> Result<ReadBack> {
         match write {
             Write::Deleted => unreachable!("a deletion has no value"),
             Write::Inline(value) => {
@@ -407,7 +448,9 @@ impl WriteSet {
             Write::InBlob { blob, offset, .. } => {
                 let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
                 match large.as_mut() {
-                    Some(writer) if writer.id() == blob => writer.read_back(offset + from, into).lift()?,
+                    Some(writer) if writer.id() == blob => {
+                        writer.read_back(offset + from, into).lift()?
+                    }
                     _ => return Ok(ReadBack::InFinishedBlob),
                 }
             }
@@ -415,8 +458,9 @@ impl WriteSet {
         Ok(ReadBack::Done)
     }
 
-    /// Prepares the set for commit: either everything is in the map, with a body that fits into a record, or everything is in runs, and
-    /// still in the map too if it takes at most `memtable_bytes` there. Blob files are finished.
+    /// Prepares the set for commit: either everything is in the map, with a body that fits into a
+    /// record, or everything is in runs, and still in the map too if it takes at most
+    /// `memtable_bytes` there. Blob files are finished.
     pub(crate) fn prepare(&mut self, metadata_bytes: usize, memtable_bytes: u64) -> Result<()> {
         let reserve = (self.body_limit_bytes / BODY_RESERVE_PART).max(metadata_bytes as u64 + 64);
         let room = self.body_limit_bytes.saturating_sub(reserve);
@@ -471,7 +515,8 @@ impl WriteSet {
 
     /// Bytes of the blob files that the commit's record names.
     pub(crate) fn blob_bytes(&self) -> u64 {
-        let pages = self.large_done.iter().chain(self.spill.blobs()).map(|blob| u64::from(blob.pages));
+        let pages =
+            self.large_done.iter().chain(self.spill.blobs()).map(|blob| u64::from(blob.pages));
         pages.sum::<u64>() * PAGE_BYTES as u64
     }
 
@@ -483,7 +528,8 @@ impl WriteSet {
     }
 }
 
-/// Upper bound on the bytes of an operation, of which the set holds `encoded`: its kind, the two lengths, and the key.
+/// Upper bound on the bytes of an operation, of which the set holds `encoded`: its kind, the two
+/// lengths, and the key.
 fn operation_bytes(key: &[u8], encoded: &[u8]) -> u64 {
     (key.len() + encoded.len() + 8) as u64
 }
@@ -507,7 +553,9 @@ pub(crate) fn as_write(stored: Stored<'_>) -> Write<'_> {
         Stored::Deleted => Write::Deleted,
         Stored::Inline(value) => Write::Inline(value),
         Stored::InBlob { blob, offset, len, sum } => Write::InBlob { blob, offset, len, sum },
-        Stored::InLog { .. } | Stored::Dropped { .. } => unreachable!("a spilled value is never in the log's records"),
+        Stored::InLog { .. } | Stored::Dropped { .. } => {
+            unreachable!("a spilled value is never in the log's records")
+        }
     }
 }
 
@@ -516,7 +564,8 @@ impl Drop for WriteSet {
         if self.origin.is_foreign() {
             return;
         }
-        // An abort: no record names these files. A file that cannot be removed now is swept at the next open.
+        // An abort: no record names these files. A file that cannot be removed now is swept at the
+        // next open.
         for blob in self.large_done.drain(..).filter(|_| !self.named.load(Ordering::Relaxed)) {
             let _ = self.log.discard_blob(blob.id);
         }

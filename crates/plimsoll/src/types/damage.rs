@@ -1,4 +1,5 @@
-//! Damage as reported by `verify` and `recover`: its place, the data lost with it, and the command that helps.
+//! Damage as reported by `verify` and `recover`: its place, the data lost with it, and the command
+//! that helps.
 
 use plimsoll_log::glsn::Glsn;
 use std::fmt;
@@ -70,7 +71,11 @@ impl fmt::Display for DamagedKeys {
         if self.keyspace == self.last_keyspace {
             return write!(f, "in keyspace {:?} keys from {first} to {last}", self.keyspace);
         }
-        write!(f, "keys from {first} in keyspace {:?} to {last} in keyspace {:?}", self.keyspace, self.last_keyspace)?;
+        write!(
+            f,
+            "keys from {first} in keyspace {:?} to {last} in keyspace {:?}",
+            self.keyspace, self.last_keyspace
+        )?;
         for (number, name) in self.between.iter().enumerate() {
             write!(f, "{}{name:?}", if number == 0 { ", all of " } else { ", " })?;
         }
@@ -82,7 +87,17 @@ impl Damage {
     pub(crate) fn new(file: impl Into<String>, offset: u64, what: impl Into<String>) -> Self {
         let (file, what) = (file.into(), what.into());
         let hint = "restore a backup".to_owned();
-        Self { file, offset, glsns: None, keys: Vec::new(), more_keys: 0, key_range: None, what, command: None, hint }
+        Self {
+            file,
+            offset,
+            glsns: None,
+            keys: Vec::new(),
+            more_keys: 0,
+            key_range: None,
+            what,
+            command: None,
+            hint,
+        }
     }
 
     /// Records a value that cannot be read.
@@ -111,7 +126,13 @@ impl fmt::Display for Damage {
         if let Some(first) = self.keys.first() {
             write!(f, "; in keyspace {:?} the values of", first.keyspace)?;
             for (number, key) in self.keys.iter().enumerate() {
-                write!(f, "{} {} at GLSN {}", if number == 0 { "" } else { "," }, show_key(&key.key), key.glsn)?;
+                write!(
+                    f,
+                    "{} {} at GLSN {}",
+                    if number == 0 { "" } else { "," },
+                    show_key(&key.key),
+                    key.glsn
+                )?;
             }
             if self.more_keys > 0 {
                 write!(f, " and {} more", self.more_keys)?;
@@ -124,7 +145,8 @@ impl fmt::Display for Damage {
     }
 }
 
-/// The command that recovers the store at `path` into a new folder beside it. It changes nothing in the store.
+/// The command that recovers the store at `path` into a new folder beside it. It changes nothing in
+/// the store.
 pub(crate) fn recover_command(path: &Path) -> String {
     let path = path.display().to_string();
     format!("plimsoll recover {} {}", quoted(&path), quoted(&format!("{path}.recovered")))
@@ -150,7 +172,10 @@ mod tests {
 
     #[test]
     fn a_command_can_be_given_to_a_shell() {
-        assert_eq!(recover_command(Path::new("/a/b.c")), "plimsoll recover /a/b.c /a/b.c.recovered");
+        assert_eq!(
+            recover_command(Path::new("/a/b.c")),
+            "plimsoll recover /a/b.c /a/b.c.recovered"
+        );
         let command = r"plimsoll recover '/a b/it'\''s' '/a b/it'\''s.recovered'";
         assert_eq!(recover_command(Path::new("/a b/it's")), command);
         assert_eq!(verify_command(Path::new("s")), "plimsoll verify s");
@@ -162,7 +187,12 @@ mod tests {
         damage.glsns = Some(Glsn(4)..=Glsn(4));
         for number in 0..7 {
             let keyspace = "default".to_owned();
-            damage.add_key(DamagedKey { keyspace, key: vec![b'a', b'0' + number], glsn: Glsn(4), bytes: 9 });
+            damage.add_key(DamagedKey {
+                keyspace,
+                key: vec![b'a', b'0' + number],
+                glsn: Glsn(4),
+                bytes: 9,
+            });
         }
         damage.keys.truncate(2);
         damage.advise(Path::new("s"));

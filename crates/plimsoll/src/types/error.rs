@@ -102,8 +102,8 @@ pub enum Error {
         /// What was found there, and what to do.
         what: String,
     },
-    /// Another process, or another handle of this one, has the store open for writing: close it, or open read-only. Or as many processes share
-    /// it as can, 64: close one of them.
+    /// Another process, or another handle of this one, has the store open for writing: close it, or
+    /// open read-only. Or as many processes share it as can, 64: close one of them.
     #[error("{}: the store is open for writing {who}", path.display())]
     Locked {
         /// The store.
@@ -116,7 +116,8 @@ pub enum Error {
     /// The store was closed, by this handle or by a clone of it: open it again.
     #[error("the store is closed; open it again")]
     Closed,
-    /// This process was forked from the one that opened the store, which is still its owner: open the store here.
+    /// This process was forked from the one that opened the store, which is still its owner: open
+    /// the store here.
     #[error(
         "process {pid} opened the store, and this one was forked from it: open the store in this process, or start processes in another way than \
          by fork alone"
@@ -139,18 +140,20 @@ pub enum Error {
         /// What was found and what to do.
         message: String,
     },
-    /// Bytes on disk differ from the bytes written: restore a backup, or [recover](crate::Db::recover) the store.
+    /// Bytes on disk differ from the bytes written: restore a backup, or
+    /// [recover](crate::Db::recover) the store.
     #[error("{message}")]
     Corrupt {
-        /// The file, if known: relative to the store's folder, e.g. `index/12.run`, or its whole path.
+        /// The file, if known: relative to the store's folder, e.g. `index/12.run`, or its whole
+        /// path.
         file: Option<String>,
         /// The commit, or the first of several, if known.
         glsn: Option<Glsn>,
         /// Place and nature of the damage, and what to do.
         message: String,
     },
-    /// The requested data was damaged, and a recovery could not read it: it is lost. Other keys, other moments and later
-    /// writes are unaffected.
+    /// The requested data was damaged, and a recovery could not read it: it is lost. Other keys,
+    /// other moments and later writes are unaffected.
     #[error("what GLSN {glsn} wrote here is lost: it was damaged when the store was recovered")]
     Dropped {
         /// The commit that wrote it.
@@ -170,16 +173,17 @@ pub enum Error {
         /// The first failure.
         cause: String,
     },
-    /// What other processes have committed to the store could not be taken in, so that what would be read is not the newest: try again, in a new
-    /// snapshot or transaction. One that was begun then never can be read.
+    /// What other processes have committed to the store could not be taken in, so that what would
+    /// be read is not the newest: try again, in a new snapshot or transaction. One that was begun
+    /// then never can be read.
     #[error("what other processes have committed could not be taken in: {cause}; try again")]
     Behind {
         /// Why not.
         cause: String,
     },
-    /// Another process that has the store open does not give back what all need in turn: continue or end it. Reads go on
-    /// meanwhile. A commit that failed with this may have been ordered all the same, and be there once that process goes on or ends: look before
-    /// trying it again.
+    /// Another process that has the store open does not give back what all need in turn: continue
+    /// or end it. Reads go on meanwhile. A commit that failed with this may have been ordered all
+    /// the same, and be there once that process goes on or ends: look before trying it again.
     #[error(
         "{} has kept this one waiting: it is stopped, or hangs; continue or end it (a commit that waited for it may be there afterwards)",
         pid.map_or_else(|| "another process that has the store open".to_owned(), |pid| format!("process {pid}"))
@@ -188,7 +192,8 @@ pub enum Error {
         /// Its process id, if known.
         pid: Option<u32>,
     },
-    /// Another process does this for all that have the store open, and did not succeed: its own calls tell why.
+    /// Another process does this for all that have the store open, and did not succeed: its own
+    /// calls tell why.
     #[error(
         "{} does this for all processes that have the store open, and did not succeed: try again, or run it there to see why",
         pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
@@ -197,8 +202,9 @@ pub enum Error {
         /// Its process id, if known.
         pid: Option<u32>,
     },
-    /// The memory budget is exhausted: the message lists the holders. The transaction is aborted, the store keeps working. Raise the budget, or
-    /// hold less at a time: `get_reader` reads a long value in pieces.
+    /// The memory budget is exhausted: the message lists the holders. The transaction is aborted,
+    /// the store keeps working. Raise the budget, or hold less at a time: `get_reader` reads a long
+    /// value in pieces.
     #[error("{0}; raise the budget, or hold less at a time: long values can be read in pieces")]
     OutOfBudget(OutOfBudget),
     /// The operating system reported an error.
@@ -256,9 +262,15 @@ impl Error {
             LogError::TimeTrimmed { since_micros, first } => {
                 Self::TimeTrimmed { since: of_micros(since_micros), first }
             }
-            LogError::ClockBehind { ahead_micros } => Self::ClockBehind { ahead: Duration::from_micros(ahead_micros) },
-            LogError::NotYet { asked, next } => Self::Future { asked, newest: Glsn(next.0.saturating_sub(1)) },
-            LogError::TooLarge { bytes, limit_bytes } => InvalidInput::RecordTooLong { bytes, limit_bytes }.into(),
+            LogError::ClockBehind { ahead_micros } => {
+                Self::ClockBehind { ahead: Duration::from_micros(ahead_micros) }
+            }
+            LogError::NotYet { asked, next } => {
+                Self::Future { asked, newest: Glsn(next.0.saturating_sub(1)) }
+            }
+            LogError::TooLarge { bytes, limit_bytes } => {
+                InvalidInput::RecordTooLong { bytes, limit_bytes }.into()
+            }
             LogError::InvalidDraft { .. } | LogError::Conflict { .. } => {
                 InvalidInput::InvalidRecord { what: message }.into()
             }
@@ -290,7 +302,8 @@ impl Error {
     }
 }
 
-/// Converts a result of the crates below. Not `From`: that would be public, and their errors are not part of the API.
+/// Converts a result of the crates below. Not `From`: that would be public, and their errors are
+/// not part of the API.
 pub(crate) trait Lift<T> {
     /// As a result of the store: `log.read(glsn).lift()?`.
     fn lift(self) -> Result<T>;
@@ -324,7 +337,11 @@ impl From<InvalidInput> for Error {
 
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
-        Self::Io { kind: error.kind(), message: error.to_string(), source: Some(IoCause::new(error)) }
+        Self::Io {
+            kind: error.kind(),
+            message: error.to_string(),
+            source: Some(IoCause::new(error)),
+        }
     }
 }
 

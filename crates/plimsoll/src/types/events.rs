@@ -1,8 +1,8 @@
-//! Events for the crate `tracing`, with the feature `tracing`; without it, every function here is empty. This file is the list of them:
-//! docs/reference/events.md says what the fields mean.
+//! Events for the crate `tracing`, with the feature `tracing`; without it, every function here is
+//! empty. This file is the list of them: docs/reference/events.md says what the fields mean.
 //!
-//! The target is `plimsoll`. Durations are in nanoseconds and sizes in bytes, as in [`Stats`](crate::Stats). A field's value is computed only if
-//! the event is wanted.
+//! The target is `plimsoll`. Durations are in nanoseconds and sizes in bytes, as in
+//! [`Stats`](crate::Stats). A field's value is computed only if the event is wanted.
 //!
 //! Law: an event may be emitted under locks of the store, so a subscriber must not call the store.
 
@@ -24,7 +24,12 @@ macro_rules! emit {
 }
 
 /// A store was opened. `log_files` and `tables` count the files of the log and of the index.
-pub(crate) fn opened(path: &Path, stats: &OpeningStats, log_files: impl Fn() -> u64, tables: impl Fn() -> u64) {
+pub(crate) fn opened(
+    path: &Path,
+    stats: &OpeningStats,
+    log_files: impl Fn() -> u64,
+    tables: impl Fn() -> u64,
+) {
     emit!(
         INFO,
         "store opened",
@@ -45,7 +50,12 @@ pub(crate) fn flushed(upto: Glsn, tables: impl Fn() -> u64, bytes: u64, nanos: u
 }
 
 /// Runs were merged. Tables that were linked as they are count as tables, not as bytes.
-pub(crate) fn compacted(tables_in: impl Fn() -> u64, bytes_in: u64, tables_out: impl Fn() -> u64, bytes_out: u64) {
+pub(crate) fn compacted(
+    tables_in: impl Fn() -> u64,
+    bytes_in: u64,
+    tables_out: impl Fn() -> u64,
+    bytes_out: u64,
+) {
     emit!(
         DEBUG,
         "compacted",

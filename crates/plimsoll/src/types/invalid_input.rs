@@ -68,7 +68,9 @@ pub enum InvalidInput {
         limit_bytes: u64,
     },
     /// There is no keyspace with this name, and it cannot be created here.
-    #[error("there is no keyspace {name:?} in this store, and none is created: the store is open read-only or damaged")]
+    #[error(
+        "there is no keyspace {name:?} in this store, and none is created: the store is open read-only or damaged"
+    )]
     NoKeyspace {
         /// The name.
         name: String,
@@ -82,7 +84,9 @@ pub enum InvalidInput {
         first: Option<SystemTime>,
     },
     /// The keyspace was dropped: create a new one.
-    #[error("keyspace {name:?} was dropped: nothing can be put into it; make it anew by Db::keyspace")]
+    #[error(
+        "keyspace {name:?} was dropped: nothing can be put into it; make it anew by Db::keyspace"
+    )]
     KeyspaceDropped {
         /// Its name.
         name: String,
@@ -115,7 +119,9 @@ pub enum InvalidInput {
         name: String,
     },
     /// A cursor cannot move backwards.
-    #[error("cursor {name:?} is at GLSN {at} and does not go back to {asked}: what lies below may be trimmed")]
+    #[error(
+        "cursor {name:?} is at GLSN {at} and does not go back to {asked}: what lies below may be trimmed"
+    )]
     CursorGoesBack {
         /// Its name.
         name: String,
@@ -148,7 +154,8 @@ pub enum InvalidInput {
         /// The limit that applies.
         whose: &'static str,
     },
-    /// The file system cannot be used by several processes together, or may be one of several machines.
+    /// The file system cannot be used by several processes together, or may be one of several
+    /// machines.
     #[error(
         "{}: the store is on {file_system}, where several processes cannot share it; open it without Options::shared, or put it on a file \
          system of this machine",
@@ -160,7 +167,8 @@ pub enum InvalidInput {
         /// The file system's name.
         file_system: &'static str,
     },
-    /// This process may not write to the store's folder, and no process ever shared the store: there are no words by which others could be followed.
+    /// This process may not write to the store's folder, and no process ever shared the store:
+    /// there are no words by which others could be followed.
     #[error(
         "{}: no process shares this store yet, so there is none to follow, and this process may not write to the folder; open it when one has \
          opened it shared, or read what is there now, without `shared`",
@@ -228,7 +236,9 @@ pub enum InvalidInput {
     #[error("the default keyspace always exists: delete its keys instead of dropping it")]
     DropOfDefaultKeyspace,
     /// The memory budget of an open store cannot grow that far.
-    #[error("a budget of {bytes} bytes cannot be had while the store is open; at most {ceiling_bytes} bytes can")]
+    #[error(
+        "a budget of {bytes} bytes cannot be had while the store is open; at most {ceiling_bytes} bytes can"
+    )]
     BudgetBeyondCeiling {
         /// The budget.
         bytes: u64,
@@ -250,16 +260,23 @@ pub enum InvalidInput {
         bytes_per_second: u64,
     },
     /// The interval between two saves of the warm image is too short.
-    #[error("a warm image is written every 100 ms at most, not every {interval:?}; to do without it, switch it off")]
+    #[error(
+        "a warm image is written every 100 ms at most, not every {interval:?}; to do without it, switch it off"
+    )]
     WarmIntervalTooShort {
         /// The interval.
         interval: Duration,
     },
     /// A store in memory is always created.
-    #[error("a store in memory is new and empty: it cannot be opened read-only, or without `create`")]
+    #[error(
+        "a store in memory is new and empty: it cannot be opened read-only, or without `create`"
+    )]
     InMemoryMustCreate,
     /// The stream is one of the store's own.
-    #[error("stream {stream} is one of the store's own: append to stream 1 or higher, below {}", u32::MAX)]
+    #[error(
+        "stream {stream} is one of the store's own: append to stream 1 or higher, below {}",
+        u32::MAX
+    )]
     ReservedStream {
         /// The stream.
         stream: u32,
@@ -279,5 +296,8 @@ pub enum InvalidInput {
 }
 
 fn show_begin(first: Option<SystemTime>) -> String {
-    first.map_or_else(|| "the store is empty".to_owned(), |first| format!("the store begins at {}", show_time(first)))
+    first.map_or_else(
+        || "the store is empty".to_owned(),
+        |first| format!("the store begins at {}", show_time(first)),
+    )
 }

@@ -19,13 +19,15 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Io {
-    /// Through the page cache while the machine, and each cgroup of the process, has clearly more free memory than the budget; otherwise
-    /// with direct I/O (`O_DIRECT`). The default.
+    /// Through the page cache while the machine, and each cgroup of the process, has clearly more
+    /// free memory than the budget; otherwise with direct I/O (`O_DIRECT`). The default.
     #[default]
     Auto,
-    /// With direct I/O: data that is not cached within the budget is read from the device each time.
+    /// With direct I/O: data that is not cached within the budget is read from the device each
+    /// time.
     Direct,
-    /// Through the page cache. In a cgroup with a hard limit, the page cache competes with everything else under that limit.
+    /// Through the page cache. In a cgroup with a hard limit, the page cache competes with
+    /// everything else under that limit.
     Cached,
 }
 

@@ -1,11 +1,15 @@
 //! Ranges of keys, in every form that Rust's range syntax allows.
 //!
-//! Why not `RangeBounds<K>`: `..` does not determine a generic K, so `range(&users, ..)` would not compile. With K = `[u8]`,
-//! `range(&users, "a".."m")` would not compile either: `Range<&[u8]>` implements `RangeBounds` only for sized types.
+//! Why not `RangeBounds<K>`: `..` does not determine a generic K, so `range(&users, ..)` would not
+//! compile. With K = `[u8]`, `range(&users, "a".."m")` would not compile either: `Range<&[u8]>`
+//! implements `RangeBounds` only for sized types.
 
-use std::ops::{Bound, Range, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
+use std::ops::{
+    Bound, Range, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive,
+};
 
-/// A range of keys: `..`, any Rust range with ends of bytes or text ([`AsRef<[u8]>`](AsRef)), or a pair of [`Bound`]s.
+/// A range of keys: `..`, any Rust range with ends of bytes or text ([`AsRef<[u8]>`](AsRef)), or a
+/// pair of [`Bound`]s.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -65,4 +69,11 @@ macro_rules! key_ranges {
     )*};
 }
 
-key_ranges!(Range<K>, RangeFrom<K>, RangeInclusive<K>, RangeTo<K>, RangeToInclusive<K>, (Bound<K>, Bound<K>));
+key_ranges!(
+    Range<K>,
+    RangeFrom<K>,
+    RangeInclusive<K>,
+    RangeTo<K>,
+    RangeToInclusive<K>,
+    (Bound<K>, Bound<K>)
+);

@@ -1,6 +1,7 @@
 //! Named keyspaces, and each one's retention of past versions.
 //!
-//! Keyspace records are keys themselves: system keyspace 0 maps a keyspace's name to its record, so creating one is an ordinary commit.
+//! Keyspace records are keys themselves: system keyspace 0 maps a keyspace's name to its record, so
+//! creating one is an ordinary commit.
 //!
 //! ```text
 //! u32     id (little-endian)
@@ -8,8 +9,9 @@
 //! varint  GLSNs, or microseconds (0 otherwise)
 //! ```
 //!
-//! A dropped keyspace has its record under another key, which is never a valid name: its id is never reused, its retention still
-//! determines how long its past is kept, and its name is still reported with its commits.
+//! A dropped keyspace has its record under another key, which is never a valid name: its id is
+//! never reused, its retention still determines how long its past is kept, and its name is still
+//! reported with its commits.
 //!
 //! ```text
 //! u8      2
@@ -71,8 +73,9 @@ impl Default for Opening {
 /// # }
 /// ```
 ///
-/// A handle belongs to the [`crate::Db`] that returned it, and to that one's clones. Calls on another store reject it, and so do calls on
-/// the same store after it was closed and reopened: get a new handle from the new `Db`.
+/// A handle belongs to the [`crate::Db`] that returned it, and to that one's clones. Calls on
+/// another store reject it, and so do calls on the same store after it was closed and reopened: get
+/// a new handle from the new `Db`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Keyspace {
     id: u32,
@@ -159,7 +162,8 @@ impl Record {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        let damaged = || Error::corrupt("the record of a keyspace cannot be decoded; see `plimsoll verify`");
+        let damaged =
+            || Error::corrupt("the record of a keyspace cannot be decoded; see `plimsoll verify`");
         let mut reader = Reader::new(bytes);
         let id = reader.u32().ok_or_else(damaged)?;
         let tag = reader.u8().ok_or_else(damaged)?;
@@ -193,7 +197,8 @@ pub(crate) fn dropped_name(key: &[u8]) -> Option<&[u8]> {
 pub(crate) struct Keyspaces {
     opening: Opening,
     known: RwLock<Known>,
-    /// Whether a keyspace was dropped or is being dropped. Writers check which one only if this is set.
+    /// Whether a keyspace was dropped or is being dropped. Writers check which one only if this is
+    /// set.
     any_dropped: AtomicBool,
     /// Held while a keyspace is created or changed, so that changes are learnt in commit order.
     pub(crate) making: Mutex<()>,
@@ -238,8 +243,8 @@ impl Keyspaces {
         self.write().by_name.insert(name.into(), record);
     }
 
-    /// Blocks all puts into the keyspace until what is returned is dropped: then the keyspace is dropped if `learn_dropped` was called, else
-    /// unchanged.
+    /// Blocks all puts into the keyspace until what is returned is dropped: then the keyspace is
+    /// dropped if `learn_dropped` was called, else unchanged.
     #[must_use]
     pub(crate) fn begin_drop(&self, id: u32) -> Dropping<'_> {
         self.write().dropping = Some(id);
@@ -257,8 +262,8 @@ impl Keyspaces {
         self.any_dropped.store(true, Ordering::Release);
     }
 
-    /// Rejects keyspaces that were dropped or are being dropped. Checked under the commit lock too: a drop is announced before its keys are
-    /// read.
+    /// Rejects keyspaces that were dropped or are being dropped. Checked under the commit lock too:
+    /// a drop is announced before its keys are read.
     pub(crate) fn check_take_more(&self, ids: impl IntoIterator<Item = u32>) -> Result<()> {
         if !self.any_dropped.load(Ordering::Acquire) {
             return Ok(());
@@ -292,7 +297,8 @@ impl Keyspaces {
     pub(crate) fn ids_of(&self, name: &str) -> Vec<u32> {
         let known = self.read();
         let dropped = known.dropped.iter().filter(|(_, (of, _))| **of == *name).map(|(id, _)| *id);
-        let mut ids: Vec<u32> = dropped.chain(known.by_name.get(name).map(|record| record.id)).collect();
+        let mut ids: Vec<u32> =
+            dropped.chain(known.by_name.get(name).map(|record| record.id)).collect();
         ids.sort_unstable();
         ids
     }
@@ -302,7 +308,8 @@ impl Keyspaces {
         Keyspace { id, name, opening: self.opening }
     }
 
-    /// The id of a handle's keyspace. Rejects a handle of another opening: its id may denote another keyspace or none.
+    /// The id of a handle's keyspace. Rejects a handle of another opening: its id may denote
+    /// another keyspace or none.
     pub(crate) fn id_of(&self, keyspace: &Keyspace) -> Result<u32> {
         if keyspace.opening == self.opening {
             return Ok(keyspace.id);
@@ -320,7 +327,11 @@ impl Keyspaces {
     /// The name of an existing or dropped keyspace.
     pub(crate) fn name(&self, id: u32) -> Option<Arc<str>> {
         let known = self.read();
-        let live = known.by_name.iter().find(|(_, record)| record.id == id).map(|(name, _)| Arc::clone(name));
+        let live = known
+            .by_name
+            .iter()
+            .find(|(_, record)| record.id == id)
+            .map(|(name, _)| Arc::clone(name));
         live.or_else(|| known.dropped.get(&id).map(|(name, _)| Arc::clone(name)))
     }
 
@@ -328,7 +339,9 @@ impl Keyspaces {
     pub(crate) fn names(&self) -> BTreeMap<u32, Arc<str>> {
         let known = self.read();
         let dropped = known.dropped.iter().map(|(&id, (name, _))| (id, Arc::clone(name)));
-        dropped.chain(known.by_name.iter().map(|(name, record)| (record.id, Arc::clone(name)))).collect()
+        dropped
+            .chain(known.by_name.iter().map(|(name, record)| (record.id, Arc::clone(name))))
+            .collect()
     }
 
     /// All existing keyspaces.
@@ -352,7 +365,11 @@ pub(crate) fn keyspace_of(key: &[u8]) -> u32 {
 /// Rejects invalid names.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
-        return Err(InvalidInput::Name { name: name.to_owned(), limit_bytes: MAX_NAME_BYTES as u64 }.into());
+        return Err(InvalidInput::Name {
+            name: name.to_owned(),
+            limit_bytes: MAX_NAME_BYTES as u64,
+        }
+        .into());
     }
     Ok(())
 }

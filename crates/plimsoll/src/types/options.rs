@@ -16,7 +16,8 @@ pub use crate::types::machine_memory::MIN_MEMORY_BYTES;
 use crate::types::machine_memory::default_memory_bytes;
 use crate::types::retention::Retention;
 
-/// Space in a segment beyond a record's body: the segment's header, the record's header, a mark, and padding at the ends of blocks.
+/// Space in a segment beyond a record's body: the segment's header, the record's header, a mark,
+/// and padding at the ends of blocks.
 const SEGMENT_OVERHEAD_BYTES: u64 = 48 << 10;
 
 /// Default interval between two writes of the warm image.
@@ -25,7 +26,8 @@ const WARM_INTERVAL: Duration = Duration::from_secs(30);
 /// Minimum interval between two warm images: each scans all frames.
 const MIN_WARM_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Default limit in bytes per second for reading and for writing the warm image, and the minimum of that limit.
+/// Default limit in bytes per second for reading and for writing the warm image, and the minimum of
+/// that limit.
 const WARM_BYTES_PER_SECOND: u64 = 256 << 20;
 const MIN_WARM_BYTES_PER_SECOND: u64 = 64 << 10;
 
@@ -52,15 +54,17 @@ pub enum Durability {
     /// When it survives a power cut (the default). Concurrent commits share one sync.
     #[default]
     Sync,
-    /// As soon as it is ordered and visible. It is synced within about 200 ms, by [`Db::sync`](crate::Db::sync), and at close. A crash may lose the newest commits, always
-    /// a suffix: the store is left complete, as it was at some earlier moment.
+    /// As soon as it is ordered and visible. It is synced within about 200 ms, by
+    /// [`Db::sync`](crate::Db::sync), and at close. A crash may lose the newest commits, always a
+    /// suffix: the store is left complete, as it was at some earlier moment.
     Buffered,
 }
 
 /// A bulk load takes memory in chunks of 64 KiB: with few of them each row would be a run.
 const BULK_LOAD_BYTES_MIN: u64 = 256 << 10;
 
-/// Size thresholds. Only simulations change the defaults: with small sizes, a short run exercises many flushes, compactions and spills.
+/// Size thresholds. Only simulations change the defaults: with small sizes, a short run exercises
+/// many flushes, compactions and spills.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "simulations reach it"))]
@@ -75,10 +79,12 @@ pub struct Sizes {
     pub read_set_bytes: Option<u64>,
     /// Page reads, made to validate rows, after which a step of restoring the warm image ends.
     pub restore_loads: u64,
-    /// Without threads: whether opening sweeps the files that an earlier process left beside the log. If not, the first step of background
-    /// work that looks at checkpoints does, as the thread would: a while after opening, beside transactions.
+    /// Without threads: whether opening sweeps the files that an earlier process left beside the
+    /// log. If not, the first step of background work that looks at checkpoints does, as the thread
+    /// would: a while after opening, beside transactions.
     pub sweeps_at_open: bool,
-    /// Commits of a member that have read nothing, without a read in between, after which it leaves further ones in the log.
+    /// Commits of a member that have read nothing, without a read in between, after which it leaves
+    /// further ones in the log.
     pub blind_after: u32,
 }
 
@@ -168,13 +174,14 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The defaults: a quarter of the container's memory limit (or of the machine's memory), commits that survive a power cut, a store
-    /// created if there is none, and every version kept.
+    /// The defaults: a quarter of the container's memory limit (or of the machine's memory),
+    /// commits that survive a power cut, a store created if there is none, and every version kept.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The memory budget in bytes: total size limit of everything that grows with the data. At least [`MIN_MEMORY_BYTES`].
+    /// The memory budget in bytes: total size limit of everything that grows with the data. At
+    /// least [`MIN_MEMORY_BYTES`].
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         (self.memory_bytes, self.has_memory_bytes) = (bytes, true);
         self
@@ -186,24 +193,28 @@ impl Options {
         self
     }
 
-    /// Opens the store without changing anything on disk; works beside a process that writes. Shows the state that was durable at opening;
-    /// with [`Options::shared`] the newest state at each read. What a writer has not flushed yet is read from the log and held in memory: its
-    /// memtables, an eighth of its budget, up to 64 MiB each. With a budget too small for that, opening fails with
-    /// [`crate::Error::OutOfBudget`].
-    /// Reads of data that the writer drops later (by a keyspace's retention or a trim) fail with [`crate::Error::Trimmed`]: reopen the
-    /// store to see its current state.
+    /// Opens the store without changing anything on disk; works beside a process that writes. Shows
+    /// the state that was durable at opening; with [`Options::shared`] the newest state at each
+    /// read. What a writer has not flushed yet is read from the log and held in memory: its
+    /// memtables, an eighth of its budget, up to 64 MiB each. With a budget too small for that,
+    /// opening fails with [`crate::Error::OutOfBudget`]. Reads of data that the writer drops later
+    /// (by a keyspace's retention or a trim) fail with [`crate::Error::Trimmed`]: reopen the store
+    /// to see its current state.
     pub fn read_only(mut self, yes: bool) -> Self {
         self.read_only = yes;
         self
     }
 
-    /// Whether other processes may have the store open at the same time, to read and to write, each with this option. What one commits the
-    /// others read at once; transactions are serializable over all of them. A process that opens the store without it is refused
-    /// while others share it, and the other way round. `docs/explanation/processes.md` tells what is shared and what it costs.
+    /// Whether other processes may have the store open at the same time, to read and to write, each
+    /// with this option. What one commits the others read at once; transactions are serializable
+    /// over all of them. A process that opens the store without it is refused while others share
+    /// it, and the other way round. `docs/explanation/processes.md` tells what is shared and what
+    /// it costs.
     ///
-    /// With [`Options::read_only`], the process follows those that share the store, whether they are there yet or not, and changes nothing but
-    /// its own entry among them. Without the right to write to the folder it does not even do that; then what it reads is not kept for it, and reads of
-    /// older moments may fail with [`crate::Error::Trimmed`].
+    /// With [`Options::read_only`], the process follows those that share the store, whether they
+    /// are there yet or not, and changes nothing but its own entry among them. Without the right to
+    /// write to the folder it does not even do that; then what it reads is not kept for it, and
+    /// reads of older moments may fail with [`crate::Error::Trimmed`].
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -223,43 +234,47 @@ impl Options {
         self
     }
 
-    /// The memory budget in bytes of all processes together that have the store open with [`Options::shared`]. Each gets an equal part, but no
-    /// more than its own [`Options::memory_bytes`] where that is set, too; parts become smaller and larger as processes come and go. What the last
-    /// one of them says that gives a total counts for all. At least [`MIN_MEMORY_BYTES`] for each process.
+    /// The memory budget in bytes of all processes together that have the store open with
+    /// [`Options::shared`]. Each gets an equal part, but no more than its own
+    /// [`Options::memory_bytes`] where that is set, too; parts become smaller and larger as
+    /// processes come and go. What the last one of them says that gives a total counts for all. At
+    /// least [`MIN_MEMORY_BYTES`] for each process.
     pub fn memory_total(mut self, bytes: u64) -> Self {
         self.memory_total = Some(bytes);
         self
     }
 
-    /// Whether to create the store if there is none (the default). If not, a missing store is an error.
+    /// Whether to create the store if there is none (the default). If not, a missing store is an
+    /// error.
     pub fn create(mut self, yes: bool) -> Self {
         self.create = yes;
         self
     }
 
-    /// The retention of keyspaces created from now on without one of their own, and of the keyspace "default" until
-    /// [`crate::Db::set_retention`] is called for it.
+    /// The retention of keyspaces created from now on without one of their own, and of the keyspace
+    /// "default" until [`crate::Db::set_retention`] is called for it.
     pub fn retention(mut self, retention: Retention) -> Self {
         self.retention = retention;
         self
     }
 
-    /// Whether flush and compaction run in background threads (the default). If not, writers flush when they must, and the owner
-    /// calls `Db::step`.
+    /// Whether flush and compaction run in background threads (the default). If not, writers flush
+    /// when they must, and the owner calls `Db::step`.
     #[cfg(any(test, feature = "testing"))]
     pub fn background(mut self, yes: bool) -> Self {
         self.background = yes;
         self
     }
 
-    /// Whether a background evictor frees memory in advance (the default). If not, each thread evicts for itself. For measurements.
+    /// Whether a background evictor frees memory in advance (the default). If not, each thread
+    /// evicts for itself. For measurements.
     pub fn evictor(mut self, yes: bool) -> Self {
         self.evictor = yes;
         self
     }
 
-    /// Whether hot values are cached as rows when memory is too small for the pages that contain them (the default). If not, all memory
-    /// not needed otherwise caches pages. For measurements.
+    /// Whether hot values are cached as rows when memory is too small for the pages that contain
+    /// them (the default). If not, all memory not needed otherwise caches pages. For measurements.
     pub fn row_cache(mut self, yes: bool) -> Self {
         self.row_cache = yes;
         self
@@ -271,37 +286,40 @@ impl Options {
         self
     }
 
-    /// Maximum size of a log segment in bytes, 64 KiB to 1 GiB; 64 MiB by default. Where the log is freed, segments end from 16 MiB on while the
-    /// index is small.
+    /// Maximum size of a log segment in bytes, 64 KiB to 1 GiB; 64 MiB by default. Where the log is
+    /// freed, segments end from 16 MiB on while the index is small.
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
         self.segment_bytes = Some(bytes);
         self
     }
 
-    /// Enables warm restart (the default): the hot set is saved as an image, periodically and at close, and restored in the background
-    /// after opening. If disabled, an existing image is left alone.
+    /// Enables warm restart (the default): the hot set is saved as an image, periodically and at
+    /// close, and restored in the background after opening. If disabled, an existing image is left
+    /// alone.
     pub fn warm(mut self, yes: bool) -> Self {
         self.warm = yes;
         self
     }
 
-    /// Interval between writes of the warm image, if anything changed. A kill loses the changes to the hot set since the last write. 30
-    /// seconds by default, at least 100 ms.
+    /// Interval between writes of the warm image, if anything changed. A kill loses the changes to
+    /// the hot set since the last write. 30 seconds by default, at least 100 ms.
     pub fn warm_interval(mut self, interval: Duration) -> Self {
         self.warm_interval = interval;
         self
     }
 
-    /// Bandwidth limit in bytes per second for reading the warm image's data after opening, and for writing the image; 256 MiB by default,
-    /// at least 64 KiB. Reading may use the allowance of the first second at once. A lower limit disturbs reads right after a restart
-    /// less; a higher one warms the caches sooner.
+    /// Bandwidth limit in bytes per second for reading the warm image's data after opening, and for
+    /// writing the image; 256 MiB by default, at least 64 KiB. Reading may use the allowance of the
+    /// first second at once. A lower limit disturbs reads right after a restart less; a higher one
+    /// warms the caches sooner.
     pub fn warm_bytes_per_second(mut self, bytes: u64) -> Self {
         self.warm_bytes_per_second = bytes;
         self
     }
 
-    /// Whether reads use the system's page cache, direct I/O, or either depending on free memory (the default). The page cache is not part
-    /// of the budget: the system reclaims it when memory is needed elsewhere.
+    /// Whether reads use the system's page cache, direct I/O, or either depending on free memory
+    /// (the default). The page cache is not part of the budget: the system reclaims it when memory
+    /// is needed elsewhere.
     pub fn io(mut self, io: Io) -> Self {
         self.io = io;
         self
@@ -343,7 +361,10 @@ impl Options {
             return Err(InvalidInput::SegmentSize { bytes }.into());
         }
         if self.warm_bytes_per_second < MIN_WARM_BYTES_PER_SECOND {
-            return Err(InvalidInput::WarmAllowanceTooSmall { bytes_per_second: self.warm_bytes_per_second }.into());
+            return Err(InvalidInput::WarmAllowanceTooSmall {
+                bytes_per_second: self.warm_bytes_per_second,
+            }
+            .into());
         }
         if self.warm_interval < MIN_WARM_INTERVAL {
             return Err(InvalidInput::WarmIntervalTooShort { interval: self.warm_interval }.into());
@@ -360,8 +381,8 @@ impl Options {
         self.sizes.write_set_bytes.unwrap_or_else(|| (memory_bytes / 8).clamp(1 << 20, 64 << 20))
     }
 
-    /// Memory for a buffer of rows of a bulk load, under a budget: more of it is not sorted faster. Where a test sets the size of a write set,
-    /// it is as small as it can be.
+    /// Memory for a buffer of rows of a bulk load, under a budget: more of it is not sorted faster.
+    /// Where a test sets the size of a write set, it is as small as it can be.
     pub(crate) fn bulk_load_limit_bytes(&self, memory_bytes: u64) -> u64 {
         let usual = || (memory_bytes / 4).clamp(1 << 20, 64 << 20);
         self.sizes.write_set_bytes.map_or_else(usual, |bytes| bytes.max(BULK_LOAD_BYTES_MIN))
@@ -398,7 +419,9 @@ mod tests {
 
     #[test]
     fn an_allowance_below_a_segment_a_second_is_refused() {
-        assert!(Options::new().warm_bytes_per_second(MIN_WARM_BYTES_PER_SECOND - 1).check().is_err());
+        assert!(
+            Options::new().warm_bytes_per_second(MIN_WARM_BYTES_PER_SECOND - 1).check().is_err()
+        );
         assert_eq!(Options::new().warm_bytes_per_second(MIN_WARM_BYTES_PER_SECOND).check(), Ok(()));
     }
 

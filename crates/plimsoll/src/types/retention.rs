@@ -5,9 +5,10 @@ use std::time::Duration;
 
 /// The past versions that a keyspace keeps.
 ///
-/// If every keyspace limits its past and no user stream is in use, the log trims itself. (A keyspace to which nothing was ever written,
-/// like `default` in many stores, does not count.) It then keeps the entries that the longest retention needs and those that a cursor has
-/// not passed ([`crate::Log::cursor`]); followers without a cursor retain nothing.
+/// If every keyspace limits its past and no user stream is in use, the log trims itself. (A
+/// keyspace to which nothing was ever written, like `default` in many stores, does not count.) It
+/// then keeps the entries that the longest retention needs and those that a cursor has not passed
+/// ([`crate::Log::cursor`]); followers without a cursor retain nothing.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -41,7 +42,9 @@ impl Retention {
     /// The retention as read back from its record, which has microsecond precision.
     pub(crate) fn as_recorded(self) -> Self {
         match self {
-            Self::Time(age) => Self::Time(Duration::from_micros(u64::try_from(age.as_micros()).unwrap_or(u64::MAX))),
+            Self::Time(age) => Self::Time(Duration::from_micros(
+                u64::try_from(age.as_micros()).unwrap_or(u64::MAX),
+            )),
             other => other,
         }
     }
@@ -61,8 +64,13 @@ impl fmt::Display for Retention {
 
 /// Exact to the microsecond, in the largest unit that leaves no rest.
 fn write_age(age: Duration, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    const UNITS: [(&str, u128); 5] =
-        [("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1000)];
+    const UNITS: [(&str, u128); 5] = [
+        ("d", 86_400_000_000),
+        ("h", 3_600_000_000),
+        ("m", 60_000_000),
+        ("s", 1_000_000),
+        ("ms", 1000),
+    ];
     let micros = age.as_micros();
     match UNITS.into_iter().find(|(_, unit)| micros.is_multiple_of(*unit)) {
         Some(_) if micros == 0 => f.write_str("0s"),
@@ -81,7 +89,10 @@ mod tests {
         assert_eq!([age(0), age(90), age(7200), age(604_800)], ["0s", "90s", "2h", "7d"]);
         assert_eq!(Retention::Time(Duration::from_millis(1500)).to_string(), "1500ms");
         assert_eq!(Retention::Time(Duration::from_micros(1501)).to_string(), "1501us");
-        assert_eq!([Retention::Forever, Retention::Latest].map(|it| it.to_string()), ["forever", "latest"]);
+        assert_eq!(
+            [Retention::Forever, Retention::Latest].map(|it| it.to_string()),
+            ["forever", "latest"]
+        );
         assert_eq!(Retention::Glsns(1000).to_string(), "1000glsns");
     }
 }

@@ -110,7 +110,8 @@ pub struct RowCacheStats {
     pub limit_bytes: u64,
     /// Rows requested soon after their eviction: reads that a larger row cache would have saved.
     pub returns: u64,
-    /// Pages loaded again soon after their eviction: reads that a larger page pool would have saved.
+    /// Pages loaded again soon after their eviction: reads that a larger page pool would have
+    /// saved.
     pub page_returns: u64,
     /// Steps that moved memory from pages to rows.
     pub steps_to_rows: u64,
@@ -184,7 +185,8 @@ pub struct Stats {
     pub keyspaces: u64,
     /// Total bytes of the store's files.
     pub disk_bytes: u64,
-    /// Warnings from opening the store: a torn tail that was cut, a clock that jumped, an ignored warm image.
+    /// Warnings from opening the store: a torn tail that was cut, a clock that jumped, an ignored
+    /// warm image.
     pub warnings: Vec<String>,
 }
 
@@ -246,7 +248,8 @@ pub struct IndexStats {
     pub compactions: u64,
     /// Writer stalls.
     pub stalls: StallStats,
-    /// Error of the last flush or compaction, if it failed. It is retried; after damage, compaction waits for the next open.
+    /// Error of the last flush or compaction, if it failed. It is retried; after damage, compaction
+    /// waits for the next open.
     pub last_error: Option<String>,
 }
 
@@ -264,23 +267,25 @@ pub struct Waits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StallStats {
-    /// No room in a memtable: the maximum number of memtables was waiting for a flush, or the budget was exhausted. The writer flushed, or
-    /// waited for the one that did.
+    /// No room in a memtable: the maximum number of memtables was waiting for a flush, or the
+    /// budget was exhausted. The writer flushed, or waited for the one that did.
     pub room: Waits,
     /// Slowed down because a flush lags behind while the active memtable fills up.
     pub flush_pace: Waits,
     /// Slowed down because merges lag behind: too many runs can hold one key.
     pub merge_pace: Waits,
-    /// Stopped until merges catch up: so many runs can hold one key that a walk over them would need too many pages at once.
+    /// Stopped until merges catch up: so many runs can hold one key that a walk over them would
+    /// need too many pages at once.
     pub depth: Waits,
 }
 
 impl StallStats {
     /// Total of all waits.
     pub fn total(&self) -> Waits {
-        [self.room, self.flush_pace, self.merge_pace, self.depth]
-            .iter()
-            .fold(Waits::default(), |sum, one| Waits { times: sum.times + one.times, nanos: sum.nanos + one.nanos })
+        [self.room, self.flush_pace, self.merge_pace, self.depth].iter().fold(
+            Waits::default(),
+            |sum, one| Waits { times: sum.times + one.times, nanos: sum.nanos + one.nanos },
+        )
     }
 }
 
@@ -318,7 +323,7 @@ pub struct IoStats {
     pub cached: bool,
     /// Number of mode changes since the store was opened.
     pub switches: u64,
-    /// Latest measurement of free memory: the minimum over the machine and each cgroup, less what the budget may
-    /// still take. `None` if the mode is fixed.
+    /// Latest measurement of free memory: the minimum over the machine and each cgroup, less what
+    /// the budget may still take. `None` if the mode is fixed.
     pub room_bytes: Option<u64>,
 }

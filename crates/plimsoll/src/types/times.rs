@@ -9,7 +9,8 @@ pub(crate) fn of_micros(micros: u64) -> SystemTime {
 
 /// Converts to the log's format; 0 for times before 1970.
 pub(crate) fn to_micros(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |age| u64::try_from(age.as_micros()).unwrap_or(u64::MAX))
+    time.duration_since(UNIX_EPOCH)
+        .map_or(0, |age| u64::try_from(age.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// A time in words, in UTC with microseconds, e.g. `2026-01-31T12:00:00.000000Z`.

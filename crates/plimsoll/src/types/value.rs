@@ -1,7 +1,8 @@
 //! A value as returned to the user.
 //!
-//! A value above [`FREE_BYTES`] holds a lease for its lifetime, so values held by users count against the budget. Its memory returns to
-//! the system when it is dropped, whatever allocator the program uses.
+//! A value above [`FREE_BYTES`] holds a lease for its lifetime, so values held by users count
+//! against the budget. Its memory returns to the system when it is dropped, whatever allocator the
+//! program uses.
 
 use std::cmp::Ordering;
 use std::fmt;

@@ -1,7 +1,8 @@
 //! A version of a key in the index.
 //!
-//! The *index key* is the keyspace id (4 bytes, big-endian) followed by the user's key, so that one order covers all keyspaces.
-//! A version is an index key, the GLSN of the commit that wrote it, and what was stored:
+//! The *index key* is the keyspace id (4 bytes, big-endian) followed by the user's key, so that one
+//! order covers all keyspaces. A version is an index key, the GLSN of the commit that wrote it, and
+//! what was stored:
 //!
 //! ```text
 //! 0                     deleted
@@ -11,8 +12,9 @@
 //! 0 len                 (varint, above INLINE_BYTES) the value was damaged, and a recovery could not read it
 //! ```
 //!
-//! `sum` is the checksum of the whole value ([`value_sum`]), computed when it was written. It moves with the value and is verified
-//! whenever the whole value is read: pages and blocks that are individually valid may still be the wrong ones.
+//! `sum` is the checksum of the whole value ([`value_sum`]), computed when it was written. It moves
+//! with the value and is verified whenever the whole value is read: pages and blocks that are
+//! individually valid may still be the wrong ones.
 
 use std::ops::Bound;
 
@@ -30,7 +32,8 @@ pub const MAX_KEY_BYTES: usize = 4096;
 /// The maximum length of a value in bytes: 1 GiB.
 pub const MAX_VALUE_BYTES: u64 = 1 << 30;
 
-/// Values up to this many bytes are stored in the index itself; longer ones stay where the log wrote them.
+/// Values up to this many bytes are stored in the index itself; longer ones stay where the log
+/// wrote them.
 pub const INLINE_BYTES: usize = 1024;
 
 /// The maximum length of an index key.
@@ -61,7 +64,8 @@ pub(crate) fn is_index_key_len(len: usize) -> bool {
 /// The maximum length of an encoded [`Stored`].
 pub(crate) const MAX_STORED_BYTES: usize = 1 + INLINE_BYTES;
 
-/// The maximum length of an encoded [`Stored`] other than an inline value: a tag, three varints and a checksum.
+/// The maximum length of an encoded [`Stored`] other than an inline value: a tag, three varints and
+/// a checksum.
 pub(crate) const MAX_POINTER_BYTES: usize = 39;
 
 /// Checksum seed that marks the checksum of a whole value.
@@ -164,7 +168,9 @@ impl<'a> Stored<'a> {
             Stored::Inline(_) => None,
             Stored::Deleted => Some(Stored::Deleted),
             Stored::InLog { offset, len, sum } => Some(Stored::InLog { offset, len, sum }),
-            Stored::InBlob { blob, offset, len, sum } => Some(Stored::InBlob { blob, offset, len, sum }),
+            Stored::InBlob { blob, offset, len, sum } => {
+                Some(Stored::InBlob { blob, offset, len, sum })
+            }
             Stored::Dropped { len } => Some(Stored::Dropped { len }),
         }
     }
@@ -205,7 +211,11 @@ impl<'a> Stored<'a> {
         let stored = match tag {
             0 if body.is_empty() => Stored::Deleted,
             0 => Stored::Dropped { len: reader.varint().filter(|len| *len > INLINE_BYTES as u64)? },
-            2 => Stored::InLog { offset: reader.varint()?, len: reader.varint()?, sum: reader.u64()? },
+            2 => Stored::InLog {
+                offset: reader.varint()?,
+                len: reader.varint()?,
+                sum: reader.u64()?,
+            },
             3 => Stored::InBlob {
                 blob: BlobId(reader.varint()?),
                 offset: reader.varint()?,
@@ -217,7 +227,8 @@ impl<'a> Stored<'a> {
         (reader.remaining() == 0 && stored.value_bytes() <= MAX_VALUE_BYTES).then_some(stored)
     }
 
-    /// Compares the checksum `read` of the bytes read with the one computed when the value was written.
+    /// Compares the checksum `read` of the bytes read with the one computed when the value was
+    /// written.
     ///
     /// # Errors
     /// They differ: the bytes read are not the bytes written.
@@ -297,7 +308,15 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_encoding_are_refused() {
-        for bytes in [&[][..], &[9], &[0, 0], &[2, 1], &[3, 1, 1], &[2, 1, 1], &[2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
+        for bytes in [
+            &[][..],
+            &[9],
+            &[0, 0],
+            &[2, 1],
+            &[3, 1, 1],
+            &[2, 1, 1],
+            &[2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        ] {
             assert_eq!(Stored::decode(bytes), None, "{bytes:?}");
         }
         assert_eq!(Stored::decode(&[1; INLINE_BYTES + 2]), None);

@@ -1,10 +1,11 @@
-//! Touches memory ahead of the restore of rows, in a thread of its own: the system clears memory when it is first touched, which would
-//! take a third of the restoring thread's time.
+//! Touches memory ahead of the restore of rows, in a thread of its own: the system clears memory
+//! when it is first touched, which would take a third of the restoring thread's time.
 //!
 //! Laws:
-//! 1. Memory is touched only within the budget and only while it is free and not the last (`Budget::clear_block`).
-//! 2. The thread ends when it has touched what the rows of the image can take, when rows have taken as much themselves, or when their restore
-//!    ends.
+//! 1. Memory is touched only within the budget and only while it is free and not the last
+//!    (`Budget::clear_block`).
+//! 2. The thread ends when it has touched what the rows of the image can take, when rows have taken
+//!    as much themselves, or when their restore ends.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +16,8 @@ use crate::warm::image::{self, RowsName};
 use crate::warm::pace::{Move, Pace};
 use crate::warm::{Context, Core};
 
-/// Starts the thread; `None` if there is nothing to do for it, or if the system gives no thread: then memory is cleared when rows take it.
+/// Starts the thread; `None` if there is nothing to do for it, or if the system gives no thread:
+/// then memory is cleared when rows take it.
 pub(super) fn start(core: &Arc<Core>) -> Option<Worker> {
     let context = &core.context;
     if context.row_cache.share_bytes() == 0 {

@@ -1,7 +1,7 @@
 //! The files whose pages an image can name, and the pool's view of them.
 //!
-//! The files are immutable and their ids are never used again: tables of runs, in files of the index or blob files of the log, and
-//! segments of the log, up to their filled length.
+//! The files are immutable and their ids are never used again: tables of runs, in files of the
+//! index or blob files of the log, and segments of the log, up to their filled length.
 
 use plimsoll_memory::budget::{Kind, Lease};
 use plimsoll_memory::pool::PoolFile;
@@ -59,7 +59,8 @@ impl Files {
         let tables = || view.all_runs().flat_map(|run| run.tables().iter());
         let count = segments.len() + tables().count();
         // Segments are briefly listed twice.
-        let lease = context.budget.lease(Kind::Metadata, (2 * count * size_of::<NamedFile>()) as u64)?;
+        let lease =
+            context.budget.lease(Kind::Metadata, (2 * count * size_of::<NamedFile>()) as u64)?;
         let mut files = Vec::with_capacity(count);
         files.extend(tables().map(|table| NamedFile {
             name: table.info.id.into(),

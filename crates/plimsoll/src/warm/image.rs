@@ -1,7 +1,8 @@
 //! The folder of the image: files of segments, each renamed into place whole.
 //!
-//! `pages-NNNNNN.warm` is a segment of pages, by its number, hottest first; `rows-GGGGGG-NNNNNNNNNN.warm` holds segments of rows, by
-//! generation and number. They are written as `*.new`, synced and renamed. Any file here may vanish at any moment: the folder may be
+//! `pages-NNNNNN.warm` is a segment of pages, by its number, hottest first;
+//! `rows-GGGGGG-NNNNNNNNNN.warm` holds segments of rows, by generation and number. They are written
+//! as `*.new`, synced and renamed. Any file here may vanish at any moment: the folder may be
 //! deleted.
 
 use std::io;
@@ -17,7 +18,8 @@ use crate::types::options::Options;
 use crate::warm::WARM_DIR;
 use crate::warm::segment::{HEADER_BYTES, Header, Kind, Rejection, read_header};
 
-/// The most bytes of a segment. In a file of several segments, each but the last has exactly this size.
+/// The most bytes of a segment. In a file of several segments, each but the last has exactly this
+/// size.
 pub(crate) const SEGMENT_BYTES_MAX: usize = CHUNK_BYTES;
 
 const NEW: &str = ".new";
@@ -52,7 +54,9 @@ impl Name {
     pub(crate) fn file(self) -> String {
         match self {
             Self::Pages(number) => format!("pages-{number:06}.warm"),
-            Self::Rows(RowsName { generation, number }) => format!("rows-{generation:06}-{number:010}.warm"),
+            Self::Rows(RowsName { generation, number }) => {
+                format!("rows-{generation:06}-{number:010}.warm")
+            }
         }
     }
 
@@ -62,7 +66,10 @@ impl Name {
             ("pages", number) => Self::Pages(number.parse().ok()?),
             ("rows", numbers) => {
                 let (generation, number) = numbers.split_once('-')?;
-                Self::Rows(RowsName { generation: generation.parse().ok()?, number: number.parse().ok()? })
+                Self::Rows(RowsName {
+                    generation: generation.parse().ok()?,
+                    number: number.parse().ok()?,
+                })
             }
             _ => return None,
         };
@@ -76,7 +83,8 @@ fn list(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<(Name, u64)>> {
         return Ok(Vec::new());
     }
     let entries = disk.list(dir)?;
-    let mut found: Vec<_> = entries.iter().filter_map(|entry| Some((Name::of_file(&entry.name)?, entry.len))).collect();
+    let mut found: Vec<_> =
+        entries.iter().filter_map(|entry| Some((Name::of_file(&entry.name)?, entry.len))).collect();
     found.sort_unstable();
     Ok(found)
 }
@@ -90,7 +98,8 @@ pub(crate) fn list_pages(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<(u32, u6
     Ok(list(disk, dir)?.into_iter().filter_map(number_of).collect())
 }
 
-/// The existing files of rows with their lengths: the newest generation first, and by number within each.
+/// The existing files of rows with their lengths: the newest generation first, and by number within
+/// each.
 pub(crate) fn list_rows(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<(RowsName, u64)>> {
     let rows_of = |(name, len)| match name {
         Name::Pages(_) => None,
@@ -115,7 +124,11 @@ pub(crate) struct OpenFile {
 }
 
 /// Opens a file of the image for reading. `None` if it does not exist.
-pub(crate) fn open_to_read(disk: &dyn Disk, dir: &Path, name: Name) -> Result<Option<OpenFile>, Rejection> {
+pub(crate) fn open_to_read(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: Name,
+) -> Result<Option<OpenFile>, Rejection> {
     let file = match disk.open(&dir.join(name.file()), Open::Read, Caching::Buffered) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened.map_err(unread)?,
@@ -124,11 +137,20 @@ pub(crate) fn open_to_read(disk: &dyn Disk, dir: &Path, name: Name) -> Result<Op
     Ok(Some(OpenFile { file, len }))
 }
 
-/// Reads a segment that fills its file into `into`; returns its length. `None` if it does not exist.
-pub(crate) fn read(disk: &dyn Disk, dir: &Path, name: Name, into: &mut [u8]) -> Result<Option<usize>, Rejection> {
+/// Reads a segment that fills its file into `into`; returns its length. `None` if it does not
+/// exist.
+pub(crate) fn read(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: Name,
+    into: &mut [u8],
+) -> Result<Option<usize>, Rejection> {
     let Some(OpenFile { file, len }) = open_to_read(disk, dir, name)? else { return Ok(None) };
     let room = into.len() as u64;
-    let len = usize::try_from(len).ok().filter(|_| len <= room).ok_or(Rejection::Damaged { what: "it is too long" })?;
+    let len = usize::try_from(len)
+        .ok()
+        .filter(|_| len <= room)
+        .ok_or(Rejection::Damaged { what: "it is too long" })?;
     file.read_exact_at(&mut into[..len], 0).map_err(unread)?;
     Ok(Some(len))
 }
@@ -267,13 +289,15 @@ pub struct WarmImage {
     pub oldest_glsn: u64,
     /// The newest GLSN of a segment.
     pub newest_glsn: u64,
-    /// The store of its first segment, as in `Db::id`; `None` if no segment can be read. An image of another store is ignored.
+    /// The store of its first segment, as in `Db::id`; `None` if no segment can be read. An image
+    /// of another store is ignored.
     pub store_id: Option<u128>,
     /// The fault of the first unreadable file, if there is one.
     pub problem: Option<String>,
 }
 
-/// Describes the warm image of the store in a folder. Works beside a process that has the store open.
+/// Describes the warm image of the store in a folder. Works beside a process that has the store
+/// open.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -317,7 +341,9 @@ pub fn warm_image(path: impl AsRef<Path>, options: &Options) -> Result<WarmImage
             Ok(false) => continue,
             Err(rejection) => {
                 image.segments += 1;
-                image.problem.get_or_insert_with(|| format!("{}: {rejection}", dir.join(name.file()).display()));
+                image.problem.get_or_insert_with(|| {
+                    format!("{}: {rejection}", dir.join(name.file()).display())
+                });
             }
         }
         image.bytes += len;
@@ -328,7 +354,12 @@ pub fn warm_image(path: impl AsRef<Path>, options: &Options) -> Result<WarmImage
 }
 
 /// Reports the headers in a file; returns whether the file exists.
-fn look_at_file(disk: &dyn Disk, dir: &Path, name: Name, each: &mut dyn FnMut(&Header)) -> Result<bool, Rejection> {
+fn look_at_file(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: Name,
+    each: &mut dyn FnMut(&Header),
+) -> Result<bool, Rejection> {
     let Some(OpenFile { file, len }) = open_to_read(disk, dir, name)? else { return Ok(false) };
     let mut head = [0; HEADER_BYTES];
     let mut at = 0;
@@ -351,7 +382,8 @@ fn look_at_file(disk: &dyn Disk, dir: &Path, name: Name, each: &mut dyn FnMut(&H
     Ok(true)
 }
 
-/// Deletes the warm image of the store in a folder; returns the bytes removed. If the store is open, it writes another image in time.
+/// Deletes the warm image of the store in a folder; returns the bytes removed. If the store is
+/// open, it writes another image in time.
 ///
 /// # Errors
 /// The disk.

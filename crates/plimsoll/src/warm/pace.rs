@@ -1,14 +1,17 @@
 //! How the restore gives way: where processors are short, it pauses.
 //!
-//! Before each step, the threads of the machine that can run are compared with its processors. A container may have fewer of these, so a
-//! thread of the restore also compares its time on a processor with its time in the queue for one. A lower priority would do as much for
-//! those that want to run, and harm those that wait for a lock or a page that such a thread holds while it does not run.
+//! Before each step, the threads of the machine that can run are compared with its processors. A
+//! container may have fewer of these, so a thread of the restore also compares its time on a
+//! processor with its time in the queue for one. A lower priority would do as much for those that
+//! want to run, and harm those that wait for a lock or a page that such a thread holds while it
+//! does not run.
 //!
 //! Laws:
 //! 1. The thread pauses between steps only: it holds no lock then.
 //! 2. While there are processors enough, there is no pause but the first.
-//! 3. A pause is bounded, and a portion of steps follows one of the longest kind however short processors are: the restore has at least
-//!    a sixteenth of a processor. To load a row again in a request takes longer than to restore it.
+//! 3. A pause is bounded, and a portion of steps follows one of the longest kind however short
+//!    processors are: the restore has at least a sixteenth of a processor. To load a row again in a
+//!    request takes longer than to restore it.
 
 use std::time::Duration;
 
@@ -70,7 +73,9 @@ impl Pace {
         };
         let gait = match self.gait {
             None => Gait { paused: true, pause: PAUSE_MIN },
-            Some(gait) if portion.ran_nanos < PORTION_NANOS && gait.goes_on(is_crowded) => return Move::Step,
+            Some(gait) if portion.ran_nanos < PORTION_NANOS && gait.goes_on(is_crowded) => {
+                return Move::Step;
+            }
             Some(gait) => gait.after(is_crowded || has_queued(portion)),
         };
         (self.gait, self.begun) = (Some(gait), now);
@@ -99,8 +104,8 @@ impl Gait {
     }
 }
 
-/// Whether a thread waited for much of its time. Of three threads on two processors each waits for a third: that is no reason to pause,
-/// as one of them may be the restore's own helper.
+/// Whether a thread waited for much of its time. Of three threads on two processors each waits for
+/// a third: that is no reason to pause, as one of them may be the restore's own helper.
 fn has_queued(portion: ThreadTime) -> bool {
     portion.queued_nanos > WAKING_NANOS && portion.queued_nanos > portion.ran_nanos / 3 * 2
 }

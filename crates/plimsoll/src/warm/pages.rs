@@ -1,7 +1,8 @@
 //! The body of a segment of pages: names of pages, hottest first, as ranges of consecutive pages.
 //!
-//! Groups, one for each file and heat: 1 byte (kind of the file × 2, plus 1 if its pages are hot), varint id of the file, then ranges of
-//! consecutive pages: varint length, varint gap from the end of the previous range (the first: from page 0). A length of 0 ends the group.
+//! Groups, one for each file and heat: 1 byte (kind of the file × 2, plus 1 if its pages are hot),
+//! varint id of the file, then ranges of consecutive pages: varint length, varint gap from the end
+//! of the previous range (the first: from page 0). A length of 0 ends the group.
 
 use plimsoll_disk::codec::{Reader, put_varint};
 
@@ -26,7 +27,8 @@ impl PageRun {
     }
 }
 
-/// The most bytes that a range adds: the end of a group, a new group's head, and two numbers of 32 bits.
+/// The most bytes that a range adds: the end of a group, a new group's head, and two numbers of 32
+/// bits.
 const RUN_BYTES_MAX: usize = 1 + 1 + 10 + 5 + 5;
 
 /// Writes ranges of pages into the body of a segment.
@@ -156,7 +158,9 @@ mod tests {
         for room in 0..300 {
             let mut bytes = vec![0; room];
             let mut writer = BodyWriter::new(&mut bytes);
-            let taken = (0..).take_while(|&i| writer.push(run(u64::MAX - 3 * i, true, u32::MAX - 1, 1))).count();
+            let taken = (0..)
+                .take_while(|&i| writer.push(run(u64::MAX - 3 * i, true, u32::MAX - 1, 1)))
+                .count();
             let (len, _) = writer.finish();
             assert!(len <= room);
             assert_eq!(read(&bytes[..len]).len(), taken);
@@ -170,7 +174,10 @@ mod tests {
         plimsoll_disk::codec::push_varint(&mut body, u64::from(u32::MAX));
         assert_eq!(read(&body), []);
         body[2] = 1;
-        assert_eq!(read(&body), [PageRun { file: FileName { kind: 0, id: 7 }, hot: false, first: u32::MAX, count: 1 }]);
+        assert_eq!(
+            read(&body),
+            [PageRun { file: FileName { kind: 0, id: 7 }, hot: false, first: u32::MAX, count: 1 }]
+        );
     }
 
     #[test]

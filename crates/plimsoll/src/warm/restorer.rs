@@ -1,4 +1,5 @@
-//! Restores the image of pages: segment after segment, hottest first, until the pool has no free frame.
+//! Restores the image of pages: segment after segment, hottest first, until the pool has no free
+//! frame.
 
 use std::sync::atomic::Ordering;
 
@@ -76,12 +77,15 @@ impl Restorer {
         let Some(mut bytes) = context.budget.try_take(Memory::Metadata) else {
             return Ok(Step::end(false));
         };
-        let Some(len) = image::read(&*context.disk, &context.dir, Name::Pages(self.number), &mut bytes)? else {
+        let Some(len) =
+            image::read(&*context.disk, &context.dir, Name::Pages(self.number), &mut bytes)?
+        else {
             return Ok(Step::end(true));
         };
         let number = u64::from(self.number);
         let (header, _, sum) = open(&bytes[..len], Kind::Pages, number)?;
-        // Below the trim point no comparison is possible; names of pages are safe to use without one.
+        // Below the trim point no comparison is possible; names of pages are safe to use without
+        // one.
         image::check_past(&header, &*context.log)?;
         let segment = SegmentOnDisk { number: self.number, sum, bytes: len as u64 };
         self.number += 1;
@@ -89,7 +93,12 @@ impl Restorer {
         Ok(Step { bytes: len as u64, ended: None, segment: Some(segment) })
     }
 
-    fn load_some(&mut self, mut segment: OpenSegment, context: &Context, counts: &Counts) -> Result<Step, Rejection> {
+    fn load_some(
+        &mut self,
+        mut segment: OpenSegment,
+        context: &Context,
+        counts: &Counts,
+    ) -> Result<Step, Rejection> {
         let files = match Files::now(context) {
             Ok(files) => files,
             // No room even for the list of files, so none for pages.
@@ -107,12 +116,16 @@ impl Restorer {
             };
             let now = run.count.min(PAGES_AT_ONCE);
             if run.count > now {
-                segment.rest = Some(PageRun { first: run.first + now, count: run.count - now, ..run });
+                segment.rest =
+                    Some(PageRun { first: run.first + now, count: run.count - now, ..run });
             }
-            let there = files.find(run.file).map(|file| (file, file.pages.saturating_sub(run.first).min(now)));
+            let there = files
+                .find(run.file)
+                .map(|file| (file, file.pages.saturating_sub(run.first).min(now)));
             let count = there.map_or(0, |(_, count)| count);
             counts.gone.fetch_add(u64::from(now - count), Ordering::Relaxed);
-            let warmed = there.map_or(Warmed::Read(0), |(file, count)| file.file.warm(run.first, count, run.hot));
+            let warmed = there
+                .map_or(Warmed::Read(0), |(file, count)| file.file.warm(run.first, count, run.hot));
             let (Warmed::Read(pages) | Warmed::NoRoom(pages)) = warmed;
             read += pages;
             counts.restored.fetch_add(u64::from(pages), Ordering::Relaxed);

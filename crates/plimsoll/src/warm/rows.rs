@@ -4,7 +4,8 @@
 //! varint key bytes | varint value bytes | varint GLSN | u8 touches | key | value      one behind the other
 //! ```
 //!
-//! A key has at least four bytes, those of its keyspace: an entry that begins with a zero is the end of the body.
+//! A key has at least four bytes, those of its keyspace: an entry that begins with a zero is the
+//! end of the body.
 
 use plimsoll_disk::codec::{Reader, put_varint, varint_len};
 use plimsoll_log::glsn::Glsn;
@@ -104,8 +105,8 @@ impl<'a> BodyWriter<'a> {
     }
 }
 
-/// Reads the row at `at` in a body; returns it and the offset of the next one. The body's checksum was verified before: an unreadable
-/// entry ends it.
+/// Reads the row at `at` in a body; returns it and the offset of the next one. The body's checksum
+/// was verified before: an unreadable entry ends it.
 pub(crate) fn read_at(body: &[u8], at: usize) -> Option<(Row<'_>, usize)> {
     let mut reader = Reader::new(body.get(at..)?);
     let key_bytes = usize::try_from(reader.varint()?).ok().filter(|bytes| *bytes >= 4)?;
@@ -174,7 +175,10 @@ mod tests {
             };
             assert_eq!(Note::of(&header), note);
         }
-        assert_eq!([0, 1, 2, 3].map(Round::of), [Round::Never, Round::Seldom, Round::Seldom, Round::Often]);
+        assert_eq!(
+            [0, 1, 2, 3].map(Round::of),
+            [Round::Never, Round::Seldom, Round::Seldom, Round::Often]
+        );
         assert_eq!(Round::ALL.map(Round::next), [Some(Round::Seldom), Some(Round::Never), None]);
     }
 }

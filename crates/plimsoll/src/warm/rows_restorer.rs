@@ -1,7 +1,8 @@
-//! Restores the rows of an image, in rounds, most accessed first, until there is no room left without eviction.
+//! Restores the rows of an image, in rounds, most accessed first, until there is no room left
+//! without eviction.
 //!
-//! An image may consist of several generations, if a process ended before it had written all of its own. The newest is read first; rows
-//! that it has are not taken from an older one.
+//! An image may consist of several generations, if a process ended before it had written all of its
+//! own. The newest is read first; rows that it has are not taken from an older one.
 
 use std::sync::atomic::Ordering;
 
@@ -75,7 +76,8 @@ enum Taken {
     NoRoom,
     /// It belongs to a later round.
     Later,
-    /// Only partly restored: younger versions are just entering the runs, or the step has read enough.
+    /// Only partly restored: younger versions are just entering the runs, or the step has read
+    /// enough.
     Partly,
 }
 
@@ -96,8 +98,8 @@ enum End {
 }
 
 impl<'a> Group<'a> {
-    /// Reads the group at a place in the body of a segment for the position `since`; returns the place behind it, too. `loads` counts the
-    /// pages that were not in memory.
+    /// Reads the group at a place in the body of a segment for the position `since`; returns the
+    /// place behind it, too. `loads` counts the pages that were not in memory.
     fn read(
         context: &Context,
         view: &View,
@@ -156,7 +158,9 @@ impl RowsRestorer {
         if self.files.is_none() && !self.find_files(context)? {
             return Ok(Step::end(false));
         }
-        let Some(mut bytes) = context.budget.try_take(Memory::Staging) else { return Ok(Step::end(false)) };
+        let Some(mut bytes) = context.budget.try_take(Memory::Staging) else {
+            return Ok(Step::end(false));
+        };
         for _ in 0..SEGMENTS_AT_ONCE {
             if self.announce(context) {
                 break;
@@ -194,7 +198,9 @@ impl RowsRestorer {
     /// Lists the files; false if there is no memory for the list.
     fn find_files(&mut self, context: &Context) -> Result<bool, Rejection> {
         let found = image::list_rows(&*context.disk, &context.dir).map_err(image::unread)?;
-        let Ok(lease) = context.budget.lease(Memory::Metadata, (found.len() * size_of::<Part>()) as u64) else {
+        let Ok(lease) =
+            context.budget.lease(Memory::Metadata, (found.len() * size_of::<Part>()) as u64)
+        else {
             return Ok(false);
         };
         self.all_bytes = Some(found.iter().map(|(_, len)| *len).sum());
@@ -203,7 +209,8 @@ impl RowsRestorer {
         Ok(true)
     }
 
-    /// Reads the next segment; returns its file, its place and its length, or `None` after the last.
+    /// Reads the next segment; returns its file, its place and its length, or `None` after the
+    /// last.
     fn next_segment(
         &mut self,
         context: &Context,
@@ -233,15 +240,16 @@ impl RowsRestorer {
             }
             let begin = u64::from(part.place) * SEGMENT_BYTES_MAX as u64;
             // An empty file is damage.
-            let rest = self
-                .open
-                .as_ref()
-                .and_then(|Fetched { open, bytes }| Some((&open.file, open.len.checked_sub(begin)?, *bytes)));
-            let Some((file, len, fetched)) = rest.filter(|(_, len, _)| *len > 0 || part.place == 0) else {
+            let rest = self.open.as_ref().and_then(|Fetched { open, bytes }| {
+                Some((&open.file, open.len.checked_sub(begin)?, *bytes))
+            });
+            let Some((file, len, fetched)) = rest.filter(|(_, len, _)| *len > 0 || part.place == 0)
+            else {
                 self.next_file();
                 continue;
             };
-            let len = usize::try_from(len).map_or(SEGMENT_BYTES_MAX, |len| len.min(SEGMENT_BYTES_MAX));
+            let len =
+                usize::try_from(len).map_or(SEGMENT_BYTES_MAX, |len| len.min(SEGMENT_BYTES_MAX));
             file.read_exact_at(&mut bytes[..len], begin).map_err(image::unread)?;
             if begin + len as u64 > fetched {
                 self.unpaid += len as u64;
@@ -252,16 +260,22 @@ impl RowsRestorer {
         }
     }
 
-    /// Opens a file, and asks the system, without waiting, for as much of it as this round will read, if it is as the one before.
+    /// Opens a file, and asks the system, without waiting, for as much of it as this round will
+    /// read, if it is as the one before.
     fn fetch(&mut self, context: &Context, name: RowsName) -> Result<Option<Fetched>, Rejection> {
-        let Some(open) = image::open_to_read(&*context.disk, &context.dir, Name::Rows(name))? else { return Ok(None) };
-        let bytes = if self.is_in_round { open.len } else { open.len.min(SEGMENT_BYTES_MAX as u64) };
+        let Some(open) = image::open_to_read(&*context.disk, &context.dir, Name::Rows(name))?
+        else {
+            return Ok(None);
+        };
+        let bytes =
+            if self.is_in_round { open.len } else { open.len.min(SEGMENT_BYTES_MAX as u64) };
         open.file.will_read(0, bytes);
         self.unpaid += bytes;
         Ok(Some(Fetched { open, bytes }))
     }
 
-    /// Asks the system for the file behind the current one. Trouble with it is told when it is its turn.
+    /// Asks the system for the file behind the current one. Trouble with it is told when it is its
+    /// turn.
     fn fetch_next(&mut self, context: &Context) {
         let files = self.files.as_ref().expect("they were listed before");
         if let Some(&Part { name, .. }) = files.get(self.at + 1) {
@@ -269,7 +283,8 @@ impl RowsRestorer {
         }
     }
 
-    /// Makes the cache's index larger for the rows to come, a few pages at a time; returns whether there is more to do.
+    /// Makes the cache's index larger for the rows to come, a few pages at a time; returns whether
+    /// there is more to do.
     fn announce(&mut self, context: &Context) -> bool {
         let Some((rows, mean_bytes)) = self.unannounced else { return false };
         let view = context.index.view();
@@ -283,7 +298,8 @@ impl RowsRestorer {
         self.at += 1;
     }
 
-    /// Restores the rows of a segment, given its body with the checksum. `loads` is 0, and counts pages that were not in memory.
+    /// Restores the rows of a segment, given its body with the checksum. `loads` is 0, and counts
+    /// pages that were not in memory.
     fn take_in(
         &mut self,
         context: &Context,
@@ -312,7 +328,8 @@ impl RowsRestorer {
         let is_all_older = is_all_older(&view, header.position.glsn);
         let mut at = self.rest.take().filter(|(of, _)| *of == sum).map_or(0, |(_, at)| at);
         loop {
-            let (group, next) = Group::read(context, &view, (body, at), header.position.glsn, loads)?;
+            let (group, next) =
+                Group::read(context, &view, (body, at), header.position.glsn, loads)?;
             hit(Border::RowsRead);
             if !group.rows.is_empty() {
                 let brought = context.row_cache.bring_back((view.set, &view.rows), &group.rows);
@@ -353,7 +370,11 @@ impl RowsRestorer {
 
     fn past_of(&mut self, context: &Context, header: &Header) -> Result<Past, Rejection> {
         match self.past {
-            Some((position, past)) if position == header.position && header.log_id == context.log.id() => Ok(past),
+            Some((position, past))
+                if position == header.position && header.log_id == context.log.id() =>
+            {
+                Ok(past)
+            }
             _ => {
                 let past = image::check_past(header, &*context.log)?;
                 self.past = Some((header.position, past));
@@ -397,7 +418,12 @@ mod tests {
         let hot = || (0..KEYS).step_by(100);
         for number in hot() {
             store.maintenance.pool.clear();
-            assert!(Snapshot::newest(&store).get(&default(&store), &number.to_be_bytes()).unwrap().is_some());
+            assert!(
+                Snapshot::newest(&store)
+                    .get(&default(&store), &number.to_be_bytes())
+                    .unwrap()
+                    .is_some()
+            );
         }
         store.maintenance.warm.as_ref().unwrap().close();
         // Younger versions of other keys over the same range, so that each filter is checked.

@@ -1,14 +1,16 @@
 //! Writes the image of rows: one file for each MiB of a cache queue, rewritten only after changes.
 //!
-//! The cache stores entries sequentially in two queues, where they keep their places until they move to a young end. So a full part of a
-//! queue only ever loses entries. Its file is written once, and again when an eighth of it is gone, when it was accessed often since, or
-//! when it has become stale: a merge has put an eighth of it beside younger versions, or a younger deletion was dropped from its keyspaces.
-//! Entries that left in between do no harm: see `validation`.
+//! The cache stores entries sequentially in two queues, where they keep their places until they
+//! move to a young end. So a full part of a queue only ever loses entries. Its file is written
+//! once, and again when an eighth of it is gone, when it was accessed often since, or when it has
+//! become stale: a merge has put an eighth of it beside younger versions, or a younger deletion was
+//! dropped from its keyspaces. Entries that left in between do no harm: see `validation`.
 //!
-//! Rows in memory that is only lent to them are left out: the image has as many as their share of the memory, the oldest of each queue, whose
-//! files stay as they are.
+//! Rows in memory that is only lent to them are left out: the image has as many as their share of
+//! the memory, the oldest of each queue, whose files stay as they are.
 //!
-//! Each process writes its own *generation* beside the files that it found. When it has written all of its own once, it removes the others.
+//! Each process writes its own *generation* beside the files that it found. When it has written all
+//! of its own once, it removes the others.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -37,7 +39,8 @@ const TOGETHER_NANOS: u64 = 1_000_000_000;
 /// The part of a queue that one file holds, in words of 8 bytes: together 1 MiB.
 const PLACES_OF_A_FILE: u64 = (1 << 20) / 8;
 
-/// Divisors: a file is rewritten when this part of its rows is gone, or when its rows were accessed this part of a time each since.
+/// Divisors: a file is rewritten when this part of its rows is gone, or when its rows were accessed
+/// this part of a time each since.
 const GONE_PART: u32 = 8;
 const TOUCHED_PART: u32 = 2;
 
@@ -74,7 +77,8 @@ struct Own {
     files: BTreeMap<u32, OnDisk>,
     /// Files of other generations, the least valuable last.
     others: Vec<(RowsName, u64)>,
-    /// The cache's change counts, the manifest number and the position at the end of the last complete round.
+    /// The cache's change counts, the manifest number and the position at the end of the last
+    /// complete round.
     complete: Option<(Changes, u64, Position)>,
     lease: Lease,
 }
@@ -127,14 +131,16 @@ impl RowsSaver {
         if self.round.is_some() { 0 } else { self.due }
     }
 
-    /// Pages are saved now. If rows were to be saved a little later, they are now, too: their thread wakes once for both.
+    /// Pages are saved now. If rows were to be saved a little later, they are now, too: their
+    /// thread wakes once for both.
     pub(super) fn come_along(&mut self, now: u64) {
         if self.due.saturating_sub(now) < TOGETHER_NANOS {
             self.due = self.due.min(now);
         }
     }
 
-    /// Starts a round, or continues one until a file was written; returns the bytes charged to the allowance.
+    /// Starts a round, or continues one until a file was written; returns the bytes charged to the
+    /// allowance.
     pub(super) fn step(&mut self, context: &Context, counts: &Counts, now: u64) -> Result<u64> {
         let used = self.go_on(context, counts);
         if self.round.is_none() {
@@ -144,7 +150,12 @@ impl RowsSaver {
     }
 
     /// Writes the changes as long as `is_time` returns true; parts that are left keep their files.
-    pub(super) fn finish(&mut self, context: &Context, counts: &Counts, is_time: &dyn Fn() -> bool) -> Result<()> {
+    pub(super) fn finish(
+        &mut self,
+        context: &Context,
+        counts: &Counts,
+        is_time: &dyn Fn() -> bool,
+    ) -> Result<()> {
         // The round in progress has an older position than a new one.
         self.round = None;
         loop {
@@ -183,7 +194,9 @@ impl RowsSaver {
             };
             if let Made::Wrote(bytes) = own.make(context, round, number, standing, places)? {
                 round.wrote = true;
-                counts.segments.fetch_add(bytes.div_ceil(SEGMENT_BYTES_MAX as u64), Ordering::Relaxed);
+                counts
+                    .segments
+                    .fetch_add(bytes.div_ceil(SEGMENT_BYTES_MAX as u64), Ordering::Relaxed);
                 counts.bytes.fetch_add(bytes, Ordering::Relaxed);
                 return Ok(bytes + looks * BYTES_FOR_A_LOOK);
             }
@@ -193,19 +206,25 @@ impl RowsSaver {
 
     /// Decides whether a round is needed.
     fn begin(&mut self, context: &Context) -> Result<Option<Round>> {
-        // Read before the cache is looked up: a current cache was notified of every flush up to this position. A cache that was exchanged
-        // is not notified any more.
+        // Read before the cache is looked up: a current cache was notified of every flush up to
+        // this position. A cache that was exchanged is not notified any more.
         let told = context.index.told_to_rows(context.sequencer.applied())?;
         let (position, manifest) = (told, context.index.manifest_number());
         #[cfg(test)]
         tests::between();
-        let (Some(position), Some(cache)) = (position, context.row_cache.warm_cache()) else { return Ok(None) };
+        let (Some(position), Some(cache)) = (position, context.row_cache.warm_cache()) else {
+            return Ok(None);
+        };
         let changes = cache.changes();
         if position.glsn == Glsn::NONE || cache.is_empty() {
             return Ok(None);
         }
         let there = image::list_rows(&*context.disk, &context.dir)?;
-        if self.own.as_ref().is_none_or(|own| !std::ptr::eq(own.cache.as_ptr(), Arc::as_ptr(&cache))) {
+        if self
+            .own
+            .as_ref()
+            .is_none_or(|own| !std::ptr::eq(own.cache.as_ptr(), Arc::as_ptr(&cache)))
+        {
             image::remove_unfinished(&*context.disk, &context.dir)?;
             self.own = Some(Own::new(context, &cache, &there)?);
         }
@@ -231,7 +250,8 @@ impl Round {
         let (standing, left) = self.left.iter_mut().find(|(_, left)| left.start < left.end)?;
         let part = left.start / PLACES_OF_A_FILE;
         let places = left.start..left.end.min((part + 1) * PLACES_OF_A_FILE);
-        let number = part as u32 & (NEW - 1) | if *standing == Standing::Probation { NEW } else { 0 };
+        let number =
+            part as u32 & (NEW - 1) | if *standing == Standing::Probation { NEW } else { 0 };
         Some((number, *standing, places))
     }
 
@@ -266,7 +286,8 @@ impl Own {
     fn compare_with_disk(&mut self, there: &[(RowsName, u64)]) {
         let before = self.files.len();
         let generation = self.generation;
-        self.files.retain(|&number, file| is_there(there, RowsName { generation, number }, file.bytes));
+        self.files
+            .retain(|&number, file| is_there(there, RowsName { generation, number }, file.bytes));
         let gone = before - self.files.len();
         if gone > 0 {
             self.complete = None;
@@ -309,8 +330,9 @@ impl Own {
         Ok(Made::Wrote(bytes))
     }
 
-    /// Removes files of other generations until the disk share has room for a file for this many places, replacing one of `before` bytes:
-    /// all files together never exceed the budget. Returns false if there is no room.
+    /// Removes files of other generations until the disk share has room for a file for this many
+    /// places, replacing one of `before` bytes: all files together never exceed the budget. Returns
+    /// false if there is no room.
     fn make_room(&mut self, context: &Context, places: u64, before: u64) -> io::Result<bool> {
         // A segment ends at the first row that does not fit.
         let wanted = places * 8 / 4 * 5 + 2 * SEGMENT_BYTES_MAX as u64;
@@ -328,11 +350,13 @@ impl Own {
     fn end(&mut self, context: &Context, round: &mut Round) -> io::Result<()> {
         round.seen.sort_unstable();
         let is_gone = |number: &u32| round.seen.binary_search(number).is_err();
-        let gone: Vec<_> = self.files.keys().copied().filter(is_gone).map(|number| self.name(number)).collect();
+        let gone: Vec<_> =
+            self.files.keys().copied().filter(is_gone).map(|number| self.name(number)).collect();
         self.files.retain(|number, _| !is_gone(number));
         self.lease.shrink(gone.len() as u64 * BYTES_OF_A_FILE);
         if round.wrote {
-            // Before others are removed: a power failure may keep the removals and lose the renames.
+            // Before others are removed: a power failure may keep the removals and lose the
+            // renames.
             context.disk.sync_dir(&context.dir)?;
         }
         let others = self.others.drain(..).map(|(name, _)| name);
@@ -360,7 +384,9 @@ impl OnDisk {
     fn is_stale(&self, context: &Context, round: &Round, standing: Standing) -> Result<bool> {
         let view = context.index.view();
         let dropped = match &self.keyspaces {
-            Some(keyspaces) => keyspaces.iter().map(|&keyspace| view.deletions_dropped_in(keyspace)).max(),
+            Some(keyspaces) => {
+                keyspaces.iter().map(|&keyspace| view.deletions_dropped_in(keyspace)).max()
+            }
             None => view.limits.deletions_dropped_in.iter().map(|(_, glsn)| *glsn).max(),
         };
         if dropped.is_some_and(|dropped| dropped > self.at) {
@@ -375,8 +401,11 @@ impl OnDisk {
         let mut at = self.places.start;
         while at < self.places.end {
             at = round.cache.copy_entries(standing, at..self.places.end, &mut copies);
-            for copied in copies.iter().step_by(SAMPLE).filter(|copied| !is_of_the_past(copied.key)) {
-                let Some((version, _)) = parts_of(copied.value).filter(|(version, _)| *version <= self.at) else {
+            for copied in copies.iter().step_by(SAMPLE).filter(|copied| !is_of_the_past(copied.key))
+            {
+                let Some((version, _)) =
+                    parts_of(copied.value).filter(|(version, _)| *version <= self.at)
+                else {
                     continue;
                 };
                 asked += 1;
@@ -411,7 +440,13 @@ fn write(
     let disk = &*context.disk;
     let chunk = context.budget.take(Memory::Staging)?;
     let _lease = context.budget.lease(Memory::Staging, SEGMENT_BYTES_MAX as u64 * 3 / 2)?;
-    let header = Header { kind: Kind::Rows, log_id: context.log.id(), position: round.position, entries: 0, note: 0 };
+    let header = Header {
+        kind: Kind::Rows,
+        log_id: context.log.id(),
+        position: round.position,
+        entries: 0,
+        note: 0,
+    };
     let mut writer = FileWriter {
         file: NewFile::begin(disk, &context.dir, Name::Rows(name))?,
         name,
@@ -481,7 +516,9 @@ struct FileWriter {
 
 impl FileWriter {
     fn push(&mut self, row: &Row<'_>) -> io::Result<()> {
-        let push = |chunk: &mut [u8], filled| BodyWriter::new(&mut chunk[HEADER_BYTES..], filled).push(row);
+        let push = |chunk: &mut [u8], filled| {
+            BodyWriter::new(&mut chunk[HEADER_BYTES..], filled).push(row)
+        };
         let filled = match push(&mut self.chunk, self.filled) {
             Some(filled) => filled,
             None => {
@@ -553,7 +590,8 @@ mod tests {
         core.counts.bytes.load(Ordering::Relaxed) - before
     }
 
-    /// The image that a process finds after this one was killed, and the number of rows that it restores.
+    /// The image that a process finds after this one was killed, and the number of rows that it
+    /// restores.
     fn after_a_kill(disk: &LyingDisk) -> (Vec<u8>, u64) {
         let store = open(&disk.snapshot());
         let warm = store.maintenance.warm.as_ref().unwrap();
@@ -574,9 +612,10 @@ mod tests {
 
         let (other, before) = (Arc::clone(&store), store.reader.row_cache.warm_cache().unwrap());
         BETWEEN.set(Some(Box::new(move || {
-            // The cache is exchanged, and then younger versions arrive: the old cache is not notified. It is emptied only later
-            // (`resize_row_cache`).
-            let exchange = other.reader.row_cache.resize(256 << 20).expect("the tables are far too small");
+            // The cache is exchanged, and then younger versions arrive: the old cache is not
+            // notified. It is emptied only later (`resize_row_cache`).
+            let exchange =
+                other.reader.row_cache.resize(256 << 20).expect("the tables are far too small");
             let _not_emptied_yet = other.reader.row_cache.exchange(exchange);
             assert!(!Arc::ptr_eq(&other.reader.row_cache.warm_cache().unwrap(), &before));
             put(&other, b"new");

@@ -1,7 +1,8 @@
-//! Writes the image of pages: the resident pages, hottest first. Only segments that changed are written.
+//! Writes the image of pages: the resident pages, hottest first. Only segments that changed are
+//! written.
 //!
-//! A round scans the frames of the pool once and then produces one segment after the other. Between two steps it holds eight bytes for each
-//! page, under a lease.
+//! A round scans the frames of the pool once and then produces one segment after the other. Between
+//! two steps it holds eight bytes for each page, under a lease.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -121,7 +122,12 @@ impl Saver {
     }
 
     /// Produces segments until one was written; puts the round back unless it is finished.
-    fn make_segments(&mut self, mut round: Round, context: &Context, counts: &Counts) -> Result<u64> {
+    fn make_segments(
+        &mut self,
+        mut round: Round,
+        context: &Context,
+        counts: &Counts,
+    ) -> Result<u64> {
         loop {
             match self.make_segment(&mut round, context)? {
                 Made::Same => {}
@@ -160,7 +166,13 @@ impl Saver {
         if self.written.get(at) == Some(&Some(written)) {
             return Ok(Made::Same);
         }
-        let header = Header { kind: Kind::Pages, log_id: context.log.id(), position: round.position, entries, note: 0 };
+        let header = Header {
+            kind: Kind::Pages,
+            log_id: context.log.id(),
+            position: round.position,
+            entries,
+            note: 0,
+        };
         seal(&header, u64::from(number), bytes);
         hit(Border::ImageMade);
         put(context, number, bytes)?;
@@ -173,7 +185,8 @@ impl Saver {
     fn compare_with_disk(&mut self, context: &Context) -> io::Result<()> {
         let there = image::list_pages(&*context.disk, &context.dir)?;
         for (number, written) in self.written.iter_mut().enumerate() {
-            let bytes = there.iter().find(|(found, _)| *found as usize == number).map(|(_, bytes)| *bytes);
+            let bytes =
+                there.iter().find(|(found, _)| *found as usize == number).map(|(_, bytes)| *bytes);
             *written = written.filter(|written| Some(written.bytes) == bytes);
         }
         Ok(())
@@ -234,7 +247,11 @@ impl Round {
     /// The consecutive pages from the one at `at` on.
     fn run_at(&self, at: usize) -> Option<PageRun> {
         let first = *self.pages.get(at)?;
-        let count = self.pages[at..].iter().zip(first..).take_while(|(page, wanted)| **page == *wanted).count();
+        let count = self.pages[at..]
+            .iter()
+            .zip(first..)
+            .take_while(|(page, wanted)| **page == *wanted)
+            .count();
         Some(PageRun {
             file: self.names[(first >> 32) as usize & (FILES_MAX - 1)],
             hot: first & COLD == 0,

@@ -5,8 +5,8 @@
 //! | PLIMWARM | format | compatible | incompatible | kind | log id | GLSN | chain | entries | body | note | sum(body) | sum | body ...
 //! ```
 //!
-//! The last checksum covers bytes 0 to 80 and is seeded with the segment's kind and number: valid bytes under another name fail.
-//! `docs/reference/format.md` describes the bytes.
+//! The last checksum covers bytes 0 to 80 and is seeded with the segment's kind and number: valid
+//! bytes under another name fail. `docs/reference/format.md` describes the bytes.
 
 use std::fmt;
 
@@ -82,7 +82,10 @@ impl fmt::Display for Rejection {
             Self::Format { what } => write!(f, "this version cannot read it ({what})"),
             Self::Foreign => f.write_str("it is of another store"),
             Self::Ahead { glsn, durable } => {
-                write!(f, "it is of GLSN {glsn}, and the log ends at {durable}: it is of another copy of the store")
+                write!(
+                    f,
+                    "it is of GLSN {glsn}, and the log ends at {durable}: it is of another copy of the store"
+                )
             }
             Self::Forked { glsn } => {
                 write!(f, "the log had another past at GLSN {glsn} when it was written")
@@ -132,7 +135,12 @@ pub(crate) fn seal(header: &Header, number: u64, bytes: &mut [u8]) {
 }
 
 /// Reads the header at the start of segment `number` of `kind`; its file has `file_bytes`.
-pub(crate) fn read_header(head: &[u8], kind: Kind, number: u64, file_bytes: u64) -> Result<(Header, u64), Rejection> {
+pub(crate) fn read_header(
+    head: &[u8],
+    kind: Kind,
+    number: u64,
+    file_bytes: u64,
+) -> Result<(Header, u64), Rejection> {
     let damaged = |what| Rejection::Damaged { what };
     let head = head.get(..HEADER_BYTES).ok_or(damaged("it is cut short"))?;
     let (fields, sum) = head.split_at(HEADER_BYTES - 8);
@@ -151,7 +159,8 @@ pub(crate) fn read_header(head: &[u8], kind: Kind, number: u64, file_bytes: u64)
     }
     let (_compatible, incompatible) = (reader.u32().expect(cannot), reader.u32().expect(cannot));
     if (format, incompatible) != (FORMAT, 0) {
-        let what = format!("format {format} with features {incompatible:#x}, not {FORMAT} with none");
+        let what =
+            format!("format {format} with features {incompatible:#x}, not {FORMAT} with none");
         return Err(Rejection::Format { what });
     }
     if reader.u32().expect(cannot) != kind as u32 {
@@ -171,7 +180,11 @@ pub(crate) fn read_header(head: &[u8], kind: Kind, number: u64, file_bytes: u64)
 }
 
 /// Reads segment `number` of `kind`: its header, its body and the checksum of that.
-pub(crate) fn open(bytes: &[u8], kind: Kind, number: u64) -> Result<(Header, &[u8], u64), Rejection> {
+pub(crate) fn open(
+    bytes: &[u8],
+    kind: Kind,
+    number: u64,
+) -> Result<(Header, &[u8], u64), Rejection> {
     let (header, sum) = read_header(bytes, kind, number, bytes.len() as u64)?;
     let body = &bytes[HEADER_BYTES..];
     if body_sum(kind, number, body) != sum {
@@ -204,7 +217,11 @@ mod tests {
         let bytes = segment();
         assert_eq!(
             open(&bytes, Kind::Pages, 5),
-            Ok((HEADER, &b"twenty bytes of body"[..], body_sum(Kind::Pages, 5, &bytes[HEADER_BYTES..])))
+            Ok((
+                HEADER,
+                &b"twenty bytes of body"[..],
+                body_sum(Kind::Pages, 5, &bytes[HEADER_BYTES..])
+            ))
         );
     }
 

@@ -1,4 +1,5 @@
-//! A small store for the tests of the image: without threads, on a disk in memory and with a stopped clock.
+//! A small store for the tests of the image: without threads, on a disk in memory and with a
+//! stopped clock.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +16,8 @@ pub(super) fn open(disk: &LyingDisk) -> Arc<Engine> {
     let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
     let sizes = Sizes { restore_loads: 2, ..Sizes::USUAL };
     let options = Options::new().memory_bytes(32 << 20).background(false).sizes(sizes);
-    crate::engine::open::open(Path::new("/store"), options.world(Arc::new(disk.clone()), clock)).unwrap()
+    crate::engine::open::open(Path::new("/store"), options.world(Arc::new(disk.clone()), clock))
+        .unwrap()
 }
 
 /// The default keyspace.

@@ -1,19 +1,22 @@
 //! Validates rows of an image against the current runs.
 //!
-//! A segment of rows states facts about a position t of the log: *of all versions of this key up to t, the newest has GLSN v, and these
-//! are its bytes*. An entry of the row cache states the same for all versions in the runs. So a row can become an entry if the runs
-//! have no version of its key younger than t. Such a version could be in three places:
+//! A segment of rows states facts about a position t of the log: *of all versions of this key up to
+//! t, the newest has GLSN v, and these are its bytes*. An entry of the row cache states the same
+//! for all versions in the runs. So a row can become an entry if the runs have no version of its
+//! key younger than t. Such a version could be in three places:
 //!
-//! - In a current run with versions younger than t: its filter is checked. If the filter lets the key pass, the row is skipped, even if
-//!   it is still valid: finding that out costs the page read that the row would save.
-//! - In a history run, if it is a deletion that was moved there. The history runs are checked in the same way, if any deletion younger than
-//!   t was moved.
-//! - Nowhere, because it was dropped. A version that was the newest at t leaves the current runs only when a younger one supersedes it. The
-//!   youngest of these stays there, unless it is a deletion. So a segment that is older than the youngest deletion dropped from the
-//!   keyspace proves nothing.
+//! - In a current run with versions younger than t: its filter is checked. If the filter lets the
+//!   key pass, the row is skipped, even if it is still valid: finding that out costs the page read
+//!   that the row would save.
+//! - In a history run, if it is a deletion that was moved there. The history runs are checked in
+//!   the same way, if any deletion younger than t was moved.
+//! - Nowhere, because it was dropped. A version that was the newest at t leaves the current runs
+//!   only when a younger one supersedes it. The youngest of these stays there, unless it is a
+//!   deletion. So a segment that is older than the youngest deletion dropped from the keyspace
+//!   proves nothing.
 //!
-//! Versions above the runs (memtables, adopted runs, and so everything that recovery replays) are younger, and are checked before rows
-//! are.
+//! Versions above the runs (memtables, adopted runs, and so everything that recovery replays) are
+//! younger, and are checked before rows are.
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Touch;
@@ -29,10 +32,17 @@ pub(crate) fn is_all_older(view: &View, since: Glsn) -> bool {
         && view.runs.iter().all(|run| run.max_glsn() <= since)
 }
 
-/// Whether the runs of a view have no version of an index key younger than `since`, as far as filters show without reading a leaf;
-/// `version` is the newest up to `since`. An unreadable run also means no; a read of the key reports the error. Guide pages are read
-/// through the pool; `loads` counts the ones that were not in memory.
-pub(crate) fn is_current(view: &View, key: &[u8], version: Glsn, since: Glsn, loads: &mut u64) -> bool {
+/// Whether the runs of a view have no version of an index key younger than `since`, as far as
+/// filters show without reading a leaf; `version` is the newest up to `since`. An unreadable run
+/// also means no; a read of the key reports the error. Guide pages are read through the pool;
+/// `loads` counts the ones that were not in memory.
+pub(crate) fn is_current(
+    view: &View,
+    key: &[u8],
+    version: Glsn,
+    since: Glsn,
+    loads: &mut u64,
+) -> bool {
     since >= youngest_deletion_dropped(view, key)
         && !shares_table_with_younger(view, key, version, since)
         && has_nothing_younger(view, key, since, loads).unwrap_or(false)
@@ -40,14 +50,22 @@ pub(crate) fn is_current(view: &View, key: &[u8], version: Glsn, since: Glsn, lo
 
 /// For the keyspace of the key.
 fn youngest_deletion_dropped(view: &View, key: &[u8]) -> Glsn {
-    key.first_chunk().map_or(Glsn::MAX, |keyspace| view.deletions_dropped_in(u32::from_be_bytes(*keyspace)))
+    key.first_chunk()
+        .map_or(Glsn::MAX, |keyspace| view.deletions_dropped_in(u32::from_be_bytes(*keyspace)))
 }
 
-/// Whether only one table can hold a version, and that table has versions younger than `since`: its filter lets the key pass
-/// because the version is there. Reads nothing. A merge of old and young versions leaves such tables behind.
-pub(crate) fn shares_table_with_younger(view: &View, key: &[u8], version: Glsn, since: Glsn) -> bool {
+/// Whether only one table can hold a version, and that table has versions younger than `since`: its
+/// filter lets the key pass because the version is there. Reads nothing. A merge of old and young
+/// versions leaves such tables behind.
+pub(crate) fn shares_table_with_younger(
+    view: &View,
+    key: &[u8],
+    version: Glsn,
+    since: Glsn,
+) -> bool {
     let tables = view.runs.iter().filter_map(|run| run.table_of(key));
-    let mut with_it = tables.filter(|table| (table.info.min_glsn..=table.info.max_glsn).contains(&version));
+    let mut with_it =
+        tables.filter(|table| (table.info.min_glsn..=table.info.max_glsn).contains(&version));
     with_it.next().is_some_and(|only| only.info.max_glsn > since) && with_it.next().is_none()
 }
 

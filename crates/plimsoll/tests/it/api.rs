@@ -114,12 +114,24 @@ fn ranges_keep_to_their_bounds_in_both_directions() {
         let bounds = (lower.map(str::as_bytes), upper.map(str::as_bytes));
         assert_eq!(keys(snapshot.range(&ks, bounds).unwrap()).concat(), expected, "{bounds:?}");
         let backwards: String = expected.chars().rev().collect();
-        assert_eq!(keys(snapshot.range(&ks, bounds).unwrap().reverse()).concat(), backwards, "{bounds:?}");
+        assert_eq!(
+            keys(snapshot.range(&ks, bounds).unwrap().reverse()).concat(),
+            backwards,
+            "{bounds:?}"
+        );
         let mut tx = db.begin();
         tx.put(&ks, b"0", b"").unwrap();
         tx.delete(&ks, b"0").unwrap();
-        assert_eq!(keys(tx.range(&ks, bounds).unwrap()).concat(), expected, "{bounds:?}, own writes");
-        assert_eq!(keys(tx.range(&ks, bounds).unwrap().reverse()).concat(), backwards, "{bounds:?}, own writes");
+        assert_eq!(
+            keys(tx.range(&ks, bounds).unwrap()).concat(),
+            expected,
+            "{bounds:?}, own writes"
+        );
+        assert_eq!(
+            keys(tx.range(&ks, bounds).unwrap().reverse()).concat(),
+            backwards,
+            "{bounds:?}, own writes"
+        );
     }
     let mut empty_values = snapshot.range(&ks, ..).unwrap().keys_only();
     assert_eq!(empty_values.advance().unwrap(), Some((&b"a"[..], &b""[..])));
@@ -148,7 +160,10 @@ fn who_walked_a_range_conflicts_with_what_appears_in_it_and_only_there() {
     put(&db, &ks, &[("a", "1"), ("m", "1"), ("z", "1")]);
     let walk = |outside: &str| {
         let mut tx = db.begin();
-        assert_eq!(keys(tx.range(&ks, (Bound::Included(&b"a"[..]), Bound::Excluded(&b"m"[..]))).unwrap()), ["a"]);
+        assert_eq!(
+            keys(tx.range(&ks, (Bound::Included(&b"a"[..]), Bound::Excluded(&b"m"[..]))).unwrap()),
+            ["a"]
+        );
         tx.put(&ks, b"result", b"one key").unwrap();
         put(&db, &ks, &[(outside, "new")]);
         tx.commit()
@@ -193,7 +208,10 @@ fn the_past_can_be_read_by_glsn_and_by_time() {
         db.compact().unwrap();
     }
     let future = db.newest() + 1;
-    assert_eq!(db.snapshot_at(Moment::Glsn(future)).unwrap_err(), Error::Future { asked: future, newest: future - 1 });
+    assert_eq!(
+        db.snapshot_at(Moment::Glsn(future)).unwrap_err(),
+        Error::Future { asked: future, newest: future - 1 }
+    );
     let newest = db.snapshot_at(Moment::Time(SystemTime::now() + Duration::from_secs(60))).unwrap();
     assert_eq!(newest.at(), db.newest());
 }
@@ -212,11 +230,15 @@ fn a_diff_names_what_was_added_changed_and_removed() {
     tx.put(&ks, b"p/added", b"333").unwrap();
     let b = tx.commit().unwrap();
     let diff = |from, to| -> Vec<(String, Option<u64>, Option<u64>)> {
-        let bytes = |version: Option<plimsoll::VersionInfo>| version.and_then(|version| version.bytes);
+        let bytes =
+            |version: Option<plimsoll::VersionInfo>| version.and_then(|version| version.bytes);
         let changes = db.diff(&ks, from, to, b"p/").unwrap().map(Result::unwrap);
-        changes.map(|c| (String::from_utf8(c.key).unwrap(), bytes(c.before), bytes(c.after))).collect()
+        changes
+            .map(|c| (String::from_utf8(c.key).unwrap(), bytes(c.before), bytes(c.after)))
+            .collect()
     };
-    let expected = [("p/added", None, Some(3)), ("p/changed", Some(1), Some(2)), ("p/removed", Some(1), None)];
+    let expected =
+        [("p/added", None, Some(3)), ("p/changed", Some(1), Some(2)), ("p/removed", Some(1), None)];
     let named = |list: &[(&str, Option<u64>, Option<u64>)]| -> Vec<_> {
         list.iter().map(|(key, before, after)| ((*key).to_owned(), *before, *after)).collect()
     };
@@ -230,17 +252,27 @@ fn a_value_that_is_written_again_is_no_difference() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let ks = db.keyspace("default").unwrap();
-    // Inline, in the log, and longer than what is compared at a time; the same length and another end.
+    // Inline, in the log, and longer than what is compared at a time; the same length and another
+    // end.
     let (large, other) = ("x".repeat(20_000), "x".repeat(19_999) + "y");
-    let a = put(&db, &ks, &[("same", "1"), ("large", &large), ("other", &large), ("back", "1"), ("empty", "")]);
+    let a = put(
+        &db,
+        &ks,
+        &[("same", "1"), ("large", &large), ("other", &large), ("back", "1"), ("empty", "")],
+    );
     put(&db, &ks, &[("back", "2")]);
-    let b = put(&db, &ks, &[("same", "1"), ("large", &large), ("other", &other), ("back", "1"), ("empty", "")]);
+    let b = put(
+        &db,
+        &ks,
+        &[("same", "1"), ("large", &large), ("other", &other), ("back", "1"), ("empty", "")],
+    );
     for flushed in [false, true] {
         if flushed {
             db.flush().unwrap();
         }
         for (from, to) in [(a, b), (b, a)] {
-            let changes: Vec<_> = db.diff(&ks, Glsn(from), Glsn(to), b"").unwrap().map(Result::unwrap).collect();
+            let changes: Vec<_> =
+                db.diff(&ks, Glsn(from), Glsn(to), b"").unwrap().map(Result::unwrap).collect();
             let named: Vec<_> = changes.iter().map(|change| (&change.key[..], change.by)).collect();
             assert_eq!(named, [(&b"other"[..], Glsn(b))]);
         }
@@ -267,7 +299,10 @@ fn a_follower_hears_of_commits_with_their_metadata() {
     for change in commit.changes().unwrap() {
         let change = change.unwrap();
         let value = change.value().unwrap().map(|value| value.to_vec());
-        assert_eq!((change.glsn(), change.time(), change.keyspace()), (glsn, commit.time(), Some("default")));
+        assert_eq!(
+            (change.glsn(), change.time(), change.keyspace()),
+            (glsn, commit.time(), Some("default"))
+        );
         assert_eq!(change.value_len(), value.as_ref().map(|value| value.len() as u64));
         seen.push((change.key().to_vec(), value));
     }
@@ -310,7 +345,11 @@ fn a_keyspace_that_keeps_the_latest_forgets_and_says_so() {
     }
     db.compact().unwrap();
     let past = db.snapshot_at(Moment::Glsn(Glsn(first))).unwrap();
-    assert!(matches!(past.get(&latest, b"a"), Err(Error::Trimmed { .. })), "{:?}", past.get(&latest, b"a"));
+    assert!(
+        matches!(past.get(&latest, b"a"), Err(Error::Trimmed { .. })),
+        "{:?}",
+        past.get(&latest, b"a")
+    );
     assert_eq!(past.get(&forever, b"a").unwrap(), None);
     assert_eq!(db.history(&latest, b"a").unwrap().count(), 1);
     assert_eq!(db.history(&forever, b"a").unwrap().count(), 6);
@@ -339,15 +378,19 @@ fn an_open_snapshot_keeps_what_it_sees() {
 fn a_keyspace_that_keeps_everything_holds_the_log_from_its_first_key_on() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options().segment_bytes(64 << 10)).unwrap();
-    let (latest, forever) = (db.create_keyspace("latest", Retention::Latest).unwrap(), db.keyspace("default").unwrap());
+    let (latest, forever) =
+        (db.create_keyspace("latest", Retention::Latest).unwrap(), db.keyspace("default").unwrap());
     let fill = || {
         let value = "x".repeat(500);
-        let pairs: Vec<(String, &str)> = (0..300).map(|i| (format!("key {i:03}"), &value[..])).collect();
-        let pairs: Vec<(&str, &str)> = pairs.iter().map(|(key, value)| (&key[..], *value)).collect();
+        let pairs: Vec<(String, &str)> =
+            (0..300).map(|i| (format!("key {i:03}"), &value[..])).collect();
+        let pairs: Vec<(&str, &str)> =
+            pairs.iter().map(|(key, value)| (&key[..], *value)).collect();
         for some in pairs.chunks(10) {
             put(&db, &latest, some);
         }
-        // A thread that frees the log at that moment is left alone by a compaction; a trim waits for it.
+        // A thread that frees the log at that moment is left alone by a compaction; a trim waits
+        // for it.
         for _ in 0..2 {
             db.compact().unwrap();
             db.log().trim(Glsn(1)).unwrap();
@@ -368,16 +411,27 @@ fn a_keyspace_that_keeps_everything_holds_the_log_from_its_first_key_on() {
 #[test]
 fn a_value_that_is_never_written_again_does_not_hold_the_log_for_ever() {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::open(dir.path().join("store"), options().segment_bytes(64 << 10).memtable_bytes(64 << 10)).unwrap();
+    let db = Db::open(
+        dir.path().join("store"),
+        options().segment_bytes(64 << 10).memtable_bytes(64 << 10),
+    )
+    .unwrap();
     let latest = db.create_keyspace("latest", Retention::Latest).unwrap();
     // Above what a leaf takes in, below what gets a blob file: it lies in the log.
     let static_value = "s".repeat(3000);
     put(&db, &latest, &[("static", &static_value)]);
     let mut written = 0;
     while db.log().bounds().first == Glsn(1) {
-        put(&db, &latest, &[(&format!("key {:02}", written % 50), &format!("{written} {}", "x".repeat(3000)))]);
+        put(
+            &db,
+            &latest,
+            &[(&format!("key {:02}", written % 50), &format!("{written} {}", "x".repeat(3000)))],
+        );
         written += 1;
-        assert!(written < 20_000, "60 MB were written over 150 KB, and the log still has all of them");
+        assert!(
+            written < 20_000,
+            "60 MB were written over 150 KB, and the log still has all of them"
+        );
         if written % 100 == 0 {
             db.flush().unwrap();
         }
@@ -400,7 +454,11 @@ fn a_trimmed_log_keeps_every_key_and_says_what_is_left() {
     assert!(matches!(db.log().read(Glsn(1)), Err(Error::Trimmed { .. })));
     for reopened in [false, true] {
         for i in 0..60 {
-            assert_eq!(get(&db, &ks, &format!("key {i:02}")), Some(format!("{i} {large}")), "{i}, {reopened}");
+            assert_eq!(
+                get(&db, &ks, &format!("key {i:02}")),
+                Some(format!("{i} {large}")),
+                "{i}, {reopened}"
+            );
         }
     }
     assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
@@ -422,7 +480,10 @@ fn a_backup_is_a_store_as_of_one_moment() {
     put(&db, &ks, &[("a", "changed later")]);
     let copy = Db::open(dir.path().join("copy"), options()).unwrap();
     let ks = copy.keyspace("default").unwrap();
-    assert_eq!((get(&copy, &ks, "a").as_deref(), get(&copy, &ks, "b").as_deref()), (Some("1"), Some("2")));
+    assert_eq!(
+        (get(&copy, &ks, "a").as_deref(), get(&copy, &ks, "b").as_deref()),
+        (Some("1"), Some("2"))
+    );
     assert_eq!(copy.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
     put(&copy, &ks, &[("c", "its own life")]);
     assert!(matches!(db.backup(dir.path().join("copy")), Err(Error::InvalidInput { .. })));
@@ -492,7 +553,8 @@ fn what_transactions_held_is_given_back() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let ks = db.keyspace("default").unwrap();
-    let of = |name: &str| db.stats().memory.by_kind.iter().find(|(kind, _)| *kind == name).unwrap().1;
+    let of =
+        |name: &str| db.stats().memory.by_kind.iter().find(|(kind, _)| *kind == name).unwrap().1;
     for round in 0..3u32 {
         let mut tx = db.begin();
         for i in 0..2000u32 {

@@ -53,7 +53,10 @@ fn it_is_near_the_count_in_memory_in_runs_and_beside_other_keyspaces() {
     is_near(&db, &names[1], 0.02, "in one run");
     for (keyspace, keys) in [(&names[0], 3_000u64), (&names[2], 500)] {
         let about = db.approximate_len(keyspace, ..).unwrap();
-        assert!(about.abs_diff(keys) <= keys / 50, "beside a large keyspace in the same file: about {about} of {keys}");
+        assert!(
+            about.abs_diff(keys) <= keys / 50,
+            "beside a large keyspace in the same file: about {about} of {keys}"
+        );
     }
 }
 
@@ -68,7 +71,8 @@ fn keyspaces_with_small_and_large_values_in_one_file_are_told_apart() {
         db.put(&large, number.to_be_bytes(), [7; 990]).unwrap();
     }
     db.compact().unwrap();
-    let about = |keyspace: &Keyspace, to: u32| db.approximate_len(keyspace, ..to.to_be_bytes()).unwrap();
+    let about =
+        |keyspace: &Keyspace, to: u32| db.approximate_len(keyspace, ..to.to_be_bytes()).unwrap();
     for (keyspace, keys) in [(&tiny, 50_000), (&tiny, 20_000), (&large, 1_000), (&large, 200)] {
         let about = about(keyspace, keys);
         assert!(about.abs_diff(u64::from(keys)) <= u64::from(keys) / 20, "about {about} of {keys}");
@@ -140,7 +144,11 @@ fn few_keys_are_counted_and_versions_of_one_key_count_once() {
     assert_eq!(db.approximate_len(&keys, 4u32.to_be_bytes()..=7u32.to_be_bytes()).unwrap(), 4);
     db.compact().unwrap();
     assert_eq!(db.approximate_len(&keys, ..).unwrap(), 10);
-    assert_eq!(db.approximate_len(&keys, 4u32.to_be_bytes()..=7u32.to_be_bytes()).unwrap(), 4, "a leaf tells exactly");
+    assert_eq!(
+        db.approximate_len(&keys, 4u32.to_be_bytes()..=7u32.to_be_bytes()).unwrap(),
+        4,
+        "a leaf tells exactly"
+    );
 }
 
 #[test]
@@ -175,13 +183,24 @@ fn the_error_is_bounded_with_overwrites_and_deletions_flushed_and_not() {
         ("half deleted", |at| [(at % 2 == 0).then_some(false), None]),
         ("the first half deleted", |at| [(at < u32::MAX / 2).then_some(false), None]),
         ("all overwritten twice", |_| [Some(true), Some(true)]),
-        ("a third deleted and put again", |at| [(at % 3 == 0).then_some(false), (at % 3 == 0).then_some(true)]),
-        ("a quarter overwritten and deleted", |at| [(at % 4 == 0).then_some(true), (at % 4 == 0).then_some(false)]),
+        ("a third deleted and put again", |at| {
+            [(at % 3 == 0).then_some(false), (at % 3 == 0).then_some(true)]
+        }),
+        ("a quarter overwritten and deleted", |at| {
+            [(at % 4 == 0).then_some(true), (at % 4 == 0).then_some(false)]
+        }),
     ];
     for (name, change) in changes {
-        for (many, flushes) in
-            [(20, 0), (1_000, 0), (1_000, 1), (1_000, 7), (30_000, 0), (30_000, 1), (30_000, 2), (30_000, 6)]
-        {
+        for (many, flushes) in [
+            (20, 0),
+            (1_000, 0),
+            (1_000, 1),
+            (1_000, 7),
+            (30_000, 0),
+            (30_000, 1),
+            (30_000, 2),
+            (30_000, 6),
+        ] {
             for retention in [Retention::Forever, Retention::Latest] {
                 let (_dir, db) = store();
                 let keys = db.create_keyspace("keys", retention).unwrap();
@@ -191,7 +210,9 @@ fn the_error_is_bounded_with_overwrites_and_deletions_flushed_and_not() {
                         db.flush().unwrap()
                     }
                 };
-                (0..many).step_by(3_000).for_each(|first| put(&db, &keys, first..(first + 3_000).min(many)));
+                (0..many)
+                    .step_by(3_000)
+                    .for_each(|first| put(&db, &keys, first..(first + 3_000).min(many)));
                 flush(0);
                 for round in 0..2 {
                     let mut tx = db.begin();

@@ -1,4 +1,5 @@
-//! Backups of a store that is in use: a whole store as of one moment that is not older than the call.
+//! Backups of a store that is in use: a whole store as of one moment that is not older than the
+//! call.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,7 +29,8 @@ fn value(writer: u64, number: u64) -> Vec<u8> {
     (0..bytes).map(|at: u64| (at * 31 + number * 7 + writer) as u8).collect()
 }
 
-/// Commit number n of a writer says n in one key, and has a value of n in two more, one of them new.
+/// Commit number n of a writer says n in one key, and has a value of n in two more, one of them
+/// new.
 fn write(db: &Db, keyspace: &Keyspace, writer: u64, number: u64) -> u64 {
     let mut tx = db.begin();
     tx.put(keyspace, format!("{writer}/number").as_bytes(), number.to_string().as_bytes()).unwrap();
@@ -41,12 +43,17 @@ fn write(db: &Db, keyspace: &Keyspace, writer: u64, number: u64) -> u64 {
 /// What a writer had committed; its keys must all say the same.
 fn number_of(snapshot: &Snapshot, keyspace: &Keyspace, writer: u64) -> u64 {
     let number = snapshot.get(keyspace, format!("{writer}/number").as_bytes()).unwrap();
-    let number = number.map_or(0, |text| String::from_utf8(text.to_vec()).unwrap().parse().unwrap());
+    let number =
+        number.map_or(0, |text| String::from_utf8(text.to_vec()).unwrap().parse().unwrap());
     if number > 0 {
         let last = snapshot.get(keyspace, format!("{writer}/value").as_bytes()).unwrap().unwrap();
         assert_eq!(last, &value(writer, number)[..], "writer {writer} at {number}");
     }
-    let listed = snapshot.prefix(keyspace, format!("{writer}/values/").as_bytes()).unwrap().keys_only().count();
+    let listed = snapshot
+        .prefix(keyspace, format!("{writer}/values/").as_bytes())
+        .unwrap()
+        .keys_only()
+        .count();
     assert_eq!(listed as u64, number, "writer {writer}");
     number
 }
@@ -76,16 +83,23 @@ fn check_backup(db: &Db, copy: &Path, glsn: u64, acknowledged: &[u64]) {
     let snapshot = copy.snapshot();
     for (writer, acknowledged) in (0..).zip(acknowledged) {
         let number = number_of(&snapshot, &theirs, writer);
-        assert!(number >= *acknowledged, "writer {writer}: {number} of {acknowledged} that were acknowledged before");
+        assert!(
+            number >= *acknowledged,
+            "writer {writer}: {number} of {acknowledged} that were acknowledged before"
+        );
     }
-    assert!(content(&snapshot, &theirs) == content(&db.snapshot_at(Moment::Glsn(Glsn(glsn))).unwrap(), &ours));
+    assert!(
+        content(&snapshot, &theirs)
+            == content(&db.snapshot_at(Moment::Glsn(Glsn(glsn))).unwrap(), &ours)
+    );
     assert!(entries(&copy, glsn) == entries(db, glsn));
     assert_eq!(copy.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
     write(&copy, &theirs, 99, 1);
     copy.close().unwrap();
 }
 
-/// Takes a backup while all writers are at work; what was acknowledged before it began, its GLSN, and what was acknowledged after.
+/// Takes a backup while all writers are at work; what was acknowledged before it began, its GLSN,
+/// and what was acknowledged after.
 fn back_up_under_writers(
     db: &Db,
     keyspace: &Keyspace,

@@ -1,4 +1,5 @@
-//! What a backup must withstand: a power cut after it, a sync that fails at its end, and what happens to the store that it shares files with.
+//! What a backup must withstand: a power cut after it, a sync that fails at its end, and what
+//! happens to the store that it shares files with.
 
 use std::fs;
 use std::io;
@@ -79,7 +80,11 @@ impl Disk for Failing {
         self.inner.open(path, open, caching)
     }
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        let other = if path == Path::new("/copy/log.partial") { self.other.lock().unwrap().take() } else { None };
+        let other = if path == Path::new("/copy/log.partial") {
+            self.other.lock().unwrap().take()
+        } else {
+            None
+        };
         if let Some(other) = other {
             other.backup("/copy").unwrap();
         }
@@ -105,7 +110,10 @@ impl Disk for Failing {
     }
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let fails = *self.folder.lock().unwrap() == dir
-            && self.good.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |good| good.checked_sub(1)).is_err();
+            && self
+                .good
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |good| good.checked_sub(1))
+                .is_err();
         if fails { Err(io::Error::other("the sync failed")) } else { self.inner.sync_dir(dir) }
     }
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
@@ -114,7 +122,12 @@ impl Disk for Failing {
 }
 
 fn failing() -> Failing {
-    Failing { inner: MemDisk::new(), folder: Mutex::default(), good: AtomicUsize::new(0), other: Mutex::default() }
+    Failing {
+        inner: MemDisk::new(),
+        folder: Mutex::default(),
+        good: AtomicUsize::new(0),
+        other: Mutex::default(),
+    }
 }
 
 #[test]
@@ -141,7 +154,10 @@ fn a_backup_of_which_any_folder_could_not_be_synced_is_an_error_and_does_not_ope
         fill(&db, 0..20);
         *failing.folder.lock().unwrap() = PathBuf::from(folder);
         let error = db.backup("/copy").unwrap_err();
-        assert!(matches!(&error, Error::Io { message, .. } if message.contains("the sync failed")), "{error}");
+        assert!(
+            matches!(&error, Error::Io { message, .. } if message.contains("the sync failed")),
+            "{error}"
+        );
         *failing.folder.lock().unwrap() = PathBuf::new();
         for options in [options(&disk).create(false), options(&disk).read_only(true)] {
             let opened = Db::open("/copy", options);
@@ -152,7 +168,13 @@ fn a_backup_of_which_any_folder_could_not_be_synced_is_an_error_and_does_not_ope
             // Whole, and not durable.
             assert_eq!(left, ["index", "log.partial"]);
             let again = db.backup("/copy");
-            assert!(matches!(again, Err(Error::InvalidInput(InvalidInput::DestinationUnfinished { .. }))), "{again:?}");
+            assert!(
+                matches!(
+                    again,
+                    Err(Error::InvalidInput(InvalidInput::DestinationUnfinished { .. }))
+                ),
+                "{again:?}"
+            );
         } else {
             // It can be made again: what was copied is removed.
             assert_eq!(left, Vec::<String>::new(), "{folder}");
@@ -171,13 +193,15 @@ fn a_backup_that_is_cancelled_leaves_nothing_of_its_own() {
     fill(&db, 0..20);
     disk.create_dir(Path::new("/given")).unwrap();
     for copy in [false, true] {
-        let cancelled = || BackupOptions::new().copy(copy).cancel_on(Arc::new(AtomicBool::new(true)));
+        let cancelled =
+            || BackupOptions::new().copy(copy).cancel_on(Arc::new(AtomicBool::new(true)));
         assert_eq!(db.backup_with("/given", cancelled()), Err(Error::Cancelled));
         assert_eq!(disk.names(Path::new("/given")).unwrap(), Vec::<String>::new());
         assert_eq!(db.backup_with("/new", cancelled()), Err(Error::Cancelled));
         assert_eq!(disk.entry(Path::new("/new")).unwrap(), None);
     }
-    db.backup_with("/new", BackupOptions::new().cancel_on(Arc::new(AtomicBool::new(false)))).unwrap();
+    db.backup_with("/new", BackupOptions::new().cancel_on(Arc::new(AtomicBool::new(false))))
+        .unwrap();
     check(&Db::open("/new", options(&disk).create(false)).unwrap(), 0..20);
 }
 
@@ -192,13 +216,25 @@ fn a_backup_is_not_made_inside_the_store_by_whatever_path() {
     fs::create_dir(dir.path().join("beside")).unwrap();
     fs::create_dir(store.join("empty")).unwrap();
     std::os::unix::fs::symlink(store.join("empty"), dir.path().join("empty")).unwrap();
-    let before: Vec<_> = fs::read_dir(&store).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    for inside in ["store/sub", "link/sub", "deep/sub", "beside/../store/sub", "store/log/sub", "store/empty", "empty"]
-    {
+    let before: Vec<_> =
+        fs::read_dir(&store).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    for inside in [
+        "store/sub",
+        "link/sub",
+        "deep/sub",
+        "beside/../store/sub",
+        "store/log/sub",
+        "store/empty",
+        "empty",
+    ] {
         let error = db.backup(dir.path().join(inside)).unwrap_err();
-        assert!(matches!(&error, Error::InvalidInput(InvalidInput::DestinationInside { .. })), "{inside}: {error}");
+        assert!(
+            matches!(&error, Error::InvalidInput(InvalidInput::DestinationInside { .. })),
+            "{inside}: {error}"
+        );
     }
-    let after: Vec<_> = fs::read_dir(&store).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let after: Vec<_> =
+        fs::read_dir(&store).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(before, after);
     // A folder whose name only begins like the store's.
     db.backup(dir.path().join("store2")).unwrap();
@@ -217,8 +253,14 @@ fn a_copy_shares_no_file_with_the_store() {
     assert!(linked.bytes_linked > 0 && copied.bytes_linked == 0, "{linked:?} {copied:?}");
     assert_eq!(copied.bytes_copied, linked.bytes_linked + linked.bytes_copied);
     let links = |folder: &str| {
-        let files = ["index", "log"].map(|part| fs::read_dir(dir.path().join(folder).join(part)).unwrap());
-        files.into_iter().flatten().map(|entry| entry.unwrap().metadata().unwrap().nlink()).max().unwrap()
+        let files =
+            ["index", "log"].map(|part| fs::read_dir(dir.path().join(folder).join(part)).unwrap());
+        files
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.unwrap().metadata().unwrap().nlink())
+            .max()
+            .unwrap()
     };
     assert_eq!((links("linked"), links("copied")), (2, 1));
     db.close().unwrap();

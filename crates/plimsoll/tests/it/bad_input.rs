@@ -15,7 +15,11 @@ fn a_file_is_not_a_store() {
     let path = dir.path().join("file");
     fs::write(&path, b"text").unwrap();
     let error = Db::open(&path, options()).unwrap_err();
-    assert!(matches!(&error, Error::NotAStore { .. }) && error.to_string().contains("a store is a folder"), "{error}");
+    assert!(
+        matches!(&error, Error::NotAStore { .. })
+            && error.to_string().contains("a store is a folder"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -51,7 +55,10 @@ fn a_second_writer_is_told_who_holds_the_store() {
 fn a_budget_that_is_too_small_is_refused_before_anything_is_made() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    assert!(matches!(Db::open(&path, Options::new().memory_bytes(1 << 20)), Err(Error::InvalidInput { .. })));
+    assert!(matches!(
+        Db::open(&path, Options::new().memory_bytes(1 << 20)),
+        Err(Error::InvalidInput { .. })
+    ));
     assert!(!path.exists());
 }
 
@@ -84,10 +91,14 @@ fn a_bound_longer_than_a_key_bounds_a_range_as_any_other() {
     }
     let behind = [&longest[..], b"\0"].concat();
     let (snapshot, mut tx) = (db.snapshot(), db.begin());
-    let keys = |range: plimsoll::Range<'_>| range.map(|row| row.unwrap().0.to_vec()).collect::<Vec<_>>();
+    let keys =
+        |range: plimsoll::Range<'_>| range.map(|row| row.unwrap().0.to_vec()).collect::<Vec<_>>();
     assert_eq!(keys(snapshot.range(&ks, &behind..).unwrap()), std::slice::from_ref(&last));
     assert_eq!(keys(snapshot.range(&ks, ..&behind).unwrap()), [first.clone(), longest.clone()]);
-    assert_eq!(keys(snapshot.range(&ks, ..=&behind).unwrap().reverse()), [longest.clone(), first.clone()]);
+    assert_eq!(
+        keys(snapshot.range(&ks, ..=&behind).unwrap().reverse()),
+        [longest.clone(), first.clone()]
+    );
     assert_eq!(keys(snapshot.prefix(&ks, &behind).unwrap()), [[0; 0]; 0]);
     tx.put(&ks, &last, b"new").unwrap();
     assert_eq!(keys(tx.range(&ks, &behind..).unwrap()), std::slice::from_ref(&last));
@@ -118,7 +129,10 @@ fn an_index_of_another_log_is_refused() {
     let report = Db::recover(dir.path().join("one"), &dest, options(), &mut |_, _| {}).unwrap();
     assert_eq!((report.glsn.0, report.unresolved.len()), (1, 1), "{report:?}");
     let db = Db::open(&dest, options()).unwrap();
-    assert_eq!(db.snapshot().get(&db.keyspace("default").unwrap(), b"name").unwrap().unwrap(), b"one");
+    assert_eq!(
+        db.snapshot().get(&db.keyspace("default").unwrap(), b"name").unwrap().unwrap(),
+        b"one"
+    );
 }
 
 #[test]
@@ -140,7 +154,10 @@ fn a_folder_whose_log_is_a_file_is_not_called_empty() {
     fs::write(dir.path().join("log"), "not ours").unwrap();
     for options in [options(), options().read_only(true)] {
         let error = Db::open(dir.path(), options).unwrap_err();
-        assert!(matches!(&error, Error::NotAStore { what, .. } if what.contains("`log` is a file")), "{error}");
+        assert!(
+            matches!(&error, Error::NotAStore { what, .. } if what.contains("`log` is a file")),
+            "{error}"
+        );
     }
     assert_eq!(fs::read(dir.path().join("log")).unwrap(), b"not ours");
 }

@@ -1,11 +1,13 @@
-//! Readers beside a writer that flushes, merges and trims: what a reader is told is right, or that it is no longer retained. Never that the store is
-//! damaged.
+//! Readers beside a writer that flushes, merges and trims: what a reader is told is right, or that
+//! it is no longer retained. Never that the store is damaged.
 
 use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use plimsoll::{Db, Durability, Error, Glsn, Keyspace, Moment, Options, Result, Retention, Snapshot};
+use plimsoll::{
+    Db, Durability, Error, Glsn, Keyspace, Moment, Options, Result, Retention, Snapshot,
+};
 
 const KEYS: u32 = 40;
 
@@ -41,7 +43,12 @@ fn unless_trimmed<T>(answer: Result<T>, what: &str) -> Option<T> {
 }
 
 /// Asks for everything that a reader can ask for at its own moment; how many answers there were.
-fn ask(reader: &Db, snapshot: &Snapshot, keyspace: &Keyspace, round: impl Fn(u32) -> Option<u32>) -> u32 {
+fn ask(
+    reader: &Db,
+    snapshot: &Snapshot,
+    keyspace: &Keyspace,
+    round: impl Fn(u32) -> Option<u32>,
+) -> u32 {
     let is_right = |key: u32, found: Option<&[u8]>| {
         let is_right = match round(key) {
             Some(round) => found == Some(&value(key, round)[..]),
@@ -55,15 +62,20 @@ fn ask(reader: &Db, snapshot: &Snapshot, keyspace: &Keyspace, round: impl Fn(u32
             is_right(key, found.as_deref());
             answers += 1;
         }
-        if let Some(found) = unless_trimmed(snapshot.get_reader(keyspace, &key.to_be_bytes()), "get_reader") {
+        if let Some(found) =
+            unless_trimmed(snapshot.get_reader(keyspace, &key.to_be_bytes()), "get_reader")
+        {
             let mut bytes = Vec::new();
             if found.unwrap().read_to_end(&mut bytes).is_ok() {
                 is_right(key, Some(&bytes));
             }
         }
-        if let Some(history) = unless_trimmed(reader.history(keyspace, &key.to_be_bytes()), "history") {
-            history
-                .for_each(|version| assert!(unless_trimmed(version, "history").is_none_or(|version| version.glsn > 0)));
+        if let Some(history) =
+            unless_trimmed(reader.history(keyspace, &key.to_be_bytes()), "history")
+        {
+            history.for_each(|version| {
+                assert!(unless_trimmed(version, "history").is_none_or(|version| version.glsn > 0))
+            });
         }
     }
     for reverse in [false, true] {
@@ -84,7 +96,8 @@ fn ask(reader: &Db, snapshot: &Snapshot, keyspace: &Keyspace, round: impl Fn(u32
     for glsn in [Glsn(1), half, snapshot.at()] {
         unless_trimmed(log.read(glsn), "log.read");
         let commit = unless_trimmed(log.commit(glsn), "log.commit").flatten();
-        let changes = commit.as_ref().and_then(|commit| unless_trimmed(commit.changes(), "commit.changes"));
+        let changes =
+            commit.as_ref().and_then(|commit| unless_trimmed(commit.changes(), "commit.changes"));
         for change in changes.into_iter().flatten() {
             let change = unless_trimmed(change, "changes.next");
             drop(change.and_then(|change| unless_trimmed(change.value(), "change.value")));
@@ -191,15 +204,22 @@ fn a_file_that_is_missing_though_nothing_was_written_since_is_damage_for_a_reade
     let reader = open_reader(&path);
     let seen = reader.keyspace("default").unwrap();
     let names = std::fs::read_dir(path.join("log")).unwrap().map(|entry| entry.unwrap().path());
-    let mut segments: Vec<_> = names.filter(|path| path.extension().is_some_and(|kind| kind == "seg")).collect();
+    let mut segments: Vec<_> =
+        names.filter(|path| path.extension().is_some_and(|kind| kind == "seg")).collect();
     segments.sort();
     std::fs::remove_file(&segments[1]).unwrap();
     reader.drop_caches();
-    let of = |glsn: u64, key: u32| reader.snapshot_at(Moment::Glsn(Glsn(glsn)))?.get(&seen, &key.to_be_bytes());
-    let damaged = (1..=reader.newest().0).flat_map(|glsn| (0..KEYS).step_by(2).map(move |key| (glsn, key)));
+    let of = |glsn: u64, key: u32| {
+        reader.snapshot_at(Moment::Glsn(Glsn(glsn)))?.get(&seen, &key.to_be_bytes())
+    };
+    let damaged =
+        (1..=reader.newest().0).flat_map(|glsn| (0..KEYS).step_by(2).map(move |key| (glsn, key)));
     let damaged = damaged.map(|(glsn, key)| of(glsn, key));
     let errors: Vec<_> = damaged.filter_map(std::result::Result::err).collect();
-    assert!(!errors.is_empty() && errors.iter().all(|error| matches!(error, Error::Corrupt { .. })), "{errors:?}");
+    assert!(
+        !errors.is_empty() && errors.iter().all(|error| matches!(error, Error::Corrupt { .. })),
+        "{errors:?}"
+    );
 }
 
 #[test]
@@ -237,7 +257,8 @@ fn readers_that_come_and_go_beside_a_writer_that_trims_are_never_told_of_damage(
                         let reader = open_reader(&path);
                         let snapshot = reader.snapshot();
                         for name in ["latest", "default"] {
-                            answers += ask(&reader, &snapshot, &reader.keyspace(name).unwrap(), |_| None);
+                            answers +=
+                                ask(&reader, &snapshot, &reader.keyspace(name).unwrap(), |_| None);
                         }
                         let report = reader.verify(&mut |_| {}).unwrap();
                         assert_eq!(report.problems, Vec::<String>::new());
@@ -246,14 +267,16 @@ fn readers_that_come_and_go_beside_a_writer_that_trims_are_never_told_of_damage(
                 })
             })
             .collect();
-        let answers: Vec<_> = readers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        let answers: Vec<_> =
+            readers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         stop.store(true, Ordering::Relaxed);
         assert!(writer.join().unwrap() > 1);
         assert!(answers.into_iter().all(|answers| answers.unwrap() > 0));
     });
 }
 
-/// Rounds by which a store has left behind what a reader opened: runs that were merged away, segments that were trimmed.
+/// Rounds by which a store has left behind what a reader opened: runs that were merged away,
+/// segments that were trimmed.
 fn leave_behind(db: &Db, keyspace: &Keyspace) {
     for round in 1..4 {
         write(db, keyspace, round);
@@ -285,7 +308,11 @@ fn a_backup_by_a_reader_whose_files_another_process_has_dropped_is_refused_and_l
             let made = if copy { reader.backup_copy(&dest) } else { reader.backup(&dest) };
             let error = made.unwrap_err();
             assert!(matches!(error, Error::Trimmed { .. }), "{name}, copy {copy}: {error}");
-            assert_eq!(std::fs::read_dir(&dest).map_or(0, Iterator::count), 0, "{name}, copy {copy}");
+            assert_eq!(
+                std::fs::read_dir(&dest).map_or(0, Iterator::count),
+                0,
+                "{name}, copy {copy}"
+            );
             // A store that is opened anew can be backed up, to the same place.
             let fresh = open_reader(&path);
             if copy {

@@ -1,4 +1,5 @@
-//! Blocks of the log that turn to zeros, and values that are not the ones that were written: nothing of it is served, and nothing copied.
+//! Blocks of the log that turn to zeros, and values that are not the ones that were written:
+//! nothing of it is served, and nothing copied.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ const SEGMENT: &str = "/store/log/00000000000000000001.seg";
 
 fn options(disk: &MemDisk) -> Options {
     let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
-    let options = Options::new().memory_bytes(16 << 20).segment_bytes(256 << 10).memtable_bytes(64 << 10);
+    let options =
+        Options::new().memory_bytes(16 << 20).segment_bytes(256 << 10).memtable_bytes(64 << 10);
     options.background(false).world(Arc::new(disk.clone()), clock)
 }
 
@@ -33,7 +35,8 @@ fn filled() -> MemDisk {
     let keyspace = db.keyspace("default").unwrap();
     for number in 0..7 {
         let mut tx = db.begin();
-        tx.put(&keyspace, &[number], &value(number, if number == 0 { 2000 } else { 60_000 })).unwrap();
+        tx.put(&keyspace, &[number], &value(number, if number == 0 { 2000 } else { 60_000 }))
+            .unwrap();
         tx.commit().unwrap();
     }
     db.compact().unwrap();
@@ -42,7 +45,10 @@ fn filled() -> MemDisk {
 }
 
 fn change(disk: &MemDisk, at: usize, bytes: &[u8]) {
-    disk.open(Path::new(SEGMENT), Open::ReadWrite, Caching::Buffered).unwrap().write_at(bytes, at as u64).unwrap();
+    disk.open(Path::new(SEGMENT), Open::ReadWrite, Caching::Buffered)
+        .unwrap()
+        .write_at(bytes, at as u64)
+        .unwrap();
 }
 
 fn is_corrupt<T>(result: Result<T, Error>) -> bool {
@@ -61,7 +67,11 @@ fn a_block_of_zeros_in_a_value_is_found_by_everyone_who_reads_it() {
         for number in 0..7 {
             match snapshot.get(&keyspace, &[number]) {
                 Ok(found) => {
-                    assert_eq!(found.unwrap(), value(number, if number == 0 { 2000 } else { 60_000 })[..], "{block}");
+                    assert_eq!(
+                        found.unwrap(),
+                        value(number, if number == 0 { 2000 } else { 60_000 })[..],
+                        "{block}"
+                    );
                 }
                 Err(error) => refused += usize::from(matches!(error, Error::Corrupt { .. })),
             }
@@ -84,11 +94,19 @@ fn a_block_of_zeros_in_a_value_is_found_by_everyone_who_reads_it() {
         let dest = format!("/recovered-{block}");
         let report = Db::recover("/store", &dest, options(&disk), &mut |_, _| {}).unwrap();
         assert!(!report.is_whole(), "{report:?}");
-        assert!(Db::open(&dest, options(&disk)).unwrap().verify(&mut |_| {}).unwrap().problems.is_empty());
+        assert!(
+            Db::open(&dest, options(&disk))
+                .unwrap()
+                .verify(&mut |_| {})
+                .unwrap()
+                .problems
+                .is_empty()
+        );
     }
 }
 
-/// The fragment is sealed again after the change, so that its block is good: only the checksum of the whole value, and the chain, can tell.
+/// The fragment is sealed again after the change, so that its block is good: only the checksum of
+/// the whole value, and the chain, can tell.
 #[test]
 fn verify_compares_each_value_with_the_checksum_that_it_was_written_with() {
     let disk = filled();
@@ -138,7 +156,13 @@ fn a_value_that_is_another_is_not_served_though_its_block_is_good() {
     assert_eq!(fragment.part, FragmentType::Middle);
     block[5000] ^= 1;
     let seed = segment_seed(header.log_id, header.first);
-    seal_fragment(&mut block[..fragment.bytes], seed, fragment.epoch, BLOCK_BYTES as u32, fragment.part);
+    seal_fragment(
+        &mut block[..fragment.bytes],
+        seed,
+        fragment.epoch,
+        BLOCK_BYTES as u32,
+        fragment.part,
+    );
     file.write_at(&block, BLOCK_BYTES as u64).unwrap();
 
     let db = Db::open("/store", options(&disk)).unwrap();
@@ -149,11 +173,25 @@ fn a_value_that_is_another_is_not_served_though_its_block_is_good() {
     assert!(std::io::Read::read_to_end(&mut reader, &mut Vec::new()).is_err());
     drop((reader, snapshot));
     let report = db.verify(&mut |_| {}).unwrap();
-    assert!(report.problems.iter().any(|problem| problem.contains("chain hash")), "{:?}", report.problems);
+    assert!(
+        report.problems.iter().any(|problem| problem.contains("chain hash")),
+        "{:?}",
+        report.problems
+    );
     assert!(is_corrupt(db.log().trim(db.newest() + 1)));
-    assert!(disk.entry(Path::new(SEGMENT)).unwrap().is_some(), "what cannot be moved is not trimmed");
+    assert!(
+        disk.entry(Path::new(SEGMENT)).unwrap().is_some(),
+        "what cannot be moved is not trimmed"
+    );
     drop(db);
     let report = Db::recover("/store", "/recovered", options(&disk), &mut |_, _| {}).unwrap();
     assert!(!report.is_whole(), "{report:?}");
-    assert!(Db::open("/recovered", options(&disk)).unwrap().verify(&mut |_| {}).unwrap().problems.is_empty());
+    assert!(
+        Db::open("/recovered", options(&disk))
+            .unwrap()
+            .verify(&mut |_| {})
+            .unwrap()
+            .problems
+            .is_empty()
+    );
 }

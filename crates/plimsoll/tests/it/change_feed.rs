@@ -1,4 +1,5 @@
-//! The change feed: each commit once, in order, with the values that it wrote, from any GLSN that the log holds.
+//! The change feed: each commit once, in order, with the values that it wrote, from any GLSN that
+//! the log holds.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -25,15 +26,21 @@ fn all(commits: &mut Commits) -> Vec<Commit> {
 }
 
 fn pairs(commit: &Commit) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
-    let pair = |change: Change| (change.key().to_vec(), change.value().unwrap().map(|value| value.to_vec()));
+    let pair = |change: Change| {
+        (change.key().to_vec(), change.value().unwrap().map(|value| value.to_vec()))
+    };
     commit.changes().unwrap().map(|change| pair(change.unwrap())).collect()
 }
 
-/// Processes what a writer writes at full speed, with a new watch after every few commits; stops when it has met `last`.
+/// Processes what a writer writes at full speed, with a new watch after every few commits; stops
+/// when it has met `last`.
 fn follow_and_stop(db: &Db, from: &Keyspace, into: &Keyspace, stops: u64, last: u32) {
     let mut random = 1u64;
     for _ in 0..stops {
-        let position = db.get(into, "position").unwrap().map(|at| u64::from_le_bytes(at[..].try_into().unwrap()));
+        let position = db
+            .get(into, "position")
+            .unwrap()
+            .map(|at| u64::from_le_bytes(at[..].try_into().unwrap()));
         let mut watch = db.watch(from, "watched/", Glsn(position.unwrap_or(1))).unwrap();
         random = random.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
         for _ in 0..1 + random % 7 {
@@ -81,7 +88,8 @@ fn a_follower_that_stores_its_position_meets_each_change_once_however_often_it_i
     }
     let db = open(&path);
     let target = db.keyspace("target").unwrap();
-    let counts: Vec<_> = db.snapshot().prefix(&target, "watched/").unwrap().map(Result::unwrap).collect();
+    let counts: Vec<_> =
+        db.snapshot().prefix(&target, "watched/").unwrap().map(Result::unwrap).collect();
     assert_eq!(counts.len() as u32, 3 * COMMITS);
     assert!(counts.iter().all(|(_, count)| *count == [1]));
 }
@@ -109,7 +117,9 @@ fn a_feed_of_several_writers_at_full_speed_is_in_order_and_complete() {
         let writer = |id: u8| {
             let (db, ks) = (&db, &ks);
             scope.spawn(move || -> BTreeMap<Glsn, u32> {
-                let put = |number: u32| (db.put(ks, [id], [&number.to_le_bytes()[..], &[id; 2000]].concat()), number);
+                let put = |number: u32| {
+                    (db.put(ks, [id], [&number.to_le_bytes()[..], &[id; 2000]].concat()), number)
+                };
                 (0..400).map(put).map(|(glsn, number)| (glsn.unwrap(), number)).collect()
             })
         };
@@ -118,8 +128,10 @@ fn a_feed_of_several_writers_at_full_speed_is_in_order_and_complete() {
         done.store(true, Ordering::Release);
         (feed.join().unwrap(), glsns)
     });
-    let written: BTreeMap<_, _> =
-        (1..).zip(glsns).flat_map(|(id, of)| of.into_iter().map(move |at| (at.0, (id, at.1)))).collect();
+    let written: BTreeMap<_, _> = (1..)
+        .zip(glsns)
+        .flat_map(|(id, of)| of.into_iter().map(move |at| (at.0, (id, at.1))))
+        .collect();
     let expected = written.into_iter().map(|(glsn, (id, number))| {
         let value = [&number.to_le_bytes()[..], &vec![id as u8; 2000]].concat();
         (glsn, vec![(vec![id as u8], Some(value))])
@@ -132,7 +144,8 @@ fn a_watch_gives_the_keys_under_its_prefix_and_no_others() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir.path().join("store"));
     let (ks, next) = (db.keyspace("one").unwrap(), db.keyspace("two").unwrap());
-    let keys: [&[u8]; 9] = [b"", b"a", b"a\0", b"a\xff", b"a\xff\xff", b"b", b"\xfe", b"\xff", b"\xff\xff\x01"];
+    let keys: [&[u8]; 9] =
+        [b"", b"a", b"a\0", b"a\xff", b"a\xff\xff", b"b", b"\xfe", b"\xff", b"\xff\xff\x01"];
     let mut tx = db.begin();
     for key in keys {
         tx.put(&ks, key, key).unwrap();
@@ -140,10 +153,19 @@ fn a_watch_gives_the_keys_under_its_prefix_and_no_others() {
     }
     let together = tx.commit().unwrap();
     let alone: Vec<Glsn> = keys.iter().map(|key| db.delete(&ks, key).unwrap()).collect();
-    for prefix in
-        [&b""[..], b"a", b"a\xff", b"a\xff\xff", b"a\xff\xff\xff", b"b", b"\xff", b"\xff\xff", b"\xff\xff\xff"]
-    {
-        let mut wanted: Vec<&[u8]> = keys.into_iter().filter(|key| key.starts_with(prefix)).collect();
+    for prefix in [
+        &b""[..],
+        b"a",
+        b"a\xff",
+        b"a\xff\xff",
+        b"a\xff\xff\xff",
+        b"b",
+        b"\xff",
+        b"\xff\xff",
+        b"\xff\xff\xff",
+    ] {
+        let mut wanted: Vec<&[u8]> =
+            keys.into_iter().filter(|key| key.starts_with(prefix)).collect();
         wanted.sort_unstable();
         let mut watch = db.watch(&ks, prefix, Glsn(1)).unwrap();
         let commits = all(&mut watch);
@@ -156,7 +178,8 @@ fn a_watch_gives_the_keys_under_its_prefix_and_no_others() {
         }
         let deleted: Vec<_> = commits.map(|commit| (commit.glsn(), pairs(commit))).collect();
         let wanted = keys.iter().zip(&alone).filter(|(key, _)| key.starts_with(prefix));
-        let wanted: Vec<_> = wanted.map(|(key, glsn)| (*glsn, vec![(key.to_vec(), None)])).collect();
+        let wanted: Vec<_> =
+            wanted.map(|(key, glsn)| (*glsn, vec![(key.to_vec(), None)])).collect();
         assert_eq!(deleted, wanted, "{prefix:?}");
     }
     assert!(db.watch(&ks, [7; 4097], Glsn(1)).is_ok());
@@ -182,7 +205,8 @@ fn large_values_come_whole_or_in_pieces_within_the_budget() {
     for (key, change) in (0..4u8).zip(&changes) {
         assert_eq!((change.key(), change.value_len()), (&[key][..], Some(LARGE as u64)));
         assert!(change.value().unwrap().unwrap().iter().all(|byte| *byte == key));
-        let (mut reader, mut piece, mut read) = (change.value_reader().unwrap().unwrap(), vec![0; 30_000], 0);
+        let (mut reader, mut piece, mut read) =
+            (change.value_reader().unwrap().unwrap(), vec![0; 30_000], 0);
         loop {
             let bytes = reader.read(&mut piece).unwrap();
             if bytes == 0 {
@@ -198,7 +222,8 @@ fn large_values_come_whole_or_in_pieces_within_the_budget() {
 }
 
 #[test]
-fn a_transaction_that_is_larger_than_the_budget_passes_through_the_feed_and_a_watch_sees_its_part() {
+fn a_transaction_that_is_larger_than_the_budget_passes_through_the_feed_and_a_watch_sees_its_part()
+{
     const COUNT: u32 = 250_000;
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir.path().join("store"));
@@ -213,11 +238,15 @@ fn a_transaction_that_is_larger_than_the_budget_passes_through_the_feed_and_a_wa
     let is_whole = |commits: &mut Commits, prefix: &str| {
         let commit = commits.next().unwrap().unwrap();
         assert_eq!(commit.glsn(), glsn);
-        let mut wanted = value_of.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
+        let mut wanted =
+            value_of.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
         for change in commit.changes().unwrap() {
             let (change, wanted) = (change.unwrap(), wanted.next().unwrap());
             assert_eq!(change.key(), wanted.0.as_bytes());
-            assert_eq!(change.value().unwrap().unwrap(), &[wanted.1.to_le_bytes(); 25].concat()[..]);
+            assert_eq!(
+                change.value().unwrap().unwrap(),
+                &[wanted.1.to_le_bytes(); 25].concat()[..]
+            );
         }
         assert_eq!(wanted.next(), None);
         assert!(commits.next().is_none());
@@ -279,7 +308,13 @@ fn what_is_trimmed_is_refused_with_the_first_that_is_left_unless_a_cursor_keeps_
     assert!(matches!(watch.next_timeout(LONG), Err(Error::Trimmed { .. })));
     for (change, mut reader) in small_and_large {
         assert_eq!(change.value().unwrap_err(), trimmed(change.glsn()));
-        assert!(reader.read_to_end(&mut Vec::new()).unwrap_err().to_string().contains("no longer retained"));
+        assert!(
+            reader
+                .read_to_end(&mut Vec::new())
+                .unwrap_err()
+                .to_string()
+                .contains("no longer retained")
+        );
     }
     assert!(db.log().commits(first).unwrap().all(|commit| commit.is_ok()));
 }
@@ -291,7 +326,8 @@ fn the_changes_of_a_large_commit_that_is_trimmed_while_they_are_read_are_refused
         let path = dir.path().join("store");
         let db = Db::open(&path, options().segment_bytes(64 << 10)).unwrap();
         let ks = db.create_keyspace("latest", Retention::Latest).unwrap();
-        let rows = |value: u8| (0..60_000u32).map(move |number| (number.to_be_bytes(), [value; 100]));
+        let rows =
+            |value: u8| (0..60_000u32).map(move |number| (number.to_be_bytes(), [value; 100]));
         let glsn = db.bulk_load(&ks, rows(1)).unwrap();
         let large: Vec<_> = (100_000..100_070u32).map(u32::to_be_bytes).collect();
         for key in &large {
@@ -314,7 +350,10 @@ fn the_changes_of_a_large_commit_that_is_trimmed_while_they_are_read_are_refused
         assert!(db.log().trim(db.newest()).unwrap() > glsn);
         reader.drop_pages();
         let ended = changes.find(Result::is_err).unwrap();
-        assert!(matches!(ended, Err(Error::Trimmed { asked, .. }) if asked == glsn), "{is_elsewhere}: {ended:?}");
+        assert!(
+            matches!(ended, Err(Error::Trimmed { asked, .. }) if asked == glsn),
+            "{is_elsewhere}: {ended:?}"
+        );
         assert!(changes.next().is_none());
     }
 }
@@ -332,7 +371,10 @@ fn the_deletions_of_a_dropped_keyspace_are_the_last_that_a_watch_sees() {
     let put = db.put(&anew, "ada", "2").unwrap();
     let commits = all(&mut watch);
     assert_eq!(commits.len(), 1);
-    assert_eq!((commits[0].glsn(), pairs(&commits[0])), (dropped.glsn, vec![(b"ada".to_vec(), None)]));
+    assert_eq!(
+        (commits[0].glsn(), pairs(&commits[0])),
+        (dropped.glsn, vec![(b"ada".to_vec(), None)])
+    );
     let change = commits[0].changes().unwrap().next().unwrap().unwrap();
     assert_eq!((change.keyspace(), change.is_delete()), (Some("users"), true));
     let commits = all(&mut db.watch(&anew, "a", Glsn(1)).unwrap());
@@ -390,7 +432,8 @@ fn a_wait_is_ended_through_a_handle_and_the_next_one_goes_on() {
         assert_eq!(watch.next_timeout(LONG).unwrap().map(|commit| commit.glsn()), Some(glsn));
         assert!(watch.next_timeout(LONG).unwrap().is_none());
         std::thread::scope(|scope| {
-            let watching = scope.spawn(|| watch.next_timeout(LONG).unwrap().map(|commit| commit.glsn()));
+            let watching =
+                scope.spawn(|| watch.next_timeout(LONG).unwrap().map(|commit| commit.glsn()));
             let glsn = db.put(&ks, "wanted", "2").unwrap();
             assert_eq!(watching.join().unwrap(), Some(glsn));
         });

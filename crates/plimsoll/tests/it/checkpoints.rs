@@ -1,4 +1,5 @@
-//! What a process that is killed leaves to be replayed: little, once writers rest or some time has passed.
+//! What a process that is killed leaves to be replayed: little, once writers rest or some time has
+//! passed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -35,7 +36,10 @@ fn replayed_after_a_kill(world: &World, keys: u32) -> (u64, u64) {
     let world = world.after_a_kill();
     let (db, keyspace) = open(&world);
     for number in 0..keys {
-        assert_eq!(db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(), &value(number)[..]);
+        assert_eq!(
+            db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(),
+            &value(number)[..]
+        );
     }
     let opening = db.stats().opening;
     (opening.replayed, opening.replayed_bytes)
@@ -61,7 +65,10 @@ fn what_was_written_is_replayed_after_a_kill_unless_writers_have_rested() {
     put(&db, &keyspace, 0..MANY, value);
     pass(&world, &db, Duration::from_millis(1000));
     let (transactions, bytes) = replayed_after_a_kill(&world, MANY);
-    assert!(transactions >= u64::from(MANY / 500) && bytes > u64::from(MANY) * 300, "{transactions}, {bytes}");
+    assert!(
+        transactions >= u64::from(MANY / 500) && bytes > u64::from(MANY) * 300,
+        "{transactions}, {bytes}"
+    );
     assert_eq!(db.stats().index.flushes, 0);
     pass(&world, &db, Duration::from_millis(2000));
     assert_eq!(replayed_after_a_kill(&world, MANY), (0, 0));
@@ -104,15 +111,25 @@ fn closing_after_a_small_write_leaves_no_run_and_the_next_opening_replays_it() {
         assert_eq!(db.stats().opening.replayed, u64::from(number) + u64::from(number > 0));
         put(&db, &keyspace, number..number + 1, value);
         db.close().unwrap();
-        assert!(world.files("index").iter().all(|name| name.starts_with("MANIFEST.")), "{:?}", world.files("index"));
+        assert!(
+            world.files("index").iter().all(|name| name.starts_with("MANIFEST.")),
+            "{:?}",
+            world.files("index")
+        );
     }
     let (db, keyspace) = open(&world);
     for number in 0..20 {
-        assert_eq!(db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(), &value(number)[..]);
+        assert_eq!(
+            db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(),
+            &value(number)[..]
+        );
     }
     put(&db, &keyspace, 20..MANY, value);
     db.close().unwrap();
-    assert!(world.files("index").iter().any(|name| name.ends_with(".run")), "this much is worth a run");
+    assert!(
+        world.files("index").iter().any(|name| name.ends_with(".run")),
+        "this much is worth a run"
+    );
     assert_eq!(world.open().stats().opening.replayed, 0);
 }
 
@@ -120,7 +137,8 @@ fn closing_after_a_small_write_leaves_no_run_and_the_next_opening_replays_it() {
 fn a_log_that_was_cut_back_is_recognised_although_closing_wrote_no_run() {
     let world = World::new(8);
     let log = |world: &World| -> Vec<_> {
-        let paths = world.files("log").into_iter().map(|name| Path::new(STORE).join("log").join(name));
+        let paths =
+            world.files("log").into_iter().map(|name| Path::new(STORE).join("log").join(name));
         paths.map(|path| (path.clone(), world.read(&path))).collect()
     };
     let (db, keyspace) = open(&world);
@@ -179,7 +197,10 @@ fn a_store_with_threads_flushes_by_itself_when_writers_rest() {
         std::thread::sleep(Duration::from_millis(10));
     }
     for number in 0..MANY {
-        assert_eq!(db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(), &value(number)[..]);
+        assert_eq!(
+            db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(),
+            &value(number)[..]
+        );
     }
     db.close().unwrap();
 }

@@ -1,4 +1,5 @@
-//! Who may use a store's folder, and when no longer: locks that are taken away, racing creators, reads after the store was closed, clocks.
+//! Who may use a store's folder, and when no longer: locks that are taken away, racing creators,
+//! reads after the store was closed, clocks.
 
 use std::fs;
 use std::io::Read;
@@ -94,7 +95,10 @@ fn of_many_who_make_a_store_at_once_one_gets_it_and_the_others_are_told_that_it_
         });
         assert_eq!(opened.iter().filter(|opened| opened.is_ok()).count(), 1, "{opened:?}");
         for opened in opened {
-            assert!(matches!(&opened, Ok(_) | Err(Error::Locked { .. })), "round {round}: {opened:?}");
+            assert!(
+                matches!(&opened, Ok(_) | Err(Error::Locked { .. })),
+                "round {round}: {opened:?}"
+            );
         }
     }
 }
@@ -109,7 +113,10 @@ fn a_fifo_in_the_place_of_any_file_is_an_error_and_not_waited_for() {
     db.snapshot().get(&db.keyspace("default").unwrap(), b"a").unwrap();
     db.close().unwrap();
     let folders = ["", "log", "index", "warm"].map(|folder| path.join(folder));
-    let all = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
+    let all = folders
+        .iter()
+        .flat_map(|folder| fs::read_dir(folder).unwrap())
+        .map(|entry| entry.unwrap().path());
     let files: Vec<_> = all.filter(|path| path.is_file()).collect();
     assert!(files.len() > 5, "{files:?}");
     for file in files {
@@ -128,7 +135,10 @@ fn a_fifo_in_the_place_of_any_file_is_an_error_and_not_waited_for() {
         let _ = fs::remove_file(&file);
         fs::rename(&kept, &file).unwrap();
     }
-    assert_eq!(Db::open(&path, options()).unwrap().verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+    assert_eq!(
+        Db::open(&path, options()).unwrap().verify(&mut |_| {}).unwrap().problems,
+        Vec::<String>::new()
+    );
 }
 
 #[test]
@@ -218,7 +228,8 @@ fn who_waits_for_entries_of_a_store_learns_that_it_was_closed() {
 }
 
 fn at(path: &Path, clock: &Arc<ManualClock>) -> Db {
-    let options = options().background(false).world(Arc::new(OsDisk::new()), Arc::clone(clock) as _);
+    let options =
+        options().background(false).world(Arc::new(OsDisk::new()), Arc::clone(clock) as _);
     Db::open(path, options).unwrap()
 }
 
@@ -229,10 +240,15 @@ fn a_clock_that_was_set_back_by_days_keeps_the_order_of_times_and_is_told() {
     let day: i64 = 86_400_000_000;
     let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
     let mut commits = Vec::new();
-    for (jump, told) in [(0, false), (day * 30, false), (day * -29, true), (day * 57 / 2, false), (day * 2, false)] {
+    for (jump, told) in
+        [(0, false), (day * 30, false), (day * -29, true), (day * 57 / 2, false), (day * 2, false)]
+    {
         clock.set_wall_micros(clock.wall_micros().checked_add_signed(jump).unwrap());
         let db = at(&path, &clock);
-        assert_eq!(db.warnings().iter().any(|warning| warning.contains("ahead of this machine's clock")), told);
+        assert_eq!(
+            db.warnings().iter().any(|warning| warning.contains("ahead of this machine's clock")),
+            told
+        );
         for _ in 0..3 {
             let number = commits.len();
             let written = put(&db, b"a", number.to_string().as_bytes());
@@ -242,7 +258,8 @@ fn a_clock_that_was_set_back_by_days_keeps_the_order_of_times_and_is_told() {
                 assert_eq!(written, Err(Error::ClockBehind { ahead }));
                 continue;
             }
-            let time = db.snapshot_at(Moment::Glsn(written.unwrap())).unwrap().time().unwrap().unwrap();
+            let time =
+                db.snapshot_at(Moment::Glsn(written.unwrap())).unwrap().time().unwrap().unwrap();
             commits.push((time, number));
         }
     }
@@ -272,7 +289,8 @@ fn versions_age_again_once_the_time_of_a_store_that_was_ahead_is_restarted() {
         let clock = Arc::new(ManualClock::new(BEGIN));
         let open = || {
             let options = options().background(false).shared(is_shared);
-            Db::open(&path, options.world(Arc::new(OsDisk::new()), Arc::clone(&clock) as _)).unwrap()
+            Db::open(&path, options.world(Arc::new(OsDisk::new()), Arc::clone(&clock) as _))
+                .unwrap()
         };
         let db = open();
         let rows = db.create_keyspace("rows", Retention::Time(Duration::from_secs(3600))).unwrap();
@@ -304,7 +322,8 @@ fn versions_age_again_once_the_time_of_a_store_that_was_ahead_is_restarted() {
         drop(other);
         db.compact().unwrap();
         let kept = db.history(&rows, b"a").unwrap().count();
-        let what = format!("shared: {is_shared}, {kept} versions are kept of an hour, one a minute");
+        let what =
+            format!("shared: {is_shared}, {kept} versions are kept of an hour, one a minute");
         assert!((59..=63).contains(&kept), "{what}");
         let refused = db.snapshot_at(Moment::Glsn(ahead)).unwrap().get(&rows, b"a");
         assert!(matches!(refused, Err(Error::Trimmed { .. })), "{refused:?}");

@@ -102,7 +102,10 @@ fn a_cursor_does_not_go_back_nor_ahead_of_the_log_nor_below_it() {
     assert!(matches!(log.cursor("mail", Glsn(1)), Err(Error::Trimmed { asked: Glsn(1), .. })));
     assert!(matches!(log.cursor("mail", Glsn(u64::MAX)), Err(Error::Future { .. })));
     assert!(matches!(log.cursor("a\nb", Glsn(first(&db))), Err(Error::InvalidInput { .. })));
-    assert!(matches!(log.advance_cursor("mail", Glsn(first(&db))), Err(Error::InvalidInput { .. })));
+    assert!(matches!(
+        log.advance_cursor("mail", Glsn(first(&db))),
+        Err(Error::InvalidInput { .. })
+    ));
     assert!(matches!(log.drop_cursor("mail"), Err(Error::InvalidInput { .. })));
     assert_eq!(log.cursors(), [], "what was refused holds nothing");
     let at = log.cursor("mail", Glsn(first(&db) + 3)).unwrap();

@@ -12,7 +12,8 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn open() -> (tempfile::TempDir, Db, Keyspace) {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options::new().memory_bytes(16 << 20).background(false).durability(Durability::Buffered);
+    let options =
+        Options::new().memory_bytes(16 << 20).background(false).durability(Durability::Buffered);
     let db = Db::open(dir.path().join("store"), options).unwrap();
     let queue = db.keyspace("queue").unwrap();
     (dir, db, queue)
@@ -24,7 +25,8 @@ fn key(number: u64) -> Vec<u8> {
 
 fn load(db: &Db, keyspace: &Keyspace, keys: std::ops::Range<u64>) -> Model {
     let model: Model = keys.map(|number| (key(number), number.to_le_bytes().to_vec())).collect();
-    db.transact(|tx| model.iter().try_for_each(|(key, value)| tx.put(keyspace, key, value))).unwrap();
+    db.transact(|tx| model.iter().try_for_each(|(key, value)| tx.put(keyspace, key, value)))
+        .unwrap();
     model
 }
 
@@ -37,7 +39,13 @@ fn bound(random: &mut Random, keys: u64) -> Bound<Vec<u8>> {
     }
 }
 
-fn check_walk(reads: &impl Read, keyspace: &Keyspace, model: &Model, random: &mut Random, keys: u64) {
+fn check_walk(
+    reads: &impl Read,
+    keyspace: &Keyspace,
+    model: &Model,
+    random: &mut Random,
+    keys: u64,
+) {
     let (lower, upper) = (bound(random, keys), bound(random, keys));
     let (limit, reverse) = (random.below(30) as usize, random.below(2) == 0);
     let is_in = |key: &[u8]| {
@@ -53,7 +61,8 @@ fn check_walk(reads: &impl Read, keyspace: &Keyspace, model: &Model, random: &mu
         };
         above && below
     };
-    let inside = model.iter().filter(|(key, _)| is_in(key)).map(|(key, value)| (key.clone(), value.clone()));
+    let inside =
+        model.iter().filter(|(key, _)| is_in(key)).map(|(key, value)| (key.clone(), value.clone()));
     let mut wanted: Vec<_> = inside.collect();
     let range = (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice));
     let mut walk = reads.range(keyspace, range).unwrap();
@@ -62,7 +71,10 @@ fn check_walk(reads: &impl Read, keyspace: &Keyspace, model: &Model, random: &mu
         walk = walk.reverse();
     }
     wanted.truncate(limit);
-    let found: Vec<_> = walk.take(limit).map(|pair| pair.map(|(key, value)| (key, value.to_vec())).unwrap()).collect();
+    let found: Vec<_> = walk
+        .take(limit)
+        .map(|pair| pair.map(|(key, value)| (key, value.to_vec())).unwrap())
+        .collect();
     assert_eq!(found, wanted, "{lower:?} to {upper:?}, reverse {reverse}");
 }
 
@@ -75,7 +87,9 @@ fn a_transaction_that_empties_a_queue_seeks_over_what_it_deleted() {
         let before = count_here(Border::OwnGapSkipped);
         let mut tx = db.begin();
         let mut popped = Model::new();
-        while let Some((key, value)) = if reverse { tx.last(&queue) } else { tx.first(&queue) }.unwrap() {
+        while let Some((key, value)) =
+            if reverse { tx.last(&queue) } else { tx.first(&queue) }.unwrap()
+        {
             tx.delete(&queue, &key).unwrap();
             popped.insert(key, value.to_vec());
         }
@@ -105,7 +119,9 @@ fn walks_of_a_transaction_see_what_a_model_holds_whatever_it_deletes_and_puts() 
         for step in 0..600u64 {
             match random.below(10) {
                 0..4 => {
-                    let first = if random.below(2) == 0 { tx.first(&queue) } else { tx.last(&queue) }.unwrap();
+                    let first =
+                        if random.below(2) == 0 { tx.first(&queue) } else { tx.last(&queue) }
+                            .unwrap();
                     let Some((key, value)) = first else { continue };
                     assert_eq!(model.remove(&key).as_deref(), Some(&value[..]));
                     tx.delete(&queue, key).unwrap();
@@ -144,7 +160,8 @@ fn what_another_commit_puts_into_a_gap_is_a_conflict() {
         load(&db, &queue, 0..100);
         let mut tx = db.begin();
         let pop = |tx: &mut Transaction| {
-            let (key, _) = if reverse { tx.last(&queue) } else { tx.first(&queue) }.unwrap().unwrap();
+            let (key, _) =
+                if reverse { tx.last(&queue) } else { tx.first(&queue) }.unwrap().unwrap();
             tx.delete(&queue, &key).unwrap();
             key
         };
@@ -222,10 +239,13 @@ fn retain_and_extract_if_remove_what_a_function_selects_and_nothing_else() {
             let value = tx.get(&queue, key(number)).unwrap().unwrap().to_vec();
             model.insert(key(number), value);
         }
-        let (lower, upper, part) = (key(random.below(600)), key(500 + random.below(600)), 1 + random.below(4) as usize);
+        let (lower, upper, part) =
+            (key(random.below(600)), key(500 + random.below(600)), 1 + random.below(4) as usize);
         let selects = |key: &[u8]| usize::from(key[5]) % (part + 1) != 0;
-        let in_range: Vec<_> =
-            model.range(lower.clone()..upper.clone().max(lower.clone())).map(|(key, _)| key.clone()).collect();
+        let in_range: Vec<_> = model
+            .range(lower.clone()..upper.clone().max(lower.clone()))
+            .map(|(key, _)| key.clone())
+            .collect();
         let selected: Vec<_> = in_range.into_iter().filter(|key| selects(key)).collect();
         let removed = if seed % 2 == 0 {
             tx.retain(&queue, &lower[..]..&upper[..], |key, value| {
@@ -235,9 +255,14 @@ fn retain_and_extract_if_remove_what_a_function_selects_and_nothing_else() {
             .unwrap() as usize
         } else {
             let limit = if seed % 4 == 1 { usize::MAX } else { selected.len() / 2 };
-            let taken = tx.extract_if(&queue, &lower[..]..&upper[..], |key, _| selects(key)).unwrap().take(limit);
+            let taken = tx
+                .extract_if(&queue, &lower[..]..&upper[..], |key, _| selects(key))
+                .unwrap()
+                .take(limit);
             let taken: Vec<_> = taken.map(|pair| pair.unwrap()).collect();
-            assert!(taken.iter().all(|(key, value)| model.get(key).is_some_and(|known| known[..] == value[..])));
+            assert!(taken.iter().all(|(key, value)| {
+                model.get(key).is_some_and(|known| known[..] == value[..])
+            }));
             assert!(taken.iter().map(|(key, _)| key).eq(&selected[..taken.len()]));
             assert_eq!(taken.len(), selected.len().min(limit));
             taken.len()
@@ -259,7 +284,9 @@ fn retain_and_extract_if_remove_what_a_function_selects_and_nothing_else() {
 /// Deletes keys one by one without reading, and walks until the gap is known.
 fn delete_blindly(db: &Db, queue: &Keyspace, keys: std::ops::Range<u64>) {
     keys.for_each(|number| assert!(db.delete(queue, key(number)).is_ok()));
-    (0..3).for_each(|_| drop((db.snapshot().first(queue).unwrap(), db.snapshot().last(queue).unwrap())));
+    (0..3).for_each(|_| {
+        drop((db.snapshot().first(queue).unwrap(), db.snapshot().last(queue).unwrap()))
+    });
 }
 
 #[test]
@@ -280,13 +307,22 @@ fn walks_seek_over_what_others_have_stepped_over_and_see_what_is_put_there() {
             let wanted = if reverse { model.last_key_value() } else { model.first_key_value() };
             assert_eq!(end().unwrap().map(|(key, _)| key).as_ref(), wanted.map(|(key, _)| key));
         }
-        assert!(count_here(Border::GapPublished) > before.0 && count_here(Border::GapSkipped) >= before.1 + 20);
+        assert!(
+            count_here(Border::GapPublished) > before.0
+                && count_here(Border::GapSkipped) >= before.1 + 20
+        );
         for number in [150, 120, 180] {
             db.put(&queue, key(number), "back").unwrap();
             model.insert(key(number), b"back".to_vec());
             let wanted = if reverse { model.last_key_value() } else { model.first_key_value() };
             assert_eq!(end().unwrap().map(|(key, _)| key).as_ref(), wanted.map(|(key, _)| key));
-            assert!(db.snapshot().iter(&queue).unwrap().map(|pair| pair.unwrap().0).eq(model.keys().cloned()));
+            assert!(
+                db.snapshot()
+                    .iter(&queue)
+                    .unwrap()
+                    .map(|pair| pair.unwrap().0)
+                    .eq(model.keys().cloned())
+            );
             assert!(
                 db.snapshot()
                     .iter(&queue)
@@ -296,14 +332,21 @@ fn walks_seek_over_what_others_have_stepped_over_and_see_what_is_put_there() {
                     .eq(model.keys().rev().cloned())
             );
         }
-        assert_eq!(old.len(&queue).unwrap(), 300, "a reader of an older moment sees what was there");
+        assert_eq!(
+            old.len(&queue).unwrap(),
+            300,
+            "a reader of an older moment sees what was there"
+        );
     }
 }
 
 #[test]
 fn what_a_walk_of_the_past_finds_empty_says_nothing_of_the_present() {
     let dir = tempfile::tempdir().unwrap();
-    let open = || Db::open(dir.path().join("store"), Options::new().memory_bytes(16 << 20).background(false)).unwrap();
+    let open = || {
+        Db::open(dir.path().join("store"), Options::new().memory_bytes(16 << 20).background(false))
+            .unwrap()
+    };
     let db = open();
     let queue = db.keyspace("queue").unwrap();
     load(&db, &queue, 0..100);
@@ -315,7 +358,8 @@ fn what_a_walk_of_the_past_finds_empty_says_nothing_of_the_present() {
             let then = db.snapshot_at(plimsoll::Moment::Glsn(past)).unwrap();
             assert!(then.first(queue).unwrap().is_none() && then.last(queue).unwrap().is_none());
         }
-        let (first, last) = (db.snapshot().first(queue).unwrap(), db.snapshot().last(queue).unwrap());
+        let (first, last) =
+            (db.snapshot().first(queue).unwrap(), db.snapshot().last(queue).unwrap());
         assert_eq!((first.unwrap().0, last.unwrap().0), (key(50), key(50)));
     };
     check(&db, &queue);
@@ -378,14 +422,20 @@ fn walks_that_publish_gaps_beside_a_writer_hide_nothing_that_it_puts() {
                 1 => {
                     let keys = [start, start + 3, start + 100];
                     db.transact(|tx| {
-                        keys.iter().try_for_each(|number| tx.put(&queue, key(*number), turn.to_le_bytes()))
+                        keys.iter()
+                            .try_for_each(|number| tx.put(&queue, key(*number), turn.to_le_bytes()))
                     })
                     .unwrap();
-                    keys.iter().for_each(|number| drop(model.insert(key(*number), turn.to_le_bytes().to_vec())));
+                    keys.iter().for_each(|number| {
+                        drop(model.insert(key(*number), turn.to_le_bytes().to_vec()))
+                    });
                 }
                 _ => {
                     let keys = start..start + 40;
-                    db.transact(|tx| keys.clone().try_for_each(|number| tx.delete(&queue, key(number)))).unwrap();
+                    db.transact(|tx| {
+                        keys.clone().try_for_each(|number| tx.delete(&queue, key(number)))
+                    })
+                    .unwrap();
                     keys.for_each(|number| drop(model.remove(&key(number))));
                 }
             }
@@ -397,7 +447,13 @@ fn walks_that_publish_gaps_beside_a_writer_hide_nothing_that_it_puts() {
             assert_eq!(first.map(|(key, _)| key).as_ref(), model.keys().next());
             assert_eq!(last.map(|(key, _)| key).as_ref(), model.keys().next_back());
             if turn % 20 == 0 {
-                assert!(snapshot.iter(&queue).unwrap().map(|pair| pair.unwrap().0).eq(model.keys().cloned()));
+                assert!(
+                    snapshot
+                        .iter(&queue)
+                        .unwrap()
+                        .map(|pair| pair.unwrap().0)
+                        .eq(model.keys().cloned())
+                );
             }
         }
     });
@@ -437,7 +493,9 @@ fn pops_see_what_a_model_holds_whatever_is_put_and_deleted_between_them() {
                 4 => tx.put(&other, step.to_be_bytes(), b"elsewhere").unwrap(),
                 _ => {
                     for _ in 0..random.below(12) {
-                        let popped = if reverse { tx.pop_last(&queue) } else { tx.pop_first(&queue) }.unwrap();
+                        let popped =
+                            if reverse { tx.pop_last(&queue) } else { tx.pop_first(&queue) }
+                                .unwrap();
                         let wanted = if reverse { model.pop_last() } else { model.pop_first() };
                         assert_eq!(
                             popped.map(|(key, value)| (key, value.to_vec())),
@@ -450,8 +508,12 @@ fn pops_see_what_a_model_holds_whatever_is_put_and_deleted_between_them() {
         }
         check_walk(&tx, &queue, &model, &mut random, KEYS);
         tx.commit().unwrap();
-        let left: Model =
-            db.snapshot().iter(&queue).unwrap().map(|pair| pair.map(|(k, v)| (k, v.to_vec())).unwrap()).collect();
+        let left: Model = db
+            .snapshot()
+            .iter(&queue)
+            .unwrap()
+            .map(|pair| pair.map(|(k, v)| (k, v.to_vec())).unwrap())
+            .collect();
         assert_eq!(left, model, "seed {seed}");
     }
     assert!(count_here(Border::PoppedAhead) - before > 1000);
@@ -463,8 +525,9 @@ fn pops_conflict_with_a_put_among_what_they_popped_and_not_with_one_among_what_w
         let (_dir, db, queue) = open();
         let _ = load(&db, &queue, 0..200);
         let nth = |number: u64| if reverse { 199 - number } else { number };
-        let pop =
-            |tx: &mut Transaction| if reverse { tx.pop_last(&queue) } else { tx.pop_first(&queue) }.unwrap().unwrap();
+        let pop = |tx: &mut Transaction| {
+            if reverse { tx.pop_last(&queue) } else { tx.pop_first(&queue) }.unwrap().unwrap()
+        };
         for (put, conflicts) in [(3, true), (41, true), (44, false), (150, false)] {
             let ahead = count_here(Border::PoppedAhead);
             let mut tx = db.begin();
@@ -473,7 +536,10 @@ fn pops_conflict_with_a_put_among_what_they_popped_and_not_with_one_among_what_w
             assert!(count_here(Border::PoppedAhead) - ahead >= 30);
             db.put(&queue, key(nth(put)), "put meanwhile").unwrap();
             if conflicts {
-                assert!(matches!(tx.commit(), Err(Error::Conflict { .. })), "a put of {put}, reverse {reverse}");
+                assert!(
+                    matches!(tx.commit(), Err(Error::Conflict { .. })),
+                    "a put of {put}, reverse {reverse}"
+                );
             } else {
                 tx.commit().unwrap();
                 let _ = load(&db, &queue, 0..200);
@@ -521,7 +587,11 @@ fn a_walk_that_has_passed_its_own_writes_counts_only_what_it_read() {
                 assert_eq!(take(&tx, 60), 60);
                 db.put(&queue, key(nth(put)), "put meanwhile").unwrap();
                 db.put(&other, "elsewhere", "put meanwhile").unwrap();
-                assert_eq!(matches!(tx.commit(), Err(Error::Conflict { .. })), conflicts, "{own}, {put}, {reverse}");
+                assert_eq!(
+                    matches!(tx.commit(), Err(Error::Conflict { .. })),
+                    conflicts,
+                    "{own}, {put}, {reverse}"
+                );
             }
         }
     }
@@ -535,7 +605,10 @@ fn the_first_walk_after_many_blind_deletes_seeks_over_them() {
     db.flush().unwrap();
     let searched = count_here(Border::GapSearched);
     for first in (0..KEYS).step_by(100) {
-        db.transact(|tx| (first..first + 100).try_for_each(|number| tx.delete(&queue, key(number)))).unwrap();
+        db.transact(|tx| {
+            (first..first + 100).try_for_each(|number| tx.delete(&queue, key(number)))
+        })
+        .unwrap();
     }
     assert_eq!(count_here(Border::GapSearched) - searched, KEYS / 100);
     let before = count_here(Border::GapSkipped);
@@ -547,6 +620,7 @@ fn the_first_walk_after_many_blind_deletes_seeks_over_them() {
     db.put(&queue, key(1234), "again").unwrap();
     assert_eq!(db.snapshot().first(&queue).unwrap().unwrap().0, key(1234));
     let _ = load(&db, &queue, 0..KEYS);
-    db.transact(|tx| (0..KEYS / 2).try_for_each(|number| tx.delete(&queue, key(2 * number)))).unwrap();
+    db.transact(|tx| (0..KEYS / 2).try_for_each(|number| tx.delete(&queue, key(2 * number))))
+        .unwrap();
     assert_eq!(db.snapshot().len(&queue).unwrap(), KEYS / 2 + 10);
 }

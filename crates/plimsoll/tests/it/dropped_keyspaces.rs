@@ -1,4 +1,5 @@
-//! Keyspaces that are dropped: what is gone, what stays readable, what is freed; and what a keyspace is said to hold.
+//! Keyspaces that are dropped: what is gone, what stays readable, what is freed; and what a
+//! keyspace is said to hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +30,10 @@ fn count(db: &Db, keyspace: &Keyspace) -> usize {
 }
 
 fn is_refused<T: std::fmt::Debug>(result: Result<T, Error>, part: &str) {
-    assert!(matches!(&result, Err(Error::InvalidInput(what)) if what.to_string().contains(part)), "{result:?}");
+    assert!(
+        matches!(&result, Err(Error::InvalidInput(what)) if what.to_string().contains(part)),
+        "{result:?}"
+    );
 }
 
 #[test]
@@ -52,7 +56,11 @@ fn a_dropped_keyspace_is_gone_with_its_keys_and_its_past_stays() {
         assert!(db.snapshot().keyspace("users").unwrap().is_none());
         let commit = db.log().commit(Glsn(before)).unwrap().unwrap();
         for change in commit.changes().unwrap() {
-            assert_eq!(change.unwrap().keyspace(), Some("users"), "the change feed still knows its name");
+            assert_eq!(
+                change.unwrap().keyspace(),
+                Some("users"),
+                "the change feed still knows its name"
+            );
         }
     };
     check(&db);
@@ -116,7 +124,8 @@ fn what_comes_into_it_while_it_is_dropped_is_dropped_too_or_refused() {
                 let mut acknowledged = Glsn::NONE;
                 for number in 100.. {
                     let mut tx = db.begin();
-                    let written = tx.put(&users, &u32::to_be_bytes(number), b"x").and_then(|()| tx.commit());
+                    let written =
+                        tx.put(&users, &u32::to_be_bytes(number), b"x").and_then(|()| tx.commit());
                     match written {
                         Ok(glsn) => acknowledged = glsn,
                         Err(_) => break,
@@ -126,7 +135,11 @@ fn what_comes_into_it_while_it_is_dropped_is_dropped_too_or_refused() {
             });
             let report = db.drop_keyspace(&users).unwrap();
             let acknowledged = writer.join().unwrap();
-            assert!(acknowledged < report.glsn, "round {round}: {acknowledged} is behind the drop at {}", report.glsn);
+            assert!(
+                acknowledged < report.glsn,
+                "round {round}: {acknowledged} is behind the drop at {}",
+                report.glsn
+            );
             acknowledged
         });
         assert_eq!(count(&db, &users), 0, "round {round}, the last put at {acknowledged}");
@@ -145,8 +158,10 @@ fn its_space_is_freed_by_merges_unless_it_keeps_its_past() {
         db.stats().index.versions
     };
     let kept = versions(Retention::Forever, Db::drop_keyspace);
-    let (freed, forgotten) =
-        (versions(Retention::Latest, Db::drop_keyspace), versions(Retention::Forever, Db::forget_keyspace));
+    let (freed, forgotten) = (
+        versions(Retention::Latest, Db::drop_keyspace),
+        versions(Retention::Forever, Db::forget_keyspace),
+    );
     assert!(kept >= 10_000, "{kept} versions of 5,000 values and 5,000 deletions");
     assert!(freed < 10 && forgotten < 10, "{freed} and {forgotten} versions are left");
 }
@@ -180,7 +195,10 @@ fn a_size_is_counted_where_that_is_cheap_and_else_says_that_it_is_not() {
 fn rows_at(db: &Db, name: &str, at: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let then = db.snapshot_at(Moment::Glsn(Glsn(at))).unwrap();
     let Some(keyspace) = then.keyspace(name).unwrap() else { return BTreeMap::new() };
-    then.range(&keyspace, ..).unwrap().map(|row| row.map(|(key, value)| (key, value.to_vec())).unwrap()).collect()
+    then.range(&keyspace, ..)
+        .unwrap()
+        .map(|row| row.map(|(key, value)| (key, value.to_vec())).unwrap())
+        .collect()
 }
 
 /// Compares each diff and each history with the snapshots, and with all changes of the name: each
@@ -195,22 +213,35 @@ fn is_answered(db: &Db, handle: &Keyspace, changes: &[(u8, u64, Option<u64>)], w
             .into_iter()
             .filter(|key| first.get(*key) != second.get(*key))
             .map(|key| {
-                let within = |(of, by, _): &&(u8, u64, _)| *of == key[0] && (a.min(b)..a.max(b)).contains(&(by - 1));
+                let within = |(of, by, _): &&(u8, u64, _)| {
+                    *of == key[0] && (a.min(b)..a.max(b)).contains(&(by - 1))
+                };
                 let by = changes.iter().rfind(within).unwrap().1;
-                let bytes = |rows: &BTreeMap<Vec<u8>, Vec<u8>>| rows.get(key).map(|value| value.len() as u64);
+                let bytes = |rows: &BTreeMap<Vec<u8>, Vec<u8>>| {
+                    rows.get(key).map(|value| value.len() as u64)
+                };
                 (key.clone(), by, bytes(first), bytes(second))
             })
             .collect();
         let found = db.diff(handle, Glsn(a), Glsn(b), "").unwrap().map(Result::unwrap);
         let bytes = |info: Option<VersionInfo>| info.and_then(|info| info.bytes);
-        let found: Vec<_> = found.map(|it| (it.key, it.by.0, bytes(it.before), bytes(it.after))).collect();
+        let found: Vec<_> =
+            found.map(|it| (it.key, it.by.0, bytes(it.before), bytes(it.after))).collect();
         assert_eq!(found, wanted, "{what}: diff {a} {b}");
     }
     for key in 0..6 {
-        let wanted: Vec<_> =
-            changes.iter().rev().filter(|it| it.0 == key).map(|(_, by, bytes)| (*by, *bytes)).collect();
+        let wanted: Vec<_> = changes
+            .iter()
+            .rev()
+            .filter(|it| it.0 == key)
+            .map(|(_, by, bytes)| (*by, *bytes))
+            .collect();
         let found = db.history(handle, [key]).unwrap().map(Result::unwrap);
-        assert_eq!(found.map(|it| (it.glsn.0, it.bytes)).collect::<Vec<_>>(), wanted, "{what}: history of {key}");
+        assert_eq!(
+            found.map(|it| (it.glsn.0, it.bytes)).collect::<Vec<_>>(),
+            wanted,
+            "{what}: history of {key}"
+        );
     }
 }
 
@@ -238,7 +269,8 @@ fn diffs_and_histories_of_a_name_answer_over_all_keyspaces_that_had_it() {
                 }
                 (8, Some(keyspace)) => {
                     let by = db.drop_keyspace(&keyspace).unwrap().glsn.0;
-                    changes.extend(std::mem::take(&mut rows).into_keys().map(|key| (key, by, None)));
+                    changes
+                        .extend(std::mem::take(&mut rows).into_keys().map(|key| (key, by, None)));
                     live = None;
                 }
                 (9, _) => db.flush().unwrap(),
@@ -275,7 +307,12 @@ fn a_handle_of_any_keyspace_of_a_name_reads_the_history_of_the_name() {
         let versions = db.history(handle, 0u32.to_be_bytes()).unwrap().map(Result::unwrap);
         let versions: Vec<_> = versions.map(|it| (it.glsn.0, it.bytes)).collect();
         assert_eq!(versions, [(second, Some(5)), (dropped, None), (first, Some(3))]);
-        let changed = db.diff(handle, Glsn(first), Glsn(second), "").unwrap().map(Result::unwrap).next().unwrap();
+        let changed = db
+            .diff(handle, Glsn(first), Glsn(second), "")
+            .unwrap()
+            .map(Result::unwrap)
+            .next()
+            .unwrap();
         assert_eq!(
             (changed.by.0, changed.before.unwrap().glsn.0, changed.after.unwrap().glsn.0),
             (second, first, second)
@@ -295,12 +332,16 @@ fn a_diff_reads_each_keyspace_of_a_name_only_where_it_was_there() {
     db.compact().unwrap();
     // The new keyspace keeps nothing of its past, and is read only at its newest moment.
     let changes = db.diff(&new, Glsn(first), db.newest(), "").unwrap();
-    assert_eq!(changes.map(|it| it.unwrap().after.unwrap().bytes).collect::<Vec<_>>(), [Some(3), Some(6), Some(3)]);
+    assert_eq!(
+        changes.map(|it| it.unwrap().after.unwrap().bytes).collect::<Vec<_>>(),
+        [Some(3), Some(6), Some(3)]
+    );
     // Of one that was forgotten the past is gone, and that is said.
     let new = db.find_keyspace("rows").unwrap().unwrap();
     db.forget_keyspace(&new).unwrap();
     let at = put(&db, &db.keyspace("others").unwrap(), 0..1, b"x");
     db.compact().unwrap();
-    let refused = db.diff(&new, Glsn(at - 3), Glsn(at), "").and_then(|mut diff| diff.next().transpose());
+    let refused =
+        db.diff(&new, Glsn(at - 3), Glsn(at), "").and_then(|mut diff| diff.next().transpose());
     assert!(matches!(refused, Err(Error::Trimmed { .. })), "{refused:?}");
 }

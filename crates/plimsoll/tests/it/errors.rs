@@ -1,4 +1,5 @@
-//! Errors carry what a program matches on: path, file, commit, name, limit, and the system's error as their source.
+//! Errors carry what a program matches on: path, file, commit, name, limit, and the system's error
+//! as their source.
 
 use std::error::Error as _;
 use std::io::ErrorKind;
@@ -35,17 +36,23 @@ fn an_error_of_the_system_names_its_path_and_has_its_source() {
     let file = dir.path().join("no folder");
     std::fs::write(&file, "text").unwrap();
     let error = Db::open(file.join("store"), options()).unwrap_err();
-    let Error::Io { kind: ErrorKind::NotADirectory, source: Some(source), .. } = &error else { panic!("{error:?}") };
+    let Error::Io { kind: ErrorKind::NotADirectory, source: Some(source), .. } = &error else {
+        panic!("{error:?}")
+    };
     assert_eq!((source.path(), source.raw_os_error()), (Some(&*file.join("store")), Some(20)));
     let cause = error.source().unwrap().downcast_ref::<IoCause>().unwrap();
     assert_eq!(cause, source);
     assert!(error.to_string().ends_with(&cause.to_string()), "{error}");
     // Also where the log met it.
     let disk = LyingDisk::new(1);
-    let db = Db::open("/store", options().world(Arc::new(disk.clone()), Arc::new(SystemClock::new()))).unwrap();
+    let db =
+        Db::open("/store", options().world(Arc::new(disk.clone()), Arc::new(SystemClock::new())))
+            .unwrap();
     let ks = db.keyspace("default").unwrap();
     disk.fill_up(Some(0));
-    let error = (0..100).find_map(|_| db.put(&ks, "a", vec![0; 1 << 20]).and_then(|_| db.flush()).err()).unwrap();
+    let error = (0..100)
+        .find_map(|_| db.put(&ks, "a", vec![0; 1 << 20]).and_then(|_| db.flush()).err())
+        .unwrap();
     match &error {
         Error::Io { kind, source: Some(source), .. } => {
             assert_eq!((*kind, source.kind()), (ErrorKind::StorageFull, ErrorKind::StorageFull));
@@ -59,7 +66,9 @@ fn an_error_of_the_system_names_its_path_and_has_its_source() {
 #[test]
 fn corruption_names_the_file_and_a_damaged_commit_its_number() {
     let disk = LyingDisk::new(2);
-    let open = || Db::open("/store", options().world(Arc::new(disk.clone()), Arc::new(SystemClock::new())));
+    let open = || {
+        Db::open("/store", options().world(Arc::new(disk.clone()), Arc::new(SystemClock::new())))
+    };
     let db = open().unwrap();
     let ks = db.keyspace("default").unwrap();
     for key in 0..300u32 {
@@ -83,7 +92,8 @@ fn corruption_names_the_file_and_a_damaged_commit_its_number() {
     }
     let segment = names("/store/log", ".seg").remove(0);
     disk.corrupt(&Path::new("/store/log").join(&segment), 400_000, 1).unwrap();
-    let walked: Result<Vec<_>, Error> = (1..=large.0).map(|glsn| db.log().read(plimsoll::Glsn(glsn))).collect();
+    let walked: Result<Vec<_>, Error> =
+        (1..=large.0).map(|glsn| db.log().read(plimsoll::Glsn(glsn))).collect();
     match walked {
         Err(Error::Corrupt { file: Some(file), glsn: Some(glsn), .. }) => {
             assert_eq!(file, format!("log/{segment}"));
@@ -98,7 +108,9 @@ fn a_request_that_is_refused_names_the_limit_or_the_name_that_it_broke() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options()).unwrap();
     let ks = db.keyspace("notes").unwrap();
-    let what = |error: Error| if let Error::InvalidInput(what) = error { what } else { panic!("{error:?}") };
+    let what = |error: Error| {
+        if let Error::InvalidInput(what) = error { what } else { panic!("{error:?}") }
+    };
     let limit_bytes = plimsoll::MAX_KEY_BYTES as u64;
     let too_long = InvalidInput::KeyTooLong { bytes: limit_bytes + 1, limit_bytes };
     let key = vec![0; plimsoll::MAX_KEY_BYTES + 1];
@@ -110,12 +122,18 @@ fn a_request_that_is_refused_names_the_limit_or_the_name_that_it_broke() {
     let error = what(db.log().drop_cursor("mailer").unwrap_err());
     assert_eq!(error, InvalidInput::NoCursor { name: "mailer".to_owned() });
     let error = what(db.log().append(1, &[&vec![0; 2 << 20]]).unwrap_err());
-    assert!(matches!(error, InvalidInput::RecordTooLong { bytes, limit_bytes } if bytes > limit_bytes), "{error:?}");
+    assert!(
+        matches!(error, InvalidInput::RecordTooLong { bytes, limit_bytes } if bytes > limit_bytes),
+        "{error:?}"
+    );
     db.drop_keyspace(&ks).unwrap();
     let error = what(db.put(&ks, "a", "x").unwrap_err());
     assert_eq!(error, InvalidInput::KeyspaceDropped { name: "notes".to_owned() });
     let error = what(db.set_memory(1 << 20).unwrap_err());
-    assert!(matches!(error, InvalidInput::BudgetTooSmall { bytes: 0x10_0000, min_bytes: 0x100_0000 }), "{error:?}");
+    assert!(
+        matches!(error, InvalidInput::BudgetTooSmall { bytes: 0x10_0000, min_bytes: 0x100_0000 }),
+        "{error:?}"
+    );
 }
 
 #[derive(Debug, PartialEq)]
@@ -153,6 +171,7 @@ fn a_transaction_is_run_with_the_errors_of_the_application() {
     assert_eq!(pay(8, false), Err(OfTheApplication::TooPoor { has: 7 }));
     assert_eq!(runs, 2);
     assert_eq!(db.get(&ks, "ada").unwrap().unwrap(), [7]);
-    let refused: Result<(), OfTheApplication> = db.transact(|tx| Ok(tx.put(&ks, vec![0; 5000], "x")?));
+    let refused: Result<(), OfTheApplication> =
+        db.transact(|tx| Ok(tx.put(&ks, vec![0; 5000], "x")?));
     assert!(matches!(refused, Err(OfTheApplication::Store(Error::InvalidInput(_)))), "{refused:?}");
 }

@@ -19,8 +19,9 @@ type Seen = (Level, BTreeMap<&'static str, String>);
 #[derive(Clone, Default)]
 struct Collector(Arc<Mutex<Vec<Seen>>>);
 
-/// Of threads that keep no events. Where there is only one subscriber, `tracing` asks the thread that comes to an event first whether anybody wants
-/// it, and keeps the answer for all: a thread of another test says no.
+/// Of threads that keep no events. Where there is only one subscriber, `tracing` asks the thread
+/// that comes to an event first whether anybody wants it, and keeps the answer for all: a thread of
+/// another test says no.
 struct Everywhere;
 
 impl Subscriber for Everywhere {
@@ -94,12 +95,18 @@ impl Subscriber for Collector {
 impl Collector {
     /// The events with this message, which have this level and these fields.
     #[track_caller]
-    fn all(&self, message: &str, level: Level, fields: &[&str]) -> Vec<BTreeMap<&'static str, String>> {
+    fn all(
+        &self,
+        message: &str,
+        level: Level,
+        fields: &[&str],
+    ) -> Vec<BTreeMap<&'static str, String>> {
         let seen = self.0.lock().unwrap();
         let of_kind = seen.iter().filter(|(_, fields)| fields["message"] == message);
         let found: Vec<_> = of_kind
             .map(|(found, event)| {
-                let mut names: Vec<_> = event.keys().copied().filter(|name| *name != "message").collect();
+                let mut names: Vec<_> =
+                    event.keys().copied().filter(|name| *name != "message").collect();
                 let mut wanted = fields.to_vec();
                 names.sort_unstable();
                 wanted.sort_unstable();
@@ -132,11 +139,15 @@ fn fill(db: &Db, name: &str, keys: std::ops::Range<u32>, value_bytes: usize) {
 fn stores_life(world: &World) -> Collector {
     collect(|| {
         let db = world.open();
-        // More than the memory: pages are evicted, memtables are flushed by the writer, runs are merged.
+        // More than the memory: pages are evicted, memtables are flushed by the writer, runs are
+        // merged.
         for round in 0..3 {
             fill(&db, "pages", 0..30_000, 700 + round);
             let (keyspace, snapshot) = (db.keyspace("pages").unwrap(), db.snapshot());
-            assert!((0..30_000_u32).all(|key| snapshot.get(&keyspace, key.to_be_bytes()).unwrap().is_some()));
+            assert!(
+                (0..30_000_u32)
+                    .all(|key| snapshot.get(&keyspace, key.to_be_bytes()).unwrap().is_some())
+            );
             drop(snapshot);
             world.work(&db);
         }
@@ -170,7 +181,8 @@ fn a_subscriber_sees_what_a_store_does() {
     assert!(number(&opened[1], "log_files") > 0);
     let flushed = seen.all("flushed", Level::DEBUG, &["upto_glsn", "tables", "bytes", "nanos"]);
     assert!(flushed.iter().any(|event| number(event, "bytes") > 0 && number(event, "tables") > 0));
-    let merged = seen.all("compacted", Level::DEBUG, &["tables_in", "bytes_in", "tables_out", "bytes_out"]);
+    let merged =
+        seen.all("compacted", Level::DEBUG, &["tables_in", "bytes_in", "tables_out", "bytes_out"]);
     assert!(merged.iter().any(|event| number(event, "bytes_in") > number(event, "bytes_out")));
     let stalled = seen.all("writer stalled", Level::INFO, &["cause", "nanos"]);
     assert!(stalled.iter().all(|event| event["cause"] == "room" && number(event, "nanos") > 0));

@@ -1,6 +1,9 @@
 //! Processes that are forked and not replaced by another program.
 #![allow(unsafe_code, reason = "forks")]
-#![allow(clippy::disallowed_methods, reason = "tests look at the files and wait for the real clock")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests look at the files and wait for the real clock"
+)]
 
 use std::fs;
 use std::io::Read;
@@ -102,13 +105,16 @@ fn a_forked_child_is_told_to_open_the_store_itself_and_harms_nothing() {
         walk.advance().unwrap().unwrap();
         let mut scan = db.log().scan(Glsn(1).., None).unwrap();
         scan.next().unwrap().unwrap();
-        let (mut follow, mut watch) = (db.log().follow(Glsn(1), None).unwrap(), db.watch(&space, "", Glsn(1)).unwrap());
+        let (mut follow, mut watch) =
+            (db.log().follow(Glsn(1), None).unwrap(), db.watch(&space, "", Glsn(1)).unwrap());
         let (mut history, mut diff) =
             (db.history(&other, "a").unwrap(), db.diff(&space, Glsn(1), db.newest(), "").unwrap());
         let mut load = db.begin_bulk_load(&space).unwrap();
         let mut reader = snapshot.get_reader(&space, "large").unwrap().unwrap();
         let files = || {
-            let names = |name: &str| fs::read_dir(path.join(name)).unwrap().map(|entry| entry.unwrap().file_name());
+            let names = |name: &str| {
+                fs::read_dir(path.join(name)).unwrap().map(|entry| entry.unwrap().file_name())
+            };
             let mut names: Vec<_> = names("log").chain(names("index")).collect();
             names.sort_unstable();
             names
@@ -178,8 +184,27 @@ fn a_forked_child_is_told_to_open_the_store_itself_and_harms_nothing() {
                 failed.push("a reader of a value".to_owned());
             }
             // What cannot fail does not hang.
-            let _ = (db.newest(), db.keyspaces(), db.stats(), db.warnings(), db.is_caught_up(), db.id());
-            drop((tx.take(), untouched, walk, scan, follow, watch, history, diff, load, reader, snapshot));
+            let _ = (
+                db.newest(),
+                db.keyspaces(),
+                db.stats(),
+                db.warnings(),
+                db.is_caught_up(),
+                db.id(),
+            );
+            drop((
+                tx.take(),
+                untouched,
+                walk,
+                scan,
+                follow,
+                watch,
+                history,
+                diff,
+                load,
+                reader,
+                snapshot,
+            ));
             failed.extend(not_refused![db.clone().close()]);
             fs::write(&report, failed.join("\n")).unwrap();
             0
@@ -205,7 +230,10 @@ fn a_child_drops_a_bulk_load_whose_rows_are_being_written_and_the_parent_commits
     let rows = 400_000_u32;
     let mut load = Some(db.begin_bulk_load(&space).unwrap());
     for number in 0..rows {
-        load.as_mut().unwrap().put(number.wrapping_mul(0x9e37_79b1).to_be_bytes(), [1; 10]).unwrap();
+        load.as_mut()
+            .unwrap()
+            .put(number.wrapping_mul(0x9e37_79b1).to_be_bytes(), [1; 10])
+            .unwrap();
         if number % 50_000 == 49_999 {
             let child = in_child(|| {
                 drop(load.take());
@@ -235,7 +263,8 @@ fn children_that_are_forked_while_threads_work_drop_what_they_have_and_end() {
                             break;
                         }
                         let bytes = if round % 50 == 0 { 300 << 10 } else { 200 };
-                        db.put(space, (thread, round % 500).0.to_be_bytes(), vec![3; bytes]).unwrap();
+                        db.put(space, (thread, round % 500).0.to_be_bytes(), vec![3; bytes])
+                            .unwrap();
                         let snapshot = db.snapshot();
                         snapshot.range(space, ..).unwrap().advance().unwrap();
                     }
@@ -248,7 +277,8 @@ fn children_that_are_forked_while_threads_work_drop_what_they_have_and_end() {
                 walk.advance().unwrap();
                 let child = in_child(move || {
                     drop((walk, tx, snapshot));
-                    // In the child no other handle is ever dropped: this is not the last one, and then it is.
+                    // In the child no other handle is ever dropped: this is not the last one, and
+                    // then it is.
                     let all = [last.clone(), last];
                     drop(all);
                     0
@@ -263,7 +293,8 @@ fn children_that_are_forked_while_threads_work_drop_what_they_have_and_end() {
     }
 }
 
-/// A process that has the store open, and a child of it that outlives it. Returns both once the store is open.
+/// A process that has the store open, and a child of it that outlives it. Returns both once the
+/// store is open.
 fn process_with_child(path: &Path, ready: &Path, is_shared: bool) -> (Pid, Pid) {
     let parent = in_child(|| {
         let (db, space) = open(path, is_shared);

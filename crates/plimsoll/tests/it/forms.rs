@@ -6,13 +6,15 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use plimsoll::{
-    Change, Changes, Commit, CommitTicket, Commits, Db, Diff, History, KeyRange, Keyspace, Log, LogEntry, LogFollow,
-    LogScan, Moment, Range, Read, Result, Snapshot, Transaction, Value, ValueReader,
+    Change, Changes, Commit, CommitTicket, Commits, Db, Diff, History, KeyRange, Keyspace, Log,
+    LogEntry, LogFollow, LogScan, Moment, Range, Read, Result, Snapshot, Transaction, Value,
+    ValueReader,
 };
 
 fn open() -> (tempfile::TempDir, Db) {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20)).unwrap();
+    let db = Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))
+        .unwrap();
     (dir, db)
 }
 
@@ -62,7 +64,9 @@ fn a_walk_of_a_snapshot_goes_on_in_another_thread_when_the_snapshot_is_gone() {
         db.put(&ks, key, "new").unwrap();
     }
     db.compact().unwrap();
-    let values = std::thread::spawn(move || walk.map(|pair| pair.unwrap().1).collect::<Vec<_>>()).join().unwrap();
+    let values = std::thread::spawn(move || walk.map(|pair| pair.unwrap().1).collect::<Vec<_>>())
+        .join()
+        .unwrap();
     assert_eq!(values, [b"old", b"old", b"old"]);
 }
 
@@ -93,7 +97,10 @@ fn check_forms(reads: &impl Read, ks: &Keyspace) {
     assert_eq!(keys(reads.range(ks, (Bound::Excluded("b"), Bound::Included("d")))), "cd");
     assert_eq!(keys(reads.range(ks, (Bound::Excluded(b), Bound::Unbounded))), "cde");
     let kept = "b".."d";
-    assert_eq!(keys(reads.range(ks, &kept)) + &keys(reads.range(ks, &kept as &dyn KeyRange)), "bcbc");
+    assert_eq!(
+        keys(reads.range(ks, &kept)) + &keys(reads.range(ks, &kept as &dyn KeyRange)),
+        "bcbc"
+    );
     assert_eq!(keys(reads.prefix(ks, "c")) + &keys(reads.prefix(ks, b"d".to_vec())), "cd");
 }
 
@@ -132,20 +139,31 @@ fn keys_and_values_are_whatever_is_bytes() {
     let snapshot = db.snapshot();
     assert_eq!(snapshot.get(&ks, 7u64.to_be_bytes()).unwrap().unwrap(), b"number");
     assert_eq!(snapshot.get_reader(&ks, "stream").unwrap().unwrap().len(), 5);
-    assert!(snapshot.contains_key(&ks, &b"bytes"[..]).unwrap() && !snapshot.contains_key(&ks, "gone").unwrap());
+    assert!(
+        snapshot.contains_key(&ks, &b"bytes"[..]).unwrap()
+            && !snapshot.contains_key(&ks, "gone").unwrap()
+    );
     let copy = snapshot.get(&ks, "text").unwrap().unwrap();
     let glsn = db.put(&ks, &copy, &copy).unwrap();
     assert_eq!(db.get(&ks, copy).unwrap().unwrap(), b"text");
     assert_eq!(db.delete(&ks, "text").unwrap(), glsn + 1);
     assert_eq!(db.get(&ks, "text").unwrap(), None);
-    assert_eq!(db.snapshot_at(Moment::Glsn(glsn)).unwrap().get(&ks, "text").unwrap().unwrap(), b"text");
+    assert_eq!(
+        db.snapshot_at(Moment::Glsn(glsn)).unwrap().get(&ks, "text").unwrap().unwrap(),
+        b"text"
+    );
 }
 
 #[test]
 fn the_first_the_last_and_the_number_of_keys_of_a_moment() {
     fn of(reads: &impl Read, ks: &Keyspace) -> (Option<Vec<u8>>, Option<Vec<u8>>, u64, bool) {
         let key = |pair: Result<Option<(Vec<u8>, Value)>>| pair.unwrap().map(|(key, _)| key);
-        (key(reads.first(ks)), key(reads.last(ks)), reads.len(ks).unwrap(), reads.is_empty(ks).unwrap())
+        (
+            key(reads.first(ks)),
+            key(reads.last(ks)),
+            reads.len(ks).unwrap(),
+            reads.is_empty(ks).unwrap(),
+        )
     }
     let (_dir, db) = open();
     let (ks, other) = (db.keyspace("some").unwrap(), db.keyspace("other").unwrap());
@@ -161,7 +179,10 @@ fn the_first_the_last_and_the_number_of_keys_of_a_moment() {
     assert_eq!(of(&db.snapshot(), &ks), expected);
     let mut tx = db.begin();
     tx.delete(&ks, "e").unwrap();
-    assert_eq!(of(&tx, &ks), (Some(b"h".to_vec()), Some(b"o".to_vec()), letters.len() as u64 - 1, false));
+    assert_eq!(
+        of(&tx, &ks),
+        (Some(b"h".to_vec()), Some(b"o".to_vec()), letters.len() as u64 - 1, false)
+    );
 }
 
 #[test]

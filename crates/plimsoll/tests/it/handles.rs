@@ -1,4 +1,5 @@
-//! Keyspace handles: one of another store, or of an earlier opening, is refused by every call that takes one.
+//! Keyspace handles: one of another store, or of an earlier opening, is refused by every call that
+//! takes one.
 
 use plimsoll::{Db, Error, Glsn, InvalidInput, Keyspace, Options, Result, Retention};
 
@@ -9,7 +10,8 @@ fn open(path: &std::path::Path) -> Db {
 /// Makes every call that takes a keyspace; each must be refused with the keyspace's name.
 fn refuses_everything(db: &Db, handle: &Keyspace) {
     let refused = |call: &str, error: Option<Error>| match error {
-        Some(Error::InvalidInput(InvalidInput::ForeignKeyspace { name })) if name == handle.name() => {}
+        Some(Error::InvalidInput(InvalidInput::ForeignKeyspace { name }))
+            if name == handle.name() => {}
         other => panic!("{call}: {other:?}"),
     };
     let newest = db.newest();
@@ -92,7 +94,10 @@ fn a_keyspace_that_exists_is_not_made_with_another_retention() {
     let message = refusal.to_string();
     assert!(matches!(refusal, Error::InvalidInput { .. }));
     assert!(message.contains("with retention 10glsns, not latest"), "{message}");
-    assert!(matches!(db.create_keyspace("default", Retention::Latest), Err(Error::InvalidInput { .. })));
+    assert!(matches!(
+        db.create_keyspace("default", Retention::Latest),
+        Err(Error::InvalidInput { .. })
+    ));
     let infos = db.keyspaces();
     assert_eq!((infos[1].retention, db.newest()), (Retention::Glsns(10), newest));
 }

@@ -1,4 +1,5 @@
-//! A log that trims itself, and values that hold it back: they are moved into blob files, and these are removed when they are not needed.
+//! A log that trims itself, and values that hold it back: they are moved into blob files, and these
+//! are removed when they are not needed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +21,8 @@ const FILLING: usize = 350;
 
 fn options(disk: &MemDisk) -> Options {
     let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
-    let options = Options::new().memory_bytes(16 << 20).segment_bytes(64 << 10).memtable_bytes(64 << 10);
+    let options =
+        Options::new().memory_bytes(16 << 20).segment_bytes(64 << 10).memtable_bytes(64 << 10);
     options.background(false).world(Arc::new(disk.clone()), clock)
 }
 
@@ -52,7 +54,8 @@ fn one_compaction_frees_the_log_that_an_old_value_holds() {
     put(&db, &keys, "old", b'o');
     write_much(&db, &keys);
     db.close().unwrap();
-    // As `plimsoll compact` does: a process that was not there when the log grew, and ends after it.
+    // As `plimsoll compact` does: a process that was not there when the log grew, and ends after
+    // it.
     let db = Db::open("/store", options(&disk)).unwrap();
     let keys = db.keyspace("keys").unwrap();
     db.set_retention(&keys, Retention::Latest).unwrap();
@@ -77,7 +80,10 @@ fn blob_files_of_moved_values_are_removed_while_the_store_is_open() {
         moved += usize::from(blob_files(&disk).iter().any(|file| !before.contains(file)));
         most = most.max(blob_files(&disk).len());
         for number in 0..10 {
-            assert_eq!(db.get(&keys, format!("old {number}")).unwrap().unwrap(), [round; VALUE_BYTES]);
+            assert_eq!(
+                db.get(&keys, format!("old {number}")).unwrap().unwrap(),
+                [round; VALUE_BYTES]
+            );
         }
     }
     assert!(moved >= 6, "values were moved {moved} times");
@@ -144,7 +150,8 @@ fn a_log_that_is_live_altogether_is_left_as_it_is() {
 fn a_live_log_is_left_as_it_is_where_most_versions_are_in_leaves() {
     let disk = MemDisk::new();
     let db = Db::open("/store", options(&disk)).unwrap();
-    let [small, large] = ["small", "large"].map(|name| db.create_keyspace(name, Retention::Latest).unwrap());
+    let [small, large] =
+        ["small", "large"].map(|name| db.create_keyspace(name, Retention::Latest).unwrap());
     for number in 0..2000 {
         db.put(&small, format!("key {number}"), [b's'; 900]).unwrap();
         if number % 3 == 0 {
@@ -177,8 +184,13 @@ fn a_move_that_cannot_be_written_leaves_the_runs_merged_and_the_log_as_it_is() {
         let disk = LyingDisk::new(1);
         let open = || {
             let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
-            let options = Options::new().memory_bytes(16 << 20).segment_bytes(64 << 10).memtable_bytes(64 << 10);
-            let db = Db::open("/store", options.background(false).world(Arc::new(disk.clone()), clock)).unwrap();
+            let options = Options::new()
+                .memory_bytes(16 << 20)
+                .segment_bytes(64 << 10)
+                .memtable_bytes(64 << 10);
+            let db =
+                Db::open("/store", options.background(false).world(Arc::new(disk.clone()), clock))
+                    .unwrap();
             let keys = db.create_keyspace("keys", Retention::Latest).unwrap();
             (db, keys)
         };
@@ -214,7 +226,8 @@ fn a_move_that_cannot_be_written_leaves_the_runs_merged_and_the_log_as_it_is() {
 #[test]
 fn large_values_that_were_overwritten_leave_the_disk_though_their_records_are_small() {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options::new().memory_bytes(16 << 20).segment_bytes(1 << 20).retention(Retention::Latest);
+    let options =
+        Options::new().memory_bytes(16 << 20).segment_bytes(1 << 20).retention(Retention::Latest);
     let db = Db::open(dir.path().join("store"), options).unwrap();
     let space = db.keyspace("default").unwrap();
     let (keys, bytes) = (8u64, 300_000u64);
@@ -233,7 +246,10 @@ fn large_values_that_were_overwritten_leave_the_disk_though_their_records_are_sm
         }
         // On a busy machine the threads may be behind the writer.
         let is_late = begun.elapsed() > Duration::from_secs(60);
-        assert!(!is_late, "{by_itself} bytes on disk of {all} that were written, {live} of them live");
+        assert!(
+            !is_late,
+            "{by_itself} bytes on disk of {all} that were written, {live} of them live"
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
     // ... and with a word, hardly more than are alive.
@@ -278,7 +294,10 @@ fn a_compaction_gives_back_what_deleted_large_values_took_though_no_commit_follo
             assert_eq!(snapshot.get(&space, "stays").unwrap().unwrap(), b"here");
         }
         let long_ago = SystemTime::now() - Duration::from_secs(86400);
-        let Err(Error::TimeTrimmed { since, first }) = db.snapshot_at(Moment::Time(long_ago)) else { panic!() };
+        let Err(Error::TimeTrimmed { since, first }) = db.snapshot_at(Moment::Time(long_ago))
+        else {
+            panic!()
+        };
         for moment in [Moment::Time(since), Moment::Glsn(first)] {
             assert_eq!(db.snapshot_at(moment).unwrap().len(&space).unwrap(), 1, "{moment:?}");
         }
@@ -302,7 +321,11 @@ fn rows_that_were_loaded_again_and_again_take_their_space_once_after_a_compactio
         db.bulk_load(&space, rows()).unwrap();
     }
     db.compact().unwrap();
-    assert!(db.stats().disk_bytes < 8 << 20, "{} bytes on disk for 4,160,000", db.stats().disk_bytes);
+    assert!(
+        db.stats().disk_bytes < 8 << 20,
+        "{} bytes on disk for 4,160,000",
+        db.stats().disk_bytes
+    );
     assert_eq!(db.snapshot().len(&space).unwrap(), 40_000);
 }
 
@@ -315,7 +338,8 @@ fn write_in_any_order(db: &Db, space: &Keyspace, random: &mut Random, count: u64
 }
 
 #[test]
-fn values_that_are_overwritten_in_any_order_take_little_more_than_their_space_after_each_compaction() {
+fn values_that_are_overwritten_in_any_order_take_little_more_than_their_space_after_each_compaction()
+ {
     let dir = tempfile::tempdir().unwrap();
     let options = || Options::new().memory_bytes(16 << 20).retention(Retention::Latest);
     let db = Db::open(dir.path().join("store"), options()).unwrap();
@@ -371,7 +395,10 @@ fn a_damaged_value_in_a_blob_file_that_is_to_be_vacated_stays_there_and_hinders_
         db.compact().unwrap();
         let read = (0..400u32).map(|key| db.get(&space, key.to_be_bytes()));
         let errors: Vec<_> = read.filter_map(Result::err).collect();
-        assert!(matches!(&errors[..], [Error::Corrupt { .. }] | [Error::Corrupt { .. }, _]), "{errors:?}");
+        assert!(
+            matches!(&errors[..], [Error::Corrupt { .. }] | [Error::Corrupt { .. }, _]),
+            "{errors:?}"
+        );
         db.put(&space, "another", vec![9; 2_000_000]).unwrap();
     }
 }
@@ -380,8 +407,10 @@ fn a_damaged_value_in_a_blob_file_that_is_to_be_vacated_stays_there_and_hinders_
 fn a_moment_between_the_commit_that_a_compaction_freed_and_the_next_is_read_by_its_time() {
     let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
     let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(1_780_000_000);
-    let options = Options::new().memory_bytes(16 << 20).retention(Retention::Time(Duration::from_secs(3600)));
-    let options = options.background(false).world(Arc::new(MemDisk::new()), Arc::clone(&clock) as _);
+    let options =
+        Options::new().memory_bytes(16 << 20).retention(Retention::Time(Duration::from_secs(3600)));
+    let options =
+        options.background(false).world(Arc::new(MemDisk::new()), Arc::clone(&clock) as _);
     let db = Db::open("/store", options).unwrap();
     let space = db.keyspace("default").unwrap();
     db.put(&space, "key", vec![1; 2 << 20]).unwrap();
@@ -393,8 +422,14 @@ fn a_moment_between_the_commit_that_a_compaction_freed_and_the_next_is_read_by_i
     let between = begin + Duration::from_secs(7260);
     db.put(&space, "key", "new").unwrap();
     let snapshot = db.snapshot_at(Moment::Time(between)).unwrap();
-    assert_eq!((snapshot.at(), snapshot.get(&space, "key").unwrap().unwrap().to_vec()), (old, b"old".to_vec()));
-    assert!(matches!(db.snapshot_at(Moment::Time(begin - Duration::from_secs(1))), Err(Error::TimeTrimmed { .. })));
+    assert_eq!(
+        (snapshot.at(), snapshot.get(&space, "key").unwrap().unwrap().to_vec()),
+        (old, b"old".to_vec())
+    );
+    assert!(matches!(
+        db.snapshot_at(Moment::Time(begin - Duration::from_secs(1))),
+        Err(Error::TimeTrimmed { .. })
+    ));
 }
 
 #[test]
@@ -427,7 +462,8 @@ fn a_compaction_moves_a_value_that_holds_back_less_than_is_moved_unasked() {
     for _ in 0..4 {
         write_much(&db, &keys);
     }
-    let bytes_of = |folder| disk.list(Path::new(folder)).unwrap().iter().map(|entry| entry.len).sum::<u64>();
+    let bytes_of =
+        |folder| disk.list(Path::new(folder)).unwrap().iter().map(|entry| entry.len).sum::<u64>();
     let before = bytes_of("/store/log");
     db.compact().unwrap();
     let after = bytes_of("/store/log");
@@ -440,14 +476,16 @@ fn a_compaction_frees_the_blob_files_of_large_commits_that_were_written_over() {
     for is_shared in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store");
-        let options = Options::new().memory_bytes(64 << 20).retention(Retention::Latest).shared(is_shared);
+        let options =
+            Options::new().memory_bytes(64 << 20).retention(Retention::Latest).shared(is_shared);
         let db = Db::open(&path, options).unwrap();
         let keyspace = db.keyspace("default").unwrap();
         let mut random = Random::new(1);
         for _ in 0..20 {
             let mut tx = db.begin();
             for key in 0..2000_u32 {
-                let value = Vec::from_iter((0..188).flat_map(|_| random.below(u64::MAX).to_le_bytes()));
+                let value =
+                    Vec::from_iter((0..188).flat_map(|_| random.below(u64::MAX).to_le_bytes()));
                 tx.put(&keyspace, key.to_be_bytes(), value).unwrap();
             }
             tx.commit().unwrap();

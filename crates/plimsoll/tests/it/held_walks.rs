@@ -4,7 +4,8 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use plimsoll::{
-    Db, Diff, Difference, Glsn, History, Keyspace, MIN_MEMORY_BYTES, Options, Range, Result, Snapshot, Transaction,
+    Db, Diff, Difference, Glsn, History, Keyspace, MIN_MEMORY_BYTES, Options, Range, Result,
+    Snapshot, Transaction,
 };
 
 const KEYS: u32 = 3000;
@@ -15,7 +16,8 @@ fn key(number: u32) -> [u8; 4] {
 }
 
 fn db(dir: &tempfile::TempDir) -> (Db, Keyspace) {
-    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES)).unwrap();
+    let db =
+        Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES)).unwrap();
     let keyspace = db.keyspace("default").unwrap();
     (db, keyspace)
 }
@@ -68,7 +70,10 @@ fn hold(db: &Db, keyspace: &Keyspace, round: u8, rounds: u8) {
     assert_eq!(finish(walk_back, backward), expected);
     let older: Vec<_> = history.map(|version| version.unwrap().glsn).collect();
     assert_eq!(older.len(), usize::from(round), "{newest} {older:?}");
-    assert!(older.iter().all(|glsn| *glsn < newest) && older.is_sorted_by(|a, b| a > b), "{newest} {older:?}");
+    assert!(
+        older.iter().all(|glsn| *glsn < newest) && older.is_sorted_by(|a, b| a > b),
+        "{newest} {older:?}"
+    );
 }
 
 #[test]
@@ -79,7 +84,8 @@ fn walks_that_have_begun_and_are_left_alone_hold_up_no_writer_and_miss_nothing()
     hold(&db, &keyspace, 0, 40);
 }
 
-/// What `number` holds for a transaction that changed every third key of those that hold `round`, and added keys between them.
+/// What `number` holds for a transaction that changed every third key of those that hold `round`,
+/// and added keys between them.
 fn own(number: u32, round: u8) -> Option<u8> {
     match number % 6 {
         0 => None,
@@ -109,11 +115,15 @@ fn hold_in_transaction(db: &Db, keyspace: &Keyspace, round: u8, rounds: u8) {
     let walk_back = begin(tx.range(keyspace, ..).unwrap().reverse(), &mut backward);
     write(db, keyspace, round + 1);
     hold_in_transaction(db, keyspace, round + 1, rounds);
-    let expected: Vec<_> = (0..KEYS).filter_map(|number| Some((number, own(number, round)?))).collect();
+    let expected: Vec<_> =
+        (0..KEYS).filter_map(|number| Some((number, own(number, round)?))).collect();
     assert_eq!(finish(walk, forward), expected);
     let expected: Vec<_> = expected.into_iter().rev().collect();
     assert_eq!(finish(walk_back, backward), expected);
-    assert!(matches!(tx.commit(), Err(plimsoll::Error::Conflict { .. })), "what it walked over was changed");
+    assert!(
+        matches!(tx.commit(), Err(plimsoll::Error::Conflict { .. })),
+        "what it walked over was changed"
+    );
 }
 
 #[test]
@@ -159,7 +169,9 @@ fn two_thousand_walks_that_have_begun_leave_pages_for_others() {
     tx.commit().unwrap();
     db.flush().unwrap();
     let snapshot = db.snapshot();
-    let from = |at: u32| snapshot.range(&keyspace, (Bound::Included(&key(at * 50)[..]), Bound::Unbounded)).unwrap();
+    let from = |at: u32| {
+        snapshot.range(&keyspace, (Bound::Included(&key(at * 50)[..]), Bound::Unbounded)).unwrap()
+    };
     let mut walks: Vec<_> = (0..2000).map(from).collect();
     for (at, walk) in (0..).zip(&mut walks) {
         assert_eq!(step(walk), Some((at * 50, 1)));

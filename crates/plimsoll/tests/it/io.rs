@@ -1,4 +1,5 @@
-//! Reads through the page cache and past it, on the real disk: the same answers, and the handles are what is said of them.
+//! Reads through the page cache and past it, on the real disk: the same answers, and the handles
+//! are what is said of them.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +27,10 @@ impl Free {
 
 impl RoomGauge for Free {
     fn read(&self) -> Rooms {
-        Rooms { machine: Some(Room { limit_bytes: *self.0.lock().unwrap(), used_bytes: 0 }), cgroups: Vec::new() }
+        Rooms {
+            machine: Some(Room { limit_bytes: *self.0.lock().unwrap(), used_bytes: 0 }),
+            cgroups: Vec::new(),
+        }
     }
 }
 
@@ -59,9 +63,11 @@ impl World {
     }
 
     fn open(&self, io: Io) -> Db {
-        let options = Options::new().memory_bytes(16 << 20).segment_bytes(1 << 20).background(false).io(io);
+        let options =
+            Options::new().memory_bytes(16 << 20).segment_bytes(1 << 20).background(false).io(io);
         let options = options.world(Arc::new(OsDisk::new()), Arc::clone(&self.clock) as _);
-        Db::open(self.dir.path().join("store"), options.room_gauge(Arc::clone(&self.free) as _)).unwrap()
+        Db::open(self.dir.path().join("store"), options.room_gauge(Arc::clone(&self.free) as _))
+            .unwrap()
     }
 
     /// Whether the file system can read past the page cache at all.
@@ -98,10 +104,13 @@ fn run_handles(store: &Path) -> (usize, usize) {
     let (mut all, mut direct) = (0, 0);
     for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
         let Ok(target) = fs::read_link(entry.path()) else { continue };
-        if !target.starts_with(store) || target.extension().is_none_or(|extension| extension != "run") {
+        if !target.starts_with(store)
+            || target.extension().is_none_or(|extension| extension != "run")
+        {
             continue;
         }
-        let info = fs::read_to_string(Path::new("/proc/self/fdinfo").join(entry.file_name())).unwrap();
+        let info =
+            fs::read_to_string(Path::new("/proc/self/fdinfo").join(entry.file_name())).unwrap();
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
         let flags = u32::from_str_radix(flags.trim(), 8).unwrap();
         all += 1;

@@ -13,7 +13,9 @@ fn options() -> Options {
 fn value(i: u32, bytes: usize) -> Vec<u8> {
     let mut value = vec![0; bytes];
     for (at, byte) in value.iter_mut().enumerate() {
-        *byte = (at as u32).wrapping_mul(31).wrapping_add(i).wrapping_mul(2_654_435_761).to_le_bytes()[3];
+        *byte =
+            (at as u32).wrapping_mul(31).wrapping_add(i).wrapping_mul(2_654_435_761).to_le_bytes()
+                [3];
     }
     value
 }
@@ -52,8 +54,18 @@ fn a_transaction_larger_than_the_budget_commits_whole() {
                 _ => assert_eq!(seen.unwrap(), &value(i, 100)[..]),
             }
         }
-        assert_eq!(snapshot.range(&ks, ..).unwrap().keys_only().count() as u32, count - count / 1000);
-        assert_eq!(db.snapshot_at(plimsoll::Moment::Glsn(glsn - 1)).unwrap().range(&ks, ..).unwrap().count(), 0);
+        assert_eq!(
+            snapshot.range(&ks, ..).unwrap().keys_only().count() as u32,
+            count - count / 1000
+        );
+        assert_eq!(
+            db.snapshot_at(plimsoll::Moment::Glsn(glsn - 1))
+                .unwrap()
+                .range(&ks, ..)
+                .unwrap()
+                .count(),
+            0
+        );
     };
     check(&db);
     db.compact().unwrap();
@@ -96,7 +108,10 @@ fn a_transaction_of_256_mib_commits_under_16_mib_in_many_small_values_or_few_lar
         assert_eq!(db.newest(), glsn);
         let (ks, snapshot) = (db.keyspace("default").unwrap(), db.snapshot());
         for i in (0..count).step_by(count as usize / 100) {
-            assert!(snapshot.get(&ks, &scatter(i)).unwrap().unwrap() == value(i)[..], "value {i} of {bytes} bytes");
+            assert!(
+                snapshot.get(&ks, &scatter(i)).unwrap().unwrap() == value(i)[..],
+                "value {i} of {bytes} bytes"
+            );
         }
         assert_eq!(snapshot.range(&ks, ..).unwrap().keys_only().count() as u32, count);
     }
@@ -118,21 +133,44 @@ fn an_aborted_large_transaction_leaves_no_trace() {
     tx.abort();
     assert_eq!(db.snapshot().range(&ks, ..).unwrap().count(), 0);
     // The log may have been prepared ahead; the blob files are gone.
-    assert!(db.stats().disk_bytes < before + (5 << 20), "{} then {}", before, db.stats().disk_bytes);
+    assert!(
+        db.stats().disk_bytes < before + (5 << 20),
+        "{} then {}",
+        before,
+        db.stats().disk_bytes
+    );
 }
 
 #[test]
 fn values_of_all_sizes_come_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let sizes = [0, 1, 1023, 1024, 1025, 16_000, 17_000, 65_536, 100_000, 262_144, 262_145, 1 << 20, 5 << 20];
+    let sizes = [
+        0,
+        1,
+        1023,
+        1024,
+        1025,
+        16_000,
+        17_000,
+        65_536,
+        100_000,
+        262_144,
+        262_145,
+        1 << 20,
+        5 << 20,
+    ];
     let db = Db::open(&path, options()).unwrap();
     let ks = db.keyspace("default").unwrap();
     let mut glsns = Vec::new();
     for (i, &size) in sizes.iter().enumerate() {
         let mut tx = db.begin();
         tx.put(&ks, &[i as u8], &value(i as u32, size)).unwrap();
-        assert_eq!(tx.get(&ks, &[i as u8]).unwrap().unwrap(), &value(i as u32, size)[..], "own write, {size}");
+        assert_eq!(
+            tx.get(&ks, &[i as u8]).unwrap().unwrap(),
+            &value(i as u32, size)[..],
+            "own write, {size}"
+        );
         glsns.push(tx.commit().unwrap());
     }
     // All at once, so that the body does not fit into one record.
@@ -145,7 +183,11 @@ fn values_of_all_sizes_come_back() {
         let (ks, snapshot) = (db.keyspace("default").unwrap(), db.snapshot());
         for (i, &size) in sizes.iter().enumerate() {
             for key in [[i as u8], [100 + i as u8]] {
-                assert_eq!(snapshot.get(&ks, &key).unwrap().unwrap(), &value(i as u32, size)[..], "{size}");
+                assert_eq!(
+                    snapshot.get(&ks, &key).unwrap().unwrap(),
+                    &value(i as u32, size)[..],
+                    "{size}"
+                );
                 let mut read = Vec::new();
                 let mut reader = snapshot.get_reader(&ks, &key).unwrap().unwrap();
                 assert_eq!(reader.len(), size as u64);
@@ -253,7 +295,11 @@ fn a_value_in_the_hands_of_a_user_counts_against_the_budget() {
 
 fn folder_bytes(folder: &std::path::Path) -> u64 {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    entries.map(|path| if path.is_dir() { folder_bytes(&path) } else { path.metadata().unwrap().len() }).sum()
+    entries
+        .map(
+            |path| if path.is_dir() { folder_bytes(&path) } else { path.metadata().unwrap().len() },
+        )
+        .sum()
 }
 
 #[test]
@@ -273,7 +319,11 @@ fn a_compaction_does_not_copy_what_was_loaded_unless_the_log_lets_go_of_it() {
     tx.delete(&ks, &scatter(6)).unwrap();
     tx.commit().unwrap();
     db.compact().unwrap();
-    assert!(folder_bytes(&path) < before + before / 10, "{before} bytes became {}", folder_bytes(&path));
+    assert!(
+        folder_bytes(&path) < before + before / 10,
+        "{before} bytes became {}",
+        folder_bytes(&path)
+    );
     let check = || {
         let get = |i| db.snapshot().get(&ks, &scatter(i)).unwrap().map(|value| value.to_vec());
         assert_eq!((get(5), get(6), get(7)), (Some(b"again".to_vec()), None, Some(value(7, 100))));
@@ -284,7 +334,11 @@ fn a_compaction_does_not_copy_what_was_loaded_unless_the_log_lets_go_of_it() {
     db.log().trim(db.newest().next()).unwrap();
     db.set_retention(&ks, plimsoll::Retention::Latest).unwrap();
     db.compact().unwrap();
-    assert!(folder_bytes(&path) < before + before / 10, "{before} bytes became {}", folder_bytes(&path));
+    assert!(
+        folder_bytes(&path) < before + before / 10,
+        "{before} bytes became {}",
+        folder_bytes(&path)
+    );
     assert_eq!(db.stats().index.runs.len(), 1);
     check();
 }

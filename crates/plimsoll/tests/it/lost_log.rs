@@ -1,5 +1,5 @@
-//! A store whose log is gone: all of its folder, what is in that, or the segments alone. The index has what was flushed, and
-//! a recovery keeps it.
+//! A store whose log is gone: all of its folder, what is in that, or the segments alone. The index
+//! has what was flushed, and a recovery keeps it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,13 +37,23 @@ fn is_mended(disk: &Arc<dyn Disk>, file: &str, expected: &Model) {
     let before = files(&**disk, Path::new(STORE));
     for options in [options(disk), options(disk).read_only(true), options(disk).shared(true)] {
         let error = Db::open(STORE, options).unwrap_err();
-        assert!(matches!(&error, Error::Corrupt { file: Some(found), .. } if found.starts_with(file)), "{error:?}");
+        assert!(
+            matches!(&error, Error::Corrupt { file: Some(found), .. } if found.starts_with(file)),
+            "{error:?}"
+        );
     }
     assert!(files(&**disk, Path::new(STORE)) == before, "what was refused changed something");
     let report = verify(STORE, options(disk), &mut |_| {}).unwrap();
     let found = &report.damage[0].file;
-    assert!(found.starts_with(file) && disk.entry(&Path::new(STORE).join(found)).unwrap().is_some(), "{report:?}");
-    assert_eq!(report.damage[0].command.as_deref(), Some("plimsoll recover /store /store.recovered"), "{report:?}");
+    assert!(
+        found.starts_with(file) && disk.entry(&Path::new(STORE).join(found)).unwrap().is_some(),
+        "{report:?}"
+    );
+    assert_eq!(
+        report.damage[0].command.as_deref(),
+        Some("plimsoll recover /store /store.recovered"),
+        "{report:?}"
+    );
     assert!(!report.problems[0].contains("says what helps"), "{report:?}");
     assert!(recover(disk).lost_commits.is_empty());
     assert_eq!(recovered(disk), *expected);
@@ -102,6 +112,9 @@ fn a_commit_is_not_acknowledged_once_the_log_was_removed_or_moved() {
             false => std::fs::remove_dir_all(store.join("log")).unwrap(),
         }
         let error = db.put(&keyspace, "b", "2").unwrap_err();
-        assert!(error.to_string().contains("removed"), "shared: {is_shared}, moved: {is_moved}: {error}");
+        assert!(
+            error.to_string().contains("removed"),
+            "shared: {is_shared}, moved: {is_moved}: {error}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! A store whose manifest is damaged or missing, and whose log was trimmed: a recovery takes an older manifest, or else the
-//! runs in the folder, and names what neither holds.
+//! A store whose manifest is damaged or missing, and whose log was trimmed: a recovery takes an
+//! older manifest, or else the runs in the folder, and names what neither holds.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,13 +8,14 @@ use plimsoll::{DamagedKeys, Db, Error, Glsn, IndexSource, Moment, verify};
 use plimsoll_disk::vfs::Disk;
 
 use crate::recover::{
-    DEST, Model, STORE, files, fill, is_whole_from, manifests, mem_disk, options, recover, recovered, runs, segments,
-    spoil,
+    DEST, Model, STORE, files, fill, is_whole_from, manifests, mem_disk, options, recover,
+    recovered, runs, segments, spoil,
 };
 
 const PAGE: u64 = 16 << 10;
 
-/// A store with several runs, values of all kinds, and a trimmed log; its content, and the first GLSN of the log.
+/// A store with several runs, values of all kinds, and a trimmed log; its content, and the first
+/// GLSN of the log.
 fn trimmed(disk: &Arc<dyn Disk>) -> (Vec<Model>, Glsn) {
     let db = Db::open(STORE, options(disk)).unwrap();
     // Keys that are written once, so that the log does not have them any more.
@@ -52,7 +53,8 @@ fn a_damaged_manifest_that_is_not_the_newest_is_told_and_is_no_problem() {
     let all = manifests(&*disk);
     assert!(all.len() > 1, "{all:?}");
     spoil(&*disk, &all[0], 70);
-    let is_told = |notes: &[String]| notes.iter().any(|note| note.contains(all[0].to_str().unwrap()));
+    let is_told =
+        |notes: &[String]| notes.iter().any(|note| note.contains(all[0].to_str().unwrap()));
     let report = verify(STORE, options(&disk), &mut |_| {}).unwrap();
     assert!(report.problems.is_empty() && is_told(&report.notes), "{report:?}");
     // Also where the store does not open.
@@ -91,12 +93,17 @@ fn without_any_manifest_the_runs_in_the_folder_and_the_log_are_the_store() {
         }
         is_advised(&disk);
         let report = recover(&disk);
-        assert_eq!((report.value_count, report.lost_ranges.len(), report.unresolved.len()), (0, 0, 0), "{report:?}");
+        assert_eq!(
+            (report.value_count, report.lost_ranges.len(), report.unresolved.len()),
+            (0, 0, 0),
+            "{report:?}"
+        );
         assert_eq!((report.index, report.lost_commits.len()), (IndexSource::LogAndRuns, 0));
         assert!(report.readable_from > 1);
         let db = Db::open(DEST, options(&disk)).unwrap();
         let old = db.snapshot_at(Moment::Glsn(Glsn(report.readable_from.0 - 1)));
-        let refused = old.and_then(|old| old.get(&db.keyspace("default")?, 7u64.to_be_bytes()).map(drop));
+        let refused =
+            old.and_then(|old| old.get(&db.keyspace("default")?, 7u64.to_be_bytes()).map(drop));
         assert!(matches!(refused, Err(Error::Trimmed { .. })), "{refused:?}");
         db.close().unwrap();
         assert!(recovered(&disk) == *models.last().unwrap());
@@ -118,9 +125,14 @@ fn without_manifest_and_end_of_the_log_the_runs_are_kept() {
     let newest = models.last().unwrap();
     let found = recovered(&disk);
     for (key, value) in newest {
-        let is_lost = report.values.iter().any(|lost| (&lost.keyspace, &lost.key) == (&key.0, &key.1));
+        let is_lost =
+            report.values.iter().any(|lost| (&lost.keyspace, &lost.key) == (&key.0, &key.1));
         let is_here = found.get(key) == Some(value);
-        assert!(is_here || (is_lost && value.len() > plimsoll::INLINE_BYTES && !found.contains_key(key)), "{key:?}");
+        assert!(
+            is_here
+                || (is_lost && value.len() > plimsoll::INLINE_BYTES && !found.contains_key(key)),
+            "{key:?}"
+        );
     }
     assert!(found.keys().all(|key| newest.contains_key(key)) && found.len() > newest.len() / 4);
 }
@@ -139,7 +151,8 @@ fn number(keyspace: &str) -> u32 {
 /// Whether a range holds a key.
 fn holds(range: &DamagedKeys, (keyspace, key): &(String, Vec<u8>)) -> bool {
     let key = (number(keyspace), key);
-    (number(&range.keyspace), &range.first) <= key && key <= (number(&range.last_keyspace), &range.last)
+    (number(&range.keyspace), &range.first) <= key
+        && key <= (number(&range.last_keyspace), &range.last)
 }
 
 #[test]
@@ -167,7 +180,8 @@ fn keys_of_a_lost_page_are_named_and_no_older_value_takes_their_place() {
         }
         for key in newest.keys().filter(|key| !found.contains_key(*key)) {
             let is_named = report.lost_ranges.iter().any(|range| holds(range, key));
-            let is_lost = report.values.iter().any(|lost| (&lost.keyspace, &lost.key) == (&key.0, &key.1));
+            let is_lost =
+                report.values.iter().any(|lost| (&lost.keyspace, &lost.key) == (&key.0, &key.1));
             assert!(is_named || is_lost, "page {page}: {key:?}: {report:?}");
             lost += 1;
         }
@@ -195,7 +209,10 @@ fn an_index_without_a_manifest_that_knows_more_than_the_log_is_not_swept() {
     let before = runs(&*disk);
     for read_only in [true, false] {
         let error = Db::open(STORE, options(&disk).read_only(read_only)).unwrap_err();
-        assert!(matches!(&error, Error::Forked { message, .. } if message.contains("plimsoll recover")), "{error}");
+        assert!(
+            matches!(&error, Error::Forked { message, .. } if message.contains("plimsoll recover")),
+            "{error}"
+        );
     }
     assert!(runs(&*disk) == before);
     let report = recover(&disk);

@@ -1,5 +1,5 @@
-//! The store's own records on damaged pages: keyspaces are named again, each row stays in its keyspace, and a log with
-//! streams of the user is not trimmed by itself.
+//! The store's own records on damaged pages: keyspaces are named again, each row stays in its
+//! keyspace, and a log with streams of the user is not trimmed by itself.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use plimsoll::{Db, Glsn, IndexSource, Retention};
 use plimsoll_disk::vfs::Disk;
 
 use crate::recover::{
-    DEST, Model, STORE, content, manifests, mem_disk, options, recover, recovered, runs, segments, spoil,
+    DEST, Model, STORE, content, manifests, mem_disk, options, recover, recovered, runs, segments,
+    spoil,
 };
 
 const PAGE: usize = 16 << 10;
@@ -24,8 +25,9 @@ fn put(db: &Db, keyspace: &str, numbers: std::ops::Range<u32>) {
     }
 }
 
-/// A store with the keyspace `zoo` (number 16) and entries of a stream of the user, whose records are in the index alone; the record of `later`
-/// is in the log as well. With `replaced`, the past has another record of `zoo`. What the store holds.
+/// A store with the keyspace `zoo` (number 16) and entries of a stream of the user, whose records
+/// are in the index alone; the record of `later` is in the log as well. With `replaced`, the past
+/// has another record of `zoo`. What the store holds.
 fn build(disk: &Arc<dyn Disk>, later: &str, replaced: bool) -> Model {
     let db = Db::open(STORE, options(disk)).unwrap();
     put(&db, "zoo", 0..200);
@@ -47,11 +49,13 @@ fn build(disk: &Arc<dyn Disk>, later: &str, replaced: bool) -> Model {
 /// Damages the page with the record of the streams, and so the one of `zoo`.
 fn lose_records(disk: &dyn Disk) {
     let place = |bytes: &[u8]| bytes.windows(STREAMS.len()).position(|bytes| bytes == STREAMS);
-    let (run, at) = runs(disk).into_iter().find_map(|(run, bytes)| Some((run, place(&bytes)?))).unwrap();
+    let (run, at) =
+        runs(disk).into_iter().find_map(|(run, bytes)| Some((run, place(&bytes)?))).unwrap();
     spoil(disk, &run, at as u64);
 }
 
-/// Whether the log loses nothing by itself, although no keyspace keeps its past; the store is no other afterwards.
+/// Whether the log loses nothing by itself, although no keyspace keeps its past; the store is no
+/// other afterwards.
 fn keeps_its_log(disk: &Arc<dyn Disk>, path: &str) -> bool {
     let db = Db::open(path, options(disk)).unwrap();
     for info in db.keyspaces() {
@@ -65,11 +69,16 @@ fn keeps_its_log(disk: &Arc<dyn Disk>, path: &str) -> bool {
     keeps
 }
 
-/// Each row is where it was, or in the keyspace `name` if it was in `zoo`; how many there are of `zoo`.
+/// Each row is where it was, or in the keyspace `name` if it was in `zoo`; how many there are of
+/// `zoo`.
 fn are_in_their_places(found: &Model, model: &Model, name: &str, told: &str) -> usize {
     for ((keyspace, key), value) in found {
         let was = if keyspace == name { "zoo" } else { keyspace };
-        assert_eq!(model.get(&(was.to_owned(), key.clone())), Some(value), "{told}: {keyspace}, {key:?}");
+        assert_eq!(
+            model.get(&(was.to_owned(), key.clone())),
+            Some(value),
+            "{told}: {keyspace}, {key:?}"
+        );
     }
     found.keys().filter(|(keyspace, _)| keyspace == name).count()
 }
@@ -133,12 +142,16 @@ fn a_keyspace_of_which_only_a_record_that_was_replaced_is_left_keeps_its_name() 
     lose_records(&*disk);
     let foreseen = Db::recover_dry_run(STORE, options(&disk)).unwrap();
     let report = recover(&disk);
-    assert_eq!((&foreseen.renamed[..], &report.renamed[..]), (&["zoo".to_owned()][..], &["zoo".to_owned()][..]));
+    assert_eq!(
+        (&foreseen.renamed[..], &report.renamed[..]),
+        (&["zoo".to_owned()][..], &["zoo".to_owned()][..])
+    );
     assert!(are_in_their_places(&recovered(&disk), &model, "zoo", "") > 100);
 }
 
-/// A store whose log lost its end, and whose manifests are lost; what it held. The front of the log has `a` (number 16), which was dropped, and
-/// another `a` (17); it has `b` (18), which was dropped in the part that is lost, where another `b` was made. Records fill several pages.
+/// A store whose log lost its end, and whose manifests are lost; what it held. The front of the log
+/// has `a` (number 16), which was dropped, and another `a` (17); it has `b` (18), which was dropped
+/// in the part that is lost, where another `b` was made. Records fill several pages.
 fn without_the_end(disk: &Arc<dyn Disk>) -> Model {
     let db = Db::open(STORE, options(disk)).unwrap();
     let make = |name: &str| {
@@ -159,7 +172,8 @@ fn without_the_end(disk: &Arc<dyn Disk>) -> Model {
     db.compact().unwrap();
     let model = content(&db);
     db.close().unwrap();
-    let first = |segment: &PathBuf| Glsn(segment.file_stem().unwrap().to_str().unwrap().parse().unwrap());
+    let first =
+        |segment: &PathBuf| Glsn(segment.file_stem().unwrap().to_str().unwrap().parse().unwrap());
     let all = segments(&**disk);
     let cut = all.iter().rposition(|segment| first(segment) <= dropped).unwrap();
     assert!(cut > 0, "{all:?}");
@@ -178,7 +192,8 @@ fn records_that_only_the_front_of_the_log_has_come_back_and_replace_none() {
         let (run, bytes) = runs(&*disk).into_iter().max_by_key(|(_, bytes)| bytes.len()).unwrap();
         spoil(&*disk, &run, (page * PAGE + 900) as u64);
         // That is also the page with the records of dropped keyspaces.
-        let is_first = bytes[page * PAGE..][..PAGE].windows(STREAMS.len()).any(|bytes| bytes == STREAMS);
+        let is_first =
+            bytes[page * PAGE..][..PAGE].windows(STREAMS.len()).any(|bytes| bytes == STREAMS);
         let report = recover(&disk);
         let told = format!("page {page}: {report:?}");
         let db = Db::open(DEST, options(&disk)).unwrap();
@@ -187,12 +202,18 @@ fn records_that_only_the_front_of_the_log_has_come_back_and_replace_none() {
         for ((keyspace, key), value) in &found {
             // The rows say where they belong.
             let home = key.split(|byte| *byte == b'-').next().unwrap();
-            assert!(keyspace.as_bytes() == home || keyspace.starts_with("recovered-"), "{told}: {keyspace}, {key:?}");
+            assert!(
+                keyspace.as_bytes() == home || keyspace.starts_with("recovered-"),
+                "{told}: {keyspace}, {key:?}"
+            );
             let was = (String::from_utf8(home.to_vec()).unwrap(), key.clone());
             assert_eq!(model.get(&was), Some(value), "{told}: {keyspace}, {key:?}");
         }
         for name in ["a", "b"] {
-            let rows = found.keys().filter(|(_, key)| key.starts_with(format!("{name}-").as_bytes())).count();
+            let rows = found
+                .keys()
+                .filter(|(_, key)| key.starts_with(format!("{name}-").as_bytes()))
+                .count();
             assert!(rows == 30 || !is_first, "{told}: {rows} rows of {name}");
             lost += 30 - rows;
         }

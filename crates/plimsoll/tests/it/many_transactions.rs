@@ -3,7 +3,8 @@
 use plimsoll::{Db, Error, Glsn, Keyspace, MIN_MEMORY_BYTES, Options, Transaction};
 
 fn db(dir: &tempfile::TempDir) -> (Db, Keyspace) {
-    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES)).unwrap();
+    let db =
+        Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES)).unwrap();
     let keyspace = db.keyspace("default").unwrap();
     (db, keyspace)
 }
@@ -27,7 +28,9 @@ fn a_thousand_small_open_transactions_refuse_no_other_writer() {
     assert!(held(&db, "write sets") <= 1 << 20, "{:?}", db.stats().memory);
     for round in 0..60_u32 {
         let mut tx = db.begin();
-        (0..200_u32).for_each(|number| tx.put(&keyspace, &(5000 + number).to_be_bytes(), &[9; 2000]).unwrap());
+        (0..200_u32).for_each(|number| {
+            tx.put(&keyspace, &(5000 + number).to_be_bytes(), &[9; 2000]).unwrap()
+        });
         assert_eq!(tx.commit().unwrap(), u64::from(round) + 1);
     }
     let refused = db.stats().pressure.refusals;
@@ -61,9 +64,13 @@ fn ten_thousand_open_transactions_work_or_are_refused_by_a_clear_error_and_nothi
             tx.commit().unwrap();
         }
     }
-    let found: Vec<_> = db.snapshot().range(&keyspace, ..).unwrap().map(|entry| entry.unwrap().0).collect();
-    let expected: Vec<_> =
-        numbers.iter().filter(|number| **number % 2 == 0).map(|n| n.to_be_bytes().to_vec()).collect();
+    let found: Vec<_> =
+        db.snapshot().range(&keyspace, ..).unwrap().map(|entry| entry.unwrap().0).collect();
+    let expected: Vec<_> = numbers
+        .iter()
+        .filter(|number| **number % 2 == 0)
+        .map(|n| n.to_be_bytes().to_vec())
+        .collect();
     assert_eq!(found, expected);
     assert_eq!((held(&db, "write sets"), held(&db, "read sets"), held(&db, "staging")), (0, 0, 0));
 }
@@ -78,7 +85,8 @@ fn write(db: &Db, keyspace: &Keyspace, writer: u32, round: u32) -> Result<Glsn, 
     tx.commit()
 }
 
-/// Together they want more than there is, and each gives back what it has when it commits, or is refused.
+/// Together they want more than there is, and each gives back what it has when it commits, or is
+/// refused.
 #[test]
 fn writers_who_find_no_memory_wait_for_those_who_have_it() {
     const ROUNDS: u32 = 12;
@@ -89,7 +97,8 @@ fn writers_who_find_no_memory_wait_for_those_who_have_it() {
             let (db, keyspace) = (&db, &keyspace);
             scope.spawn(move || {
                 for round in 0..ROUNDS {
-                    // Where all have something and all want more, waiting ends for one after the other, and they begin again.
+                    // Where all have something and all want more, waiting ends for one after the
+                    // other, and they begin again.
                     while let Err(error) = write(db, keyspace, writer, round) {
                         assert!(matches!(error, Error::OutOfBudget(_)), "{error}");
                     }

@@ -1,5 +1,5 @@
-//! Several processes on one store. Here each is a store of its own in this process: the locks, the shared words and the files do not know the
-//! difference.
+//! Several processes on one store. Here each is a store of its own in this process: the locks, the
+//! shared words and the files do not know the difference.
 #![allow(clippy::disallowed_methods, reason = "tests look at the files")]
 
 use std::path::Path;
@@ -25,11 +25,13 @@ pub(crate) fn number(db: &Db, space: &Keyspace, key: &str) -> u64 {
 }
 
 pub(crate) fn verify(path: &Path) {
-    let report = Db::open(path, Options::new().memory_bytes(16 << 20)).unwrap().verify(&mut |_| {}).unwrap();
+    let report =
+        Db::open(path, Options::new().memory_bytes(16 << 20)).unwrap().verify(&mut |_| {}).unwrap();
     assert!(report.problems.is_empty(), "{report:?}");
 }
 
-/// Trims the log until its beginning lies beyond `wanted`: each member has to look first, and to say that it does not need what was flushed.
+/// Trims the log until its beginning lies beyond `wanted`: each member has to look first, and to
+/// say that it does not need what was flushed.
 pub(crate) fn trim_beyond(db: &Db, until: Glsn, wanted: Glsn) -> Glsn {
     let begun = Instant::now();
     loop {
@@ -37,7 +39,10 @@ pub(crate) fn trim_beyond(db: &Db, until: Glsn, wanted: Glsn) -> Glsn {
         if first > wanted {
             return first;
         }
-        assert!(begun.elapsed() < Duration::from_secs(60), "the log begins at {first}, not beyond {wanted}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "the log begins at {first}, not beyond {wanted}"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -97,7 +102,8 @@ fn what_a_buffered_member_has_committed_is_durable_when_it_has_left() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let stays = Db::open(&path, options().background(false)).unwrap();
-    let leaves = Db::open(&path, options().background(false).durability(Durability::Buffered)).unwrap();
+    let leaves =
+        Db::open(&path, options().background(false).durability(Durability::Buffered)).unwrap();
     let (of_stays, of_leaves) = (default(&stays), default(&leaves));
     let glsn = leaves.put(&of_leaves, "key", "value").unwrap();
     assert!(stays.newest() < glsn);
@@ -126,8 +132,9 @@ fn transactions_of_several_members_conflict_as_those_of_one() {
                 let space = default(db);
                 for _ in 0..50 {
                     let add = |tx: &mut plimsoll::Transaction| -> plimsoll::Result<()> {
-                        let now =
-                            tx.get(&space, "sum")?.map_or(0, |value| u64::from_le_bytes(value[..].try_into().unwrap()));
+                        let now = tx
+                            .get(&space, "sum")?
+                            .map_or(0, |value| u64::from_le_bytes(value[..].try_into().unwrap()));
                         tx.put(&space, "sum", (now + 1).to_le_bytes())
                     };
                     while let Err(error) = db.transact(add) {
@@ -161,7 +168,10 @@ fn what_a_snapshot_of_one_member_needs_no_other_one_drops() {
             assert_eq!(held.get(&of_other, row.to_be_bytes()).unwrap().unwrap()[..], vec![1; 2000]);
         }
     }
-    assert_eq!(held.range(&of_other, ..).unwrap().filter(|row| row.as_ref().unwrap().1[0] == 1).count(), 500);
+    assert_eq!(
+        held.range(&of_other, ..).unwrap().filter(|row| row.as_ref().unwrap().1[0] == 1).count(),
+        500
+    );
     drop(held);
     // Once it is dropped, space comes back.
     let begun = Instant::now();
@@ -180,7 +190,10 @@ fn a_store_that_is_open_alone_is_not_shared_and_one_that_is_shared_is_not_open_a
     assert!(matches!(Db::open(&path, options()), Err(Error::Locked { .. })));
     drop(alone);
     let shared = [open(&path), open(&path)];
-    let Err(Error::Locked { who, .. }) = Db::open(&path, Options::new().memory_bytes(16 << 20)) else { panic!() };
+    let Err(Error::Locked { who, .. }) = Db::open(&path, Options::new().memory_bytes(16 << 20))
+    else {
+        panic!()
+    };
     let process = format!("a process that shares it (pid {})", std::process::id());
     assert!(who.contains(&process), "{who}");
     drop(shared);
@@ -208,7 +221,10 @@ fn a_follower_of_the_log_is_woken_by_commits_of_others() {
             let begun = Instant::now();
             while seen.load(Ordering::SeqCst) <= round {
                 // Less than the 20 seconds after which a member looks that is not woken.
-                assert!(begun.elapsed() < Duration::from_secs(15), "commit {round} did not wake it");
+                assert!(
+                    begun.elapsed() < Duration::from_secs(15),
+                    "commit {round} did not wake it"
+                );
                 std::thread::yield_now();
             }
         }
@@ -227,7 +243,8 @@ fn the_log_is_freed_once_no_member_needs_it() {
         let space = default(db);
         for some in 0..100u64 {
             let mut tx = db.begin();
-            (0..100u64).for_each(|row| tx.put(&space, row.to_be_bytes(), vec![some as u8; 500]).unwrap());
+            (0..100u64)
+                .for_each(|row| tx.put(&space, row.to_be_bytes(), vec![some as u8; 500]).unwrap());
             tx.commit().unwrap();
         }
     };
@@ -326,7 +343,10 @@ fn a_cursor_of_one_member_holds_the_log_back_in_all() {
     // Both may move it; it never goes back.
     keeper.log().advance_cursor("mailer", Glsn(30)).unwrap();
     let back = other.log().advance_cursor("mailer", Glsn(20));
-    assert!(matches!(back, Err(Error::InvalidInput(InvalidInput::CursorGoesBack { .. }))), "{back:?}");
+    assert!(
+        matches!(back, Err(Error::InvalidInput(InvalidInput::CursorGoesBack { .. }))),
+        "{back:?}"
+    );
     other.log().advance_cursor("mailer", Glsn(35)).unwrap();
     assert_eq!(keeper.log().cursors()[0].next, Glsn(35));
     trim_beyond(&keeper, keeper.newest(), first);

@@ -1,4 +1,5 @@
-//! Several members on a disk that lies: the power is cut at every sync, and after it the store is opened alone, or by members again.
+//! Several members on a disk that lies: the power is cut at every sync, and after it the store is
+//! opened alone, or by members again.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +17,8 @@ const KEYS: u64 = 30;
 
 fn options(disk: &LyingDisk) -> Options {
     let clock = Arc::new(ManualClock::new(1_700_000_000_000_000));
-    let sizes = Options::new().memory_bytes(16 << 20).memtable_bytes(64 << 10).segment_bytes(64 << 10);
+    let sizes =
+        Options::new().memory_bytes(16 << 20).memtable_bytes(64 << 10).segment_bytes(64 << 10);
     sizes.background(false).warm(false).world(Arc::new(disk.clone()), clock)
 }
 
@@ -42,7 +44,8 @@ fn check(db: &Db, space: &Keyspace, model: &Model, what: &str) {
     for key in 0..KEYS {
         let found = db.get(space, key.to_be_bytes()).unwrap().map(|value| value.to_vec());
         let in_doubt = model.in_doubt.as_ref().filter(|(of, _)| *of == key).map(|(_, value)| value);
-        let is_right = found.as_ref() == model.values.get(&key) || (found.is_some() && found.as_ref() == in_doubt);
+        let is_right = found.as_ref() == model.values.get(&key)
+            || (found.is_some() && found.as_ref() == in_doubt);
         assert!(is_right, "{what}: key {key} is that of step {:?}", found.map(|value| value[0]));
     }
 }
@@ -62,7 +65,9 @@ fn work(disk: &LyingDisk, seed: u64, model: &mut Model) -> Result<(), Error> {
         match random.below(20) {
             0 => drop(db.step()?),
             1 if members.len() > 1 => members.remove(at).close()?,
-            2 if (members.len() as u64) < MEMBERS => members.push(Db::open(path, options(disk).shared(true))?),
+            2 if (members.len() as u64) < MEMBERS => {
+                members.push(Db::open(path, options(disk).shared(true))?)
+            }
             3 => {
                 // Whoever keeps the index flushes and merges.
                 for db in &members {

@@ -38,8 +38,13 @@ impl Store {
     fn check_read(&self, db: &Db, what: &str) {
         match db.get(&default(db), "key") {
             Ok(value) => {
-                let value = value.map_or(0, |value| u64::from_le_bytes(value[..].try_into().unwrap()));
-                assert!(value >= self.acknowledged, "{what}: read {value}, acknowledged is {}", self.acknowledged);
+                let value =
+                    value.map_or(0, |value| u64::from_le_bytes(value[..].try_into().unwrap()));
+                assert!(
+                    value >= self.acknowledged,
+                    "{what}: read {value}, acknowledged is {}",
+                    self.acknowledged
+                );
             }
             Err(error) => assert!(!matches!(error, Error::Corrupt { .. }), "{what}: {error}"),
         }
@@ -58,9 +63,12 @@ impl Store {
 
 fn refused(what: &str, done: Result<(), Error>) -> String {
     match done {
-        Err(error @ (Error::Poisoned { .. } | Error::Format { .. } | Error::Io { .. } | Error::Locked { .. })) => {
-            error.to_string()
-        }
+        Err(
+            error @ (Error::Poisoned { .. }
+            | Error::Format { .. }
+            | Error::Io { .. }
+            | Error::Locked { .. }),
+        ) => error.to_string(),
         other => panic!("{what}: {other:?}"),
     }
 }
@@ -114,11 +122,14 @@ fn a_shared_file_that_was_removed_or_replaced_is_an_error_in_every_process() {
                     assert!(third.is_err(), "{file}: a third one joined");
                 }
                 // Of a slot's file, its own member finds that it was lost.
-                let found = [store.put(&one), store.put(&two)].map(|put| put.err().map(|error| error.to_string()));
+                let found = [store.put(&one), store.put(&two)]
+                    .map(|put| put.err().map(|error| error.to_string()));
                 let error = found.into_iter().flatten().next().expect("one of them finds it");
                 refused(file, store.put(&one));
                 assert!(
-                    error.contains("removed") || error.contains("exchanged") || error.contains("replaced"),
+                    error.contains("removed")
+                        || error.contains("exchanged")
+                        || error.contains("replaced"),
                     "{file}: {error}"
                 );
                 refused(file, store.put(&two));
@@ -142,7 +153,9 @@ type Damage = (&'static str, fn(&Path));
 /// What becomes of the bytes of `SHARED`.
 const OVERWRITES: [Damage; 4] = [
     ("cut", |path| File::options().write(true).open(path).unwrap().set_len(0).unwrap()),
-    ("cut to a page", |path| File::options().write(true).open(path).unwrap().set_len(4096).unwrap()),
+    ("cut to a page", |path| {
+        File::options().write(true).open(path).unwrap().set_len(4096).unwrap()
+    }),
     ("zeros", |path| {
         use std::os::unix::fs::FileExt as _;
         let bytes = fs::metadata(path).unwrap().len() as usize;
@@ -183,7 +196,10 @@ fn shared_words_that_were_overwritten_are_an_error_in_every_process() {
             assert!(Db::open(&store.path, options()).is_err(), "{what}: another one joined");
             for db in [&one, &two, &idle] {
                 let error = refused(what, store.put(db));
-                assert!(error.contains("SHARED: the file was") || error.contains("was removed or"), "{what}: {error}");
+                assert!(
+                    error.contains("SHARED: the file was") || error.contains("was removed or"),
+                    "{what}: {error}"
+                );
                 store.check_read(db, what);
             }
             check_reader(&store);
@@ -228,12 +244,17 @@ fn a_store_whose_processes_were_killed_opens_without_its_shared_files() {
     for (what, damage) in [
         (
             "removed",
-            (|path: &Path| ["members", "SHARED"].iter().for_each(|name| remove(&path.join(name)))) as fn(&Path),
+            (|path: &Path| ["members", "SHARED"].iter().for_each(|name| remove(&path.join(name))))
+                as fn(&Path),
         ),
         ("without locks", |path| remove(&path.join("members"))),
         ("without words", |path| remove(&path.join("SHARED"))),
-        ("copied", |path| ["members", "SHARED"].iter().for_each(|name| replace_by_copy(&path.join(name)))),
-        ("cut", |path| File::options().write(true).open(path.join("SHARED")).unwrap().set_len(0).unwrap()),
+        ("copied", |path| {
+            ["members", "SHARED"].iter().for_each(|name| replace_by_copy(&path.join(name)))
+        }),
+        ("cut", |path| {
+            File::options().write(true).open(path.join("SHARED")).unwrap().set_len(0).unwrap()
+        }),
     ] {
         for read_only in [false, true] {
             let mut store = Store::new();

@@ -1,4 +1,5 @@
-//! What members of a store take over from each other, and give back: the warm image, files that were removed, holds of files.
+//! What members of a store take over from each other, and give back: the warm image, files that
+//! were removed, holds of files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +26,9 @@ fn value(number: u32, round: u8) -> Vec<u8> {
 /// Reads every sixth key twice.
 fn read_hot(db: &Db, round: u8) {
     let space = db.keyspace("objects").unwrap();
-    for number in (0..KEYS).filter(|number| key(*number)[0] < 40).flat_map(|number| [number, number]) {
+    for number in
+        (0..KEYS).filter(|number| key(*number)[0] < 40).flat_map(|number| [number, number])
+    {
         assert_eq!(db.get(&space, &key(number)).unwrap().unwrap(), &value(number, round)[..]);
     }
 }
@@ -73,7 +76,8 @@ fn an_image_of_a_new_keeper_holds_no_row_that_its_memtable_knows_to_be_older() {
     world.work(&two);
     read_hot(&two, 0);
     world.pass_an_interval(&two);
-    // Newer versions are in its memtable, and in a run of the other one, who then leaves. Its rows are older than both.
+    // Newer versions are in its memtable, and in a run of the other one, who then leaves. Its rows
+    // are older than both.
     warm_world::put(&one, &space, 0..600, |number| value(number, 1));
     one.compact().unwrap();
     warm_world::put(&one, &space, 600..601, |number| value(number, 1));
@@ -93,8 +97,13 @@ fn an_image_of_a_new_keeper_holds_no_row_that_its_memtable_knows_to_be_older() {
 fn a_member_that_is_stopped_while_it_frees_the_log_keeps_nobody_from_cursors_and_backups() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let options =
-        || Options::new().memory_bytes(16 << 20).segment_bytes(1 << 20).retention(Retention::Latest).shared(true);
+    let options = || {
+        Options::new()
+            .memory_bytes(16 << 20)
+            .segment_bytes(1 << 20)
+            .retention(Retention::Latest)
+            .shared(true)
+    };
     let (one, two) = (Db::open(&path, options()).unwrap(), Db::open(&path, options()).unwrap());
     let space = one.keyspace("default").unwrap();
     let held = one.log().cursor("held", Glsn(1)).unwrap();
@@ -111,7 +120,8 @@ fn a_member_that_is_stopped_while_it_frees_the_log_keeps_nobody_from_cursors_and
         assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", one.stats().index);
         std::thread::sleep(Duration::from_millis(50));
     }
-    let (disk, clock): (Arc<dyn Disk>, Arc<dyn Clock>) = (Arc::new(OsDisk::new()), Arc::new(SystemClock::new()));
+    let (disk, clock): (Arc<dyn Disk>, Arc<dyn Clock>) =
+        (Arc::new(OsDisk::new()), Arc::new(SystemClock::new()));
     let stopped = Members::join(&disk, &clock, &path, Duration::from_secs(5)).unwrap();
     stopped.begin(false, std::process::id(), clock.wall_micros()).unwrap();
     stopped.joined();
@@ -124,7 +134,10 @@ fn a_member_that_is_stopped_while_it_frees_the_log_keeps_nobody_from_cursors_and
         let Err(Error::Trimmed { first, .. }) = refused else { panic!("{refused:?}") };
         assert!(first > Glsn(20) && first <= Glsn(50), "{first}");
         two.log().cursor("late", Glsn(60)).unwrap();
-        assert_eq!(two.get(&two.keyspace("default").unwrap(), 1u64.to_be_bytes()).unwrap().unwrap(), vec![71; 60_000]);
+        assert_eq!(
+            two.get(&two.keyspace("default").unwrap(), 1u64.to_be_bytes()).unwrap().unwrap(),
+            vec![71; 60_000]
+        );
         let copy = dir.path().join("copy");
         two.backup(&copy).unwrap();
         let copied = Db::open(&copy, options()).unwrap();
@@ -139,24 +152,34 @@ fn a_member_that_is_stopped_while_it_frees_the_log_keeps_nobody_from_cursors_and
 
 /// Files in `path` that are open in this process and were removed.
 fn removed_and_open(path: &Path) -> Vec<String> {
-    let open = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+    let open = std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
     let names = open.map(|name| name.to_string_lossy().into_owned());
-    names.filter(|name| name.starts_with(path.to_str().unwrap()) && name.ends_with("(deleted)")).collect()
+    names
+        .filter(|name| name.starts_with(path.to_str().unwrap()) && name.ends_with("(deleted)"))
+        .collect()
 }
 
 #[test]
 fn a_member_that_does_nothing_keeps_no_removed_file_open() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let options =
-        || Options::new().memory_bytes(16 << 20).segment_bytes(1 << 20).retention(Retention::Latest).shared(true);
+    let options = || {
+        Options::new()
+            .memory_bytes(16 << 20)
+            .segment_bytes(1 << 20)
+            .retention(Retention::Latest)
+            .shared(true)
+    };
     let (one, two) = (Db::open(&path, options()).unwrap(), Db::open(&path, options()).unwrap());
     let space = one.keyspace("default").unwrap();
     let overwrite = |round: u8| {
         for key in 0..8u64 {
             one.put(&space, key.to_be_bytes(), vec![round; 400_000]).unwrap();
             for other in 0..20u64 {
-                one.put(&space, [key, other].map(u64::to_be_bytes).concat(), vec![round; 30_000]).unwrap();
+                one.put(&space, [key, other].map(u64::to_be_bytes).concat(), vec![round; 30_000])
+                    .unwrap();
             }
         }
         one.compact().unwrap();
@@ -189,7 +212,12 @@ fn a_member_that_does_nothing_keeps_no_removed_file_open() {
             break;
         }
         // Less than the 20 seconds after which a member looks that is not woken.
-        assert!(begun.elapsed() < Duration::from_secs(15), "{} {:?}", blobs(), removed_and_open(&path));
+        assert!(
+            begun.elapsed() < Duration::from_secs(15),
+            "{} {:?}",
+            blobs(),
+            removed_and_open(&path)
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
     read(&two.snapshot(), 2);

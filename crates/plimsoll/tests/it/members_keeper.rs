@@ -37,11 +37,17 @@ fn members_with_little_memory_follow_what_the_keeper_flushes() {
         let all = db.snapshot();
         assert_eq!(all.len(&space).unwrap(), 3 * rows);
         for (at, row) in (0..3u8).flat_map(|at| [0, 700, rows - 1].map(|row| (at, row))) {
-            assert_eq!(db.get(&space, format!("{at}.{row:05}")).unwrap().unwrap()[..], vec![at; 600]);
+            assert_eq!(
+                db.get(&space, format!("{at}.{row:05}")).unwrap().unwrap()[..],
+                vec![at; 600]
+            );
         }
     }
     // 16 MB were written, and no memtable holds more than 2.
-    assert!(members.iter().all(|db| db.stats().index.tables > 0), "all of them read the keeper's runs");
+    assert!(
+        members.iter().all(|db| db.stats().index.tables > 0),
+        "all of them read the keeper's runs"
+    );
     drop(members);
     verify(&path);
 }
@@ -75,8 +81,10 @@ fn another_member_keeps_the_index_when_the_keeper_leaves() {
 fn a_member_verifies_and_backs_up_while_the_keeper_merges_and_trims() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let options = || options().segment_bytes(1 << 20).retention(Retention::Latest).memtable_bytes(256 << 10);
-    let (keeper, other) = (Db::open(&path, options()).unwrap(), Db::open(&path, options()).unwrap());
+    let options =
+        || options().segment_bytes(1 << 20).retention(Retention::Latest).memtable_bytes(256 << 10);
+    let (keeper, other) =
+        (Db::open(&path, options()).unwrap(), Db::open(&path, options()).unwrap());
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -85,7 +93,9 @@ fn a_member_verifies_and_backs_up_while_the_keeper_merges_and_trims() {
             while !over.load(Ordering::SeqCst) {
                 round += 1;
                 let mut tx = keeper.begin();
-                (0..200u64).for_each(|row| tx.put(&space, row.to_be_bytes(), vec![round as u8; 700]).unwrap());
+                (0..200u64).for_each(|row| {
+                    tx.put(&space, row.to_be_bytes(), vec![round as u8; 700]).unwrap()
+                });
                 tx.put(&space, "large", vec![round as u8; 300_000]).unwrap();
                 tx.put(&space, "round", round.to_le_bytes()).unwrap();
                 tx.commit().unwrap();
@@ -110,7 +120,10 @@ fn a_member_verifies_and_backs_up_while_the_keeper_merges_and_trims() {
             let round = number(&copied, &space, "round");
             assert!(round >= before, "{round} in the copy, {before} before it was made");
             for row in [0u64, 100, 199] {
-                assert_eq!(copied.get(&space, row.to_be_bytes()).unwrap().unwrap(), vec![round as u8; 700]);
+                assert_eq!(
+                    copied.get(&space, row.to_be_bytes()).unwrap().unwrap(),
+                    vec![round as u8; 700]
+                );
             }
             assert_eq!(copied.get(&space, "large").unwrap().unwrap(), vec![round as u8; 300_000]);
             assert!(copied.verify(&mut |_| {}).unwrap().problems.is_empty());
@@ -125,13 +138,16 @@ fn a_member_verifies_and_backs_up_while_the_keeper_merges_and_trims() {
 fn while_a_member_verifies_no_file_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let options = || options().segment_bytes(1 << 20).retention(Retention::Latest).memtable_bytes(256 << 10);
-    let (keeper, other) = (Db::open(&path, options()).unwrap(), Db::open(&path, options()).unwrap());
+    let options =
+        || options().segment_bytes(1 << 20).retention(Retention::Latest).memtable_bytes(256 << 10);
+    let (keeper, other) =
+        (Db::open(&path, options()).unwrap(), Db::open(&path, options()).unwrap());
     let space = default(&keeper);
     let overwrite = |round: u8| {
         for _ in 0..10 {
             let mut tx = keeper.begin();
-            (0..300u64).for_each(|row| tx.put(&space, row.to_be_bytes(), vec![round; 700]).unwrap());
+            (0..300u64)
+                .for_each(|row| tx.put(&space, row.to_be_bytes(), vec![round; 700]).unwrap());
             tx.commit().unwrap();
         }
         keeper.compact().unwrap();
@@ -149,8 +165,15 @@ fn while_a_member_verifies_no_file_is_removed() {
         if asked == 1 {
             // Not earlier: the keeper's threads may have had something to remove.
             (before, first) = (runs(), keeper.stats().log.first);
-            assert_eq!(overwrite(2), first, "the log was trimmed while another member reads all of it");
-            assert!(before.is_subset(&runs()), "runs were removed while another member reads all of them");
+            assert_eq!(
+                overwrite(2),
+                first,
+                "the log was trimmed while another member reads all of it"
+            );
+            assert!(
+                before.is_subset(&runs()),
+                "runs were removed while another member reads all of them"
+            );
         }
     });
     assert!(report.unwrap().problems.is_empty() && asked > 0);
@@ -169,7 +192,8 @@ fn what_the_keeper_does_for_all_any_member_may_ask_for() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let options = || options().segment_bytes(1 << 20).memtable_bytes(256 << 10);
-    let (keeper, one, two) = (Db::open(&path, options()), Db::open(&path, options()), Db::open(&path, options()));
+    let (keeper, one, two) =
+        (Db::open(&path, options()), Db::open(&path, options()), Db::open(&path, options()));
     let (keeper, one, two) = (keeper.unwrap(), one.unwrap(), two.unwrap());
     let of_one = default(&one);
     for round in 0..60u64 {
@@ -226,15 +250,23 @@ fn a_keeper_that_does_not_answer_is_replaced_and_may_go_on() {
 fn replace_a_keeper_after(steps: u64) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let quick = || options().memtable_bytes(256 << 10).segment_bytes(256 << 10).retention(Retention::Latest);
-    // Without threads it does only what the test calls, and does not answer requests of other members.
+    let quick = || {
+        options().memtable_bytes(256 << 10).segment_bytes(256 << 10).retention(Retention::Latest)
+    };
+    // Without threads it does only what the test calls, and does not answer requests of other
+    // members.
     let one = Db::open(&path, quick().background(false)).unwrap();
     let of_one = default(&one);
     let write = |db: &Db, space: &Keyspace, round: u64| {
         for some in 0..20 {
             let mut tx = db.begin();
             for row in 0..50 {
-                tx.put(space, format!("{:04}", some * 50 + row), [round.to_le_bytes(); 40].concat()).unwrap();
+                tx.put(
+                    space,
+                    format!("{:04}", some * 50 + row),
+                    [round.to_le_bytes(); 40].concat(),
+                )
+                .unwrap();
             }
             tx.commit().unwrap();
         }
@@ -251,7 +283,9 @@ fn replace_a_keeper_after(steps: u64) {
         write(&one, &of_one, round);
         one.flush().unwrap();
     }
-    let keepers = |db: &Db| -> Vec<bool> { db.members().unwrap().iter().map(|member| member.is_keeper).collect() };
+    let keepers = |db: &Db| -> Vec<bool> {
+        db.members().unwrap().iter().map(|member| member.is_keeper).collect()
+    };
     let two = Db::open(&path, quick()).unwrap();
     let of_two = default(&two);
     for _ in 0..steps {
@@ -316,9 +350,17 @@ fn a_keeper_that_has_lost_a_thread_is_replaced() {
     for in_thread in ["plimsoll-keeper", "plimsoll-flush"] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
-        let clock = Arc::new(PanicsOnce { clock: SystemClock::new(), in_thread, is_armed: AtomicBool::new(false) });
+        let clock = Arc::new(PanicsOnce {
+            clock: SystemClock::new(),
+            in_thread,
+            is_armed: AtomicBool::new(false),
+        });
         let small = || options().memtable_bytes(256 << 10);
-        let one = Db::open(&path, small().world(Arc::new(OsDisk::new()), Arc::<PanicsOnce>::clone(&clock))).unwrap();
+        let one = Db::open(
+            &path,
+            small().world(Arc::new(OsDisk::new()), Arc::<PanicsOnce>::clone(&clock)),
+        )
+        .unwrap();
         let two = Db::open(&path, small()).unwrap();
         let of_two = default(&two);
         clock.is_armed.store(true, Ordering::SeqCst);
@@ -331,11 +373,14 @@ fn a_keeper_that_has_lost_a_thread_is_replaced() {
             tx.commit().unwrap();
             rows += count;
         };
-        // It answers nudges by another thread, which lives. Who waits for a flush, or for a merge, is not to wait for ever. Another thread may be
-        // faster than the one that is to panic.
+        // It answers nudges by another thread, which lives. Who waits for a flush, or for a merge,
+        // is not to wait for ever. Another thread may be faster than the one that is to panic.
         let begun = Instant::now();
         while clock.is_armed.load(Ordering::SeqCst) {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{in_thread} has not looked at the clock");
+            assert!(
+                begun.elapsed() < Duration::from_secs(60),
+                "{in_thread} has not looked at the clock"
+            );
             write(100);
             if in_thread == "plimsoll-keeper" {
                 two.compact().unwrap();
@@ -343,7 +388,8 @@ fn a_keeper_that_has_lost_a_thread_is_replaced() {
         }
         (0..20).for_each(|_| write(100));
         two.compact().unwrap();
-        let keepers: Vec<bool> = two.members().unwrap().iter().map(|member| member.is_keeper).collect();
+        let keepers: Vec<bool> =
+            two.members().unwrap().iter().map(|member| member.is_keeper).collect();
         assert_eq!(keepers, [false, true], "{in_thread}");
         assert_eq!(one.snapshot().prefix(&default(&one), "").unwrap().count() as u64, rows);
         drop(one);

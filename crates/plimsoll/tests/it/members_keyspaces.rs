@@ -1,4 +1,5 @@
-//! Handles of keyspaces that another member has dropped, or dropped and made anew under the same name.
+//! Handles of keyspaces that another member has dropped, or dropped and made anew under the same
+//! name.
 
 use std::path::Path;
 
@@ -17,7 +18,10 @@ fn a_keyspace_that_another_member_made_anew_is_neither_dropped_nor_changed_by_an
     let drop_in_two = || two.drop_keyspace(&two.keyspace("notes").unwrap()).map(|_| ()).unwrap();
     drop_in_two();
     let is_refused = |done: Result<(), Error>| {
-        assert!(matches!(done, Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. }))), "{done:?}");
+        assert!(
+            matches!(done, Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. }))),
+            "{done:?}"
+        );
     };
     is_refused(one.drop_keyspace(&old).map(|_| ()));
     for change in [true, false] {
@@ -38,7 +42,8 @@ fn a_keyspace_that_another_member_made_anew_is_neither_dropped_nor_changed_by_an
     }
 }
 
-/// Enough keys that the commit which drops them is a run of the index rather than a list of operations.
+/// Enough keys that the commit which drops them is a run of the index rather than a list of
+/// operations.
 #[test]
 fn the_drop_of_a_large_keyspace_is_known_to_all_members() {
     let dir = tempfile::tempdir().unwrap();
@@ -52,11 +57,20 @@ fn the_drop_of_a_large_keyspace_is_known_to_all_members() {
     tx.commit().unwrap();
     two.drop_keyspace(&two.keyspace("notes").unwrap()).unwrap();
     let refused = one.put(&old, b"row", b"value");
-    assert!(matches!(refused, Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. }))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. }))),
+        "{refused:?}"
+    );
     let retention = one.set_retention(&old, Retention::Forever);
-    assert!(matches!(retention, Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. }))), "{retention:?}");
+    assert!(
+        matches!(retention, Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. }))),
+        "{retention:?}"
+    );
     let anew = one.keyspace("notes").unwrap();
     one.put(&anew, b"row", b"value").unwrap();
-    assert_eq!(two.get(&two.keyspace("notes").unwrap(), b"row").unwrap().as_deref(), Some(&b"value"[..]));
+    assert_eq!(
+        two.get(&two.keyspace("notes").unwrap(), b"row").unwrap().as_deref(),
+        Some(&b"value"[..])
+    );
     assert!(one.keyspaces().iter().filter(|info| info.name == "notes").count() == 1);
 }

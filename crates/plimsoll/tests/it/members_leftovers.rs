@@ -1,4 +1,5 @@
-//! What a process leaves behind that is killed while others have the store open, in a simulated world of processes.
+//! What a process leaves behind that is killed while others have the store open, in a simulated
+//! world of processes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ impl World {
 
     fn join(&self, pid: u32) -> (Process, Db) {
         let (process, disk): (_, Arc<dyn Disk>) = self.disk.process(pid);
-        let options = Options::new().memory_bytes(16 << 20).background(false).warm(false).shared(true);
+        let options =
+            Options::new().memory_bytes(16 << 20).background(false).warm(false).shared(true);
         let options = options.world(disk, Arc::clone(&self.clock) as _);
         (process, Db::open(Path::new("/store"), options).unwrap())
     }

@@ -8,7 +8,8 @@ use plimsoll::{Db, Error, InvalidInput, Options, Retention};
 
 use crate::members::{default, open, options, verify};
 
-/// Waits until all members have what `is_wanted` says; the sum of their budgets is never above `total`.
+/// Waits until all members have what `is_wanted` says; the sum of their budgets is never above
+/// `total`.
 fn until_memory(path: &Path, total: u64, is_wanted: impl Fn(&[u64]) -> bool) {
     let begun = Instant::now();
     let look = || -> Vec<u64> {
@@ -84,7 +85,8 @@ fn members_share_one_line_of_memory() {
     let more: Vec<Db> = (0..2).map(|_| Db::open(&path, sharing()).unwrap()).collect();
     until_memory(&path, total, |budgets| budgets == [16 << 20; 6]);
     let refused = Db::open(&path, sharing());
-    let Err(Error::InvalidInput(InvalidInput::NoMemoryForAnother { members: 6, .. })) = refused else {
+    let Err(Error::InvalidInput(InvalidInput::NoMemoryForAnother { members: 6, .. })) = refused
+    else {
         panic!("{refused:?}");
     };
     drop((one, more, visitor));
@@ -102,7 +104,8 @@ fn members_share_one_line_of_memory() {
 fn a_member_that_was_far_behind_takes_everything_in_within_its_memory() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let quick = || options().memtable_bytes(256 << 10).segment_bytes(1 << 20).retention(Retention::Latest);
+    let quick =
+        || options().memtable_bytes(256 << 10).segment_bytes(1 << 20).retention(Retention::Latest);
     let one = Db::open(&path, quick()).unwrap();
     let of_one = default(&one);
     // Without threads it takes in what it needs when it is asked.
@@ -112,14 +115,20 @@ fn a_member_that_was_far_behind_takes_everything_in_within_its_memory() {
         let mut tx = one.begin();
         for at in 0..4 {
             let bytes = if round % 64 == 0 { 5_000 } else { 200 };
-            tx.put(&of_one, format!("{:03}", (round * 7 + at) % 200), vec![round as u8; bytes]).unwrap();
+            tx.put(&of_one, format!("{:03}", (round * 7 + at) % 200), vec![round as u8; bytes])
+                .unwrap();
         }
         tx.commit().unwrap();
     }
     one.put(&of_one, "last", "1").unwrap();
     assert_eq!(two.get(&of_two, "last").unwrap().unwrap(), b"1");
     let memory = two.stats().memory;
-    let memtables: u64 = memory.by_kind.iter().filter(|(kind, _)| *kind == "memtables").map(|(_, bytes)| *bytes).sum();
+    let memtables: u64 = memory
+        .by_kind
+        .iter()
+        .filter(|(kind, _)| *kind == "memtables")
+        .map(|(_, bytes)| *bytes)
+        .sum();
     assert!(memtables > 0);
     assert!(memtables < 2 << 20, "{memory:?}");
     drop((one, two));

@@ -1,4 +1,5 @@
-//! Processes that have a shared store open read-only: they see every commit at once, and change nothing.
+//! Processes that have a shared store open read-only: they see every commit at once, and change
+//! nothing.
 #![allow(clippy::disallowed_methods, reason = "tests look at the files")]
 
 use std::io;
@@ -29,7 +30,11 @@ impl Disk for NoRight {
         if open == Open::Read { self.0.open(path, open, caching) } else { no_right() }
     }
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        if self.entry(path)?.is_some() { Err(io::ErrorKind::AlreadyExists.into()) } else { no_right() }
+        if self.entry(path)?.is_some() {
+            Err(io::ErrorKind::AlreadyExists.into())
+        } else {
+            no_right()
+        }
     }
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
         self.0.list(dir)
@@ -85,15 +90,19 @@ enum Right {
 }
 
 fn options() -> Options {
-    Options::new().memory_bytes(16 << 20).memtable_bytes(256 << 10).segment_bytes(1 << 20).shared(true)
+    Options::new()
+        .memory_bytes(16 << 20)
+        .memtable_bytes(256 << 10)
+        .segment_bytes(1 << 20)
+        .shared(true)
 }
 
 fn reading(right: Right) -> Options {
     match right {
         Right::ToWrite => options().read_only(true),
-        Right::ToRead => {
-            options().read_only(true).world(Arc::new(NoRight(OsDisk::new())), Arc::new(SystemClock::new()))
-        }
+        Right::ToRead => options()
+            .read_only(true)
+            .world(Arc::new(NoRight(OsDisk::new())), Arc::new(SystemClock::new())),
     }
 }
 
@@ -114,14 +123,18 @@ fn files(path: &Path) -> Vec<(PathBuf, u64)> {
     let mut found = Vec::new();
     for folder in ["log", "index", "warm"] {
         let Ok(files) = std::fs::read_dir(path.join(folder)) else { continue };
-        found.extend(files.map(|file| file.unwrap()).map(|file| (file.path(), file.metadata().unwrap().len())));
+        found.extend(
+            files
+                .map(|file| file.unwrap())
+                .map(|file| (file.path(), file.metadata().unwrap().len())),
+        );
     }
     found.sort();
     found
 }
 
-/// Compacts until the log is freed: what another process has promised to keep, or a thread that frees the log at that moment, may be in the way of the
-/// first time.
+/// Compacts until the log is freed: what another process has promised to keep, or a thread that
+/// frees the log at that moment, may be in the way of the first time.
 fn compact_until(db: &Db, is_freed: impl Fn() -> bool) {
     let begun = Instant::now();
     db.compact().unwrap();
@@ -135,9 +148,11 @@ fn compact_until(db: &Db, is_freed: impl Fn() -> bool) {
 fn follows(right: Right) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    // What nothing is kept for may lose the log that it has not taken in yet, where segments are small.
+    // What nothing is kept for may lose the log that it has not taken in yet, where segments are
+    // small.
     let segment_bytes = if right == Right::ToWrite { 1 << 20 } else { 64 << 20 };
-    let one = Db::open(&path, options().retention(Retention::Latest).segment_bytes(segment_bytes)).unwrap();
+    let one = Db::open(&path, options().retention(Retention::Latest).segment_bytes(segment_bytes))
+        .unwrap();
     let of_one = default(&one);
     one.put(&of_one, "key", 1u64.to_le_bytes()).unwrap();
     let reader = read(&path, right);
@@ -149,7 +164,10 @@ fn follows(right: Right) {
         one.put(&of_one, format!("{:03}", round % 300), &value).unwrap();
         if round % 20 == 0 {
             one.put(&of_one, "large", vec![round as u8; 300_000]).unwrap();
-            assert_eq!(reader.get(&of_reader, "large").unwrap().unwrap(), vec![round as u8; 300_000]);
+            assert_eq!(
+                reader.get(&of_reader, "large").unwrap().unwrap(),
+                vec![round as u8; 300_000]
+            );
         }
         assert_eq!(number(&reader, "key"), round);
         assert!(reader.newest() >= glsn);
@@ -157,7 +175,10 @@ fn follows(right: Right) {
     }
     let begun = Instant::now();
     while one.stats().index.flushes <= 2 || reader.stats().index.tables == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "no runs were made, or they were not taken over");
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "no runs were made, or they were not taken over"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(matches!(reader.put(&of_reader, "key", "x"), Err(Error::ReadOnly)));
@@ -185,7 +206,10 @@ fn follows(right: Right) {
     alone.put(&default(&alone), "key", 3001u64.to_le_bytes()).unwrap();
     for db in [&reader, &early] {
         let refused = db.get(&default(db), "key");
-        assert!(matches!(&refused, Err(Error::Behind { cause }) if cause.contains("for itself")), "{refused:?}");
+        assert!(
+            matches!(&refused, Err(Error::Behind { cause }) if cause.contains("for itself")),
+            "{refused:?}"
+        );
     }
     let refused = Db::open(&path, reading(right));
     assert!(matches!(refused, Err(Error::Locked { .. })), "{refused:?}");
@@ -237,7 +261,10 @@ fn what_a_read_only_process_needs_no_other_one_drops() {
         next.put(&of_next, row.to_be_bytes(), vec![6; 2000]).unwrap();
     }
     next.compact().unwrap();
-    assert_eq!(held.range(&of_reader, ..).unwrap().filter(|row| row.as_ref().unwrap().1[0] == 1).count(), 500);
+    assert_eq!(
+        held.range(&of_reader, ..).unwrap().filter(|row| row.as_ref().unwrap().1[0] == 1).count(),
+        500
+    );
 }
 
 #[test]
@@ -365,7 +392,8 @@ fn a_read_only_follower_is_woken_by_commits_of_those_that_come_after_all_have_le
 }
 
 #[test]
-fn a_follower_goes_on_after_one_that_had_the_store_alone_has_freed_the_log_that_it_was_to_take_in() {
+fn a_follower_goes_on_after_one_that_had_the_store_alone_has_freed_the_log_that_it_was_to_take_in()
+{
     for right in [Right::ToWrite, Right::ToRead] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
@@ -391,7 +419,8 @@ fn a_follower_goes_on_after_one_that_had_the_store_alone_has_freed_the_log_that_
             assert_eq!(number(&reader, "key"), round);
         }
         assert_eq!(reader.get(&space, 9u64.to_le_bytes()).unwrap().unwrap(), vec![7; 1000]);
-        // The snapshot either shows its value, or fails because a version that it needs was dropped.
+        // The snapshot either shows its value, or fails because a version that it needs was
+        // dropped.
         match held.get(&space, "key") {
             Ok(value) => assert_eq!(value.unwrap(), 1u64.to_le_bytes()),
             Err(error) => assert!(matches!(error, Error::Trimmed { .. }), "{error:?}"),
@@ -413,7 +442,10 @@ fn where_nobody_ever_shared_the_store_a_process_without_rights_is_told_so() {
     let path = dir.path().join("store");
     drop(Db::open(&path, options().shared(false)).unwrap());
     let refused = Db::open(&path, reading(Right::ToRead));
-    assert!(matches!(refused, Err(Error::InvalidInput(InvalidInput::NobodyToFollow { .. }))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(Error::InvalidInput(InvalidInput::NobodyToFollow { .. }))),
+        "{refused:?}"
+    );
     // With the right to write it waits for others to come.
     let reader = read(&path, Right::ToWrite);
     assert_eq!(reader.newest(), Glsn::NONE);

@@ -23,11 +23,20 @@ struct World {
 impl World {
     fn new() -> Self {
         let clock = Arc::new(ManualClock::new(1_700_000_000_000_000));
-        Self { operations_max: OPERATIONS_MAX, disk: LyingDisk::new(1), clock, others: Arc::default() }
+        Self {
+            operations_max: OPERATIONS_MAX,
+            disk: LyingDisk::new(1),
+            clock,
+            others: Arc::default(),
+        }
     }
 
     /// A process that has the store open. While it waits, time passes and the others take steps.
-    fn join(&self, pid: u32, change: impl FnOnce(Options) -> Options) -> (Process, plimsoll::Result<Db>) {
+    fn join(
+        &self,
+        pid: u32,
+        change: impl FnOnce(Options) -> Options,
+    ) -> (Process, plimsoll::Result<Db>) {
         let (process, disk): (_, Arc<dyn Disk>) = self.disk.process(pid);
         let (clock, others) = (Arc::clone(&self.clock), Arc::clone(&self.others));
         process.when_idle(move |patience| {
@@ -37,7 +46,8 @@ impl World {
                 db.step().unwrap();
             }
         });
-        let options = Options::new().memtable_bytes(64 << 10).background(false).warm(false).shared(true);
+        let options =
+            Options::new().memtable_bytes(64 << 10).background(false).warm(false).shared(true);
         let options = change(options).world(disk, Arc::clone(&self.clock) as _);
         process.kill_at(self.operations_max);
         (process, Db::open(Path::new("/store"), options))
@@ -69,12 +79,14 @@ fn members_without_threads_give_memory_to_one_that_joins() {
     let one = one.unwrap();
     world.others.lock().unwrap().push(one.clone());
     let two = world.join(2, total).1.unwrap();
-    let budgets: Vec<u64> = two.members().unwrap().iter().map(|member| member.memory_bytes).collect();
+    let budgets: Vec<u64> =
+        two.members().unwrap().iter().map(|member| member.memory_bytes).collect();
     assert_eq!(budgets, [24 << 20, 24 << 20]);
     assert_eq!(one.stats().memory.limit_bytes, 24 << 20);
 }
 
-/// Three members, and the first is the keeper. Their values are in the log only: memtables that are nearly empty hold much of it.
+/// Three members, and the first is the keeper. Their values are in the log only: memtables that are
+/// nearly empty hold much of it.
 struct Writers {
     world: World,
     members: Vec<Db>,
@@ -144,7 +156,11 @@ fn the_log_that_a_dropped_snapshot_held_is_freed_while_all_commit() {
     let (before, at) = (writers.flushes(), writers.keeper().newest());
     drop(held);
     writers.steps(Duration::from_millis(10), 10);
-    assert!(bounds().first + 50 > at, "the log begins at {}, and {at} was the last commit", bounds().first);
+    assert!(
+        bounds().first + 50 > at,
+        "the log begins at {}, and {at} was the last commit",
+        bounds().first
+    );
     // What was asked for once is not asked for again.
     writers.steps(Duration::from_millis(500), 10);
     assert!(writers.flushes() - before <= 3, "{} flushes", writers.flushes() - before);

@@ -51,10 +51,13 @@ fn a_store_that_is_stepped_makes_room_in_its_steps() {
 fn a_budget_made_smaller_leaves_compaction_no_more_than_one_that_was_small() {
     let dir = tempfile::tempdir().unwrap();
     let db = |name: &str, bytes| {
-        Db::open(dir.path().join(name), Options::new().memory_bytes(bytes).background(false)).unwrap()
+        Db::open(dir.path().join(name), Options::new().memory_bytes(bytes).background(false))
+            .unwrap()
     };
     let (small, large) = (db("small", MIN_MEMORY_BYTES), db("large", 256 << 20));
-    let of = |db: &Db, kind: &str| db.stats().memory.by_kind.iter().find(|(name, _)| *name == kind).unwrap().1;
+    let of = |db: &Db, kind: &str| {
+        db.stats().memory.by_kind.iter().find(|(name, _)| *name == kind).unwrap().1
+    };
     let set_aside = |db: &Db| of(db, "flush and compaction");
     assert!(set_aside(&large) > set_aside(&small));
     large.set_memory(MIN_MEMORY_BYTES).unwrap();
@@ -71,12 +74,17 @@ fn a_budget_that_open_transactions_fill_is_not_made_smaller_and_says_who_fills_i
     let open: Vec<_> = (0..6)
         .map(|writer| {
             let mut tx = db.begin();
-            (0..6000u32).for_each(|number| tx.put(&keyspace, &key(writer << 20 | number), &[1; 900]).unwrap());
+            (0..6000u32).for_each(|number| {
+                tx.put(&keyspace, &key(writer << 20 | number), &[1; 900]).unwrap()
+            });
             tx
         })
         .collect();
     let error = db.set_memory(MIN_MEMORY_BYTES).unwrap_err();
-    assert!(matches!(&error, Error::OutOfBudget(_)) && error.to_string().contains("WriteSet"), "{error}");
+    assert!(
+        matches!(&error, Error::OutOfBudget(_)) && error.to_string().contains("WriteSet"),
+        "{error}"
+    );
     assert_eq!(db.stats().memory.limit_bytes, 64 << 20);
     for tx in open {
         tx.commit().unwrap();
@@ -88,14 +96,18 @@ fn a_budget_that_open_transactions_fill_is_not_made_smaller_and_says_who_fills_i
 #[test]
 fn memtables_follow_the_budget() {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(16 << 20).background(false)).unwrap();
+    let db =
+        Db::open(dir.path().join("store"), Options::new().memory_bytes(16 << 20).background(false))
+            .unwrap();
     let keyspace = db.keyspace("default").unwrap();
     let flushes_of = |mebibytes: u32| {
         db.flush().unwrap();
         let before = db.stats().index.flushes;
         for commit in 0..16 * mebibytes {
             let mut tx = db.begin();
-            (0..64).for_each(|number| tx.put(&keyspace, &key(commit << 8 | number), &[1; 960]).unwrap());
+            (0..64).for_each(|number| {
+                tx.put(&keyspace, &key(commit << 8 | number), &[1; 960]).unwrap()
+            });
             tx.commit().unwrap();
         }
         db.stats().index.flushes - before

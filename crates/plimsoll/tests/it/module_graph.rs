@@ -1,5 +1,5 @@
-//! Reads the sources of every crate and checks which module uses which: no modules of a folder that use each other in a circle, and in the
-//! store and the log no storey that knows a higher one.
+//! Reads the sources of every crate and checks which module uses which: no modules of a folder that
+//! use each other in a circle, and in the store and the log no storey that knows a higher one.
 #![allow(clippy::disallowed_methods, reason = "this test reads the project's own sources")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,8 @@ use std::path::Path;
 
 const CRATES: [&str; 8] = ["disk", "memory", "log", "plimsoll", "git", "replay", "sim", "cli"];
 
-/// Crates and folders that are built in storeys, from the lowest to the highest: each may use those before it.
+/// Crates and folders that are built in storeys, from the lowest to the highest: each may use those
+/// before it.
 const STOREYS: [(&str, &str, &[&str]); 2] = [
     ("plimsoll", "", &["types", "rowcache", "index", "read", "txn", "warm", "engine", "api"]),
     (
@@ -33,7 +34,8 @@ const STOREYS: [(&str, &str, &[&str]); 2] = [
     ),
 ];
 
-/// A crate's modules by name, `a::b` in `src/a/b.rs`, with what they consist of but tests and comments.
+/// A crate's modules by name, `a::b` in `src/a/b.rs`, with what they consist of but tests and
+/// comments.
 fn modules(name: &str) -> BTreeMap<Vec<String>, String> {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src");
     let mut found = BTreeMap::new();
@@ -55,7 +57,8 @@ fn collect(dir: &Path, at: &mut Vec<String>, found: &mut BTreeMap<Vec<String>, S
         } else {
             let text = fs::read_to_string(&path).unwrap();
             let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
-            let code: Vec<&str> = code.lines().map(|line| line.split("//").next().unwrap()).collect();
+            let code: Vec<&str> =
+                code.lines().map(|line| line.split("//").next().unwrap()).collect();
             let is_root = at.len() == 1 && ["lib", "main"].contains(&at[0].as_str());
             found.insert(if is_root { Vec::new() } else { at.clone() }, code.join("\n"));
         }
@@ -71,7 +74,8 @@ fn named<'a>(
 ) -> impl Iterator<Item = Vec<String>> {
     let is_path = |byte: char| byte.is_alphanumeric() || byte == '_' || byte == ':';
     code.split(move |byte| !is_path(byte)).filter_map(move |word| {
-        let mut parts = word.split("::").map(str::to_owned).collect::<Vec<_>>().into_iter().peekable();
+        let mut parts =
+            word.split("::").map(str::to_owned).collect::<Vec<_>>().into_iter().peekable();
         let mut path: Vec<String> = match parts.next()?.as_str() {
             "crate" => Vec::new(),
             "self" => module.to_vec(),
@@ -120,12 +124,18 @@ fn circles(uses: &Uses) -> BTreeSet<String> {
         }
         seen
     };
-    let all: BTreeMap<&String, BTreeSet<String>> = uses.keys().map(|module| (module, reached(module))).collect();
+    let all: BTreeMap<&String, BTreeSet<String>> =
+        uses.keys().map(|module| (module, reached(module))).collect();
     let circle = |module: &String| {
-        let group = all.iter().filter(|(other, back)| all[module].contains(**other) && back.contains(module));
+        let group = all
+            .iter()
+            .filter(|(other, back)| all[module].contains(**other) && back.contains(module));
         group.map(|(other, _)| other.as_str()).collect::<Vec<_>>().join(" ")
     };
-    all.iter().filter(|(module, seen)| seen.contains(**module)).map(|(module, _)| circle(module)).collect()
+    all.iter()
+        .filter(|(module, seen)| seen.contains(**module))
+        .map(|(module, _)| circle(module))
+        .collect()
 }
 
 #[test]
@@ -143,7 +153,8 @@ fn modules_use_each_other_in_no_circle() {
 #[test]
 fn no_storey_knows_a_higher_one() {
     for (name, folder, storeys) in STOREYS {
-        let folder: Vec<String> = folder.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect();
+        let folder: Vec<String> =
+            folder.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect();
         let uses = uses(name).remove(&folder).unwrap();
         for (at, storey) in storeys.iter().enumerate() {
             let higher = |other: &&String| storeys[at + 1..].contains(&other.as_str());

@@ -13,14 +13,15 @@ const SECTOR_BYTES: usize = 512;
 
 fn options(disk: &MemDisk) -> Options {
     let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
-    let options = Options::new().memory_bytes(16 << 20).segment_bytes(256 << 10).memtable_bytes(64 << 10);
+    let options =
+        Options::new().memory_bytes(16 << 20).segment_bytes(256 << 10).memtable_bytes(64 << 10);
     options.background(false).world(Arc::new(disk.clone()), clock)
 }
 
 /// Bytes in which no place is like another.
 fn value(number: u32, bytes: usize) -> Vec<u8> {
-    let words =
-        (0..bytes as u32).map(|at| (at + 1).wrapping_mul(number.wrapping_mul(0x9e37_79b9) | 1).to_le_bytes()[3]);
+    let words = (0..bytes as u32)
+        .map(|at| (at + 1).wrapping_mul(number.wrapping_mul(0x9e37_79b9) | 1).to_le_bytes()[3]);
     words.collect()
 }
 
@@ -72,7 +73,10 @@ fn place_of(disk: &MemDisk, value: &[u8], from: usize) -> Option<(PathBuf, usize
 }
 
 fn change(disk: &MemDisk, path: &Path, at: usize, bytes: &[u8]) {
-    disk.open(path, Open::ReadWrite, Caching::Buffered).unwrap().write_at(bytes, at as u64).unwrap();
+    disk.open(path, Open::ReadWrite, Caching::Buffered)
+        .unwrap()
+        .write_at(bytes, at as u64)
+        .unwrap();
 }
 
 #[test]
@@ -108,39 +112,49 @@ fn a_lost_sector_costs_the_values_that_lie_on_it() {
     /// Bytes of a record beside its value.
     const AROUND: usize = 160;
     let disk = filled(KEYS, BYTES);
-    let places: Vec<_> = (0..KEYS).map(|number| place_of(&disk, &value(number, BYTES), 0)).collect();
+    let places: Vec<_> =
+        (0..KEYS).map(|number| place_of(&disk, &value(number, BYTES), 0)).collect();
     let path = segments(&disk)[0].clone();
     let sector_at = |at: usize| {
         let mut sector = [0; SECTOR_BYTES];
-        disk.open(&path, Open::Read, Caching::Buffered).unwrap().read_exact_at(&mut sector, at as u64).unwrap();
+        disk.open(&path, Open::Read, Caching::Buffered)
+            .unwrap()
+            .read_exact_at(&mut sector, at as u64)
+            .unwrap();
         sector
     };
     for sector in (8..400).step_by(7) {
         let at = sector * SECTOR_BYTES;
         let before = sector_at(at);
-        let other = if sector % 2 == 0 { sector_at(at + 20 * SECTOR_BYTES) } else { [0; SECTOR_BYTES] };
+        let other =
+            if sector % 2 == 0 { sector_at(at + 20 * SECTOR_BYTES) } else { [0; SECTOR_BYTES] };
         change(&disk, &path, at, &other);
         let db = Db::open("/store", options(&disk)).unwrap();
         for number in refused(&db, KEYS, BYTES) {
             let (of, start) = places[number as usize].as_ref().expect("the last segment is sound");
             // A value over two blocks has the second part's header in it.
             let on_it = start - AROUND..start + BYTES + AROUND;
-            assert!(*of == path && on_it.start < at + SECTOR_BYTES && at < on_it.end, "sector {sector}, key {number}");
+            assert!(
+                *of == path && on_it.start < at + SECTOR_BYTES && at < on_it.end,
+                "sector {sector}, key {number}"
+            );
         }
         drop(db);
         change(&disk, &path, at, &before);
     }
 }
 
-/// A record that was cut and written anew lies where another one was: nobody can tell which of two sound ones was written last.
+/// A record that was cut and written anew lies where another one was: nobody can tell which of two
+/// sound ones was written last.
 #[test]
 fn a_segment_that_was_cut_is_read_strictly() {
     let disk = MemDisk::new();
     for opening in 0..3u32 {
         let db = Db::open("/store", options(&disk)).unwrap();
         let keyspace = db.keyspace("default").unwrap();
-        (opening * 40..(opening + 1) * 40)
-            .for_each(|number| _ = db.put(&keyspace, number.to_be_bytes(), value(number, 3_000)).unwrap());
+        (opening * 40..(opening + 1) * 40).for_each(|number| {
+            _ = db.put(&keyspace, number.to_be_bytes(), value(number, 3_000)).unwrap()
+        });
         db.compact().unwrap();
         db.close().unwrap();
         if opening == 0 {

@@ -96,7 +96,10 @@ fn replaced_by(is_shared: bool, replace: impl Fn(&Path, &Path)) {
     for (name, error) in refusals(&db, &space) {
         let text = error.to_string();
         assert!(matches!(error, Error::Poisoned { .. }), "{name}: {error:?}");
-        assert!(text.contains(path.to_str().unwrap()) && text.contains(" was re"), "{name}: {text}");
+        assert!(
+            text.contains(path.to_str().unwrap()) && text.contains(" was re"),
+            "{name}: {text}"
+        );
         assert!(!text.contains("salvage") && !text.contains("verify"), "{name}: {text}");
     }
     let _ = db.close();
@@ -127,7 +130,8 @@ fn a_store_that_was_removed_leaves_the_new_one_at_its_path_alone() {
 fn a_store_leaves_its_backup_alone_that_is_restored_at_its_path() {
     for is_shared in [false, true] {
         let dir = tempfile::tempdir().unwrap();
-        let (path, away, backup) = (dir.path().join("store"), dir.path().join("away"), dir.path().join("backup"));
+        let (path, away, backup) =
+            (dir.path().join("store"), dir.path().join("away"), dir.path().join("backup"));
         let (db, space) = made(&path, is_shared, 1);
         // Its files share their bytes with the store's, the lock file too.
         db.backup(&backup).unwrap();
@@ -171,8 +175,9 @@ fn a_folder_of_the_store_that_was_replaced_alone_is_noticed_and_left() {
         let before = files(&path.join(name));
         for (call, error) in refusals(&db, &space) {
             // A thread may have looked between the two renames.
-            let is_told =
-                ["replaced by another one", "removed or moved"].iter().any(|what| error.to_string().contains(what));
+            let is_told = ["replaced by another one", "removed or moved"]
+                .iter()
+                .any(|what| error.to_string().contains(what));
             assert!(is_told, "{call} with another {name}: {error}");
         }
         let _ = db.close();
@@ -236,7 +241,10 @@ fn a_store_that_was_opened_by_a_relative_path_survives_a_change_of_the_working_f
             db.compact().unwrap();
             db.log().trim(db.newest().next()).unwrap();
             for row in (0..ROWS).step_by(13) {
-                assert_eq!(db.get(&space, format!("1-{row:06}")).unwrap().as_deref(), Some(&[1; 1000][..]));
+                assert_eq!(
+                    db.get(&space, format!("1-{row:06}")).unwrap().as_deref(),
+                    Some(&[1; 1000][..])
+                );
             }
             assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
             db.backup("backup").unwrap();
@@ -262,13 +270,18 @@ fn no_file_of_a_store_has_the_descriptor_of_a_standard_stream() {
             db.compact().unwrap();
             db.drop_caches();
             db.get(&space, "1-large").unwrap().unwrap();
-            let taken: Vec<_> = (0..3).filter_map(|fd| fs::read_link(format!("/proc/self/fd/{fd}")).ok()).collect();
+            let taken: Vec<_> =
+                (0..3).filter_map(|fd| fs::read_link(format!("/proc/self/fd/{fd}")).ok()).collect();
             db.close().unwrap();
             fs::write(dir.path().join("taken"), format!("{taken:?}")).unwrap();
             0
         });
         assert_eq!(wait_for(child), Some(0), "is shared: {is_shared}");
-        assert_eq!(fs::read_to_string(dir.path().join("taken")).unwrap(), "[]", "is shared: {is_shared}");
+        assert_eq!(
+            fs::read_to_string(dir.path().join("taken")).unwrap(),
+            "[]",
+            "is shared: {is_shared}"
+        );
         is_whole(&path, 1);
     }
 }
@@ -282,7 +295,8 @@ fn the_owner_of_a_store_writes_to_it_after_the_superuser_has() {
     }
     for is_shared in [false, true] {
         let dir = tempfile::tempdir().unwrap();
-        fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
         let path = dir.path().join("store");
         fs::create_dir(&path).unwrap();
         chown(&path, Some(OWNER), Some(OWNER)).unwrap();
@@ -366,7 +380,8 @@ fn a_folder_with_other_things_is_refused_by_their_names() {
 }
 
 fn newest_manifest(path: &Path) -> PathBuf {
-    let is_manifest = |file: &PathBuf| file.file_name().unwrap().to_str().unwrap().starts_with("MANIFEST.");
+    let is_manifest =
+        |file: &PathBuf| file.file_name().unwrap().to_str().unwrap().starts_with("MANIFEST.");
     files(&path.join("index")).into_keys().rfind(is_manifest).unwrap()
 }
 
@@ -387,7 +402,9 @@ fn a_manifest_of_another_log_is_never_the_newest_and_is_named() {
         assert!(*name > *newest_manifest(&path).file_name().unwrap());
         fs::copy(&foreign, path.join("index").join(&name)).unwrap();
         let name = name.to_str().unwrap();
-        let is_named = |text: &Vec<String>| text.iter().any(|note| note.contains(name) && note.contains("another log"));
+        let is_named = |text: &Vec<String>| {
+            text.iter().any(|note| note.contains(name) && note.contains("another log"))
+        };
         let reader = Db::open(&path, options(false).read_only(true)).unwrap();
         let report = reader.verify(&mut |_| {}).unwrap();
         assert!(report.problems.is_empty() && is_named(&report.notes), "{report:?}");
@@ -415,7 +432,16 @@ fn an_index_of_another_log_alone_is_refused_by_name() {
     fs::rename(other.join("index"), path.join("index")).unwrap();
     let before = files(&path.join("index"));
     let error = Db::open(&path, options(false)).unwrap_err();
-    assert!(matches!(&error, Error::Forked { .. }) && error.to_string().contains("index/MANIFEST."), "{error}");
-    assert!(verify(&path, options(false), &mut |_| {}).unwrap().notes.iter().any(|note| note.contains("MANIFEST.")));
+    assert!(
+        matches!(&error, Error::Forked { .. }) && error.to_string().contains("index/MANIFEST."),
+        "{error}"
+    );
+    assert!(
+        verify(&path, options(false), &mut |_| {})
+            .unwrap()
+            .notes
+            .iter()
+            .any(|note| note.contains("MANIFEST."))
+    );
     assert!(files(&path.join("index")) == before);
 }

@@ -1,4 +1,5 @@
-//! Laws under pressure: large transactions in every order, walks while the log is trimmed, many threads at once, numbers at their ends.
+//! Laws under pressure: large transactions in every order, walks while the log is trimmed, many
+//! threads at once, numbers at their ends.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -22,7 +23,8 @@ struct Numbers(u64);
 
 impl Numbers {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.0 >> 33
     }
 
@@ -120,7 +122,9 @@ fn what_is_larger_than_a_small_segment_commits_all_the_same() {
     let path = dir.path().join("store");
     let db = Db::open(&path, small_segments()).unwrap();
     let ks = db.keyspace("default").unwrap();
-    for (i, bytes) in [30_000usize, 45_000, 50_000, 66_000, 100_000, 262_144, 300_000].into_iter().enumerate() {
+    for (i, bytes) in
+        [30_000usize, 45_000, 50_000, 66_000, 100_000, 262_144, 300_000].into_iter().enumerate()
+    {
         let mut tx = db.begin();
         tx.put(&ks, &[i as u8], &vec![i as u8; bytes]).unwrap();
         tx.set_metadata(&vec![3; i * 1000]).unwrap();
@@ -145,11 +149,16 @@ fn a_spilled_transaction_walks_as_a_map_would_within_all_bounds() {
     let ks = db.keyspace("default").unwrap();
     let mut numbers = Numbers(42);
     let mut model = BTreeMap::new();
-    let key =
-        |n: u64| vec![b'k'; 1 + (n % 3) as usize].into_iter().chain((n as u16).to_be_bytes()).collect::<Vec<u8>>();
+    let key = |n: u64| {
+        vec![b'k'; 1 + (n % 3) as usize]
+            .into_iter()
+            .chain((n as u16).to_be_bytes())
+            .collect::<Vec<u8>>()
+    };
     let mut tx = db.begin();
     for _ in 0..1000 {
-        let (key, value) = (key(numbers.below(3000)), vec![numbers.next() as u8; numbers.below(30) as usize]);
+        let (key, value) =
+            (key(numbers.below(3000)), vec![numbers.next() as u8; numbers.below(30) as usize]);
         tx.put(&ks, &key, &value).unwrap();
         model.insert(key, value);
     }
@@ -177,28 +186,48 @@ fn a_spilled_transaction_walks_as_a_map_would_within_all_bounds() {
                 1 => Bound::Excluded(key_of(n)),
                 _ => Bound::Unbounded,
             };
-            let (lower, upper) = (bound(numbers.below(3), bounds[0]), bound(numbers.below(3), bounds[1]));
+            let (lower, upper) =
+                (bound(numbers.below(3), bounds[0]), bound(numbers.below(3), bounds[1]));
             if bounds[0] == bounds[1] {
                 continue;
             }
-            let expected: Vec<_> =
-                model.range((lower.clone(), upper.clone())).map(|(k, v)| (k.clone(), v.clone())).collect();
-            let range =
-                || tx.range(&ks, (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice))).unwrap();
-            let seen: Vec<_> = range().map(|item| item.map(|(k, v)| (k, v.into_vec())).unwrap()).collect();
+            let expected: Vec<_> = model
+                .range((lower.clone(), upper.clone()))
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect();
+            let range = || {
+                tx.range(
+                    &ks,
+                    (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice)),
+                )
+                .unwrap()
+            };
+            let seen: Vec<_> =
+                range().map(|item| item.map(|(k, v)| (k, v.into_vec())).unwrap()).collect();
             assert!(seen == expected, "{lower:?} {upper:?}: {} and {}", seen.len(), expected.len());
-            let mut seen: Vec<_> =
-                range().reverse().map(|item| item.map(|(k, v)| (k, v.into_vec())).unwrap()).collect();
+            let mut seen: Vec<_> = range()
+                .reverse()
+                .map(|item| item.map(|(k, v)| (k, v.into_vec())).unwrap())
+                .collect();
             seen.reverse();
-            assert!(seen == expected, "{lower:?} {upper:?} backwards: {} and {}", seen.len(), expected.len());
+            assert!(
+                seen == expected,
+                "{lower:?} {upper:?} backwards: {} and {}",
+                seen.len(),
+                expected.len()
+            );
         }
     }
     fn key_of(n: u64) -> Vec<u8> {
         vec![b'k'; 1 + (n % 3) as usize].into_iter().chain((n as u16).to_be_bytes()).collect()
     }
     tx.commit().unwrap();
-    let seen: BTreeMap<_, _> =
-        db.snapshot().range(&ks, ..).unwrap().map(|item| item.map(|(k, v)| (k, v.into_vec())).unwrap()).collect();
+    let seen: BTreeMap<_, _> = db
+        .snapshot()
+        .range(&ks, ..)
+        .unwrap()
+        .map(|item| item.map(|(k, v)| (k, v.into_vec())).unwrap())
+        .collect();
     assert!(seen == model);
 }
 
@@ -383,7 +412,8 @@ fn transfers_keep_the_sum_while_everything_else_goes_on() {
                 }
             }
         });
-        let results: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        let results: Vec<_> =
+            workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         stop.store(true, Ordering::Relaxed);
         assert!(results.iter().all(Result::is_ok));
     });
@@ -441,10 +471,24 @@ fn numbers_at_their_ends_are_answered_and_not_overflowed() {
     assert_eq!(log.trim(Glsn(u64::MAX)), Err(future(Glsn(u64::MAX))));
     assert_eq!(log.trim(Glsn(0)), Ok(Glsn(1)));
     assert!(log.scan(Glsn::MAX.., None).unwrap().next().is_none());
-    assert!(log.scan((Bound::Excluded(Glsn::MAX), Bound::Unbounded), None).unwrap().next().is_none());
+    assert!(
+        log.scan((Bound::Excluded(Glsn::MAX), Bound::Unbounded), None).unwrap().next().is_none()
+    );
     assert!(log.scan(Glsn(0)..=Glsn::MAX, None).unwrap().next().is_some());
-    assert!(log.follow(Glsn(u64::MAX), None).unwrap().next_timeout(Duration::from_millis(1)).unwrap().is_none());
-    assert!(log.follow(Glsn(u64::MAX), Some(3)).unwrap().next_timeout(Duration::from_millis(1)).unwrap().is_none());
+    assert!(
+        log.follow(Glsn(u64::MAX), None)
+            .unwrap()
+            .next_timeout(Duration::from_millis(1))
+            .unwrap()
+            .is_none()
+    );
+    assert!(
+        log.follow(Glsn(u64::MAX), Some(3))
+            .unwrap()
+            .next_timeout(Duration::from_millis(1))
+            .unwrap()
+            .is_none()
+    );
     assert!(log.follow(Glsn(0), None).unwrap().next_timeout(Duration::ZERO).unwrap().is_some());
     assert_eq!(db.diff(&ks, Glsn(u64::MAX), Glsn(0), b"").unwrap_err(), future(Glsn(u64::MAX)));
     assert_eq!(db.diff(&ks, Glsn(0), newest, b"").unwrap().count(), 1);
@@ -539,7 +583,11 @@ fn a_reader_opens_beside_a_writer_that_compacts_and_trims() {
         let read = std::panic::catch_unwind(|| {
             for _ in 0..40 {
                 let reader = Db::open(&path, options().read_only(true)).unwrap();
-                reader.snapshot().range(&reader.keyspace("latest").unwrap(), ..).unwrap().for_each(drop);
+                reader
+                    .snapshot()
+                    .range(&reader.keyspace("latest").unwrap(), ..)
+                    .unwrap()
+                    .for_each(drop);
             }
         });
         stop.store(true, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Opening a store that needs nothing changes no file of its log and its index, and neither does closing it.
+//! Opening a store that needs nothing changes no file of its log and its index, and neither does
+//! closing it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -70,7 +71,8 @@ impl Disk for Noting {
     }
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         // A folder that is there already stays as it is.
-        if self.disk.entry(path)?.is_none() { self.note("make", path) } else { &self.disk }.create_dir(path)
+        if self.disk.entry(path)?.is_none() { self.note("make", path) } else { &self.disk }
+            .create_dir(path)
     }
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
         self.disk.list(dir)
@@ -83,7 +85,8 @@ impl Disk for Noting {
     }
     fn remove(&self, path: &Path) -> io::Result<()> {
         // What is not there is not removed.
-        if self.disk.entry(path)?.is_some() { self.note("remove", path) } else { &self.disk }.remove(path)
+        if self.disk.entry(path)?.is_some() { self.note("remove", path) } else { &self.disk }
+            .remove(path)
     }
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
         self.note("remove", path).remove_dir(path)
@@ -117,7 +120,8 @@ struct World {
 impl World {
     fn open(&self, is_shared: bool, read_only: bool) -> Db {
         let disk = Noting { disk: self.disk.clone(), changes: Arc::clone(&self.changes) };
-        let sizes = Options::new().memory_bytes(16 << 20).memtable_bytes(256 << 10).segment_bytes(1 << 20);
+        let sizes =
+            Options::new().memory_bytes(16 << 20).memtable_bytes(256 << 10).segment_bytes(1 << 20);
         let options = sizes.background(false).warm(false).shared(is_shared).read_only(read_only);
         Db::open("/store", options.world(Arc::new(disk), Arc::clone(&self.clock) as _)).unwrap()
     }
@@ -133,10 +137,13 @@ impl World {
     /// What was changed in the log and the index since the last call.
     fn changed(&self) -> Vec<String> {
         let mut changes = std::mem::take(&mut *self.changes.lock().unwrap());
-        let is_written = |change: &str| ["write", "cut", "make", "rename", "remove", "link"].contains(&change);
-        let of_files = |change: &str| change.contains("/store/log") || change.contains("/store/index");
+        let is_written =
+            |change: &str| ["write", "cut", "make", "rename", "remove", "link"].contains(&change);
+        let of_files =
+            |change: &str| change.contains("/store/log") || change.contains("/store/index");
         // A sync writes nothing where nothing was written.
-        changes.retain(|change| of_files(change) && change.split(' ').next().is_some_and(is_written));
+        changes
+            .retain(|change| of_files(change) && change.split(' ').next().is_some_and(is_written));
         changes
     }
 }
@@ -178,8 +185,11 @@ fn opening_reading_and_closing_a_store_that_needs_nothing_changes_neither_log_no
     let mut found = Vec::new();
     for (name, world) in &worlds {
         for round in 0..2 {
-            for (is_shared, read_only) in [(false, false), (true, false), (false, true), (true, true)] {
-                let what = format!("{name}, shared: {is_shared}, read-only: {read_only}, round {round}");
+            for (is_shared, read_only) in
+                [(false, false), (true, false), (false, true), (true, true)]
+            {
+                let what =
+                    format!("{name}, shared: {is_shared}, read-only: {read_only}, round {round}");
                 let db = world.open(is_shared, read_only);
                 world.expect_none(&mut found, &format!("{what}, opened"));
                 let beside = is_shared.then(|| world.open(true, false));
@@ -203,7 +213,8 @@ fn opening_reading_and_closing_a_store_that_needs_nothing_changes_neither_log_no
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// What an opening leaves as it is may be in the page cache only: a sync that failed is told once, to a process that has ended.
+/// What an opening leaves as it is may be in the page cache only: a sync that failed is told once,
+/// to a process that has ended.
 #[test]
 fn what_a_failed_sync_of_the_close_before_left_behind_harms_no_later_commit() {
     for is_shared in [false, true] {

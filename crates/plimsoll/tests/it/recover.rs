@@ -1,5 +1,5 @@
-//! A recovery reads a damaged store and writes a sound one: nothing that can be read is missing in it, nothing wrong is in
-//! it, all that is lost is named, and the source is as it was.
+//! A recovery reads a damaged store and writes a sound one: nothing that can be read is missing in
+//! it, nothing wrong is in it, all that is lost is named, and the source is as it was.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,11 @@ pub(crate) type Model = BTreeMap<(String, Vec<u8>), Vec<u8>>;
 
 pub(crate) fn options(disk: &Arc<dyn Disk>) -> Options {
     let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
-    Options::new().memory_bytes(16 << 20).segment_bytes(256 << 10).background(false).world(Arc::clone(disk), clock)
+    Options::new()
+        .memory_bytes(16 << 20)
+        .segment_bytes(256 << 10)
+        .background(false)
+        .world(Arc::clone(disk), clock)
 }
 
 pub(crate) fn mem_disk() -> Arc<dyn Disk> {
@@ -51,7 +55,8 @@ pub(crate) fn content(db: &Db) -> Model {
     all
 }
 
-/// Commits with values of up to `bytes`, deletions and two keyspaces among them; the store's content after each.
+/// Commits with values of up to `bytes`, deletions and two keyspaces among them; the store's
+/// content after each.
 pub(crate) fn fill(db: &Db, commits: u64, bytes: usize) -> Vec<Model> {
     let keyspaces = [db.keyspace("default").unwrap(), db.keyspace("more").unwrap()];
     let mut models = vec![content(db); db.newest().0 as usize + 1];
@@ -60,7 +65,10 @@ pub(crate) fn fill(db: &Db, commits: u64, bytes: usize) -> Vec<Model> {
         let mut tx = db.begin();
         let keyspace = &keyspaces[(number % 3 == 0) as usize];
         for key in [number % 40, number] {
-            let (key, value) = (key.to_be_bytes().to_vec(), vec![number as u8; 1 + (number as usize * 131) % bytes]);
+            let (key, value) = (
+                key.to_be_bytes().to_vec(),
+                vec![number as u8; 1 + (number as usize * 131) % bytes],
+            );
             tx.put(keyspace, &key, &value).unwrap();
             model.insert((keyspace.name().to_owned(), key), value);
         }
@@ -101,7 +109,8 @@ pub(crate) fn files(disk: &dyn Disk, dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
-/// A store with small values whose log lost all but its first segment; its content before, and the end of the log.
+/// A store with small values whose log lost all but its first segment; its content before, and the
+/// end of the log.
 fn cut_back(disk: &Arc<dyn Disk>, bytes: usize) -> (Vec<Model>, u64) {
     let db = Db::open(STORE, options(disk)).unwrap();
     let models = fill(&db, 700, bytes);
@@ -131,15 +140,20 @@ fn run(disk: &Arc<dyn Disk>) -> plimsoll::Result<RecoverReport> {
     Db::recover(STORE, DEST, options(disk), &mut |_, _| {})
 }
 
-/// Recovers the store into [`DEST`], which is removed before; the source must not change, and the new store is sound.
+/// Recovers the store into [`DEST`], which is removed before; the source must not change, and the
+/// new store is sound.
 pub(crate) fn recover(disk: &Arc<dyn Disk>) -> RecoverReport {
     let before = files(&**disk, Path::new(STORE));
     remove_all(&**disk, Path::new(DEST));
-    let foreseen = Db::recover_dry_run(STORE, options(disk)).unwrap_or_else(|error| panic!("{error}"));
+    let foreseen =
+        Db::recover_dry_run(STORE, options(disk)).unwrap_or_else(|error| panic!("{error}"));
     let report = run(disk).unwrap_or_else(|error| panic!("{error}"));
     assert!(files(&**disk, Path::new(STORE)) == before, "the source has changed");
     assert_eq!((foreseen.index, &foreseen.lost_entries), (report.index, &report.lost_entries));
-    assert_eq!((&foreseen.lost_commits, &foreseen.lost_ranges), (&report.lost_commits, &report.lost_ranges));
+    assert_eq!(
+        (&foreseen.lost_commits, &foreseen.lost_ranges),
+        (&report.lost_commits, &report.lost_ranges)
+    );
     let checked = verify(DEST, options(disk), &mut |_| {}).unwrap();
     assert!(checked.problems.is_empty() && checked.opens, "{:?}", checked.problems);
     report
@@ -211,11 +225,21 @@ fn a_store_without_damage_is_recovered_into_an_equal_one() {
         db.close().unwrap();
         let report = recover(&disk);
         is_whole_from(&report, IndexSource::Index);
-        assert!(report.bytes_linked > report.bytes_copied && report.damage.is_empty(), "{report:?}");
-        let (old, new) = (Db::open(STORE, options(&disk)).unwrap(), Db::open(DEST, options(&disk)).unwrap());
-        assert_eq!((old.id(), old.newest(), old.keyspaces()), (new.id(), new.newest(), new.keyspaces()));
+        assert!(
+            report.bytes_linked > report.bytes_copied && report.damage.is_empty(),
+            "{report:?}"
+        );
+        let (old, new) =
+            (Db::open(STORE, options(&disk)).unwrap(), Db::open(DEST, options(&disk)).unwrap());
+        assert_eq!(
+            (old.id(), old.newest(), old.keyspaces()),
+            (new.id(), new.newest(), new.keyspaces())
+        );
         assert!(content(&old) == content(&new) && entries(&old) == entries(&new));
-        assert_eq!((old.log().bounds(), old.log().cursors()), (new.log().bounds(), new.log().cursors()));
+        assert_eq!(
+            (old.log().bounds(), old.log().cursors()),
+            (new.log().bounds(), new.log().cursors())
+        );
         for at in (first.0..models.len() as u64).step_by(13) {
             assert!(content_at(&old, "default", at) == content_at(&new, "default", at), "at {at}");
         }
@@ -229,7 +253,10 @@ fn a_store_without_damage_is_recovered_into_an_equal_one() {
         old.compact().unwrap();
         old.close().unwrap();
         assert!(content(&Db::open(STORE, options(&disk)).unwrap()) == *models.last().unwrap());
-        assert_eq!(verify(DEST, options(&disk), &mut |_| {}).unwrap().problems, Vec::<String>::new());
+        assert_eq!(
+            verify(DEST, options(&disk), &mut |_| {}).unwrap().problems,
+            Vec::<String>::new()
+        );
     }
 }
 
@@ -270,7 +297,8 @@ fn an_index_that_is_damaged_or_missing_over_a_whole_log_is_replayed() {
         let db = Db::open(DEST, options(&disk)).unwrap();
         for at in [20, 150, 299] {
             let model = models[at as usize].iter().filter(|((name, _), _)| name == "default");
-            let model: Vec<_> = model.map(|((_, key), value)| (key.clone(), value.clone())).collect();
+            let model: Vec<_> =
+                model.map(|((_, key), value)| (key.clone(), value.clone())).collect();
             assert!(content_at(&db, "default", at) == model, "{how}: at {at}");
         }
         db.close().unwrap();
@@ -287,8 +315,14 @@ fn the_rows_of_the_index_are_kept_under_their_glsns_where_the_log_lost_its_end()
     let advice = "plimsoll recover /store /store.recovered";
     assert!(matches!(&error, Error::Forked { message, .. } if message.contains(advice)), "{error}");
     let report = recover(&disk);
-    assert_eq!((report.glsn, report.index, report.value_count), (Glsn(last), IndexSource::Index, 0));
-    assert_eq!((&report.lost_entries[..], report.lost_commits.len()), (&[Glsn(end + 1)..=Glsn(last)][..], 0));
+    assert_eq!(
+        (report.glsn, report.index, report.value_count),
+        (Glsn(last), IndexSource::Index, 0)
+    );
+    assert_eq!(
+        (&report.lost_entries[..], report.lost_commits.len()),
+        (&[Glsn(end + 1)..=Glsn(last)][..], 0)
+    );
     let db = Db::open(DEST, options(&disk).create(false)).unwrap();
     for at in [end / 2, end, end + 10, last] {
         let model = models[at as usize].iter().filter(|((name, _), _)| name == "default");
@@ -307,9 +341,16 @@ fn values_that_only_the_lost_log_had_are_named_and_all_others_are_kept() {
     let report = recover(&disk);
     assert!(report.deleted > 0 && report.value_count >= report.deleted, "{report:?}");
     let is_lost = |(name, key): &(String, Vec<u8>), glsn: Option<u64>| {
-        report.values.iter().any(|it| it.keyspace == *name && it.key == *key && glsn.is_none_or(|glsn| it.glsn == glsn))
+        report.values.iter().any(|it| {
+            it.keyspace == *name && it.key == *key && glsn.is_none_or(|glsn| it.glsn == glsn)
+        })
     };
-    assert!(report.values.iter().all(|value| value.glsn > end && value.bytes > plimsoll::INLINE_BYTES as u64));
+    assert!(
+        report
+            .values
+            .iter()
+            .all(|value| value.glsn > end && value.bytes > plimsoll::INLINE_BYTES as u64)
+    );
     let (newest, found) = (models.last().unwrap(), recovered(&disk));
     for (key, value) in newest {
         let is_here = found.get(key);
@@ -322,7 +363,10 @@ fn values_that_only_the_lost_log_had_are_named_and_all_others_are_kept() {
     let lost = report.values.iter().find(|value| value.keyspace == "default").unwrap();
     let db = Db::open(DEST, options(&disk)).unwrap();
     let then = db.snapshot_at(Moment::Glsn(lost.glsn)).unwrap();
-    assert!(matches!(then.get(&db.keyspace("default").unwrap(), &lost.key), Err(Error::Dropped { .. })));
+    assert!(matches!(
+        then.get(&db.keyspace("default").unwrap(), &lost.key),
+        Err(Error::Dropped { .. })
+    ));
 }
 
 #[test]
@@ -341,7 +385,11 @@ fn a_store_whose_log_is_gone_or_trimmed_is_recovered_from_its_index() {
         }
         let last = models.len() as u64 - 1;
         let report = recover(&disk);
-        assert_eq!((report.glsn, report.value_count, report.index), (Glsn(last), 0, IndexSource::Index), "{report:?}");
+        assert_eq!(
+            (report.glsn, report.value_count, report.index),
+            (Glsn(last), 0, IndexSource::Index),
+            "{report:?}"
+        );
         assert!(recovered(&disk) == *models.last().unwrap());
     }
 }
@@ -372,7 +420,10 @@ fn commits_that_neither_the_log_nor_the_index_has_are_named() {
                 assert!(recovered(&disk) == *models.last().unwrap());
             }
             // The index has those that were in that block; the ones behind them are whole.
-            false => assert!(report.lost_commits.is_empty() && !report.lost_entries.is_empty(), "{report:?}"),
+            false => assert!(
+                report.lost_commits.is_empty() && !report.lost_entries.is_empty(),
+                "{report:?}"
+            ),
         }
     }
 }
@@ -388,10 +439,16 @@ fn a_store_of_which_nothing_can_be_read_is_refused_and_makes_no_destination() {
     // So few that closing does not flush them.
     db.close().unwrap();
     let segment = segments(&*disk).pop().unwrap();
-    disk.open(&segment, Open::ReadWrite, Caching::Buffered).unwrap().write_at(&[0; 16 << 10], 0).unwrap();
+    disk.open(&segment, Open::ReadWrite, Caching::Buffered)
+        .unwrap()
+        .write_at(&[0; 16 << 10], 0)
+        .unwrap();
     let before = files(&*disk, Path::new("/"));
     let error = run(&disk).unwrap_err();
-    assert!(matches!(&error, Error::Corrupt { message, .. } if message.contains("restore a backup")), "{error}");
+    assert!(
+        matches!(&error, Error::Corrupt { message, .. } if message.contains("restore a backup")),
+        "{error}"
+    );
     assert!(files(&*disk, Path::new("/")) == before);
 }
 
@@ -430,7 +487,10 @@ fn a_recovery_that_is_cut_short_anywhere_leaves_no_store_and_can_be_run_again() 
                 // It is there as a whole, or not at all.
                 match disk.entry(Path::new(DEST)).unwrap() {
                     Some(_) => {
-                        assert!(verify(DEST, options(&disk), &mut |_| {}).unwrap().problems.is_empty(), "{told}")
+                        assert!(
+                            verify(DEST, options(&disk), &mut |_| {}).unwrap().problems.is_empty(),
+                            "{told}"
+                        )
                     }
                     None => {
                         let report = recover(&disk);
@@ -442,8 +502,11 @@ fn a_recovery_that_is_cut_short_anywhere_leaves_no_store_and_can_be_run_again() 
             }
             assert_eq!(disk.names(Path::new("/")).unwrap().len(), 2, "{told}");
             let found = recovered(&disk);
-            let lost: Vec<_> =
-                expected.iter().filter(|(key, value)| found.get(*key) != Some(*value)).map(|(key, _)| key).collect();
+            let lost: Vec<_> = expected
+                .iter()
+                .filter(|(key, value)| found.get(*key) != Some(*value))
+                .map(|(key, _)| key)
+                .collect();
             assert!(lost.is_empty() && found.len() == expected.len(), "{told}: {lost:?}");
             if !was_cut {
                 assert!(sync > 5, "{told}");
@@ -466,7 +529,8 @@ fn a_destination_in_use_and_a_store_in_use_are_refused() {
         assert!(matches!(refused, Err(Error::InvalidInput(_))), "{dest}: {refused:?}");
     }
     disk.create_dir(Path::new(DEST)).unwrap();
-    let file = disk.open(&Path::new(DEST).join("mine"), Open::CreateNew, Caching::Buffered).unwrap();
+    let file =
+        disk.open(&Path::new(DEST).join("mine"), Open::CreateNew, Caching::Buffered).unwrap();
     file.write_at(b"mine", 0).unwrap();
     assert!(matches!(run(&disk), Err(Error::InvalidInput(_))));
     assert_eq!(files(&*disk, Path::new(DEST)).len(), 1);
@@ -524,14 +588,19 @@ fn a_fixed_record_of_an_older_recovery_stays_and_more_damage_is_recovered() {
     db.close().unwrap();
     let segment = segments(&*disk).remove(0);
     let at = |key: &[u8]| {
-        let (_, bytes) =
-            files(&*disk, &Path::new(STORE).join("log")).into_iter().find(|(path, _)| *path == segment).unwrap();
+        let (_, bytes) = files(&*disk, &Path::new(STORE).join("log"))
+            .into_iter()
+            .find(|(path, _)| *path == segment)
+            .unwrap();
         bytes.windows(key.len()).position(|bytes| bytes == key).unwrap() as u64
     };
     remove_all(&*disk, &Path::new(STORE).join("index"));
     spoil(&*disk, &segment, at(b"lost"));
     let report = recover(&disk);
-    assert_eq!((&report.lost_commits[..], report.index), (&[lost..=lost][..], IndexSource::LogAndRuns));
+    assert_eq!(
+        (&report.lost_commits[..], report.index),
+        (&[lost..=lost][..], IndexSource::LogAndRuns)
+    );
     let mut expected = models.last().unwrap().clone();
     expected.remove(&("default".to_owned(), b"lost".to_vec()));
     // The recovered store is the source of another recovery.
@@ -549,8 +618,10 @@ fn a_store_whose_manifest_is_of_a_newer_format_is_left_alone() {
     db.flush().unwrap();
     db.close().unwrap();
     let manifest = manifests(&*disk).pop().unwrap();
-    let (_, mut bytes) =
-        files(&*disk, &Path::new(STORE).join("index")).into_iter().find(|(path, _)| *path == manifest).unwrap();
+    let (_, mut bytes) = files(&*disk, &Path::new(STORE).join("index"))
+        .into_iter()
+        .find(|(path, _)| *path == manifest)
+        .unwrap();
     bytes[8..12].copy_from_slice(&99u32.to_le_bytes());
     let sum = checksum(0, &bytes[..48]);
     bytes[48..56].copy_from_slice(&sum.to_le_bytes());
@@ -562,7 +633,10 @@ fn a_store_whose_manifest_is_of_a_newer_format_is_left_alone() {
         Db::recover_dry_run(STORE, options(&disk)).map(drop).unwrap_err(),
     ];
     for error in errors {
-        assert!(matches!(&error, Error::Format { message, .. } if message.contains("newer")), "{error}");
+        assert!(
+            matches!(&error, Error::Format { message, .. } if message.contains("newer")),
+            "{error}"
+        );
     }
     assert!(files(&*disk, Path::new(STORE)) == before);
 }
@@ -588,8 +662,12 @@ fn an_index_that_comes_after_one_that_was_removed_by_hand_uses_none_of_its_files
     db.compact().unwrap();
     db.close().unwrap();
     let after = runs(&*disk);
-    // A page that the first index left where one of the second was to be written has the same checksum if the names are the same.
-    assert!(!before.is_empty() && !after.is_empty() && before.is_disjoint(&after), "{before:?} {after:?}");
+    // A page that the first index left where one of the second was to be written has the same
+    // checksum if the names are the same.
+    assert!(
+        !before.is_empty() && !after.is_empty() && before.is_disjoint(&after),
+        "{before:?} {after:?}"
+    );
 }
 
 #[test]
@@ -627,9 +705,13 @@ fn an_older_manifest_does_not_take_the_place_of_the_newest() {
     let name = newest.file_name().unwrap().to_str().unwrap();
     for read_only in [false, true] {
         let error = Db::open(STORE, options(&disk).read_only(read_only)).unwrap_err();
-        assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains(name), "{error}");
+        assert!(
+            matches!(error, Error::Corrupt { .. }) && error.to_string().contains(name),
+            "{error}"
+        );
     }
-    // Also if it is gone: the one before it names runs that were merged away, or is complete with the log.
+    // Also if it is gone: the one before it names runs that were merged away, or is complete with
+    // the log.
     disk.remove(&newest).unwrap();
     match Db::open(STORE, options(&disk)) {
         Ok(db) => assert!(content(&db) == expected),

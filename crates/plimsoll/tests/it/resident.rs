@@ -2,12 +2,14 @@
 
 use plimsoll::{Db, Keyspace, Options, Resident};
 
-const VALUES: [(&str, usize); 3] = [("small", 100), ("in the log", 5000), ("in a blob file", 400_000)];
+const VALUES: [(&str, usize); 3] =
+    [("small", 100), ("in the log", 5000), ("in a blob file", 400_000)];
 
 /// A store with a value of every kind in runs, and nothing of it in memory.
 fn cold() -> (tempfile::TempDir, Db, Keyspace) {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(16 << 20).warm(false)).unwrap();
+    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(16 << 20).warm(false))
+        .unwrap();
     let keyspace = db.keyspace("values").unwrap();
     for (key, bytes) in VALUES {
         db.put(&keyspace, key, vec![7; bytes]).unwrap();
@@ -28,13 +30,22 @@ fn what_is_not_in_memory_is_not_loaded_and_what_was_read_is_found() {
         let before = loads(&db);
         let length = |value: &[u8]| value.len();
         assert_eq!(db.get_resident(&keyspace, key, length).unwrap(), Resident::NotResident);
-        assert_eq!(db.snapshot().get_resident(&keyspace, key, length).unwrap(), Resident::NotResident);
+        assert_eq!(
+            db.snapshot().get_resident(&keyspace, key, length).unwrap(),
+            Resident::NotResident
+        );
         assert_eq!(db.begin().get_resident(&keyspace, key, length).unwrap(), Resident::NotResident);
         assert_eq!(loads(&db), before, "{key}");
         assert_eq!(db.get(&keyspace, key).unwrap().unwrap().len(), bytes);
         assert_eq!(db.get_resident(&keyspace, key, length).unwrap(), Resident::Value(bytes));
-        assert_eq!(db.snapshot().get_resident(&keyspace, key, length).unwrap(), Resident::Value(bytes));
-        assert_eq!(db.begin().get_resident(&keyspace, key, length).unwrap(), Resident::Value(bytes));
+        assert_eq!(
+            db.snapshot().get_resident(&keyspace, key, length).unwrap(),
+            Resident::Value(bytes)
+        );
+        assert_eq!(
+            db.begin().get_resident(&keyspace, key, length).unwrap(),
+            Resident::Value(bytes)
+        );
         db.drop_caches();
     }
     // Reads in the same thread load again.
@@ -47,7 +58,10 @@ fn what_was_just_written_or_deleted_is_told_from_memory() {
     db.put(&keyspace, "small", "again").unwrap();
     db.delete(&keyspace, "in the log").unwrap();
     let text = |value: &[u8]| value.to_vec();
-    assert_eq!(db.get_resident(&keyspace, "small", text).unwrap(), Resident::Value(b"again".to_vec()));
+    assert_eq!(
+        db.get_resident(&keyspace, "small", text).unwrap(),
+        Resident::Value(b"again".to_vec())
+    );
     assert_eq!(db.get_resident(&keyspace, "in the log", text).unwrap(), Resident::Absent);
     let mut tx = db.begin();
     tx.put(&keyspace, "own", "mine").unwrap();
@@ -64,7 +78,9 @@ fn a_key_that_a_transaction_asked_for_in_memory_is_one_that_it_read() {
         tx.get_resident(&keyspace, asked, |_| ()).unwrap();
         tx.put(&keyspace, "other", "1").unwrap();
         db.put(&keyspace, asked, "2").unwrap();
-        assert!(matches!(tx.commit(), Err(plimsoll::Error::Conflict { key, .. }) if key == asked.as_bytes()));
+        assert!(
+            matches!(tx.commit(), Err(plimsoll::Error::Conflict { key, .. }) if key == asked.as_bytes())
+        );
     }
 }
 

@@ -81,7 +81,8 @@ fn a_ticket_that_is_awaited_is_durable_and_so_are_a_thousand_of_them() {
             .map(|number| {
                 let (db, ks) = (db.clone(), ks.clone());
                 thread::spawn(move || {
-                    let tickets: Vec<_> = (0..1000).map(|key| submit(&db, &ks, 1000 * number + key)).collect();
+                    let tickets: Vec<_> =
+                        (0..1000).map(|key| submit(&db, &ks, 1000 * number + key)).collect();
                     let last = tickets.last().unwrap().glsn();
                     let done = block_on(All(tickets, Vec::new()));
                     assert_eq!((done.len(), done.iter().all(Result::is_ok)), (1000, true));
@@ -101,7 +102,11 @@ fn a_ticket_that_is_awaited_is_durable_and_so_are_a_thousand_of_them() {
 #[test]
 fn a_ticket_of_a_buffered_store_is_ready_before_it_is_durable() {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::open(dir.path().join("store"), options().durability(Durability::Buffered).background(false)).unwrap();
+    let db = Db::open(
+        dir.path().join("store"),
+        options().durability(Durability::Buffered).background(false),
+    )
+    .unwrap();
     let ks = db.keyspace("default").unwrap();
     let mut ticket = pin!(submit(&db, &ks, 1));
     assert!(!ticket.is_durable());
@@ -116,12 +121,14 @@ fn wakers_are_called_outside_of_every_lock() {
     let db = Db::open(dir.path().join("store"), options()).unwrap();
     let ks = db.keyspace("default").unwrap();
     let (told, woken) = std::sync::mpsc::channel();
-    // Each waker commits, polls a ticket, drops another one, and at last closes the store: in the thread that calls it.
+    // Each waker commits, polls a ticket, drops another one, and at last closes the store: in the
+    // thread that calls it.
     let others: Arc<Mutex<Vec<CommitTicket>>> = Arc::default();
     for number in 0..50u32 {
         let mut ticket = Box::pin(submit(&db, &ks, number));
         let waker = {
-            let (db, ks, others, told) = (db.clone(), ks.clone(), Arc::clone(&others), told.clone());
+            let (db, ks, others, told) =
+                (db.clone(), ks.clone(), Arc::clone(&others), told.clone());
             Waker::from(Arc::new(Call(move || {
                 db.put(&ks, "from a waker", "x").map(drop).or_else(unless_closed).unwrap();
                 others.lock().unwrap().pop();
@@ -180,7 +187,8 @@ fn a_sync_that_fails_is_told_to_every_ticket_that_waits() {
     let ks = db.keyspace("default").unwrap();
     disk.fail_next_sync();
     let tickets: Vec<_> = (0..100).map(|key| submit(&db, &ks, key)).collect();
-    let threads: Vec<_> = tickets.into_iter().map(|ticket| thread::spawn(move || block_on(ticket))).collect();
+    let threads: Vec<_> =
+        tickets.into_iter().map(|ticket| thread::spawn(move || block_on(ticket))).collect();
     for thread in threads {
         let result = thread.join().unwrap();
         assert!(matches!(result, Err(Error::Poisoned { .. })), "{result:?}");
@@ -211,11 +219,14 @@ fn closing_the_store_wakes_every_ticket_and_makes_its_commit_durable() {
     }
 }
 
-/// Stores in which nothing becomes durable unless it is waited for: one that a process has alone, and two members of one.
+/// Stores in which nothing becomes durable unless it is waited for: one that a process has alone,
+/// and two members of one.
 fn ordered_worlds(check: impl Fn(&Db, &Db)) {
     for shared in [false, true] {
         let dir = tempfile::tempdir().unwrap();
-        let open = || Db::open(dir.path().join("store"), options().shared(shared).background(false)).unwrap();
+        let open = || {
+            Db::open(dir.path().join("store"), options().shared(shared).background(false)).unwrap()
+        };
         let one = open();
         let other = if shared { open() } else { one.clone() };
         check(&one, &other);
@@ -228,8 +239,10 @@ fn what_was_committed_before_a_sync_survives_a_power_cut() {
     for beside in [None, Some(Durability::Buffered), Some(Durability::Sync)] {
         let disk = LyingDisk::new(2);
         let open = |durability| {
-            let options = options().shared(beside.is_some()).background(false).durability(durability);
-            Db::open("/store", options.world(Arc::new(disk.clone()), Arc::new(SystemClock::new()))).unwrap()
+            let options =
+                options().shared(beside.is_some()).background(false).durability(durability);
+            Db::open("/store", options.world(Arc::new(disk.clone()), Arc::new(SystemClock::new())))
+                .unwrap()
         };
         let one = open(Durability::Buffered);
         let other = beside.map_or(one.clone(), open);
@@ -250,7 +263,8 @@ fn what_was_committed_before_a_sync_survives_a_power_cut() {
 #[test]
 fn a_transaction_that_begins_at_what_was_ordered_reads_what_is_not_durable_yet() {
     ordered_worlds(|one, other| {
-        let (of_one, of_other) = (one.keyspace("default").unwrap(), other.keyspace("default").unwrap());
+        let (of_one, of_other) =
+            (one.keyspace("default").unwrap(), other.keyspace("default").unwrap());
         let first = submit(one, &of_one, 1);
         assert!(!first.is_durable());
         assert_eq!(other.get(&of_other, 1u32.to_be_bytes()).unwrap(), None);
@@ -271,7 +285,8 @@ fn a_transaction_that_begins_at_what_was_ordered_reads_what_is_not_durable_yet()
 #[test]
 fn a_transaction_that_only_read_what_was_ordered_has_made_it_durable_when_its_commit_returns() {
     ordered_worlds(|one, other| {
-        let (of_one, of_other) = (one.keyspace("default").unwrap(), other.keyspace("default").unwrap());
+        let (of_one, of_other) =
+            (one.keyspace("default").unwrap(), other.keyspace("default").unwrap());
         let written = submit(one, &of_one, 1);
         let tx = other.begin_ordered();
         assert!(tx.get(&of_other, 1u32.to_be_bytes()).unwrap().is_some());

@@ -1,5 +1,5 @@
-//! Reads the sources and keeps the house's rules: arrows point down, every file says what it is for, unsafe code stays where it is
-//! listed, and what ARCHITECTURE.md names is there.
+//! Reads the sources and keeps the house's rules: arrows point down, every file says what it is
+//! for, unsafe code stays where it is listed, and what ARCHITECTURE.md names is there.
 #![allow(clippy::disallowed_methods, reason = "this test reads the project's own sources")]
 
 use std::fs;
@@ -67,7 +67,8 @@ fn every_file_opens_with_what_it_is_for() {
 #[test]
 fn arrows_between_crates_point_down() {
     for (krate, allowed) in ARROWS {
-        let manifest = fs::read_to_string(root().join("crates").join(krate).join("Cargo.toml")).unwrap();
+        let manifest =
+            fs::read_to_string(root().join("crates").join(krate).join("Cargo.toml")).unwrap();
         let uses = manifest.split("[dev-dependencies]").next().unwrap().lines();
         for line in uses.filter(|line| line.starts_with("plimsoll")) {
             let used = line.split(['.', ' ', '=']).next().unwrap();
@@ -91,9 +92,16 @@ fn unsafe_code_stays_where_it_is_listed() {
 
 #[test]
 fn nobody_passes_by_the_door() {
-    let banned = ["std::time::Instant", "SystemTime::now", "std::thread::spawn", "fs::File::open", "fs::File::create"];
+    let banned = [
+        "std::time::Instant",
+        "SystemTime::now",
+        "std::thread::spawn",
+        "fs::File::open",
+        "fs::File::create",
+    ];
     for (name, text) in sources() {
-        // The command and tests may look at the world themselves: the user's files, child processes.
+        // The command and tests may look at the world themselves: the user's files, child
+        // processes.
         if name.starts_with("disk/")
             || name.starts_with("cli/")
             || name.contains("/tests")
@@ -110,8 +118,8 @@ fn nobody_passes_by_the_door() {
     }
 }
 
-/// Files that make a clock of their own: defaults that can be replaced, waits of threads for memory, the command,
-/// and the timing of a replay.
+/// Files that make a clock of their own: defaults that can be replaced, waits of threads for
+/// memory, the command, and the timing of a replay.
 const CLOCKS: [&str; 7] = [
     "plimsoll/src/types/options.rs",
     "memory/src/cache/options.rs",
@@ -126,10 +134,14 @@ const CLOCKS: [&str; 7] = [
 fn the_clock_is_handed_down() {
     for (name, text) in sources() {
         let listed = CLOCKS.iter().any(|place| name.starts_with(place));
-        let is_test =
-            ["/tests", "tests.rs", "known_bugs.rs", "/examples", "sim/"].iter().any(|part| name.contains(part));
+        let is_test = ["/tests", "tests.rs", "known_bugs.rs", "/examples", "sim/"]
+            .iter()
+            .any(|part| name.contains(part));
         let code = text.split("#[cfg(test)]").next().unwrap();
-        assert!(listed || is_test || !code.contains("SystemClock::new()"), "{name} makes its own clock");
+        assert!(
+            listed || is_test || !code.contains("SystemClock::new()"),
+            "{name} makes its own clock"
+        );
     }
 }
 
@@ -139,12 +151,21 @@ const HOOKS: [(&str, &[&str]); 10] = [
     ("disk/src/sharing.rs", &["fn between_stores("]),
     ("log/src/members/words.rs", &["shared.between_stores();"]),
     ("memory/src/budget.rs", &["pub fn fail_after(", "pub fn fail_some_after("]),
-    ("plimsoll/src/lib.rs", &["pub mod borders;", "pub mod fuzz;", "pub use types::options::Sizes;"]),
-    ("plimsoll/src/api/db.rs", &["pub fn drop_caches(", "pub fn drop_pages(", "pub fn step(", "pub fn step_from("]),
+    (
+        "plimsoll/src/lib.rs",
+        &["pub mod borders;", "pub mod fuzz;", "pub use types::options::Sizes;"],
+    ),
+    (
+        "plimsoll/src/api/db.rs",
+        &["pub fn drop_caches(", "pub fn drop_pages(", "pub fn step(", "pub fn step_from("],
+    ),
     ("plimsoll/src/api/db.rs", &["pub fn refuse_after("]),
     ("plimsoll/src/txn/transaction.rs", &["pub fn charges("]),
     ("plimsoll/src/txn/range.rs", &["pub fn charges("]),
-    ("plimsoll/src/types/options.rs", &["pub fn background(", "pub fn sizes(", "pub fn world(", "pub fn room_gauge("]),
+    (
+        "plimsoll/src/types/options.rs",
+        &["pub fn background(", "pub fn sizes(", "pub fn world(", "pub fn room_gauge("],
+    ),
 ];
 
 #[test]
@@ -153,12 +174,22 @@ fn test_hooks_are_there_only_with_the_feature_testing() {
         let text = fs::read_to_string(root().join("crates").join(file)).unwrap();
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         for hook in hooks {
-            let at = lines.iter().position(|line| line.starts_with(hook)).unwrap_or_else(|| panic!("{file}: {hook}"));
+            let at = lines
+                .iter()
+                .position(|line| line.starts_with(hook))
+                .unwrap_or_else(|| panic!("{file}: {hook}"));
             let attributes = lines[..at].iter().rev().take_while(|line| line.starts_with("#["));
             // What measurements need, too, has a feature that `testing` contains.
-            let feature = if *hook == "pub fn world(" { "feature = \"world\"" } else { "feature = \"testing\"" };
+            let feature = if *hook == "pub fn world(" {
+                "feature = \"world\""
+            } else {
+                "feature = \"testing\""
+            };
             let is_gated = |line: &&str| line.starts_with("#[cfg(") && line.contains(feature);
-            assert!(attributes.copied().any(|line| is_gated(&line)), "{file}: {hook} is in every build");
+            assert!(
+                attributes.copied().any(|line| is_gated(&line)),
+                "{file}: {hook} is in every build"
+            );
         }
     }
     for krate in ["crates/cli", "crates/git", "crates/replay", "python", "bench/harness"] {

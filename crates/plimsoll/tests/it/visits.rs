@@ -82,10 +82,16 @@ fn a_visit_lends_what_a_walk_gives_in_both_directions_with_values_of_any_size() 
         assert_eq!(visited(range().keys_only()), walked(range().keys_only()));
     }
     let mut begun = snapshot.range(&keyspace, ..).unwrap();
-    let mut rows: Rows =
-        (0..5).map(|_| begun.next().unwrap().unwrap()).map(|(key, value)| (key, value.to_vec())).collect();
+    let mut rows: Rows = (0..5)
+        .map(|_| begun.next().unwrap().unwrap())
+        .map(|(key, value)| (key, value.to_vec()))
+        .collect();
     rows.extend(visited(begun));
-    assert_eq!(rows, walked(snapshot.range(&keyspace, ..).unwrap()), "a walk that has begun goes on as a visit");
+    assert_eq!(
+        rows,
+        walked(snapshot.range(&keyspace, ..).unwrap()),
+        "a walk that has begun goes on as a visit"
+    );
 }
 
 #[test]
@@ -101,7 +107,8 @@ fn a_visit_of_a_transaction_sees_its_own_writes() {
     assert_eq!(own, [(key(6).to_vec(), b"own".to_vec())]);
 }
 
-/// Visits rows from `first` on in a transaction that writes `out`, stops as `stop` says, and commits after `changed` was written.
+/// Visits rows from `first` on in a transaction that writes `out`, stops as `stop` says, and
+/// commits after `changed` was written.
 fn commit_after(first: u32, stop: impl Fn(u32) -> ControlFlow<u32>, changed: u32) -> Result<()> {
     let dir = tempfile::tempdir().unwrap();
     let (db, keyspace) = open(&dir);
@@ -118,7 +125,8 @@ fn commit_after(first: u32, stop: impl Fn(u32) -> ControlFlow<u32>, changed: u32
 
 #[test]
 fn what_a_visit_of_a_transaction_was_lent_counts_as_read_and_nothing_else() {
-    let at_50 = |number| if number == 50 { ControlFlow::Break(number) } else { ControlFlow::Continue(()) };
+    let at_50 =
+        |number| if number == 50 { ControlFlow::Break(number) } else { ControlFlow::Continue(()) };
     assert!(matches!(commit_after(20, at_50, 50), Err(Error::Conflict { .. })));
     assert!(matches!(commit_after(20, at_50, 20), Err(Error::Conflict { .. })));
     assert!(commit_after(20, at_50, 51).is_ok());
@@ -126,7 +134,9 @@ fn what_a_visit_of_a_transaction_was_lent_counts_as_read_and_nothing_else() {
     let to_the_end = |_| ControlFlow::Continue(());
     assert!(matches!(commit_after(20, to_the_end, 149), Err(Error::Conflict { .. })));
     assert!(commit_after(20, to_the_end, 150).is_ok());
-    let panics_at_50 = |number| if number == 50 { panic!("as the test wants it") } else { ControlFlow::Continue(()) };
+    let panics_at_50 = |number| {
+        if number == 50 { panic!("as the test wants it") } else { ControlFlow::Continue(()) }
+    };
     assert!(matches!(commit_after(20, panics_at_50, 50), Err(Error::Conflict { .. })));
     assert!(commit_after(20, panics_at_50, 51).is_ok());
 }
@@ -134,7 +144,8 @@ fn what_a_visit_of_a_transaction_was_lent_counts_as_read_and_nothing_else() {
 #[test]
 fn a_closure_that_writes_far_more_than_fits_into_memory_waits_for_nothing_that_the_visit_holds() {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES)).unwrap();
+    let db =
+        Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES)).unwrap();
     let keyspace = db.create_keyspace("rows", Retention::Latest).unwrap();
     let mut tx = db.begin();
     (0..400).for_each(|number| tx.put(&keyspace, key(number), [1; 100]).unwrap());
@@ -159,10 +170,12 @@ fn a_memtable_that_was_flushed_is_not_held_by_a_visit_beyond_the_row_that_it_len
     let (db, keyspace) = open(&dir);
     for commit in 0..10 {
         let mut tx = db.begin();
-        (0..100).for_each(|number| tx.put(&keyspace, key(100 * commit + number), [1; 500]).unwrap());
+        (0..100)
+            .for_each(|number| tx.put(&keyspace, key(100 * commit + number), [1; 500]).unwrap());
         tx.commit().unwrap();
     }
-    let memtables = || db.stats().memory.by_kind.iter().find(|(kind, _)| *kind == "memtables").unwrap().1;
+    let memtables =
+        || db.stats().memory.by_kind.iter().find(|(kind, _)| *kind == "memtables").unwrap().1;
     let (before, mut rows) = (memtables(), 0);
     assert!(before > 400 << 10, "{before}");
     db.snapshot()
@@ -223,7 +236,12 @@ fn a_visit_within_a_visit_has_cursors_of_its_own() {
             .visit(|found, value| {
                 outer.push((found.to_vec(), value.to_vec()));
                 let inner = visited(snapshot.range(&keyspace, found..).unwrap().keys_only());
-                assert!(inner.iter().map(|(key, _)| key).eq(all[outer.len() - 1..].iter().map(|(key, _)| key)));
+                assert!(
+                    inner
+                        .iter()
+                        .map(|(key, _)| key)
+                        .eq(all[outer.len() - 1..].iter().map(|(key, _)| key))
+                );
                 ControlFlow::<()>::Continue(())
             })
             .unwrap();

@@ -1,4 +1,5 @@
-//! Warm restarts: what was hot is there again, whatever happened to the store or to the image in between, and no answer is ever wrong.
+//! Warm restarts: what was hot is there again, whatever happened to the store or to the image in
+//! between, and no answer is ever wrong.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +7,9 @@ use std::time::Duration;
 use plimsoll::{Db, Keyspace, Options, Retention, WarmStats, delete_warm_image, warm_image};
 use plimsoll_disk::vfs::Disk;
 
-use crate::warm_world::{self, INTERVAL, STORE, World, for_each_damage, key, reopen_with_a_warning, settled_store};
+use crate::warm_world::{
+    self, INTERVAL, STORE, World, for_each_damage, key, reopen_with_a_warning, settled_store,
+};
 
 const KEYS: u32 = 12_000;
 
@@ -28,20 +31,25 @@ fn hot() -> impl Iterator<Item = u32> {
 fn read_hot(db: &Db, keyspace: &Keyspace, round: u8) {
     let snapshot = db.snapshot();
     for number in hot() {
-        assert_eq!(snapshot.get(keyspace, &key(number)).unwrap().unwrap(), &value(number, round)[..]);
+        assert_eq!(
+            snapshot.get(keyspace, &key(number)).unwrap().unwrap(),
+            &value(number, round)[..]
+        );
     }
 }
 
 /// A store with some keys in runs, of which some are hot in memory.
 fn warm_store(world: &World) -> (Db, Keyspace) {
-    let (db, keyspace) = settled_store(world, Retention::Latest, 0..KEYS, |number| value(number, 0));
+    let (db, keyspace) =
+        settled_store(world, Retention::Latest, 0..KEYS, |number| value(number, 0));
     for _ in 0..2 {
         read_hot(&db, &keyspace, 0);
     }
     (db, keyspace)
 }
 
-/// Opens, restores what there is, and says what came of it and how many pages the hot keys then still cost.
+/// Opens, restores what there is, and says what came of it and how many pages the hot keys then
+/// still cost.
 fn reopened(world: &World, options: Options, round: u8) -> (WarmStats, u64, Vec<String>) {
     let db = Db::open(STORE, options).unwrap();
     let keyspace = db.keyspace("objects").unwrap();
@@ -58,7 +66,10 @@ fn assert_warm(world: &World, round: u8) {
     let (warm, loads, warnings) = reopened(world, world.options(), round);
     assert!(warm.pages_restored > 50 && warm.on && !warm.restoring, "{warm:?}");
     // Offset tables of the log are not part of an image.
-    assert!(loads * 20 < warm.pages_restored, "what was hot is there but for {loads} pages: {warm:?}");
+    assert!(
+        loads * 20 < warm.pages_restored,
+        "what was hot is there but for {loads} pages: {warm:?}"
+    );
     assert_eq!(warnings, Vec::<String>::new());
 }
 
@@ -111,7 +122,10 @@ fn what_was_hot_is_there_again_after_a_kill_or_a_power_cut() {
         assert_eq!(stats.warnings, Vec::<String>::new());
         let keyspace = db.keyspace("objects").unwrap();
         for (at, number) in hot().enumerate() {
-            assert_eq!(db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(), &expected(number, at)[..]);
+            assert_eq!(
+                db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(),
+                &expected(number, at)[..]
+            );
         }
     }
 }
@@ -138,7 +152,11 @@ fn nothing_is_written_where_nothing_changed_and_what_was_deleted_is_written_agai
     let written = db.stats().warm.segments_written;
     db.close().unwrap();
     let image = warm_image(STORE, &world.options()).unwrap();
-    assert_eq!((image.segments, image.bytes), (before.segments, before.bytes), "written: {written}");
+    assert_eq!(
+        (image.segments, image.bytes),
+        (before.segments, before.bytes),
+        "written: {written}"
+    );
     assert!(image.pages > 50 && image.problem.is_none() && image.newest_glsn > 0, "{image:?}");
     assert_warm(&world, 0);
 }
@@ -156,7 +174,9 @@ fn a_short_visit_with_a_small_budget_leaves_the_image_as_it_is() {
     }
     db.compact().unwrap();
     for _ in 0..2 {
-        (0..20_000).for_each(|number| assert!(db.snapshot().get(&keyspace, &key(number)).unwrap().is_some()));
+        (0..20_000).for_each(|number| {
+            assert!(db.snapshot().get(&keyspace, &key(number)).unwrap().is_some())
+        });
     }
     db.close().unwrap();
     let image = warm_image(STORE, &world.options()).unwrap();
@@ -165,7 +185,10 @@ fn a_short_visit_with_a_small_budget_leaves_the_image_as_it_is() {
     let db = world.open();
     world.work(&db);
     let stats = db.stats();
-    assert!(stats.warm.pages_restored > 100 && stats.warm.pages_restored < image.pages, "{stats:?}");
+    assert!(
+        stats.warm.pages_restored > 100 && stats.warm.pages_restored < image.pages,
+        "{stats:?}"
+    );
     assert_eq!(stats.pool.evictions, 0, "nobody leaves for what comes back");
     db.close().unwrap();
     assert_eq!(world.image().iter().map(|path| world.read(path)).collect::<Vec<_>>(), files);
@@ -173,7 +196,10 @@ fn a_short_visit_with_a_small_budget_leaves_the_image_as_it_is() {
     world.work(&db);
     world.clock.advance(INTERVAL);
     db.close().unwrap();
-    assert!(warm_image(STORE, &world.options()).unwrap().pages < image.pages, "who stays has an image of its own");
+    assert!(
+        warm_image(STORE, &world.options()).unwrap().pages < image.pages,
+        "who stays has an image of its own"
+    );
 }
 
 #[test]
@@ -183,13 +209,15 @@ fn an_image_that_is_still_being_taken_in_is_left_as_it_is() {
     db.close().unwrap();
     let files: Vec<_> = world.image().iter().map(|path| world.read(path)).collect();
     assert!(!files.is_empty());
-    // An allowance for a page in a quarter of a second: after a minute some pages are there, and most are not.
+    // An allowance for a page in a quarter of a second: after a minute some pages are there, and
+    // most are not.
     let db = Db::open(STORE, world.options().warm_bytes_per_second(64 << 10)).unwrap();
     for _ in 0..2 {
         world.clock.advance(INTERVAL);
         while db.step().unwrap() {}
     }
-    // What it has is far less than what the image names, and it has been open for longer than an interval.
+    // What it has is far less than what the image names, and it has been open for longer than an
+    // interval.
     let warm = db.stats().warm;
     assert!(warm.restoring && warm.segments_written == 0, "{warm:?}");
     db.close().unwrap();
@@ -225,19 +253,24 @@ fn small_store(world: &World) -> PathBuf {
         assert!(db.snapshot().get(&keyspace, &key(number)).unwrap().is_some());
     }
     db.close().unwrap();
-    let is_of_pages = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("pages-");
+    let is_of_pages =
+        |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("pages-");
     let (pages, others): (Vec<_>, Vec<_>) = world.image().into_iter().partition(is_of_pages);
     others.iter().for_each(|path| world.disk.remove(path).unwrap());
     assert_eq!(pages.len(), 1);
     pages[0].clone()
 }
 
-/// Opens a store whose image is not to be believed: nothing of it is taken in, one warning, and all answers are right.
+/// Opens a store whose image is not to be believed: nothing of it is taken in, one warning, and all
+/// answers are right.
 fn assert_ignored(world: &World, what: &str, why: &str) {
     let (db, keyspace) = reopen_with_a_warning(world, what, why);
     assert_eq!(db.stats().warm.pages_restored, 0, "{what}");
     for number in (0..300).step_by(41) {
-        assert_eq!(db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(), &value(number, 0)[..]);
+        assert_eq!(
+            db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(),
+            &value(number, 0)[..]
+        );
     }
 }
 
@@ -303,7 +336,10 @@ fn an_older_image_of_the_same_store_is_taken_in_as_far_as_its_files_are_there() 
     assert!(stats.warm.pages_gone > 0, "{stats:?}");
     assert_eq!(stats.warnings, Vec::<String>::new());
     for number in 0..300 {
-        assert_eq!(db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(), &value(number, 1)[..]);
+        assert_eq!(
+            db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(),
+            &value(number, 1)[..]
+        );
     }
 }
 
@@ -313,7 +349,9 @@ fn a_power_cut_at_any_sync_of_the_image_leaves_the_old_one_or_the_new_one() {
     let (db, keyspace) = warm_store(&world);
     world.pass_an_interval(&db);
     let before = world.disk.sync_count();
-    (0..KEYS).step_by(3).for_each(|number| assert!(db.snapshot().get(&keyspace, &key(number)).unwrap().is_some()));
+    (0..KEYS)
+        .step_by(3)
+        .for_each(|number| assert!(db.snapshot().get(&keyspace, &key(number)).unwrap().is_some()));
     let at_rest = world.after_a_kill();
     world.pass_an_interval(&db);
     assert!(world.disk.sync_count() - before >= 2, "a segment and its name");
@@ -324,9 +362,9 @@ fn a_power_cut_at_any_sync_of_the_image_leaves_the_old_one_or_the_new_one() {
             let db = world.open();
             world.work(&db);
             let keyspace = db.keyspace("objects").unwrap();
-            (0..KEYS)
-                .step_by(2)
-                .for_each(|number| assert!(db.snapshot().get(&keyspace, &key(number)).unwrap().is_some()));
+            (0..KEYS).step_by(2).for_each(|number| {
+                assert!(db.snapshot().get(&keyspace, &key(number)).unwrap().is_some())
+            });
             world.disk.reseed(seed * 100 + sync);
             world.disk.cut_power_at_sync(world.disk.sync_count() + sync);
             world.clock.advance(INTERVAL);
@@ -334,7 +372,10 @@ fn a_power_cut_at_any_sync_of_the_image_leaves_the_old_one_or_the_new_one() {
                 world.clock.advance(Duration::from_millis(100));
             }
             if !world.disk.power_is_cut() {
-                assert!(sync > 2 && seed == 0, "a segment and its name: no sync {sync}, seed {seed}");
+                assert!(
+                    sync > 2 && seed == 0,
+                    "a segment and its name: no sync {sync}, seed {seed}"
+                );
                 break 'syncs;
             }
             drop(db);

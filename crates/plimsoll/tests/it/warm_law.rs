@@ -1,8 +1,11 @@
-//! The law of the house for the warm image: dropped, damaged, older, of another store, of another moment, restored with a backup, under
-//! other budgets, after commits, trims, kills and power cuts: every answer is the model's, of the newest moment and of earlier ones, in a
-//! keyspace that keeps all versions and in one that keeps the newest. Every fourth store does its work in threads, by the real clock.
+//! The law of the house for the warm image: dropped, damaged, older, of another store, of another
+//! moment, restored with a backup, under other budgets, after commits, trims, kills and power cuts:
+//! every answer is the model's, of the newest moment and of earlier ones, in a keyspace that keeps
+//! all versions and in one that keeps the newest. Every fourth store does its work in threads, by
+//! the real clock.
 //!
-//! `PLIMSOLL_WARM_SEEDS` says how many lives of a store are simulated (24 restarts each), `PLIMSOLL_WARM_SEED` which is the first.
+//! `PLIMSOLL_WARM_SEEDS` says how many lives of a store are simulated (24 restarts each),
+//! `PLIMSOLL_WARM_SEED` which is the first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -22,7 +25,8 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// Where a store works in threads: what a life of some milliseconds may see several of.
 const SHORT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The longest waits for an image to be taken in, and for another to be written: there may be nothing to write.
+/// The longest waits for an image to be taken in, and for another to be written: there may be
+/// nothing to write.
 const RESTORE_MAX: Duration = Duration::from_secs(60);
 const SAVE_MAX: Duration = Duration::from_millis(500);
 
@@ -30,7 +34,8 @@ const SAVE_MAX: Duration = Duration::from_millis(500);
 const MOMENTS: usize = 12;
 
 /// Keyspaces: their names, and what they keep.
-const KEYSPACES: [(&str, Retention); 2] = [("objects", Retention::Latest), ("all", Retention::Forever)];
+const KEYSPACES: [(&str, Retention); 2] =
+    [("objects", Retention::Latest), ("all", Retention::Forever)];
 
 /// What each key of each keyspace has: the number of the commit that put it.
 type State = BTreeMap<(usize, u64), u64>;
@@ -115,7 +120,11 @@ fn image_of(disk: &LyingDisk, store: &Path) -> Image {
         file.read_exact_at(&mut bytes, 0).unwrap();
         bytes
     };
-    disk.list(&dir).unwrap().into_iter().map(|entry| (entry.name.clone(), read(&entry.name))).collect()
+    disk.list(&dir)
+        .unwrap()
+        .into_iter()
+        .map(|entry| (entry.name.clone(), read(&entry.name)))
+        .collect()
 }
 
 fn put_image(disk: &LyingDisk, store: &Path, image: &Image) {
@@ -127,7 +136,10 @@ fn put_image(disk: &LyingDisk, store: &Path, image: &Image) {
         disk.remove(&dir.join(entry.name)).unwrap();
     }
     for (name, bytes) in image {
-        disk.open(&dir.join(name), Open::CreateNew, Caching::Buffered).unwrap().write_at(bytes, 0).unwrap();
+        disk.open(&dir.join(name), Open::CreateNew, Caching::Buffered)
+            .unwrap()
+            .write_at(bytes, 0)
+            .unwrap();
     }
 }
 
@@ -164,7 +176,8 @@ impl Life {
             .warm_interval(if self.threads { SHORT_INTERVAL } else { INTERVAL })
             .world(Arc::new(self.disk.clone()), clock);
         let db = Db::open(&self.path, options).unwrap();
-        let keyspaces = KEYSPACES.map(|(name, retention)| db.create_keyspace(name, retention).unwrap());
+        let keyspaces =
+            KEYSPACES.map(|(name, retention)| db.create_keyspace(name, retention).unwrap());
         (db, keyspaces)
     }
 
@@ -202,7 +215,11 @@ impl Life {
                 Err(Error::Trimmed { .. }) if at.is_some() => self.seen.trimmed += 1,
                 found => {
                     self.seen.earlier += u64::from(at.is_some());
-                    assert_eq!(found.unwrap().as_deref(), wanted.as_deref(), "keyspace {space}, key {number}, {at:?}");
+                    assert_eq!(
+                        found.unwrap().as_deref(),
+                        wanted.as_deref(),
+                        "keyspace {space}, key {number}, {at:?}"
+                    );
                 }
             }
         }
@@ -323,15 +340,21 @@ impl Life {
         for (space, keyspace) in keyspaces.iter().enumerate() {
             for number in 0..KEYS {
                 let found = db.snapshot().get(keyspace, &key(number)).unwrap();
-                let wanted = self.model.now.get(&(space, number)).map(|&commit| value(number, commit));
+                let wanted =
+                    self.model.now.get(&(space, number)).map(|&commit| value(number, commit));
                 assert_eq!(found.as_deref(), wanted.as_deref(), "keyspace {space}, key {number}");
             }
-            let all: Vec<_> = db.snapshot().range(keyspace, ..).unwrap().map(Result::unwrap).collect();
+            let all: Vec<_> =
+                db.snapshot().range(keyspace, ..).unwrap().map(Result::unwrap).collect();
             assert_eq!(all.len(), self.model.now.keys().filter(|(of, _)| *of == space).count());
         }
         for (&(space, number), &commit) in &self.model.now {
             let found = db.snapshot().get(&keyspaces[space], &key(number)).unwrap();
-            assert_eq!(found.as_deref(), Some(&value(number, commit)[..]), "keyspace {space}, key {number}");
+            assert_eq!(
+                found.as_deref(),
+                Some(&value(number, commit)[..]),
+                "keyspace {space}, key {number}"
+            );
         }
         db.close().unwrap();
     }
@@ -357,7 +380,8 @@ fn whatever_happens_to_the_image_every_answer_is_the_models() {
     let (mut by_steps, mut in_threads) = (Seen::default(), Seen::default());
     let mut lives = 0;
     // How much happens in threads depends on the machine: some more lives, if it was too little.
-    let is_enough = |lives: u64, in_threads: &Seen| lives >= seeds && (seeds < 6 || in_threads.objects > 10);
+    let is_enough =
+        |lives: u64, in_threads: &Seen| lives >= seeds && (seeds < 6 || in_threads.objects > 10);
     while !is_enough(lives, &in_threads) && lives < seeds + 8 {
         // Those that are added work in threads.
         let seed = if lives < seeds { first + lives } else { 4 * lives + 3 };
@@ -372,7 +396,10 @@ fn whatever_happens_to_the_image_every_answer_is_the_models() {
         if life.threads { &mut in_threads } else { &mut by_steps }.add(&life.seen);
         lives += 1;
     }
-    let outcome = format!("{} restarts; by steps: {by_steps:?}; in threads: {in_threads:?}", lives * RESTARTS);
+    let outcome = format!(
+        "{} restarts; by steps: {by_steps:?}; in threads: {in_threads:?}",
+        lives * RESTARTS
+    );
     println!("{outcome}");
     let all_happened = by_steps.restored > 30
         && by_steps.objects > 100

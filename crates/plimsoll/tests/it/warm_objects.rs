@@ -6,7 +6,8 @@ use plimsoll::{Db, Keyspace, Retention, delete_warm_image, warm_image};
 use plimsoll_disk::vfs::Disk;
 
 use crate::warm_world::{
-    self, INTERVAL, STORE, World, for_each_damage, key, reopen, reopen_with_a_warning, settled_store,
+    self, INTERVAL, STORE, World, for_each_damage, key, reopen, reopen_with_a_warning,
+    settled_store,
 };
 
 fn value(number: u32, round: u8) -> Vec<u8> {
@@ -52,8 +53,14 @@ fn store_with_objects(world: &World, retention: Retention) -> (Db, Keyspace) {
 }
 
 fn image_of_objects(world: &World) -> Vec<(PathBuf, Vec<u8>)> {
-    let is_of_objects = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("rows-");
-    world.image().into_iter().filter(is_of_objects).map(|path| (path.clone(), world.read(&path))).collect()
+    let is_of_objects =
+        |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("rows-");
+    world
+        .image()
+        .into_iter()
+        .filter(is_of_objects)
+        .map(|path| (path.clone(), world.read(&path)))
+        .collect()
 }
 
 /// Puts an image of rows in place of the one that is there.
@@ -73,7 +80,12 @@ fn objects_are_there_again_after_a_close_without_a_page() {
     for _ in 0..3 {
         let (db, keyspace) = reopen(&world);
         let before = db.stats();
-        assert_eq!((before.warm.rows_restored, before.warm.rows_stale), (300, 0), "{:?}", before.warm);
+        assert_eq!(
+            (before.warm.rows_restored, before.warm.rows_stale),
+            (300, 0),
+            "{:?}",
+            before.warm
+        );
         hot().for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(value(number, 0))));
         let after = db.stats();
         assert_eq!(after.pool.loads, before.pool.loads, "no page was needed");
@@ -143,7 +155,8 @@ fn a_key_that_is_written_twice_between_two_flushes_puts_no_other_in_doubt() {
     let world = World::new(2);
     let (db, keyspace) = store_with_objects(&world, Retention::Latest);
     world.pass_an_interval(&db);
-    // Keys that are not hot, each of them twice: what was superseded is dropped by the flush, and so is a deletion that was superseded.
+    // Keys that are not hot, each of them twice: what was superseded is dropped by the flush, and
+    // so is a deletion that was superseded.
     put(&db, &keyspace, (1..KEYS).step_by(300), 1);
     delete(&db, &keyspace, (1..KEYS).step_by(600));
     put(&db, &keyspace, (1..KEYS).step_by(300), 2);
@@ -165,7 +178,11 @@ fn what_a_merge_has_put_beside_younger_versions_is_written_again_and_comes_back(
         db.compact().unwrap();
         let (early, _) = reopen(&world.after_a_kill());
         let warm = early.stats().warm;
-        assert_eq!((warm.rows_restored, warm.rows_stale), (0, 300), "they stand beside what is younger: {warm:?}");
+        assert_eq!(
+            (warm.rows_restored, warm.rows_stale),
+            (0, 300),
+            "they stand beside what is younger: {warm:?}"
+        );
         let before = db.stats().warm;
         world.pass_an_interval(&db);
         let once = db.stats().warm;
@@ -266,7 +283,8 @@ fn an_image_from_below_the_trim_point_is_not_believed_for_it_may_be_of_a_fork() 
     }
     let foreign = image_of_objects(&fork);
     let (db, keyspace) = reopen(&world);
-    (1..400).for_each(|number| put(&db, &keyspace, KEYS + 100 * number..KEYS + 100 * number + 90, 3));
+    (1..400)
+        .for_each(|number| put(&db, &keyspace, KEYS + 100 * number..KEYS + 100 * number + 90, 3));
     // Not merged: a run in which they stand beside what is younger would leave them in doubt.
     db.flush().unwrap();
     db.log().trim(db.newest() - 1).unwrap();
@@ -301,11 +319,14 @@ fn small_store(world: &World) -> (PathBuf, Vec<u8>) {
     image.into_iter().next().unwrap()
 }
 
-/// Opens a store whose image is not to be believed: nothing of it is taken in from where that shows, one warning, and all answers are right.
+/// Opens a store whose image is not to be believed: nothing of it is taken in from where that
+/// shows, one warning, and all answers are right.
 fn assert_ignored(world: &World, what: &str, why: &str) {
     let (db, keyspace) = reopen_with_a_warning(world, what, why);
     assert_eq!(db.stats().warm.rows_restored, 0, "{what}");
-    (0..12).for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(value(number, 0)), "{what}"));
+    (0..12).for_each(|number| {
+        assert_eq!(get(&db, &keyspace, number), Some(value(number, 0)), "{what}")
+    });
     assert!(image_of_objects(world).is_empty(), "{what}: nobody finds it again");
 }
 
@@ -347,7 +368,8 @@ fn an_image_of_objects_ahead_of_the_log_or_of_a_fork_is_ignored() {
     for (world, commits) in [(&world, 2u32), (&copy, 3)] {
         delete_warm_image(STORE, &world.options()).unwrap();
         let (db, keyspace) = reopen(world);
-        (0..commits).for_each(|number| put(&db, &keyspace, 1000 + number..1001 + number, commits as u8));
+        (0..commits)
+            .for_each(|number| put(&db, &keyspace, 1000 + number..1001 + number, commits as u8));
         db.flush().unwrap();
         make_objects(&db, &keyspace, 0..12);
         db.close().unwrap();
@@ -448,7 +470,8 @@ fn with_less_memory_those_that_were_touched_come_back() {
     let large = |number: u32| value(number, 0).repeat(9);
     for first in (0..4000).step_by(100) {
         let mut tx = db.begin();
-        (first..first + 100).for_each(|number| tx.put(&keyspace, &key(number), &large(number)).unwrap());
+        (first..first + 100)
+            .for_each(|number| tx.put(&keyspace, &key(number), &large(number)).unwrap());
         tx.commit().unwrap();
     }
     db.compact().unwrap();
@@ -461,21 +484,29 @@ fn with_less_memory_those_that_were_touched_come_back() {
     let (db, keyspace) = reopen(&world);
     let stats = db.stats();
     let restored = stats.warm.rows_restored;
-    assert!((200..1000).contains(&restored) && stats.row_cache.evictions == 0, "{restored}: {stats:?}");
+    assert!(
+        (200..1000).contains(&restored) && stats.row_cache.evictions == 0,
+        "{restored}: {stats:?}"
+    );
     assert!(stats.memory.peak_bytes <= stats.memory.limit_bytes);
     let before = stats.row_cache.hits;
     touched().for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(large(number))));
     let hits = db.stats().row_cache.hits - before;
     assert_eq!(hits, 120);
     db.close().unwrap();
-    assert_eq!(image_of_objects(&world), files, "a short visit with a small budget leaves the image as it is");
+    assert_eq!(
+        image_of_objects(&world),
+        files,
+        "a short visit with a small budget leaves the image as it is"
+    );
 }
 
 #[test]
 fn a_power_cut_at_any_sync_while_objects_are_written_leaves_what_can_be_believed() {
     let world = World::new(13);
     // So large that what is written below is not merged with it at once.
-    let (db, keyspace) = settled_store(&world, Retention::Forever, 0..3 * KEYS, |number| value(number, 0));
+    let (db, keyspace) =
+        settled_store(&world, Retention::Forever, 0..3 * KEYS, |number| value(number, 0));
     make_objects(&db, &keyspace, hot());
     world.pass_an_interval(&db);
     drop(db);
@@ -508,7 +539,11 @@ fn a_power_cut_at_any_sync_while_objects_are_written_leaves_what_can_be_believed
                     at if at % 6 == 1 => None,
                     _ => Some(value(number, 0)),
                 };
-                assert_eq!(get(&db, &keyspace, number), expected, "sync {sync}, seed {seed}, key {number}");
+                assert_eq!(
+                    get(&db, &keyspace, number),
+                    expected,
+                    "sync {sync}, seed {seed}, key {number}"
+                );
             }
         }
         if !cut {

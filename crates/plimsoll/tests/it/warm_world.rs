@@ -1,4 +1,5 @@
-//! What the tests of warm restarts stand on: a disk and a clock of their own, keys without order, and a store that has come to rest.
+//! What the tests of warm restarts stand on: a disk and a clock of their own, keys without order,
+//! and a store that has come to rest.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,12 +21,18 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { disk: LyingDisk::new(seed), clock: Arc::new(ManualClock::new(1_780_000_000_000_000)) }
+        Self {
+            disk: LyingDisk::new(seed),
+            clock: Arc::new(ManualClock::new(1_780_000_000_000_000)),
+        }
     }
 
     /// The same, as a process finds it after this one was killed.
     pub(crate) fn after_a_kill(&self) -> Self {
-        Self { disk: self.disk.snapshot(), clock: Arc::new(ManualClock::new(1_780_000_100_000_000)) }
+        Self {
+            disk: self.disk.snapshot(),
+            clock: Arc::new(ManualClock::new(1_780_000_100_000_000)),
+        }
     }
 
     pub(crate) fn options(&self) -> Options {
@@ -97,7 +104,12 @@ pub(crate) fn key(number: u32) -> [u8; 4] {
 }
 
 /// Puts the values of these keys, 500 in a transaction.
-pub(crate) fn put(db: &Db, keyspace: &Keyspace, numbers: impl Iterator<Item = u32>, value: impl Fn(u32) -> Vec<u8>) {
+pub(crate) fn put(
+    db: &Db,
+    keyspace: &Keyspace,
+    numbers: impl Iterator<Item = u32>,
+    value: impl Fn(u32) -> Vec<u8>,
+) {
     let mut tx = db.begin();
     for (at, number) in numbers.enumerate() {
         tx.put(keyspace, &key(number), &value(number)).unwrap();
@@ -137,11 +149,15 @@ pub(crate) fn reopen_with_a_warning(world: &World, what: &str, why: &str) -> (Db
     let (db, keyspace) = reopen(world);
     let warnings = db.stats().warnings;
     assert_eq!(warnings.len(), 1, "{what}: {warnings:?}");
-    assert!(warnings[0].contains("the warm image is ignored") && warnings[0].contains(why), "{what}: {warnings:?}");
+    assert!(
+        warnings[0].contains("the warm image is ignored") && warnings[0].contains(why),
+        "{what}: {warnings:?}"
+    );
     (db, keyspace)
 }
 
-/// Calls `ignored` with a copy of the world for each length that the file at `path` is cut at, and for each byte of it that is changed.
+/// Calls `ignored` with a copy of the world for each length that the file at `path` is cut at, and
+/// for each byte of it that is changed.
 pub(crate) fn for_each_damage(world: &World, path: &Path, ignored: impl Fn(&World, &str, &str)) {
     let bytes = world.read(path);
     for len in 0..bytes.len() {

@@ -1,5 +1,5 @@
-//! A large value whose pages match their checksums and are not the ones that were written: `verify` names it, and a recovery
-//! leaves out this value and nothing else.
+//! A large value whose pages match their checksums and are not the ones that were written: `verify`
+//! names it, and a recovery leaves out this value and nothing else.
 
 use std::path::Path;
 
@@ -7,12 +7,15 @@ use plimsoll::{Db, Error, Glsn, Moment, verify};
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::blob::{BLOB_BYTES_PAGE, BlobId, BlobRef};
 use plimsoll_log::format::blob_seed;
-use plimsoll_log::format::blob_trailer::{BLOB_TRAILER_BYTES, BLOB_TRAILER_PAGE, BlobTrailer, extend_blob_hash};
+use plimsoll_log::format::blob_trailer::{
+    BLOB_TRAILER_BYTES, BLOB_TRAILER_PAGE, BlobTrailer, extend_blob_hash,
+};
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, seal_page};
 
 use crate::recover::{DEST, STORE, files, mem_disk, options, recover};
 
-/// Another byte in the middle of a blob file, under right checksums of the page and, if wanted, of the file.
+/// Another byte in the middle of a blob file, under right checksums of the page and, if wanted, of
+/// the file.
 fn exchange_page(disk: &dyn Disk, log_id: u128, path: &Path, bytes: &[u8], of_the_file: bool) {
     let id: u64 = path.file_stem().unwrap().to_str().unwrap().parse().unwrap();
     let (mut bytes, seed) = (bytes.to_vec(), blob_seed(log_id, id));
@@ -49,16 +52,26 @@ fn a_value_that_is_not_the_one_that_was_written_is_left_out_by_a_recovery() {
         let holds = |bytes: &[u8]| bytes.get(PAGE_BYTES + 100) == Some(&2);
         let (path, bytes) = blobs
             .iter()
-            .find(|(path, bytes)| path.extension().is_some_and(|ending| ending == "blob") && holds(bytes))
+            .find(|(path, bytes)| {
+                path.extension().is_some_and(|ending| ending == "blob") && holds(bytes)
+            })
             .expect("the value has a blob file");
         exchange_page(&*disk, log_id, path, bytes, of_the_file);
         let told = format!("of the file: {of_the_file}");
         let verified = verify(STORE, options(&disk), &mut |_| {}).unwrap();
         let command = verified.damage.first().and_then(|damage| damage.command.as_deref());
-        assert_eq!(command, Some("plimsoll recover /store /store.recovered"), "{told}: {verified:?}");
+        assert_eq!(
+            command,
+            Some("plimsoll recover /store /store.recovered"),
+            "{told}: {verified:?}"
+        );
         let report = recover(&disk);
         assert_eq!((report.value_count, report.deleted), (1, 1), "{told}: {report:?}");
-        assert_eq!((&report.values[0].key[..], report.values[0].glsn), (&b"wrong"[..], at), "{told}");
+        assert_eq!(
+            (&report.values[0].key[..], report.values[0].glsn),
+            (&b"wrong"[..], at),
+            "{told}"
+        );
         let db = Db::open(DEST, options(&disk)).unwrap();
         let keyspace = db.keyspace("default").unwrap();
         let get = |at: Glsn| db.snapshot_at(Moment::Glsn(at))?.get(&keyspace, "wrong");

@@ -1,7 +1,7 @@
 //! Runs something within another operation, at a point at which another thread could run it.
 //!
-//! It runs on the same thread, from within the store's call. A commit is entered into the model as soon as the call has returned, and
-//! before an answer that may show it is checked.
+//! It runs on the same thread, from within the store's call. A commit is entered into the model as
+//! soon as the call has returned, and before an answer that may show it is checked.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -37,7 +37,8 @@ impl Driver {
             *space = self.model.current_space(*space);
         }
         let deed = &deed;
-        // A missing keyspace is created by a commit: create it before anything waits for a point within a commit.
+        // A missing keyspace is created by a commit: create it before anything waits for a point
+        // within a commit.
         if let Some(space) = space_of(op)
             && self.keyspace(space)?.is_none()
         {
@@ -51,14 +52,18 @@ impl Driver {
             // The operation has ended the store itself.
             return answer;
         }
-        // If the point was not reached, it runs afterwards, so that the same is done under every setting of the store.
+        // If the point was not reached, it runs afterwards, so that the same is done under every
+        // setting of the store.
         do_now();
         self.absorb_amid()?;
         let answer = answer?;
-        // A moment that was opened while versions were dropped must still see everything visible at it.
+        // A moment that was opened while versions were dropped must still see everything visible at
+        // it.
         if let Deed::Commit { space, key, .. } = deed {
             match op {
-                Op::Snapshot { slot, .. } => _ = self.get(Reader::Snapshot(*slot), *space, key, Get::Value)?,
+                Op::Snapshot { slot, .. } => {
+                    _ = self.get(Reader::Snapshot(*slot), *space, key, Get::Value)?
+                }
                 Op::Begin { tx } => self.look_without_reading(*tx, *space, key)?,
                 _ => {}
             }
@@ -81,7 +86,8 @@ impl Driver {
             Within::RunsWritten => Border::RunsWritten,
         };
         if at == Within::MomentAsked && !matches!(deed, Deed::DropCaches) {
-            // A commit that was submitted may become readable before the moment is open, which is one before it.
+            // A commit that was submitted may become readable before the moment is open, which is
+            // one before it.
             self.raise_floors_at(self.model.newest());
         }
         let db = self.db().clone();
@@ -96,7 +102,8 @@ impl Driver {
                 let commit = move || commit(&db, &keyspace, &key, value, compacts);
                 at_next(border, move || *done.borrow_mut() = Some(commit()));
             }
-            // The result of these is no part of any answer; later operations show whether the store still works.
+            // The result of these is no part of any answer; later operations show whether the store
+            // still works.
             Deed::Compact => at_next(border, move || _ = db.compact()),
             Deed::Flush => at_next(border, move || _ = db.flush()),
             Deed::Trim => {
@@ -140,7 +147,12 @@ impl Driver {
         let opened = self.db().snapshot_at(plimsoll::Moment::Glsn(open.handle.at()));
         let Some(snapshot) = self.expect("snapshot", opened)? else { return Ok(()) };
         let place = self.place(space, &keyspace);
-        self.judge(&|error| self.excused(error)).get(View::Snapshot(&snapshot), place, key, Get::Value)?;
+        self.judge(&|error| self.excused(error)).get(
+            View::Snapshot(&snapshot),
+            place,
+            key,
+            Get::Value,
+        )?;
         Ok(())
     }
 }

@@ -3,7 +3,8 @@
 use crate::driver::Driver;
 use crate::failure::{Outcome, ensure};
 
-/// What is held may be so much less than what is charged: lists grow by halves, and charges in steps.
+/// What is held may be so much less than what is charged: lists grow by halves, and charges in
+/// steps.
 const SPARE_BYTES: u64 = 4096;
 
 /// A read set for which there was no memory holds one range, and a list of a few.

@@ -1,4 +1,5 @@
-//! Compares the whole store with the model: at several moments, forwards and backwards, key by key, with its histories and its log.
+//! Compares the whole store with the model: at several moments, forwards and backwards, key by key,
+//! with its histories and its log.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -37,7 +38,8 @@ impl Driver {
         Ok(self.model.newest())
     }
 
-    /// Opens the store once more, as a process that only reads does beside the one that writes, and compares what it reads.
+    /// Opens the store once more, as a process that only reads does beside the one that writes, and
+    /// compares what it reads.
     pub(super) fn read_beside(&mut self) -> Outcome<String> {
         let excuses = self.excuses;
         if self.in_doubt || excuses.reads || excuses.flips || excuses.sync || excuses.full {
@@ -50,7 +52,10 @@ impl Driver {
         };
         let (newest, mut model) = (db.newest(), self.model.clone());
         ensure(model.may_end_at(newest.0), || {
-            format!("a reader beside the writer begins at {newest}, {} is acknowledged", model.acked())
+            format!(
+                "a reader beside the writer begins at {newest}, {} is acknowledged",
+                model.acked()
+            )
         })?;
         model.cut_behind(newest.0);
         compare(&db, &model, &|error: &Error| self.excused(error))?;
@@ -59,11 +64,16 @@ impl Driver {
 
     /// Reads every byte of the store.
     pub(crate) fn verify(&mut self) -> Outcome {
-        let Some(report) = self.expect("verify", self.db().verify(&mut |_| {}))? else { return Ok(()) };
+        let Some(report) = self.expect("verify", self.db().verify(&mut |_| {}))? else {
+            return Ok(());
+        };
         let faulty = self.excuses.flips || self.excuses.reads || self.world.disk.power_is_cut();
         ensure(report.problems.is_empty() || faulty, || format!("verify: {:?}", report.problems))?;
-        // Leftovers of crashes and failed writes are no damage; without these, nothing is left over.
-        ensure(report.notes.is_empty() || self.was_hurt || faulty, || format!("notes of verify: {:?}", report.notes))
+        // Leftovers of crashes and failed writes are no damage; without these, nothing is left
+        // over.
+        ensure(report.notes.is_empty() || self.was_hurt || faulty, || {
+            format!("notes of verify: {:?}", report.notes)
+        })
     }
 
     /// Backs the store up, and compares the backup; it is a store of its own.
@@ -80,10 +90,16 @@ impl Driver {
         };
         let mut model = self.model.clone();
         ensure(model.may_end_at(report.glsn.0) && report.glsn <= model.newest(), || {
-            format!("backed up to {}; acknowledged {}, submitted {}", report.glsn, model.acked(), model.newest())
+            format!(
+                "backed up to {}; acknowledged {}, submitted {}",
+                report.glsn,
+                model.acked(),
+                model.newest()
+            )
         })?;
         model.cut_behind(report.glsn.0);
-        let well = !(self.excuses.reads || self.excuses.flips || self.excuses.full || self.excuses.sync);
+        let well =
+            !(self.excuses.reads || self.excuses.flips || self.excuses.full || self.excuses.sync);
         if well {
             self.compare_backup(&dest, &model)?;
         }
@@ -116,7 +132,9 @@ impl Driver {
 
     fn compare_backup(&self, dest: &PathBuf, model: &Model) -> Outcome {
         let excuse = |error: &Error| self.excused(error);
-        let Some(db) = self.expect("opening a backup", Db::open(dest, self.world.options().create(false)))? else {
+        let Some(db) =
+            self.expect("opening a backup", Db::open(dest, self.world.options().create(false)))?
+        else {
             return Ok(());
         };
         let mut model = model.clone();
@@ -149,12 +167,16 @@ pub(crate) fn compare(db: &Db, model: &Model, excuse: &dyn Fn(&Error) -> bool) -
     let judge = Judge { db, model, excuse };
     let newest = db.newest();
     let step = (newest.0 / MOMENTS).max(1);
-    let moments: BTreeSet<u64> =
-        (0..=MOMENTS).map(|i| newest.0.saturating_sub(i * step)).chain([model.first().min(newest.0)]).collect();
+    let moments: BTreeSet<u64> = (0..=MOMENTS)
+        .map(|i| newest.0.saturating_sub(i * step))
+        .chain([model.first().min(newest.0)])
+        .collect();
     for (space, _) in model.spaces() {
         let keyspace = match db.keyspace(&space_name(space)) {
             Err(error) if excuse(&error) => continue,
-            keyspace => keyspace.map_err(|error| crate::failure::Failure::new(format!("keyspace {space}: {error}")))?,
+            keyspace => keyspace.map_err(|error| {
+                crate::failure::Failure::new(format!("keyspace {space}: {error}"))
+            })?,
         };
         for at in &moments {
             compare_moment(&judge, space, &keyspace, *at)?;
@@ -203,7 +225,12 @@ fn compare_names(judge: &Judge<'_>, moments: &BTreeSet<u64>) -> Outcome {
     Ok(())
 }
 
-fn compare_keys(judge: &Judge<'_>, space: u8, keyspace: &Keyspace, moments: &BTreeSet<u64>) -> Outcome {
+fn compare_keys(
+    judge: &Judge<'_>,
+    space: u8,
+    keyspace: &Keyspace,
+    moments: &BTreeSet<u64>,
+) -> Outcome {
     let place = Place { space, keyspace };
     for key in judge.model.keys(space).into_iter().take(KEYS) {
         judge.history(place, &key)?;
@@ -234,8 +261,9 @@ fn compare_log(judge: &Judge<'_>) -> Outcome {
     Ok(())
 }
 
-/// Opens the store in a world, compares it with a model, and reads every byte: the problems that were found, or why it did not open. It may
-/// end before the model does, with a whole record, but not before `sure`.
+/// Opens the store in a world, compares it with a model, and reads every byte: the problems that
+/// were found, or why it did not open. It may end before the model does, with a whole record, but
+/// not before `sure`.
 pub(crate) fn inspect(
     world: &World,
     model: &Model,

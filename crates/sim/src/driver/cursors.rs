@@ -15,14 +15,17 @@ impl Driver {
         let from = self.back(back).max(1);
         let first = self.db().log().bounds().first;
         if self.in_doubt {
-            // Reopening the store tells whether the cursor that was created or dropped last is there.
+            // Reopening the store tells whether the cursor that was created or dropped last is
+            // there.
             return Ok("in doubt".to_owned());
         }
         let made = self.db().log().cursor(&cursor_name(name), Glsn(from));
         self.absorb_amid()?;
         match self.model.cursors().get(&name) {
             Some(next) => {
-                let Some(found) = self.expect("cursor", made)? else { return Ok("failed".to_owned()) };
+                let Some(found) = self.expect("cursor", made)? else {
+                    return Ok("failed".to_owned());
+                };
                 same("where a cursor is", &found.0, next)?;
             }
             None if from < first.0 => match made {
@@ -31,7 +34,9 @@ impl Driver {
             },
             None => {
                 self.moved(&made, name, Some(from));
-                let Some(found) = self.expect("cursor", made)? else { return Ok("failed".to_owned()) };
+                let Some(found) = self.expect("cursor", made)? else {
+                    return Ok("failed".to_owned());
+                };
                 same("where a new cursor is", &found.0, &from)?;
             }
         }
@@ -89,7 +94,8 @@ impl Driver {
         }
     }
 
-    /// Whether the store's cursors may differ from the model's: the outcome of a creation, move or drop is unknown.
+    /// Whether the store's cursors may differ from the model's: the outcome of a creation, move or
+    /// drop is unknown.
     fn may_differ<T>(&self, answer: &plimsoll::Result<T>) -> bool {
         self.in_doubt && matches!(answer, Err(Error::InvalidInput { .. } | Error::Poisoned { .. }))
     }
@@ -97,7 +103,9 @@ impl Driver {
     fn refused_otherwise<T>(&self, what: &str, answer: plimsoll::Result<T>) -> Outcome {
         match answer {
             Err(error) if self.excused(&error) => Ok(()),
-            Err(error) => Err(Failure::new(format!("{what} was refused otherwise: {error} [{error:?}]"))),
+            Err(error) => {
+                Err(Failure::new(format!("{what} was refused otherwise: {error} [{error:?}]")))
+            }
             Ok(_) => Err(Failure::new(format!("{what} was not refused"))),
         }
     }
@@ -115,7 +123,8 @@ impl Driver {
             })?;
         }
         let found = self.db().log().cursors();
-        let info = |(name, next): (u8, u64)| CursorInfo { name: cursor_name(name), next: Glsn(next) };
+        let info =
+            |(name, next): (u8, u64)| CursorInfo { name: cursor_name(name), next: Glsn(next) };
         same("cursors", &found, &cursors.into_iter().map(info).collect())
     }
 }

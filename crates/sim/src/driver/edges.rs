@@ -13,9 +13,17 @@ const ROW_BYTES: u32 = 900;
 
 impl Driver {
     /// Another transaction changes a key at an edge of what `tx` has read.
-    pub(super) fn change_at_edge(&mut self, tx: u8, pick: u32, value: Content, spilled: bool) -> Outcome<String> {
+    pub(super) fn change_at_edge(
+        &mut self,
+        tx: u8,
+        pick: u32,
+        value: Content,
+        spilled: bool,
+    ) -> Outcome<String> {
         let Some(open) = self.txs.get(&tx) else { return said("no transaction") };
-        let Some((space, key)) = open.reads.key_at_edge(&self.model, pick) else { return said("nothing was read") };
+        let Some((space, key)) = open.reads.key_at_edge(&self.model, pick) else {
+            return said("nothing was read");
+        };
         if self.model.current_space(space) != space {
             return said("dropped");
         }
@@ -24,8 +32,10 @@ impl Driver {
         let beside: &[u8] = if pick.is_multiple_of(2) { b"\0" } else { b"~" };
         let row = |number: u32| [beside, &number.to_be_bytes()].concat();
         let rows = if spilled { ROWS } else { 0 };
-        let content = |number: u32| Content { bytes: ROW_BYTES, seed: value.seed.wrapping_add(number) };
-        let mut writes: Writes = (0..rows).map(|number| ((space, row(number)), Some(content(number)))).collect();
+        let content =
+            |number: u32| Content { bytes: ROW_BYTES, seed: value.seed.wrapping_add(number) };
+        let mut writes: Writes =
+            (0..rows).map(|number| ((space, row(number)), Some(content(number)))).collect();
         let deletes = pick.is_multiple_of(5);
         writes.insert((space, key.clone()), Some(value).filter(|_| !deletes));
         let mut handle = self.db().begin();

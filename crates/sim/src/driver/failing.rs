@@ -45,8 +45,8 @@ impl Driver {
         answer
     }
 
-    /// What a removal has taken away whose call failed: the transaction goes on with that. `None` if
-    /// that cannot be read.
+    /// What a removal has taken away whose call failed: the transaction goes on with that. `None`
+    /// if that cannot be read.
     pub(super) fn taken_by_a_failed_one(
         &self,
         open: &mut OpenTx,

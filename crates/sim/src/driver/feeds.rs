@@ -46,9 +46,13 @@ impl Source {
     fn take(&mut self, iterates: bool) -> plimsoll::Result<Option<Found>> {
         match (self, iterates) {
             (Source::Entries(feed), true) => Ok(feed.next().transpose()?.map(Found::Entry)),
-            (Source::Entries(feed), false) => Ok(feed.next_timeout(Duration::ZERO)?.map(Found::Entry)),
+            (Source::Entries(feed), false) => {
+                Ok(feed.next_timeout(Duration::ZERO)?.map(Found::Entry))
+            }
             (Source::Commits(feed), true) => Ok(feed.next().transpose()?.map(Found::Commit)),
-            (Source::Commits(feed), false) => Ok(feed.next_timeout(Duration::ZERO)?.map(Found::Commit)),
+            (Source::Commits(feed), false) => {
+                Ok(feed.next_timeout(Duration::ZERO)?.map(Found::Commit))
+            }
         }
     }
 
@@ -86,7 +90,8 @@ impl Driver {
         };
         let Some(source) = source else { return said("failed") };
         let what = format!("feed of {feed} from {from}, held open");
-        self.feeds.insert(slot, OpenFeed { source, feed: feed.clone(), keyspace, next: from, what });
+        self.feeds
+            .insert(slot, OpenFeed { source, feed: feed.clone(), keyspace, next: from, what });
         said("")
     }
 
@@ -96,7 +101,9 @@ impl Driver {
             let iterates = number.is_multiple_of(2);
             let found = match open.source.take(iterates) {
                 Ok(found) => found,
-                Err(Error::Trimmed { .. }) if open.next < self.model.first() => return said("trimmed"),
+                Err(Error::Trimmed { .. }) if open.next < self.model.first() => {
+                    return said("trimmed");
+                }
                 Err(error) => {
                     self.expect::<()>(&open.what, Err(error))?;
                     if iterates {
@@ -134,7 +141,10 @@ impl Driver {
         match (&found, &open.feed, &open.keyspace) {
             (Found::Entry(entry), ..) => {
                 let (glsn, stream, time) = (entry.glsn, entry.stream, entry.time);
-                judge.is_entry(what, &LogEntryRef { glsn, stream, time, payload: entry.payload() })?;
+                judge.is_entry(
+                    what,
+                    &LogEntryRef { glsn, stream, time, payload: entry.payload() },
+                )?;
             }
             (Found::Commit(commit), Feed::Watch { space, prefix }, Some(keyspace)) => {
                 judge.is_watched(what, commit, Place { space: *space, keyspace }, prefix)?;
@@ -149,7 +159,9 @@ impl Driver {
         match feed {
             Feed::Entries(stream) => stream.is_none_or(|stream| entry.stream() == stream),
             Feed::Commits => entry.stream() == 0 && !matches!(entry, Entry::Cursor { .. }),
-            Feed::Watch { space, prefix } => !self.model.changes_under(*space, prefix, glsn).is_empty(),
+            Feed::Watch { space, prefix } => {
+                !self.model.changes_under(*space, prefix, glsn).is_empty()
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Walks and value readers that stay open across other operations.
 //!
-//! They continue where they were, at the moment in which they began, whatever is flushed, merged, freed and committed in between.
+//! They continue where they were, at the moment in which they began, whatever is flushed, merged,
+//! freed and committed in between.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -14,7 +15,8 @@ use crate::judge::{Place, View, cause_of, show};
 use crate::model::{Writes, space_name};
 use crate::op::{Key, Reader, Span};
 
-/// The most bytes requested at a time when a value is read in pieces: not a multiple of any block size.
+/// The most bytes requested at a time when a value is read in pieces: not a multiple of any block
+/// size.
 const PIECE_BYTES: usize = 9001;
 
 /// A walk that is open.
@@ -77,19 +79,24 @@ impl Driver {
         let Some(keyspace) = self.keyspace(space)? else { return Ok("failed".to_owned()) };
         let Some(snapshot) = self.own_moment(from)? else { return Ok("failed".to_owned()) };
         let at = snapshot.at();
-        let what = format!("walk {span} at {at} in {}, held open (reverse: {reverse})", space_name(space));
+        let what =
+            format!("walk {span} at {at} in {}, held open (reverse: {reverse})", space_name(space));
         let mut wanted = self.model.walk(space, span, at.0, &Writes::new());
         if reverse {
             wanted.reverse();
         }
         let walk = View::Snapshot(&snapshot).walk_apart(self.place(space, &keyspace), span);
         let excuse = |error: &Error| self.excused(error);
-        let Some(range) = self.judge(&excuse).settle(|| what.clone(), Some((space, at.0)), walk)? else {
+        let Some(range) = self.judge(&excuse).settle(|| what.clone(), Some((space, at.0)), walk)?
+        else {
             return Ok("refused".to_owned());
         };
         let range = if reverse { range.reverse() } else { range };
         let range = if keys_only { range.keys_only() } else { range };
-        self.walks.insert(slot, OpenWalk { range, snapshot, space, keys_only, what, wanted: wanted.into() });
+        self.walks.insert(
+            slot,
+            OpenWalk { range, snapshot, space, keys_only, what, wanted: wanted.into() },
+        );
         Ok(format!("at {at}"))
     }
 
@@ -111,15 +118,23 @@ impl Driver {
         let what = || walk.what.clone();
         let at = Some((walk.space, walk.snapshot.at().0));
         let Some(found) = self.judge(&excuse).settle(what, at, walk.range.advance())? else {
-            ensure(matches!(walk.range.advance(), Ok(None)), || format!("{} goes on behind an error", walk.what))?;
+            ensure(matches!(walk.range.advance(), Ok(None)), || {
+                format!("{} goes on behind an error", walk.what)
+            })?;
             return Ok(Went::Failed);
         };
         let wanted = walk.wanted.pop_front();
         let Some((key, value)) = found else {
-            ensure(wanted.is_none(), || format!("{} ended before {:?}", walk.what, wanted.map(|(key, _)| show(&key))))?;
+            ensure(wanted.is_none(), || {
+                format!("{} ended before {:?}", walk.what, wanted.map(|(key, _)| show(&key)))
+            })?;
             return Ok(Went::ToItsEnd);
         };
-        same(format!("{}: key", walk.what), &Some(show(key)), &wanted.as_ref().map(|(key, _)| show(key)))?;
+        same(
+            format!("{}: key", walk.what),
+            &Some(show(key)),
+            &wanted.as_ref().map(|(key, _)| show(key)),
+        )?;
         let right = match wanted {
             _ if walk.keys_only => value.is_empty(),
             Some((_, content)) => content.is(value),
@@ -129,7 +144,13 @@ impl Driver {
         Ok(Went::On)
     }
 
-    pub(super) fn begin_reader(&mut self, slot: u8, from: Reader, space: u8, key: &Key) -> Outcome<String> {
+    pub(super) fn begin_reader(
+        &mut self,
+        slot: u8,
+        from: Reader,
+        space: u8,
+        key: &Key,
+    ) -> Outcome<String> {
         self.readers.remove(&slot);
         let Some(keyspace) = self.keyspace(space)? else { return Ok("failed".to_owned()) };
         let Some(snapshot) = self.own_moment(from)? else { return Ok("failed".to_owned()) };
@@ -138,13 +159,18 @@ impl Driver {
         let wanted = self.model.get(space, key, at.0);
         let excuse = |error: &Error| self.excused(error);
         let opened = snapshot.get_reader(&keyspace, key);
-        let Some(reader) = self.judge(&excuse).settle(|| what.clone(), Some((space, at.0)), opened)? else {
+        let Some(reader) =
+            self.judge(&excuse).settle(|| what.clone(), Some((space, at.0)), opened)?
+        else {
             return Ok("refused".to_owned());
         };
         same(format!("{what}: whether there is a value"), &reader.is_some(), &wanted.is_some())?;
-        let (Some(reader), Some(wanted)) = (reader, wanted) else { return Ok("nothing".to_owned()) };
+        let (Some(reader), Some(wanted)) = (reader, wanted) else {
+            return Ok("nothing".to_owned());
+        };
         same(format!("{what}: length"), &reader.len(), &u64::from(wanted.bytes))?;
-        self.readers.insert(slot, OpenReader { reader, at: at.0, what, wanted: wanted.make(), read: 0 });
+        self.readers
+            .insert(slot, OpenReader { reader, at: at.0, what, wanted: wanted.make(), read: 0 });
         Ok(format!("at {at}"))
     }
 
@@ -171,7 +197,9 @@ impl Driver {
         let rest = &open.wanted[open.read..];
         match open.reader.read(&mut piece) {
             Ok(bytes) => {
-                let right = bytes <= rest.len() && piece[..bytes] == rest[..bytes] && (bytes > 0 || rest.is_empty());
+                let right = bytes <= rest.len()
+                    && piece[..bytes] == rest[..bytes]
+                    && (bytes > 0 || rest.is_empty());
                 ensure(right, || format!("{}: other bytes from {} on", open.what, open.read))?;
                 open.read += bytes;
                 Ok((if bytes == 0 { Went::ToItsEnd } else { Went::On }, bytes))
@@ -203,11 +231,12 @@ impl Driver {
 impl View<'_> {
     /// A walk that does not borrow the view; only in a snapshot.
     fn walk_apart(&self, place: Place<'_>, span: &Span) -> plimsoll::Result<Range<'static>> {
-        let View::Snapshot(snapshot) = self else { unreachable!("a walk that is held open is of a snapshot") };
+        let View::Snapshot(snapshot) = self else {
+            unreachable!("a walk that is held open is of a snapshot")
+        };
         match span {
-            Span::Range(lower, upper) => {
-                snapshot.range(place.keyspace, (crate::judge::bound(lower), crate::judge::bound(upper)))
-            }
+            Span::Range(lower, upper) => snapshot
+                .range(place.keyspace, (crate::judge::bound(lower), crate::judge::bound(upper))),
             Span::Prefix(prefix) => snapshot.prefix(place.keyspace, prefix),
         }
     }

@@ -1,4 +1,5 @@
-//! Changes the warm image while the store is closed: it is removed, replaced by an older one, or damaged.
+//! Changes the warm image while the store is closed: it is removed, replaced by an older one, or
+//! damaged.
 //!
 //! It is a cache of a cache: no answer may depend on it, and no change of it is an error.
 
@@ -36,7 +37,8 @@ impl Driver {
         for keyspace in self.spaces.values() {
             // Unreadable keys are detected where answers are checked.
             let Ok(walk) = snapshot.range(keyspace, ..) else { continue };
-            let keys: Vec<_> = walk.take(HOT_KEYS).filter_map(|entry| Some(entry.ok()?.0.to_vec())).collect();
+            let keys: Vec<_> =
+                walk.take(HOT_KEYS).filter_map(|entry| Some(entry.ok()?.0.to_vec())).collect();
             for key in keys {
                 self.db().drop_pages();
                 let _ = snapshot.get(keyspace, &key);
@@ -52,7 +54,8 @@ impl Driver {
         }
     }
 
-    /// Restores part or all of the image that was there at open; flushes and merges may come in between.
+    /// Restores part or all of the image that was there at open; flushes and merges may come in
+    /// between.
     pub(super) fn take_some_in(&self, choice: u64) {
         for _ in 0..choice % STEPS {
             let _ = self.db().step_from(WARMTH);

@@ -51,7 +51,11 @@ impl Driver {
     }
 
     /// A load of which a put failed can only be dropped.
-    fn put_rows(&mut self, slot: u8, rows: impl IntoIterator<Item = (Key, Content)>) -> Outcome<String> {
+    fn put_rows(
+        &mut self,
+        slot: u8,
+        rows: impl IntoIterator<Item = (Key, Content)>,
+    ) -> Outcome<String> {
         let Some(mut open) = self.loads.remove(&slot) else { return said("no load") };
         for (key, content) in rows {
             let put = open.load.put(&key, content.make());
@@ -67,18 +71,26 @@ impl Driver {
     }
 
     pub(super) fn commit_load(&mut self, slot: u8) -> Outcome<String> {
-        let Some(OpenLoad { load, space, writes, .. }) = self.loads.remove(&slot) else { return said("no load") };
+        let Some(OpenLoad { load, space, writes, .. }) = self.loads.remove(&slot) else {
+            return said("no load");
+        };
         let newest = self.db().newest().0;
         let loaded = load.commit();
         if writes.is_empty() {
-            let Some(glsn) = self.expect("commit of a bulk load", loaded)? else { return said("failed") };
+            let Some(glsn) = self.expect("commit of a bulk load", loaded)? else {
+                return said("failed");
+            };
             same("GLSN of a bulk load without rows", &glsn.0, &newest)?;
             return said(format!("glsn {glsn}"));
         }
         match &loaded {
-            Err(Error::InvalidInput { .. }) if self.model.is_dropped(space) => return said("dropped"),
+            Err(Error::InvalidInput { .. }) if self.model.is_dropped(space) => {
+                return said("dropped");
+            }
             Ok(_) if self.model.is_dropped(space) => {
-                return Err(Failure::new("a bulk load was committed into a keyspace that was dropped"));
+                return Err(Failure::new(
+                    "a bulk load was committed into a keyspace that was dropped",
+                ));
             }
             _ => {}
         }

@@ -14,7 +14,9 @@ impl Driver {
     /// A snapshot to read in, where there is no transaction.
     pub(super) fn moment(&mut self, from: Reader) -> Outcome<Option<Snapshot>> {
         match from {
-            Reader::Snapshot(slot) if self.snapshots.contains_key(&slot) => Ok(self.snapshots.get(&slot).cloned()),
+            Reader::Snapshot(slot) if self.snapshots.contains_key(&slot) => {
+                Ok(self.snapshots.get(&slot).cloned())
+            }
             Reader::Back(back) if back > 0 => {
                 let opened = self.db().snapshot_at(StoreMoment::Glsn(Glsn(self.back(back))));
                 if self.commit_amid.is_some() {
@@ -53,7 +55,10 @@ impl Driver {
                 return self.snapshot_of_time(slot, then);
             }
             Moment::TimeOf { back, micros } => {
-                let of = self.model.entry(newest.saturating_sub(back).0).and_then(|placed| placed.micros);
+                let of = self
+                    .model
+                    .entry(newest.saturating_sub(back).0)
+                    .and_then(|placed| placed.micros);
                 let Some(of) = of else { return said("no time") };
                 return self.snapshot_of_time(slot, of.saturating_add_signed(micros));
             }
@@ -68,30 +73,43 @@ impl Driver {
     fn refuse_future(&self, at: u64) -> Outcome<String> {
         let newest = self.db().newest();
         match self.db().snapshot_at(StoreMoment::Glsn(Glsn(at))) {
-            Err(Error::Future { asked, newest: told }) if asked == at && told == newest => said("future"),
-            Ok(_) => Err(Failure::new(format!("a snapshot at {at} was opened, the newest moment is {newest}"))),
-            Err(error) => Err(Failure::new(format!("a snapshot at {at} was refused otherwise: {error} [{error:?}]"))),
+            Err(Error::Future { asked, newest: told }) if asked == at && told == newest => {
+                said("future")
+            }
+            Ok(_) => Err(Failure::new(format!(
+                "a snapshot at {at} was opened, the newest moment is {newest}"
+            ))),
+            Err(error) => Err(Failure::new(format!(
+                "a snapshot at {at} was refused otherwise: {error} [{error:?}]"
+            ))),
         }
     }
 
     fn snapshot_of_time(&mut self, slot: u8, then: u64) -> Outcome<String> {
         let newest = self.db().newest();
-        let opened = self.db().snapshot_at(StoreMoment::Time(UNIX_EPOCH + Duration::from_micros(then)));
-        let known = (1..=newest.0).all(|glsn| self.model.entry(glsn).is_some_and(|placed| placed.micros.is_some()));
-        let not_younger =
-            |glsn: u64| self.model.entry(glsn).and_then(|placed| placed.micros).is_some_and(|at| at <= then);
+        let opened =
+            self.db().snapshot_at(StoreMoment::Time(UNIX_EPOCH + Duration::from_micros(then)));
+        let known = (1..=newest.0)
+            .all(|glsn| self.model.entry(glsn).is_some_and(|placed| placed.micros.is_some()));
+        let not_younger = |glsn: u64| {
+            self.model.entry(glsn).and_then(|placed| placed.micros).is_some_and(|at| at <= then)
+        };
         let wanted = (1..=newest.0).rev().find(|glsn| not_younger(*glsn)).unwrap_or(0);
         let first = self.model.first();
         let snapshot = match opened {
             Err(Error::InvalidInput(InvalidInput::TimeBeforeFirst { .. })) => {
                 ensure(!known || !self.times_ordered || wanted == 0, || {
-                    format!("the moment {then} µs was refused as before the first commit: it is {wanted}")
+                    format!(
+                        "the moment {then} µs was refused as before the first commit: it is {wanted}"
+                    )
                 })?;
                 return said("before the first commit");
             }
             Err(Error::TimeTrimmed { .. }) => {
                 ensure(!known || !self.times_ordered || wanted < first, || {
-                    format!("the moment {then} µs was refused as trimmed: it is {wanted}, the log begins at {first}")
+                    format!(
+                        "the moment {then} µs was refused as trimmed: it is {wanted}, the log begins at {first}"
+                    )
                 })?;
                 return said("trimmed");
             }
@@ -101,7 +119,9 @@ impl Driver {
             },
         };
         if known && self.times_ordered {
-            ensure(wanted > 0, || format!("the moment {then} µs is before the first commit and was not refused"))?;
+            ensure(wanted > 0, || {
+                format!("the moment {then} µs is before the first commit and was not refused")
+            })?;
             same("moment of a time", &snapshot.at().0, &wanted)?;
         }
         let at = snapshot.at();
@@ -112,12 +132,16 @@ impl Driver {
     fn is_time_of(&self, snapshot: &Snapshot) -> Outcome {
         let at = snapshot.at();
         let Some(time) = self.expect("time of a snapshot", snapshot.time())? else { return Ok(()) };
-        let micros = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map(|age| age.as_micros() as u64);
+        let micros = time
+            .and_then(|time| time.duration_since(UNIX_EPOCH).ok())
+            .map(|age| age.as_micros() as u64);
         let known = self.model.entry(at.0).and_then(|placed| placed.micros);
         match (micros, known) {
             (Some(micros), Some(known)) => same(format!("time of {at}"), &micros, &known),
             (Some(_), None) => ensure(at > 0, || "the empty store has a time".to_owned()),
-            (None, _) => ensure(at < self.model.first(), || format!("{at} has no time and is in the log")),
+            (None, _) => {
+                ensure(at < self.model.first(), || format!("{at} has no time and is in the log"))
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Recoveries of a closed store. In a copy of it, files are damaged and a recovery makes a new store: what can be read is
-//! there, nothing wrong is there, and all that is lost is named. A store without damage is recovered into an equal one. Or
-//! the index is removed, and opening makes it anew from the log. The warm image stays, with data on runs that are gone.
+//! Recoveries of a closed store. In a copy of it, files are damaged and a recovery makes a new
+//! store: what can be read is there, nothing wrong is there, and all that is lost is named. A store
+//! without damage is recovered into an equal one. Or the index is removed, and opening makes it
+//! anew from the log. The warm image stays, with data on runs that are gone.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,9 +36,13 @@ impl Driver {
         if !self.world.disk.power_is_cut() && self.closed_cleanly {
             let taken = self.take_index_away();
             let cut = self.world.disk.power_is_cut();
-            taken.or_else(
-                |error| if cut { Ok(()) } else { Err(Failure::new(format!("taking the index away: {error}"))) },
-            )?;
+            taken.or_else(|error| {
+                if cut {
+                    Ok(())
+                } else {
+                    Err(Failure::new(format!("taking the index away: {error}")))
+                }
+            })?;
             self.was_hurt = true;
             self.wait_for_somebody();
         }
@@ -66,9 +71,17 @@ impl Driver {
         }
         let world = self.world.copy();
         let report = Db::recover(world.store_path(), DEST, world.options(), &mut |_, _| {});
-        let report = report.map_err(|error| Failure::new(format!("recovering a whole store: {error} [{error:?}]")))?;
-        ensure(report.is_whole(), || format!("a store without damage is not whole when it is recovered: {report:?}"))?;
-        same("newest moment of a whole store that was recovered", &report.glsn.0, &self.model.newest())?;
+        let report = report.map_err(|error| {
+            Failure::new(format!("recovering a whole store: {error} [{error:?}]"))
+        })?;
+        ensure(report.is_whole(), || {
+            format!("a store without damage is not whole when it is recovered: {report:?}")
+        })?;
+        same(
+            "newest moment of a whole store that was recovered",
+            &report.glsn.0,
+            &self.model.newest(),
+        )?;
         self.judge_recovered(&world, &report)?;
         self.open_store(0)?;
         Ok(format!("up to {}", report.glsn))
@@ -102,13 +115,20 @@ impl Driver {
                 let what = || format!("after {}", told.join(", "));
                 self.judge_recovered(&world, &report)
                     .map_err(|failure| Failure::new(format!("{}: {}", what(), failure.message)))?;
-                same(format!("lost entries, {}", what()), &foreseen.lost_entries, &report.lost_entries)?;
+                same(
+                    format!("lost entries, {}", what()),
+                    &foreseen.lost_entries,
+                    &report.lost_entries,
+                )?;
                 if report.is_whole() { "whole" } else { "recovered" }
             }
             // Segments of which nothing can be read, and an index that holds nothing.
             (Err(Error::Corrupt { .. }), _) => "refused",
             (Err(error), _) | (_, Err(error)) => {
-                return Err(Failure::new(format!("recovering after {}: {error} [{error:?}]", told.join(", "))));
+                return Err(Failure::new(format!(
+                    "recovering after {}: {error} [{error:?}]",
+                    told.join(", ")
+                )));
             }
         };
         self.open_store(0)?;
@@ -117,29 +137,42 @@ impl Driver {
 
     /// Compares a recovered store with the model.
     fn judge_recovered(&self, world: &World, report: &RecoverReport) -> Outcome<()> {
-        let failed = |what: &str, error: &Error| Failure::new(format!("{what} a recovered store: {error} [{error:?}]"));
-        let db = Db::open(DEST, world.options().create(false)).map_err(|error| failed("opening", &error))?;
+        let failed = |what: &str, error: &Error| {
+            Failure::new(format!("{what} a recovered store: {error} [{error:?}]"))
+        };
+        let db = Db::open(DEST, world.options().create(false))
+            .map_err(|error| failed("opening", &error))?;
         same("newest moment of a recovered store", &db.newest(), &report.glsn)?;
-        let problems = db.verify(&mut |_| {}).map_err(|error| failed("verifying", &error))?.problems;
+        let problems =
+            db.verify(&mut |_| {}).map_err(|error| failed("verifying", &error))?.problems;
         ensure(problems.is_empty(), || format!("a recovered store is damaged: {problems:?}"))?;
         let newest = self.model.newest();
-        let is_lost_commit = |glsn: u64| report.lost_commits.iter().any(|lost| lost.contains(&Glsn(glsn)));
+        let is_lost_commit =
+            |glsn: u64| report.lost_commits.iter().any(|lost| lost.contains(&Glsn(glsn)));
         for (space, _) in self.model.spaces() {
             let name = space_name(space);
-            let keyspace = db.keyspaces().iter().any(|info| info.name == name).then(|| db.keyspace(&name));
+            let keyspace =
+                db.keyspaces().iter().any(|info| info.name == name).then(|| db.keyspace(&name));
             let Some(keyspace) = keyspace else {
                 // Its record is lost, and its keys are in a keyspace of another name.
-                ensure(!report.is_whole(), || format!("keyspace {name} is not in a recovered store"))?;
+                ensure(!report.is_whole(), || {
+                    format!("keyspace {name} is not in a recovered store")
+                })?;
                 continue;
             };
             let keyspace = keyspace.map_err(|error| failed("a keyspace of", &error))?;
-            let walk = db.snapshot().range(&keyspace, ..).map_err(|error| failed("walking over", &error))?;
-            let found: Vec<_> =
-                walk.collect::<plimsoll::Result<_>>().map_err(|error| failed("walking over", &error))?;
+            let walk = db
+                .snapshot()
+                .range(&keyspace, ..)
+                .map_err(|error| failed("walking over", &error))?;
+            let found: Vec<_> = walk
+                .collect::<plimsoll::Result<_>>()
+                .map_err(|error| failed("walking over", &error))?;
             for (key, value) in &found {
                 let version = self.model.version_at(space, key, newest);
                 let mut at = version;
-                // An older version is there only if all newer ones were in lost commits. A run may have these.
+                // An older version is there only if all newer ones were in lost commits. A run may
+                // have these.
                 while let Some((glsn, content)) = at.filter(|(glsn, _)| is_lost_commit(*glsn)) {
                     if is_value(String::new, Some(value), content).is_ok() {
                         break;
@@ -149,7 +182,11 @@ impl Driver {
                 let content = at.and_then(|(_, content)| content);
                 // Nothing says how old the rows of a run without a manifest and a footer are.
                 if report.unresolved.is_empty() {
-                    is_value(|| format!("{} in {name} of a recovered store", show(key)), Some(value), content)?;
+                    is_value(
+                        || format!("{} in {name} of a recovered store", show(key)),
+                        Some(value),
+                        content,
+                    )?;
                 }
             }
             for (key, content) in self.model.walk(space, &ALL, newest, &Writes::new()) {
@@ -157,7 +194,8 @@ impl Driver {
                     continue;
                 }
                 let glsn = self.model.version_at(space, &key, newest).map_or(0, |(glsn, _)| glsn);
-                let is_value = |value: &plimsoll::DamagedKey| value.keyspace == name && value.key == key;
+                let is_value =
+                    |value: &plimsoll::DamagedKey| value.keyspace == name && value.key == key;
                 let is_named = (content.bytes > INLINE_BYTES && report.values.iter().any(is_value))
                     || is_lost_commit(glsn)
                     || !report.lost_ranges.is_empty()

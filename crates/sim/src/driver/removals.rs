@@ -20,7 +20,14 @@ impl Driver {
     }
 
     /// Takes away what a walk finds. Where the call fails, what it has taken is read.
-    pub(super) fn remove(&mut self, tx: u8, space: u8, span: &Span, how: Removal, limit: u32) -> Outcome<String> {
+    pub(super) fn remove(
+        &mut self,
+        tx: u8,
+        space: u8,
+        span: &Span,
+        how: Removal,
+        limit: u32,
+    ) -> Outcome<String> {
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
         let Some(mut open) = self.txs.remove(&tx) else { return said("no transaction") };
         let span = span_of(how, span);
@@ -31,8 +38,12 @@ impl Driver {
                 let reverse = how == Removal::Last;
                 self.pop(&mut open, (space, &keyspace), reverse, &wanted, &what)?
             }
-            Removal::Retain(_) => self.retain(&mut open, (space, &keyspace), (&span, how), &wanted, &what)?,
-            Removal::Extract(_) => self.extract(&mut open, (space, &keyspace), (&span, how), limit, &wanted, &what)?,
+            Removal::Retain(_) => {
+                self.retain(&mut open, (space, &keyspace), (&span, how), &wanted, &what)?
+            }
+            Removal::Extract(_) => {
+                self.extract(&mut open, (space, &keyspace), (&span, how), limit, &wanted, &what)?
+            }
         };
         let answer_of_failed = taken.is_none();
         let taken = match taken {
@@ -64,7 +75,8 @@ impl Driver {
         wanted: &[(Key, Content)],
         what: &str,
     ) -> Outcome<Option<Vec<Key>>> {
-        let popped = if reverse { open.handle.pop_last(keyspace) } else { open.handle.pop_first(keyspace) };
+        let popped =
+            if reverse { open.handle.pop_last(keyspace) } else { open.handle.pop_first(keyspace) };
         let Some(popped) = self.expect(what, popped)? else { return Ok(None) };
         let wanted = if reverse { wanted.last() } else { wanted.first() };
         let all = Span::Range(Edge::Open, Edge::Open);
@@ -95,7 +107,8 @@ impl Driver {
         let Some(deleted) = self.expect(what, retained)? else { return Ok(None) };
         let all: Vec<_> = wanted.iter().map(|(key, _)| (show(key), true)).collect();
         same(format!("{what}: keys that were shown, each with its value"), &seen, &all)?;
-        let taken: Vec<Key> = wanted.iter().map(|(key, _)| key.clone()).filter(|key| how.takes(key)).collect();
+        let taken: Vec<Key> =
+            wanted.iter().map(|(key, _)| key.clone()).filter(|key| how.takes(key)).collect();
         same(format!("{what}: number of deleted keys"), &deleted, &(taken.len() as u64))?;
         open.reads.whole(space, span);
         Ok(Some(taken))
@@ -115,9 +128,15 @@ impl Driver {
         let extracted = open.handle.extract_if(keyspace, range_of(span), |key, _| how.takes(key));
         let Some(mut extracted) = self.expect(what, extracted)? else { return Ok(None) };
         for _ in 0..limit {
-            let Some(next) = self.expect(what, extracted.next().transpose())? else { return Ok(None) };
+            let Some(next) = self.expect(what, extracted.next().transpose())? else {
+                return Ok(None);
+            };
             let wanted = wanted.next();
-            same(what, &next.as_ref().map(|(key, _)| show(key)), &wanted.map(|(key, _)| show(key)))?;
+            same(
+                what,
+                &next.as_ref().map(|(key, _)| show(key)),
+                &wanted.map(|(key, _)| show(key)),
+            )?;
             let (Some((key, value)), Some((_, content))) = (next, wanted) else {
                 ended = true;
                 break;

@@ -1,8 +1,9 @@
 //! Puts a folder back to an earlier state, in whole or in part.
 //!
-//! The whole folder: from then on the store is the earlier one, and diverges from there, at times beside the warm image of the abandoned
-//! history. One part beside the rest: if the index knows of commits that this log does not have, the store must not open; otherwise the
-//! index is only behind, and every answer is right. Partial restores are tried in a copy of the world.
+//! The whole folder: from then on the store is the earlier one, and diverges from there, at times
+//! beside the warm image of the abandoned history. One part beside the rest: if the index knows of
+//! commits that this log does not have, the store must not open; otherwise the index is only
+//! behind, and every answer is right. Partial restores are tried in a copy of the world.
 
 use std::path::Path;
 
@@ -48,7 +49,8 @@ impl Driver {
             Part::Whole => {
                 let replaced = self.as_it_is();
                 self.world.disk = kept.disk.snapshot();
-                (self.model, self.times_ordered, self.trim_asked) = (kept.model, kept.times_ordered, kept.trim_asked);
+                (self.model, self.times_ordered, self.trim_asked) =
+                    (kept.model, kept.times_ordered, kept.trim_asked);
                 if self.model.newest() % 2 == 1 {
                     self.leave_image(&replaced.disk)?;
                 }
@@ -67,14 +69,19 @@ impl Driver {
         Ok("restored".to_owned())
     }
 
-    /// Puts the warm image of `other` in place of the store's own: it knows of commits that this log does not have, or has others at their
-    /// place.
+    /// Puts the warm image of `other` in place of the store's own: it knows of commits that this
+    /// log does not have, or has others at their place.
     fn leave_image(&self, other: &LyingDisk) -> Outcome {
         let dir = self.world.store_path().join(IMAGE_DIR);
         let told = |error: std::io::Error| Failure::new(format!("leaving the warm image: {error}"));
-        let both = [other, &self.world.disk].into_iter().map(|disk| Ok(disk.entry(&dir)?.is_some()));
+        let both =
+            [other, &self.world.disk].into_iter().map(|disk| Ok(disk.entry(&dir)?.is_some()));
         let both: Vec<bool> = both.collect::<Result<_, _>>().map_err(told)?;
-        if both.contains(&false) { Ok(()) } else { copy_folder(other, &self.world, &dir).map_err(told) }
+        if both.contains(&false) {
+            Ok(())
+        } else {
+            copy_folder(other, &self.world, &dir).map_err(told)
+        }
     }
 
     /// Closes the store cleanly; if that fails the store is reopened, and the result is `false`.
@@ -96,10 +103,17 @@ impl Driver {
     }
 
     /// Opens a copy of the store with one folder taken from `other`.
-    fn try_together(&self, of_index: &Model, of_log: &Model, other: &LyingDisk, folder: &str) -> Outcome {
+    fn try_together(
+        &self,
+        of_index: &Model,
+        of_log: &Model,
+        other: &LyingDisk,
+        folder: &str,
+    ) -> Outcome {
         let world = self.world.copy();
         let dir = world.store_path().join(folder);
-        copy_folder(other, &world, &dir).map_err(|error| Failure::new(format!("copying: {error}")))?;
+        copy_folder(other, &world, &dir)
+            .map_err(|error| Failure::new(format!("copying: {error}")))?;
         let known = of_index.last_commit();
         let common = of_index.common_entries(of_log);
         let mut model = of_log.clone();
@@ -107,7 +121,9 @@ impl Driver {
         let told = |failure: Failure| Failure::new(format!("beside another {folder}: {failure}"));
         match inspect(&world, &model, model.newest(), &|_| true).map_err(told)? {
             Err(error) => ensure(is_refusal(&error), || {
-                format!("beside another {folder} the store does not open, for another reason: {error} [{error:?}]")
+                format!(
+                    "beside another {folder} the store does not open, for another reason: {error} [{error:?}]"
+                )
             }),
             Ok(_) => ensure(known <= common, || {
                 format!(
@@ -121,7 +137,13 @@ impl Driver {
 fn is_refusal(error: &Error) -> bool {
     let missing = matches!(error, Error::Io { kind: std::io::ErrorKind::NotFound, .. });
     missing
-        || matches!(error, Error::Corrupt { .. } | Error::Format { .. } | Error::Forked { .. } | Error::Trimmed { .. })
+        || matches!(
+            error,
+            Error::Corrupt { .. }
+                | Error::Format { .. }
+                | Error::Forked { .. }
+                | Error::Trimmed { .. }
+        )
 }
 
 fn copy_folder(from: &LyingDisk, world: &World, dir: &Path) -> std::io::Result<()> {

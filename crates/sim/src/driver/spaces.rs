@@ -16,7 +16,8 @@ impl Driver {
             return Ok("no keyspace".to_owned());
         }
         if self.in_doubt {
-            // A poisoned store refuses a drop and keeps the keyspace; reopening tells whether the drop is in the log.
+            // A poisoned store refuses a drop and keeps the keyspace; reopening tells whether the
+            // drop is in the log.
             return Ok("in doubt".to_owned());
         }
         let Some(keyspace) = self.keyspace(space)? else { return Ok("failed".to_owned()) };
@@ -24,7 +25,9 @@ impl Driver {
         let wanted = if let Entry::Dropped { keys, .. } = &entry { keys.len() as u64 } else { 0 };
         let dropped = self.db().drop_keyspace(&keyspace);
         self.committed_unseen(&dropped, entry);
-        let Some(report) = self.expect("drop_keyspace", dropped)? else { return Ok("failed".to_owned()) };
+        let Some(report) = self.expect("drop_keyspace", dropped)? else {
+            return Ok("failed".to_owned());
+        };
         same("GLSN of a drop", &report.glsn.0, &self.model.newest())?;
         same("keys that were dropped", &report.keys, &wanted)?;
         self.spaces.remove(&space);
@@ -37,7 +40,8 @@ impl Driver {
     pub(super) fn refuse_stale_handle(&mut self) -> Outcome {
         let Some(stale) = self.stale.take() else { return Ok(()) };
         let db = self.db();
-        let what = |call: &str| format!("{call} with a handle of {} of an earlier opening", stale.name());
+        let what =
+            |call: &str| format!("{call} with a handle of {} of an earlier opening", stale.name());
         self.is_refused(&what("get"), db.snapshot().get(&stale, b"a"))?;
         self.is_refused(&what("range"), db.snapshot().range(&stale, ..).map(|_| ()))?;
         self.is_refused(&what("put"), db.begin().put(&stale, b"a", b"a"))?;
@@ -49,7 +53,9 @@ impl Driver {
         match answer {
             Err(Error::InvalidInput { .. }) => Ok(()),
             Err(error) if self.excused(&error) => Ok(()),
-            Err(error) => Err(Failure::new(format!("{what} was refused otherwise: {error} [{error:?}]"))),
+            Err(error) => {
+                Err(Failure::new(format!("{what} was refused otherwise: {error} [{error:?}]")))
+            }
             Ok(_) => Err(Failure::new(format!("{what} was not refused"))),
         }
     }
@@ -62,7 +68,9 @@ impl Driver {
         match self.world.open() {
             Err(Error::Locked { .. }) => Ok(()),
             Err(error) if self.excused(&error) => Ok(()),
-            Err(error) => Err(Failure::new(format!("a second writer was refused otherwise: {error} [{error:?}]"))),
+            Err(error) => Err(Failure::new(format!(
+                "a second writer was refused otherwise: {error} [{error:?}]"
+            ))),
             Ok(second) => {
                 drop(second);
                 Err(Failure::new("a second writer opened the store beside the first one"))
@@ -73,6 +81,8 @@ impl Driver {
     /// The handle of a keyspace belongs to it, by name.
     pub(super) fn is_named(&self, space: u8, keyspace: &Keyspace) -> Outcome {
         let name = space_name(space);
-        ensure(keyspace.name() == name, || format!("the keyspace {name} is called {:?}", keyspace.name()))
+        ensure(keyspace.name() == name, || {
+            format!("the keyspace {name} is called {:?}", keyspace.name())
+        })
     }
 }

@@ -18,7 +18,8 @@ use crate::op::{Fault, Get, Keep, Key, Op, Reader, Span, numbered_key};
 /// Bytes that a streamed value yields at a time: not a multiple of any block size.
 const DRIBBLE_BYTES: usize = 7001;
 
-/// The most bytes of a segment besides the payloads of one record: its first and last block, heads, padding.
+/// The most bytes of a segment besides the payloads of one record: its first and last block, heads,
+/// padding.
 const SEGMENT_RESERVE_BYTES: usize = 64 << 10;
 
 impl Driver {
@@ -28,7 +29,12 @@ impl Driver {
         if let Some(space) = op.space_mut() {
             *space = self.model.current_space(*space);
         }
-        if let Op::Recover { .. } | Op::RecoverWhole | Op::LoseIndex | Op::Keep | Op::Restore { .. } = &op {
+        if let Op::Recover { .. }
+        | Op::RecoverWhole
+        | Op::LoseIndex
+        | Op::Keep
+        | Op::Restore { .. } = &op
+        {
             // They change files of the store by themselves.
             self.world.disk.cut_power_at_change(u64::MAX);
         }
@@ -44,7 +50,9 @@ impl Driver {
                 said("")
             }
             Op::Wait => self.wait(),
-            Op::Put { tx, space, key, value, streamed } => self.put(*tx, *space, key, *value, *streamed),
+            Op::Put { tx, space, key, value, streamed } => {
+                self.put(*tx, *space, key, *value, *streamed)
+            }
             Op::PutMany { tx, space, first, count, value, scattered } => {
                 self.put_many(*tx, *space, *first, *count, *value, *scattered)
             }
@@ -62,22 +70,29 @@ impl Driver {
                 said("")
             }
             Op::Delete { tx, space, key } => self.delete(*tx, *space, key),
-            Op::Remove { tx, space, span, how, limit } => self.remove(*tx, *space, span, *how, *limit),
+            Op::Remove { tx, space, span, how, limit } => {
+                self.remove(*tx, *space, span, *how, *limit)
+            }
             Op::Get { space, key, how: Get::Now, .. } => self.get_now(*space, key),
             Op::Get { from, space, key, how } => self.get(*from, *space, key, *how),
             Op::Walk { from, space, span, reverse, limit, keys_only, amid } => {
-                let how = Way { reverse: *reverse, limit: *limit, keys_only: *keys_only, amid: *amid };
+                let how =
+                    Way { reverse: *reverse, limit: *limit, keys_only: *keys_only, amid: *amid };
                 self.walk(*from, *space, span, how)
             }
             Op::WalkBegin { slot, from, space, span, reverse, keys_only } => {
                 self.begin_walk(*slot, *from, *space, span, *reverse, *keys_only)
             }
             Op::WalkOn { slot, count } => self.walk_on(*slot, *count),
-            Op::ReaderBegin { slot, from, space, key } => self.begin_reader(*slot, *from, *space, key),
+            Op::ReaderBegin { slot, from, space, key } => {
+                self.begin_reader(*slot, *from, *space, key)
+            }
             Op::ReaderOn { slot, bytes } => self.read_on(*slot, *bytes),
             Op::Amid { at, deed, op } => self.amid(*at, deed, op),
             Op::Failing { call, op } => self.failing(*call, op),
-            Op::Edge { tx, pick, value, spilled } => self.change_at_edge(*tx, *pick, *value, *spilled),
+            Op::Edge { tx, pick, value, spilled } => {
+                self.change_at_edge(*tx, *pick, *value, *spilled)
+            }
             Op::FeedBegin { slot, back, feed } => self.begin_feed(*slot, *back, feed),
             Op::FeedOn { slot, count } => self.feed_on(*slot, *count),
             Op::Snapshot { slot, moment } => self.snapshot(*slot, *moment),
@@ -124,12 +139,15 @@ impl Driver {
             Op::Recover { damage } => self.recover_damaged(*damage),
             Op::Flush => self.upkeep("flush", |db| db.flush()),
             Op::Compact => self.upkeep("compact", |db| db.compact()),
-            // Between two steps no page may be relied on to be in memory: the row cache then answers instead of pages.
+            // Between two steps no page may be relied on to be in memory: the row cache then
+            // answers instead of pages.
             Op::Step => self.upkeep("step", |db| {
                 db.drop_pages();
                 db.step().map(|_| ())
             }),
-            Op::Work { first } => self.upkeep("work", |db| db.step_from(usize::from(*first)).map(|_| ())),
+            Op::Work { first } => {
+                self.upkeep("work", |db| db.step_from(usize::from(*first)).map(|_| ()))
+            }
             Op::DropCaches => {
                 self.db().drop_caches();
                 said("")
@@ -177,7 +195,8 @@ impl Driver {
                 // Commits are refused while the log's time is ahead of the clock by more than a
                 // day.
                 let least = self.clock_max_micros.saturating_sub(DAY_MICROS - HOUR_MICROS);
-                clock.set_wall_micros(clock.wall_micros().saturating_add_signed(*micros).max(least));
+                clock
+                    .set_wall_micros(clock.wall_micros().saturating_add_signed(*micros).max(least));
                 said("")
             }
             Op::Crash { again } => {
@@ -212,8 +231,10 @@ impl Driver {
     fn give_memory(&mut self, bytes: u64) -> Outcome<String> {
         let before = self.db().stats().memory.limit_bytes;
         let set = self.db().set_memory(bytes);
-        let held =
-            !self.txs.is_empty() || !self.snapshots.is_empty() || !self.loads.is_empty() || self.moments_held() > 0;
+        let held = !self.txs.is_empty()
+            || !self.snapshots.is_empty()
+            || !self.loads.is_empty()
+            || self.moments_held() > 0;
         let wanted = match &set {
             Err(Error::OutOfBudget(_)) if held => before,
             Err(error @ Error::Poisoned { .. }) if self.excused(error) => {
@@ -221,7 +242,9 @@ impl Driver {
                 before
             }
             Err(error) if self.excused(error) => before,
-            Err(error) => return Err(Failure::new(format!("set_memory to {bytes}: {error} [{error:?}]"))),
+            Err(error) => {
+                return Err(Failure::new(format!("set_memory to {bytes}: {error} [{error:?}]")));
+            }
             Ok(()) => bytes,
         };
         same("the budget", &self.db().stats().memory.limit_bytes, &wanted)?;
@@ -245,7 +268,15 @@ impl Driver {
                 self.model.newest()
             )
         })?;
-        self.txs.insert(tx, OpenTx { handle, reads: Reads::default(), writes: Writes::new(), may_be_spoiled: false });
+        self.txs.insert(
+            tx,
+            OpenTx {
+                handle,
+                reads: Reads::default(),
+                writes: Writes::new(),
+                may_be_spoiled: false,
+            },
+        );
         said(format!("at {at}"))
     }
 
@@ -257,11 +288,26 @@ impl Driver {
         ensure(if self.in_doubt { at <= newest } else { at == newest }, || {
             format!("a transaction that reads what was ordered begins at {at}; submitted {newest}")
         })?;
-        self.txs.insert(tx, OpenTx { handle, reads: Reads::default(), writes: Writes::new(), may_be_spoiled: false });
+        self.txs.insert(
+            tx,
+            OpenTx {
+                handle,
+                reads: Reads::default(),
+                writes: Writes::new(),
+                may_be_spoiled: false,
+            },
+        );
         said(format!("at {at}"))
     }
 
-    fn put(&mut self, tx: u8, space: u8, key: &Key, value: Content, streamed: bool) -> Outcome<String> {
+    fn put(
+        &mut self,
+        tx: u8,
+        space: u8,
+        key: &Key,
+        value: Content,
+        streamed: bool,
+    ) -> Outcome<String> {
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
         let Slot::Occupied(mut open) = self.txs.entry(tx) else { return said("no transaction") };
         let bytes = value.make();
@@ -303,7 +349,14 @@ impl Driver {
         self.written(tx, &format!("put {count} keys of {value}"), written)
     }
 
-    fn bulk_load(&mut self, space: u8, first: u32, count: u32, value: Content, scattered: bool) -> Outcome<String> {
+    fn bulk_load(
+        &mut self,
+        space: u8,
+        first: u32,
+        count: u32,
+        value: Content,
+        scattered: bool,
+    ) -> Outcome<String> {
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
         let content = |number: u32| Content { seed: value.seed.wrapping_add(number), ..value };
         let key = |number: u32| numbered_key(first.wrapping_add(number));
@@ -311,7 +364,8 @@ impl Driver {
             let mut load = self.db().begin_bulk_load(&keyspace)?;
             for number in 0..count {
                 let number = if scattered { scatter(number, count) } else { number };
-                // Of two rows with one key the last one counts. Where there are none, rising rows are not sorted.
+                // Of two rows with one key the last one counts. Where there are none, rising rows
+                // are not sorted.
                 if value.seed.is_multiple_of(2) && number.is_multiple_of(3) {
                     load.put(key(number), content(number.wrapping_add(1)).make())?;
                 }
@@ -322,7 +376,8 @@ impl Driver {
         // It reads nothing; but its record has the moment before it.
         let read_at = self.db().newest().0;
         let loaded = load();
-        let writes = (0..count).map(|number| ((space, key(number)), Some(content(number)))).collect();
+        let writes =
+            (0..count).map(|number| ((space, key(number)), Some(content(number)))).collect();
         let entry = Entry::Commit { writes, metadata: Content::default(), read_at };
         self.submitted("bulk load", vec![entry], loaded.map(|glsn| glsn.0), true)
     }
@@ -342,7 +397,9 @@ impl Driver {
         }
         if let Some(open) = self.txs.remove(&tx) {
             let committed = open.handle.commit();
-            ensure(committed.is_err(), || format!("{what} failed, and its transaction was committed"))?;
+            ensure(committed.is_err(), || {
+                format!("{what} failed, and its transaction was committed")
+            })?;
         }
         said("failed")
     }
@@ -365,7 +422,9 @@ impl Driver {
                 glsn
             })
         };
-        if may_be_spoiled && matches!(committed, Err(Error::InvalidInput(InvalidInput::TransactionFailed))) {
+        if may_be_spoiled
+            && matches!(committed, Err(Error::InvalidInput(InvalidInput::TransactionFailed)))
+        {
             return said("spoiled");
         }
         if open.writes.is_empty() {
@@ -385,7 +444,9 @@ impl Driver {
             // A key that was put and deleted again counts as put.
             Err(Error::InvalidInput { .. }) if into_dropped(false) => return said("dropped"),
             Ok(_) if into_dropped(true) => {
-                return Err(Failure::new("committed although it puts something into a keyspace that was dropped"));
+                return Err(Failure::new(
+                    "committed although it puts something into a keyspace that was dropped",
+                ));
             }
             _ => {}
         }
@@ -406,17 +467,32 @@ impl Driver {
         self.submitted("commit", vec![entry], committed.map(|glsn| glsn.0), wait)
     }
 
-    fn is_conflict(&self, reads: &Reads, own: &Writes, at: u64, key: &[u8], found_at: u64, by: u64) -> Outcome {
+    fn is_conflict(
+        &self,
+        reads: &Reads,
+        own: &Writes,
+        at: u64,
+        key: &[u8],
+        found_at: u64,
+        by: u64,
+    ) -> Outcome {
         same("snapshot of a conflict", &found_at, &at)?;
         ensure(by > at && by <= self.model.newest(), || {
             format!("conflict by {by}, after {at}, newest {}", self.model.newest())
         })?;
         let limit = self.world.setting.sizes.read_set_bytes;
-        let longest = self.model.longest_key().max(own.keys().map(|(_, key)| key.len()).max().unwrap_or(0));
-        ensure(reads.changed_by(&self.model, key, by) || reads.may_be_coarse(limit, longest), || {
-            let read = if reads.covers(key) { "was read" } else { "was not read" };
-            format!("conflict on {} by {by} after {at}: the key {read}, and that commit did not change it", show(key))
-        })
+        let longest =
+            self.model.longest_key().max(own.keys().map(|(_, key)| key.len()).max().unwrap_or(0));
+        ensure(
+            reads.changed_by(&self.model, key, by) || reads.may_be_coarse(limit, longest),
+            || {
+                let read = if reads.covers(key) { "was read" } else { "was not read" };
+                format!(
+                    "conflict on {} by {by} after {at}: the key {read}, and that commit did not change it",
+                    show(key)
+                )
+            },
+        )
     }
 
     /// A record was submitted, or not; `glsn` is its last one.
@@ -473,14 +549,24 @@ impl Driver {
             && let Some(open) = self.txs.get(&tx)
         {
             let view = View::Tx(&open.handle, &open.writes);
-            let was_answered = self.judge(&|error| self.excused(error)).get(view, place, key, how)?;
-            if let Some(open) = self.txs.get_mut(&tx).filter(|open| !open.writes.contains_key(&(space, key.clone()))) {
+            let was_answered =
+                self.judge(&|error| self.excused(error)).get(view, place, key, how)?;
+            if let Some(open) = self
+                .txs
+                .get_mut(&tx)
+                .filter(|open| !open.writes.contains_key(&(space, key.clone())))
+            {
                 open.reads.key(space, key);
             }
             return answered(was_answered);
         }
         let Some(snapshot) = self.moment(from)? else { return said("failed") };
-        answered(self.judge(&|error| self.excused(error)).get(View::Snapshot(&snapshot), place, key, how)?)
+        answered(self.judge(&|error| self.excused(error)).get(
+            View::Snapshot(&snapshot),
+            place,
+            key,
+            how,
+        )?)
     }
 
     fn walk(&mut self, from: Reader, space: u8, span: &Span, how: Way) -> Outcome<String> {
@@ -521,7 +607,8 @@ impl Driver {
         let bytes: Vec<Vec<u8>> = payloads.iter().map(Content::make).collect();
         let slices: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
         let noted = self.model.streams_in_use();
-        let entries = payloads.iter().map(|content| Entry::Payload { stream, content: *content }).collect();
+        let entries =
+            payloads.iter().map(|content| Entry::Payload { stream, content: *content }).collect();
         let log = self.db().log();
         let appended = if wait {
             log.append(stream, &slices).map(|range| (Some(*range.start()), *range.end()))
@@ -547,7 +634,11 @@ impl Driver {
             }
         }
         if let Ok((Some(first), last)) = &appended {
-            same("number of GLSNs of an append", &(last.0 + 1 - first.0), &(payloads.len() as u64))?;
+            same(
+                "number of GLSNs of an append",
+                &(last.0 + 1 - first.0),
+                &(payloads.len() as u64),
+            )?;
         }
         self.submitted("append", entries, appended.map(|(_, last)| last.0), wait)
     }
@@ -557,7 +648,10 @@ impl Driver {
         let Err(Error::InvalidInput { .. }) = appended else { return false };
         let bytes: usize = payloads.iter().map(Vec::len).sum();
         let too_large = (bytes + SEGMENT_RESERVE_BYTES) as u64 > self.world.setting.segment_bytes;
-        if too_large && !self.model.streams_in_use() && self.db().log().bounds().next > self.model.newest() + 1 {
+        if too_large
+            && !self.model.streams_in_use()
+            && self.db().log().bounds().next > self.model.newest() + 1
+        {
             self.model.submit(vec![Entry::StreamsInUse]);
         }
         too_large
@@ -584,11 +678,14 @@ impl Driver {
         if !self.model.has_space(space) {
             let made = self.db().create_keyspace(&space_name(space), keep.retention());
             if self.in_doubt && made.is_ok() {
-                // It is unknown whether the earlier keyspace of this name was dropped: this may be that one.
+                // It is unknown whether the earlier keyspace of this name was dropped: this may be
+                // that one.
                 return said("in doubt");
             }
             self.committed_unseen(&made, Entry::Keyspace { space, retention: keep });
-            let Some(keyspace) = self.expect("create_keyspace", made)? else { return said("failed") };
+            let Some(keyspace) = self.expect("create_keyspace", made)? else {
+                return said("failed");
+            };
             self.spaces.insert(space, keyspace);
             return said("");
         }
@@ -600,7 +697,11 @@ impl Driver {
         answered(self.expect("set_retention", set)?.is_some())
     }
 
-    pub(super) fn upkeep(&mut self, what: &str, work: impl FnOnce(&Db) -> plimsoll::Result<()>) -> Outcome<String> {
+    pub(super) fn upkeep(
+        &mut self,
+        what: &str,
+        work: impl FnOnce(&Db) -> plimsoll::Result<()>,
+    ) -> Outcome<String> {
         let done = work(self.db());
         if let Err(Error::Poisoned { .. }) = &done {
             self.in_doubt = true;

@@ -9,8 +9,8 @@ use crate::judge::{Judge, Place, TRIES, is_value, show};
 use crate::model::{Entry, space_name};
 
 impl Judge<'_> {
-    /// What `next` yields; after an error, what it yields when it is asked again. `None` if it fails again
-    /// and again. An iterator ends at an error, and goes on with the next call.
+    /// What `next` yields; after an error, what it yields when it is asked again. `None` if it
+    /// fails again and again. An iterator ends at an error, and goes on with the next call.
     fn after_errors<T>(
         &self,
         what: impl Fn() -> String,
@@ -22,7 +22,9 @@ impl Judge<'_> {
                 return Ok(Some(found));
             }
             if iterates {
-                ensure(matches!(next(), Ok(None)), || format!("{}: does not end at an error", what()))?;
+                ensure(matches!(next(), Ok(None)), || {
+                    format!("{}: does not end at an error", what())
+                })?;
             }
         }
         Ok(None)
@@ -38,12 +40,17 @@ impl Judge<'_> {
                 None => return Ok(false),
             },
         };
-        let mut wanted = (from.max(1)..=self.db.newest().0).filter(|glsn| self.is_of(*glsn, stream));
+        let mut wanted =
+            (from.max(1)..=self.db.newest().0).filter(|glsn| self.is_of(*glsn, stream));
         loop {
             let entry = self.after_errors(what, false, || follow.next_timeout(Duration::ZERO))?;
             let Some(entry) = entry else { return Ok(false) };
             let wanted = wanted.next();
-            same(format!("{}: next GLSN", what()), &entry.as_ref().map(|entry| entry.glsn.0), &wanted)?;
+            same(
+                format!("{}: next GLSN", what()),
+                &entry.as_ref().map(|entry| entry.glsn.0),
+                &wanted,
+            )?;
             let Some(entry) = entry else { break };
             let (glsn, stream, time) = (entry.glsn, entry.stream, entry.time);
             self.is_entry(what, &LogEntryRef { glsn, stream, time, payload: entry.payload() })?;
@@ -51,10 +58,13 @@ impl Judge<'_> {
         if matches!(stream, None | Some(0)) { self.feed(from) } else { Ok(true) }
     }
 
-    /// Reads the change feed to its end: every commit once, in order, but for those that only move cursors.
+    /// Reads the change feed to its end: every commit once, in order, but for those that only move
+    /// cursors.
     fn feed(&self, from: u64) -> Outcome<bool> {
         let what = || format!("commits from {from}");
-        let Some(mut commits) = self.settle(what, None, self.db.log().commits(Glsn(from)))? else { return Ok(false) };
+        let Some(mut commits) = self.settle(what, None, self.db.log().commits(Glsn(from)))? else {
+            return Ok(false);
+        };
         let is_wanted = |glsn: &u64| {
             let entry = self.model.entry(*glsn).map(|placed| &placed.entry);
             entry.is_some_and(|entry| entry.stream() == 0 && !matches!(entry, Entry::Cursor { .. }))
@@ -64,7 +74,11 @@ impl Judge<'_> {
             let commit = self.after_errors(what, true, || commits.next().transpose())?;
             let Some(commit) = commit else { return Ok(false) };
             let wanted = wanted.next();
-            same(format!("{}: next GLSN", what()), &commit.as_ref().map(|commit| commit.glsn().0), &wanted)?;
+            same(
+                format!("{}: next GLSN", what()),
+                &commit.as_ref().map(|commit| commit.glsn().0),
+                &wanted,
+            )?;
             let Some(commit) = commit else { return Ok(true) };
             if !self.is_commit(what, &commit)? {
                 return Ok(false);
@@ -88,7 +102,11 @@ impl Judge<'_> {
             let commit = self.after_errors(what, true, || commits.next().transpose())?;
             let Some(commit) = commit else { return Ok(false) };
             let wanted = wanted.next();
-            same(format!("{}: next GLSN", what()), &commit.as_ref().map(|commit| commit.glsn().0), &wanted)?;
+            same(
+                format!("{}: next GLSN", what()),
+                &commit.as_ref().map(|commit| commit.glsn().0),
+                &wanted,
+            )?;
             let Some(commit) = commit else { return Ok(true) };
             if !self.is_watched(what, &commit, place, prefix)? {
                 return Ok(false);

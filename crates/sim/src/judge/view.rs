@@ -29,7 +29,11 @@ impl View<'_> {
         }
     }
 
-    pub(super) fn get_reader(&self, keyspace: &Keyspace, key: &[u8]) -> plimsoll::Result<Option<ValueReader>> {
+    pub(super) fn get_reader(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+    ) -> plimsoll::Result<Option<ValueReader>> {
         match self {
             View::Tx(tx, _) => tx.get_reader(keyspace, key),
             View::Snapshot(snapshot) => snapshot.get_reader(keyspace, key),
@@ -43,14 +47,22 @@ impl View<'_> {
         }
     }
 
-    pub(super) fn get_lent(&self, keyspace: &Keyspace, key: &[u8]) -> plimsoll::Result<Option<Vec<u8>>> {
+    pub(super) fn get_lent(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+    ) -> plimsoll::Result<Option<Vec<u8>>> {
         match self {
             View::Tx(tx, _) => tx.get_with(keyspace, key, <[u8]>::to_vec),
             View::Snapshot(snapshot) => snapshot.get_with(keyspace, key, <[u8]>::to_vec),
         }
     }
 
-    pub(super) fn get_resident(&self, keyspace: &Keyspace, key: &[u8]) -> plimsoll::Result<Resident<Vec<u8>>> {
+    pub(super) fn get_resident(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+    ) -> plimsoll::Result<Resident<Vec<u8>>> {
         match self {
             View::Tx(tx, _) => tx.get_resident(keyspace, key, <[u8]>::to_vec),
             View::Snapshot(snapshot) => snapshot.get_resident(keyspace, key, <[u8]>::to_vec),
@@ -70,9 +82,13 @@ impl View<'_> {
         let bounds = |lower, upper| (bound(lower), bound(upper));
         match (self, span) {
             (View::Tx(tx, _), Span::Prefix(prefix)) => tx.prefix(keyspace, prefix),
-            (View::Tx(tx, _), Span::Range(lower, upper)) => tx.range(keyspace, bounds(lower, upper)),
+            (View::Tx(tx, _), Span::Range(lower, upper)) => {
+                tx.range(keyspace, bounds(lower, upper))
+            }
             (View::Snapshot(snapshot), Span::Prefix(prefix)) => snapshot.prefix(keyspace, prefix),
-            (View::Snapshot(snapshot), Span::Range(lower, upper)) => snapshot.range(keyspace, bounds(lower, upper)),
+            (View::Snapshot(snapshot), Span::Range(lower, upper)) => {
+                snapshot.range(keyspace, bounds(lower, upper))
+            }
         }
     }
 

@@ -1,8 +1,9 @@
 //! The process that is killed.
 //!
-//! Each thread commits one transaction after the other. Transaction number n writes n under the thread's number, a value of n under two
-//! more keys, n into a list from which it removes n - [`KEPT`], and then appends n to the thread's stream. Each acknowledged commit is
-//! printed as one line: `THREAD NUMBER GLSN`; in one write, or with the others of a sync.
+//! Each thread commits one transaction after the other. Transaction number n writes n under the
+//! thread's number, a value of n under two more keys, n into a list from which it removes n -
+//! [`KEPT`], and then appends n to the thread's stream. Each acknowledged commit is printed as one
+//! line: `THREAD NUMBER GLSN`; in one write, or with the others of a sync.
 
 use std::io::Write;
 use std::path::Path;
@@ -56,7 +57,8 @@ pub(crate) fn large_value(thread: u64, number: u64) -> Content {
 /// # Errors
 /// Any error of the store; there should be none.
 pub fn live(scenario: Scenario, store: &Path) -> Result<()> {
-    let durability = if scenario == Scenario::Buffered { Durability::Buffered } else { Durability::Sync };
+    let durability =
+        if scenario == Scenario::Buffered { Durability::Buffered } else { Durability::Sync };
     let db = Db::open(store, options().durability(durability))?;
     let keyspace = db.keyspace("work")?;
     let failed = Arc::new(std::sync::Mutex::new(None));
@@ -83,9 +85,12 @@ pub fn live(scenario: Scenario, store: &Path) -> Result<()> {
                 db.flush()?;
                 db.log().trim(db.newest())?;
             }
-            Scenario::Write | Scenario::Create | Scenario::Buffered => clock.sleep(Duration::from_millis(5)),
+            Scenario::Write | Scenario::Create | Scenario::Buffered => {
+                clock.sleep(Duration::from_millis(5))
+            }
         }
-        if let Some(error) = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take() {
+        if let Some(error) = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+        {
             return Err(error);
         }
     }
@@ -94,7 +99,8 @@ pub fn live(scenario: Scenario, store: &Path) -> Result<()> {
 
 fn write(db: &Db, keyspace: &Keyspace, thread: u64, durability: Durability) -> Result<()> {
     let number = db.snapshot().get(keyspace, number_key(thread).as_bytes())?;
-    let mut number: u64 = number.and_then(|value| String::from_utf8_lossy(&value).parse().ok()).unwrap_or(0);
+    let mut number: u64 =
+        number.and_then(|value| String::from_utf8_lossy(&value).parse().ok()).unwrap_or(0);
     complete_stream(db, thread, number)?;
     let mut lines = String::new();
     loop {

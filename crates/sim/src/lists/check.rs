@@ -1,4 +1,5 @@
-//! Looks at a history of transactions over lists: at each transaction by itself, and then at their order.
+//! Looks at a history of transactions over lists: at each transaction by itself, and then at their
+//! order.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -24,8 +25,9 @@ pub struct Checked {
     pub relations: u64,
 }
 
-/// Checks that a history is strictly serializable: that there is an order of all committed transactions, in accordance with the times at which
-/// they began and had returned, in which each has seen what those before it did.
+/// Checks that a history is strictly serializable: that there is an order of all committed
+/// transactions, in accordance with the times at which they began and had returned, in which each
+/// has seen what those before it did.
 ///
 /// # Errors
 /// It is not; the message names the transactions.
@@ -34,19 +36,31 @@ pub fn check(history: &[Transaction], lists: &Lists) -> Outcome<Checked> {
     let mut writers: HashMap<u64, usize> = HashMap::new();
     for (number, transaction) in history.iter().enumerate() {
         for value in transaction.steps.iter().filter_map(|step| step.value) {
-            ensure(writers.insert(value, number).is_none(), || format!("two transactions append {value:x}"))?;
+            ensure(writers.insert(value, number).is_none(), || {
+                format!("two transactions append {value:x}")
+            })?;
         }
     }
     let mut checked = Checked::default();
     let mut committed = Vec::new();
     for transaction in history {
-        let appended = transaction.steps.iter().filter(|step| step.value.is_some_and(|value| prefixes.has(value)));
-        let (found, appends) = (appended.count(), transaction.steps.iter().filter(|step| step.value.is_some()).count());
+        let appended = transaction
+            .steps
+            .iter()
+            .filter(|step| step.value.is_some_and(|value| prefixes.has(value)));
+        let (found, appends) = (
+            appended.count(),
+            transaction.steps.iter().filter(|step| step.value.is_some()).count(),
+        );
         let is_there = found > 0;
         match transaction.end {
-            End::Refused => ensure(!is_there, || format!("{transaction} was refused, and is there"))?,
+            End::Refused => {
+                ensure(!is_there, || format!("{transaction} was refused, and is there"))?
+            }
             End::Committed(_) => ensure(found == appends, || format!("{transaction} is lost"))?,
-            End::Unknown => ensure(found == 0 || found == appends, || format!("{transaction} is there in part"))?,
+            End::Unknown => ensure(found == 0 || found == appends, || {
+                format!("{transaction} is there in part")
+            })?,
         }
         let counts = matches!(transaction.end, End::Committed(_)) || is_there;
         if counts {
@@ -59,11 +73,14 @@ pub fn check(history: &[Transaction], lists: &Lists) -> Outcome<Checked> {
     }
     for (list, values) in lists {
         let unknown = values.iter().find(|value| !writers.contains_key(value));
-        ensure(unknown.is_none(), || format!("nobody has appended {unknown:x?} to the list {list}"))?;
+        ensure(unknown.is_none(), || {
+            format!("nobody has appended {unknown:x?} to the list {list}")
+        })?;
         checked.values += values.len() as u64;
     }
     let mut order = Order::new(history, &committed);
-    for (number, transaction) in history.iter().enumerate().filter(|(number, _)| committed[*number]) {
+    for (number, transaction) in history.iter().enumerate().filter(|(number, _)| committed[*number])
+    {
         for (list, first, own) in spans(transaction) {
             let values = lists.get(&list).map_or(&[][..], |values| values);
             let at = first.len as usize;
@@ -80,7 +97,8 @@ pub fn check(history: &[Transaction], lists: &Lists) -> Outcome<Checked> {
     order.check().map(|()| checked)
 }
 
-/// For each list of a transaction: what it saw of it before it changed it, and how many values it appended.
+/// For each list of a transaction: what it saw of it before it changed it, and how many values it
+/// appended.
 fn spans(transaction: &Transaction) -> Vec<(ListName, Seen, usize)> {
     let mut spans: Vec<(ListName, Seen, usize)> = Vec::new();
     for Step { list, seen, value } in &transaction.steps {
@@ -118,7 +136,8 @@ impl Prefixes {
         self.places.contains_key(&value)
     }
 
-    /// Each step saw a beginning of the list as it is in the end, with all that the steps before it had appended, and appended behind it.
+    /// Each step saw a beginning of the list as it is in the end, with all that the steps before it
+    /// had appended, and appended behind it.
     fn check(&self, transaction: &Transaction) -> Outcome {
         let mut last: Vec<(ListName, Seen)> = Vec::new();
         for Step { list, seen, value } in &transaction.steps {
@@ -126,17 +145,24 @@ impl Prefixes {
                 Some(prefixes) => prefixes.get(seen.len as usize) == Some(seen),
                 None => *seen == Seen::default(),
             };
-            ensure(is_seen, || format!("{transaction} has seen in the list {list} what was never in it"))?;
+            ensure(is_seen, || {
+                format!("{transaction} has seen in the list {list} what was never in it")
+            })?;
             if let Some(value) = value {
                 ensure(self.places.get(value) == Some(&(*list, seen.len)), || {
-                    let place = self.places.get(value).map(|(list, at)| format!("at {at} of the list {list}"));
+                    let place = self
+                        .places
+                        .get(value)
+                        .map(|(list, at)| format!("at {at} of the list {list}"));
                     format!("{transaction} has appended {value:x}, which is {place:?}")
                 })?;
             }
             let after = value.map_or(*seen, |value| seen.with(value));
             match last.iter_mut().find(|(known, _)| known == list) {
                 Some((_, before)) if before != seen => {
-                    return Err(Failure::new(format!("{transaction} has seen the list {list} change under it")));
+                    return Err(Failure::new(format!(
+                        "{transaction} has seen the list {list} change under it"
+                    )));
                 }
                 Some((_, before)) => *before = after,
                 None => last.push((*list, after)),
@@ -189,7 +215,10 @@ mod tests {
             done(40, 50, &[reads(B, &[3, 5]), reads(A, &[1, 2])]),
         ];
         let checked = check(&history, &lists([(A, &[1, 2]), (B, &[3, 5])])).unwrap();
-        assert_eq!((checked.committed, checked.of_killed, checked.refused, checked.values), (4, 1, 1, 4));
+        assert_eq!(
+            (checked.committed, checked.of_killed, checked.refused, checked.values),
+            (4, 1, 1, 4)
+        );
     }
 
     #[test]
@@ -204,10 +233,14 @@ mod tests {
         assert!(refusal(&[], &lists([(A, &[1])])).contains("nobody"));
         // Both saw an empty list.
         let other = done(0, 10, &[appends(A, &[], 3)]);
-        assert!(refusal(&[one.clone(), other], &lists([(A, &[1, 3]), (B, &[2])])).contains("which is"));
+        assert!(
+            refusal(&[one.clone(), other], &lists([(A, &[1, 3]), (B, &[2])])).contains("which is")
+        );
         // Seen, and then not there.
         let reader = done(0, 10, &[reads(A, &[1, 9])]);
-        assert!(refusal(&[one.clone(), reader], &lists([(A, &[1]), (B, &[2])])).contains("never in it"));
+        assert!(
+            refusal(&[one.clone(), reader], &lists([(A, &[1]), (B, &[2])])).contains("never in it")
+        );
         let twice = done(0, 10, &[reads(A, &[]), reads(A, &[1])]);
         assert!(refusal(&[one, twice], &lists([(A, &[1]), (B, &[2])])).contains("change under it"));
     }
@@ -226,7 +259,10 @@ mod tests {
         assert!(fractured.contains("had seen"), "{fractured}");
         // A long fork: two readers see two writers in two orders.
         let writers = [done(0, 10, &[appends(A, &[], 1)]), done(0, 10, &[appends(B, &[], 2)])];
-        let readers = [done(0, 10, &[reads(A, &[1]), reads(B, &[])]), done(0, 10, &[reads(A, &[]), reads(B, &[2])])];
+        let readers = [
+            done(0, 10, &[reads(A, &[1]), reads(B, &[])]),
+            done(0, 10, &[reads(A, &[]), reads(B, &[2])]),
+        ];
         let history: Vec<Transaction> = writers.into_iter().chain(readers).collect();
         refusal(&history, &lists([(A, &[1]), (B, &[2])]));
         // A stale read: the writer had returned before the reader began.

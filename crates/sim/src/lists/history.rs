@@ -1,4 +1,5 @@
-//! What transactions over lists did, as their processes tell it: a line before each commit, and one when it has returned.
+//! What transactions over lists did, as their processes tell it: a line before each commit, and one
+//! when it has returned.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -140,12 +141,14 @@ pub fn read_lines<'l>(lines: impl IntoIterator<Item = &'l str>) -> Outcome<Vec<T
             cut = Some(line);
             continue;
         };
-        let read = read_line(words).ok_or_else(|| Failure::new(format!("a process has printed {line:?}")))?;
+        let read = read_line(words)
+            .ok_or_else(|| Failure::new(format!("a process has printed {line:?}")))?;
         let (thread, before) = match read {
             Line::Begin(thread, transaction) => (thread, under_way.insert(thread, transaction)),
-            Line::End(thread, end) => {
-                (thread, under_way.remove(&thread).map(|transaction| Transaction { end, ..transaction }))
-            }
+            Line::End(thread, end) => (
+                thread,
+                under_way.remove(&thread).map(|transaction| Transaction { end, ..transaction }),
+            ),
         };
         let is_end = !under_way.contains_key(&thread);
         if is_end && before.is_none() {

@@ -22,7 +22,9 @@ pub enum Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Seen(list) => write!(f, "whose value in {list} was seen, as the next one had seen it, by"),
+            Self::Seen(list) => {
+                write!(f, "whose value in {list} was seen, as the next one had seen it, by")
+            }
             Self::NotSeen(list) => write!(f, "which had not seen in {list} what was appended by"),
             Self::Appended(list) => write!(f, "behind which in {list} appended"),
             Self::Time => f.write_str("which had returned before there began"),
@@ -33,18 +35,22 @@ impl fmt::Display for Cause {
 /// The order of transactions, as far as it is known.
 pub struct Order<'h> {
     history: &'h [Transaction],
-    /// Nodes behind those of transactions stand for the moments at which transactions returned, in the order of time: who returned comes before
-    /// that moment, that moment before the next one, and before all who began after it. So there are not as many relations as pairs.
+    /// Nodes behind those of transactions stand for the moments at which transactions returned, in
+    /// the order of time: who returned comes before that moment, that moment before the next one,
+    /// and before all who began after it. So there are not as many relations as pairs.
     nodes: Vec<Vec<(usize, Cause)>>,
     relations: u64,
 }
 
 impl<'h> Order<'h> {
-    /// The order that follows from the times of those transactions of a history that were committed.
+    /// The order that follows from the times of those transactions of a history that were
+    /// committed.
     pub fn new(history: &'h [Transaction], committed: &[bool]) -> Self {
         let mut ends: Vec<(u64, usize)> = Vec::new();
         let mut begins: Vec<(u64, usize)> = Vec::new();
-        for (number, transaction) in history.iter().enumerate().filter(|(number, _)| committed[*number]) {
+        for (number, transaction) in
+            history.iter().enumerate().filter(|(number, _)| committed[*number])
+        {
             begins.push((transaction.begin, number));
             if let End::Committed(end) = transaction.end {
                 ends.push((end, number));
@@ -89,15 +95,21 @@ impl<'h> Order<'h> {
     pub fn check(&self) -> Outcome {
         let Some(left) = self.left_of_sorting() else { return Ok(()) };
         let circle = self.shortest_circle(&left).unwrap_or_default();
-        let told = circle.iter().map(|(number, cause)| format!("{}, {cause}", self.history[*number]));
-        Err(Failure::new(format!("not serializable: {} the first one again", told.collect::<Vec<_>>().join(" "))))
+        let told =
+            circle.iter().map(|(number, cause)| format!("{}, {cause}", self.history[*number]));
+        Err(Failure::new(format!(
+            "not serializable: {} the first one again",
+            told.collect::<Vec<_>>().join(" ")
+        )))
     }
 
-    /// Removes transactions that none of the others comes before, again and again. If any are left, there is a circle among them.
+    /// Removes transactions that none of the others comes before, again and again. If any are left,
+    /// there is a circle among them.
     fn left_of_sorting(&self) -> Option<Vec<bool>> {
         let mut before = vec![0u32; self.nodes.len()];
         self.nodes.iter().flatten().for_each(|(after, _)| before[*after] += 1);
-        let mut free: Vec<usize> = (0..self.nodes.len()).filter(|node| before[*node] == 0).collect();
+        let mut free: Vec<usize> =
+            (0..self.nodes.len()).filter(|node| before[*node] == 0).collect();
         let mut left = vec![true; self.nodes.len()];
         while let Some(node) = free.pop() {
             left[node] = false;
@@ -111,8 +123,9 @@ impl<'h> Order<'h> {
         left.contains(&true).then_some(left)
     }
 
-    /// The shortest way from one of the transactions that are left back to it, among the first thousand by time (what comes after a circle is
-    /// left, too): each with the cause for which it came before the next one.
+    /// The shortest way from one of the transactions that are left back to it, among the first
+    /// thousand by time (what comes after a circle is left, too): each with the cause for which it
+    /// came before the next one.
     fn shortest_circle(&self, left: &[bool]) -> Option<Vec<(usize, Cause)>> {
         let mut starts: Vec<usize> = (0..self.history.len()).filter(|node| left[*node]).collect();
         starts.sort_unstable_by_key(|node| self.history[*node].begin);

@@ -38,7 +38,13 @@ pub(crate) fn run(arguments: &KillEveryArguments) -> Result<bool, String> {
     };
     let (mut all_well, mut all_runs) = (true, 0);
     for seed in arguments.seed..arguments.seed.saturating_add(arguments.seeds) {
-        match kill_at_every(seed, &scenario(), what, (arguments.from, arguments.every), arguments.jobs) {
+        match kill_at_every(
+            seed,
+            &scenario(),
+            what,
+            (arguments.from, arguments.every),
+            arguments.jobs,
+        ) {
             Ok(Kills { operations, runs }) => {
                 all_runs += runs;
                 println!("seed {seed}: {operations} operations, {runs} runs");

@@ -35,7 +35,9 @@ pub(crate) struct PlantedArguments {
 pub(crate) fn run(arguments: &PlantedArguments) -> Result<bool, String> {
     let workspace = workspace();
     let mut bugs = all(&workspace)?;
-    if let Some(unknown) = arguments.only.iter().find(|name| bugs.iter().all(|bug| bug.name != **name)) {
+    if let Some(unknown) =
+        arguments.only.iter().find(|name| bugs.iter().all(|bug| bug.name != **name))
+    {
         return Err(format!("there is no planted bug {unknown:?}; --list names them"));
     }
     bugs.retain(|bug| arguments.only.is_empty() || arguments.only.contains(&bug.name));
@@ -43,14 +45,16 @@ pub(crate) fn run(arguments: &PlantedArguments) -> Result<bool, String> {
         bugs.iter().for_each(|bug| println!("{:<40} {}", bug.name, bug.what));
         return Ok(true);
     }
-    let dir = arguments.dir.clone().unwrap_or_else(|| std::env::temp_dir().join("plimsoll-planted"));
+    let dir =
+        arguments.dir.clone().unwrap_or_else(|| std::env::temp_dir().join("plimsoll-planted"));
     eprintln!("building the sources in {} without a bug", dir.display());
     let scratch = Scratch::new(&workspace, &dir, arguments.seeds, &arguments.mode)?;
     println!("{:<38} {:<16} found by", "bug", "program");
     let mut found = 0;
     for bug in &bugs {
         let verdict = scratch.try_one(bug);
-        found += usize::from(matches!(verdict, Verdict::Found { .. } | Verdict::FoundByTest { .. }));
+        found +=
+            usize::from(matches!(verdict, Verdict::Found { .. } | Verdict::FoundByTest { .. }));
         show(bug, &verdict);
     }
     let clean = scratch.try_none();
@@ -59,7 +63,12 @@ pub(crate) fn run(arguments: &PlantedArguments) -> Result<bool, String> {
         Err(why) => format!("NOT WELL: {}", why.replace('\n', " | ")),
     };
     println!("{:<38} {} {told}", "(none)", scratch.clean_program());
-    println!("{found} of {} found within {} seeds of mode {}", bugs.len(), arguments.seeds, arguments.mode);
+    println!(
+        "{found} of {} found within {} seeds of mode {}",
+        bugs.len(),
+        arguments.seeds,
+        arguments.mode
+    );
     Ok(found == bugs.len() && clean.is_ok())
 }
 
@@ -69,7 +78,9 @@ fn show(bug: &Planted, verdict: &Verdict) {
             let saw: String = saw.chars().take(SAW_CHARS).collect();
             format!("{program} {run} (after {runs_before} runs that saw nothing): {saw}")
         }
-        Verdict::FoundByTest { test } => format!("{:<16} the test {} of {}", "", test.name, test.package),
+        Verdict::FoundByTest { test } => {
+            format!("{:<16} the test {} of {}", "", test.name, test.package)
+        }
         Verdict::Missed { program } => format!("{program} NOBODY"),
         Verdict::MissedByTest { test } => {
             format!("{:<16} NOBODY: the test {} of {} passes with it", "", test.name, test.package)

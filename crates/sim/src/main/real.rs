@@ -16,7 +16,8 @@ pub(crate) struct Place {
     /// Seed of all choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Folder in which to create the working folder, which is removed on success [default: the system's folder for temporary files].
+    /// Folder in which to create the working folder, which is removed on success [default: the
+    /// system's folder for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
 }
@@ -88,9 +89,13 @@ pub(crate) fn power(arguments: &PowerArguments) -> Result<bool, String> {
     let PowerArguments { fs, cuts, workers, place } = arguments;
     if let Some(workers) = workers {
         let name = format!("power-{fs}-{workers}-workers");
-        return place.work(&name, |program, dir| cut_members(program, dir, *fs, *cuts, *workers, place.seed));
+        return place.work(&name, |program, dir| {
+            cut_members(program, dir, *fs, *cuts, *workers, place.seed)
+        });
     }
-    place.work(&format!("power-{fs}"), |program, dir| cut_power(program, dir, *fs, *cuts, place.seed))
+    place.work(&format!("power-{fs}"), |program, dir| {
+        cut_power(program, dir, *fs, *cuts, place.seed)
+    })
 }
 
 pub(crate) fn syscalls(arguments: &SyscallsArguments) -> Result<bool, String> {

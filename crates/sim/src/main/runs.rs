@@ -1,4 +1,5 @@
-//! Runs of many seeds: in several threads, with a bar of their progress, and a line for each that fails or does not come to its end.
+//! Runs of many seeds: in several threads, with a bar of their progress, and a line for each that
+//! fails or does not come to its end.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,7 +59,8 @@ impl Runs {
         Some(Case { ops: self.ops.unwrap_or(case.ops), ..case })
     }
 
-    /// Runs them all, or until one does not come to its end: its thread cannot be stopped, only the process can end.
+    /// Runs them all, or until one does not come to its end: its thread cannot be stopped, only the
+    /// process can end.
     ///
     /// # Errors
     /// No thread could be started.
@@ -84,7 +86,9 @@ impl Runs {
             hangs = shared.look_for_one_that_hangs();
         }
         if !hangs {
-            workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| "a thread panicked".to_owned()))?;
+            workers
+                .into_iter()
+                .try_for_each(|worker| worker.join().map_err(|_| "a thread panicked".to_owned()))?;
         }
         let runs = shared.done.load(Ordering::Relaxed) + u64::from(hangs);
         let failed = std::mem::take(&mut *lock(&shared.failed));
@@ -106,7 +110,9 @@ struct Shared {
 impl Shared {
     fn work(&self, worker: usize) {
         while !self.is_over() {
-            let Some(case) = self.runs.case(self.next.fetch_add(1, Ordering::Relaxed)) else { break };
+            let Some(case) = self.runs.case(self.next.fetch_add(1, Ordering::Relaxed)) else {
+                break;
+            };
             *lock(&self.at_work[worker]) = Some((case, self.clock.monotonic_nanos()));
             // A panic is told in the line of its run; where it happened is told beside it.
             let outcome = case.run();
@@ -122,9 +128,15 @@ impl Shared {
     fn look_for_one_that_hangs(&self) -> bool {
         let now = self.clock.monotonic_nanos();
         let late = |(_, since): &(Case, u64)| now.saturating_sub(*since) > self.runs.nanos_each;
-        let Some((case, _)) = self.at_work.iter().find_map(|at_work| lock(at_work).filter(late)) else { return false };
+        let Some((case, _)) = self.at_work.iter().find_map(|at_work| lock(at_work).filter(late))
+        else {
+            return false;
+        };
         let seconds = self.runs.nanos_each / 1_000_000_000;
-        self.tell(case, &Failure::new(format!("it does not come to its end within {seconds} s (--patience)")));
+        self.tell(
+            case,
+            &Failure::new(format!("it does not come to its end within {seconds} s (--patience)")),
+        );
         true
     }
 
@@ -184,7 +196,16 @@ mod tests {
 
     fn runs(seeds: u64, nanos_each: u64) -> Runs {
         let modes = vec![Mode::Model, Mode::Rot];
-        Runs { modes, seed: 7, seeds: Some(seeds), nanos_max: None, ops: Some(30), jobs: 2, first: false, nanos_each }
+        Runs {
+            modes,
+            seed: 7,
+            seeds: Some(seeds),
+            nanos_max: None,
+            ops: Some(30),
+            jobs: 2,
+            first: false,
+            nanos_each,
+        }
     }
 
     #[test]
@@ -196,6 +217,10 @@ mod tests {
     #[test]
     fn a_run_that_does_not_come_to_its_end_is_told_and_ends_it_all() {
         let report = Runs { ops: Some(20_000), ..runs(1, 0) }.run().unwrap();
-        assert!(report.hangs && report.failed.len() == 1 && report.failed[0].seed == 7, "{:?}", report.failed);
+        assert!(
+            report.hangs && report.failed.len() == 1 && report.failed[0].seed == 7,
+            "{:?}",
+            report.failed
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! `plimsoll-sim stress`: a store under real threads, killed and started again, with its memory drawn over time.
+//! `plimsoll-sim stress`: a store under real threads, killed and started again, with its memory
+//! drawn over time.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,8 +23,8 @@ pub(crate) struct StressArguments {
     /// Longest lifetime of a process in seconds.
     #[arg(long, default_value_t = 20)]
     life_seconds: u64,
-    /// Folder in which to create the store, which is removed on success [default: a new one in the system's folder for temporary
-    /// files].
+    /// Folder in which to create the store, which is removed on success [default: a new one in the
+    /// system's folder for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Draw memory over time into this SVG file.
@@ -41,14 +42,18 @@ pub(crate) struct StressArguments {
 #[allow(clippy::disallowed_methods, reason = "a folder of the command's own, and its drawing")]
 pub(crate) fn run(arguments: &StressArguments) -> Result<bool, String> {
     if let (true, Some(store)) = (arguments.child, &arguments.dir) {
-        return child::live(store, arguments.seed, arguments.budget_mib << 20).map_err(|error| error.to_string());
+        return child::live(store, arguments.seed, arguments.budget_mib << 20)
+            .map_err(|error| error.to_string());
     }
     let default = std::env::temp_dir().join(format!("plimsoll-stress-{}", std::process::id()));
     let dir = arguments.dir.clone().unwrap_or(default);
     let told = |error: std::io::Error| format!("{}: {error}", dir.display());
     std::fs::create_dir_all(&dir).map_err(told)?;
     if std::fs::read_dir(&dir).map_err(told)?.next().is_some() {
-        return Err(format!("{}: there is something in it already; give an empty folder", dir.display()));
+        return Err(format!(
+            "{}: there is something in it already; give an empty folder",
+            dir.display()
+        ));
     }
     let stress = Stress {
         program: std::env::current_exe().map_err(|error| error.to_string())?,
@@ -59,20 +64,28 @@ pub(crate) fn run(arguments: &StressArguments) -> Result<bool, String> {
         life_max: Duration::from_secs(arguments.life_seconds.max(1)),
         any_memory: arguments.any_memory,
     };
-    match stress.run(&mut |report, elapsed| eprintln!("{} s: {}", elapsed.as_secs(), line_of(report))) {
+    match stress
+        .run(&mut |report, elapsed| eprintln!("{} s: {}", elapsed.as_secs(), line_of(report)))
+    {
         Ok(report) => {
             print!("{}", text(&report.samples, 30));
             println!("{}", line_of(&report));
-            let counts: Vec<String> = report.counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
+            let counts: Vec<String> =
+                report.counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
             println!("of lives that were not killed: {}", counts.join(", "));
             if let Some(path) = &arguments.svg {
-                std::fs::write(path, svg(&report.samples)).map_err(|error| format!("{}: {error}", path.display()))?;
+                std::fs::write(path, svg(&report.samples))
+                    .map_err(|error| format!("{}: {error}", path.display()))?;
             }
             std::fs::remove_dir_all(&dir).map_err(told)?;
             Ok(true)
         }
         Err(failure) => {
-            println!("FAILED stress --seed {}: {failure} (the store is in {})", arguments.seed, dir.display());
+            println!(
+                "FAILED stress --seed {}: {failure} (the store is in {})",
+                arguments.seed,
+                dir.display()
+            );
             Ok(false)
         }
     }

@@ -16,21 +16,24 @@ pub(crate) struct WorkersArguments {
     /// Number of processes.
     #[arg(long, default_value_t = 4)]
     workers: u64,
-    /// The processes append to lists, and what they have seen of each other is checked for strict serializability; without it they move money
-    /// between accounts.
+    /// The processes append to lists, and what they have seen of each other is checked for strict
+    /// serializability; without it they move money between accounts.
     #[arg(long)]
     lists: bool,
     /// Duration in seconds.
     #[arg(long, default_value_t = 30.0)]
     seconds: f64,
-    /// A process is killed at a point of what it does rather than at a moment: in one of its calls of the disk or of locks, at a look at shared words, or
-    /// between two stores to them. Each verifies the store when it has opened it. Prints how many were killed at each point.
+    /// A process is killed at a point of what it does rather than at a moment: in one of its calls
+    /// of the disk or of locks, at a look at shared words, or between two stores to them. Each
+    /// verifies the store when it has opened it. Prints how many were killed at each point.
     #[arg(long, conflicts_with = "namespaces")]
     points: bool,
-    /// With --points: a file with the number of processes killed at each point, to which this run adds; the next run seeks the others.
+    /// With --points: a file with the number of processes killed at each point, to which this run
+    /// adds; the next run seeks the others.
     #[arg(long, requires = "points")]
     tally: Option<PathBuf>,
-    /// Average lifetime of a process in milliseconds; with --points: of one that does not come to its point.
+    /// Average lifetime of a process in milliseconds; with --points: of one that does not come to
+    /// its point.
     #[arg(long, default_value_t = 1000)]
     life_millis: u64,
     /// The longest time for which a process is stopped, in milliseconds.
@@ -39,17 +42,19 @@ pub(crate) struct WorkersArguments {
     /// Seed of the times of kills and stops.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Each process has a namespace of process ids of its own, in which its id is 1, as in a container (needs root and `unshare`).
+    /// Each process has a namespace of process ids of its own, in which its id is 1, as in a
+    /// container (needs root and `unshare`).
     #[arg(long, conflicts_with = "users")]
     namespaces: bool,
     /// The processes are two users of one group, in a folder of the group's (needs root).
     #[arg(long)]
     users: bool,
-    /// Another build of this command, for example with another C library, which every second process is.
+    /// Another build of this command, for example with another C library, which every second
+    /// process is.
     #[arg(long)]
     beside: Option<PathBuf>,
-    /// Folder in which to create the store, which is removed on success [default: a new one in the system's folder for temporary
-    /// files].
+    /// Folder in which to create the store, which is removed on success [default: a new one in the
+    /// system's folder for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Is a worker.
@@ -88,7 +93,10 @@ pub(crate) fn run(arguments: &WorkersArguments) -> Result<bool, String> {
     let told = |error: std::io::Error| format!("{}: {error}", dir.display());
     std::fs::create_dir_all(&dir).map_err(told)?;
     if std::fs::read_dir(&dir).map_err(told)?.next().is_some() {
-        return Err(format!("{}: there is something in it already; give an empty folder", dir.display()));
+        return Err(format!(
+            "{}: there is something in it already; give an empty folder",
+            dir.display()
+        ));
     }
     let mut programs = vec![std::env::current_exe().map_err(|error| error.to_string())?];
     programs.extend(arguments.beside.clone());
@@ -125,14 +133,21 @@ pub(crate) fn run(arguments: &WorkersArguments) -> Result<bool, String> {
             Ok(true)
         }
         Err(failure) => {
-            println!("FAILED workers --seed {}: {failure} (the store is in {})", arguments.seed, dir.display());
+            println!(
+                "FAILED workers --seed {}: {failure} (the store is in {})",
+                arguments.seed,
+                dir.display()
+            );
             Ok(false)
         }
     }
 }
 
 fn print(report: &Report, work: Work) {
-    print!("{} workers killed, {} stopped for a while, {} ended; ", report.kills, report.stops, report.ends);
+    print!(
+        "{} workers killed, {} stopped for a while, {} ended; ",
+        report.kills, report.stops, report.ends
+    );
     match work {
         Work::Bank => {
             let (longest, most) = report.stalls_millis;
@@ -145,7 +160,11 @@ fn print(report: &Report, work: Work) {
             let checked = report.checked;
             println!(
                 "{} transactions strictly serializable ({} of killed workers), {} refused; {} values, {} relations",
-                checked.committed, checked.of_killed, checked.refused, checked.values, checked.relations
+                checked.committed,
+                checked.of_killed,
+                checked.refused,
+                checked.values,
+                checked.relations
             );
         }
     }

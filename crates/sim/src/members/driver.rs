@@ -40,7 +40,8 @@ pub(super) struct Pending {
     pub(super) reads: Vec<Span>,
     /// The moment that it has read.
     pub(super) at: Option<u64>,
-    /// The number of the next act when its outcome became unknown; `None`: its process is stopped in it, and ends it later.
+    /// The number of the next act when its outcome became unknown; `None`: its process is stopped
+    /// in it, and ends it later.
     pub(super) ended: Option<u64>,
 }
 
@@ -72,11 +73,13 @@ pub(super) struct Driver {
     memory_total: Option<u64>,
     warm: bool,
     buffering: Buffering,
-    /// What processes read is compared after every few acts only: in between, they may leave what was committed in the log.
+    /// What processes read is compared after every few acts only: in between, they may leave what
+    /// was committed in the log.
     pub(super) looks_seldom: bool,
     next_id: u64,
     next_pid: u32,
-    /// The process at this seat is killed at this operation of it, counted from the start of the run over all processes of the seat.
+    /// The process at this seat is killed at this operation of it, counted from the start of the
+    /// run over all processes of the seat.
     pub(super) kill: Option<(u8, u64)>,
     /// The process at this seat is stopped there instead, and goes on after a few acts.
     pub(super) stop: Option<(u8, u64)>,
@@ -91,7 +94,8 @@ impl Driver {
         let setting = Setting::of_seed(seed);
         let world = World::new(seed, setting);
         let mut random = Random::new(seed ^ 0x00be_d510);
-        let memory_total = [None, Some(50 << 20), Some(64 << 20), Some(100 << 20)][random.below(4) as usize];
+        let memory_total =
+            [None, Some(50 << 20), Some(64 << 20), Some(100 << 20)][random.below(4) as usize];
         let buffering = match setting.durability {
             Durability::Sync => Buffering::None,
             Durability::Buffered => [Buffering::All, Buffering::Odd][seed as usize / 2 % 2],
@@ -135,7 +139,9 @@ impl Driver {
     pub(super) fn run_until_death(&mut self, ops: &[Op]) -> Outcome {
         for number in 0..ops.len() {
             self.run(&ops[number..=number])?;
-            let ended = |(member, nth)| self.ended_operations.get(&member).is_some_and(|ended| *ended >= nth);
+            let ended = |(member, nth)| {
+                self.ended_operations.get(&member).is_some_and(|ended| *ended >= nth)
+            };
             if self.kill.is_some_and(ended) {
                 break;
             }
@@ -145,7 +151,10 @@ impl Driver {
 
     /// All leave or end, and the store is opened alone.
     pub(super) fn finish(&mut self) -> Outcome {
-        self.alone().map_err(|failure| Failure { message: format!("in the end: {}", failure.message), ..failure })
+        self.alone().map_err(|failure| Failure {
+            message: format!("in the end: {}", failure.message),
+            ..failure
+        })
     }
 
     /// The operations that the processes of a seat have begun.
@@ -156,24 +165,35 @@ impl Driver {
 
     fn apply(&mut self, Among { member, act }: Among) -> Outcome {
         match act {
-            Act::KillAt { after } => self.armed.entry(member).or_default().kill = Some(At::Operation(after)),
-            Act::StopAt { after } => self.armed.entry(member).or_default().stop = Some(At::Operation(after)),
+            Act::KillAt { after } => {
+                self.armed.entry(member).or_default().kill = Some(At::Operation(after))
+            }
+            Act::StopAt { after } => {
+                self.armed.entry(member).or_default().stop = Some(At::Operation(after))
+            }
             Act::KillAtChange { nth, later } => {
-                self.armed.entry(member).or_default().kill = Some(At::Change(AtChange { nth, later }));
+                self.armed.entry(member).or_default().kill =
+                    Some(At::Change(AtChange { nth, later }));
             }
             Act::StopAtChange { nth, later } => {
-                self.armed.entry(member).or_default().stop = Some(At::Change(AtChange { nth, later }));
+                self.armed.entry(member).or_default().stop =
+                    Some(At::Change(AtChange { nth, later }));
             }
             Act::KillAtBorder { border, nth } => {
-                self.armed.entry(member).or_default().kill = Some(At::Border(border_of(border), nth));
+                self.armed.entry(member).or_default().kill =
+                    Some(At::Border(border_of(border), nth));
             }
             Act::StopAtBorder { border, nth } => {
-                self.armed.entry(member).or_default().stop = Some(At::Border(border_of(border), nth));
+                self.armed.entry(member).or_default().stop =
+                    Some(At::Border(border_of(border), nth));
             }
             Act::Refuse { after } => {
-                self.armed.entry(member).or_default().failing = Some(FailingCall::Reservation(after));
+                self.armed.entry(member).or_default().failing =
+                    Some(FailingCall::Reservation(after));
             }
-            Act::FailRead { nth } => self.armed.entry(member).or_default().failing = Some(FailingCall::Read(nth)),
+            Act::FailRead { nth } => {
+                self.armed.entry(member).or_default().failing = Some(FailingCall::Read(nth))
+            }
             Act::Kill => {
                 if let Some(seat) = self.seats.get(&member) {
                     seat.process.kill();
@@ -183,7 +203,9 @@ impl Driver {
             Act::Check => self.check_all()?,
             Act::Advance { millis } => self.world.clock.advance(Duration::from_millis(millis)),
             Act::PowerCut => self.world.disk.cut_power(),
-            Act::CutAtSync { after } => self.world.disk.cut_power_at_sync(self.world.disk.sync_count() + after),
+            Act::CutAtSync { after } => {
+                self.world.disk.cut_power_at_sync(self.world.disk.sync_count() + after)
+            }
             Act::FailSync { after } => self.world.disk.fail_sync(after),
             Act::FailSyncAndKill { after } => {
                 self.world.disk.fail_sync(after);
@@ -199,7 +221,10 @@ impl Driver {
     /// A process does something.
     fn act(&mut self, member: u8, act: Act) -> Outcome {
         let is_open = self.seats.contains_key(&member);
-        if is_open == matches!(act, Act::Join { .. }) || self.is_stopped(member) || self.is_left_out(act) {
+        if is_open == matches!(act, Act::Join { .. })
+            || self.is_stopped(member)
+            || self.is_left_out(act)
+        {
             return Ok(());
         }
         if !is_open {
@@ -222,7 +247,8 @@ impl Driver {
             Some(At::Border(..)) | None => {}
         }
         // One that is stopped in it may go on much later.
-        self.known.call_fails = armed.failing.is_some() && armed.stop.is_none() && act != Act::Snapshot;
+        self.known.call_fails =
+            armed.failing.is_some() && armed.stop.is_none() && act != Act::Snapshot;
         if matches!(act, Act::TxBegin | Act::Join { .. }) {
             self.known.may_be_behind.remove(&member);
             self.known.may_be_behind.extend(self.known.call_fails.then_some(member));
@@ -230,7 +256,8 @@ impl Driver {
         if let Some(call) = armed.failing.filter(|_| self.known.call_fails) {
             seat.let_fail(call);
         }
-        let kill = if let Some(At::Border(border, nth)) = armed.kill { Some((border, nth)) } else { None };
+        let kill =
+            if let Some(At::Border(border, nth)) = armed.kill { Some((border, nth)) } else { None };
         let ended = match armed.stop {
             Some(at) => seat.perform_and_stop(&order, at),
             None => Some(seat.perform(&order, kill)),
@@ -248,7 +275,9 @@ impl Driver {
 
     /// One that was stopped by [`Driver::stop`] goes on after a few acts of others.
     fn go_on_in_time(&mut self) -> Outcome {
-        let Some((member, _)) = self.stop.filter(|(member, _)| self.is_stopped(*member)) else { return Ok(()) };
+        let Some((member, _)) = self.stop.filter(|(member, _)| self.is_stopped(*member)) else {
+            return Ok(());
+        };
         self.acts_stopped += 1;
         if self.acts_stopped < ACTS_STOPPED {
             return Ok(());
@@ -269,7 +298,8 @@ impl Driver {
         );
         match act {
             Act::MakeSpace | Act::DropSpace => {
-                let is_written = |pending: &Pending| pending.writes.iter().any(|write| write.space == PASSING);
+                let is_written =
+                    |pending: &Pending| pending.writes.iter().any(|write| write.space == PASSING);
                 self.known.is_space_changing || self.known.in_doubt.values().any(is_written)
             }
             _ => is_passing && self.known.passing == Space::Unknown,
@@ -334,7 +364,16 @@ impl Driver {
         }
         let retention = self.retention();
         let (newest, seen) = (self.known.model.newest(), self.newest_for(member));
-        Order { act, id, newest, seen, options, backup: format!("/backup{}", self.backups), retention, is_buffered }
+        Order {
+            act,
+            id,
+            newest,
+            seen,
+            options,
+            backup: format!("/backup{}", self.backups),
+            retention,
+            is_buffered,
+        }
     }
 
     /// Whether this process acknowledges commits before they are durable.
@@ -350,14 +389,16 @@ impl Driver {
     fn options(&self) -> Options {
         let Setting { memtable_bytes, segment_bytes, sizes, .. } = self.setting;
         self.world.clock.advance(self.world.opening_takes);
-        let options = Options::new().memtable_bytes(memtable_bytes).segment_bytes(segment_bytes).sizes(sizes);
+        let options =
+            Options::new().memtable_bytes(memtable_bytes).segment_bytes(segment_bytes).sizes(sizes);
         options.background(false).warm(self.warm).warm_bytes_per_second(1 << 50)
     }
 
     /// The store, opened alone.
     pub(super) fn open_alone(&self, path: &str) -> plimsoll::Result<Life> {
         let options = self.options().memory_bytes(self.setting.memory_bytes);
-        let options = options.world(Arc::new(self.world.disk.clone()), Arc::clone(&self.world.clock) as _);
+        let options =
+            options.world(Arc::new(self.world.disk.clone()), Arc::clone(&self.world.clock) as _);
         Life::open(path, options, self.retention())
     }
 
@@ -391,7 +432,9 @@ impl Driver {
                 notes = Note::of_commit(order.id, stream, count, bytes);
                 Vec::new()
             }
-            Act::Load { space, first, count, bytes } => load_writes(order.id, space, first..first + count, bytes),
+            Act::Load { space, first, count, bytes } => {
+                load_writes(order.id, space, first..first + count, bytes)
+            }
             act => match writes_of(act, order.id) {
                 Some(writes) => writes,
                 None => return self.known.note_doubt(order.act),
@@ -415,7 +458,9 @@ impl Driver {
 
     /// A process that was stopped goes on.
     pub(super) fn go_on(&mut self, member: u8) -> Outcome {
-        let Some((order, ended)) = self.seats.get_mut(&member).and_then(Seat::end_job) else { return Ok(()) };
+        let Some((order, ended)) = self.seats.get_mut(&member).and_then(Seat::end_job) else {
+            return Ok(());
+        };
         self.known.was_stopped = true;
         let judged = self.ended(member, &order, ended);
         self.known.was_stopped = false;
@@ -435,7 +480,9 @@ impl Driver {
         let is_gone = seat.db().is_none();
         if !seat.process.is_dead() && !self.disk().power_is_cut() {
             match (order.act, seat.db()) {
-                (Act::Join { .. }, Some(db)) => self.crew.set(member, Some((seat.process.clone(), db))),
+                (Act::Join { .. }, Some(db)) => {
+                    self.crew.set(member, Some((seat.process.clone(), db)))
+                }
                 _ if is_gone => self.stand_up(member)?,
                 _ => {}
             }
@@ -453,7 +500,11 @@ impl Driver {
         *self.ended_operations.entry(member).or_default() += seat.process.operations();
         match under_way {
             Some((order, ended)) => {
-                drop(ended.map_err(|panic| Failure::new(format!("process {member}, killed: {panic}")))?);
+                drop(
+                    ended.map_err(|panic| {
+                        Failure::new(format!("process {member}, killed: {panic}"))
+                    })?,
+                );
                 if let Some(pending) = self.known.in_doubt.get_mut(&order.id) {
                     pending.ended = Some(self.next_id);
                 }
@@ -466,11 +517,13 @@ impl Driver {
         }
     }
 
-    /// Clears away those that were killed, and all if the power was cut; then checks what holds at any time.
+    /// Clears away those that were killed, and all if the power was cut; then checks what holds at
+    /// any time.
     fn settle(&mut self) -> Outcome {
         let is_cut = self.disk().power_is_cut();
         let members: Vec<u8> = self.seats.keys().copied().collect();
-        for member in members.iter().filter(|member| is_cut || self.seats[member].process.is_dead()) {
+        for member in members.iter().filter(|member| is_cut || self.seats[member].process.is_dead())
+        {
             self.seats[member].process.kill();
         }
         for member in members {

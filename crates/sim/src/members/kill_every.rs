@@ -1,7 +1,9 @@
-//! Kills one process at each of its operations of the disk, of locks and of shared words, in a short scenario; or stops it there for a while.
+//! Kills one process at each of its operations of the disk, of locks and of shared words, in a
+//! short scenario; or stops it there for a while.
 //!
-//! A first run counts the operations of each process. Then the scenario is run once for each of them, with the process killed or stopped there; the
-//! others go on, and in the end all is compared. Or the survivors commit, read, flush and trim at once, and then the power is cut.
+//! A first run counts the operations of each process. Then the scenario is run once for each of
+//! them, with the process killed or stopped there; the others go on, and in the end all is
+//! compared. Or the survivors commit, read, flush and trim at once, and then the power is cut.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,8 +36,9 @@ pub struct Kills {
     pub runs: u64,
 }
 
-/// The scenario: commits, large and small, with blob files and a transaction; background work of the keeper and of others; a new segment; trims;
-/// cursors; memory that moves as processes join and leave; snapshots that are held meanwhile.
+/// The scenario: commits, large and small, with blob files and a transaction; background work of
+/// the keeper and of others; a new segment; trims; cursors; memory that moves as processes join and
+/// leave; snapshots that are held meanwhile.
 pub fn scenario() -> Vec<Op> {
     let put = |key, bytes| Act::Put { space: key % 2, key, bytes };
     let acts = [
@@ -95,11 +98,13 @@ pub fn scenario() -> Vec<Op> {
     acts.into_iter().map(|(member, act)| Op::Among(Among { member, act })).collect()
 }
 
-/// What the survivors do after a death, and what is left of it after a power cut: whoever is not there joins.
+/// What the survivors do after a death, and what is left of it after a power cut: whoever is not
+/// there joins.
 fn aftermath() -> Vec<Op> {
     let put = |key, bytes| Act::Put { space: key % 2, key, bytes };
-    let survivors =
-        [1, 2, 0].into_iter().flat_map(|member| [(member, Act::Join { mebibytes: 0 }), (member, put(10, 70))]);
+    let survivors = [1, 2, 0]
+        .into_iter()
+        .flat_map(|member| [(member, Act::Join { mebibytes: 0 }), (member, put(10, 70))]);
     let acts = [
         (1, put(11, 3000)),
         (1, Act::Check),
@@ -117,17 +122,26 @@ fn aftermath() -> Vec<Op> {
     survivors.chain(acts).map(|(member, act)| Op::Among(Among { member, act })).collect()
 }
 
-/// Kills or stops a process at every `every`-th operation, beginning with number `from`; `jobs` runs at a time.
+/// Kills or stops a process at every `every`-th operation, beginning with number `from`; `jobs`
+/// runs at a time.
 ///
 /// # Errors
 /// A process read something else than what was committed, or failed without a cause.
-pub fn kill_at_every(seed: u64, ops: &[Op], what: What, (from, every): (u64, u64), jobs: u64) -> Outcome<Kills> {
+pub fn kill_at_every(
+    seed: u64,
+    ops: &[Op],
+    what: What,
+    (from, every): (u64, u64),
+    jobs: u64,
+) -> Outcome<Kills> {
     let whole = run(seed, ops, what, None)?;
     let operations = whole.iter().sum();
     let every = every.max(1) as usize;
     let points: Vec<_> = (0..)
         .zip(whole)
-        .flat_map(|(member, count)| (1 + from..=count).step_by(every).map(move |nth| (member, nth, count)))
+        .flat_map(|(member, count)| {
+            (1 + from..=count).step_by(every).map(move |nth| (member, nth, count))
+        })
         .collect();
     let runs = points.len() as u64;
     let jobs = jobs.max(1) as usize;
@@ -136,7 +150,9 @@ pub fn kill_at_every(seed: u64, ops: &[Op], what: What, (from, every): (u64, u64
         let work = std::sync::Arc::clone(&work);
         spawn("kills", move || {
             let (points, ops, next, outcome) = &*work;
-            while let Some((member, nth, count)) = points.get(next.fetch_add(1, Ordering::Relaxed) as usize).copied() {
+            while let Some((member, nth, count)) =
+                points.get(next.fetch_add(1, Ordering::Relaxed) as usize).copied()
+            {
                 let done = run(seed, ops, what, Some((member, nth))).map_err(|failure| Failure {
                     message: format!(
                         "{what:?} of process {member} at its operation {nth} of {count}: {}",
@@ -146,21 +162,27 @@ pub fn kill_at_every(seed: u64, ops: &[Op], what: What, (from, every): (u64, u64
                 });
                 if let Err(failure) = done {
                     next.store(u64::MAX / 2, Ordering::Relaxed);
-                    *outcome.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Err(failure);
+                    *outcome.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+                        Err(failure);
                 }
             }
         })
     });
-    let workers: Vec<_> =
-        workers.collect::<std::io::Result<_>>().map_err(|error| Failure::new(format!("a thread: {error}")))?;
+    let workers: Vec<_> = workers
+        .collect::<std::io::Result<_>>()
+        .map_err(|error| Failure::new(format!("a thread: {error}")))?;
     for worker in workers {
         worker.join().map_err(|_| Failure::new("a thread panicked".to_owned()))?;
     }
-    let outcome = std::mem::replace(&mut *work.3.lock().unwrap_or_else(std::sync::PoisonError::into_inner), Ok(()));
+    let outcome = std::mem::replace(
+        &mut *work.3.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
+        Ok(()),
+    );
     outcome.map(|()| Kills { operations, runs })
 }
 
-/// Runs the scenario, with a process killed or stopped at an operation; returns the operations of each place.
+/// Runs the scenario, with a process killed or stopped at an operation; returns the operations of
+/// each place.
 fn run(seed: u64, ops: &[Op], what: What, at: Option<(u8, u64)>) -> Outcome<Vec<u64>> {
     guarded(|| {
         let mut driver = Driver::new(seed);

@@ -1,8 +1,11 @@
-//! What a process has of an open store, and what it does with it. Runs in the thread that is stopped where the process is.
+//! What a process has of an open store, and what it does with it. Runs in the thread that is
+//! stopped where the process is.
 
 use std::collections::{BTreeSet, VecDeque};
 
-use plimsoll::{Db, Error, Glsn, InvalidInput, Keyspace, Options, Result, Retention, Snapshot, Transaction};
+use plimsoll::{
+    Db, Error, Glsn, InvalidInput, Keyspace, Options, Result, Retention, Snapshot, Transaction,
+};
 
 use crate::content::Content;
 use crate::members::model::{MARKS, Span, Write};
@@ -104,7 +107,9 @@ pub(super) fn mark(id: u64) -> Write {
 pub(super) fn writes_of(act: Act, id: u64) -> Option<Vec<Write>> {
     let content = |bytes: u64| Some(Content { bytes: bytes as u32, seed: id as u32 });
     Some(match act {
-        Act::Put { space, key, bytes } => vec![Write { space, key, content: content(bytes) }, mark(id)],
+        Act::Put { space, key, bytes } => {
+            vec![Write { space, key, content: content(bytes) }, mark(id)]
+        }
         Act::Delete { space, key } => vec![Write { space, key, content: None }, mark(id)],
         _ => return None,
     })
@@ -115,7 +120,10 @@ impl Life {
     pub(super) fn open(path: &str, options: Options, retention: Retention) -> Result<Self> {
         let db = Db::open(path, options)?;
         let marks = db.create_keyspace("marks", Retention::Latest)?;
-        let spaces = [db.create_keyspace(SPACES[0], Retention::Latest)?, db.create_keyspace(SPACES[1], retention)?];
+        let spaces = [
+            db.create_keyspace(SPACES[0], Retention::Latest)?,
+            db.create_keyspace(SPACES[1], retention)?,
+        ];
         Ok(Self { db, tx: None, snapshots: VecDeque::new(), follower: None, marks, spaces })
     }
 
@@ -148,7 +156,9 @@ impl Life {
         let spans = |space| Span { space, from: 0, to: u64::MAX };
         let both = move |snapshot| [0, 1].map(|space| (snapshot, space));
         let reads = self.snapshots.iter().flat_map(both);
-        reads.map(move |(snapshot, space)| read_in(snapshot, &self.spaces[space as usize], spans(space)))
+        reads.map(move |(snapshot, space)| {
+            read_in(snapshot, &self.spaces[space as usize], spans(space))
+        })
     }
 
     fn commit(&self, writes: &[Write]) -> Result<Answer> {
@@ -173,7 +183,9 @@ fn read_in(snapshot: &Snapshot, space: &Keyspace, span: Span) -> Result<Answer> 
     let at = snapshot.at().0;
     let mut rows = Vec::new();
     if span.to == span.from + 1 {
-        rows.extend(snapshot.get(space, key_bytes(span.from))?.map(|value| (span.from, value.to_vec())));
+        rows.extend(
+            snapshot.get(space, key_bytes(span.from))?.map(|value| (span.from, value.to_vec())),
+        );
     } else {
         for row in snapshot.range(space, key_bytes(span.from)..key_bytes(span.to))? {
             let (key, value) = row?;
@@ -225,7 +237,9 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
             life.tx = None;
             Ok(Answer::Done)
         }
-        Act::Load { space, first, count, bytes } => load(life, order, space, first..first + count, bytes),
+        Act::Load { space, first, count, bytes } => {
+            load(life, order, space, first..first + count, bytes)
+        }
         Act::Get { space, key } => get(life, space, key),
         Act::Scan { space } => life.read(Span { space, from: 0, to: u64::MAX }),
         Act::Snapshot => {
@@ -236,7 +250,11 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
         Act::Past { space } => match life.snapshots.front() {
             Some(snapshot) => {
                 let space = space % 2;
-                read_in(snapshot, &life.spaces[space as usize], Span { space, from: 0, to: u64::MAX })
+                read_in(
+                    snapshot,
+                    &life.spaces[space as usize],
+                    Span { space, from: 0, to: u64::MAX },
+                )
             }
             None => Ok(Answer::Done),
         },
@@ -257,7 +275,9 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
         Act::DropSpace => match life.space(PASSING)? {
             Some(space) => match db.drop_keyspace(&space) {
                 // Another process has ordered a drop, and ended before that was durable.
-                Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. })) => Ok(Answer::DroppedByAnother),
+                Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. })) => {
+                    Ok(Answer::DroppedByAnother)
+                }
                 dropped => {
                     dropped?;
                     if order.is_buffered {
@@ -268,7 +288,9 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
             },
             None => Ok(Answer::NoSpace),
         },
-        Act::Cursor { .. } | Act::AdvanceCursor { .. } | Act::DropCursor { .. } => cursor(&db, order.act),
+        Act::Cursor { .. } | Act::AdvanceCursor { .. } | Act::DropCursor { .. } => {
+            cursor(&db, order.act)
+        }
         Act::Append { stream, count, bytes } => {
             let places = notes::append(&db, &Note::of_commit(order.id, stream, count, bytes))?;
             Ok(Answer::Appended { first: *places.start(), last: *places.end() })
@@ -286,10 +308,14 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
         Act::Sync => db.sync().map(|_| Answer::Synced),
         Act::Flush => db.flush().map(|()| Answer::Done),
         Act::Compact => db.compact().map(|()| Answer::Done),
-        Act::Trim { back } => db.log().trim(Glsn(db.newest().0.saturating_sub(back))).map(|_| Answer::Done),
+        Act::Trim { back } => {
+            db.log().trim(Glsn(db.newest().0.saturating_sub(back))).map(|_| Answer::Done)
+        }
         Act::Verify => {
             let report = db.verify(&mut |_| {})?;
-            Ok(Answer::Verified(report.problems.iter().map(|problem| format!("{problem:?}")).collect()))
+            Ok(Answer::Verified(
+                report.problems.iter().map(|problem| format!("{problem:?}")).collect(),
+            ))
         }
         Act::Backup => db.backup(&order.backup).map(|_| Answer::BackedUp),
         Act::DropCaches => {
@@ -310,17 +336,34 @@ fn get(life: &Life, space: u64, key: u64) -> Result<Answer> {
         return Ok(Answer::Done);
     }
     let rows = value.map(|value| (key, value.to_vec())).into_iter().collect();
-    Ok(Answer::Rows { span: Span { space, from: key, to: key + 1 }, at: life.db.newest().0, own: Vec::new(), rows })
+    Ok(Answer::Rows {
+        span: Span { space, from: key, to: key + 1 },
+        at: life.db.newest().0,
+        own: Vec::new(),
+        rows,
+    })
 }
 
-fn load(life: &Life, order: &Order, space: u64, keys: std::ops::Range<u64>, bytes: u64) -> Result<Answer> {
-    // A bulk load is a commit of its own, and leaves no mark: it is made of a transaction that is large.
+fn load(
+    life: &Life,
+    order: &Order,
+    space: u64,
+    keys: std::ops::Range<u64>,
+    bytes: u64,
+) -> Result<Answer> {
+    // A bulk load is a commit of its own, and leaves no mark: it is made of a transaction that is
+    // large.
     let writes = load_writes(order.id, space, keys, bytes);
     life.commit(&writes)
 }
 
 /// What a load writes.
-pub(super) fn load_writes(id: u64, space: u64, keys: std::ops::Range<u64>, bytes: u64) -> Vec<Write> {
+pub(super) fn load_writes(
+    id: u64,
+    space: u64,
+    keys: std::ops::Range<u64>,
+    bytes: u64,
+) -> Vec<Write> {
     let content = Some(Content { bytes: bytes as u32, seed: id as u32 });
     let mut writes: Vec<Write> = keys.map(|key| Write { space, key, content }).collect();
     writes.push(mark(id));
@@ -337,10 +380,16 @@ fn transact(life: &mut Life, order: &Order) -> Result<Answer> {
     let (spaces, Some(tx)) = (&life.spaces, &mut life.tx) else { return Ok(Answer::Done) };
     let content = |bytes: u64| Some(Content { bytes: bytes as u32, seed: order.id as u32 });
     let write = match order.act {
-        Act::TxPut { space, key, bytes } => Write { space: space % 2, key, content: content(bytes) },
+        Act::TxPut { space, key, bytes } => {
+            Write { space: space % 2, key, content: content(bytes) }
+        }
         Act::TxDelete { space, key } => Write { space: space % 2, key, content: None },
-        Act::TxGet { space, key } => return read_tx(tx, spaces, Span { space: space % 2, from: key, to: key + 1 }),
-        Act::TxRange { space, from, to } => return read_tx(tx, spaces, Span { space: space % 2, from, to }),
+        Act::TxGet { space, key } => {
+            return read_tx(tx, spaces, Span { space: space % 2, from: key, to: key + 1 });
+        }
+        Act::TxRange { space, from, to } => {
+            return read_tx(tx, spaces, Span { space: space % 2, from, to });
+        }
         Act::TxPop { space, last } => return pop(tx, spaces, space % 2, last % 2 == 1),
         _ => return Ok(Answer::Done),
     };
@@ -353,7 +402,9 @@ fn read_tx(tx: &mut Tx, spaces: &[Keyspace; 2], span: Span) -> Result<Answer> {
     let space = &spaces[span.space as usize];
     let mut rows = Vec::new();
     if span.to == span.from + 1 {
-        rows.extend(tx.handle.get(space, key_bytes(span.from))?.map(|value| (span.from, value.to_vec())));
+        rows.extend(
+            tx.handle.get(space, key_bytes(span.from))?.map(|value| (span.from, value.to_vec())),
+        );
     } else {
         for row in tx.handle.range(space, key_bytes(span.from)..key_bytes(span.to))? {
             let (key, value) = row?;
@@ -369,7 +420,8 @@ fn read_tx(tx: &mut Tx, spaces: &[Keyspace; 2], span: Span) -> Result<Answer> {
 fn pop(tx: &mut Tx, spaces: &[Keyspace; 2], number: u64, is_last: bool) -> Result<Answer> {
     let space = &spaces[number as usize];
     let popped = if is_last { tx.handle.pop_last(space)? } else { tx.handle.pop_first(space)? };
-    let rows: Vec<_> = popped.map(|(key, value)| (number_of(&key), value.to_vec())).into_iter().collect();
+    let rows: Vec<_> =
+        popped.map(|(key, value)| (number_of(&key), value.to_vec())).into_iter().collect();
     let span = match rows.first() {
         None => Span { space: number, from: 0, to: u64::MAX },
         Some((key, _)) if is_last => Span { space: number, from: *key, to: u64::MAX },
@@ -385,7 +437,8 @@ fn pop(tx: &mut Tx, spaces: &[Keyspace; 2], number: u64, is_last: bool) -> Resul
 /// What it reads of its own writes depends on nobody else's.
 fn note_read(tx: &mut Tx, span: Span) {
     let mut from = span.from;
-    let own: BTreeSet<u64> = tx.writes.iter().filter(|w| w.space == span.space).map(|w| w.key).collect();
+    let own: BTreeSet<u64> =
+        tx.writes.iter().filter(|w| w.space == span.space).map(|w| w.key).collect();
     for key in own.range(span.from..span.to) {
         tx.reads.push(Span { from, to: *key, ..span });
         from = key + 1;
@@ -398,14 +451,16 @@ fn cursor(db: &Db, act: Act) -> Result<Answer> {
     let back = |back: u64| Glsn(db.newest().0.saturating_sub(back).max(1));
     // Others may have moved them.
     db.newest();
-    let known: BTreeSet<String> = db.log().cursors().into_iter().map(|cursor| cursor.name).collect();
+    let known: BTreeSet<String> =
+        db.log().cursors().into_iter().map(|cursor| cursor.name).collect();
     match act {
         Act::Cursor { name: of, back: by } => {
             let at = db.log().cursor(name(of), back(by).max(db.log().bounds().first))?;
             Ok(Answer::Cursor { name: of, at: Some(at) })
         }
         Act::AdvanceCursor { name: of, back: by } if known.contains(name(of)) => {
-            let place = |db: &Db| db.log().cursors().into_iter().find(|cursor| cursor.name == name(of));
+            let place =
+                |db: &Db| db.log().cursors().into_iter().find(|cursor| cursor.name == name(of));
             let next = place(db).map_or(back(by), |cursor| cursor.next.max(back(by)));
             db.log().advance_cursor(name(of), next)?;
             Ok(Answer::Cursor { name: of, at: Some(next) })
@@ -420,7 +475,9 @@ fn cursor(db: &Db, act: Act) -> Result<Answer> {
 
 /// The cursors that a process sees, by number, and where they stand.
 pub(super) fn cursors(db: &Db) -> Vec<(u64, u64)> {
-    let number = |name: &str| CURSORS.iter().position(|known| *known == name).map_or(u64::MAX, |at| at as u64);
+    let number = |name: &str| {
+        CURSORS.iter().position(|known| *known == name).map_or(u64::MAX, |at| at as u64)
+    };
     let mut cursors: Vec<(u64, u64)> =
         db.log().cursors().iter().map(|cursor| (number(&cursor.name), cursor.next.0)).collect();
     cursors.sort_unstable();

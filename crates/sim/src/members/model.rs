@@ -69,7 +69,12 @@ impl Model {
     }
 
     /// The entries in these places; of one stream, or of all.
-    pub(super) fn notes(&self, from: u64, to: u64, stream: Option<u64>) -> impl Iterator<Item = (u64, &Note)> {
+    pub(super) fn notes(
+        &self,
+        from: u64,
+        to: u64,
+        stream: Option<u64>,
+    ) -> impl Iterator<Item = (u64, &Note)> {
         let notes = self.notes.range(from..to.max(from)).map(|(glsn, note)| (*glsn, note));
         notes.filter(move |(_, note)| stream.is_none_or(|stream| stream == note.stream))
     }
@@ -105,7 +110,8 @@ impl Model {
             Some((*key, (*content)?))
         });
         let mut rows: BTreeMap<u64, Content> = newest.collect();
-        let is_in = |write: &&Write| write.space == span.space && (span.from..span.to).contains(&write.key);
+        let is_in =
+            |write: &&Write| write.space == span.space && (span.from..span.to).contains(&write.key);
         for write in own.iter().filter(is_in) {
             match write.content {
                 Some(content) => drop(rows.insert(write.key, content)),
@@ -118,6 +124,8 @@ impl Model {
     /// A commit between two moments, these not included, that changed a key of the span.
     pub(super) fn changed(&self, span: Span, after: u64, before: u64) -> Option<u64> {
         let mut versions = self.versions.range((span.space, span.from)..(span.space, span.to));
-        versions.find_map(|(_, versions)| versions.range(after + 1..before).next().map(|(glsn, _)| *glsn))
+        versions.find_map(|(_, versions)| {
+            versions.range(after + 1..before).next().map(|(glsn, _)| *glsn)
+        })
     }
 }

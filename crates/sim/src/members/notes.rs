@@ -1,4 +1,5 @@
-//! What processes write into streams of the log, read there, and pass with cursors that several of them use.
+//! What processes write into streams of the log, read there, and pass with cursors that several of
+//! them use.
 //!
 //! An entry names the commit that made it, so that one of a commit in doubt is found.
 
@@ -60,7 +61,13 @@ impl Found {
 
 impl std::fmt::Debug for Found {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} of stream {}: {:02x?}", self.glsn, self.stream, &self.payload[..self.payload.len().min(16)])
+        write!(
+            f,
+            "{} of stream {}: {:02x?}",
+            self.glsn,
+            self.stream,
+            &self.payload[..self.payload.len().min(16)]
+        )
     }
 }
 
@@ -117,9 +124,13 @@ fn entries_from(db: &Db, from: Glsn) -> Result<Vec<Found>> {
 
 /// The entries of a commit that are there, of those from `from` on.
 pub(super) fn entries_of(db: &Db, from: u64, notes: &[Note]) -> Result<Vec<Found>> {
-    let payloads: Vec<(u64, Vec<u8>)> = notes.iter().map(|note| (note.stream, note.payload())).collect();
-    let is_one =
-        |found: &Found| payloads.iter().any(|(stream, payload)| (*stream, payload) == (found.stream, &found.payload));
+    let payloads: Vec<(u64, Vec<u8>)> =
+        notes.iter().map(|note| (note.stream, note.payload())).collect();
+    let is_one = |found: &Found| {
+        payloads
+            .iter()
+            .any(|(stream, payload)| (*stream, payload) == (found.stream, &found.payload))
+    };
     let mut found = entries(db, from)?;
     found.retain(is_one);
     Ok(found)
@@ -144,13 +155,17 @@ impl Follower {
         let (mut found, mut is_at_end) = (Vec::new(), false);
         while found.len() < TAKEN_MAX {
             match self.follow.next_timeout(std::time::Duration::ZERO) {
-                Ok(Some(entry)) => found.push(Found::new(entry.glsn, entry.stream, entry.payload())),
+                Ok(Some(entry)) => {
+                    found.push(Found::new(entry.glsn, entry.stream, entry.payload()))
+                }
                 Ok(None) => {
                     is_at_end = true;
                     break;
                 }
                 // Those before it were there; it is to be begun anew.
-                Err(Error::Trimmed { .. }) if self.follow.position() < db.log().bounds().first => break,
+                Err(Error::Trimmed { .. }) if self.follow.position() < db.log().bounds().first => {
+                    break;
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -162,7 +177,9 @@ impl Follower {
 /// Reads the next entries behind a cursor, and moves it past them.
 pub(super) fn consume(db: &Db, name: u64) -> Result<Option<Taken>> {
     let cursor = CURSORS[name as usize % CURSORS.len()];
-    let Some(from) = db.log().cursors().into_iter().find(|known| known.name == cursor).map(|known| known.next.0) else {
+    let Some(from) =
+        db.log().cursors().into_iter().find(|known| known.name == cursor).map(|known| known.next.0)
+    else {
         return Ok(None);
     };
     let mut found = entries(db, from)?;

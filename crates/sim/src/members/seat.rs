@@ -153,8 +153,10 @@ fn act(life: &Mutex<Option<Life>>, order: &Order) -> Ended {
 }
 
 fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
-    let text =
-        panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|&text| text.into()));
+    let text = panic
+        .downcast_ref::<String>()
+        .cloned()
+        .or_else(|| panic.downcast_ref::<&str>().map(|&text| text.into()));
     format!("it panicked: {}", text.unwrap_or_default())
 }
 
@@ -220,10 +222,13 @@ impl Crew {
                 return;
             }
             waiting.next_rounds.insert(member, now + ROUND_NANOS);
-            // One that waits within a round does not work for others: it is in the middle of something.
+            // One that waits within a round does not work for others: it is in the middle of
+            // something.
             waiting.members.push(member);
             let at_work = self.at_work();
-            let may_work = |other: &u8, process: &Process| !waiting.members.contains(other) && !process.is_stopped();
+            let may_work = |other: &u8, process: &Process| {
+                !waiting.members.contains(other) && !process.is_stopped()
+            };
             let others = at_work.iter().filter(|(other, (process, _))| may_work(other, process));
             others.map(|(other, open)| (*other, open.clone())).collect::<Vec<(u8, (Process, Db))>>()
         };
@@ -231,7 +236,10 @@ impl Crew {
             if let Err(error) = db.step()
                 && !process.is_dead()
             {
-                self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((other, error));
+                self.failed
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .get_or_insert((other, error));
             }
         }
         self.waiting().members.pop();

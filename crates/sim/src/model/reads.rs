@@ -1,8 +1,9 @@
 //! The model's read set of a transaction, and whether its commit must be refused.
 //!
-//! Law: a commit is refused if, and only if, a key or a span that it read has a version younger than its snapshot. Only a transaction whose
-//! read set was too large to be kept in detail may be refused because of a key that it did not read; and one of whose walks failed because
-//! of a key that this walk did not return, for it may have read that key.
+//! Law: a commit is refused if, and only if, a key or a span that it read has a version younger
+//! than its snapshot. Only a transaction whose read set was too large to be kept in detail may be
+//! refused because of a key that it did not read; and one of whose walks failed because of a key
+//! that this walk did not return, for it may have read that key.
 
 use crate::model::Model;
 use crate::op::{Edge, Key, Span};
@@ -39,13 +40,16 @@ impl Reads {
     pub fn part(&mut self, space: u8, span: &Span, reverse: bool, reached: &Key) {
         let (lower, upper) = match span {
             Span::Range(lower, upper) => (lower.clone(), upper.clone()),
-            // Keys behind `reached` with the prefix are above it; keys without it are excluded by the upper edge.
+            // Keys behind `reached` with the prefix are above it; keys without it are excluded by
+            // the upper edge.
             Span::Prefix(prefix) => (Edge::At(prefix.clone()), Edge::Open),
         };
         let read = match (reverse, span) {
             (false, _) => Span::Range(lower, Edge::At(reached.clone())),
             (true, Span::Range(..)) => Span::Range(Edge::At(reached.clone()), upper),
-            (true, Span::Prefix(prefix)) => Span::Range(Edge::At(reached.clone()), behind_prefix(prefix)),
+            (true, Span::Prefix(prefix)) => {
+                Span::Range(Edge::At(reached.clone()), behind_prefix(prefix))
+            }
         };
         let bytes = span_bytes(&read);
         self.add(space, read, bytes);
@@ -66,13 +70,15 @@ impl Reads {
         self.bytes += bytes + 100;
     }
 
-    /// Whether the set may have been too large to be kept in detail, if it is limited to this many bytes (`None`: the budget's share) and the
-    /// longest key that a walk could stand at is one of `longest` bytes.
+    /// Whether the set may have been too large to be kept in detail, if it is limited to this many
+    /// bytes (`None`: the budget's share) and the longest key that a walk could stand at is one of
+    /// `longest` bytes.
     pub fn may_be_coarse(&self, limit_bytes: Option<u64>, longest: usize) -> bool {
         // While a walk goes on, the set holds the key that it has reached, also if it ends at none.
         let on_the_way = if self.spans.is_empty() { 0 } else { longest };
         // The store's representation of a range has a head, too.
-        self.may_be_all || (self.bytes + on_the_way) as u64 > limit_bytes.unwrap_or(LEAST_BYTES) / 8 * 3
+        self.may_be_all
+            || (self.bytes + on_the_way) as u64 > limit_bytes.unwrap_or(LEAST_BYTES) / 8 * 3
     }
 
     /// Whether the set certainly covers a key.
@@ -90,12 +96,13 @@ impl Reads {
         })
     }
 
-    /// The keyspace and a key at an edge of what was read, by a choice: at it, beside it, or the last key
-    /// within it. `None` if nothing was read.
+    /// The keyspace and a key at an edge of what was read, by a choice: at it, beside it, or the
+    /// last key within it. `None` if nothing was read.
     pub fn key_at_edge(&self, model: &Model, pick: u32) -> Option<(u8, Key)> {
         let (pick, count) = (pick as usize, self.spans.len());
         // Mostly of what was read last.
-        let at = if pick.is_multiple_of(3) { pick / 3 % count.max(1) } else { count.checked_sub(1)? };
+        let at =
+            if pick.is_multiple_of(3) { pick / 3 % count.max(1) } else { count.checked_sub(1)? };
         let (space, span) = self.spans.get(at)?;
         let mut keys = model.keys(*space);
         keys.sort();
@@ -105,7 +112,8 @@ impl Reads {
             Span::Prefix(prefix) => (Edge::At(prefix.clone()), behind_prefix(prefix)),
         };
         let is_upper = pick / 7 % 3 > 0;
-        let (edge, last) = if is_upper { (&upper, inside.last()) } else { (&lower, inside.first()) };
+        let (edge, last) =
+            if is_upper { (&upper, inside.last()) } else { (&lower, inside.first()) };
         let mut choices: Vec<Key> =
             last.into_iter().flat_map(|key| [(*key).clone(), behind(key), before(key)]).collect();
         match edge {
@@ -126,10 +134,9 @@ impl Reads {
 
     /// Whether commit `by` changed `key`, in a keyspace where it was read or may have been.
     pub fn changed_by(&self, model: &Model, key: &[u8], by: u64) -> bool {
-        self.spans
-            .iter()
-            .chain(&self.perhaps)
-            .any(|(space, span)| span.contains(key) && model.changed(*space, key, by - 1).next() == Some(by))
+        self.spans.iter().chain(&self.perhaps).any(|(space, span)| {
+            span.contains(key) && model.changed(*space, key, by - 1).next() == Some(by)
+        })
     }
 }
 
@@ -175,7 +182,8 @@ mod tests {
     fn model_with(keys: &[&str]) -> Model {
         let mut model = Model::default();
         for key in keys {
-            let writes = Writes::from([((0, key.as_bytes().to_vec()), Some(Content { bytes: 1, seed: 1 }))]);
+            let writes =
+                Writes::from([((0, key.as_bytes().to_vec()), Some(Content { bytes: 1, seed: 1 }))]);
             model.submit(vec![Entry::Commit { writes, metadata: Content::default(), read_at: 0 }]);
         }
         model

@@ -1,4 +1,5 @@
-//! Operations among several processes that have one store open, and their text: `among 2 put 1 17 300`.
+//! Operations among several processes that have one store open, and their text: `among 2 put 1 17
+//! 300`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -116,7 +117,8 @@ pub enum Act {
     CutAtSync { after: u64 },
     /// This sync from now on fails.
     FailSync { after: u64 },
-    /// This sync from now on fails, and whoever is told of it is killed before anybody else can know.
+    /// This sync from now on fails, and whoever is told of it is killed before anybody else can
+    /// know.
     FailSyncAndKill { after: u64 },
     /// All leave or are killed, the store is opened alone, compared, and verified.
     Alone,
@@ -256,7 +258,8 @@ impl FromStr for Among {
         let name = words.next().ok_or("what does it do?")?;
         let numbers = words.map(|word| word.parse().map_err(|_| format!("{word} is no number")));
         let numbers = numbers.collect::<Result<Vec<u64>, _>>()?;
-        let act = act(name, &numbers).ok_or_else(|| format!("there is no such act: {name} {numbers:?}"))?;
+        let act = act(name, &numbers)
+            .ok_or_else(|| format!("there is no such act: {name} {numbers:?}"))?;
         Ok(Self { member, act })
     }
 }

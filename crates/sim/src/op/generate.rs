@@ -1,7 +1,8 @@
 //! Generates workloads from a seed.
 //!
-//! The generator tracks the transactions and snapshots that it left open, so that most operations address something. Facts that it cannot
-//! know (whether a commit met a conflict) are determined by the driver.
+//! The generator tracks the transactions and snapshots that it left open, so that most operations
+//! address something. Facts that it cannot know (whether a commit met a conflict) are determined by
+//! the driver.
 
 mod aimed;
 pub mod among;
@@ -34,11 +35,13 @@ pub fn generate(seed: u64, settings: &Settings, count: usize) -> Vec<Op> {
     (0..count).map(|_| generator.next()).collect()
 }
 
-/// A workload from arbitrary bytes, for fuzzers: three bytes choose an operation, so that a changed byte changes one operation.
+/// A workload from arbitrary bytes, for fuzzers: three bytes choose an operation, so that a changed
+/// byte changes one operation.
 pub fn from_bytes(bytes: &[u8], settings: &Settings) -> Vec<Op> {
     let mut generator = Generator::new(0, settings.clone());
     let choose = |chosen: &[u8]| {
-        generator.random = Random::new(chosen.iter().fold(0, |seed, byte| seed << 8 | u64::from(*byte)));
+        generator.random =
+            Random::new(chosen.iter().fold(0, |seed, byte| seed << 8 | u64::from(*byte)));
         generator.next()
     };
     bytes.chunks(3).take(OPS_FROM_BYTES).map(choose).collect()
@@ -144,7 +147,9 @@ impl Generator {
             (1, Self::drop_space),
             (if_so(settings.limited, 2), Self::cursor),
             (if_so(settings.limited, 4), Self::advance_cursor),
-            (if_so(settings.limited, 3), |generator| Op::DropCursor { name: generator.cursor_name() }),
+            (if_so(settings.limited, 3), |generator| Op::DropCursor {
+                name: generator.cursor_name(),
+            }),
             (8, |_| Op::Flush),
             (4, |_| Op::Compact),
             (30, |_| Op::Step),
@@ -168,7 +173,9 @@ impl Generator {
             (if_so(settings.crashes, 6), Self::crash),
             (if_so(settings.crashes, 6), Self::cut),
             (if_so(settings.crashes, 5), Self::cut_at_change),
-            (if_so(settings.crashes, 4), |generator| Op::KillAtSync { after: 1 + generator.below(12) }),
+            (if_so(settings.crashes, 4), |generator| Op::KillAtSync {
+                after: 1 + generator.below(12),
+            }),
             (if_so(settings.fault.is_some(), if self.faulty { 40 } else { 15 }), Self::fault),
         ]
     }
@@ -189,7 +196,8 @@ impl Generator {
 
     fn space(&mut self) -> u8 {
         // Low numbers more often: more versions of each key.
-        let (a, b) = (self.below(self.settings.spaces.into()), self.below(self.settings.spaces.into()));
+        let (a, b) =
+            (self.below(self.settings.spaces.into()), self.below(self.settings.spaces.into()));
         a.min(b) as u8
     }
 
@@ -284,7 +292,13 @@ impl Generator {
 
     fn bulk_load(&mut self) -> Op {
         let (first, count, value) = self.many();
-        Op::BulkLoad { space: self.space(), first, count, value, scattered: self.random.chance(0.5) }
+        Op::BulkLoad {
+            space: self.space(),
+            first,
+            count,
+            value,
+            scattered: self.random.chance(0.5),
+        }
     }
 
     /// The first of some numbered keys, how many they are, and the value of the first.
@@ -292,7 +306,8 @@ impl Generator {
         let many = u64::from(self.settings.many);
         let (first, count) = (self.below(many) as u32, 1 + self.below(many) as u32);
         let bytes = if self.settings.many > 250 { 900 } else { self.below(1000) as u32 };
-        // Scrambled, so that the seeds of the keys do not coincide with later ones: a value that is mistaken for another must be detected.
+        // Scrambled, so that the seeds of the keys do not coincide with later ones: a value that is
+        // mistaken for another must be detected.
         (first, count, Content { bytes, seed: self.content().seed.wrapping_mul(0x9e37_79b1) })
     }
 
@@ -352,7 +367,8 @@ impl Generator {
 
     fn walk(&mut self) -> Op {
         let span = self.span();
-        let amid = (self.settings.limited && self.random.chance(0.04)).then(|| self.below(6) as u32);
+        let amid =
+            (self.settings.limited && self.random.chance(0.04)).then(|| self.below(6) as u32);
         let limit = if self.random.chance(0.5) { u32::MAX } else { self.below(12) as u32 };
         Op::Walk {
             from: self.reader(),
@@ -366,7 +382,11 @@ impl Generator {
     }
 
     fn span(&mut self) -> Span {
-        if self.random.chance(0.3) { Span::Prefix(self.prefix()) } else { Span::Range(self.edge(), self.edge()) }
+        if self.random.chance(0.3) {
+            Span::Prefix(self.prefix())
+        } else {
+            Span::Range(self.edge(), self.edge())
+        }
     }
 
     /// Not a transaction.
@@ -395,7 +415,12 @@ impl Generator {
     }
 
     fn reader_begin(&mut self) -> Op {
-        Op::ReaderBegin { slot: self.below(2) as u8, from: self.moment_reader(), space: self.space(), key: self.key() }
+        Op::ReaderBegin {
+            slot: self.below(2) as u8,
+            from: self.moment_reader(),
+            space: self.space(),
+            key: self.key(),
+        }
     }
 
     fn reader_on(&mut self) -> Op {
@@ -439,8 +464,11 @@ impl Generator {
 
     fn append(&mut self) -> Op {
         // At times more than a feed of commits passes one by one.
-        let (count, most) =
-            if self.random.chance(0.15) { (30 + self.below(40), 60) } else { (1 + self.below(4), 200_000) };
+        let (count, most) = if self.random.chance(0.15) {
+            (30 + self.below(40), 60)
+        } else {
+            (1 + self.below(4), 200_000)
+        };
         let payloads = (0..count).map(|_| {
             let content = self.content();
             Content { bytes: content.bytes.min(most), ..content }
@@ -478,7 +506,8 @@ impl Generator {
     fn keyspace(&mut self) -> Op {
         // Two of them keep everything for ever, so that time travel stays under test.
         let kept = if self.settings.forgetful { 0 } else { 2 };
-        let space = kept + self.below(u64::from(self.settings.spaces.max(3)) - u64::from(kept)) as u8;
+        let space =
+            kept + self.below(u64::from(self.settings.spaces.max(3)) - u64::from(kept)) as u8;
         let retention = match self.below(6) {
             0 if self.settings.forgetful => Keep::Latest,
             0 => Keep::Forever,
@@ -595,10 +624,16 @@ mod tests {
             generate(1, &profile.settings(), 10_000).iter().filter(|op| wanted(op)).count()
         };
         assert!(count(Profile::Model, |op| matches!(op, Op::Commit { .. })) > 300);
-        assert_eq!(count(Profile::Model, |op| matches!(op, Op::Fault(Fault::Reads(_)) | Op::Crash { .. })), 0);
+        assert_eq!(
+            count(Profile::Model, |op| matches!(op, Op::Fault(Fault::Reads(_)) | Op::Crash { .. })),
+            0
+        );
         assert!(count(Profile::Model, |op| matches!(op, Op::Restore { .. })) > 10);
         assert!(count(Profile::Crash, |op| matches!(op, Op::CutAtSync { .. })) > 20);
         assert!(count(Profile::Flips, |op| matches!(op, Op::Fault(Fault::Flips(_)))) > 20);
-        assert_eq!(count(Profile::Metamorphic, |op| matches!(op, Op::Trim { .. } | Op::Submit { .. })), 0);
+        assert_eq!(
+            count(Profile::Metamorphic, |op| matches!(op, Op::Trim { .. } | Op::Submit { .. })),
+            0
+        );
     }
 }

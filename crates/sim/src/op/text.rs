@@ -4,8 +4,9 @@
 //! put t0 s1 =a/01 1024#77          transaction 0, keyspace 1, key "a/01", 1024 bytes of seed 77
 //! walk v2 s0 [a )b rev 10 values   snapshot 2, from "a" (included) down from "b" (excluded), ten at most
 //! ```
-//! A key is written after a sign that gives its role (`=` a key, `[` `(` `]` `)` an edge, `^` a prefix). A byte that is not plain text is
-//! `%` and two hex digits, and a run of one byte is `{61*4000}`. `#` begins a comment, in a line of its own.
+//! A key is written after a sign that gives its role (`=` a key, `[` `(` `]` `)` an edge, `^` a
+//! prefix). A byte that is not plain text is `%` and two hex digits, and a run of one byte is
+//! `{61*4000}`. `#` begins a comment, in a line of its own.
 
 mod within;
 
@@ -31,7 +32,9 @@ pub fn parse(text: &str) -> Result<Vec<Op>, String> {
     let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
     lines
         .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
-        .map(|(number, line)| line.parse().map_err(|error| format!("line {number}: {error}: {line}")))
+        .map(|(number, line)| {
+            line.parse().map_err(|error| format!("line {number}: {error}: {line}"))
+        })
         .collect()
 }
 
@@ -57,7 +60,9 @@ impl fmt::Display for Op {
                 write!(f, "bulk-load s{space} {first} {count} {value} {order}")
             }
             Op::LoadBegin { slot, space } => write!(f, "load-begin l{slot} s{space}"),
-            Op::LoadPut { slot, key, value } => write!(f, "load-put l{slot} ={} {value}", Escaped(key)),
+            Op::LoadPut { slot, key, value } => {
+                write!(f, "load-put l{slot} ={} {value}", Escaped(key))
+            }
             Op::LoadMany { slot, first, count, value, scattered } => {
                 let order = if *scattered { "scattered" } else { "rising" };
                 write!(f, "load-many l{slot} {first} {count} {value} {order}")
@@ -65,8 +70,12 @@ impl fmt::Display for Op {
             Op::LoadCommit { slot } => write!(f, "load-commit l{slot}"),
             Op::LoadDrop { slot } => write!(f, "load-drop l{slot}"),
             Op::Delete { tx, space, key } => write!(f, "delete t{tx} s{space} ={}", Escaped(key)),
-            Op::Remove { tx, space, span, how, limit } => write!(f, "remove t{tx} s{space} {span} {how} {limit}"),
-            Op::Get { from, space, key, how } => write!(f, "{} {from} s{space} ={}", get_name(*how), Escaped(key)),
+            Op::Remove { tx, space, span, how, limit } => {
+                write!(f, "remove t{tx} s{space} {span} {how} {limit}")
+            }
+            Op::Get { from, space, key, how } => {
+                write!(f, "{} {from} s{space} ={}", get_name(*how), Escaped(key))
+            }
             Op::Walk { from, space, span, reverse, limit, keys_only, amid } => {
                 let (direction, what) = (direction_name(*reverse), what_name(*keys_only));
                 write!(f, "walk {from} s{space} {span} {direction} {limit} {what}")?;
@@ -84,21 +93,31 @@ impl fmt::Display for Op {
             Op::Amid { at, deed, op } => write!(f, "amid {at} {deed} then {op}"),
             Op::Failing { call, op } => write!(f, "failing {call} then {op}"),
             Op::Edge { tx, pick, value, spilled } => {
-                write!(f, "edge t{tx} {pick} {value} {}", if *spilled { "spilled" } else { "plain" })
+                write!(
+                    f,
+                    "edge t{tx} {pick} {value} {}",
+                    if *spilled { "spilled" } else { "plain" }
+                )
             }
             Op::FeedBegin { slot, back, feed } => write!(f, "feed-begin f{slot} {back} {feed}"),
             Op::FeedOn { slot, count } => write!(f, "feed-on f{slot} {count}"),
             Op::Snapshot { slot, moment } => write!(f, "snapshot v{slot} {moment}"),
             Op::Release { slot } => write!(f, "release v{slot}"),
             Op::History { space, key } => write!(f, "history s{space} ={}", Escaped(key)),
-            Op::Diff { space, from, to, prefix } => write!(f, "diff s{space} {from} {to} ^{}", Escaped(prefix)),
+            Op::Diff { space, from, to, prefix } => {
+                write!(f, "diff s{space} {from} {to} ^{}", Escaped(prefix))
+            }
             Op::Append { stream, payloads, wait } => {
                 write!(f, "{} {stream}", if *wait { "append" } else { "append-submit" })?;
                 payloads.iter().try_for_each(|payload| write!(f, " {payload}"))
             }
-            Op::Scan { back, count, stream } => write!(f, "scan {back} {count} {}", StreamName(*stream)),
+            Op::Scan { back, count, stream } => {
+                write!(f, "scan {back} {count} {}", StreamName(*stream))
+            }
             Op::Follow { back, stream } => write!(f, "follow {back} {}", StreamName(*stream)),
-            Op::Watch { space, back, prefix } => write!(f, "watch s{space} {back} ^{}", Escaped(prefix)),
+            Op::Watch { space, back, prefix } => {
+                write!(f, "watch s{space} {back} ^{}", Escaped(prefix))
+            }
             Op::Read { back } => write!(f, "read {back}"),
             Op::Trim { back } => write!(f, "trim {back}"),
             Op::Keyspace { space, retention } => write!(f, "keyspace s{space} {retention}"),
@@ -263,7 +282,9 @@ impl fmt::Display for Escaped<'_> {
                 continue;
             }
             match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'_' | b'-' | b'.' => f.write_char(byte.into())?,
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'_' | b'-' | b'.' => {
+                    f.write_char(byte.into())?
+                }
                 _ => write!(f, "%{byte:02x}")?,
             }
             rest = &rest[1..];
@@ -330,7 +351,9 @@ impl<'a> Words<'a> {
                 scattered: self.either("scattered", "rising")?,
             },
             "load-begin" => Op::LoadBegin { slot: self.sign("l")?, space: self.sign("s")? },
-            "load-put" => Op::LoadPut { slot: self.sign("l")?, key: self.key("=")?, value: self.content()? },
+            "load-put" => {
+                Op::LoadPut { slot: self.sign("l")?, key: self.key("=")?, value: self.content()? }
+            }
             "load-many" => Op::LoadMany {
                 slot: self.sign("l")?,
                 first: self.number()?,
@@ -340,7 +363,9 @@ impl<'a> Words<'a> {
             },
             "load-commit" => Op::LoadCommit { slot: self.sign("l")? },
             "load-drop" => Op::LoadDrop { slot: self.sign("l")? },
-            "delete" => Op::Delete { tx: self.sign("t")?, space: self.sign("s")?, key: self.key("=")? },
+            "delete" => {
+                Op::Delete { tx: self.sign("t")?, space: self.sign("s")?, key: self.key("=")? }
+            }
             "get" => self.get(Get::Value)?,
             "get-stream" => self.get(Get::Streamed)?,
             "contains" => self.get(Get::Contains)?,
@@ -379,18 +404,27 @@ impl<'a> Words<'a> {
                 value: self.content()?,
                 spilled: self.either("spilled", "plain")?,
             },
-            "feed-begin" => Op::FeedBegin { slot: self.sign("f")?, back: self.number()?, feed: self.feed()? },
+            "feed-begin" => {
+                Op::FeedBegin { slot: self.sign("f")?, back: self.number()?, feed: self.feed()? }
+            }
             "feed-on" => Op::FeedOn { slot: self.sign("f")?, count: self.number()? },
             "snapshot" => Op::Snapshot { slot: self.sign("v")?, moment: self.moment()? },
             "release" => Op::Release { slot: self.sign("v")? },
             "history" => Op::History { space: self.sign("s")?, key: self.key("=")? },
-            "diff" => {
-                Op::Diff { space: self.sign("s")?, from: self.number()?, to: self.number()?, prefix: self.key("^")? }
-            }
+            "diff" => Op::Diff {
+                space: self.sign("s")?,
+                from: self.number()?,
+                to: self.number()?,
+                prefix: self.key("^")?,
+            },
             "append" | "append-submit" => self.append(verb == "append")?,
-            "scan" => Op::Scan { back: self.number()?, count: self.number()?, stream: self.stream()? },
+            "scan" => {
+                Op::Scan { back: self.number()?, count: self.number()?, stream: self.stream()? }
+            }
             "follow" => Op::Follow { back: self.number()?, stream: self.stream()? },
-            "watch" => Op::Watch { space: self.sign("s")?, back: self.number()?, prefix: self.key("^")? },
+            "watch" => {
+                Op::Watch { space: self.sign("s")?, back: self.number()?, prefix: self.key("^")? }
+            }
             "read" => Op::Read { back: self.number()? },
             "trim" => Op::Trim { back: self.number()? },
             "keyspace" => Op::Keyspace { space: self.sign("s")?, retention: self.retention()? },
@@ -493,12 +527,16 @@ impl<'a> Words<'a> {
 
     fn key(&mut self, sign: &str) -> Result<Key, String> {
         let word = self.next()?;
-        unescape(word.strip_prefix(sign).ok_or_else(|| format!("{word:?} should begin with {sign:?}"))?)
+        unescape(
+            word.strip_prefix(sign)
+                .ok_or_else(|| format!("{word:?} should begin with {sign:?}"))?,
+        )
     }
 
     fn content(&mut self) -> Result<Content, String> {
         let word = self.next()?;
-        let (bytes, seed) = word.split_once('#').ok_or_else(|| format!("{word:?} should be BYTES#SEED"))?;
+        let (bytes, seed) =
+            word.split_once('#').ok_or_else(|| format!("{word:?} should be BYTES#SEED"))?;
         let number = |word: &str| word.parse().map_err(|_| format!("{word:?} is no number"));
         Ok(Content { bytes: number(bytes)?, seed: number(seed)? })
     }
@@ -539,7 +577,8 @@ impl<'a> Words<'a> {
         if word == "newest" {
             return Ok(Moment::Newest);
         }
-        if let Some((back, micros)) = word.strip_prefix("time-of:").and_then(|rest| rest.split_once(':'))
+        if let Some((back, micros)) =
+            word.strip_prefix("time-of:").and_then(|rest| rest.split_once(':'))
             && let (Ok(back), Ok(micros)) = (back.parse(), micros.parse())
         {
             return Ok(Moment::TimeOf { back, micros });
@@ -644,8 +683,14 @@ mod tests {
 
     #[test]
     fn keys_of_any_bytes_come_back() {
-        let keys: [&[u8]; 6] =
-            [b"", b"plain/01", b"with space", &[0, 255, b'%', b'{', b'#'], &[b'x'; 4096], "ä".as_bytes()];
+        let keys: [&[u8]; 6] = [
+            b"",
+            b"plain/01",
+            b"with space",
+            &[0, 255, b'%', b'{', b'#'],
+            &[b'x'; 4096],
+            "ä".as_bytes(),
+        ];
         for key in keys {
             let op = Op::Delete { tx: 1, space: 2, key: key.to_vec() };
             assert_eq!(op.to_string().parse(), Ok(op));

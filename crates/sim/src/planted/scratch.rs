@@ -1,12 +1,15 @@
 //! A copy of the sources in which bugs are planted and searched for, one at a time.
 //!
-//! The simulation is built there with the bug and runs seed after seed until one fails. Laws, so that a finding is the bug's own:
-//! 1. Every program is built from the current sources: cargo's fingerprints are deleted before each build, because they rely on the times
-//!    of files, and several patches come and go within one tick of a file system's clock. The compiler then compares contents.
-//! 2. No two programs are the same. A program with the bytes of another was not built from its own bug, or its bug is in code that never
-//!    runs; it is not tried.
-//! 3. The run, or the test, that found a bug passes without it. In the end the copy is built once more without any bug, must have the bytes of the first
-//!    such program, and must pass all the seeds that were used to find the bugs.
+//! The simulation is built there with the bug and runs seed after seed until one fails. Laws, so
+//! that a finding is the bug's own:
+//! 1. Every program is built from the current sources: cargo's fingerprints are deleted before each
+//!    build, because they rely on the times of files, and several patches come and go within one
+//!    tick of a file system's clock. The compiler then compares contents.
+//! 2. No two programs are the same. A program with the bytes of another was not built from its own
+//!    bug, or its bug is in code that never runs; it is not tried.
+//! 3. The run, or the test, that found a bug passes without it. In the end the copy is built once
+//!    more without any bug, must have the bytes of the first such program, and must pass all the
+//!    seeds that were used to find the bugs.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -84,9 +87,9 @@ impl Programs {
     fn add(&mut self, program: Program, holds: &str) -> Result<(), String> {
         match self.0.insert(program, holds.to_owned()) {
             None => Ok(()),
-            Some(other) => {
-                Err(format!("what was built with {holds} has the same bytes as what was built with {other}"))
-            }
+            Some(other) => Err(format!(
+                "what was built with {holds} has the same bytes as what was built with {other}"
+            )),
         }
     }
 }
@@ -105,7 +108,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Copies the sources into `dir` and builds them; `seeds`: how many are tried for each bug, in which `mode`.
+    /// Copies the sources into `dir` and builds them; `seeds`: how many are tried for each bug, in
+    /// which `mode`.
     ///
     /// # Errors
     /// They cannot be copied, or do not build.
@@ -170,7 +174,9 @@ impl Scratch {
     fn passes(&self, test: &Test) -> Result<(), String> {
         match self.run_test(test)? {
             Tested::Passes => Ok(()),
-            Tested::Fails(out) => Err(format!("the test {} fails without the bug, too: {out}", test.name)),
+            Tested::Fails(out) => {
+                Err(format!("the test {} fails without the bug, too: {out}", test.name))
+            }
         }
     }
 
@@ -183,11 +189,13 @@ impl Scratch {
         run.args(["--kill-after=10", &PATIENCE.to_string()]).arg(cargo_program()).args(arguments);
         let output = run.args(["--", "--exact", &test.name, "--format=pretty"]).output();
         let output = output.map_err(|error| format!("timeout cargo test: {error}"))?;
-        let out = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        let out = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
         Tested::of(test, output.status.code(), out)
     }
 
-    /// Builds the copy once more after every bug was removed, and runs all seeds that were needed for a bug; returns the number of runs.
+    /// Builds the copy once more after every bug was removed, and runs all seeds that were needed
+    /// for a bug; returns the number of runs.
     ///
     /// # Errors
     /// It is not what it was, or a run fails.
@@ -203,7 +211,8 @@ impl Scratch {
         let mut runs = 0;
         for seed in (0..self.seeds_tried.get()).step_by(SEEDS_AT_ONCE as usize) {
             let out = self.run(&self.clean, &self.batch(seed))?;
-            runs += runs_of(&out).ok_or_else(|| format!("seeds from {seed} on end without a word: {out}"))?;
+            runs += runs_of(&out)
+                .ok_or_else(|| format!("seeds from {seed} on end without a word: {out}"))?;
             if let Some(line) = failed_of(&out) {
                 return Err(format!("without a bug, too: {line}"));
             }
@@ -221,22 +230,29 @@ impl Scratch {
         let mut cargo = self.cargo()?;
         cargo.args(["build", "--quiet", "--package", "plimsoll-sim", "--bin", "plimsoll-sim"]);
         done(cargo.output(), "cargo build")?;
-        let bytes = fs::read(self.binary()).map_err(|error| format!("{}: {error}", self.binary().display()))?;
+        let bytes = fs::read(self.binary())
+            .map_err(|error| format!("{}: {error}", self.binary().display()))?;
         Ok(Program(checksum(0, &bytes)))
     }
 
     /// A call of cargo in the copy that compiles the sources as they are now.
     fn cargo(&self) -> Result<Command, String> {
-        self.forget_what_is_fresh().map_err(|error| format!("{}: {error}", self.target.display()))?;
+        self.forget_what_is_fresh()
+            .map_err(|error| format!("{}: {error}", self.target.display()))?;
         Ok(self.in_tree(Command::new(cargo_program())))
     }
 
     /// The settings of all calls of cargo.
     fn in_tree(&self, mut cargo: Command) -> Command {
-        cargo.current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.target).env("CARGO_INCREMENTAL", "1");
-        // Plain settings: flags of the outer build would rebuild everything. Line numbers are not needed here.
+        cargo
+            .current_dir(&self.tree)
+            .env("CARGO_TARGET_DIR", &self.target)
+            .env("CARGO_INCREMENTAL", "1");
+        // Plain settings: flags of the outer build would rebuild everything. Line numbers are not
+        // needed here.
         cargo.env_remove("RUSTFLAGS").env("CARGO_PROFILE_DEV_DEBUG", "0");
-        // Names of private functions contain a number that changes from build to build; without names the same sources give the same bytes.
+        // Names of private functions contain a number that changes from build to build; without
+        // names the same sources give the same bytes.
         cargo.env("CARGO_PROFILE_DEV_STRIP", "symbols");
         cargo
     }
@@ -276,7 +292,8 @@ impl Scratch {
         for seed in (0..self.seeds).step_by(SEEDS_AT_ONCE as usize) {
             self.seeds_tried.set(self.seeds_tried.get().max(self.seeds.min(seed + SEEDS_AT_ONCE)));
             let out = self.run(&self.binary(), &self.batch(seed))?;
-            let runs = runs_of(&out).ok_or_else(|| format!("seeds from {seed} on end without a word: {out}"))?;
+            let runs = runs_of(&out)
+                .ok_or_else(|| format!("seeds from {seed} on end without a word: {out}"))?;
             if let Some(line) = failed_of(&out) {
                 return self.compare(program, line, runs_before + runs - 1);
             }
@@ -290,9 +307,18 @@ impl Scratch {
         let (run, saw) = line.split_once(": ").unwrap_or((line, ""));
         let clean = self.run(&self.clean, run)?;
         match (runs_of(&clean), failed_of(&clean)) {
-            (Some(1), None) => Ok(Verdict::Found { program, run: run.to_owned(), runs_before, saw: saw.to_owned() }),
-            (_, Some(_)) => Ok(Verdict::Untried(format!("{run} fails without the bug, too: mend that first"))),
-            _ => Ok(Verdict::Untried(format!("{run} without the bug ends without a word: {clean}"))),
+            (Some(1), None) => Ok(Verdict::Found {
+                program,
+                run: run.to_owned(),
+                runs_before,
+                saw: saw.to_owned(),
+            }),
+            (_, Some(_)) => {
+                Ok(Verdict::Untried(format!("{run} fails without the bug, too: mend that first")))
+            }
+            _ => {
+                Ok(Verdict::Untried(format!("{run} without the bug ends without a word: {clean}")))
+            }
         }
     }
 
@@ -302,7 +328,8 @@ impl Scratch {
         let mut run = Command::new(program);
         let output = run.args(arguments.split(' ')).args(["--patience", &patience]).output();
         let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr))
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr))
     }
 }
 
@@ -317,7 +344,9 @@ enum Tested {
 impl Tested {
     fn of(test: &Test, code: Option<i32>, out: String) -> Result<Self, String> {
         match () {
-            () if code == Some(TIMED_OUT) || out.contains(&format!("test {} ... FAILED", test.name)) => {
+            () if code == Some(TIMED_OUT)
+                || out.contains(&format!("test {} ... FAILED", test.name)) =>
+            {
                 Ok(Self::Fails(out))
             }
             () if out.contains(&format!("test {} ... ok", test.name)) => Ok(Self::Passes),
@@ -340,7 +369,8 @@ fn failed_of(out: &str) -> Option<&str> {
     out.lines().find_map(|line| line.strip_prefix("FAILED "))
 }
 
-/// Makes `to` equal to `from`; files that are already equal keep their time, so that nothing is built twice.
+/// Makes `to` equal to `from`; files that are already equal keep their time, so that nothing is
+/// built twice.
 fn mirror(from: &Path, to: &Path) -> io::Result<()> {
     if from.is_file() {
         if fs::read(to).ok() != Some(fs::read(from)?) {
@@ -349,13 +379,18 @@ fn mirror(from: &Path, to: &Path) -> io::Result<()> {
         return Ok(());
     }
     fs::create_dir_all(to)?;
-    let names = |dir: &Path| fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>();
+    let names = |dir: &Path| {
+        fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()
+    };
     let wanted = names(from)?;
     for name in names(to)?.into_iter().filter(|name| !wanted.contains(name)) {
         let old = to.join(name);
         if old.is_dir() { fs::remove_dir_all(old)? } else { fs::remove_file(old)? }
     }
-    wanted.into_iter().filter(|name| name != "target").try_for_each(|name| mirror(&from.join(&name), &to.join(&name)))
+    wanted
+        .into_iter()
+        .filter(|name| name != "target")
+        .try_for_each(|name| mirror(&from.join(&name), &to.join(&name)))
 }
 
 #[cfg(test)]
@@ -367,14 +402,20 @@ mod tests {
         let mut programs = Programs::default();
         assert_eq!(programs.add(Program(1), "no bug"), Ok(()));
         assert_eq!(programs.add(Program(2), "a"), Ok(()));
-        assert!(programs.add(Program(2), "b").unwrap_err().ends_with("the same bytes as what was built with a"));
+        assert!(
+            programs
+                .add(Program(2), "b")
+                .unwrap_err()
+                .ends_with("the same bytes as what was built with a")
+        );
         assert!(programs.add(Program(1), "c").is_err());
     }
 
     #[test]
     fn a_test_that_passes_has_missed_its_bug_and_one_that_hangs_has_found_it() {
         let test = Test::in_line("Found by the test plimsoll index::a").unwrap();
-        let said = |code, how: &str| Tested::of(&test, Some(code), format!("test index::a ... {how}"));
+        let said =
+            |code, how: &str| Tested::of(&test, Some(code), format!("test index::a ... {how}"));
         assert_eq!(said(0, "ok"), Ok(Tested::Passes));
         assert!(matches!(said(101, "FAILED"), Ok(Tested::Fails(_))));
         assert!(matches!(said(TIMED_OUT, ""), Ok(Tested::Fails(_))));

@@ -1,7 +1,8 @@
 //! Power cuts of a real file system under several processes that share a store.
 //!
-//! The processes are workers ([`crate::workers`]). After each cut the store is opened alone: every transfer that was acknowledged to any of
-//! them is there, and none beyond the one that each had begun; the sum is right; no byte is wrong. Then new workers go on with it.
+//! The processes are workers ([`crate::workers`]). After each cut the store is opened alone: every
+//! transfer that was acknowledged to any of them is there, and none beyond the one that each had
+//! begun; the sum is right; no byte is wrong. Then new workers go on with it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,10 +30,12 @@ pub struct Cuts {
     pub acknowledged: u64,
 }
 
-/// Cuts the power under this many workers at a time; `program` is the binary that can be a worker, `dir` a folder to work in.
+/// Cuts the power under this many workers at a time; `program` is the binary that can be a worker,
+/// `dir` a folder to work in.
 ///
 /// # Errors
-/// An acknowledged transfer is gone, a sum is wrong, the store does not open; or such a device is not available.
+/// An acknowledged transfer is gone, a sum is wrong, the store does not open; or such a device is
+/// not available.
 pub fn cut_members(
     program: &Path,
     dir: &Path,
@@ -48,14 +51,18 @@ pub fn cut_members(
     let mut counts = vec![0; workers as usize];
     for life in 0..cuts {
         let told = |failure: Failure| {
-            Failure::new(format!("{file_system}, {workers} workers, cut {life}, seed {seed}: {failure}"))
+            Failure::new(format!(
+                "{file_system}, {workers} workers, cut {life}, seed {seed}: {failure}"
+            ))
         };
         let store = device.folder.join(format!("store{}", life / LIVES_OF_A_STORE));
         if life % LIVES_OF_A_STORE == 0 {
             make_way(&mut device, life)?;
             counts.fill(0);
         }
-        let start = |number| Running::start(program, &store, number, Work::Bank, Surroundings::Equal, None, &clock);
+        let start = |number| {
+            Running::start(program, &store, number, Work::Bank, Surroundings::Equal, None, &clock)
+        };
         let running = (0..workers).map(start).collect::<Outcome<Vec<_>>>().map_err(told)?;
         clock.sleep(Duration::from_millis(random.below(LIFE_MILLIS)));
         device.cut(random.below(3) == 0).map_err(told)?;
@@ -66,7 +73,8 @@ pub fn cut_members(
         }
         device.unmount().and_then(|()| device.mount()).map_err(told)?;
         let found = look(&store, &acknowledged).map_err(told)?;
-        let transfers: u64 = acknowledged.iter().zip(&counts).map(|(now, before)| now - before).sum();
+        let transfers: u64 =
+            acknowledged.iter().zip(&counts).map(|(now, before)| now - before).sum();
         report.cuts += 1;
         report.with_transfers += u64::from(transfers > 0);
         report.acknowledged += transfers;

@@ -1,6 +1,6 @@
-//! Power cuts on a real file system: a loop device, and the call that stops the file system as if its device were gone
-//! (`EXT4_IOC_SHUTDOWN`, `XFS_IOC_GOINGDOWN`, by `xfs_io`). Data that was not on the device by then is lost; the next mount replays the
-//! journal.
+//! Power cuts on a real file system: a loop device, and the call that stops the file system as if
+//! its device were gone (`EXT4_IOC_SHUTDOWN`, `XFS_IOC_GOINGDOWN`, by `xfs_io`). Data that was not
+//! on the device by then is lost; the next mount replays the journal.
 
 use std::fmt;
 use std::fs::File;
@@ -19,7 +19,8 @@ use crate::real::tool;
 /// Bytes of the device; xfs takes no less than 300 MiB.
 const DEVICE_BYTES: u64 = 512 << 20;
 
-/// The number of children that write to a store, one after the other, before the next one gets a new store.
+/// The number of children that write to a store, one after the other, before the next one gets a
+/// new store.
 pub(crate) const LIVES_OF_A_STORE: u64 = 10;
 
 /// How often unmounting a busy device is retried.
@@ -65,7 +66,8 @@ pub(crate) struct Device {
 impl Device {
     #[allow(clippy::disallowed_methods, reason = "the file that is a device, no file of a store")]
     pub(crate) fn make(dir: &Path, file_system: FileSystem) -> Outcome<Self> {
-        let (image, folder) = (dir.join(format!("{file_system}.img")), dir.join(format!("{file_system}.mnt")));
+        let (image, folder) =
+            (dir.join(format!("{file_system}.img")), dir.join(format!("{file_system}.mnt")));
         let told = |error: std::io::Error| Failure::new(format!("{}: {error}", dir.display()));
         std::fs::create_dir_all(&folder).map_err(told)?;
         File::create(&image).and_then(|file| file.set_len(DEVICE_BYTES)).map_err(told)?;
@@ -105,7 +107,8 @@ impl Device {
         Ok(())
     }
 
-    /// Cuts the power: at once, or after the file system's log was written (without the data that it does not cover).
+    /// Cuts the power: at once, or after the file system's log was written (without the data that
+    /// it does not cover).
     pub(crate) fn cut(&self, log_first: bool) -> Outcome {
         let command = if log_first { "shutdown -f" } else { "shutdown" };
         tool("xfs_io", &["-x", "-c", command, &self.folder()]).map(drop)
@@ -124,11 +127,19 @@ impl Drop for Device {
     }
 }
 
-/// Cuts the power of this many children, one after the other; `program` is the binary that can be a child, `dir` a folder to work in.
+/// Cuts the power of this many children, one after the other; `program` is the binary that can be a
+/// child, `dir` a folder to work in.
 ///
 /// # Errors
-/// An acknowledged commit is gone, a part of a transaction is there, the store does not open; or such a device is not available.
-pub fn cut_power(program: &Path, dir: &Path, file_system: FileSystem, cuts: u64, seed: u64) -> Outcome<Kills> {
+/// An acknowledged commit is gone, a part of a transaction is there, the store does not open; or
+/// such a device is not available.
+pub fn cut_power(
+    program: &Path,
+    dir: &Path,
+    file_system: FileSystem,
+    cuts: u64,
+    seed: u64,
+) -> Outcome<Kills> {
     let mut random = Random::new(seed);
     let mut report = Kills::default();
     let mut numbers = Numbers::default();
@@ -139,20 +150,24 @@ pub fn cut_power(program: &Path, dir: &Path, file_system: FileSystem, cuts: u64,
             make_way(&mut device, life)?;
             numbers = Numbers::default();
         }
-        let scenario =
-            [Scenario::Compact, Scenario::Write, Scenario::Buffered, Scenario::Buffered][random.below(4) as usize];
+        let scenario = [Scenario::Compact, Scenario::Write, Scenario::Buffered, Scenario::Buffered]
+            [random.below(4) as usize];
         let lifetime = Life::choose(scenario, life, &mut random);
         let told = |failure: Failure| {
-            Failure::new(format!("{file_system}, cut {life}, {lifetime:?}, seed {seed}, {scenario}: {failure}"))
+            Failure::new(format!(
+                "{file_system}, cut {life}, {lifetime:?}, seed {seed}, {scenario}: {failure}"
+            ))
         };
         let child = Running::start(Command::new(program), scenario, &store).map_err(told)?;
         child.await_end_of(lifetime);
         let before_the_cut = child.arrived();
         device.cut(random.below(3) == 0).map_err(told)?;
         let acknowledged = child.kill().map_err(told)?.acknowledged;
-        // A sync that runs beside the shutdown may return although what it synced is gone: presumably the system forgets that it could not record new
-        // blocks as written. Bytes that are written over, as with `Sync`, need no such record.
-        let certain = if scenario == Scenario::Buffered { before_the_cut } else { acknowledged.len() };
+        // A sync that runs beside the shutdown may return although what it synced is gone:
+        // presumably the system forgets that it could not record new blocks as written. Bytes that
+        // are written over, as with `Sync`, need no such record.
+        let certain =
+            if scenario == Scenario::Buffered { before_the_cut } else { acknowledged.len() };
         device.unmount().and_then(|()| device.mount()).map_err(told)?;
         report.kills += 1;
         report.with_commits += u64::from(!acknowledged.is_empty());
@@ -167,5 +182,6 @@ pub fn cut_power(program: &Path, dir: &Path, file_system: FileSystem, cuts: u64,
 pub(crate) fn make_way(device: &mut Device, life: u64) -> Outcome {
     let Some(number) = (life / LIVES_OF_A_STORE).checked_sub(1) else { return Ok(()) };
     let store = device.folder.join(format!("store{number}"));
-    std::fs::remove_dir_all(&store).map_err(|error| Failure::new(format!("{}: {error}", store.display())))
+    std::fs::remove_dir_all(&store)
+        .map_err(|error| Failure::new(format!("{}: {error}", store.display())))
 }

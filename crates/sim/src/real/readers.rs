@@ -1,5 +1,5 @@
-//! Processes that read a store beside the one that writes, compacts and trims it: each look sees one moment, or is told that the moment is
-//! gone.
+//! Processes that read a store beside the one that writes, compacts and trims it: each look sees
+//! one moment, or is told that the moment is gone.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,7 +23,8 @@ pub struct Looks {
     pub lives: u64,
 }
 
-/// Reads for this long beside a child that trims; `program` is the binary that can be a child, `dir` a folder to work in.
+/// Reads for this long beside a child that trims; `program` is the binary that can be a child,
+/// `dir` a folder to work in.
 ///
 /// # Errors
 /// A look found damage, or parts of a transaction, or nothing could be read at all.
@@ -41,12 +42,17 @@ pub fn read_beside_trims(program: &Path, dir: &Path, time: Duration) -> Outcome<
                 Err(Looked::Gone) => looks.gone += 1,
                 Err(Looked::Wrong(failure)) => {
                     let complaints = child.kill()?.complaints;
-                    return Err(Failure::new(format!("look {}: {failure} {complaints}", looks.whole + looks.gone)));
+                    return Err(Failure::new(format!(
+                        "look {}: {failure} {complaints}",
+                        looks.whole + looks.gone
+                    )));
                 }
             }
         }
         let ended = child.kill()?;
-        ensure(ended.by_itself.is_none(), || format!("the writer ended by itself: {}", ended.complaints))?;
+        ensure(ended.by_itself.is_none(), || {
+            format!("the writer ended by itself: {}", ended.complaints)
+        })?;
         looks.lives += 1;
     }
     let db = Db::open(&store, options()).map_err(failed("the store does not open"))?;
@@ -86,7 +92,11 @@ fn look_once(store: &Path) -> Result<(), Looked> {
     for thread in 0..THREADS {
         // The same again, each value against its number.
         if let Err(failure) = is_whole(&snapshot, &keyspace, thread) {
-            return Err(if failure.message.contains("Trimmed") { Looked::Gone } else { Looked::Wrong(failure) });
+            return Err(if failure.message.contains("Trimmed") {
+                Looked::Gone
+            } else {
+                Looked::Wrong(failure)
+            });
         }
     }
     let mut scan = db.log().scan(db.log().bounds().first.., None)?;

@@ -1,7 +1,7 @@
 //! Failing system calls: `strace` makes the n-th call of a kind fail in each thread of a child.
 //!
-//! The child may end with an error, or continue if the call does not matter. It must not panic, and its acknowledged commits are there
-//! afterwards.
+//! The child may end with an error, or continue if the call does not matter. It must not panic, and
+//! its acknowledged commits are there afterwards.
 
 use std::path::Path;
 use std::process::Command;
@@ -41,11 +41,12 @@ fn choose_call(random: &mut Random) -> u64 {
     1 + random.below(most)
 }
 
-/// Makes calls of this many children fail, one child after the other; `program` is the binary that can be a child, `dir` a folder to work
-/// in.
+/// Makes calls of this many children fail, one child after the other; `program` is the binary that
+/// can be a child, `dir` a folder to work in.
 ///
 /// # Errors
-/// An acknowledged commit is gone, a part of a transaction is there, the store does not open, a child panicked; or there is no `strace`.
+/// An acknowledged commit is gone, a part of a transaction is there, the store does not open, a
+/// child panicked; or there is no `strace`.
 pub fn fail_calls(program: &Path, dir: &Path, children: u64, seed: u64) -> Outcome<Kills> {
     tool("strace", &["--version"])?;
     let mut random = Random::new(seed);
@@ -58,8 +59,8 @@ pub fn fail_calls(program: &Path, dir: &Path, children: u64, seed: u64) -> Outco
         }
         let (calls, error) = FAULTS[(life % FAULTS.len() as u64) as usize];
         let at = choose_call(&mut random);
-        let scenario =
-            [Scenario::Write, Scenario::Buffered, Scenario::Compact, Scenario::Backup][random.below(4) as usize];
+        let scenario = [Scenario::Write, Scenario::Buffered, Scenario::Compact, Scenario::Backup]
+            [random.below(4) as usize];
         let told = |failure: Failure| {
             Failure::new(format!(
                 "child {life}, call {at} of {calls} fails with {error}, seed {seed}, {scenario}: {failure}"
@@ -72,12 +73,15 @@ pub fn fail_calls(program: &Path, dir: &Path, children: u64, seed: u64) -> Outco
         let child = Running::start(command, scenario, &store).map_err(told)?;
         child.await_end_of(Life::FromFirstCommit(Duration::from_millis(50 + random.below(400))));
         let ended = child.kill().map_err(told)?;
-        ensure(!ended.complaints.contains("panicked"), || format!("it panicked: {}", ended.complaints))
-            .map_err(told)?;
+        ensure(!ended.complaints.contains("panicked"), || {
+            format!("it panicked: {}", ended.complaints)
+        })
+        .map_err(told)?;
         report.kills += 1;
         report.with_commits += u64::from(!ended.acknowledged.is_empty());
         report.acknowledged += ended.acknowledged.len() as u64;
-        numbers = look(&store, &numbers, &ended.acknowledged, ended.acknowledged.len(), scenario).map_err(told)?;
+        numbers = look(&store, &numbers, &ended.acknowledged, ended.acknowledged.len(), scenario)
+            .map_err(told)?;
         remove_backups(&store).map_err(told)?;
     }
     Ok(report)
@@ -91,7 +95,8 @@ fn remove_backups(store: &Path) -> Outcome {
         if !path.exists() {
             break;
         }
-        std::fs::remove_dir_all(&path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+        std::fs::remove_dir_all(&path)
+            .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
     }
     Ok(())
 }

@@ -24,13 +24,15 @@ const WIDTH: u64 = 1000;
 const HEIGHT: u64 = 300;
 const MARGIN: u64 = 50;
 
-/// The samples in at most `columns` columns; each shows the sample nearest to the budget, or the most above it.
+/// The samples in at most `columns` columns; each shows the sample nearest to the budget, or the
+/// most above it.
 fn columns(samples: &[Sample], columns: u64) -> Vec<Sample> {
     let end = samples.last().map_or(0, |sample| sample.millis) + 1;
     let mut shown: Vec<Option<Sample>> = vec![None; columns as usize];
     for sample in samples {
         let column = &mut shown[(sample.millis * columns / end) as usize];
-        let nearness = |sample: &Sample| sample.resident_bytes as i128 - i128::from(sample.budget_bytes);
+        let nearness =
+            |sample: &Sample| sample.resident_bytes as i128 - i128::from(sample.budget_bytes);
         if column.is_none_or(|known| nearness(&known) < nearness(sample)) {
             *column = Some(*sample);
         }
@@ -42,7 +44,12 @@ fn columns(samples: &[Sample], columns: u64) -> Vec<Sample> {
 pub fn svg(samples: &[Sample]) -> String {
     let shown = columns(samples, WIDTH);
     let end = samples.last().map_or(1, |sample| sample.millis).max(1);
-    let most = samples.iter().map(|sample| sample.resident_bytes.max(sample.budget_bytes)).max().unwrap_or(1).max(1);
+    let most = samples
+        .iter()
+        .map(|sample| sample.resident_bytes.max(sample.budget_bytes))
+        .max()
+        .unwrap_or(1)
+        .max(1);
     let x = |sample: &Sample| MARGIN + sample.millis * WIDTH / end;
     let y = |bytes: u64| MARGIN + HEIGHT - bytes * HEIGHT / most;
     let line = |bytes: fn(&Sample) -> u64, colour: &str| {
@@ -81,10 +88,19 @@ pub fn svg(samples: &[Sample]) -> String {
 /// The same for a terminal: a row for each span of time, with the most memory and the budget then.
 pub fn text(samples: &[Sample], rows: u64) -> String {
     const BAR: u64 = 60;
-    let most = samples.iter().map(|sample| sample.resident_bytes.max(sample.budget_bytes)).max().unwrap_or(1).max(1);
+    let most = samples
+        .iter()
+        .map(|sample| sample.resident_bytes.max(sample.budget_bytes))
+        .max()
+        .unwrap_or(1)
+        .max(1);
     columns(samples, rows).iter().fold(String::new(), |mut out, sample| {
         let column = |bytes: u64| (bytes * BAR / most) as usize;
-        let mut bar = format!("{:<width$}", "#".repeat(column(sample.resident_bytes)), width = BAR as usize + 1);
+        let mut bar = format!(
+            "{:<width$}",
+            "#".repeat(column(sample.resident_bytes)),
+            width = BAR as usize + 1
+        );
         let at = column(sample.budget_bytes);
         bar.replace_range(at..=at, "|");
         let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);

@@ -1,10 +1,12 @@
 //! The child process of the stress test.
 //!
-//! Writers move money between accounts, count their commits, and give values to the keys of a second keyspace; they print acknowledged
-//! commits (`ack WRITER NUMBER`). Readers sum the accounts up and read values, twice each; scanners walk over all values; travellers hold
-//! snapshots of the past; a compactor flushes, compacts, verifies and drops caches. Another thread changes the budget continuously and
-//! prints it (`budget BYTES MICROS`: since when, by the wall clock). Two threads put pressure on the memory limit ([`crowd`]). A failure is
-//! printed (`failed ...`), and the process ends.
+//! Writers move money between accounts, count their commits, and give values to the keys of a
+//! second keyspace; they print acknowledged commits (`ack WRITER NUMBER`). Readers sum the accounts
+//! up and read values, twice each; scanners walk over all values; travellers hold snapshots of the
+//! past; a compactor flushes, compacts, verifies and drops caches. Another thread changes the
+//! budget continuously and prints it (`budget BYTES MICROS`: since when, by the wall clock). Two
+//! threads put pressure on the memory limit ([`crowd`]). A failure is printed (`failed ...`), and
+//! the process ends.
 
 mod crowd;
 
@@ -14,7 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use plimsoll::{Db, Error, Keyspace, MIN_MEMORY_BYTES, Moment, Options, Retention, Snapshot, Transaction};
+use plimsoll::{
+    Db, Error, Keyspace, MIN_MEMORY_BYTES, Moment, Options, Retention, Snapshot, Transaction,
+};
 use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::random::Random;
 use plimsoll_disk::thread::spawn;
@@ -48,7 +52,8 @@ const KEYS: u64 = 3000;
 /// The number of GLSNs of the accounts' past that are kept.
 const PAST: u64 = 5000;
 
-/// The number of these that travellers read: time passes between reading the newest GLSN and opening the snapshot.
+/// The number of these that travellers read: time passes between reading the newest GLSN and
+/// opening the snapshot.
 const TRAVELLED: u64 = 3000;
 
 /// Bytes before a value's content: its length and seed.
@@ -129,7 +134,8 @@ pub fn live(store: &Path, seed: u64, memory_bytes_max: u64) -> Result<bool, Erro
         input.over.store(true, Ordering::Relaxed);
     })?);
     // All of them are joined, whatever the result of the first.
-    let well: Vec<bool> = threads.into_iter().map(|thread| thread.join().unwrap_or(false)).collect();
+    let well: Vec<bool> =
+        threads.into_iter().map(|thread| thread.join().unwrap_or(false)).collect();
     let all_well = well.iter().all(|well| *well);
     for (name, count) in COUNTS.iter().zip(&shared.counts) {
         say(&format!("count {name} {}", count.load(Ordering::Relaxed)));
@@ -152,7 +158,10 @@ impl Shared {
     fn repeat(&self, name: &str, number: u64, work: Work, mut random: Random) -> bool {
         while !self.over.load(Ordering::Relaxed) {
             if let Err(failure) = work(self, number, &mut random) {
-                say(&format!("failed {name} {number}: {}", failure.to_string().replace('\n', " | ")));
+                say(&format!(
+                    "failed {name} {number}: {}",
+                    failure.to_string().replace('\n', " | ")
+                ));
                 self.over.store(true, Ordering::Relaxed);
                 return false;
             }
@@ -166,7 +175,8 @@ impl Shared {
         }
     }
 
-    /// A refusal by the budget while it was small may be retried; a conflict always. Anything else is a failure.
+    /// A refusal by the budget while it was small may be retried; a conflict always. Anything else
+    /// is a failure.
     fn unless_refused<T>(&self, what: &str, answer: Result<T, Error>) -> Outcome<Option<T>> {
         match answer {
             Ok(answer) => Ok(Some(answer)),
@@ -237,7 +247,8 @@ fn open_accounts(db: &Db, accounts: &Keyspace) -> Result<(), Error> {
     tx.commit().map(drop)
 }
 
-/// One transaction: money, the writer's number, some values; occasionally so large that it must be spilled.
+/// One transaction: money, the writer's number, some values; occasionally so large that it must be
+/// spilled.
 fn write(shared: &Shared, writer: u64, random: &mut Random) -> Outcome {
     let mut tx = shared.db.begin();
     let count = if random.below(400) == 0 { 60 } else { random.below(4) };
@@ -250,9 +261,16 @@ fn write(shared: &Shared, writer: u64, random: &mut Random) -> Outcome {
     Ok(())
 }
 
-fn fill(shared: &Shared, tx: &mut Transaction, writer: u64, count: u64, random: &mut Random) -> Result<u64, Error> {
-    let read =
-        |tx: &Transaction, key: &str| Ok::<u64, Error>(number_in(tx.get(&shared.accounts, key.as_bytes())?.as_deref()));
+fn fill(
+    shared: &Shared,
+    tx: &mut Transaction,
+    writer: u64,
+    count: u64,
+    random: &mut Random,
+) -> Result<u64, Error> {
+    let read = |tx: &Transaction, key: &str| {
+        Ok::<u64, Error>(number_in(tx.get(&shared.accounts, key.as_bytes())?.as_deref()))
+    };
     let (from, to) = (account_key(random.below(ACCOUNTS)), account_key(random.below(ACCOUNTS)));
     let (has, gets) = (read(tx, &from)?, read(tx, &to)?);
     let amount = random.below(has.min(50) + 1);
@@ -274,7 +292,8 @@ fn fill(shared: &Shared, tx: &mut Transaction, writer: u64, count: u64, random: 
 }
 
 fn make_value(random: &mut Random) -> Vec<u8> {
-    let most = [200, 200, 2000, 8000, u64::from(VALUE_BYTES_MAX) - HEAD_BYTES as u64][random.below(5) as usize];
+    let most = [200, 200, 2000, 8000, u64::from(VALUE_BYTES_MAX) - HEAD_BYTES as u64]
+        [random.below(5) as usize];
     let content = Content { bytes: random.below(most) as u32, seed: random.next_u64() as u32 };
     let mut bytes = Vec::with_capacity(HEAD_BYTES + content.bytes as usize);
     bytes.extend_from_slice(&content.bytes.to_le_bytes());
@@ -284,30 +303,44 @@ fn make_value(random: &mut Random) -> Vec<u8> {
 }
 
 fn check_value(key: &[u8], value: &[u8]) -> Outcome {
-    let word = |at: usize| value.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_le_bytes);
+    let word = |at: usize| {
+        value.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_le_bytes)
+    };
     let whole = match (word(0), word(4)) {
         (Some(bytes), Some(seed)) => Content { bytes, seed }.is(&value[HEAD_BYTES..]),
         _ => false,
     };
-    ensure(whole, || format!("the {} bytes of {} are not what their head says", value.len(), key.escape_ascii()))
+    ensure(whole, || {
+        format!("the {} bytes of {} are not what their head says", value.len(), key.escape_ascii())
+    })
 }
 
 /// The accounts of a snapshot, twice, and some values.
 fn read(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
     let snapshot = shared.db.snapshot();
-    let sum = |snapshot: &Snapshot| shared.unless_refused("a sum", is_balanced(snapshot, &shared.accounts));
+    let sum = |snapshot: &Snapshot| {
+        shared.unless_refused("a sum", is_balanced(snapshot, &shared.accounts))
+    };
     let before = sum(&snapshot)?;
     for _ in 0..20 {
         let key = value_key(random.below(WRITERS), random.below(KEYS));
         let get = || shared.unless_refused("a read", snapshot.get(&shared.values, key.as_bytes()));
         let (Some(first), Some(again)) = (get()?, get()?) else { continue };
-        same(format!("{key} at {}, read twice", snapshot.at()), &first.as_deref(), &again.as_deref())?;
+        same(
+            format!("{key} at {}, read twice", snapshot.at()),
+            &first.as_deref(),
+            &again.as_deref(),
+        )?;
         first.as_deref().map_or(Ok(()), |value| check_value(key.as_bytes(), value))?;
         shared.count("values-read");
     }
     let after = sum(&snapshot)?;
     if let (Some(before), Some(after)) = (before, after) {
-        same(format!("the money at {}", snapshot.at()), &before, &Some(ACCOUNTS * OPENING_BALANCE))?;
+        same(
+            format!("the money at {}", snapshot.at()),
+            &before,
+            &Some(ACCOUNTS * OPENING_BALANCE),
+        )?;
         same(format!("the money at {}, summed up twice", snapshot.at()), &after, &before)?;
         shared.count("sums");
     }
@@ -318,14 +351,17 @@ fn read(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
 fn scan(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
     let snapshot = shared.db.snapshot();
     let reverse = random.chance(0.5);
-    let Some(range) = shared.unless_refused("a walk", snapshot.prefix(&shared.values, b""))? else { return Ok(()) };
+    let Some(range) = shared.unless_refused("a walk", snapshot.prefix(&shared.values, b""))? else {
+        return Ok(());
+    };
     let mut range = if reverse { range.reverse() } else { range };
     let mut last: Option<Vec<u8>> = None;
     while !shared.over.load(Ordering::Relaxed) {
         let Some(item) = shared.unless_refused("a walk", range.advance())? else { return Ok(()) };
         let Some((key, value)) = item else { break };
         check_value(key, value)?;
-        let in_order = last.as_deref().is_none_or(|last| if reverse { key < last } else { key > last });
+        let in_order =
+            last.as_deref().is_none_or(|last| if reverse { key < last } else { key > last });
         ensure(in_order, || format!("{} comes behind {:?}", key.escape_ascii(), last))?;
         last = Some(key.to_vec());
     }
@@ -350,12 +386,17 @@ fn travel(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
     for _ in 0..3 {
         for snapshot in &held {
             let sum = match is_balanced(snapshot, &shared.accounts) {
-                // Writers advanced by more than the kept past between reading the newest GLSN and the opening.
+                // Writers advanced by more than the kept past between reading the newest GLSN and
+                // the opening.
                 Err(Error::Trimmed { asked, .. }) if shared.db.newest() > asked + PAST => continue,
                 answer => shared.unless_refused("a sum of the past", answer)?,
             };
             if let Some(Some(sum)) = sum {
-                same(format!("the money at {}", snapshot.at()), &sum, &(ACCOUNTS * OPENING_BALANCE))?;
+                same(
+                    format!("the money at {}", snapshot.at()),
+                    &sum,
+                    &(ACCOUNTS * OPENING_BALANCE),
+                )?;
                 shared.count("travels");
             }
         }
@@ -373,8 +414,18 @@ fn compact(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
         3..6 => db.compact(),
         6 => db.verify(&mut |_| {}).and_then(|report| match &report.problems[..] {
             [] => Ok(()),
-            problems if problems.iter().all(|problem| problem.ends_with("made again when it is needed")) => Ok(()),
-            problems => Err(Error::Corrupt { file: None, glsn: None, message: format!("verify: {problems:?}") }),
+            problems
+                if problems
+                    .iter()
+                    .all(|problem| problem.ends_with("made again when it is needed")) =>
+            {
+                Ok(())
+            }
+            problems => Err(Error::Corrupt {
+                file: None,
+                glsn: None,
+                message: format!("verify: {problems:?}"),
+            }),
         }),
         _ => {
             db.drop_caches();
@@ -392,7 +443,11 @@ fn change_budget(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
     shared.pause(random, 1500);
     let before = shared.db.stats().memory.limit_bytes;
     let spread = shared.memory_bytes_max.saturating_sub(MIN_MEMORY_BYTES);
-    let wanted = if random.chance(0.3) { MIN_MEMORY_BYTES } else { MIN_MEMORY_BYTES + random.below(spread + 1) };
+    let wanted = if random.chance(0.3) {
+        MIN_MEMORY_BYTES
+    } else {
+        MIN_MEMORY_BYTES + random.below(spread + 1)
+    };
     say_budget(before.max(wanted), &shared.clock);
     let set = shared.unless_refused("set_memory", shared.db.set_memory(wanted))?;
     let memory = shared.db.stats().memory;

@@ -1,7 +1,8 @@
 //! A worker: one of several processes that have a store open.
 //!
-//! It prints `found COUNT` when it begins, and `did COUNT` for each transfer that was acknowledged. After some of them it puts a row many times without reading
-//! anything, and prints `burst` then: such commits are left in the log ([`BURST_EVERY`]). It ends when its input is closed.
+//! It prints `found COUNT` when it begins, and `did COUNT` for each transfer that was acknowledged.
+//! After some of them it puts a row many times without reading anything, and prints `burst` then:
+//! such commits are left in the log ([`BURST_EVERY`]). It ends when its input is closed.
 
 use std::io::Write;
 use std::path::Path;
@@ -23,7 +24,8 @@ pub(crate) const OPENING_BALANCE: u64 = 1000;
 /// Transfers between two sums.
 const SUM_EVERY: u64 = 25;
 
-/// Transfers between two bursts, and the puts of one: more than a process makes until it leaves them in the log.
+/// Transfers between two bursts, and the puts of one: more than a process makes until it leaves
+/// them in the log.
 const BURST_EVERY: u64 = 16;
 const BURST: u64 = 20;
 
@@ -49,7 +51,8 @@ pub(crate) fn sum(snapshot: &Snapshot, space: &Keyspace) -> Result<u64> {
     Ok(sum)
 }
 
-/// Checks the row that a worker's bursts put against the count of its transfers, in one snapshot: a burst is over before the next transfer begins.
+/// Checks the row that a worker's bursts put against the count of its transfers, in one snapshot: a
+/// burst is over before the next transfer begins.
 pub(crate) fn burst_fits(
     snapshot: &Snapshot,
     space: &Keyspace,
@@ -77,7 +80,8 @@ fn burst(db: &Db, space: &Keyspace, worker: u64, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// What a worker puts beside its count: usually small, at times too large for a run, for a record, for a buffer.
+/// What a worker puts beside its count: usually small, at times too large for a run, for a record,
+/// for a buffer.
 fn beside(worker: u64, count: u64) -> Content {
     let bytes = match count % 32 {
         7 => 2_000,
@@ -92,7 +96,11 @@ fn beside(worker: u64, count: u64) -> Content {
 ///
 /// # Errors
 /// Any error of the store, and an answer that is wrong.
-pub fn live(store: &Path, worker: u64, fate: Option<&Arc<Fate>>) -> std::result::Result<(), String> {
+pub fn live(
+    store: &Path,
+    worker: u64,
+    fate: Option<&Arc<Fate>>,
+) -> std::result::Result<(), String> {
     let over = listen_for_the_end()?;
     let db = open_among_others(store, fate)?;
     work(&db, worker, &over).map_err(|error| format!("{error} [{error:?}]"))??;
@@ -114,7 +122,9 @@ fn work(db: &Db, worker: u64, over: &AtomicBool) -> Result<std::result::Result<(
         };
         if !is_right {
             let bytes = found.map_or(0, |found| found.len());
-            return Ok(Err(format!("after transfer {count}, what is beside it is another one's: {bytes} bytes")));
+            return Ok(Err(format!(
+                "after transfer {count}, what is beside it is another one's: {bytes} bytes"
+            )));
         }
         if over.load(Ordering::Acquire) {
             return Ok(Ok(()));

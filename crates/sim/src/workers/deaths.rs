@@ -1,8 +1,10 @@
 //! Workers that are killed at points of what they do, rather than at moments.
 //!
-//! A worker tells of each point that it crosses, and of the one at which it kills itself, by SIGKILL. It does so at its n-th crossing of a point at which not
-//! enough workers were killed yet; what is enough differs from worker to worker, so that some seek the points at which nobody was killed, and others are
-//! killed anywhere. One that does not come to its end in its time leaves in order, on which it may come to it yet.
+//! A worker tells of each point that it crosses, and of the one at which it kills itself, by
+//! SIGKILL. It does so at its n-th crossing of a point at which not enough workers were killed yet;
+//! what is enough differs from worker to worker, so that some seek the points at which nobody was
+//! killed, and others are killed anywhere. One that does not come to its end in its time leaves in
+//! order, on which it may come to it yet.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::unix::process::ExitStatusExt as _;
@@ -32,7 +34,8 @@ const LAST: usize = 12;
 pub struct Deaths {
     /// All points that any worker has crossed, by name, and how many were killed at each.
     pub points: BTreeMap<String, u64>,
-    /// Times from the death of a keeper to the next one, in milliseconds: how many, the longest and the 99th of a hundred.
+    /// Times from the death of a keeper to the next one, in milliseconds: how many, the longest and
+    /// the 99th of a hundred.
     pub keepers_millis: (u64, u64, u64),
 }
 
@@ -68,7 +71,8 @@ impl Planned {
 }
 
 impl Deaths {
-    /// Reads what earlier runs have written with [`Deaths::write`]; nothing if the file is not there.
+    /// Reads what earlier runs have written with [`Deaths::write`]; nothing if the file is not
+    /// there.
     ///
     /// # Errors
     /// The file cannot be read, or is not such a file.
@@ -93,19 +97,24 @@ impl Deaths {
     /// The file cannot be written.
     #[allow(clippy::disallowed_methods, reason = "no file of a store")]
     pub fn write(&self, path: &Path) -> Result<(), String> {
-        let lines: String = self.points.iter().map(|(point, kills)| format!("{kills} {point}\n")).collect();
+        let lines: String =
+            self.points.iter().map(|(point, kills)| format!("{kills} {point}\n")).collect();
         std::fs::write(path, lines).map_err(|error| format!("{}: {error}", path.display()))
     }
 
     fn points_killed(&self, is_wanted: impl Fn(u64) -> bool) -> impl Iterator<Item = &str> {
-        self.points.iter().filter(move |(_, killed)| is_wanted(**killed)).map(|(name, _)| name.as_str())
+        self.points
+            .iter()
+            .filter(move |(_, killed)| is_wanted(**killed))
+            .map(|(name, _)| name.as_str())
     }
 }
 
 #[allow(clippy::disallowed_methods, reason = "no file of a store")]
 fn write_names<'n>(path: &Path, names: impl Iterator<Item = &'n str>) -> Outcome {
     let names: Vec<&str> = names.collect();
-    std::fs::write(path, names.join("\n")).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+    std::fs::write(path, names.join("\n"))
+        .map_err(|error| Failure::new(format!("{}: {error}", path.display())))
 }
 
 /// Reads what was planned for this process.
@@ -115,7 +124,8 @@ fn write_names<'n>(path: &Path, names: impl Iterator<Item = &'n str>) -> Outcome
 #[allow(clippy::disallowed_methods, reason = "no file of a store")]
 pub fn read_plan(nth: u64, group: String, enough: Option<&Path>) -> Result<End, String> {
     let Some(path) = enough else { return Ok(End { nth, group, enough: BTreeSet::new() }) };
-    let names = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let names =
+        std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(End { nth, group, enough: names.lines().map(str::to_owned).collect() })
 }
 
@@ -176,7 +186,8 @@ impl Workers {
                     }
                 }
                 if let Some(life) = place.take() {
-                    let end = judge.hear_of(number, life).map_err(|failure| with_last(failure, &last))?;
+                    let end =
+                        judge.hear_of(number, life).map_err(|failure| with_last(failure, &last))?;
                     if keeper == Some(number) {
                         keeper = None;
                         keepers.died_nanos = end.is_some().then_some(now);
@@ -187,12 +198,14 @@ impl Workers {
                     }
                 }
                 if !is_over {
-                    let end = Planned::choose(&judge.report.deaths, &mut random, &self.dir, number)?;
+                    let end =
+                        Planned::choose(&judge.report.deaths, &mut random, &self.dir, number)?;
                     let running = self.start(number, Some(&end), &clock)?;
                     // One that is to be killed when it leaves need not work for long.
                     let part = if end.group.starts_with("leaving") { 4 } else { 1 };
                     let life_nanos = random.below(2 * self.life.as_nanos() as u64 / part);
-                    *place = Some(Life { running, leaves_nanos: now + life_nanos, was_told: false });
+                    *place =
+                        Some(Life { running, leaves_nanos: now + life_nanos, was_told: false });
                 }
             }
             if is_over && lives.iter().all(Option::is_none) {
@@ -208,7 +221,10 @@ impl Workers {
 
 fn with_last(failure: Failure, last: &VecDeque<String>) -> Failure {
     let last: Vec<&str> = last.iter().map(String::as_str).collect();
-    Failure { message: format!("{}; the last that were killed: {}", failure.message, last.join("; ")), ..failure }
+    Failure {
+        message: format!("{}; the last that were killed: {}", failure.message, last.join("; ")),
+        ..failure
+    }
 }
 
 impl Life {
@@ -229,13 +245,16 @@ impl Life {
 }
 
 impl Judge {
-    /// As [`Judge::hear`], of one that has ended by itself; returns the point at which it killed itself, if it did.
+    /// As [`Judge::hear`], of one that has ended by itself; returns the point at which it killed
+    /// itself, if it did.
     fn hear_of(&mut self, number: usize, life: Life) -> Outcome<Option<String>> {
         let (status, complaints, mut told) = life.running.ended()?;
         let end = told.end.take();
         let was_killed = end.is_some() && status.signal() == Some(Signal::KILL.as_raw());
         ensure(was_killed || status.success(), || {
-            format!("worker {number} ended by itself ({status}; it was to be killed at {end:?}): {complaints}")
+            format!(
+                "worker {number} ended by itself ({status}; it was to be killed at {end:?}): {complaints}"
+            )
         })?;
         for point in std::mem::take(&mut told.points) {
             self.report.deaths.points.entry(point).or_default();

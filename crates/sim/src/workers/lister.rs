@@ -1,4 +1,5 @@
-//! A process that appends to lists and reads them, in two threads, and prints each transaction. It ends when its input is closed.
+//! A process that appends to lists and reads them, in two threads, and prints each transaction. It
+//! ends when its input is closed.
 
 use std::io::Write;
 use std::path::Path;
@@ -61,7 +62,11 @@ pub fn lists_in(db: &Db) -> Result<Lists> {
 ///
 /// # Errors
 /// Any error of the store but a conflict, and one that says that another process holds it up.
-pub fn live(store: &Path, number: u64, fate: Option<&Arc<Fate>>) -> std::result::Result<(), String> {
+pub fn live(
+    store: &Path,
+    number: u64,
+    fate: Option<&Arc<Fate>>,
+) -> std::result::Result<(), String> {
     let over = listen_for_the_end()?;
     let db = Arc::new(open_among_others(store, fate)?);
     let failed: Arc<Mutex<Option<String>>> = Arc::default();
@@ -69,8 +74,11 @@ pub fn live(store: &Path, number: u64, fate: Option<&Arc<Fate>>) -> std::result:
         .map(|thread| {
             let (db, over, failed) = (Arc::clone(&db), Arc::clone(&over), Arc::clone(&failed));
             spawn("lists", move || {
-                if let Err(error) = Lister::new(&db, number, thread).and_then(|mut lister| lister.work(&over)) {
-                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{error} [{error:?}]"));
+                if let Err(error) =
+                    Lister::new(&db, number, thread).and_then(|mut lister| lister.work(&over))
+                {
+                    *failed.lock().unwrap_or_else(PoisonError::into_inner) =
+                        Some(format!("{error} [{error:?}]"));
                 }
             })
         })
@@ -102,16 +110,26 @@ impl<'d> Lister<'d> {
         let mut generations = [0; SLOTS as usize];
         let snapshot = db.snapshot();
         for (slot, generation) in (0..).zip(&mut generations) {
-            let last = snapshot.prefix(&space, u32::to_be_bytes(slot))?.reverse().next().transpose()?;
-            *generation = last.and_then(|(key, _)| ListName::of_key(&key)).map_or(0, |list| list.generation);
+            let last =
+                snapshot.prefix(&space, u32::to_be_bytes(slot))?.reverse().next().transpose()?;
+            *generation =
+                last.and_then(|(key, _)| ListName::of_key(&key)).map_or(0, |list| list.generation);
         }
-        Ok(Self { db, space, number, thread, random: Random::new(now() ^ number << 8 ^ thread), generations })
+        Ok(Self {
+            db,
+            space,
+            number,
+            thread,
+            random: Random::new(now() ^ number << 8 ^ thread),
+            generations,
+        })
     }
 
     fn work(&mut self, over: &AtomicBool) -> Result<()> {
         while !over.load(Ordering::Acquire) {
             match self.transaction() {
-                // Refused, or held up by a process that is stopped: what came of it is not known, or nothing.
+                // Refused, or held up by a process that is stopped: what came of it is not known,
+                // or nothing.
                 Err(Error::Conflict { .. } | Error::Stalled { .. } | Error::Behind { .. }) => {}
                 done => done?,
             }
@@ -177,7 +195,8 @@ impl<'d> Lister<'d> {
         self.note(list, seen.len);
         let mut value = None;
         if seen.len < FULL && self.random.chance(0.5) {
-            // Never zero, and no other thread's: no two of them make one in the same nanosecond under the same number.
+            // Never zero, and no other thread's: no two of them make one in the same nanosecond
+            // under the same number.
             let new = now() << 8 | (self.number & 0x3f) << 2 | self.thread;
             let all = [found.as_deref().unwrap_or_default(), &new.to_le_bytes()].concat();
             tx.put(&self.space, list.key(), all)?;
@@ -190,7 +209,10 @@ impl<'d> Lister<'d> {
     /// Reads a few lists, or the newest of every slot.
     fn only_read(&mut self, snapshot: &Snapshot) -> Result<Vec<Step>> {
         let lists: Vec<ListName> = match self.random.chance(0.3) {
-            true => (0..).zip(self.generations).map(|(slot, generation)| ListName { slot, generation }).collect(),
+            true => (0..)
+                .zip(self.generations)
+                .map(|(slot, generation)| ListName { slot, generation })
+                .collect(),
             false => (0..=self.random.below(STEPS_MAX)).map(|_| self.list()).collect(),
         };
         let mut steps = Vec::with_capacity(lists.len());

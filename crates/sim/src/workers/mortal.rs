@@ -1,7 +1,8 @@
 //! A disk whose process can be killed at each call: before it, in the middle of it, and after it.
 //!
-//! The kill is the system's own SIGKILL, and everything else is the real disk. In the middle of a write, a part of the bytes is in the file; in the
-//! middle of a sync, the signal comes from another thread while the call is under way.
+//! The kill is the system's own SIGKILL, and everything else is the real disk. In the middle of a
+//! write, a part of the bytes is in the file; in the middle of a sync, the signal comes from
+//! another thread while the call is under way.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -90,7 +91,9 @@ impl Disk for MortalDisk {
         lasting: &'static [&'static str],
     ) -> io::Result<Option<(Arc<dyn Disk>, PathBuf)>> {
         let of_store = self.disk.of_store(folder, lasting)?;
-        Ok(of_store.map(|(disk, path)| (Arc::new(Self { disk, fate: Arc::clone(&self.fate) }) as Arc<dyn Disk>, path)))
+        Ok(of_store.map(|(disk, path)| {
+            (Arc::new(Self { disk, fate: Arc::clone(&self.fate) }) as Arc<dyn Disk>, path)
+        }))
     }
 
     fn check_own(&self) -> io::Result<()> {
@@ -210,9 +213,12 @@ impl MortalFile {
     }
 }
 
-/// How much of a write is done: any part of it, by its place; of whole pages, as direct writes are, whole pages.
+/// How much of a write is done: any part of it, by its place; of whole pages, as direct writes are,
+/// whole pages.
 fn part_of(bytes: usize, offset: u64) -> usize {
-    let part = (offset.wrapping_add(bytes as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % bytes.max(1);
+    let part = (offset.wrapping_add(bytes as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32)
+        as usize
+        % bytes.max(1);
     if bytes.is_multiple_of(DIRECT_ALIGN) { part / DIRECT_ALIGN * DIRECT_ALIGN } else { part }
 }
 

@@ -1,9 +1,11 @@
-//! The points at which a worker can be killed: its calls of the disk and of locks, its looks at shared words, and its stores to those that are
-//! published together.
+//! The points at which a worker can be killed: its calls of the disk and of locks, its looks at
+//! shared words, and its stores to those that are published together.
 //!
-//! A point is named by what the process does, whether it is the keeper, the locks that the thread holds, and the call:
-//! `working, turn: after write segment`. A look at shared words, where no call of the system is, is counted from the call before it:
-//! `working, turn: after write segment, word 2`. [`crate::workers::mortal`] tells of each crossing; here is decided whether it is the last one.
+//! A point is named by what the process does, whether it is the keeper, the locks that the thread
+//! holds, and the call: `working, turn: after write segment`. A look at shared words, where no call
+//! of the system is, is counted from the call before it: `working, turn: after write segment, word
+//! 2`. [`crate::workers::mortal`] tells of each crossing; here is decided whether it is the last
+//! one.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,7 +87,9 @@ impl fmt::Display for Point {
             Moment::After => write!(f, ": after {call} {what}"),
             Moment::Refused => write!(f, ": refused {call} {what}"),
             Moment::Word(word) => write!(f, ": after {call} {what}, word {word}"),
-            Moment::Store(word, store) => write!(f, ": after {call} {what}, word {word}, store {store}"),
+            Moment::Store(word, store) => {
+                write!(f, ": after {call} {what}, word {word}, store {store}")
+            }
         }
     }
 }
@@ -140,7 +144,12 @@ struct Crossings {
 impl Fate {
     /// Of a process that ends there, unless it leaves before.
     pub fn new(end: End) -> Self {
-        Self { end, doing: AtomicU8::default(), is_keeper: AtomicBool::default(), crossings: Mutex::default() }
+        Self {
+            end,
+            doing: AtomicU8::default(),
+            is_keeper: AtomicBool::default(),
+            crossings: Mutex::default(),
+        }
     }
 
     /// From now on it does this.
@@ -148,7 +157,8 @@ impl Fate {
         self.doing.store(doing as u8, Ordering::Relaxed);
     }
 
-    /// Whether the process is to be killed in this call of a file of a kind; all that it was to do before that is done.
+    /// Whether the process is to be killed in this call of a file of a kind; all that it was to do
+    /// before that is done.
     pub(crate) fn ends(&self, moment: Moment, call: &'static str, what: &'static str) -> bool {
         HERE.set(Here { call, what, words: 0, stores: 0, ..HERE.get() });
         self.crosses(moment)
@@ -199,7 +209,14 @@ impl Fate {
         let Here { locks, call, what, .. } = HERE.get();
         // What is done under one of the locks is the same in each process.
         let is_keeper = locks == 0 && self.is_keeper.load(Ordering::Relaxed);
-        let point = Point { doing: self.doing.load(Ordering::Relaxed), is_keeper, locks, moment, call, what };
+        let point = Point {
+            doing: self.doing.load(Ordering::Relaxed),
+            is_keeper,
+            locks,
+            moment,
+            call,
+            what,
+        };
         let mut crossings = self.crossings.lock().unwrap_or_else(PoisonError::into_inner);
         let may_end = *crossings.points.entry(point).or_insert_with(|| {
             let name = point.to_string();
@@ -278,12 +295,17 @@ mod tests {
         fate.holds("turn", true);
         fate.holds("sync", true);
         for _ in 0..3 {
-            assert!(!fate.ends(Moment::After, "write", kind_of(Path::new("/s/log/00000000000000000001.seg"))));
+            assert!(!fate.ends(
+                Moment::After,
+                "write",
+                kind_of(Path::new("/s/log/00000000000000000001.seg"))
+            ));
         }
         fate.looks();
         fate.stores();
         fate.holds("sync", false);
-        let names: Vec<String> = fate.crossings.lock().unwrap().points.keys().map(Point::to_string).collect();
+        let names: Vec<String> =
+            fate.crossings.lock().unwrap().points.keys().map(Point::to_string).collect();
         for name in [
             "working, turn+sync: after write segment",
             "working, turn+sync: after write segment, word 1",

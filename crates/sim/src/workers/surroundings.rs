@@ -8,7 +8,8 @@ use std::process::Command;
 
 use crate::failure::{Failure, Outcome};
 
-/// The group of workers that are different users, and the first of the users. Nobody's on any machine.
+/// The group of workers that are different users, and the first of the users. Nobody's on any
+/// machine.
 const GROUP: u32 = 65_430;
 const FIRST_USER: u32 = 65_431;
 
@@ -21,7 +22,8 @@ pub enum Surroundings {
     /// Nothing.
     #[default]
     Equal,
-    /// Each has a namespace of process ids of its own, as in a container, in which its id is 1. Needs root.
+    /// Each has a namespace of process ids of its own, as in a container, in which its id is 1.
+    /// Needs root.
     Namespaces,
     /// They are two users of one group, and the folder is the group's. Needs root.
     Users,
@@ -55,12 +57,15 @@ impl Surroundings {
         }
     }
 
-    /// The process id of a worker here, from that of what was started for it; `None` if it is not there yet.
+    /// The process id of a worker here, from that of what was started for it; `None` if it is not
+    /// there yet.
     pub(crate) fn pid_of(self, started: u32) -> Option<u32> {
         match self {
             Self::Equal | Self::Users => Some(started),
             Self::Namespaces => {
-                let children = std::fs::read_to_string(format!("/proc/{started}/task/{started}/children")).ok()?;
+                let children =
+                    std::fs::read_to_string(format!("/proc/{started}/task/{started}/children"))
+                        .ok()?;
                 children.split_whitespace().next()?.parse().ok()
             }
         }

@@ -9,10 +9,13 @@ use plimsoll_sim::bank::{transfers, write_skew};
 
 const THREADS: u64 = 8;
 
-/// A store in memory, with its background threads, and memtables so small that flushes and compactions go on all the time.
+/// A store in memory, with its background threads, and memtables so small that flushes and
+/// compactions go on all the time.
 fn store() -> Db {
-    let options = Options::new().memory_bytes(16 << 20).memtable_bytes(64 << 10).segment_bytes(256 << 10);
-    Db::open("/store", options.world(Arc::new(MemDisk::new()), Arc::new(SystemClock::new()))).unwrap()
+    let options =
+        Options::new().memory_bytes(16 << 20).memtable_bytes(64 << 10).segment_bytes(256 << 10);
+    Db::open("/store", options.world(Arc::new(MemDisk::new()), Arc::new(SystemClock::new())))
+        .unwrap()
 }
 
 #[test]

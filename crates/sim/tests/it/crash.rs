@@ -34,6 +34,7 @@ fn a_visit_whose_value_cannot_be_read_beside_a_merge_fails_and_leaves_no_row_out
             if seed == 5096 { 5 } else { seed }
         );
         let case = Case::new(Mode::Crash, seed);
-        case.run_workload(&parse(&text).unwrap()).unwrap_or_else(|failure| panic!("{case}: {failure}"));
+        case.run_workload(&parse(&text).unwrap())
+            .unwrap_or_else(|failure| panic!("{case}: {failure}"));
     }
 }

@@ -34,7 +34,8 @@ fn after_a_failed_sync_nothing_is_believed_that_was_not_synced() {
 fn whatever_sync_fails_what_is_acknowledged_later_is_there_after_a_power_cut() {
     for seed in 0..12 {
         let case = Case { ops: 40, ..Case::new(Mode::EverySync, seed) };
-        fail_each_sync(&case, &case.workload()).unwrap_or_else(|failure| panic!("{case}: {failure}"));
+        fail_each_sync(&case, &case.workload())
+            .unwrap_or_else(|failure| panic!("{case}: {failure}"));
     }
 }
 
@@ -46,10 +47,15 @@ fn a_budget_that_does_not_suffice_is_an_error_and_nothing_is_lost_or_kept() {
 #[test]
 fn a_transaction_larger_than_the_budget_is_committed_and_read_back() {
     for (keys, bytes) in [(40, 900_000), (500, 60_000), (60_000, 400)] {
-        let puts = (0..keys).map(|key| format!("put t0 s0 =key/{:05} {bytes}#{key}\n", key * 7 % keys));
-        let text = format!("begin t0\n{}walk t0 s0 * * rev 10 values\ncommit t0 0#0", puts.collect::<String>());
+        let puts =
+            (0..keys).map(|key| format!("put t0 s0 =key/{:05} {bytes}#{key}\n", key * 7 % keys));
+        let text = format!(
+            "begin t0\n{}walk t0 s0 * * rev 10 values\ncommit t0 0#0",
+            puts.collect::<String>()
+        );
         let world = World::new(1, LARGE_SEGMENTS);
-        let driver = run(world, Care::default(), &parse(&text).unwrap()).unwrap_or_else(|failure| panic!("{failure}"));
+        let driver = run(world, Care::default(), &parse(&text).unwrap())
+            .unwrap_or_else(|failure| panic!("{failure}"));
         assert_eq!(driver.answers().last().unwrap(), "glsn 1", "{keys} keys of {bytes} bytes");
     }
 }
@@ -94,8 +100,8 @@ fn a_commit_after_a_failed_sync_and_a_reopening_survives_a_power_cut() {
     );
 }
 
-/// A copy of the folder is put back, then another way is gone from there: an index that knows of commits which the log does not have is
-/// refused, whichever of the two was put back.
+/// A copy of the folder is put back, then another way is gone from there: an index that knows of
+/// commits which the log does not have is refused, whichever of the two was put back.
 #[test]
 fn a_folder_that_was_put_back_is_the_store_of_then_and_parts_of_two_are_refused() {
     let two_ways = |part: &str| {

@@ -1,7 +1,9 @@
-//! A store of format 2, as its first version wrote it, opens for ever and gives the answers that it gave.
+//! A store of format 2, as its first version wrote it, opens for ever and gives the answers that it
+//! gave.
 //!
-//! `crates/plimsoll/tests/data/format-2/` holds the store and, as text, what is in it. The bytes are never edited. They were made by
-//! `cargo test -p plimsoll-sim --test it make_the_fixture -- --ignored`.
+//! `crates/plimsoll/tests/data/format-2/` holds the store and, as text, what is in it. The bytes
+//! are never edited. They were made by `cargo test -p plimsoll-sim --test it make_the_fixture --
+//! --ignored`.
 #![allow(clippy::disallowed_methods, reason = "copies a folder of the repository")]
 
 use std::fmt::Write;
@@ -21,7 +23,8 @@ use plimsoll_sim::op::Op;
 use plimsoll_sim::op::text::parse;
 use plimsoll_sim::world::{Setting, World};
 
-/// What was done to the store beside [`RICH`]: a value in a blob file of its own, and a transaction that was spilled into runs.
+/// What was done to the store beside [`RICH`]: a value in a blob file of its own, and a transaction
+/// that was spilled into runs.
 const MORE: &str = "
 begin t0
 put t0 s0 =large 300000#26
@@ -44,7 +47,12 @@ fn a_store_of_format_2_opens_and_gives_the_answers_that_it_gave() {
     let store = dir.path().join("store");
     copy(&folder().join("store"), &store);
     let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
-    let options = || Options::new().memory_bytes(16 << 20).create(false).world(Arc::new(OsDisk::new()), clock.clone());
+    let options = || {
+        Options::new()
+            .memory_bytes(16 << 20)
+            .create(false)
+            .world(Arc::new(OsDisk::new()), clock.clone())
+    };
     let expected = fs::read_to_string(folder().join("expected.txt")).unwrap();
 
     let read_only = Db::open(&store, options().read_only(true)).unwrap();
@@ -80,17 +88,23 @@ fn gives(db: &Db, expected: &str) {
             ["at", glsn, space, key, content] => {
                 let keyspace = db.keyspace(space).unwrap();
                 let snapshot = db.snapshot_at(Moment::Glsn(glsn.parse().unwrap())).unwrap();
-                let value = snapshot.get(&keyspace, key.as_bytes()).unwrap_or_else(|error| panic!("{line}: {error}"));
+                let value = snapshot
+                    .get(&keyspace, key.as_bytes())
+                    .unwrap_or_else(|error| panic!("{line}: {error}"));
                 match content {
                     "-" => assert_eq!(value, None, "{line}"),
                     _ => assert!(
-                        content_of(content).is(&value.unwrap_or_else(|| panic!("{line}: it is gone"))),
+                        content_of(content)
+                            .is(&value.unwrap_or_else(|| panic!("{line}: it is gone"))),
                         "{line}"
                     ),
                 }
             }
             ["entry", glsn, stream, content] => {
-                let entry = db.log().read(glsn.parse().unwrap()).unwrap_or_else(|error| panic!("{line}: {error}"));
+                let entry = db
+                    .log()
+                    .read(glsn.parse().unwrap())
+                    .unwrap_or_else(|error| panic!("{line}: {error}"));
                 assert_eq!(entry.stream.to_string(), stream, "{line}");
                 assert!(content_of(content).is(entry.payload()), "{line}");
             }
@@ -121,8 +135,8 @@ fn copy(from: &Path, to: &Path) {
 #[ignore = "makes a fixture"]
 fn make_the_fixture() {
     let ops: Vec<Op> = parse(&format!("{RICH}{MORE}")).unwrap();
-    let driver =
-        run(World::new(1, Setting::SMALL), Care::default(), &ops).unwrap_or_else(|failure| panic!("{failure}"));
+    let driver = run(World::new(1, Setting::SMALL), Care::default(), &ops)
+        .unwrap_or_else(|failure| panic!("{failure}"));
     let world = driver.world();
     let target = folder().join("store");
     assert!(!target.exists(), "{} is there already", target.display());
@@ -131,7 +145,12 @@ fn make_the_fixture() {
             continue;
         }
         let mut bytes = vec![0; len as usize];
-        world.disk.open(&path, Open::Read, Caching::Buffered).unwrap().read_exact_at(&mut bytes, 0).unwrap();
+        world
+            .disk
+            .open(&path, Open::Read, Caching::Buffered)
+            .unwrap()
+            .read_exact_at(&mut bytes, 0)
+            .unwrap();
         let to = target.join(path.strip_prefix(world.store_path()).unwrap());
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::write(to, bytes).unwrap();
@@ -145,13 +164,23 @@ fn expected(model: &Model) -> String {
     for (space, _) in model.spaces() {
         for at in model.floor(space)..=newest {
             for key in model.keys(space) {
-                let content = model.get(space, &key, at).map_or_else(|| "-".to_owned(), |content| content.to_string());
-                writeln!(text, "at {at} {} {} {content}", space_name(space), String::from_utf8_lossy(&key)).unwrap();
+                let content = model
+                    .get(space, &key, at)
+                    .map_or_else(|| "-".to_owned(), |content| content.to_string());
+                writeln!(
+                    text,
+                    "at {at} {} {} {content}",
+                    space_name(space),
+                    String::from_utf8_lossy(&key)
+                )
+                .unwrap();
             }
         }
     }
     for glsn in model.first()..=newest {
-        if let Some(Entry::Payload { stream, content }) = model.entry(glsn).map(|placed| &placed.entry) {
+        if let Some(Entry::Payload { stream, content }) =
+            model.entry(glsn).map(|placed| &placed.entry)
+        {
             writeln!(text, "entry {glsn} {stream} {content}").unwrap();
         }
     }

@@ -7,7 +7,8 @@ use plimsoll_sim::case::Mode;
 
 use crate::run_seeds;
 
-/// Address space of the process that reads damaged stores: a length that is believed and allocated ends it.
+/// Address space of the process that reads damaged stores: a length that is believed and allocated
+/// ends it.
 const LIMIT_MIB: u64 = 1024;
 
 /// Changes every `every`-th byte, in two processes at once.
@@ -27,13 +28,15 @@ fn flip(every: u64, arguments: &[&str]) {
         .collect();
     for child in children {
         let output = child.wait_with_output().unwrap();
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (out, err) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         println!("{out}");
         assert!(output.status.success(), "{}: {out}{err}", output.status);
     }
 }
 
-/// A sample. `.ci/run` changes every byte, with optimization; and a third of the rich store's, which `crates/sim/nightly` changes as a whole.
+/// A sample. `.ci/run` changes every byte, with optimization; and a third of the rich store's,
+/// which `crates/sim/nightly` changes as a whole.
 #[test]
 fn a_byte_that_was_changed_is_reported_or_harmless() {
     flip(26, &[]);

@@ -1,5 +1,5 @@
-//! A child process on a real disk, killed 245 times: 125 times while it only writes (100 of them with all writers at work), 40 times in
-//! each other scenario.
+//! A child process on a real disk, killed 245 times: 125 times while it only writes (100 of them
+//! with all writers at work), 40 times in each other scenario.
 
 use std::path::Path;
 
@@ -7,8 +7,14 @@ use plimsoll_sim::kill::{Kills, Scenario, kill_children};
 
 fn kill(scenario: Scenario, kills: u64) -> Kills {
     let dir = tempfile::tempdir().unwrap();
-    let report = kill_children(Path::new(env!("CARGO_BIN_EXE_plimsoll-sim")), dir.path(), scenario, kills, 1)
-        .unwrap_or_else(|failure| panic!("{failure}"));
+    let report = kill_children(
+        Path::new(env!("CARGO_BIN_EXE_plimsoll-sim")),
+        dir.path(),
+        scenario,
+        kills,
+        1,
+    )
+    .unwrap_or_else(|failure| panic!("{failure}"));
     assert_eq!(report.kills, kills);
     report
 }

@@ -1,5 +1,6 @@
-//! The whole store under one seed: what each check runs. The numbers of seeds are such that all of it takes about two minutes on two
-//! cores. `.ci/run` runs 300 seeds of every mode with optimization; `cargo run --release -p plimsoll-sim -- --seeds 1000` goes further.
+//! The whole store under one seed: what each check runs. The numbers of seeds are such that all of
+//! it takes about two minutes on two cores. `.ci/run` runs 300 seeds of every mode with
+//! optimization; `cargo run --release -p plimsoll-sim -- --seeds 1000` goes further.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod bank;
@@ -26,14 +27,20 @@ use plimsoll_sim::world::{Setting, World};
 fn run_seeds(mode: Mode, seeds: impl Iterator<Item = u64>) {
     let failed: Vec<String> = seeds
         .map(|seed| Case::new(mode, seed))
-        .filter_map(|case| case.run().err().map(|failure| format!("plimsoll-sim {case}: {failure}")))
+        .filter_map(|case| {
+            case.run().err().map(|failure| format!("plimsoll-sim {case}: {failure}"))
+        })
         .collect();
     assert!(failed.is_empty(), "{} runs failed:\n{}", failed.len(), failed.join("\n"));
 }
 
 /// Runs a workload that is written out, in a world of its own.
 fn run_text(setting: Setting, text: &str) -> Result<Driver, Failure> {
-    run(World::new(1, setting), Care { verify_each: true, check_every: 1, ..Care::default() }, &parse(text).unwrap())
+    run(
+        World::new(1, setting),
+        Care { verify_each: true, check_every: 1, ..Care::default() },
+        &parse(text).unwrap(),
+    )
 }
 
 /// As [`run_text`], and it must succeed.

@@ -14,36 +14,40 @@ fn processes_that_are_killed_and_stopped_lose_nothing_and_read_alike() {
 
 #[test]
 fn whatever_operation_a_process_is_killed_at_the_others_lose_nothing() {
-    let kills = kill_at_every(0, &scenario(), What::Kill, (3, 97), 1).unwrap_or_else(|failure| panic!("{failure}"));
+    let kills = kill_at_every(0, &scenario(), What::Kill, (3, 97), 1)
+        .unwrap_or_else(|failure| panic!("{failure}"));
     assert!(kills.runs > 100, "{kills:?}");
 }
 
 #[test]
 fn whatever_operation_a_process_is_killed_at_nothing_is_lost_at_a_power_cut_behind_it() {
-    let kills =
-        kill_at_every(2, &scenario(), What::KillAndCut, (1, 97), 1).unwrap_or_else(|failure| panic!("{failure}"));
+    let kills = kill_at_every(2, &scenario(), What::KillAndCut, (1, 97), 1)
+        .unwrap_or_else(|failure| panic!("{failure}"));
     assert!(kills.runs > 100, "{kills:?}");
 }
 
 #[test]
 fn whatever_operation_a_process_is_stopped_at_it_harms_nothing_when_it_goes_on() {
-    let stops = kill_at_every(1, &scenario(), What::Stop, (5, 97), 1).unwrap_or_else(|failure| panic!("{failure}"));
+    let stops = kill_at_every(1, &scenario(), What::Stop, (5, 97), 1)
+        .unwrap_or_else(|failure| panic!("{failure}"));
     assert!(stops.runs > 100, "{stops:?}");
 }
 
-/// It removed files of the one that had taken its place, and became the keeper beside it. Or it installed its manifest after that one's first, which
-/// never installed one again and flushed without end. Or it was stopped in a flush, and said that its run file was missing.
+/// It removed files of the one that had taken its place, and became the keeper beside it. Or it
+/// installed its manifest after that one's first, which never installed one again and flushed
+/// without end. Or it was stopped in a flush, and said that its run file was missing.
 #[test]
 fn a_keeper_that_is_stopped_while_it_takes_over_removes_nothing_of_the_next_one() {
     let text = "among 0 join 0\namong 1 join 0\namong 2 join 0\namong 0 put 0 1 100\namong 0 flush\namong 0 leave\namong 1 step 0
         among 2 put 0 2 300\namong 2 flush\namong 2 put 0 3 300\namong 2 flush\namong 2 put 0 4 300\namong 2 flush\namong 2 put 0 5 300
         among 2 flush\namong 2 put 0 6 300\namong 2 flush\namong 2 check\namong 1 step 0\namong 1 put 0 7 300\namong 1 flush\namong 2 check";
-    let stops =
-        kill_at_every(0, &parse(text).unwrap(), What::Stop, (0, 23), 1).unwrap_or_else(|failure| panic!("{failure}"));
+    let stops = kill_at_every(0, &parse(text).unwrap(), What::Stop, (0, 23), 1)
+        .unwrap_or_else(|failure| panic!("{failure}"));
     assert!(stops.runs > 100, "{stops:?}");
 }
 
-/// It freed the log that its own memtable points to: the keeper before it had flushed what is in there.
+/// It freed the log that its own memtable points to: the keeper before it had flushed what is in
+/// there.
 #[test]
 fn a_process_that_becomes_the_keeper_keeps_the_log_that_its_memtable_needs() {
     let text = "among 1 join 0\namong 0 join 0\namong 1 put 1 6 12032\namong 1 put 0 12 6020\namong 1 put 1 13 12030\namong 1 put 0 14 9018
@@ -53,7 +57,8 @@ fn a_process_that_becomes_the_keeper_keeps_the_log_that_its_memtable_needs() {
     members::run(374, &parse(text).unwrap()).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// It named the runs of a large commit once more, before those of younger ones, and set the checkpoint back: the keeper before it had named them.
+/// It named the runs of a large commit once more, before those of younger ones, and set the
+/// checkpoint back: the keeper before it had named them.
 #[test]
 fn a_process_that_becomes_the_keeper_flushes_nothing_that_the_runs_hold() {
     let text = "among 0 join 0\namong 1 join 0\namong 0 flush\namong 1 put 0 2 3003\namong 1 flush
@@ -62,7 +67,8 @@ fn a_process_that_becomes_the_keeper_flushes_nothing_that_the_runs_hold() {
     members::run(57, &parse(text).unwrap()).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// The keeper took in what was durable, and flushed that. The other process waited for a flush of what it had committed since, which was not synced.
+/// The keeper took in what was durable, and flushed that. The other process waited for a flush of
+/// what it had committed since, which was not synced.
 #[test]
 fn a_keeper_whose_commits_are_synced_flushes_for_a_process_whose_are_buffered() {
     let text =

@@ -20,7 +20,8 @@ fn it_does_so_after_every_single_operation() {
     for seed in 1000..1010 {
         let case = Case { ops: 80, ..Case::new(Mode::Model, seed) };
         let care = Care { verify_each: true, check_every: 1, ..Care::default() };
-        run(case.world(), care, &case.workload()).unwrap_or_else(|failure| panic!("{case}: {failure}"));
+        run(case.world(), care, &case.workload())
+            .unwrap_or_else(|failure| panic!("{case}: {failure}"));
     }
 }
 
@@ -29,8 +30,8 @@ fn one_seed_gives_one_run() {
     for seed in 0..10 {
         let case = Case::new(Mode::Model, seed);
         let syncs_and_answers = || {
-            let driver =
-                run(case.world(), Care::default(), &case.workload()).unwrap_or_else(|failure| panic!("{failure}"));
+            let driver = run(case.world(), Care::default(), &case.workload())
+                .unwrap_or_else(|failure| panic!("{failure}"));
             (driver.world().disk.sync_count(), driver.answers().to_vec())
         };
         assert_eq!(syncs_and_answers(), syncs_and_answers(), "seed {seed}");

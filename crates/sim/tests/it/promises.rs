@@ -40,23 +40,35 @@ fn each_fault_in_the_list_has_a_test_that_is_there() {
     let rows = rows(&text);
     assert!(rows.len() > 20, "{rows:?}");
     for [fault, promise, kept_by] in rows {
-        assert!(!fault.is_empty() && !promise.is_empty(), "a row says nothing: {fault} | {promise}");
+        assert!(
+            !fault.is_empty() && !promise.is_empty(),
+            "a row says nothing: {fault} | {promise}"
+        );
         assert!(quoted(kept_by).any(is_test_name), "no test is named for: {fault}");
         for word in quoted(kept_by).filter(|word| !is_test_name(word)) {
             let known = word.parse::<Mode>().is_ok() || word.starts_with("plimsoll-sim ");
             assert!(known, "{word:?} is no test, no mode and no command (for: {fault})");
         }
     }
-    let missing: Vec<&str> = quoted(&text).filter(|name| is_test_name(name) && !tests.contains(*name)).collect();
-    assert!(missing.is_empty(), "docs/reference/faults.md names tests that are not there: {missing:?}");
+    let missing: Vec<&str> =
+        quoted(&text).filter(|name| is_test_name(name) && !tests.contains(*name)).collect();
+    assert!(
+        missing.is_empty(),
+        "docs/reference/faults.md names tests that are not there: {missing:?}"
+    );
 }
 
 #[test]
 fn each_mode_of_the_simulation_keeps_a_promise() {
     let text = fs::read_to_string(workspace().join("docs/reference/faults.md")).unwrap();
-    let named: BTreeSet<&str> = rows(&text).into_iter().flat_map(|[_, _, kept_by]| quoted(kept_by)).collect();
-    let unnamed: Vec<&str> = Mode::ALL.iter().map(|(_, name)| *name).filter(|name| !named.contains(name)).collect();
-    assert!(unnamed.is_empty(), "docs/reference/faults.md does not say what these modes are for: {unnamed:?}");
+    let named: BTreeSet<&str> =
+        rows(&text).into_iter().flat_map(|[_, _, kept_by]| quoted(kept_by)).collect();
+    let unnamed: Vec<&str> =
+        Mode::ALL.iter().map(|(_, name)| *name).filter(|name| !named.contains(name)).collect();
+    assert!(
+        unnamed.is_empty(),
+        "docs/reference/faults.md does not say what these modes are for: {unnamed:?}"
+    );
 }
 
 /// The names of all functions below `dir` that are marked as tests.

@@ -1,4 +1,5 @@
-//! Several processes on one store, for a few seconds: `plimsoll-sim workers --seconds 3600` goes further.
+//! Several processes on one store, for a few seconds: `plimsoll-sim workers --seconds 3600` goes
+//! further.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -8,7 +9,8 @@ use plimsoll_sim::workers::deaths::Deaths;
 use plimsoll_sim::workers::surroundings::Surroundings;
 use plimsoll_sim::workers::{Report, Work, Workers};
 
-/// Runs until a report says that enough has happened. A busy machine needs longer for as much, so each run is longer than the one before.
+/// Runs until a report says that enough has happened. A busy machine needs longer for as much, so
+/// each run is longer than the one before.
 fn run(work: Work, surroundings: Surroundings, seconds: u64, is_enough: impl Fn(&Report) -> bool) {
     run_with(work, surroundings, seconds, false, is_enough);
 }
@@ -30,7 +32,13 @@ fn run_with(
     panic!("{work:?}, {surroundings:?}: {report:?}");
 }
 
-fn run_once(work: Work, surroundings: Surroundings, seconds: u64, at_points: bool, times: u32) -> Report {
+fn run_once(
+    work: Work,
+    surroundings: Surroundings,
+    seconds: u64,
+    at_points: bool,
+    times: u32,
+) -> Report {
     let dir = tempfile::tempdir().unwrap();
     // For the other users: it is made for this one only.
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -51,7 +59,9 @@ fn run_once(work: Work, surroundings: Surroundings, seconds: u64, at_points: boo
 
 #[test]
 fn nothing_is_lost_when_members_are_killed_and_stopped() {
-    run(Work::Bank, Surroundings::Equal, 8, |report| report.kills >= 4 && report.acknowledged > 100);
+    run(Work::Bank, Surroundings::Equal, 8, |report| {
+        report.kills >= 4 && report.acknowledged > 100
+    });
 }
 
 #[test]

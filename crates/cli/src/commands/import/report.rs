@@ -1,4 +1,5 @@
-//! The output of an import: words beside the progress bar, what was left out, and the table at the end.
+//! The output of an import: words beside the progress bar, what was left out, and the table at the
+//! end.
 
 use std::path::Path;
 
@@ -23,7 +24,9 @@ pub(super) fn tell_left_out(counts: &Counts) {
     tell(&counts.missing, files, "the repository does not hold its content", show_file);
     tell(&counts.unfit, files, "a store holds paths up to 4 KiB and files up to 1 GiB", show_file);
     let why = "its folders are not all in the repository; its changes come with the next one";
-    tell(&counts.commits, ["commit", "commits"], why, |commit| format!("{}: {}", commit.id, commit.why));
+    tell(&counts.commits, ["commit", "commits"], why, |commit| {
+        format!("{}: {}", commit.id, commit.why)
+    });
 }
 
 fn tell<T>(left_out: &LeftOut<T>, [one, many]: [&str; 2], why: &str, show: impl Fn(&T) -> String) {
@@ -54,7 +57,13 @@ fn show_file(file: &LeftOutFile) -> String {
 }
 
 /// The table. `limit_bytes` is the budget of the store.
-pub(super) fn facts(counts: &Counts, effort: &Effort, limit_bytes: u64, store: &Path, reader: Reader) -> Vec<Fact> {
+pub(super) fn facts(
+    counts: &Counts,
+    effort: &Effort,
+    limit_bytes: u64,
+    store: &Path,
+    reader: Reader,
+) -> Vec<Fact> {
     let mut facts = vec![
         Fact::count("transactions", counts.transactions),
         Fact::count("versions", counts.versions),
@@ -81,7 +90,8 @@ pub(super) fn print_up_to_date(
     let commit = repository.tip();
     if output.reader() != Reader::Json {
         let path = repository.path().display();
-        return output.line(&format!("up to date: commit {} of {path} is the last one", commit.short()));
+        return output
+            .line(&format!("up to date: commit {} of {path} is the last one", commit.short()));
     }
     facts.push(Fact::new("up to date", "", true));
     facts.push(Fact::new("commit", "", commit.as_str()));

@@ -35,7 +35,10 @@ impl LeftOut {
         }
         let more = self.count - self.first.len() as u64;
         if more > 0 {
-            say(format_args!("{} left out", count_of(more, "more bad row is", "more bad rows are")));
+            say(format_args!(
+                "{} left out",
+                count_of(more, "more bad row is", "more bad rows are")
+            ));
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Puts the rows of a file into a store: into one bulk load, or into a transaction for each batch.
 //!
 //! Laws:
-//! 1. Batches are committed in the file's order and without gaps but for bad rows that may be left out, so a count of rows is all that is needed to go on.
+//! 1. Batches are committed in the file's order and without gaps but for bad rows that may be left
+//!    out, so a count of rows is all that is needed to go on.
 //! 2. A commit whose sync failed is never told as "not there": it may be, and its GLSN tells.
 
 use plimsoll::{BulkLoad, Db, Error, Glsn, Keyspace, MAX_KEY_BYTES, Transaction};
@@ -122,7 +123,8 @@ impl<'a> Loader<'a> {
                 Some(End::OfFile) => return Stop::End,
                 Some(End::Problem(problem)) => return Stop::Row(problem),
                 Some(End::Panic) => {
-                    let message = "reading rows ended by a fault of Plimsoll, told above; please report it";
+                    let message =
+                        "reading rows ended by a fault of Plimsoll, told above; please report it";
                     return Stop::Store(Failure::system(message));
                 }
                 None => {}
@@ -166,7 +168,8 @@ impl<'a> Loader<'a> {
                 Writes::All(load) => load.commit(),
                 Writes::Batch(transaction) => transaction.commit(),
             };
-            committed.inspect_err(|error| self.note_doubt(error, InDoubt { rows: open.rows, glsn }))?;
+            committed
+                .inspect_err(|error| self.note_doubt(error, InDoubt { rows: open.rows, glsn }))?;
             self.counts.transactions += 1;
             self.counts.rows += open.rows;
             self.counts.bytes += open.bytes;
@@ -195,7 +198,10 @@ impl<'a> Loader<'a> {
         self.counts.left_out = self.left_out.count();
         if matches!(stop, Stop::End) && self.passed < self.args.skip {
             let rows = count_of(self.passed, "row", "rows");
-            say(format_args!("{name} has {rows}, and --skip {} passes over all of them", self.args.skip));
+            say(format_args!(
+                "{name} has {rows}, and --skip {} passes over all of them",
+                self.args.skip
+            ));
         }
         let how_to_go_on = self.how_to_go_on(&stop);
         match (stop, committed) {
@@ -217,8 +223,11 @@ impl<'a> Loader<'a> {
                 loaded => format!("{} loaded. ", count_of(loaded, "row was", "rows were")),
             };
             let store = self.args.store.display();
-            let again =
-                if rows == 0 { "run the command again".to_owned() } else { format!("go on with --skip {rows}") };
+            let again = if rows == 0 {
+                "run the command again".to_owned()
+            } else {
+                format!("go on with --skip {rows}")
+            };
             let next = match self.args.batch {
                 Some(_) => format!("go on with --skip {}", self.passed),
                 None => "all is loaded".to_owned(),
@@ -245,7 +254,11 @@ impl<'a> Loader<'a> {
             }
             .to_owned();
         }
-        let again = if rows == 0 { "run the command again".to_owned() } else { format!("go on with --skip {rows}") };
+        let again = if rows == 0 {
+            "run the command again".to_owned()
+        } else {
+            format!("go on with --skip {rows}")
+        };
         let next = match bad {
             Some(&Problem { line, is_of_one_row: true, .. }) => format!(
                 "; correct line {line} and {again}, or leave that row out by --skip {}, or all bad rows by --ignore-errors",
@@ -322,7 +335,12 @@ mod tests {
     fn a_commit_whose_sync_failed_is_told_to_be_in_doubt_and_its_glsn_tells() {
         let poisoned = || Error::Poisoned { cause: "a sync failed".to_owned() };
         let all = told(None, poisoned());
-        for words in ["may or may not be there", "GLSN is 8", "there: all is loaded", "not: run the command again"] {
+        for words in [
+            "may or may not be there",
+            "GLSN is 8",
+            "there: all is loaded",
+            "not: run the command again",
+        ] {
             assert!(all.contains(words), "{words:?}: {all}");
         }
         assert!(
@@ -332,10 +350,19 @@ mod tests {
         assert!(told(None, Error::Stalled { pid: None }).contains("may or may not be there"));
         assert!(!all.contains("Nothing was loaded"), "{all}");
         let batch = told(Some(5), poisoned());
-        for words in ["5 rows were loaded.", "GLSN is 8", "there: go on with --skip 7", "not: go on with --skip 5"] {
+        for words in [
+            "5 rows were loaded.",
+            "GLSN is 8",
+            "there: go on with --skip 7",
+            "not: go on with --skip 5",
+        ] {
             assert!(batch.contains(words), "{words:?}: {batch}");
         }
-        let full = Error::Io { kind: std::io::ErrorKind::StorageFull, message: "full".to_owned(), source: None };
+        let full = Error::Io {
+            kind: std::io::ErrorKind::StorageFull,
+            message: "full".to_owned(),
+            source: None,
+        };
         assert!(told(None, full).contains("Nothing was loaded"));
     }
 }

@@ -1,10 +1,11 @@
 //! `plimsoll log --cursor`: goes on where the last command with this cursor ended.
 //!
-//! Law: a cursor is moved behind an entry only after the entry was written to standard output. A command that is killed before that leaves the cursor
-//! where it was, and the next one prints the entry again.
+//! Law: a cursor is moved behind an entry only after the entry was written to standard output. A
+//! command that is killed before that leaves the cursor where it was, and the next one prints the
+//! entry again.
 //!
-//! Moving a cursor is a commit, which is an entry of the log. Such commits are not printed, and a cursor is not moved because of them: two
-//! followers would wake each other for ever.
+//! Moving a cursor is a commit, which is an entry of the log. Such commits are not printed, and a
+//! cursor is not moved because of them: two followers would wake each other for ever.
 
 use std::path::{Path, PathBuf};
 
@@ -36,14 +37,17 @@ pub(super) fn run(globals: &Globals, name: &str, walk: &mut Walk, output: &mut O
     Ok(walk.exit())
 }
 
-/// Where a cursor belongs that was at `place`, now that `walk` has printed what there was up to `newest`.
+/// Where a cursor belongs that was at `place`, now that `walk` has printed what there was up to
+/// `newest`.
 fn behind_printed(db: &Db, place: u64, newest: Glsn, walk: &Walk) -> Result<u64, Failure> {
     if walk.left == 0 {
         return Ok(place.max(walk.last + 1));
     }
     for glsn in (place..=newest.0).rev() {
         let commit = db.log().commit(Glsn(glsn));
-        let moves_cursor = match commit.and_then(|commit| commit.map_or(Ok(false), |commit| commit.moves_cursor())) {
+        let moves_cursor = match commit
+            .and_then(|commit| commit.map_or(Ok(false), |commit| commit.moves_cursor()))
+        {
             // This was printed, told, or not asked for.
             Err(Error::Dropped { .. } | Error::Corrupt { .. }) => false,
             moves_cursor => moves_cursor?,
@@ -79,7 +83,13 @@ impl Cursor {
         let place = match found {
             Some(place) => place,
             None => {
-                let db = store::open_to_write_unless(Some(interrupt), globals, path, false, Durability::Sync)?;
+                let db = store::open_to_write_unless(
+                    Some(interrupt),
+                    globals,
+                    path,
+                    false,
+                    Durability::Sync,
+                )?;
                 let place = db.log().cursor(&name, Glsn(from.unwrap_or(db.newest().0 + 1)))?;
                 store::close_after_commits(db);
                 place.0
@@ -130,9 +140,13 @@ impl Cursor {
         }
     }
 
-    /// Moves it; waits for the lock as long as `--wait` says. `interrupt` ends the wait; `None` after one that came before: a second one
-    /// ends the process.
-    pub(super) fn settle(&mut self, globals: &Globals, interrupt: Option<&Interrupt>) -> Result<(), Failure> {
+    /// Moves it; waits for the lock as long as `--wait` says. `interrupt` ends the wait; `None`
+    /// after one that came before: a second one ends the process.
+    pub(super) fn settle(
+        &mut self,
+        globals: &Globals,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<(), Failure> {
         if !self.is_behind() {
             return Ok(());
         }
@@ -156,7 +170,8 @@ impl Cursor {
         store::open_shared(&self.store, store::options(globals).warm(false))
     }
 
-    /// False if a process that was stopped has not published yet what was read, and printed, from its segment.
+    /// False if a process that was stopped has not published yet what was read, and printed, from
+    /// its segment.
     fn advance(&mut self, db: Db) -> Result<bool, Failure> {
         let is_published = advance(&db, &self.name, self.next)?;
         store::close_after_commits(db);
@@ -168,7 +183,8 @@ impl Cursor {
     }
 }
 
-/// Moves a cursor, unless another one who uses it has moved it further. False if what is before `next` is not published yet.
+/// Moves a cursor, unless another one who uses it has moved it further. False if what is before
+/// `next` is not published yet.
 fn advance(db: &Db, name: &str, next: u64) -> Result<bool, Failure> {
     match db.log().advance_cursor(name, Glsn(next)) {
         Ok(()) | Err(Error::InvalidInput(InvalidInput::CursorGoesBack { .. })) => Ok(true),
@@ -189,14 +205,21 @@ mod tests {
     fn a_cursor_waits_for_what_a_stopped_process_has_not_published() {
         let folder = tempfile::tempdir().unwrap();
         let store = folder.path().join("store");
-        let open = || store::open_shared(&store, plimsoll::Options::new().memory_bytes(16 << 20)).unwrap();
+        let open =
+            || store::open_shared(&store, plimsoll::Options::new().memory_bytes(16 << 20)).unwrap();
         let db = open();
         let next = db.put(&keyspace_of(&db), b"a", b"1").unwrap().0 + 1;
         db.log().cursor("c", Glsn(next)).unwrap();
         drop(db);
-        // Behind what is published, as after an entry that was printed from a segment of another process.
-        let mut cursor =
-            Cursor { store: store.clone(), name: "c".to_owned(), place: next, next: next + 9, told: false };
+        // Behind what is published, as after an entry that was printed from a segment of another
+        // process.
+        let mut cursor = Cursor {
+            store: store.clone(),
+            name: "c".to_owned(),
+            place: next,
+            next: next + 9,
+            told: false,
+        };
         assert!(!cursor.advance(open()).ok().unwrap() && cursor.is_behind());
         let db = open();
         for key in 0..9_u8 {

@@ -1,4 +1,5 @@
-//! One entry of the log on one line: a transaction with what is known of it, or a payload of a stream.
+//! One entry of the log on one line: a transaction with what is known of it, or a payload of a
+//! stream.
 
 use jiff::Timestamp;
 use plimsoll::{Change, Commit, Db, Error, Glsn, LogEntry};
@@ -111,7 +112,8 @@ impl Printer {
         }
     }
 
-    /// With `--ops` the operations are an array in the object, written one by one: there may be millions.
+    /// With `--ops` the operations are an array in the object, written one by one: there may be
+    /// millions.
     fn print_commit_json(
         &self,
         commit: &Commit,
@@ -126,7 +128,9 @@ impl Printer {
         object.insert("read_at".to_owned(), commit.read_at().0.into());
         match serde_json::from_slice::<Value>(metadata) {
             Ok(value) => drop(object.insert("metadata".to_owned(), value)),
-            Err(_) if metadata.is_empty() => drop(object.insert("metadata".to_owned(), Value::Null)),
+            Err(_) if metadata.is_empty() => {
+                drop(object.insert("metadata".to_owned(), Value::Null))
+            }
             Err(_) => put_json(&mut object, "metadata", metadata),
         }
         if !self.ops {
@@ -151,10 +155,12 @@ impl Printer {
         let what = "is lost: it was damaged when the store was recovered";
         let number = glsn.to_string();
         match output.reader() {
-            Reader::Json => {
-                output.json(&json!({ "glsn": glsn, "dropped": true }).as_object().cloned().unwrap_or_default())
+            Reader::Json => output.json(
+                &json!({ "glsn": glsn, "dropped": true }).as_object().cloned().unwrap_or_default(),
+            ),
+            Reader::Pipe => {
+                output.fields(&[number.as_bytes(), b"", b"dropped", b"", what.as_bytes()])
             }
-            Reader::Pipe => output.fields(&[number.as_bytes(), b"", b"dropped", b"", what.as_bytes()]),
             Reader::People => output.line(&format!("{glsn:>8}  {what}")),
         }
     }
@@ -168,12 +174,20 @@ impl Printer {
             }
             Reader::Pipe => {
                 let (glsn, time) = (entry.glsn.to_string(), show_time(of_system(entry.time)));
-                let (kind, bytes) = (format!("stream {}", entry.stream), entry.payload().len().to_string());
-                output.fields(&[glsn.as_bytes(), time.as_bytes(), kind.as_bytes(), bytes.as_bytes(), entry.payload()])
+                let (kind, bytes) =
+                    (format!("stream {}", entry.stream), entry.payload().len().to_string());
+                output.fields(&[
+                    glsn.as_bytes(),
+                    time.as_bytes(),
+                    kind.as_bytes(),
+                    bytes.as_bytes(),
+                    entry.payload(),
+                ])
             }
             Reader::People => {
                 let size = show_size(entry.payload().len() as u64);
-                let shown = preview(entry.payload(), entry.payload().len() as u64, self.width.max(80));
+                let shown =
+                    preview(entry.payload(), entry.payload().len() as u64, self.width.max(80));
                 self.line(
                     entry.glsn.0,
                     of_system(entry.time),
@@ -221,11 +235,18 @@ impl Printer {
         let (sign, style) = if change.is_delete() { ("-", Style::Bad) } else { ("+", Style::Good) };
         if output.reader() == Reader::Pipe {
             let bytes = bytes.map_or_else(String::new, |bytes| bytes.to_string());
-            return output.fields_with_key(&[b"", sign.as_bytes(), keyspace.as_bytes(), bytes.as_bytes()], &key, &[]);
+            return output.fields_with_key(
+                &[b"", sign.as_bytes(), keyspace.as_bytes(), bytes.as_bytes()],
+                &key,
+                &[],
+            );
         }
         let key = output.paint(style, &format!("{sign} {key}"));
         let size = bytes.map(show_size).unwrap_or_default();
-        output.line(&format!("          {key}  {}", output.paint(Style::Faint, &format!("{size} {keyspace}"))))
+        output.line(&format!(
+            "          {key}  {}",
+            output.paint(Style::Faint, &format!("{size} {keyspace}"))
+        ))
     }
 
     fn op_json(&self, change: &Change) -> Value {

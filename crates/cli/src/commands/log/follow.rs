@@ -1,7 +1,8 @@
 //! `plimsoll log --follow`: new entries as they come, oldest first (see [`crate::changes`]).
 //!
-//! A cursor is moved after what was printed is flushed, by opening the store for writing for a moment. While another process has it for itself,
-//! the cursor stays where it is, and is moved as soon as that is possible.
+//! A cursor is moved after what was printed is flushed, by opening the store for writing for a
+//! moment. While another process has it for itself, the cursor stays where it is, and is moved as
+//! soon as that is possible.
 
 use std::time::Duration;
 
@@ -46,7 +47,11 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
         let is_last = walk.left == 0;
         if let Some(cursor) = &mut cursor {
             // The last time it is worth waiting for the lock.
-            if is_last { cursor.settle(globals, Some(&interrupt))? } else { cursor.settle_if_free(globals)? }
+            if is_last {
+                cursor.settle(globals, Some(&interrupt))?
+            } else {
+                cursor.settle_if_free(globals)?
+            }
         }
         if is_last {
             return Ok(Exit::Done);
@@ -58,7 +63,11 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
             if let Some(mut cursor) = cursor {
                 cursor.settle(globals, (waited == Waited::ReaderLeft).then_some(&interrupt))?;
             }
-            return if waited == Waited::ReaderLeft { Err(Failure::ReaderLeft) } else { Ok(Exit::Interrupted) };
+            return if waited == Waited::ReaderLeft {
+                Err(Failure::ReaderLeft)
+            } else {
+                Ok(Exit::Interrupted)
+            };
         }
         // Beside a writer that never rests, half of the time is left to it.
         let idle = clock.monotonic_nanos().saturating_sub(ended);

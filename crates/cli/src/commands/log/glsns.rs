@@ -29,7 +29,12 @@ pub(super) fn all<'a>(range: RangeInclusive<u64>, order: Order) -> Glsns<'a> {
 }
 
 /// The entries of one stream.
-pub(super) fn of_stream(db: &Db, stream: u32, range: RangeInclusive<u64>, order: Order) -> Glsns<'_> {
+pub(super) fn of_stream(
+    db: &Db,
+    stream: u32,
+    range: RangeInclusive<u64>,
+    order: Order,
+) -> Glsns<'_> {
     Box::new(windows(range, order).flat_map(move |window| {
         let mut found = Vec::new();
         if let Err(failure) = collect_stream(db, stream, window, &mut found) {
@@ -127,7 +132,8 @@ mod tests {
         for (start, end) in [(1, 1), (1, WINDOW), (1, WINDOW + 1), (5, 3 * WINDOW), (3, 2)] {
             let forwards: Vec<u64> = windows(start..=end, Order::OldestFirst).flatten().collect();
             assert!(forwards.iter().copied().eq(start..=end));
-            let back: Vec<u64> = windows(start..=end, Order::NewestFirst).flat_map(|window| window.rev()).collect();
+            let back: Vec<u64> =
+                windows(start..=end, Order::NewestFirst).flat_map(|window| window.rev()).collect();
             assert!(back.iter().copied().eq((start..=end).rev()));
         }
     }

@@ -23,11 +23,22 @@ pub(super) struct Printer {
 
 impl Printer {
     pub(super) fn new(args: &Scan, output: &Output) -> Self {
-        Self { keys_only: args.keys_only, null: args.null, hex: args.keys.hex, width: output.width(), line: Vec::new() }
+        Self {
+            keys_only: args.keys_only,
+            null: args.null,
+            hex: args.keys.hex,
+            width: output.width(),
+            line: Vec::new(),
+        }
     }
 
     /// A pair whose value is at hand (and is not looked at where only keys are wanted).
-    pub(super) fn print(&mut self, key: &[u8], value: &[u8], output: &mut Output) -> Result<(), Failure> {
+    pub(super) fn print(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        output: &mut Output,
+    ) -> Result<(), Failure> {
         if self.null {
             output.raw(key)?;
             return output.raw(b"\0");
@@ -74,7 +85,12 @@ impl Printer {
     }
 
     /// A pair on one line of a terminal.
-    pub(super) fn print_for_people(&self, key: &[u8], value: ValueReader, output: &mut Output) -> Result<(), Failure> {
+    pub(super) fn print_for_people(
+        &self,
+        key: &[u8],
+        value: ValueReader,
+        output: &mut Output,
+    ) -> Result<(), Failure> {
         let key = self.shown(key);
         let left = self.width.saturating_sub(key.chars().count() + 2).max(24);
         let bytes = value.len();

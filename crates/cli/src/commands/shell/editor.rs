@@ -1,6 +1,7 @@
 //! The line that a person types: editing, history, completion of command names.
 //!
-//! The history is kept in `~/.plimsoll_history`, or in the file that PLIMSOLL_HISTORY names; if that is empty, none is kept.
+//! The history is kept in `~/.plimsoll_history`, or in the file that PLIMSOLL_HISTORY names; if
+//! that is empty, none is kept.
 
 use std::path::PathBuf;
 
@@ -36,8 +37,11 @@ pub(super) struct Editor {
 
 impl Editor {
     pub(super) fn new() -> Result<Self, Failure> {
-        let config =
-            Config::builder().max_history_size(HISTORY_LINES).map_err(unusable)?.auto_add_history(true).build();
+        let config = Config::builder()
+            .max_history_size(HISTORY_LINES)
+            .map_err(unusable)?
+            .auto_add_history(true)
+            .build();
         let mut editor = rustyline::Editor::with_config(config).map_err(unusable)?;
         editor.set_helper(Some(Names));
         let history = history_file();
@@ -84,7 +88,12 @@ struct Names;
 impl Completer for Names {
     type Candidate = String;
 
-    fn complete(&self, line: &str, place: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
+    fn complete(
+        &self,
+        line: &str,
+        place: usize,
+        _: &Context<'_>,
+    ) -> rustyline::Result<(usize, Vec<String>)> {
         let typed = &line[..place];
         let names = NAMES.iter().filter(|name| name.starts_with(typed));
         Ok((0, names.map(|name| format!("{name} ")).collect()))

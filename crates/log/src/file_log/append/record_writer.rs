@@ -1,7 +1,7 @@
 //! Writes one record into the buffer, fragment by fragment.
 //!
-//! Law: `append` has made the room before. Nothing here can fail except writing full chunks out when the buffer is
-//! full, and that poisons the log.
+//! Law: `append` has made the room before. Nothing here can fail except writing full chunks out
+//! when the buffer is full, and that poisons the log.
 
 use crate::draft::Draft;
 use crate::error::LogError;
@@ -31,7 +31,8 @@ pub(crate) struct RecordEnd {
     pub(crate) chain: u64,
 }
 
-/// Writes a record at `start` and adds its entries to the tail's entry offsets. Its GLSNs are not published yet.
+/// Writes a record at `start` and adds its entries to the tail's entry offsets. Its GLSNs are not
+/// published yet.
 pub(crate) fn write_record(
     tail: &mut TailState,
     writer: Option<&mut SegmentWriter>,
@@ -42,8 +43,11 @@ pub(crate) fn write_record(
 ) -> Result<RecordEnd, LogError> {
     let mut record = RecordWriter::new(tail, writer, seal);
     record.skip_to(start)?;
-    if start + (FRAGMENT_HEADER_BYTES + header.head_bytes()) as u64 + u64::from(header.body_bytes) > block_end(start) {
-        // Its middle and last parts name the chain hash: it is computed before the first of them is written.
+    if start + (FRAGMENT_HEADER_BYTES + header.head_bytes()) as u64 + u64::from(header.body_bytes)
+        > block_end(start)
+    {
+        // Its middle and last parts name the chain hash: it is computed before the first of them is
+        // written.
         record.chain = Some(chain_of(header, draft));
     }
     record.begin(FragmentType::First)?;
@@ -58,8 +62,12 @@ pub(crate) fn write_record(
         }
         let payload_bytes = entry.payload_bytes();
         let back = (record.at - header_at) as u32;
-        let entry_header =
-            EntryHeader { stream: entry.stream, payload_bytes: payload_bytes as u32, back, index: index as u32 };
+        let entry_header = EntryHeader {
+            stream: entry.stream,
+            payload_bytes: payload_bytes as u32,
+            back,
+            index: index as u32,
+        };
         record.tail.entry_offsets.push(record.at as u32, entry.stream);
         record.write_bytes(&entry_header.encode())?;
         for part in entry.parts {
@@ -75,7 +83,8 @@ fn chain_of(header: &RecordHeader, draft: &Draft<'_>) -> u64 {
     let mut hash = ContentHash::new(header, draft.blobs);
     for (index, entry) in draft.entries.iter().enumerate() {
         let payload_bytes = entry.payload_bytes() as u32;
-        let entry_header = EntryHeader { stream: entry.stream, payload_bytes, back: 0, index: index as u32 };
+        let entry_header =
+            EntryHeader { stream: entry.stream, payload_bytes, back: 0, index: index as u32 };
         hash.entry(entry_header, entry.parts.iter().copied());
     }
     hash.sum()
@@ -109,7 +118,11 @@ struct RecordWriter<'a> {
 }
 
 impl<'a> RecordWriter<'a> {
-    fn new(tail: &'a mut TailState, writer: Option<&'a mut SegmentWriter>, seal: FragmentSeal) -> Self {
+    fn new(
+        tail: &'a mut TailState,
+        writer: Option<&'a mut SegmentWriter>,
+        seal: FragmentSeal,
+    ) -> Self {
         let at = u64::from(tail.end.offset);
         Self { tail, writer, seal, chain: None, at, fragment: at, head: None }
     }
@@ -143,7 +156,10 @@ impl<'a> RecordWriter<'a> {
     fn enter_chunk(&mut self) -> Result<(), LogError> {
         while self.at >= self.tail.buffer.current_start() + CHUNK_BYTES as u64 {
             if !self.tail.buffer.advance() {
-                let writer = self.writer.as_deref_mut().expect("without a writer the chunks were taken before");
+                let writer = self
+                    .writer
+                    .as_deref_mut()
+                    .expect("without a writer the chunks were taken before");
                 writer.write_full_chunks(self.tail)?;
             }
         }
@@ -176,7 +192,11 @@ impl<'a> RecordWriter<'a> {
     }
 
     fn finish(mut self, part: Option<FragmentType>) -> Result<RecordEnd, LogError> {
-        let part = part.unwrap_or(if self.head.is_some() { FragmentType::Last } else { FragmentType::Whole });
+        let part = part.unwrap_or(if self.head.is_some() {
+            FragmentType::Last
+        } else {
+            FragmentType::Whole
+        });
         self.seal(part);
         if self.at.is_multiple_of(BLOCK_BYTES as u64) {
             self.block_is_complete(block_of(self.fragment));
@@ -189,11 +209,18 @@ impl<'a> RecordWriter<'a> {
         let (from, to) = ((self.fragment - start) as usize, (self.at - start) as usize);
         let fragment = &mut self.tail.buffer.current_mut()[from..to];
         if let Some(head) = self.head {
-            let chain = self.chain.expect("the chain hash of a record in several fragments is computed before");
+            let chain = self
+                .chain
+                .expect("the chain hash of a record in several fragments is computed before");
             Continues { head, chain }.put(fragment);
         }
-        let (sum, content) =
-            seal_fragment(fragment, self.seal.segment_seed, self.seal.epoch, self.fragment as u32, part);
+        let (sum, content) = seal_fragment(
+            fragment,
+            self.seal.segment_seed,
+            self.seal.epoch,
+            self.fragment as u32,
+            part,
+        );
         self.chain = content.or(self.chain);
         sum
     }

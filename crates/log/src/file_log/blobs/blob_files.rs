@@ -42,11 +42,16 @@ impl Blobs {
     ) -> Result<Self, OutOfBudget> {
         let members = env.options.shared.as_ref().map(|shared| Arc::clone(&shared.members));
         let registry = Registry::new(last_blob_id, members, &env.options.budget)?;
-        Ok(Self { env: Arc::clone(env), segments: Arc::clone(segments), durability: Arc::clone(durability), registry })
+        Ok(Self {
+            env: Arc::clone(env),
+            segments: Arc::clone(segments),
+            durability: Arc::clone(durability),
+            registry,
+        })
     }
 
-    /// Removes a blob file that no record names. Fails once the log is closed: the next opening has swept the file, and
-    /// may have given its id to another.
+    /// Removes a blob file that no record names. Fails once the log is closed: the next opening has
+    /// swept the file, and may have given its id to another.
     pub(crate) fn discard(&self, id: BlobId) -> Result<(), LogError> {
         self.durability.group.check()?;
         self.remove(id).map(|_| ())
@@ -82,7 +87,8 @@ impl Blobs {
         Ok(self.registry.keep_open(id, blob)?)
     }
 
-    /// The pages of a blob file in the pool. Their number is set once the file is finished; until then none is read.
+    /// The pages of a blob file in the pool. Their number is set once the file is finished; until
+    /// then none is read.
     pub(crate) fn attach(&self, id: BlobId) -> (PoolFile, Arc<AtomicU32>) {
         let pages = Arc::new(AtomicU32::new(0));
         let source = BlobPages {
@@ -98,22 +104,26 @@ impl Blobs {
     /// Reads the trailer of a blob file.
     pub(crate) fn read_trailer(&self, id: BlobId) -> Result<BlobTrailer, LogError> {
         let file =
-            self.env.files.get(FileName::Blob(id), self.env.options.caching).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => {
-                    self.segments.notice_trim();
-                    corrupt_blob(id, 0, "the blob file is missing")
+            self.env.files.get(FileName::Blob(id), self.env.options.caching).map_err(|error| {
+                match error.kind() {
+                    io::ErrorKind::NotFound => {
+                        self.segments.notice_trim();
+                        corrupt_blob(id, 0, "the blob file is missing")
+                    }
+                    _ => error.into(),
                 }
-                _ => error.into(),
             })?;
         let pages = file.len()? / PAGE_BYTES as u64;
-        let Some(number) = pages.checked_sub(1).and_then(|number| u32::try_from(number).ok()) else {
+        let Some(number) = pages.checked_sub(1).and_then(|number| u32::try_from(number).ok())
+        else {
             return Err(corrupt_blob(id, 0, "the blob file was never finished"));
         };
         let place = u64::from(number) * PAGE_BYTES as u64;
         let mut page = AlignedBytes::new(PAGE_BYTES, &self.env.options.budget)?;
         file.read_exact_at(page.get_mut(), place)?;
         let page = page.get();
-        check_page(page, blob_seed(self.env.id, id.0), number).map_err(|what| corrupt_blob(id, place, what))?;
+        check_page(page, blob_seed(self.env.id, id.0), number)
+            .map_err(|what| corrupt_blob(id, place, what))?;
         if page_kind(page) != BLOB_TRAILER_PAGE {
             return Err(corrupt_blob(id, place, "the blob file was never finished"));
         }
@@ -129,7 +139,12 @@ impl Blobs {
 }
 
 pub(crate) fn corrupt_blob(id: BlobId, offset: u64, what: &str) -> LogError {
-    LogError::Corrupt { glsn: Glsn::NONE, file: FileName::Blob(id).name(), offset, what: what.to_owned() }
+    LogError::Corrupt {
+        glsn: Glsn::NONE,
+        file: FileName::Blob(id).name(),
+        offset,
+        what: what.to_owned(),
+    }
 }
 
 /// Pages of a blob file, checked as they are read.
@@ -148,8 +163,9 @@ impl PageSource for BlobPages {
 
     fn load_run(&self, first: u32, pages: &mut [u8]) -> Result<(), LoadError> {
         let name = FileName::Blob(self.id);
-        let corrupt =
-            |number: u32, what: &str| LoadError::Corrupt { message: format!("{}, page {number}: {what}", name.name()) };
+        let corrupt = |number: u32, what: &str| LoadError::Corrupt {
+            message: format!("{}, page {number}: {what}", name.name()),
+        };
         // Acquire: pairs with the Release of the thread that finished or opened the file.
         let end = self.pages.load(Ordering::Acquire);
         if u64::from(first) + (pages.len() / PAGE_BYTES) as u64 > u64::from(end) {

@@ -1,8 +1,8 @@
 //! Writes one blob file, front to back: pages, then a trailer.
 //!
-//! The file is synced when it is finished. If only a record is going to name it, and commits are buffered, its first
-//! [`LATER_BYTES`] are written through the page cache, and synced before that record is written
-//! ([`unsynced_blobs`](crate::file_log::durability::unsynced_blobs)).
+//! The file is synced when it is finished. If only a record is going to name it, and commits are
+//! buffered, its first [`LATER_BYTES`] are written through the page cache, and synced before that
+//! record is written ([`unsynced_blobs`](crate::file_log::durability::unsynced_blobs)).
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use plimsoll_disk::fork::Origin;
 use plimsoll_disk::vfs::{Caching, File, Open};
-use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, check_page, seal_page};
+use plimsoll_memory::page::{
+    PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, check_page, seal_page,
+};
 use plimsoll_memory::pool::PoolFile;
 
 use crate::blob::{BLOB_BYTES_PAGE, Blob, BlobId, BlobRef, BlobWriter};
@@ -19,12 +21,15 @@ use crate::file_log::blobs::blob_files::{Blobs, corrupt_blob};
 use crate::file_log::files::aligned::AlignedBytes;
 use crate::file_log::files::names::FileName;
 use crate::format::blob_seed;
-use crate::format::blob_trailer::{BLOB_TRAILER_BYTES, BLOB_TRAILER_PAGE, BlobTrailer, extend_blob_hash};
+use crate::format::blob_trailer::{
+    BLOB_TRAILER_BYTES, BLOB_TRAILER_PAGE, BlobTrailer, extend_blob_hash,
+};
 
 /// Bytes written at a time; less where the budget is short.
 const WRITE_BYTES: [usize; 3] = [256 << 10, 64 << 10, PAGE_BYTES];
 
-/// The most bytes of a file that are synced after it is finished: a longer one is written past the page cache from there on.
+/// The most bytes of a file that are synced after it is finished: a longer one is written past the
+/// page cache from there on.
 const LATER_BYTES: u64 = 8 << 20;
 
 /// When a blob file is synced.
@@ -32,7 +37,8 @@ const LATER_BYTES: u64 = 8 << 20;
 pub(crate) enum Synced {
     /// When it is finished: anything may name it then.
     Finished,
-    /// Before the record that names it is written, if commits are buffered. Nothing else may name it before that.
+    /// Before the record that names it is written, if commits are buffered. Nothing else may name
+    /// it before that.
     ForRecord,
 }
 
@@ -135,7 +141,11 @@ impl FileBlobWriter {
         self.hash = extend_blob_hash(self.hash, &self.staging.get()[at..]);
         self.sealed += 1;
         self.filled = 0;
-        if (self.sealed + 1) * PAGE_BYTES > self.staging.get().len() { self.flush() } else { Ok(()) }
+        if (self.sealed + 1) * PAGE_BYTES > self.staging.get().len() {
+            self.flush()
+        } else {
+            Ok(())
+        }
     }
 
     fn flush(&mut self) -> Result<(), LogError> {
@@ -158,7 +168,8 @@ impl FileBlobWriter {
 
     /// Copies plain bytes of one page, from `offset` on; returns how many.
     fn copy_back(&mut self, offset: u64, into: &mut [u8]) -> Result<usize, LogError> {
-        let (number, within) = (offset / PAGE_PAYLOAD_BYTES as u64, (offset % PAGE_PAYLOAD_BYTES as u64) as usize);
+        let (number, within) =
+            (offset / PAGE_PAYLOAD_BYTES as u64, (offset % PAGE_PAYLOAD_BYTES as u64) as usize);
         let len = into.len().min(PAGE_PAYLOAD_BYTES - within);
         let from = PAGE_HEADER_BYTES + within;
         if number >= u64::from(self.written) {
@@ -172,7 +183,8 @@ impl FileBlobWriter {
         let page = self.reading.as_mut().expect("it was just made").get_mut();
         let place = number * PAGE_BYTES as u64;
         self.file.read_exact_at(page, place)?;
-        check_page(page, self.seed, number as u32).map_err(|what| corrupt_blob(self.id, place, what))?;
+        check_page(page, self.seed, number as u32)
+            .map_err(|what| corrupt_blob(self.id, place, what))?;
         into[..len].copy_from_slice(&page[from..from + len]);
         Ok(len)
     }
@@ -184,7 +196,8 @@ impl FileBlobWriter {
         }
         let blob = BlobRef { id: self.id, pages: self.next_page(), hash: self.hash };
         let trailer = BlobTrailer { log_id: self.blobs.env.id, blob }.encode();
-        self.page_mut()[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + BLOB_TRAILER_BYTES].copy_from_slice(&trailer);
+        self.page_mut()[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + BLOB_TRAILER_BYTES]
+            .copy_from_slice(&trailer);
         self.seal(BLOB_TRAILER_PAGE, BLOB_TRAILER_BYTES)?;
         self.flush()?;
         if !self.later {
@@ -232,7 +245,11 @@ impl BlobWriter for FileBlobWriter {
         if end.is_none_or(|end| end > self.position) {
             return Err(LogError::Io {
                 kind: io::ErrorKind::UnexpectedEof,
-                message: format!("{} bytes at {offset} of a blob file of {} bytes", into.len(), self.position),
+                message: format!(
+                    "{} bytes at {offset} of a blob file of {} bytes",
+                    into.len(),
+                    self.position
+                ),
                 source: None,
             });
         }

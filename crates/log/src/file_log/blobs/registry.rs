@@ -1,8 +1,9 @@
 //! Which blob files there are: ids that were given out, files that no record names yet, open files.
 //!
-//! Law: an id is never given out twice. The highest id is in every record, in every segment's header, and in the names
-//! of the files. An id that none of them has was given to a file that was discarded: each opening leaves a gap above the
-//! highest one ([`plimsoll_disk::random::first_id_after`]).
+//! Law: an id is never given out twice. The highest id is in every record, in every segment's
+//! header, and in the names of the files. An id that none of them has was given to a file that was
+//! discarded: each opening leaves a gap above the highest one
+//! ([`plimsoll_disk::random::first_id_after`]).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,7 +48,11 @@ struct Opened {
 }
 
 impl Registry {
-    pub(crate) fn new(last_id: u64, members: Option<Arc<Members>>, budget: &Budget) -> Result<Self, OutOfBudget> {
+    pub(crate) fn new(
+        last_id: u64,
+        members: Option<Arc<Members>>,
+        budget: &Budget,
+    ) -> Result<Self, OutOfBudget> {
         let lease = budget.lease(Kind::Metadata, 0)?;
         let state = State { unnamed: BTreeSet::new(), open: HashMap::new(), clock: 0, lease };
         let open_max = (budget.limit_bytes() / OPEN_PART / OPEN_LEASE_BYTES).max(16) as usize;
@@ -60,13 +65,14 @@ impl Registry {
         self.last_id.load(Ordering::Relaxed).max(theirs)
     }
 
-    /// A new id, for a file that is about to be written; `None` if all were given out: a record that names an id beyond them is refused
-    /// by the next opening.
+    /// A new id, for a file that is about to be written; `None` if all were given out: a record
+    /// that names an id beyond them is refused by the next opening.
     pub(crate) fn begin(&self) -> Option<BlobId> {
         if let Some(members) = &self.members {
             let mut state = lock(&self.state);
             // Before the id is taken: no sweep of another process comes in between.
-            let oldest = state.unnamed.first().map_or_else(|| members.last_blob_id() + 1, |id| id.0);
+            let oldest =
+                state.unnamed.first().map_or_else(|| members.last_blob_id() + 1, |id| id.0);
             members.pin_blobs(Some(oldest));
             let id = BlobId(members.next_blob_id(BlobId::LAST.0)?);
             state.unnamed.insert(id);
@@ -104,7 +110,8 @@ impl Registry {
         self.pin(&state);
     }
 
-    /// Whether a file is being written, or is finished and neither named by a record nor handed over yet.
+    /// Whether a file is being written, or is finished and neither named by a record nor handed
+    /// over yet.
     pub(crate) fn is_unnamed(&self, id: BlobId) -> bool {
         lock(&self.state).unnamed.contains(&id)
     }
@@ -126,7 +133,8 @@ impl Registry {
             return Ok(known.blob.clone());
         }
         if state.open.len() >= self.open_max
-            && let Some(oldest) = state.open.iter().min_by_key(|(_, opened)| opened.used).map(|(id, _)| *id)
+            && let Some(oldest) =
+                state.open.iter().min_by_key(|(_, opened)| opened.used).map(|(id, _)| *id)
         {
             state.open.remove(&oldest);
         } else {

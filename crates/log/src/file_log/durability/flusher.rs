@@ -8,8 +8,9 @@ use plimsoll_disk::thread;
 use crate::error::LogError;
 use crate::log::BUFFERED_DELAY;
 
-/// With this many unsynced bytes the thread stops waiting. Appends write by themselves when half of the buffer is full. With fewer bytes
-/// there are more syncs, each of which takes a processor from the appends; with more of them each sync takes longer.
+/// With this many unsynced bytes the thread stops waiting. Appends write by themselves when half of
+/// the buffer is full. With fewer bytes there are more syncs, each of which takes a processor from
+/// the appends; with more of them each sync takes longer.
 const UNSYNCED_BYTES_MAX: u64 = 2 << 20;
 
 /// The signal that the thread waits for.
@@ -65,7 +66,9 @@ impl FlushSignal {
             .unwrap_or_else(PoisonError::into_inner);
         let (mut state, _) = self
             .changed
-            .wait_timeout_while(state, BUFFERED_DELAY, |state| state.unsynced_bytes < UNSYNCED_BYTES_MAX && !state.stop)
+            .wait_timeout_while(state, BUFFERED_DELAY, |state| {
+                state.unsynced_bytes < UNSYNCED_BYTES_MAX && !state.stop
+            })
             .unwrap_or_else(PoisonError::into_inner);
         let bytes = std::mem::take(&mut state.unsynced_bytes);
         (!state.stop).then_some(bytes)
@@ -84,8 +87,12 @@ pub(crate) struct Flusher {
 }
 
 impl Flusher {
-    /// Starts a thread that calls `sync` whenever `signal` says that a sync is due, and again if it returns false.
-    pub(crate) fn start(signal: &Arc<FlushSignal>, sync: impl Fn() -> bool + Send + 'static) -> Result<Self, LogError> {
+    /// Starts a thread that calls `sync` whenever `signal` says that a sync is due, and again if it
+    /// returns false.
+    pub(crate) fn start(
+        signal: &Arc<FlushSignal>,
+        sync: impl Fn() -> bool + Send + 'static,
+    ) -> Result<Self, LogError> {
         let shared = Arc::clone(signal);
         let body = move || {
             while let Some(bytes) = shared.wait() {

@@ -1,8 +1,10 @@
 //! Group commit: one sync for all waiters.
 //!
-//! One of the waiters leads ([`crate::file_log::durability::leading`]): it writes out the whole buffer and syncs once.
+//! One of the waiters leads ([`crate::file_log::durability::leading`]): it writes out the whole
+//! buffer and syncs once.
 //!
-//! Law: a leader waits for no lock that is held while something is waited for here: not for the turn of members, not for the commit lock.
+//! Law: a leader waits for no lock that is held while something is waited for here: not for the
+//! turn of members, not for the commit lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -192,11 +194,15 @@ mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     begin.wait();
-                    assert!(matches!(group.wait(Glsn(1), &clock, &sync), Err(LogError::Stalled { .. })));
+                    assert!(matches!(
+                        group.wait(Glsn(1), &clock, &sync),
+                        Err(LogError::Stalled { .. })
+                    ));
                 });
             }
         });
-        // One waits from the start, and the others, which came while it did, once more. A busy machine may keep some from coming in time.
+        // One waits from the start, and the others, which came while it did, once more. A busy
+        // machine may keep some from coming in time.
         assert!(syncs.into_inner() < 8);
         group.check().unwrap();
     }

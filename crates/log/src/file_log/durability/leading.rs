@@ -1,7 +1,8 @@
-//! Threads that wait for the same thing. The first one leads: it does what all wait for, and wakes the others.
+//! Threads that wait for the same thing. The first one leads: it does what all wait for, and wakes
+//! the others.
 //!
-//! Before, it gives the threads of the last group a moment to come back ([`GATHER_NANOS`]); if none of them is missing it does not wait. There is no
-//! timer.
+//! Before, it gives the threads of the last group a moment to come back ([`GATHER_NANOS`]); if none
+//! of them is missing it does not wait. There is no timer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -37,10 +38,12 @@ struct State {
 }
 
 impl Leading {
-    /// Waits until there is an `outcome`, which is asked under a lock of this type. Calls `lead`, without it, if this thread leads a group.
+    /// Waits until there is an `outcome`, which is asked under a lock of this type. Calls `lead`,
+    /// without it, if this thread leads a group.
     ///
     /// # Errors
-    /// Those of the outcome and of this thread's `lead`; `Stalled` also of another thread's, if it was begun since.
+    /// Those of the outcome and of this thread's `lead`; `Stalled` also of another thread's, if it
+    /// was begun since.
     pub(crate) fn wait(
         &self,
         outcome: &dyn Fn() -> Option<Result<(), LogError>>,
@@ -54,8 +57,10 @@ impl Leading {
             if let Some(outcome) = outcome() {
                 return outcome;
             }
-            // Of a group that was begun since: this thread has waited as long. Each by itself, the last of many would wait for the patience of all.
-            if let Some((_, stalled)) = state.stalled.as_ref().filter(|(group, _)| *group > before) {
+            // Of a group that was begun since: this thread has waited as long. Each by itself, the
+            // last of many would wait for the patience of all.
+            if let Some((_, stalled)) = state.stalled.as_ref().filter(|(group, _)| *group > before)
+            {
                 return Err(stalled.clone());
             }
             if state.leading {
@@ -74,7 +79,9 @@ impl Leading {
             state.expected = group + self.arrived.load(Ordering::Relaxed);
             self.over.notify_all();
             match led {
-                Err(stalled @ LogError::Stalled { .. }) => state.stalled = Some((state.groups, stalled)),
+                Err(stalled @ LogError::Stalled { .. }) => {
+                    state.stalled = Some((state.groups, stalled))
+                }
                 led => led?,
             }
         }

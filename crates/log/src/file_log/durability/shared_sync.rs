@@ -1,8 +1,9 @@
 //! One sync makes durable what all members of a log ([`crate::members`]) have ordered.
 //!
-//! Law: after a sync that was begun and not ended, everything that is not known to be durable is written again before the next sync: the system
-//! may have told of a failure to the process that ended, and takes the bytes for written since. It may also have dropped them: if what is read is not what
-//! was ordered, the log is poisoned.
+//! Law: after a sync that was begun and not ended, everything that is not known to be durable is
+//! written again before the next sync: the system may have told of a failure to the process that
+//! ended, and takes the bytes for written since. It may also have dropped them: if what is read is
+//! not what was ordered, the log is poisoned.
 
 use std::sync::Arc;
 
@@ -29,8 +30,9 @@ pub(crate) struct Wanted {
     pub(crate) next: Glsn,
 }
 
-/// Makes everything below `wanted.next` durable, unless another member does. `may_sync` fails if this process must not: it is asked only then.
-/// Law: the caller holds the process's own right to sync.
+/// Makes everything below `wanted.next` durable, unless another member does. `may_sync` fails if
+/// this process must not: it is asked only then. Law: the caller holds the process's own right to
+/// sync.
 pub(crate) fn sync(
     members: &Members,
     env: &Env,
@@ -56,12 +58,18 @@ pub(crate) fn sync(
 }
 
 /// Under the lock of syncs; returns whether a sync that was begun before has been ended, too.
-fn end_sync(members: &Members, env: &Env, wanted: &Wanted, got: Got, is_there: bool) -> Result<bool, LogError> {
+fn end_sync(
+    members: &Members,
+    env: &Env,
+    wanted: &Wanted,
+    got: Got,
+    is_there: bool,
+) -> Result<bool, LogError> {
     let group = if is_there { None } else { Some(members.gather(SYNCS, &*env.options.clock)) };
     let end = members.end();
     if end.segment != wanted.segment {
-        // The next segment was begun, and before that all of this one was made durable. Whether one was begun in the next, this process
-        // cannot end it: it has another file.
+        // The next segment was begun, and before that all of this one was made durable. Whether one
+        // was begun in the next, this process cannot end it: it has another file.
         return Ok(got == Got::Clean);
     }
     if !is_there || got == Got::Abandoned {
@@ -74,7 +82,12 @@ fn end_sync(members: &Members, env: &Env, wanted: &Wanted, got: Got, is_there: b
 }
 
 /// Reads what is not known to be durable, and writes it again if it is what was ordered.
-fn write_unsynced_again(members: &Members, file: &dyn File, end: &End, staging: &mut [u8]) -> Result<(), LogError> {
+fn write_unsynced_again(
+    members: &Members,
+    file: &dyn File,
+    end: &End,
+    staging: &mut [u8],
+) -> Result<(), LogError> {
     let durable = members.durable();
     let header = read_header(file, end.segment)?;
     let limit = u64::from(end.offset);
@@ -84,7 +97,14 @@ fn write_unsynced_again(members: &Members, file: &dyn File, end: &End, staging: 
     }
     let walked = if known > 0 {
         let Durable { offset, next, chain, .. } = durable;
-        walk_on(file, &header, Start { offset, next, chain, timestamp: 0, epoch: 0 }, limit, staging, &mut NoVisitor)?
+        walk_on(
+            file,
+            &header,
+            Start { offset, next, chain, timestamp: 0, epoch: 0 },
+            limit,
+            staging,
+            &mut NoVisitor,
+        )?
     } else {
         walk_segment(file, &header, limit, staging, &mut NoVisitor)?
     };

@@ -1,10 +1,12 @@
 //! Syncs what was written to segments, and gives a new segment its name.
 //!
 //! Laws:
-//! 1. A segment gets its name when all bytes of the one before, and its own header, are durable. A crash before leaves a
-//!    file under a temporary name, which the next opening removes: none of its records was durable.
-//! 2. After a failed sync no thread syncs again: the system reports lost bytes once, and the next sync would succeed
-//!    without them. A thread that was waiting has not seen the failure, so it is remembered here.
+//! 1. A segment gets its name when all bytes of the one before, and its own header, are durable. A
+//!    crash before leaves a file under a temporary name, which the next opening removes: none of
+//!    its records was durable.
+//! 2. After a failed sync no thread syncs again: the system reports lost bytes once, and the next
+//!    sync would succeed without them. A thread that was waiting has not seen the failure, so it is
+//!    remembered here.
 
 use std::sync::Arc;
 
@@ -40,13 +42,17 @@ impl Syncing {
     }
 
     /// Runs what syncs, unless that has failed before.
-    pub(crate) fn run<T>(&mut self, sync: impl FnOnce() -> Result<T, LogError>) -> Result<T, LogError> {
+    pub(crate) fn run<T>(
+        &mut self,
+        sync: impl FnOnce() -> Result<T, LogError>,
+    ) -> Result<T, LogError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
         sync().inspect_err(|error| {
             // Nothing was tried if another process holds it up.
-            self.failed = Some(error.clone()).filter(|error| !matches!(error, LogError::Stalled { .. }));
+            self.failed =
+                Some(error.clone()).filter(|error| !matches!(error, LogError::Stalled { .. }));
         })
     }
 }
@@ -95,7 +101,11 @@ mod tests {
         let mut syncing = Syncing::default();
         disk.fail_next_sync();
         let failed = syncing.sync(&lost, &env).unwrap_err();
-        assert_eq!(syncing.sync(&lost, &env), Err(failed.clone()), "to the disk it would be a sync like any other");
+        assert_eq!(
+            syncing.sync(&lost, &env),
+            Err(failed.clone()),
+            "to the disk it would be a sync like any other"
+        );
         // Nor in the segment that follows.
         assert_eq!(syncing.sync(&write("/next"), &env), Err(failed));
     }

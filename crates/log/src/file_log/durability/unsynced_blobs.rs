@@ -1,10 +1,11 @@
-//! Blob files that were written through the page cache and are not synced yet: those of commits with
-//! [`Durability::Buffered`](crate::log::Durability::Buffered).
+//! Blob files that were written through the page cache and are not synced yet: those of commits
+//! with [`Durability::Buffered`](crate::log::Durability::Buffered).
 //!
-//! Law: no byte of a record that names a blob file is written to a segment's file, not even into the page cache, before the
-//! blob file and its name are durable. The system may write the segment's bytes out at any time, and recovery counts on every
-//! blob file of every record that it finds. Whoever writes to the active segment needs a [`Ready`], which only a sync of these
-//! files gives.
+//! Law: no byte of a record that names a blob file is written to a segment's file, not even into
+//! the page cache, before the blob file and its name are durable. The system may write the
+//! segment's bytes out at any time, and recovery counts on every blob file of every record that it
+//! finds. Whoever writes to the active segment needs a [`Ready`], which only a sync of these files
+//! gives.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -25,8 +26,8 @@ const FILES_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct UnsyncedBlobs {
     files: Mutex<BTreeMap<BlobId, Arc<dyn File>>>,
-    /// Held while some are synced; the error of a sync that failed. Nothing is synced after that: the system tells of lost
-    /// bytes once.
+    /// Held while some are synced; the error of a sync that failed. Nothing is synced after that:
+    /// the system tells of lost bytes once.
     syncing: Mutex<Option<LogError>>,
 }
 
@@ -72,7 +73,8 @@ fn sync_all(files: &[Arc<dyn File>], env: &Env) -> Result<(), LogError> {
     Ok(env.options.disk.sync_dir(&env.options.dir)?)
 }
 
-/// How far the active segment's bytes may be written: all blob files that the records below name are durable.
+/// How far the active segment's bytes may be written: all blob files that the records below name
+/// are durable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ready {
     segment: Glsn,
@@ -101,7 +103,8 @@ impl Ready {
         if blobs.are_none() { now } else { self }
     }
 
-    /// The end, as far as it is ready. The active segment may be a younger one: all of those before it was written.
+    /// The end, as far as it is ready. The active segment may be a younger one: all of those before
+    /// it was written.
     pub(crate) fn end(&self) -> End {
         self.end
     }

@@ -1,10 +1,12 @@
-//! Writes the buffer's bytes to the active segment's file. What that leaves to be synced is [`Unsynced`].
+//! Writes the buffer's bytes to the active segment's file. What that leaves to be synced is
+//! [`Unsynced`].
 //!
-//! One thread at a time holds the writer. Full chunks are written without any other lock; the new part of the current
-//! chunk is copied first. The writer is not held during a sync, so that a full buffer waits for no sync.
+//! One thread at a time holds the writer. Full chunks are written without any other lock; the new
+//! part of the current chunk is copied first. The writer is not held during a sync, so that a full
+//! buffer waits for no sync.
 //!
-//! Law: exactly the new bytes are written, never a rounded range, so newer bytes are never overwritten. Only the first write after an opening may
-//! begin with the block that it found.
+//! Law: exactly the new bytes are written, never a rounded range, so newer bytes are never
+//! overwritten. Only the first write after an opening may begin with the block that it found.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -79,10 +81,17 @@ impl SegmentWriter {
         Ok(end)
     }
 
-    /// Writes about the oldest `bytes` of the full chunks, up to the end of a block, and releases the chunks that are written.
-    pub(crate) fn write_oldest(&mut self, tail: &Tail, ready: Ready, bytes: u64) -> Result<(), LogError> {
+    /// Writes about the oldest `bytes` of the full chunks, up to the end of a block, and releases
+    /// the chunks that are written.
+    pub(crate) fn write_oldest(
+        &mut self,
+        tail: &Tail,
+        ready: Ready,
+        bytes: u64,
+    ) -> Result<(), LogError> {
         let from = self.again_from.unwrap_or(self.written);
-        let target = u64::from(ready.end().offset).min((from + bytes) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64);
+        let target = u64::from(ready.end().offset)
+            .min((from + bytes) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64);
         let oldest: Vec<_> = {
             let tail = tail.read();
             if !ready.is_in(tail.first) {
@@ -100,9 +109,11 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Writes the full chunks and releases them, in the middle of a record: the blob files that it names are durable.
+    /// Writes the full chunks and releases them, in the middle of a record: the blob files that it
+    /// names are durable.
     pub(crate) fn write_full_chunks(&mut self, tail: &mut TailState) -> Result<(), LogError> {
-        let full: Vec<_> = tail.buffer.full_chunks().map(|(start, chunk)| (start, Arc::clone(chunk))).collect();
+        let full: Vec<_> =
+            tail.buffer.full_chunks().map(|(start, chunk)| (start, Arc::clone(chunk))).collect();
         self.written = self.again_from.take().unwrap_or(self.written);
         for (start, chunk) in &full {
             self.write_chunk(*start, chunk, start + CHUNK_BYTES as u64)?;
@@ -123,9 +134,13 @@ impl SegmentWriter {
         Unsynced { behind: self.behind.take(), file, unnamed: self.unnamed }
     }
 
-    /// Switches to the file of a new segment, which has its temporary name; its first `written` bytes were written.
+    /// Switches to the file of a new segment, which has its temporary name; its first `written`
+    /// bytes were written.
     pub(crate) fn turn_to(&mut self, file: Arc<dyn File>, first: Glsn, written: u64) {
-        debug_assert!(self.behind.is_none() && self.unnamed.is_none(), "the segment before has its name");
+        debug_assert!(
+            self.behind.is_none() && self.unnamed.is_none(),
+            "the segment before has its name"
+        );
         let before = std::mem::replace(&mut self.file, file);
         self.behind = (std::mem::take(&mut self.unsynced) > 0).then_some(before);
         self.unnamed = Some(first);
@@ -137,7 +152,8 @@ impl SegmentWriter {
         (self.behind, self.unnamed) = (None, None);
     }
 
-    /// Copies what is not written below `target`, all of it of the current chunk, to its place within `staging`: little by little, since appends wait meanwhile.
+    /// Copies what is not written below `target`, all of it of the current chunk, to its place
+    /// within `staging`: little by little, since appends wait meanwhile.
     fn copy_rest(&mut self, tail: &Tail, target: u64) {
         let mut from = self.written;
         while from < target {

@@ -31,7 +31,8 @@ impl FileName {
         dir.join(self.name())
     }
 
-    /// The path until it is finished, of a file that several members may be writing at the same time; `member` is the number of this one.
+    /// The path until it is finished, of a file that several members may be writing at the same
+    /// time; `member` is the number of this one.
     pub(crate) fn draft_of(self, member: usize, dir: &Path) -> PathBuf {
         dir.join(format!("{}.{member}{UNFINISHED}", self.name()))
     }
@@ -40,8 +41,9 @@ impl FileName {
     pub(crate) fn is_unfinished(name: &str) -> bool {
         let of = |name: &str| Self::parse(name).is_some();
         name.strip_suffix(UNFINISHED).is_some_and(|name| {
-            let of_member =
-                name.rsplit_once('.').filter(|(_, member)| member.bytes().all(|byte| byte.is_ascii_digit()));
+            let of_member = name
+                .rsplit_once('.')
+                .filter(|(_, member)| member.bytes().all(|byte| byte.is_ascii_digit()));
             of(name) || of_member.is_some_and(|(name, _)| of(name))
         })
     }
@@ -66,7 +68,8 @@ impl FileName {
 #[derive(Clone, Debug)]
 pub(crate) struct TablePlace {
     pub(crate) path: PathBuf,
-    /// Where it is written before it gets its name, if other members may be writing it at the same time.
+    /// Where it is written before it gets its name, if other members may be writing it at the same
+    /// time.
     pub(crate) draft: Option<PathBuf>,
 }
 
@@ -86,12 +89,18 @@ mod tests {
 
     #[test]
     fn a_name_comes_back_as_what_it_stands_for() {
-        for file in [FileName::Segment(Glsn(1)), FileName::Table(Glsn(u64::MAX)), FileName::Blob(BlobId(7))] {
+        for file in
+            [FileName::Segment(Glsn(1)), FileName::Table(Glsn(u64::MAX)), FileName::Blob(BlobId(7))]
+        {
             assert_eq!(FileName::parse(&file.name()), Some(file));
         }
-        for other in
-            ["LOCK", "1.seg", "00000000000000000001.seg.tmp", "99999999999999999999.seg", "+0000000000000000001.seg"]
-        {
+        for other in [
+            "LOCK",
+            "1.seg",
+            "00000000000000000001.seg.tmp",
+            "99999999999999999999.seg",
+            "+0000000000000000001.seg",
+        ] {
             assert_eq!(FileName::parse(other), None, "{other}");
         }
         assert_eq!(unfinished(Path::new("a/b.seg")), Path::new("a/b.seg.tmp"));

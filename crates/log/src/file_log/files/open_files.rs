@@ -23,7 +23,8 @@ pub(crate) struct OpenFiles {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// The active segment while its file has a temporary name, so that it cannot be opened by its own.
+    /// The active segment while its file has a temporary name, so that it cannot be opened by its
+    /// own.
     unnamed: Option<(FileName, Arc<dyn File>)>,
     handles: HashMap<FileName, Handle>,
     clock: u64,
@@ -71,7 +72,8 @@ impl OpenFiles {
         self.kept().handles.remove(&name);
     }
 
-    /// Closes the handles of files whose names are gone: an open handle keeps the space of a removed file. Returns these names.
+    /// Closes the handles of files whose names are gone: an open handle keeps the space of a
+    /// removed file. Returns these names.
     pub(crate) fn close_removed(&self) -> Vec<FileName> {
         let mut names: Vec<FileName> = self.kept().handles.keys().copied().collect();
         names.retain(|name| matches!(self.disk.entry(&self.path(*name)), Ok(None)));
@@ -99,7 +101,8 @@ impl Kept {
     fn keep(&mut self, name: FileName, mut handle: Handle) {
         handle.used = self.clock;
         if self.handles.len() >= OPEN_FILES_MAX
-            && let Some(oldest) = self.handles.iter().min_by_key(|(_, handle)| handle.used).map(|(name, _)| *name)
+            && let Some(oldest) =
+                self.handles.iter().min_by_key(|(_, handle)| handle.used).map(|(name, _)| *name)
         {
             self.handles.remove(&oldest);
         }

@@ -1,7 +1,8 @@
-//! Replaces a file of the log: the bytes that are kept go into a new file, which then takes the name.
+//! Replaces a file of the log: the bytes that are kept go into a new file, which then takes the
+//! name.
 //!
-//! Law: a file that may have another name, for example in a backup, is never modified. Only the active segment is
-//! written in place, and only while it has a single name.
+//! Law: a file that may have another name, for example in a backup, is never modified. Only the
+//! active segment is written in place, and only while it has a single name.
 
 use std::io;
 use std::path::Path;
@@ -14,7 +15,8 @@ use crate::file_log::files::names::{FileName, unfinished};
 use crate::file_log::options::FileLogOptions;
 use crate::format::segment_header::SegmentHeader;
 
-/// Makes sure that the segment's file has no second name, for example in a backup, where later writes must not appear.
+/// Makes sure that the segment's file has no second name, for example in a backup, where later
+/// writes must not appear.
 pub(crate) fn make_single_link(
     options: &FileLogOptions,
     header: &SegmentHeader,
@@ -27,10 +29,13 @@ pub(crate) fn make_single_link(
     }
     let source = disk.open(&path, Open::Read, Caching::Buffered)?;
     let end = source.len()?.min(u64::from(header.segment_bytes));
-    replace_file(disk, dir, FileName::Segment(first), &mut |draft| copy_front(&*source, draft, end, staging))
+    replace_file(disk, dir, FileName::Segment(first), &mut |draft| {
+        copy_front(&*source, draft, end, staging)
+    })
 }
 
-/// Creates a file by `write`, syncs it, and gives it its name. Until the rename the old file is untouched.
+/// Creates a file by `write`, syncs it, and gives it its name. Until the rename the old file is
+/// untouched.
 pub(crate) fn replace_file(
     disk: &dyn Disk,
     dir: &Path,
@@ -44,7 +49,9 @@ pub(crate) fn replace_file(
         _ => {}
     }
     let file = disk.open(&draft, Open::CreateNew, Caching::Buffered)?;
-    let written = write(&*file).and_then(|()| Ok(file.sync()?)).and_then(|()| Ok(disk.rename(&draft, &path)?));
+    let written = write(&*file)
+        .and_then(|()| Ok(file.sync()?))
+        .and_then(|()| Ok(disk.rename(&draft, &path)?));
     if let Err(error) = written {
         let _ = disk.remove(&draft);
         return Err(error);
@@ -52,8 +59,14 @@ pub(crate) fn replace_file(
     Ok(disk.sync_dir(dir)?)
 }
 
-/// Copies the first `end` bytes of a segment; bytes after the source's end are zeros, as for every reader.
-pub(crate) fn copy_front(source: &dyn File, target: &dyn File, end: u64, staging: &mut [u8]) -> Result<(), LogError> {
+/// Copies the first `end` bytes of a segment; bytes after the source's end are zeros, as for every
+/// reader.
+pub(crate) fn copy_front(
+    source: &dyn File,
+    target: &dyn File,
+    end: u64,
+    staging: &mut [u8],
+) -> Result<(), LogError> {
     let (bytes, again) = staging.split_at_mut(staging.len() / 2);
     let mut at = 0;
     while at < end {
@@ -65,19 +78,32 @@ pub(crate) fn copy_front(source: &dyn File, target: &dyn File, end: u64, staging
     Ok(())
 }
 
-/// Reads bytes that are about to be written, twice: a bit that flips on the way must not be made permanent.
-pub(crate) fn read_twice(file: &dyn File, bytes: &mut [u8], again: &mut [u8], at: u64) -> Result<(), LogError> {
+/// Reads bytes that are about to be written, twice: a bit that flips on the way must not be made
+/// permanent.
+pub(crate) fn read_twice(
+    file: &dyn File,
+    bytes: &mut [u8],
+    again: &mut [u8],
+    at: u64,
+) -> Result<(), LogError> {
     read_zero_padded(file, bytes, at)?;
     read_zero_padded(file, again, at)?;
     if bytes == again {
         return Ok(());
     }
-    let message = format!("two reads at offset {at} of a segment differ: the disk or the memory is failing");
+    let message =
+        format!("two reads at offset {at} of a segment differ: the disk or the memory is failing");
     Err(LogError::Io { kind: io::ErrorKind::InvalidData, message, source: None })
 }
 
-/// Writes the bytes of a segment between two offsets once more, so that the next sync must save them. Does not sync.
-pub(crate) fn write_again(file: &dyn File, from: u64, end: u64, staging: &mut [u8]) -> Result<(), LogError> {
+/// Writes the bytes of a segment between two offsets once more, so that the next sync must save
+/// them. Does not sync.
+pub(crate) fn write_again(
+    file: &dyn File,
+    from: u64,
+    end: u64,
+    staging: &mut [u8],
+) -> Result<(), LogError> {
     let mut at = from;
     let (bytes, again) = staging.split_at_mut(staging.len() / 2);
     while at < end {
@@ -89,8 +115,8 @@ pub(crate) fn write_again(file: &dyn File, from: u64, end: u64, staging: &mut [u
     Ok(())
 }
 
-/// Reads bytes of a segment; after the file's end they are zeros. A file that was cut within the last record's padding
-/// has lost nothing.
+/// Reads bytes of a segment; after the file's end they are zeros. A file that was cut within the
+/// last record's padding has lost nothing.
 pub(crate) fn read_zero_padded(file: &dyn File, into: &mut [u8], at: u64) -> io::Result<()> {
     let n = file.read_at(into, at)?;
     into[n..].fill(0);
@@ -104,5 +130,9 @@ pub(crate) fn open_for_writing(
     staging: &mut [u8],
 ) -> Result<Arc<dyn File>, LogError> {
     make_single_link(options, header, staging)?;
-    Ok(options.disk.open(&FileName::Segment(header.first).path(&options.dir), Open::ReadWrite, Caching::Buffered)?)
+    Ok(options.disk.open(
+        &FileName::Segment(header.first).path(&options.dir),
+        Open::ReadWrite,
+        Caching::Buffered,
+    )?)
 }

@@ -18,8 +18,8 @@ pub(crate) fn write_zeros(file: &dyn File, from: u64, to: u64) -> io::Result<()>
     Ok(())
 }
 
-/// Whether the system refused for lack of room, so that the same call may succeed later: a full disk, a quota, a file
-/// size limit (if the process ignores SIGXFSZ; otherwise the signal ends it).
+/// Whether the system refused for lack of room, so that the same call may succeed later: a full
+/// disk, a quota, a file size limit (if the process ignores SIGXFSZ; otherwise the signal ends it).
 pub(crate) fn has_no_room(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)

@@ -18,16 +18,16 @@ use crate::glsn::{Glsn, Position};
 pub struct BackupFile {
     /// Its name in the log's folder, and in the copy's.
     pub name: String,
-    /// Whether it never changes again: then a hard link is a copy. Else exactly `bytes` from its front belong to the
-    /// copy.
+    /// Whether it never changes again: then a hard link is a copy. Else exactly `bytes` from its
+    /// front belong to the copy.
     pub immutable: bool,
     /// Bytes that belong to the copy.
     pub bytes: u64,
 }
 
 impl OpenLog {
-    /// Syncs the log and lists the files of a copy that ends there, the active segment last. Nothing is trimmed or
-    /// swept meanwhile; appends go on.
+    /// Syncs the log and lists the files of a copy that ends there, the active segment last.
+    /// Nothing is trimmed or swept meanwhile; appends go on.
     pub(crate) fn list_backup(
         &self,
         each: &mut dyn FnMut(&BackupFile) -> Result<(), LogError>,
@@ -36,12 +36,17 @@ impl OpenLog {
         let (end, segments, active, blobs) = {
             // While the order is held nothing is appended or sealed.
             let _order = self.tail.order().ok();
-            let end = if self.env.is_read_only() { self.tail.read().end } else { self.durability.sync_to_end()? };
+            let end = if self.env.is_read_only() {
+                self.tail.read().end
+            } else {
+                self.durability.sync_to_end()?
+            };
             // The length of a sealed segment's file does not change while it is copied.
             seal(self)?;
             let tail = self.tail.read();
             let named = tail.blobs.list();
-            let mut blobs = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, named.len())?;
+            let mut blobs =
+                Buffer::with_capacity(&self.env.options.budget, Kind::Staging, named.len())?;
             named.iter().for_each(|named| blobs.push(named.blob.id));
             (end, self.segments.all(), tail.first, blobs)
         };
@@ -63,9 +68,10 @@ impl OpenLog {
         Ok(Position { glsn: Glsn(end.next.0 - 1), chain: end.chain })
     }
 
-    /// Checks whole blocks or pages that begin at `at` of a file of the log, as read for a copy up to the offset `end`.
-    /// `immutable` is what [`BackupFile::immutable`] said: a segment that was active then may be sealed by now, and its
-    /// copy still ends where it ended. Tables are not checked: they are rebuilt where they do not fit.
+    /// Checks whole blocks or pages that begin at `at` of a file of the log, as read for a copy up
+    /// to the offset `end`. `immutable` is what [`BackupFile::immutable`] said: a segment that was
+    /// active then may be sealed by now, and its copy still ends where it ended. Tables are not
+    /// checked: they are rebuilt where they do not fit.
     pub(crate) fn check_piece(
         &self,
         name: &str,
@@ -88,7 +94,8 @@ impl OpenLog {
                     _ => KnownEnd::NotBefore(end as u32),
                 };
                 for (number, block) in pages {
-                    check_whole_block(block, number, seed, end).map_err(|bad| corrupt(first, number, bad.what))?;
+                    check_whole_block(block, number, seed, end)
+                        .map_err(|bad| corrupt(first, number, bad.what))?;
                 }
             }
             Some(FileName::Blob(id)) => {
@@ -108,8 +115,11 @@ impl OpenLog {
         each: &mut dyn FnMut(&BackupFile) -> Result<(), LogError>,
     ) -> Result<(), LogError> {
         match (self.env.options.disk.entry(&self.env.files.path(name))?, name) {
-            (Some(entry), _) => each(&BackupFile { name: name.name(), immutable: true, bytes: entry.len }),
-            // Another process has trimmed what the index of the copy may need. A segment goes before the blob files that it names.
+            (Some(entry), _) => {
+                each(&BackupFile { name: name.name(), immutable: true, bytes: entry.len })
+            }
+            // Another process has trimmed what the index of the copy may need. A segment goes
+            // before the blob files that it names.
             (None, FileName::Segment(first)) if self.env.is_read_only() => {
                 Err(LogError::Trimmed { asked: first, first: first.next() })
             }

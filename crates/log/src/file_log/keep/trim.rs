@@ -1,7 +1,7 @@
 //! Frees whole segments from the front, and blob files that no record names.
 //!
-//! Law: a segment's name is durably removed before the next segment is touched, so that a crash in between leaves no
-//! hole. Blob files are removed last; those that a crash leaves behind are swept.
+//! Law: a segment's name is durably removed before the next segment is touched, so that a crash in
+//! between leaves no hole. Blob files are removed last; those that a crash leaves behind are swept.
 
 use plimsoll_disk::borders::{Border, hit};
 use plimsoll_memory::budget::Kind;
@@ -20,13 +20,19 @@ use crate::glsn::Glsn;
 
 impl OpenLog {
     /// Frees whole segments below `until`.
-    pub(crate) fn trim_below(&self, until: Glsn, keep: &dyn Fn(BlobId) -> bool) -> Result<Glsn, LogError> {
+    pub(crate) fn trim_below(
+        &self,
+        until: Glsn,
+        keep: &dyn Fn(BlobId) -> bool,
+    ) -> Result<Glsn, LogError> {
         let _trimming = lock(&self.segments.trimming);
         self.durability.check_own()?;
         self.end_segment_for_blobs(until, keep)?;
         loop {
             let Some(segment) = self.segments.read().first().cloned() else { break };
-            let Some(sealed) = segment.sealed().filter(|sealed| sealed.next <= until) else { break };
+            let Some(sealed) = segment.sealed().filter(|sealed| sealed.next <= until) else {
+                break;
+            };
             // The next one must have its name, or a crash would leave none.
             if self.durability.writer()?.unnamed == Some(sealed.next) {
                 self.durability.sync_to_end()?;
@@ -35,7 +41,8 @@ impl OpenLog {
                 break;
             }
             let count = self.segments.with_table(&segment, |table| Ok(table.blob_count()))?;
-            let mut blobs = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, count as usize)?;
+            let mut blobs =
+                Buffer::with_capacity(&self.env.options.budget, Kind::Staging, count as usize)?;
             for index in 0..count {
                 let blob = self.segments.with_table(&segment, |table| table.blob(index))?.blob.id;
                 if !keep(blob) {
@@ -59,21 +66,31 @@ impl OpenLog {
         Ok(self.segments.first())
     }
 
-    /// Ends the active segment if that lets as many bytes of blob files be freed, at this trim or a later one, as a segment has: records of large
-    /// values are small, and the segment would take very many of them.
-    fn end_segment_for_blobs(&self, until: Glsn, keep: &dyn Fn(BlobId) -> bool) -> Result<(), LogError> {
+    /// Ends the active segment if that lets as many bytes of blob files be freed, at this trim or a
+    /// later one, as a segment has: records of large values are small, and the segment would take
+    /// very many of them.
+    fn end_segment_for_blobs(
+        &self,
+        until: Glsn,
+        keep: &dyn Fn(BlobId) -> bool,
+    ) -> Result<(), LogError> {
         let enough = u64::from(self.env.options.segment_size());
         let named = {
             let tail = self.tail.read();
             if tail.blobs.bytes() < enough {
                 return Ok(());
             }
-            let mut named = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, tail.blobs.list().len())?;
+            let mut named = Buffer::with_capacity(
+                &self.env.options.budget,
+                Kind::Staging,
+                tail.blobs.list().len(),
+            )?;
             tail.blobs.list().iter().for_each(|blob| named.push(*blob));
             named
         };
         let is_free = |named: &&NamedBlob| named.record_first < until && !keep(named.blob.id);
-        let free_pages: u64 = named.iter().filter(is_free).map(|named| u64::from(named.blob.pages)).sum();
+        let free_pages: u64 =
+            named.iter().filter(is_free).map(|named| u64::from(named.blob.pages)).sum();
         if free_pages * PAGE_BYTES as u64 >= enough {
             hit(Border::SegmentEndedForBlobs);
             with_order(self, |order| end_segment_from(self, order, 0))?;
@@ -104,18 +121,27 @@ impl OpenLog {
     }
 
     /// Removes those of `blobs`, in ascending order, that no record names.
-    pub(crate) fn sweep_these(&self, blobs: &[BlobId], keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError> {
+    pub(crate) fn sweep_these(
+        &self,
+        blobs: &[BlobId],
+        keep: &dyn Fn(BlobId) -> bool,
+    ) -> Result<u64, LogError> {
         let _trimming = lock(&self.segments.trimming);
         self.durability.check_own()?;
         let unpinned = self.unpinned()?;
-        let mut candidates = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, blobs.len())?;
-        blobs.iter().filter(|id| **id < unpinned && self.may_be_swept(**id, keep)).for_each(|id| candidates.push(*id));
+        let mut candidates =
+            Buffer::with_capacity(&self.env.options.budget, Kind::Staging, blobs.len())?;
+        blobs
+            .iter()
+            .filter(|id| **id < unpinned && self.may_be_swept(**id, keep))
+            .for_each(|id| candidates.push(*id));
         self.remove_unnamed(&candidates)
     }
 
-    /// Blob files below this id are being written by no other member, or named by a record that is known here: their mark first, then the
-    /// pins, then the records, so that a file that is begun or named meanwhile is not taken for one that is left over. In the turn, so that
-    /// no record of a member that has ended comes back.
+    /// Blob files below this id are being written by no other member, or named by a record that is
+    /// known here: their mark first, then the pins, then the records, so that a file that is begun
+    /// or named meanwhile is not taken for one that is left over. In the turn, so that no record of
+    /// a member that has ended comes back.
     fn unpinned(&self) -> Result<BlobId, LogError> {
         let Some(members) = self.env.members() else { return Ok(BlobId(u64::MAX)) };
         let mark = members.last_blob_id();
@@ -128,7 +154,8 @@ impl OpenLog {
         !keep(id) && !self.blobs.registry.is_unnamed(id) && id.0 <= self.blobs.registry.last_id()
     }
 
-    /// `candidates` are sorted. One that cannot be removed hinders no other; the first such error is returned in the end.
+    /// `candidates` are sorted. One that cannot be removed hinders no other; the first such error
+    /// is returned in the end.
     fn remove_unnamed(&self, candidates: &[BlobId]) -> Result<u64, LogError> {
         let mut named = Buffer::zeroed(&self.env.options.budget, Kind::Staging, candidates.len())?;
         if !candidates.is_empty() {
@@ -148,8 +175,8 @@ impl OpenLog {
         failed.map_or(Ok(removed), Err)
     }
 
-    /// Whether another process may be writing a blob file now: this log is open read-only, the file has no trailer, and
-    /// no record names it.
+    /// Whether another process may be writing a blob file now: this log is open read-only, the file
+    /// has no trailer, and no record names it.
     pub(crate) fn may_be_in_writing(&self, id: BlobId) -> bool {
         let mut is_named = false;
         self.env.may_be_trimmed_elsewhere()
@@ -158,13 +185,18 @@ impl OpenLog {
             && !is_named
     }
 
-    /// Law: the tail says which segment is active. The list has the next one a moment before that, and the one before is
-    /// not sealed until then.
+    /// Law: the tail says which segment is active. The list has the next one a moment before that,
+    /// and the one before is not sealed until then.
     pub(crate) fn for_each_named_blob(&self, each: &mut dyn FnMut(BlobId)) -> Result<(), LogError> {
         let mut from = Glsn::NONE;
         loop {
             let active = self.tail.read().first;
-            for segment in self.segments.all().iter().filter(|segment| (from..active).contains(&segment.first())) {
+            for segment in self
+                .segments
+                .all()
+                .iter()
+                .filter(|segment| (from..active).contains(&segment.first()))
+            {
                 let count = self.segments.with_table(segment, |table| Ok(table.blob_count()))?;
                 for index in 0..count {
                     each(self.segments.with_table(segment, |table| table.blob(index))?.blob.id);
@@ -206,13 +238,21 @@ mod tests {
         let disk: Arc<dyn Disk> = Arc::new(LyingDisk::new(1));
         let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
         let pool = Pool::new(&budget, 1 << 20).unwrap();
-        let options = FileLogOptions::new(disk, Arc::new(SystemClock::new()), PathBuf::from("/log"), pool, budget);
+        let options = FileLogOptions::new(
+            disk,
+            Arc::new(SystemClock::new()),
+            PathBuf::from("/log"),
+            pool,
+            budget,
+        );
         let (log, _) = FileLog::open(options).unwrap();
         let mut writer = log.create_blob().unwrap();
         writer.write(b"large").unwrap();
         let blob = writer.finish().unwrap();
         let entries = [DraftEntry { stream: StreamId(0), parts: &[b"small"] }];
-        let named = log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[blob] }, None).unwrap();
+        let named = log
+            .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[blob] }, None)
+            .unwrap();
         log.wait_durable(named.last).unwrap();
         // The moment at which the next one is in the list, and is not active yet.
         let active = log.log.tail.read().segment.header;

@@ -1,8 +1,8 @@
 //! Reads entries by GLSN: one look-up in a table and one decode.
 //!
-//! Law: bytes that span blocks are read only through [`OpenLog::follow`]: the next block must continue the same record
-//! as far as it is read. A block that is good by itself may be another one than the one that was
-//! written there last.
+//! Law: bytes that span blocks are read only through [`OpenLog::follow`]: the next block must
+//! continue the same record as far as it is read. A block that is good by itself may be another one
+//! than the one that was written there last.
 
 use std::sync::Arc;
 
@@ -17,7 +17,9 @@ use crate::file_log::files::names::FileName;
 use crate::file_log::open_log::OpenLog;
 use crate::file_log::segments::segment::Segment;
 use crate::format::BLOCK_BYTES;
-use crate::format::fragment::{Continues, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentType, content_of_whole};
+use crate::format::fragment::{
+    Continues, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentType, content_of_whole,
+};
 use crate::format::layout::{block_end, block_of, payload_pieces};
 use crate::format::record::{
     BLOB_REF_BYTES, ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES, RecordHeader, decode_blob,
@@ -52,7 +54,8 @@ impl RecordStart {
         let fragment = FragmentHeader::decode(bytes)
             .filter(|fragment| matches!(fragment.part, FragmentType::Whole | FragmentType::First))
             .ok_or("no record begins where an entry says that its record does")?;
-        let header = bytes.get(FRAGMENT_HEADER_BYTES..fragment.bytes.min(bytes.len())).unwrap_or_default();
+        let header =
+            bytes.get(FRAGMENT_HEADER_BYTES..fragment.bytes.min(bytes.len())).unwrap_or_default();
         let header = RecordHeader::decode(header).map_err(|refusal| refusal.what)?;
         Ok(Self { header, fragment, fragment_at })
     }
@@ -116,11 +119,13 @@ impl OpenLog {
         let segment = &*place.segment;
         let page = self.page(segment, block_of(u64::from(place.offset)), glsn, Touch::Point)?;
         let at = place.offset as usize % BLOCK_BYTES;
-        let header = entry_header(&page[at..]).ok_or_else(|| self.not_there(segment, glsn, place.offset))?;
+        let header =
+            entry_header(&page[at..]).ok_or_else(|| self.not_there(segment, glsn, place.offset))?;
         let record = self.record_of(segment, glsn, place.offset, &header, Some(&page))?;
         let meta = self.meta_of(segment, glsn, place.offset, &header, &record.header)?;
         check_is_there(&meta)?;
-        let payload = at + ENTRY_HEADER_BYTES..at + ENTRY_HEADER_BYTES + header.payload_bytes as usize;
+        let payload =
+            at + ENTRY_HEADER_BYTES..at + ENTRY_HEADER_BYTES + header.payload_bytes as usize;
         if payload.end <= self.fragment_end(segment, glsn, place.offset, &record, &page)? {
             return Ok(Entry::pinned(meta, page, payload));
         }
@@ -134,20 +139,28 @@ impl OpenLog {
         Ok(Entry::copied(meta, bytes))
     }
 
-    /// Compares a record that spans blocks with the chain hash after it: all of it may be another record that was
-    /// started in this place and cut.
-    fn check_chain(&self, segment: &Segment, glsn: Glsn, record: &RecordStart) -> Result<(), LogError> {
+    /// Compares a record that spans blocks with the chain hash after it: all of it may be another
+    /// record that was started in this place and cut.
+    fn check_chain(
+        &self,
+        segment: &Segment,
+        glsn: Glsn,
+        record: &RecordStart,
+    ) -> Result<(), LogError> {
         let next = block_end(u64::from(record.fragment_at));
         let part = self.follow(segment, glsn, record.fragment.checksum, next, &mut [], false)?;
         match self.chain_after(record.header.last()) {
-            Ok(Some(behind)) if behind != part.chain => Err(self.does_not_go_on(segment, glsn, next)),
+            Ok(Some(behind)) if behind != part.chain => {
+                Err(self.does_not_go_on(segment, glsn, next))
+            }
             // The record behind is damaged. No other one was ever started here.
             Err(LogError::Corrupt { .. }) if segment.was_never_cut() => Ok(()),
             behind => behind.map(|_| ()),
         }
     }
 
-    /// Reads an entry in the block that is being filled; `None` if the block was completed meanwhile.
+    /// Reads an entry in the block that is being filled; `None` if the block was completed
+    /// meanwhile.
     fn read_open(&self, glsn: Glsn, place: &EntryPlace) -> Result<Option<Entry>, LogError> {
         let segment = &*place.segment;
         let (header, bytes) = {
@@ -155,12 +168,17 @@ impl OpenLog {
             if !tail.is_open_block(segment.first(), block_of(u64::from(place.offset))) {
                 return Ok(None);
             }
-            let Some(found) = tail.buffer.bytes_at(u64::from(place.offset)) else { return Ok(None) };
-            let header = entry_header(found).ok_or_else(|| self.not_there(segment, glsn, place.offset))?;
+            let Some(found) = tail.buffer.bytes_at(u64::from(place.offset)) else {
+                return Ok(None);
+            };
+            let header =
+                entry_header(found).ok_or_else(|| self.not_there(segment, glsn, place.offset))?;
             let end = ENTRY_HEADER_BYTES + header.payload_bytes as usize;
-            let payload =
-                found.get(ENTRY_HEADER_BYTES..end).ok_or_else(|| self.not_there(segment, glsn, place.offset))?;
-            let mut bytes = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, payload.len())?;
+            let payload = found
+                .get(ENTRY_HEADER_BYTES..end)
+                .ok_or_else(|| self.not_there(segment, glsn, place.offset))?;
+            let mut bytes =
+                Buffer::with_capacity(&self.env.options.budget, Kind::Staging, payload.len())?;
             bytes.extend_from_slice(payload);
             (header, bytes)
         };
@@ -177,8 +195,14 @@ impl OpenLog {
         self.meta_of(&place.segment, glsn, place.offset, &header, &record.header)
     }
 
-    /// Fills `into` with a part of an entry's payload. Returns whether a block of it was not in memory.
-    pub(crate) fn read_part(&self, glsn: Glsn, offset: u64, into: &mut [u8]) -> Result<bool, LogError> {
+    /// Fills `into` with a part of an entry's payload. Returns whether a block of it was not in
+    /// memory.
+    pub(crate) fn read_part(
+        &self,
+        glsn: Glsn,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<bool, LogError> {
         let place = self.locate(glsn)?;
         // Before the headers are read, which may be in the same block.
         let is_missing = |block| !self.is_at_hand(&place.segment, block);
@@ -186,7 +210,13 @@ impl OpenLog {
         let mut pieces = payload_pieces(place.offset, from..from + into.len() as u64);
         let missed = pieces.any(|piece| is_missing(block_of(piece.start)));
         let (header, record) = self.headers(glsn, &place)?;
-        check_is_there(&self.meta_of(&place.segment, glsn, place.offset, &header, &record.header)?)?;
+        check_is_there(&self.meta_of(
+            &place.segment,
+            glsn,
+            place.offset,
+            &header,
+            &record.header,
+        )?)?;
         self.check_extent(&place.segment, glsn, place.offset, &header, record.header.body_bytes)?;
         let end = offset.checked_add(into.len() as u64);
         if end.is_none_or(|end| end > u64::from(header.payload_bytes)) {
@@ -203,7 +233,8 @@ impl OpenLog {
 
     /// Whether a block can be read without loading it.
     fn is_at_hand(&self, segment: &Segment, block: u64) -> bool {
-        segment.pages.is_resident(block as u32) || self.tail.read().is_open_block(segment.first(), block)
+        segment.pages.is_resident(block as u32)
+            || self.tail.read().is_open_block(segment.first(), block)
     }
 
     /// Blob files of an entry's record.
@@ -228,7 +259,9 @@ impl OpenLog {
         if behind < first {
             return Ok(None);
         }
-        if let Some(segment) = self.segments.find(behind).filter(|segment| segment.first() == behind) {
+        if let Some(segment) =
+            self.segments.find(behind).filter(|segment| segment.first() == behind)
+        {
             return Ok(Some(segment.header.previous_chain));
         }
         {
@@ -251,7 +284,8 @@ impl OpenLog {
             let all = self.segments.read();
             // From the end: where the log's time was restarted, older segments have later times,
             // and count as older all the same.
-            let Some(at) = all.iter().rposition(|segment| segment.header.timestamp_floor <= micros) else {
+            let Some(at) = all.iter().rposition(|segment| segment.header.timestamp_floor <= micros)
+            else {
                 drop(all);
                 return Err(self.time_trimmed());
             };
@@ -284,11 +318,16 @@ impl OpenLog {
     }
 
     /// The page of a block that is complete.
-    pub(crate) fn page(&self, segment: &Segment, block: u64, glsn: Glsn, touch: Touch) -> Result<Page, LogError> {
-        segment
-            .pages
-            .get(block as u32, touch)
-            .map_err(|error| self.segments.load_error(error, FileName::Segment(segment.first()), glsn, block * BLOCK))
+    pub(crate) fn page(
+        &self,
+        segment: &Segment,
+        block: u64,
+        glsn: Glsn,
+        touch: Touch,
+    ) -> Result<Page, LogError> {
+        segment.pages.get(block as u32, touch).map_err(|error| {
+            self.segments.load_error(error, FileName::Segment(segment.first()), glsn, block * BLOCK)
+        })
     }
 
     /// Calls `then` with the filled bytes of a block, from the buffer or the pool.
@@ -311,7 +350,13 @@ impl OpenLog {
     }
 
     /// Copies bytes within the block in which their record's fragment begins.
-    pub(crate) fn copy(&self, segment: &Segment, glsn: Glsn, at: u64, into: &mut [u8]) -> Result<(), LogError> {
+    pub(crate) fn copy(
+        &self,
+        segment: &Segment,
+        glsn: Glsn,
+        at: u64,
+        into: &mut [u8],
+    ) -> Result<(), LogError> {
         let within = (at % BLOCK) as usize;
         let copied = self.with_block(segment, glsn, block_of(at), |block| {
             block.get(within..within + into.len()).map(|bytes| into.copy_from_slice(bytes))
@@ -319,8 +364,8 @@ impl OpenLog {
         copied.ok_or_else(|| self.not_there(segment, glsn, at as u32))
     }
 
-    /// Copies bytes at `at` of a record that began in an earlier block, with a first fragment of the checksum `head`. If
-    /// `more` of the record is wanted, it must continue in the next block.
+    /// Copies bytes at `at` of a record that began in an earlier block, with a first fragment of
+    /// the checksum `head`. If `more` of the record is wanted, it must continue in the next block.
     pub(crate) fn follow(
         &self,
         segment: &Segment,
@@ -361,7 +406,14 @@ impl OpenLog {
                 self.copy(segment, glsn, piece.start, piece_into)?;
             } else {
                 let more = from + (done as u64) < end;
-                self.follow(segment, glsn, record.fragment.checksum, piece.start, piece_into, more)?;
+                self.follow(
+                    segment,
+                    glsn,
+                    record.fragment.checksum,
+                    piece.start,
+                    piece_into,
+                    more,
+                )?;
             }
         }
         Ok(())
@@ -383,10 +435,15 @@ impl OpenLog {
         Err(self.does_not_go_on(segment, glsn, piece.start))
     }
 
-    fn headers(&self, glsn: Glsn, place: &EntryPlace) -> Result<(EntryHeader, RecordStart), LogError> {
+    fn headers(
+        &self,
+        glsn: Glsn,
+        place: &EntryPlace,
+    ) -> Result<(EntryHeader, RecordStart), LogError> {
         let mut bytes = [0; ENTRY_HEADER_BYTES];
         self.copy(&place.segment, glsn, u64::from(place.offset), &mut bytes)?;
-        let header = entry_header(&bytes).ok_or_else(|| self.not_there(&place.segment, glsn, place.offset))?;
+        let header = entry_header(&bytes)
+            .ok_or_else(|| self.not_there(&place.segment, glsn, place.offset))?;
         let record = self.record_of(&place.segment, glsn, place.offset, &header, None)?;
         if block_of(u64::from(place.offset)) != block_of(u64::from(record.fragment_at)) {
             let at = u64::from(place.offset);
@@ -404,7 +461,9 @@ impl OpenLog {
         header: &EntryHeader,
         page: Option<&Page>,
     ) -> Result<RecordStart, LogError> {
-        let at = offset.checked_sub(header.back).and_then(|at| at.checked_sub(FRAGMENT_HEADER_BYTES as u32));
+        let at = offset
+            .checked_sub(header.back)
+            .and_then(|at| at.checked_sub(FRAGMENT_HEADER_BYTES as u32));
         let Some(at) = at else { return Err(self.not_there(segment, glsn, offset)) };
         let within = at as usize % BLOCK_BYTES;
         let same_block = block_of(u64::from(at)) == block_of(u64::from(offset));
@@ -419,8 +478,8 @@ impl OpenLog {
         decoded.map_err(|what| self.corrupt(segment, glsn, u64::from(at), what.to_owned()))
     }
 
-    /// The end, in the block of the entry at `offset`, of the fragment that holds the entry. `block` has that block's
-    /// bytes.
+    /// The end, in the block of the entry at `offset`, of the fragment that holds the entry.
+    /// `block` has that block's bytes.
     pub(crate) fn fragment_end(
         &self,
         segment: &Segment,
@@ -462,7 +521,8 @@ impl OpenLog {
         })
     }
 
-    /// Checks that a payload is no longer than its record's body, before memory is allocated for it.
+    /// Checks that a payload is no longer than its record's body, before memory is allocated for
+    /// it.
     pub(crate) fn check_extent(
         &self,
         segment: &Segment,
@@ -472,14 +532,22 @@ impl OpenLog {
         body_bytes: u32,
     ) -> Result<(), LogError> {
         let in_record = header.payload_bytes <= body_bytes;
-        if in_record && u64::from(offset) + u64::from(header.payload_bytes) <= u64::from(segment.header.segment_bytes) {
+        if in_record
+            && u64::from(offset) + u64::from(header.payload_bytes)
+                <= u64::from(segment.header.segment_bytes)
+        {
             return Ok(());
         }
         Err(self.not_there(segment, glsn, offset))
     }
 
     pub(crate) fn not_there(&self, segment: &Segment, glsn: Glsn, offset: u32) -> LogError {
-        self.corrupt(segment, glsn, u64::from(offset), "the entry is not where its table says".to_owned())
+        self.corrupt(
+            segment,
+            glsn,
+            u64::from(offset),
+            "the entry is not where its table says".to_owned(),
+        )
     }
 
     pub(crate) fn does_not_go_on(&self, segment: &Segment, glsn: Glsn, at: u64) -> LogError {
@@ -487,12 +555,19 @@ impl OpenLog {
         self.corrupt(segment, glsn, at, what.to_owned())
     }
 
-    pub(crate) fn corrupt(&self, segment: &Segment, glsn: Glsn, offset: u64, what: String) -> LogError {
+    pub(crate) fn corrupt(
+        &self,
+        segment: &Segment,
+        glsn: Glsn,
+        offset: u64,
+        what: String,
+    ) -> LogError {
         LogError::Corrupt { glsn, file: FileName::Segment(segment.first()).name(), offset, what }
     }
 }
 
-/// The fragment at the front of a block, if it continues the record whose first fragment has the checksum `head`.
+/// The fragment at the front of a block, if it continues the record whose first fragment has the
+/// checksum `head`.
 pub(crate) fn continued(block: &[u8], head: u64) -> Option<(FragmentHeader, Continues)> {
     let fragment = FragmentHeader::decode(block).filter(FragmentHeader::continues)?;
     let continues = Continues::decode(block).filter(|continues| continues.head == head)?;
@@ -501,7 +576,11 @@ pub(crate) fn continued(block: &[u8], head: u64) -> Option<(FragmentHeader, Cont
 
 /// Rejects an entry that is lost.
 fn check_is_there(meta: &EntryMeta) -> Result<(), LogError> {
-    if meta.stream == StreamId::DROPPED { Err(LogError::Dropped { glsn: meta.glsn }) } else { Ok(()) }
+    if meta.stream == StreamId::DROPPED {
+        Err(LogError::Dropped { glsn: meta.glsn })
+    } else {
+        Ok(())
+    }
 }
 
 fn entry_header(bytes: &[u8]) -> Option<EntryHeader> {

@@ -1,7 +1,8 @@
-//! Decides how far ahead of a scan the blocks of a segment are read: nothing until one is missing, then more with each
-//! miss.
+//! Decides how far ahead of a scan the blocks of a segment are read: nothing until one is missing,
+//! then more with each miss.
 //!
-//! Only for direct reads: the system itself reads ahead in files that are read through the page cache.
+//! Only for direct reads: the system itself reads ahead in files that are read through the page
+//! cache.
 
 use std::ops::Range;
 
@@ -32,7 +33,8 @@ impl ReadAhead {
         *self = Self { window: FIRST_BLOCKS / 2, asked: 0, last };
     }
 
-    /// The blocks to ask for when the scan reaches `block`; at most `most` blocks may be read ahead.
+    /// The blocks to ask for when the scan reaches `block`; at most `most` blocks may be read
+    /// ahead.
     pub(crate) fn come_to(&mut self, block: u64, missing: bool, most: u64) -> Option<Range<u64>> {
         if missing {
             self.window = (2 * self.window).min(MOST_BLOCKS);
@@ -41,7 +43,8 @@ impl ReadAhead {
         let from = self.asked.max(block);
         let until = (block + window).min(self.last + 1);
         // Half a window at a time: asking costs little, and longer reads cost less per block.
-        let due = block + window / 2 >= self.asked && until > from + u64::from(missing && from == block);
+        let due =
+            block + window / 2 >= self.asked && until > from + u64::from(missing && from == block);
         due.then(|| {
             self.asked = until;
             from..until
@@ -68,7 +71,10 @@ mod tests {
         assert_eq!(ahead.come_to(13, true, 100), Some(16..21));
         for block in 14..1000 {
             if let Some(range) = ahead.come_to(block, true, 100) {
-                assert!(range.end <= block + MOST_BLOCKS && range.start > block, "{block}: {range:?}");
+                assert!(
+                    range.end <= block + MOST_BLOCKS && range.start > block,
+                    "{block}: {range:?}"
+                );
             }
         }
         assert_eq!(ahead.asked, 1001);

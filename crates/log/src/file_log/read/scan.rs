@@ -1,9 +1,11 @@
-//! Scans entries in GLSN order: offsets from the tables, a batch at a time, and payloads lent from pinned pages.
+//! Scans entries in GLSN order: offsets from the tables, a batch at a time, and payloads lent from
+//! pinned pages.
 //!
-//! Law: no allocation and no copy per entry. An entry that spans blocks is assembled in one buffer of the scan; the
-//! block that is still being filled is copied once, and again when it has grown. Consecutive records in different blocks
-//! are compared by chain hash, so that a block that is good by itself but not the one that was written there last is
-//! found; those of one block were compared when it was read from disk.
+//! Law: no allocation and no copy per entry. An entry that spans blocks is assembled in one buffer
+//! of the scan; the block that is still being filled is copied once, and again when it has grown.
+//! Consecutive records in different blocks are compared by chain hash, so that a block that is good
+//! by itself but not the one that was written there last is found; those of one block were compared
+//! when it was read from disk.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,7 +34,8 @@ use crate::log::Scan;
 /// Offsets that are looked up at a time.
 const BATCH: usize = 32;
 
-/// Entries of the active segment that are searched for a stream before the lock is given up for writers.
+/// Entries of the active segment that are searched for a stream before the lock is given up for
+/// writers.
 const LOOKED_AT: u64 = 1 << 16;
 
 /// A scan of at least this many entries evicts nothing else from the pool.
@@ -44,7 +47,8 @@ const AHEAD_BYTES: usize = 2048;
 /// ... again as soon as no more than this many of them are left.
 const AHEAD_LEFT_BYTES: usize = 1024;
 
-/// Bytes before an entry's offset that it needs (its record's header), and bytes after it that most entries need.
+/// Bytes before an entry's offset that it needs (its record's header), and bytes after it that most
+/// entries need.
 const BEFORE_ENTRY_BYTES: usize = RECORD_HEADER_BYTES;
 const BEHIND_OFFSET_BYTES: u64 = 256;
 
@@ -70,7 +74,8 @@ pub struct FileScan<'a> {
     block_number: u64,
     /// Bytes of the block that are filled.
     filled: usize,
-    /// The end, in the block, of the prefetched bytes; `usize::MAX` if there is nothing more to prefetch.
+    /// The end, in the block, of the prefetched bytes; `usize::MAX` if there is nothing more to
+    /// prefetch.
     near: usize,
     /// The next block, pinned if it was resident when the scan came near it.
     next_block: Option<Page>,
@@ -86,7 +91,8 @@ pub struct FileScan<'a> {
     fragment_block: u64,
     /// The end, in the block, of the fragment that holds the record's entries.
     fragment_end: usize,
-    /// The GLSN after a record that ended in an earlier block or began there, and the chain hash after it.
+    /// The GLSN after a record that ended in an earlier block or began there, and the chain hash
+    /// after it.
     expected: Option<(Glsn, u64)>,
     /// An entry that spans blocks.
     whole: Buffer,
@@ -118,7 +124,11 @@ const NOTHING: EntryMeta = EntryMeta {
 };
 
 impl<'a> FileScan<'a> {
-    pub(crate) fn new(log: &'a OpenLog, range: Range<Glsn>, stream: Option<StreamId>) -> Result<Self, LogError> {
+    pub(crate) fn new(
+        log: &'a OpenLog,
+        range: Range<Glsn>,
+        stream: Option<StreamId>,
+    ) -> Result<Self, LogError> {
         let first = log.segments.first();
         if range.start < first && range.start < range.end {
             return Err(LogError::Trimmed { asked: range.start, first });
@@ -157,7 +167,11 @@ impl<'a> FileScan<'a> {
     }
 
     /// A scan of entries that are ordered, readable or not.
-    pub(crate) fn of_ordered(log: &'a OpenLog, range: Range<Glsn>, stream: Option<StreamId>) -> Result<Self, LogError> {
+    pub(crate) fn of_ordered(
+        log: &'a OpenLog,
+        range: Range<Glsn>,
+        stream: Option<StreamId>,
+    ) -> Result<Self, LogError> {
         Ok(Self { is_of_ordered: true, ..Self::new(log, range, stream)? })
     }
 
@@ -189,7 +203,9 @@ impl<'a> FileScan<'a> {
         {
             return self.fail(error);
         }
-        if header.index >= self.record.record_count || self.record.record_first.0 + u64::from(header.index) != glsn.0 {
+        if header.index >= self.record.record_count
+            || self.record.record_first.0 + u64::from(header.index) != glsn.0
+        {
             return self.fail_at(glsn, offset);
         }
         let meta = EntryMeta { glsn, stream: header.stream, ..self.record };
@@ -239,7 +255,8 @@ impl<'a> FileScan<'a> {
         }
     }
 
-    /// Learns what is known of the record whose header is at `record_at`, and how far it reaches in this block.
+    /// Learns what is known of the record whose header is at `record_at`, and how far it reaches in
+    /// this block.
     #[inline]
     fn turn_to_record(
         &mut self,
@@ -252,7 +269,8 @@ impl<'a> FileScan<'a> {
         if record_at != self.record_at {
             let fragment_at = record_at.wrapping_sub(FRAGMENT_HEADER_BYTES as u32);
             let same_block = block_of(u64::from(fragment_at)) == block;
-            let bytes = self.block_bytes().get(fragment_at as usize % BLOCK_BYTES..).filter(|_| same_block);
+            let bytes =
+                self.block_bytes().get(fragment_at as usize % BLOCK_BYTES..).filter(|_| same_block);
             let record = match bytes.map(|bytes| RecordStart::decode(bytes, fragment_at)) {
                 Some(Ok(record)) => record,
                 _ => {
@@ -323,16 +341,19 @@ impl<'a> FileScan<'a> {
         Glsn(self.record.record_first.0 + u64::from(self.record.record_count))
     }
 
-    /// Remembers the chain hash after the last record, if it lies in the block that the scan leaves.
+    /// Remembers the chain hash after the last record, if it lies in the block that the scan
+    /// leaves.
     fn leave_block(&mut self) {
         let fragment_at = self.record_at.wrapping_sub(FRAGMENT_HEADER_BYTES as u32);
         if self.record_at == u32::MAX || block_of(u64::from(fragment_at)) != self.block_number {
             return;
         }
         let Some(segment) = &self.segment else { return };
-        let bytes = self.block_bytes().get(fragment_at as usize % BLOCK_BYTES..).unwrap_or_default();
+        let bytes =
+            self.block_bytes().get(fragment_at as usize % BLOCK_BYTES..).unwrap_or_default();
         let record = RecordStart::decode(bytes, fragment_at).ok();
-        let chain = record.and_then(|it| it.chain(bytes, segment_seed(segment.header.log_id, segment.first())));
+        let chain = record
+            .and_then(|it| it.chain(bytes, segment_seed(segment.header.log_id, segment.first())));
         self.expected = chain.map(|chain| (self.next_record(), chain));
     }
 
@@ -342,7 +363,8 @@ impl<'a> FileScan<'a> {
         if segment.sealed().is_none() && self.copy_open_block(number)? {
             return Ok(());
         }
-        let next_block = self.next_block.take().filter(|_| number == self.block_number.wrapping_add(1));
+        let next_block =
+            self.next_block.take().filter(|_| number == self.block_number.wrapping_add(1));
         self.block_number = NOWHERE;
         self.block = CurrentBlock::None;
         let Some(segment) = self.segment.clone() else { return Ok(()) };
@@ -374,8 +396,8 @@ impl<'a> FileScan<'a> {
         }
     }
 
-    /// The block of the last entry that the scan reads in a segment; `None` if the scan skips blocks, or reads through
-    /// the page cache.
+    /// The block of the last entry that the scan reads in a segment; `None` if the scan skips
+    /// blocks, or reads through the page cache.
     fn last_block(&self, segment: &Arc<Segment>) -> Option<u64> {
         let direct = self.log.env.options.caching == Caching::Direct;
         let sealed = segment.sealed().filter(|_| direct && self.stream.is_none())?;
@@ -420,7 +442,9 @@ impl<'a> FileScan<'a> {
         };
         let tail = self.log.tail.read();
         let first = self.segment_first;
-        if !tail.is_open_block(first, wanted) || !tail.copy_block(first, wanted as u32, &mut chunk[..BLOCK_BYTES]) {
+        if !tail.is_open_block(first, wanted)
+            || !tail.copy_block(first, wanted as u32, &mut chunk[..BLOCK_BYTES])
+        {
             return Ok(false);
         }
         self.filled = tail.end.offset as usize % BLOCK_BYTES;
@@ -432,14 +456,20 @@ impl<'a> FileScan<'a> {
 
     /// Assembles an entry that spans blocks in the scan's own buffer.
     #[cold]
-    fn put_together(&mut self, glsn: Glsn, offset: u32, header: &EntryHeader) -> Result<(), LogError> {
+    fn put_together(
+        &mut self,
+        glsn: Glsn,
+        offset: u32,
+        header: &EntryHeader,
+    ) -> Result<(), LogError> {
         let Some(segment) = self.segment.as_deref() else { return Ok(()) };
         self.log.check_extent(segment, glsn, offset, header, self.body_bytes)?;
         let len = header.payload_bytes as usize;
         if len > self.whole.capacity() {
             let capacity = len.next_power_of_two();
             self.whole = Buffer::default();
-            self.whole = Buffer::with_capacity(&self.log.env.options.budget, Kind::Staging, capacity)?;
+            self.whole =
+                Buffer::with_capacity(&self.log.env.options.budget, Kind::Staging, capacity)?;
         }
         self.whole.resize(len);
         let mut done = 0;
@@ -449,8 +479,8 @@ impl<'a> FileScan<'a> {
             done += n;
             let number = block_of(piece.start);
             if number == self.block_number {
-                // It reaches past its fragment: that must continue in the next block, else another fragment follows in
-                // its place.
+                // It reaches past its fragment: that must continue in the next block, else another
+                // fragment follows in its place.
                 let within = (piece.start % BLOCK_BYTES as u64) as usize;
                 let bytes = match &self.block {
                     CurrentBlock::Complete(page) => {
@@ -458,10 +488,12 @@ impl<'a> FileScan<'a> {
                     }
                     _ => None,
                 };
-                let bytes = bytes.ok_or_else(|| self.log.does_not_go_on(segment, glsn, piece.start))?;
+                let bytes =
+                    bytes.ok_or_else(|| self.log.does_not_go_on(segment, glsn, piece.start))?;
                 into.copy_from_slice(bytes);
             } else {
-                let continues = self.log.follow(segment, glsn, self.head, piece.start, into, done < len)?;
+                let continues =
+                    self.log.follow(segment, glsn, self.head, piece.start, into, done < len)?;
                 self.expected = Some((self.next_record(), continues.chain));
             }
         }
@@ -476,7 +508,8 @@ impl<'a> FileScan<'a> {
 
     fn try_look_up(&mut self) -> Result<bool, LogError> {
         loop {
-            let newest = if self.is_of_ordered { self.log.tail.last() } else { self.log.readable() };
+            let newest =
+                if self.is_of_ordered { self.log.tail.last() } else { self.log.readable() };
             let limit = self.end.min(newest.next());
             if self.next >= limit {
                 return Ok(false);
@@ -506,8 +539,9 @@ impl<'a> FileScan<'a> {
             self.enter(segment);
         }
         let from = (self.next.0 - tail.first.0) as u32;
-        let below =
-            (limit.0 - tail.first.0).min(u64::from(tail.entry_offsets.len())).min(u64::from(from) + LOOKED_AT) as u32;
+        let below = (limit.0 - tail.first.0)
+            .min(u64::from(tail.entry_offsets.len()))
+            .min(u64::from(from) + LOOKED_AT) as u32;
         let mut found = 0;
         let mut index = from;
         while found < BATCH && index < below {
@@ -535,7 +569,8 @@ impl<'a> FileScan<'a> {
         let first = log.segments.first();
         let trimmed = LogError::Trimmed { asked: self.next, first };
         let known = self.segment.clone().filter(|segment| {
-            segment.first() <= self.next && segment.sealed().is_some_and(|sealed| self.next < sealed.next)
+            segment.first() <= self.next
+                && segment.sealed().is_some_and(|sealed| self.next < sealed.next)
         });
         let segment = match known {
             Some(segment) => segment,
@@ -552,7 +587,8 @@ impl<'a> FileScan<'a> {
             None => {
                 let wanted = BATCH.min((below - from) as usize);
                 let offsets = &mut self.offsets[..wanted];
-                let found = log.segments.with_table(&segment, |table| table.offsets(from, offsets))?;
+                let found =
+                    log.segments.with_table(&segment, |table| table.offsets(from, offsets))?;
                 (0..found).for_each(|i| self.indexes[i] = from + i as u32);
                 self.next = Glsn(self.next.0 + found as u64);
                 Ok(found)
@@ -570,7 +606,9 @@ impl<'a> FileScan<'a> {
     ) -> Result<usize, LogError> {
         let log = self.log;
         let (indexes, postings) = (&mut self.indexes, &mut self.postings);
-        let mut found = log.segments.with_table(segment, |table| table.of_stream(stream, from, postings, indexes))?;
+        let mut found = log
+            .segments
+            .with_table(segment, |table| table.of_stream(stream, from, postings, indexes))?;
         let beyond = found == 0 || indexes[found - 1] >= below;
         found = indexes[..found].partition_point(|index| *index < below);
         for i in 0..found {

@@ -1,4 +1,5 @@
-//! Reads the active segment, cuts a torn tail, and makes the rest durable, unless the caller knows that it is.
+//! Reads the active segment, cuts a torn tail, and makes the rest durable, unless the caller knows
+//! that it is.
 
 use std::sync::Arc;
 
@@ -39,8 +40,8 @@ pub(crate) struct Active {
     /// The entry offsets do not fit into their memory.
     pub(crate) too_many: bool,
     pub(crate) epoch: u32,
-    /// All records are known to be durable, and the file was left as it is: a mark behind them may be in memory only, and is to be written again
-    /// before anything behind it.
+    /// All records are known to be durable, and the file was left as it is: a mark behind them may
+    /// be in memory only, and is to be written again before anything behind it.
     pub(crate) left_as_found: bool,
 }
 
@@ -70,9 +71,10 @@ pub(crate) fn read_active(
         hit(Border::TailCut);
         report.cut = Some(cut);
     }
-    let is_known = |known: Position| (known.glsn.next(), known.chain) == (outcome.next, outcome.chain);
-    // A store that was closed needs no write, nor does a segment without a record behind all that is known. At the border of two blocks the
-    // buffer does not hold the one before.
+    let is_known =
+        |known: Position| (known.glsn.next(), known.chain) == (outcome.next, outcome.chain);
+    // A store that was closed needs no write, nor does a segment without a record behind all that
+    // is known. At the border of two blocks the buffer does not hold the one before.
     let left_as_found = may_cut
         && report.cut.is_none()
         && known.next() >= header.first
@@ -83,7 +85,8 @@ pub(crate) fn read_active(
         options.disk.sync_dir(&options.dir)?;
     } else if may_cut {
         let synced = outcome.durable.max(known);
-        let last_synced = synced.0.checked_sub(header.first.0).and_then(|index| u32::try_from(index).ok());
+        let last_synced =
+            synced.0.checked_sub(header.first.0).and_then(|index| u32::try_from(index).ok());
         let from = last_synced.and_then(|index| gather.entry_offsets.offset(index)).unwrap_or(0);
         make_durable(options, &*file, &outcome, from, &mut staging)?;
     }
@@ -110,10 +113,11 @@ pub(crate) fn read_active(
     })
 }
 
-/// Makes the records that were read durable. Bytes of a killed process may be in memory only; and after a failed sync
-/// the system may take bytes for written that are not, so that a further sync would skip them: they are written again
-/// first. `from` is the offset of the last entry that is known to be synced, 0 if none is; all entries before it were
-/// synced, too. After a mark only the mark itself may be unsynced.
+/// Makes the records that were read durable. Bytes of a killed process may be in memory only; and
+/// after a failed sync the system may take bytes for written that are not, so that a further sync
+/// would skip them: they are written again first. `from` is the offset of the last entry that is
+/// known to be synced, 0 if none is; all entries before it were synced, too. After a mark only the
+/// mark itself may be unsynced.
 fn make_durable(
     options: &FileLogOptions,
     file: &dyn File,
@@ -131,7 +135,11 @@ fn make_durable(
 }
 
 pub(crate) fn most_entries(options: &FileLogOptions) -> u32 {
-    entries_max(options.entry_offsets_bytes.unwrap_or((options.budget.limit_bytes() / 32).min(NUMBERS_BYTES_MAX)))
+    entries_max(
+        options
+            .entry_offsets_bytes
+            .unwrap_or((options.budget.limit_bytes() / 32).min(NUMBERS_BYTES_MAX)),
+    )
 }
 
 /// Collects the entry offsets of the active segment.
@@ -148,7 +156,14 @@ pub(crate) struct ActiveVisitor<'a> {
 impl<'a> ActiveVisitor<'a> {
     pub(crate) fn new(budget: &'a Budget, most: u32) -> Result<Self, LogError> {
         let blobs = NamedBlobs::new(budget)?;
-        Ok(Self { budget, most, entry_offsets: EntryOffsets::default(), blobs, too_many: false, complete: (0, 0) })
+        Ok(Self {
+            budget,
+            most,
+            entry_offsets: EntryOffsets::default(),
+            blobs,
+            too_many: false,
+            complete: (0, 0),
+        })
     }
 
     /// Only counts entries from now on: in a sealed segment they are found by its table.
@@ -183,7 +198,11 @@ impl Visitor for ActiveVisitor<'_> {
         }
         self.blobs.reserve(blobs.len())?;
         for blob in blobs {
-            self.blobs.push(NamedBlob { record_first: header.first, record_count: header.count, blob: *blob });
+            self.blobs.push(NamedBlob {
+                record_first: header.first,
+                record_count: header.count,
+                blob: *blob,
+            });
         }
         self.complete = (self.entry_offsets.len(), self.blobs.list().len());
         Ok(())
@@ -195,8 +214,8 @@ impl Visitor for ActiveVisitor<'_> {
     }
 }
 
-/// Recreates an active segment that has no records and is smaller than the options say: a record that needs the room
-/// could not roll to another segment, which would begin with the same GLSN.
+/// Recreates an active segment that has no records and is smaller than the options say: a record
+/// that needs the room could not roll to another segment, which would begin with the same GLSN.
 pub(crate) fn enlarge_if_empty(
     options: &FileLogOptions,
     found: &mut LogFiles,
@@ -206,7 +225,11 @@ pub(crate) fn enlarge_if_empty(
     if !is_empty || active.header.segment_bytes >= options.segment_size() {
         return Ok(active);
     }
-    let header = SegmentHeader { segment_bytes: options.segment_size(), epoch: active.epoch, ..active.header };
+    let header = SegmentHeader {
+        segment_bytes: options.segment_size(),
+        epoch: active.epoch,
+        ..active.header
+    };
     let file = match create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64) {
         Ok(file) => file,
         // Without room for it the small segment is used.
@@ -238,10 +261,11 @@ pub(crate) fn follow_with_new_segment(
         segment_bytes: options.segment_size(),
         previous_end: outcome.end,
     };
-    let file =
-        create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64).map_err(|error| match error {
+    let file = create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64).map_err(
+        |error| match error {
             NotCreated::Cleanly(error) | NotCreated::Perhaps(error) => LogError::from(error),
-        })?;
+        },
+    )?;
     found.headers.push(header);
     outcome.end = SEGMENT_HEADER_BYTES as u32;
     outcome.first_timestamp = 0;
@@ -249,5 +273,14 @@ pub(crate) fn follow_with_new_segment(
     let entry_offsets = EntryOffsets::default();
     let blobs = NamedBlobs::new(&options.budget)?;
     let epoch = full.epoch;
-    Ok(Active { file, header, outcome, entry_offsets, blobs, too_many: false, epoch, left_as_found: false })
+    Ok(Active {
+        file,
+        header,
+        outcome,
+        entry_offsets,
+        blobs,
+        too_many: false,
+        epoch,
+        left_as_found: false,
+    })
 }

@@ -30,7 +30,8 @@ use crate::format::layout::block_of;
 use crate::format::segment_header::SegmentHeader;
 use crate::format::{BLOCK_BYTES, segment_seed};
 
-/// Ids of blob files have 48 bits, and an opening takes half of this gap on average: they last for 2^29 openings.
+/// Ids of blob files have 48 bits, and an opening takes half of this gap on average: they last for
+/// 2^29 openings.
 const BLOB_GAP_BITS: u32 = 20;
 
 const HOUR_MICROS: u64 = 60 * 60 * 1_000_000;
@@ -54,7 +55,12 @@ pub(crate) fn assemble(
     if active.too_many {
         active = follow_with_new_segment(&options, &mut found, active, timestamp, last_blob_id)?;
     }
-    let end = End { offset: active.outcome.end, next: active.outcome.next, chain: active.outcome.chain, timestamp };
+    let end = End {
+        offset: active.outcome.end,
+        next: active.outcome.next,
+        chain: active.outcome.chain,
+        timestamp,
+    };
     let buffer = fill_buffer(&options.budget, &*active.file, &active.header, end)?;
     // One that only reads, and follows others, takes in what they append as they do.
     let (order, writer) = match is_writable || options.shared.is_some() {
@@ -99,7 +105,11 @@ fn order_and_writer(
         header: active.header,
         epoch: active.epoch,
         end,
-        zeroed: active.file.len()?.min(u64::from(active.header.segment_bytes)).max(u64::from(end.offset)),
+        zeroed: active
+            .file
+            .len()?
+            .min(u64::from(active.header.segment_bytes))
+            .max(u64::from(end.offset)),
         may_be_zeroed_further: options.shared.is_some(),
         zero_step: ZERO_STEP_MIN,
         entries_max: most_entries(options),
@@ -110,7 +120,8 @@ fn order_and_writer(
     let writer = SegmentWriter {
         file: Arc::clone(&active.file),
         written: u64::from(end.offset),
-        again_from: is_again.then_some(u64::from(end.offset) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64),
+        again_from: is_again
+            .then_some(u64::from(end.offset) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64),
         unsynced: 0,
         behind: None,
         unnamed: None,
@@ -134,9 +145,14 @@ fn warn_of_the_future(options: &FileLogOptions, last: u64, report: &mut OpenRepo
     ));
 }
 
-/// The buffer with the bytes of the last chunk up to `end`. They were checked during the walk and are checked again,
-/// because this copy is kept.
-fn fill_buffer(budget: &Budget, file: &dyn File, header: &SegmentHeader, end: End) -> Result<TailBuffer, LogError> {
+/// The buffer with the bytes of the last chunk up to `end`. They were checked during the walk and
+/// are checked again, because this copy is kept.
+fn fill_buffer(
+    budget: &Budget,
+    file: &dyn File,
+    header: &SegmentHeader,
+    end: End,
+) -> Result<TailBuffer, LogError> {
     let mut buffer = TailBuffer::new(budget)?;
     buffer.restart(u64::from(end.offset));
     let start = buffer.base();
@@ -144,14 +160,17 @@ fn fill_buffer(budget: &Budget, file: &dyn File, header: &SegmentHeader, end: En
     let bytes = buffer.current_mut();
     read_zero_padded(file, &mut bytes[..filled], start)?;
     let seed = segment_seed(header.log_id, header.first);
-    for (number, block) in
-        (block_of(start) as u32..).zip(bytes[..filled.next_multiple_of(BLOCK_BYTES)].chunks(BLOCK_BYTES))
+    for (number, block) in (block_of(start) as u32..)
+        .zip(bytes[..filled.next_multiple_of(BLOCK_BYTES)].chunks(BLOCK_BYTES))
     {
         check_block(block, number, seed).map_err(|bad| LogError::Corrupt {
             glsn: end.next,
             file: FileName::Segment(header.first).name(),
             offset: u64::from(number) * BLOCK_BYTES as u64 + bad.at as u64,
-            what: format!("{}, and a moment ago it was sound: the disk or the memory is failing", bad.what),
+            what: format!(
+                "{}, and a moment ago it was sound: the disk or the memory is failing",
+                bad.what
+            ),
         })?;
     }
     Ok(buffer)

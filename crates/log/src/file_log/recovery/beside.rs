@@ -1,4 +1,5 @@
-//! Opens a log beside other members: what they have ordered is read up to the end that they published, and nothing is changed.
+//! Opens a log beside other members: what they have ordered is read up to the end that they
+//! published, and nothing is changed.
 
 use std::io;
 
@@ -10,7 +11,9 @@ use crate::file_log::durability::shared_sync::sync_file;
 use crate::file_log::files::names::FileName;
 use crate::file_log::open_log::OpenLog;
 use crate::file_log::options::{FileLogOptions, Mode, OpenReport};
-use crate::file_log::recovery::active::{Active, ActiveVisitor, follow_with_new_segment, most_entries};
+use crate::file_log::recovery::active::{
+    Active, ActiveVisitor, follow_with_new_segment, most_entries,
+};
 use crate::file_log::recovery::assemble::assemble;
 use crate::file_log::recovery::find::{LogFiles, check_tables, find_files};
 use crate::file_log::segments::walk::walk_segment;
@@ -22,7 +25,11 @@ use crate::members::{Members, words};
 const ROUNDS: usize = 16;
 
 /// Publishes a log that this process, the first member, has recovered.
-pub(crate) fn publish(log: &OpenLog, members: &Members, left_as_found: bool) -> Result<(), LogError> {
+pub(crate) fn publish(
+    log: &OpenLog,
+    members: &Members,
+    left_as_found: bool,
+) -> Result<(), LogError> {
     let order = log.tail.order()?;
     members.set_last_blob_id(log.blobs.registry.last_id());
     members.allow_entries(order.entries_max);
@@ -36,7 +43,10 @@ pub(crate) fn publish(log: &OpenLog, members: &Members, left_as_found: bool) -> 
 }
 
 /// Opens the log beside others.
-pub(crate) fn open_beside(options: &FileLogOptions, members: &Members) -> Result<(OpenLog, OpenReport), LogError> {
+pub(crate) fn open_beside(
+    options: &FileLogOptions,
+    members: &Members,
+) -> Result<(OpenLog, OpenReport), LogError> {
     if !members.is_reader() {
         members.allow_entries(most_entries(options));
     }
@@ -58,7 +68,10 @@ pub(crate) fn open_beside(options: &FileLogOptions, members: &Members) -> Result
 }
 
 /// `None`: another member began a segment meanwhile.
-fn try_to_open(options: &FileLogOptions, members: &Members) -> Result<Option<(OpenLog, OpenReport)>, LogError> {
+fn try_to_open(
+    options: &FileLogOptions,
+    members: &Members,
+) -> Result<Option<(OpenLog, OpenReport)>, LogError> {
     let mut report = OpenReport::default();
     let end = match members.is_reader() {
         // Timestamp and epoch are those of the last record.
@@ -83,7 +96,11 @@ fn try_to_open(options: &FileLogOptions, members: &Members) -> Result<Option<(Op
 }
 
 /// Reads the active segment up to the published end.
-fn read_to(options: &FileLogOptions, found: &LogFiles, end: &words::End) -> Result<Active, LogError> {
+fn read_to(
+    options: &FileLogOptions,
+    found: &LogFiles,
+    end: &words::End,
+) -> Result<Active, LogError> {
     let header = *found.headers.last().expect("the active segment is in it");
     let path = FileName::Segment(header.first).path(&options.dir);
     let is_read = options.mode == Mode::ReadOnly;
@@ -94,17 +111,29 @@ fn read_to(options: &FileLogOptions, found: &LogFiles, end: &words::End) -> Resu
     let mut gather = ActiveVisitor::new(&options.budget, most)?;
     let outcome = walk_segment(&*file, &header, u64::from(end.offset), &mut staging, &mut gather)?;
     if (outcome.end, outcome.next, outcome.chain) != (end.offset, end.next, end.chain) {
-        let what = outcome.problem.map_or("it does not end where the other processes say", |problem| problem.what);
+        let what = outcome
+            .problem
+            .map_or("it does not end where the other processes say", |problem| problem.what);
         let file = FileName::Segment(header.first).name();
         let offset = u64::from(outcome.end);
         return Err(LogError::Corrupt { glsn: outcome.next, file, offset, what: what.to_owned() });
     }
     let epoch = outcome.epoch.max(end.epoch);
     let ActiveVisitor { entry_offsets, blobs, too_many, .. } = gather;
-    Ok(Active { file, header, outcome, entry_offsets, blobs, too_many, epoch, left_as_found: false })
+    Ok(Active {
+        file,
+        header,
+        outcome,
+        entry_offsets,
+        blobs,
+        too_many,
+        epoch,
+        left_as_found: false,
+    })
 }
 
-/// The active segment has more entries than this process's memory may hold: another one is begun, if it still ends there.
+/// The active segment has more entries than this process's memory may hold: another one is begun,
+/// if it still ends there.
 fn begin_another(
     options: &FileLogOptions,
     found: &mut LogFiles,
@@ -114,7 +143,8 @@ fn begin_another(
 ) -> Result<(), LogError> {
     let got = members.take_turn()?;
     let is_active = members.end() == *end;
-    let begun = if is_active { begin_in_turn(options, found, full, members, end, got) } else { Ok(()) };
+    let begun =
+        if is_active { begin_in_turn(options, found, full, members, end, got) } else { Ok(()) };
     if begun.is_ok() && (is_active || got == Got::Clean) {
         members.turn.release();
     } else {
@@ -144,7 +174,8 @@ fn begin_in_turn(
         Err(_) => members.sync.release_abandoned(),
     }
     synced?;
-    let next = follow_with_new_segment(options, found, full, end.timestamp, members.last_blob_id())?;
+    let next =
+        follow_with_new_segment(options, found, full, end.timestamp, members.last_blob_id())?;
     members.set_end(&words::End { segment: next.header.first, offset: next.outcome.end, ..*end });
     Ok(())
 }

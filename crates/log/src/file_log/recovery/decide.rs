@@ -1,8 +1,9 @@
 //! Decides what the end of the active segment means: a clean end, a torn tail, or corruption.
 //!
-//! For a bad record at GLSN g, where D is the highest GLSN that is known to be durable (from the caller, any good record before or after it, or
-//! a mark):
-//! - g > D: a torn tail. It was never acknowledged: it is cut at the record's start, with zeros after, and the epoch rises.
+//! For a bad record at GLSN g, where D is the highest GLSN that is known to be durable (from the
+//! caller, any good record before or after it, or a mark):
+//! - g > D: a torn tail. It was never acknowledged: it is cut at the record's start, with zeros
+//!   after, and the epoch rises.
 //! - g ≤ D: corruption. It is reported, never cut.
 
 use crate::error::LogError;
@@ -13,14 +14,17 @@ use crate::glsn::Glsn;
 
 /// Decides what the end of the log means: `None` if it is clean.
 ///
-/// `first` is the first GLSN of the active segment, `known` the highest that the caller knows to be durable, and `outcome` the walk over the
-/// segment.
+/// `first` is the first GLSN of the active segment, `known` the highest that the caller knows to be
+/// durable, and `outcome` the walk over the segment.
 pub(crate) fn decide(first: Glsn, known: Glsn, outcome: &Outcome) -> Result<Option<Cut>, LogError> {
     let file = FileName::Segment(first).name();
     let durable = outcome.durable.max(known);
     match outcome.problem {
         Some(problem) if problem.newer => {
-            let message = format!("{file}, offset {}: {}: use a newer version of Plimsoll", problem.at, problem.what);
+            let message = format!(
+                "{file}, offset {}: {}: use a newer version of Plimsoll",
+                problem.at, problem.what
+            );
             Err(LogError::Format { message })
         }
         Some(problem) if outcome.next <= durable => {
@@ -34,7 +38,8 @@ pub(crate) fn decide(first: Glsn, known: Glsn, outcome: &Outcome) -> Result<Opti
             why: problem.what.to_owned(),
         })),
         None if outcome.next <= known => {
-            let what = format!("was known to be durable, and the log ends with {}", outcome.next.0 - 1);
+            let what =
+                format!("was known to be durable, and the log ends with {}", outcome.next.0 - 1);
             Err(LogError::Forked { glsn: known, what })
         }
         None => Ok(None),
@@ -46,7 +51,8 @@ mod tests {
     use super::*;
     use crate::file_log::segments::walk::Problem;
 
-    /// A walk that ended before GLSN 10 with this damage, in a log that says that everything up to `durable` is durable.
+    /// A walk that ended before GLSN 10 with this damage, in a log that says that everything up to
+    /// `durable` is durable.
     fn outcome(problem: Option<Problem>, durable: u64) -> Outcome {
         Outcome {
             end: 640,
@@ -68,7 +74,9 @@ mod tests {
     fn damage_above_all_that_is_durable_is_a_torn_tail_and_below_it_corruption() {
         let damage = Some(Problem { at: 640, what: "torn", newer: false });
         // (durable by the log, known by the caller, cut)
-        for (durable, known, is_cut) in [(9, 0, true), (9, 9, true), (10, 0, false), (0, 10, false), (99, 3, false)] {
+        for (durable, known, is_cut) in
+            [(9, 0, true), (9, 9, true), (10, 0, false), (0, 10, false), (99, 3, false)]
+        {
             match decide(Glsn(1), Glsn(known), &outcome(damage, durable)) {
                 Ok(Some(cut)) => {
                     assert!(is_cut, "{durable} {known}");
@@ -86,7 +94,10 @@ mod tests {
     #[test]
     fn a_newer_format_is_never_cut() {
         let newer = Some(Problem { at: 640, what: "of a newer format", newer: true });
-        assert!(matches!(decide(Glsn(1), Glsn::NONE, &outcome(newer, 0)), Err(LogError::Format { .. })));
+        assert!(matches!(
+            decide(Glsn(1), Glsn::NONE, &outcome(newer, 0)),
+            Err(LogError::Format { .. })
+        ));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Finds the files of a log: its folder, the headers of its segments, and whether these belong together.
+//! Finds the files of a log: its folder, the headers of its segments, and whether these belong
+//! together.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,19 +20,22 @@ use crate::format::segment_header::SegmentHeader;
 use crate::format::table_seed;
 use crate::glsn::Glsn;
 
-/// Files whose first bytes are read are open this many at a time: all reads are announced before the first is waited
-/// for.
+/// Files whose first bytes are read are open this many at a time: all reads are announced before
+/// the first is waited for.
 const FILES_AT_ONCE: usize = 32;
 
 pub(crate) fn no_log(dir: &Path) -> LogError {
-    LogError::Format { message: format!("there is no log in {}: check the path, or create one", dir.display()) }
+    LogError::Format {
+        message: format!("there is no log in {}: check the path, or create one", dir.display()),
+    }
 }
 
 pub(crate) fn find_folder(options: &FileLogOptions) -> Result<(), LogError> {
     match options.disk.entry(&options.dir)? {
         Some(entry) if entry.is_dir => Ok(()),
         Some(_) => {
-            let message = format!("{} is a file, a log is a folder: check the path", options.dir.display());
+            let message =
+                format!("{} is a file, a log is a folder: check the path", options.dir.display());
             Err(LogError::Format { message })
         }
         None if options.mode == Mode::Create => {
@@ -41,7 +45,9 @@ pub(crate) fn find_folder(options: &FileLogOptions) -> Result<(), LogError> {
                 made => made?,
             }
             match options.dir.parent() {
-                Some(parent) if !parent.as_os_str().is_empty() => Ok(options.disk.sync_dir(parent)?),
+                Some(parent) if !parent.as_os_str().is_empty() => {
+                    Ok(options.disk.sync_dir(parent)?)
+                }
                 _ => Ok(options.disk.sync_dir(Path::new("."))?),
             }
         }
@@ -74,7 +80,10 @@ pub(crate) fn find_files(options: &FileLogOptions) -> Result<LogFiles, LogError>
 }
 
 /// As [`find_files`], in a folder with these names.
-pub(crate) fn find_named_files(options: &FileLogOptions, names: Vec<String>) -> Result<LogFiles, LogError> {
+pub(crate) fn find_named_files(
+    options: &FileLogOptions,
+    names: Vec<String>,
+) -> Result<LogFiles, LogError> {
     let mut found = LogFiles { headers: Vec::new(), last_blob_id: 0 };
     let (mut segments, mut others) = (Vec::new(), None);
     for name in names {
@@ -92,7 +101,8 @@ pub(crate) fn find_named_files(options: &FileLogOptions, names: Vec<String>) -> 
         }
     }
     for some in segments.chunks(FILES_AT_ONCE) {
-        let files = some.iter().map(|first| open_header(options, *first)).collect::<Result<Vec<_>, _>>()?;
+        let files =
+            some.iter().map(|first| open_header(options, *first)).collect::<Result<Vec<_>, _>>()?;
         for (first, file) in some.iter().zip(files) {
             found.headers.push(read_header(&*file, *first)?);
         }
@@ -114,9 +124,12 @@ pub(crate) fn find_named_files(options: &FileLogOptions, names: Vec<String>) -> 
     Ok(found)
 }
 
-/// Looks for missing segments: each table has the position after its segment. If a table does not fit, its segment is
-/// read; a missing table is rebuilt when it is needed.
-pub(crate) fn check_tables(options: &FileLogOptions, headers: &[SegmentHeader]) -> Result<(), LogError> {
+/// Looks for missing segments: each table has the position after its segment. If a table does not
+/// fit, its segment is read; a missing table is rebuilt when it is needed.
+pub(crate) fn check_tables(
+    options: &FileLogOptions,
+    headers: &[SegmentHeader],
+) -> Result<(), LogError> {
     let mut staging = options.budget.take(Kind::Staging)?;
     let mut tables = VecDeque::with_capacity(FILES_AT_ONCE);
     let mut asked = 0;
@@ -126,7 +139,9 @@ pub(crate) fn check_tables(options: &FileLogOptions, headers: &[SegmentHeader]) 
             asked += 1;
         }
         let Some(file) = tables.pop_front().flatten() else { continue };
-        let Some(table) = read_table_header(&*file, &pair[0], &mut staging[..PAGE_BYTES])? else { continue };
+        let Some(table) = read_table_header(&*file, &pair[0], &mut staging[..PAGE_BYTES])? else {
+            continue;
+        };
         if leads_to(pair[0].first, table.count, table.chain, table.end, &pair[1]) {
             continue;
         }
@@ -137,7 +152,10 @@ pub(crate) fn check_tables(options: &FileLogOptions, headers: &[SegmentHeader]) 
         if !leads_to(pair[0].first, count, outcome.chain, outcome.end, &pair[1]) {
             let what = match outcome.problem {
                 Some(problem) => problem.what.to_owned(),
-                None => format!("it does not lead to the next segment, which begins with {}", pair[1].first),
+                None => format!(
+                    "it does not lead to the next segment, which begins with {}",
+                    pair[1].first
+                ),
             };
             let offset = outcome.problem.map_or(u64::from(outcome.end), |problem| problem.at);
             return Err(LogError::Corrupt { glsn: outcome.next, file: name.name(), offset, what });
@@ -152,7 +170,10 @@ fn leads_to(first: Glsn, count: u32, chain: u64, end: u32, next: &SegmentHeader)
 }
 
 /// Opens a segment's table whose header is going to be read; `None` if it is not there.
-fn open_table(options: &FileLogOptions, segment: &SegmentHeader) -> Result<Option<Arc<dyn File>>, LogError> {
+fn open_table(
+    options: &FileLogOptions,
+    segment: &SegmentHeader,
+) -> Result<Option<Arc<dyn File>>, LogError> {
     let path = FileName::Table(segment.first).path(&options.dir);
     match options.disk.open(&path, Open::Read, Caching::Buffered) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -1,5 +1,5 @@
-//! Writes a lost record (kind 1) in place of damaged records: it reaches exactly from the last good record to the next
-//! one, so that GLSNs stay dense and every other record stays where it is.
+//! Writes a lost record (kind 1) in place of damaged records: it reaches exactly from the last good
+//! record to the next one, so that GLSNs stay dense and every other record stays where it is.
 //!
 //! Its entries are empty except for the last, whose zeros fill the rest.
 
@@ -9,9 +9,13 @@ use crate::error::LogError;
 use crate::file_log::files::names::FileName;
 use crate::file_log::options::MAX_SEGMENT_BYTES;
 use crate::file_log::segments::walk::Lost;
-use crate::format::fragment::{CONTINUED_HEADER_BYTES, Continues, FRAGMENT_HEADER_BYTES, FragmentType, seal_fragment};
+use crate::format::fragment::{
+    CONTINUED_HEADER_BYTES, Continues, FRAGMENT_HEADER_BYTES, FragmentType, seal_fragment,
+};
 use crate::format::layout::block_end;
-use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, MARK_BYTES, Mark, RECORD_HEADER_BYTES, RecordHeader};
+use crate::format::record::{
+    ENTRY_HEADER_BYTES, EntryHeader, MARK_BYTES, Mark, RECORD_HEADER_BYTES, RecordHeader,
+};
 use crate::format::segment_header::SegmentHeader;
 use crate::format::{BLOCK_BYTES, segment_seed};
 use crate::glsn::{Glsn, StreamId};
@@ -34,7 +38,12 @@ pub(crate) fn fill(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Res
             lost.next.0 - lost.from.0
         );
         let file = FileName::Segment(segment.first).name();
-        return Err(LogError::Corrupt { glsn: lost.from, file, offset: u64::from(lost.start), what });
+        return Err(LogError::Corrupt {
+            glsn: lost.from,
+            file,
+            offset: u64::from(lost.start),
+            what,
+        });
     };
     let count = (lost.next.0 - lost.from.0) as u32;
     let header = RecordHeader {
@@ -91,7 +100,11 @@ fn header_bytes(number: usize) -> usize {
 
 /// Only marks were damaged: new ones replace them.
 fn fill_with_marks(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Result<(), LogError> {
-    let mark = Mark { durable: Glsn(lost.from.0 - 1), chain: lost.chain, timestamp_micros: lost.timestamp };
+    let mark = Mark {
+        durable: Glsn(lost.from.0 - 1),
+        chain: lost.chain,
+        timestamp_micros: lost.timestamp,
+    };
     let bytes = (FRAGMENT_HEADER_BYTES + MARK_BYTES) as u32;
     let mut at = lost.start;
     while at + bytes <= lost.end {
@@ -116,12 +129,15 @@ pub(crate) fn fits(lost: &Lost) -> bool {
     plan(lost).is_some()
 }
 
-/// The end of the room that `entries` lost entries need from the front of a segment on, in whole blocks. `None` if they
-/// are more than a segment holds.
+/// The end of the room that `entries` lost entries need from the front of a segment on, in whole
+/// blocks. `None` if they are more than a segment holds.
 pub(crate) fn room_for(entries: u64) -> Option<u32> {
-    let in_a_block = ((BLOCK_BYTES - CONTINUED_HEADER_BYTES) / ENTRY_HEADER_BYTES - SEGMENT_SLACK) as u64;
+    let in_a_block =
+        ((BLOCK_BYTES - CONTINUED_HEADER_BYTES) / ENTRY_HEADER_BYTES - SEGMENT_SLACK) as u64;
     let blocks = entries.div_ceil(in_a_block);
-    u32::try_from(blocks.checked_mul(BLOCK_BYTES as u64)?).ok().filter(|end| *end <= MAX_SEGMENT_BYTES)
+    u32::try_from(blocks.checked_mul(BLOCK_BYTES as u64)?)
+        .ok()
+        .filter(|end| *end <= MAX_SEGMENT_BYTES)
 }
 
 /// A fragment of the record.
@@ -134,7 +150,8 @@ struct Planned {
     entries: u64,
 }
 
-/// The fragments of the record, and the bytes of its last entry; `None` if there is not enough room.
+/// The fragments of the record, and the bytes of its last entry; `None` if there is not enough
+/// room.
 fn plan(lost: &Lost) -> Option<(Vec<Planned>, u32)> {
     let end = u64::from(lost.end);
     let mut at = u64::from(lost.start);
@@ -142,7 +159,8 @@ fn plan(lost: &Lost) -> Option<(Vec<Planned>, u32)> {
         at = block_end(at);
     }
     let mut left = lost.next.0 - lost.from.0;
-    let (mut fragments, mut payload) = (Vec::with_capacity((end.saturating_sub(at)) as usize / BLOCK_BYTES + 2), 0);
+    let (mut fragments, mut payload) =
+        (Vec::with_capacity((end.saturating_sub(at)) as usize / BLOCK_BYTES + 2), 0);
     while at < end {
         let header = header_bytes(fragments.len()) as u64;
         let room = (block_end(at).min(end) - at).checked_sub(header).filter(|room| *room > 0)?;
@@ -158,7 +176,8 @@ fn plan(lost: &Lost) -> Option<(Vec<Planned>, u32)> {
         fragments.push(Planned { at, bytes: bytes as usize, entries });
         at = block_end(at);
     }
-    Some((fragments, u32::try_from(payload).ok()?)).filter(|(fragments, _)| left == 0 && !fragments.is_empty())
+    Some((fragments, u32::try_from(payload).ok()?))
+        .filter(|(fragments, _)| left == 0 && !fragments.is_empty())
 }
 
 #[cfg(test)]
@@ -182,11 +201,20 @@ mod tests {
 
     #[test]
     fn a_record_fills_its_room_to_the_last_byte() {
-        assert_eq!(plan(&lost(128, 224, 1)), Some((vec![Planned { at: 128, bytes: 80, entries: 1 }], 0)));
-        assert_eq!(plan(&lost(128, 1000, 2)), Some((vec![Planned { at: 128, bytes: 856, entries: 2 }], 760)));
+        assert_eq!(
+            plan(&lost(128, 224, 1)),
+            Some((vec![Planned { at: 128, bytes: 80, entries: 1 }], 0))
+        );
+        assert_eq!(
+            plan(&lost(128, 1000, 2)),
+            Some((vec![Planned { at: 128, bytes: 856, entries: 2 }], 760))
+        );
         let block = BLOCK_BYTES as u32;
         let (fragments, _) = plan(&lost(128, 2 * block + 40, 1)).unwrap();
-        let ends: Vec<_> = (0..).zip(&fragments).map(|(n, it)| it.at + (header_bytes(n) + it.bytes) as u64).collect();
+        let ends: Vec<_> = (0..)
+            .zip(&fragments)
+            .map(|(n, it)| it.at + (header_bytes(n) + it.bytes) as u64)
+            .collect();
         assert_eq!(ends, [u64::from(block), u64::from(2 * block), u64::from(2 * block) + 40]);
         // It begins with the next block where its head does not fit.
         assert_eq!(plan(&lost(block - 88, block + 96, 1)).unwrap().0[0].at, u64::from(block));
@@ -213,6 +241,10 @@ mod tests {
         let block = BLOCK_BYTES as u64;
         let (fragments, _) = plan(&lost(128, 3 * block as u32, 1200)).unwrap();
         assert_eq!(fragments.iter().map(|it| it.entries).sum::<u64>(), 1200);
-        assert!((0..).zip(&fragments).all(|(n, it)| it.at % block + (header_bytes(n) + it.bytes) as u64 <= block));
+        assert!(
+            (0..)
+                .zip(&fragments)
+                .all(|(n, it)| it.at % block + (header_bytes(n) + it.bytes) as u64 <= block)
+        );
     }
 }

@@ -1,10 +1,12 @@
 //! Writes a sound copy of a damaged log into another folder, as a survey of it has planned it.
 //!
 //! Laws:
-//! 1. No file of the source is changed. Sound sealed segments, their offset tables and sound blob files get a second
-//!    name in the copy, where the disk has links; no file with two names is ever changed.
-//! 2. The good bytes of a damaged file are in the copy as they were; lost records and dropped pages take the place of
-//!    all others. Each segment that is written is read again before it gets its name.
+//! 1. No file of the source is changed. Sound sealed segments, their offset tables and sound blob
+//!    files get a second name in the copy, where the disk has links; no file with two names is ever
+//!    changed.
+//! 2. The good bytes of a damaged file are in the copy as they were; lost records and dropped pages
+//!    take the place of all others. Each segment that is written is read again before it gets its
+//!    name.
 
 use std::ops::Range;
 use std::path::Path;
@@ -12,7 +14,9 @@ use std::sync::Arc;
 
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 use plimsoll_memory::budget::Kind;
-use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, check_page, page_kind, page_payload, seal_page};
+use plimsoll_memory::page::{
+    PAGE_BYTES, PAGE_HEADER_BYTES, check_page, page_kind, page_payload, seal_page,
+};
 use plimsoll_memory::pool::{LoadError, PageSource};
 
 use crate::blob::{BLOB_DROPPED_PAGE, BlobId, BlobRef};
@@ -24,7 +28,9 @@ use crate::file_log::options::FileLogOptions;
 use crate::file_log::repair::lost_record::fill;
 use crate::file_log::repair::survey::{Planned, Source, Survey, names, open};
 use crate::file_log::segments::walk::{NoVisitor, walk_segment};
-use crate::format::blob_trailer::{BLOB_TRAILER_BYTES, BLOB_TRAILER_PAGE, BlobTrailer, extend_blob_hash};
+use crate::format::blob_trailer::{
+    BLOB_TRAILER_BYTES, BLOB_TRAILER_PAGE, BlobTrailer, extend_blob_hash,
+};
 use crate::format::layout::block_end;
 use crate::format::{BLOCK_BYTES, blob_seed};
 
@@ -37,7 +43,8 @@ pub struct DamagedBlob {
     pub named: Option<BlobRef>,
     /// The pages that values need, if no record names it: its own end may be lost.
     pub pages: u32,
-    /// Pages that are dropped even if they match their checksums: they are not the ones that were written.
+    /// Pages that are dropped even if they match their checksums: they are not the ones that were
+    /// written.
     pub wrong: Vec<Range<u32>>,
 }
 
@@ -56,11 +63,17 @@ impl Copied {
     }
 }
 
-/// Gives an immutable file a second name in the folder `into`, or copies it where the disk has no links.
+/// Gives an immutable file a second name in the folder `into`, or copies it where the disk has no
+/// links.
 ///
 /// # Errors
 /// The disk, the budget.
-pub fn link_or_copy(options: &FileLogOptions, from: &Path, into: &Path, copied: &mut Copied) -> Result<(), LogError> {
+pub fn link_or_copy(
+    options: &FileLogOptions,
+    from: &Path,
+    into: &Path,
+    copied: &mut Copied,
+) -> Result<(), LogError> {
     let disk = &*options.disk;
     let to = into.join(from.file_name().unwrap_or_default());
     let bytes = disk.entry(from)?.map_or(0, |entry| entry.len);
@@ -102,8 +115,8 @@ pub fn write_segments(
     Ok(options.disk.sync_dir(into)?)
 }
 
-/// Writes the blob files of a log that are not in the folder `into` yet, those that are `damaged` without their damaged
-/// pages.
+/// Writes the blob files of a log that are not in the folder `into` yet, those that are `damaged`
+/// without their damaged pages.
 ///
 /// # Errors
 /// The disk, the budget.
@@ -164,7 +177,8 @@ fn write_segment(
     Ok(())
 }
 
-/// A written segment must read without damage and lead to the next. Bytes in its padding become zeros.
+/// A written segment must read without damage and lead to the next. Bytes in its padding become
+/// zeros.
 fn check_written(file: &dyn File, segment: &Planned, staging: &mut [u8]) -> Result<(), LogError> {
     let outcome = loop {
         let outcome = walk_segment(file, &segment.header, u64::MAX, staging, &mut NoVisitor)?;
@@ -177,9 +191,11 @@ fn check_written(file: &dyn File, segment: &Planned, staging: &mut [u8]) -> Resu
         return Ok(());
     }
     let name = FileName::Segment(segment.header.first).name();
-    let (at, what) =
-        outcome.problem.map_or((outcome.end.into(), "it does not lead to the next"), |it| (it.at, it.what));
-    let message = format!("the copy of {name} does not read as it was written, at offset {at}: {what}");
+    let (at, what) = outcome
+        .problem
+        .map_or((outcome.end.into(), "it does not lead to the next"), |it| (it.at, it.what));
+    let message =
+        format!("the copy of {name} does not read as it was written, at offset {at}: {what}");
     Err(LogError::Io { kind: std::io::ErrorKind::InvalidData, message, source: None })
 }
 
@@ -201,7 +217,8 @@ fn write_blob(
     };
     let len = file.as_ref().map_or(Ok(0), |file| file.len())?;
     let there = u32::try_from(len / PAGE_BYTES as u64).unwrap_or(u32::MAX);
-    let pages = named.map_or_else(|| there.saturating_sub(1).max(damaged.pages), |named| named.pages);
+    let pages =
+        named.map_or_else(|| there.saturating_sub(1).max(damaged.pages), |named| named.pages);
     let seed = blob_seed(log_id, id.0);
     let read = |number: u32, page: &mut [u8]| -> Result<bool, LogError> {
         let n = match &file {
@@ -222,9 +239,11 @@ fn write_blob(
             hash = extend_blob_hash(hash, staging);
             draft.write_at(staging, u64::from(number) * PAGE_BYTES as u64)?;
         }
-        let blob = named.or(trailer.map(|trailer| trailer.blob)).unwrap_or(BlobRef { id, pages, hash });
+        let blob =
+            named.or(trailer.map(|trailer| trailer.blob)).unwrap_or(BlobRef { id, pages, hash });
         let payload = BlobTrailer { log_id, blob }.encode();
-        staging[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + BLOB_TRAILER_BYTES].copy_from_slice(&payload);
+        staging[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + BLOB_TRAILER_BYTES]
+            .copy_from_slice(&payload);
         seal_page(staging, seed, pages, BLOB_TRAILER_PAGE, BLOB_TRAILER_BYTES);
         Ok(draft.write_at(staging, u64::from(pages) * PAGE_BYTES as u64)?)
     })?;
@@ -236,7 +255,12 @@ fn write_blob(
 ///
 /// # Errors
 /// The file cannot be opened.
-pub fn blob_pages(disk: &dyn Disk, dir: &Path, log_id: u128, id: BlobId) -> Result<Arc<dyn PageSource>, LogError> {
+pub fn blob_pages(
+    disk: &dyn Disk,
+    dir: &Path,
+    log_id: u128,
+    id: BlobId,
+) -> Result<Arc<dyn PageSource>, LogError> {
     let file = disk.open(&FileName::Blob(id).path(dir), Open::Read, Caching::Buffered)?;
     Ok(Arc::new(ClosedBlob { file, seed: blob_seed(log_id, id.0), id }))
 }
@@ -251,7 +275,8 @@ impl PageSource for ClosedBlob {
     fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
         let n = self.file.read_at(page, u64::from(number) * PAGE_BYTES as u64)?;
         let name = FileName::Blob(self.id).name();
-        check_page(&page[..n], self.seed, number)
-            .map_err(|what| LoadError::Corrupt { message: format!("{name}, page {number}: {what}") })
+        check_page(&page[..n], self.seed, number).map_err(|what| LoadError::Corrupt {
+            message: format!("{name}, page {number}: {what}"),
+        })
     }
 }

@@ -1,10 +1,13 @@
-//! Reads all segments of a damaged log that is not open, past damage, and plans the segments of a sound copy.
+//! Reads all segments of a damaged log that is not open, past damage, and plans the segments of a
+//! sound copy.
 //!
-//! Each record has the chain hash of the record before it. So the good record after damage says how the chain continues,
-//! and a lost record with that hash replaces the damaged ones. Segments that are missing, and the end of the log up to
-//! what is known to have been durable, become segments with lost records only.
+//! Each record has the chain hash of the record before it. So the good record after damage says how
+//! the chain continues, and a lost record with that hash replaces the damaged ones. Segments that
+//! are missing, and the end of the log up to what is known to have been durable, become segments
+//! with lost records only.
 //!
-//! Law: the survey changes nothing. It drops only damaged records, and those that its caller cannot use.
+//! Law: the survey changes nothing. It drops only damaged records, and those that its caller cannot
+//! use.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -50,7 +53,8 @@ pub struct Scope<'a> {
 pub struct Survey {
     /// The log's id.
     pub log_id: u128,
-    /// The entries that are lost, in order. A range without entries is a header or a mark: nothing is lost with it.
+    /// The entries that are lost, in order. A range without entries is a header or a mark: nothing
+    /// is lost with it.
     pub lost: Vec<LostRecords>,
     /// Entries that an earlier recovery found to be lost.
     pub lost_before: Vec<Range<Glsn>>,
@@ -81,7 +85,8 @@ pub struct LostRecords {
 pub(super) enum Source {
     /// The same file: sealed and sound.
     Whole,
-    /// A copy of these bytes at its front: the active segment, whose torn tail the next opening cuts.
+    /// A copy of these bytes at its front: the active segment, whose torn tail the next opening
+    /// cuts.
     Active(u64),
     /// The good bytes of a damaged file.
     Damaged,
@@ -111,13 +116,19 @@ impl Survey {
     /// The position before the first entry of the copy.
     pub fn start(&self) -> Position {
         let header = self.segments.first().map(|segment| segment.header);
-        header.map_or_else(Position::default, |it| Position { glsn: Glsn(it.first.0 - 1), chain: it.previous_chain })
+        header.map_or_else(Position::default, |it| Position {
+            glsn: Glsn(it.first.0 - 1),
+            chain: it.previous_chain,
+        })
     }
 
     /// The position at the end of the copy.
     pub fn end(&self) -> Position {
         let end = self.segments.last().map(|segment| segment.leads_to);
-        end.map_or_else(Position::default, |(next, chain, _)| Position { glsn: Glsn(next.0 - 1), chain })
+        end.map_or_else(Position::default, |(next, chain, _)| Position {
+            glsn: Glsn(next.0 - 1),
+            chain,
+        })
     }
 
     /// Whether the entry with a GLSN can be read.
@@ -129,7 +140,8 @@ impl Survey {
     pub fn newest_gap(&self, from: Glsn, glsn: Glsn) -> Option<Glsn> {
         let bounds = self.bounds();
         let outside = [Glsn::NONE..bounds.start, bounds.end..Glsn::MAX];
-        let gaps = self.gaps().chain(outside).filter(|gap| gap.start <= glsn && gap.start < gap.end);
+        let gaps =
+            self.gaps().chain(outside).filter(|gap| gap.start <= glsn && gap.start < gap.end);
         gaps.map(|gap| Glsn(gap.end.0 - 1).min(glsn)).max().filter(|newest| *newest >= from)
     }
 
@@ -147,8 +159,8 @@ impl Survey {
 /// Reads all of a log. The caller keeps writers away.
 ///
 /// # Errors
-/// `Corrupt` if nothing says which log it is, or if its segments do not belong together; `Format` for a newer format;
-/// the disk, the budget.
+/// `Corrupt` if nothing says which log it is, or if its segments do not belong together; `Format`
+/// for a newer format; the disk, the budget.
 pub fn survey(scope: &Scope<'_>) -> Result<Survey, LogError> {
     let mut firsts: Vec<Glsn> = Vec::new();
     for name in names(&*scope.options.disk, &scope.options.dir)? {
@@ -162,9 +174,12 @@ pub fn survey(scope: &Scope<'_>) -> Result<Survey, LogError> {
         headers.push((first, read_header(scope, first)?));
     }
     let readable = || headers.iter().filter_map(|(_, header)| header.as_ref());
-    let hint = scope.log_id.filter(|id| readable().next().is_none() || readable().any(|header| header.log_id == *id));
+    let hint = scope
+        .log_id
+        .filter(|id| readable().next().is_none() || readable().any(|header| header.log_id == *id));
     let Some(log_id) = hint.or_else(|| readable().next().map(|header| header.log_id)) else {
-        let what = "no segment's header can be read, and nothing else says which log it is".to_owned();
+        let what =
+            "no segment's header can be read, and nothing else says which log it is".to_owned();
         return Err(LogError::Corrupt { glsn: Glsn::FIRST, file: String::new(), offset: 0, what });
     };
     let found = Survey {
@@ -176,13 +191,20 @@ pub fn survey(scope: &Scope<'_>) -> Result<Survey, LogError> {
         records: 0,
         segments: Vec::new(),
     };
-    let mut surveyor = Surveyor { scope, staging: scope.options.budget.take(Kind::Staging)?, found };
-    let is_foreign = |header: &Option<SegmentHeader>| header.is_some_and(|header| header.log_id != log_id);
+    let mut surveyor =
+        Surveyor { scope, staging: scope.options.budget.take(Kind::Staging)?, found };
+    let is_foreign =
+        |header: &Option<SegmentHeader>| header.is_some_and(|header| header.log_id != log_id);
     let foreign = headers.extract_if(.., |(_, header)| is_foreign(header));
     surveyor.found.foreign = foreign.map(|(first, _)| FileName::Segment(first).name()).collect();
     for (at, (first, header)) in headers.iter().enumerate() {
         let next = headers.get(at + 1);
-        surveyor.segment(*first, *header, next.and_then(|(_, header)| header.as_ref()), next.is_none())?;
+        surveyor.segment(
+            *first,
+            *header,
+            next.and_then(|(_, header)| header.as_ref()),
+            next.is_none(),
+        )?;
     }
     surveyor.end()?;
     Ok(surveyor.found)
@@ -208,7 +230,11 @@ fn read_header(scope: &Scope<'_>, first: Glsn) -> Result<Option<SegmentHeader>, 
 }
 
 pub(super) fn open(options: &FileLogOptions, first: Glsn) -> Result<Arc<dyn File>, LogError> {
-    Ok(options.disk.open(&FileName::Segment(first).path(&options.dir), Open::Read, Caching::Buffered)?)
+    Ok(options.disk.open(
+        &FileName::Segment(first).path(&options.dir),
+        Open::Read,
+        Caching::Buffered,
+    )?)
 }
 
 struct Surveyor<'a> {
@@ -236,7 +262,8 @@ impl Surveyor<'_> {
         let mut end = (outcome.next, outcome.chain, outcome.end);
         let durable = outcome.durable.max(self.scope.known.glsn);
         if is_last && let Some(torn) = lost.iter().position(|lost| lost.from > durable) {
-            // The system writes bytes that are not synced in any order: everything from here on was never acknowledged.
+            // The system writes bytes that are not synced in any order: everything from here on was
+            // never acknowledged.
             end = (lost[torn].from, lost[torn].chain, lost[torn].start);
             lost.truncate(torn);
         }
@@ -244,7 +271,8 @@ impl Surveyor<'_> {
         match (is_last, next) {
             (true, _) => is_sound &= end.0 > durable || outcome.problem.is_none(),
             (false, Some(next))
-                if next.first == end.0 && (next.previous_chain, next.previous_end) != (end.1, end.2) =>
+                if next.first == end.0
+                    && (next.previous_chain, next.previous_end) != (end.1, end.2) =>
             {
                 // Marks are missing at its end.
                 lost.push(self.to_next(&header, &outcome, next)?);
@@ -254,9 +282,9 @@ impl Surveyor<'_> {
             (false, _) => is_sound &= outcome.problem.is_none(),
         }
         let source = match is_sound {
-            true if is_last && end.0 > durable => {
-                Source::Active(outcome.used.max(u64::from(outcome.end)).next_multiple_of(BLOCK_BYTES as u64))
-            }
+            true if is_last && end.0 > durable => Source::Active(
+                outcome.used.max(u64::from(outcome.end)).next_multiple_of(BLOCK_BYTES as u64),
+            ),
             true => Source::Whole,
             false => Source::Damaged,
         };
@@ -272,7 +300,11 @@ impl Surveyor<'_> {
         Ok(())
     }
 
-    fn walk(&mut self, file: &dyn File, header: &SegmentHeader) -> Result<(Outcome, Vec<Lost>), LogError> {
+    fn walk(
+        &mut self,
+        file: &dyn File,
+        header: &SegmentHeader,
+    ) -> Result<(Outcome, Vec<Lost>), LogError> {
         let Survey { chains, records, lost_before, .. } = &mut self.found;
         let mut visitor = DamageVisitor {
             scope: self.scope,
@@ -287,7 +319,8 @@ impl Surveyor<'_> {
         let outcome = walk_past_damage(file, header, &mut self.staging, &mut visitor)?;
         if let Some(problem) = outcome.problem.filter(|problem| problem.newer) {
             let name = FileName::Segment(header.first).name();
-            let message = format!("{name}, offset {}: {}: use a newer Plimsoll", problem.at, problem.what);
+            let message =
+                format!("{name}, offset {}: {}: use a newer Plimsoll", problem.at, problem.what);
             return Err(LogError::Format { message });
         }
         visitor.note_chain(Glsn(outcome.next.0 - 1), outcome.chain);
@@ -305,7 +338,8 @@ impl Surveyor<'_> {
         self.found.lost.push(LostRecords { file, offset: problem.at, glsns, what: problem.what });
     }
 
-    /// Derives a header in place of one that cannot be read, from the segment before it and from its own first record.
+    /// Derives a header in place of one that cannot be read, from the segment before it and from
+    /// its own first record.
     fn guess_header(
         &mut self,
         file: &dyn File,
@@ -313,13 +347,16 @@ impl Surveyor<'_> {
         next: Option<&SegmentHeader>,
     ) -> Result<SegmentHeader, LogError> {
         let log_id = self.found.log_id;
-        let len =
-            u32::try_from(file.len()?).unwrap_or(u32::MAX - BLOCK_BYTES as u32).next_multiple_of(BLOCK_BYTES as u32);
+        let len = u32::try_from(file.len()?)
+            .unwrap_or(u32::MAX - BLOCK_BYTES as u32)
+            .next_multiple_of(BLOCK_BYTES as u32);
         let block = &mut self.staging[..BLOCK_BYTES];
         let n = file.read_at(block, 0)?;
         block[n..].fill(0);
         let record = match fragment_at(block, first_fragment(0), 0, segment_seed(log_id, first)) {
-            Found::Fragment(fragment) if matches!(fragment.part, FragmentType::Whole | FragmentType::First) => {
+            Found::Fragment(fragment)
+                if matches!(fragment.part, FragmentType::Whole | FragmentType::First) =>
+            {
                 let record = RecordHeader::decode(fragment.bytes).ok();
                 record.filter(|record| record.first == first).map(|record| (fragment.epoch, record))
             }
@@ -327,14 +364,19 @@ impl Surveyor<'_> {
         };
         let before = self.found.segments.last();
         let (previous_chain, previous_end) = match (before, &record) {
-            (Some(before), _) if before.leads_to.0 == first => (before.leads_to.1, before.leads_to.2),
+            (Some(before), _) if before.leads_to.0 == first => {
+                (before.leads_to.1, before.leads_to.2)
+            }
             (_, Some((_, record))) => (record.previous_chain, 0),
             (Some(before), None) => (before.leads_to.1, 0),
             (None, None) => (genesis_chain(log_id), 0),
         };
         Ok(SegmentHeader {
             log_id,
-            epoch: before.map(|before| before.at_end.0).or(record.map(|(epoch, _)| epoch)).unwrap_or(1),
+            epoch: before
+                .map(|before| before.at_end.0)
+                .or(record.map(|(epoch, _)| epoch))
+                .unwrap_or(1),
             first,
             previous_chain,
             timestamp_floor: match (before, &record) {
@@ -343,7 +385,9 @@ impl Surveyor<'_> {
                 (None, None) => 0,
             },
             last_blob_id: 0,
-            segment_bytes: len.max(next.map_or(0, |next| next.previous_end)).max(self.scope.options.segment_size()),
+            segment_bytes: len
+                .max(next.map_or(0, |next| next.previous_end))
+                .max(self.scope.options.segment_size()),
             previous_end,
         })
     }
@@ -362,15 +406,19 @@ impl Surveyor<'_> {
         if next > header.first {
             return Err(apart(header));
         }
-        self.fill_to(header.first, header.previous_chain, (!is_guessed).then_some(header.previous_end))?;
+        self.fill_to(
+            header.first,
+            header.previous_chain,
+            (!is_guessed).then_some(header.previous_end),
+        )?;
         if is_guessed {
             header.previous_end = self.found.segments.last().map_or(0, |before| before.leads_to.2);
         }
         Ok(())
     }
 
-    /// Adds segments of lost records up to `next`; the last one ends at `end`, if that is given. The first one takes the
-    /// place of a segment before the gap of which nothing can be read.
+    /// Adds segments of lost records up to `next`; the last one ends at `end`, if that is given.
+    /// The first one takes the place of a segment before the gap of which nothing can be read.
     fn fill_to(&mut self, next: Glsn, chain: u64, end: Option<u32>) -> Result<(), LogError> {
         let what = "records are missing";
         if let Some(before) = self.found.segments.last() {
@@ -380,9 +428,14 @@ impl Surveyor<'_> {
         }
         loop {
             let empty = self.found.segments.pop_if(|last| last.leads_to.0 == last.header.first);
-            let before = empty.as_ref().or(self.found.segments.last()).expect("there is a segment before the gap");
+            let before = empty
+                .as_ref()
+                .or(self.found.segments.last())
+                .expect("there is a segment before the gap");
             let (from, chain_before, previous_end) = match &empty {
-                Some(empty) => (empty.header.first, empty.header.previous_chain, empty.header.previous_end),
+                Some(empty) => {
+                    (empty.header.first, empty.header.previous_chain, empty.header.previous_end)
+                }
                 None => before.leads_to,
             };
             let (epoch, timestamp) = before.at_end;
@@ -414,22 +467,39 @@ impl Surveyor<'_> {
                 lost.next = Glsn(from.0 + count);
                 lost.end = room_for(count).filter(|_| count > 0).ok_or_else(|| apart(&header))?;
             }
-            header.segment_bytes = self.scope.options.segment_size().max(lost.end.next_multiple_of(BLOCK_BYTES as u32));
+            header.segment_bytes = self
+                .scope
+                .options
+                .segment_size()
+                .max(lost.end.next_multiple_of(BLOCK_BYTES as u32));
             let leads_to = (lost.next, chain, lost.end);
             let at_end = (epoch, timestamp + 1);
-            self.found.segments.push(Planned { header, source: Source::Missing, lost: vec![lost], leads_to, at_end });
+            self.found.segments.push(Planned {
+                header,
+                source: Source::Missing,
+                lost: vec![lost],
+                leads_to,
+                at_end,
+            });
             if lost.next == next {
                 return Ok(());
             }
         }
     }
 
-    /// Everything between the good records of a segment and the next segment, where no entry is missing.
-    fn to_next(&self, header: &SegmentHeader, outcome: &Outcome, next: &SegmentHeader) -> Result<Lost, LogError> {
+    /// Everything between the good records of a segment and the next segment, where no entry is
+    /// missing.
+    fn to_next(
+        &self,
+        header: &SegmentHeader,
+        outcome: &Outcome,
+        next: &SegmentHeader,
+    ) -> Result<Lost, LogError> {
         if next.previous_chain != outcome.chain || next.previous_end < outcome.end {
             return Err(apart(next));
         }
-        let missing = Problem { at: u64::from(outcome.end), what: "a mark is missing", newer: false };
+        let missing =
+            Problem { at: u64::from(outcome.end), what: "a mark is missing", newer: false };
         Ok(Lost {
             problem: outcome.problem.unwrap_or(missing),
             start: outcome.end,
@@ -443,7 +513,8 @@ impl Surveyor<'_> {
         })
     }
 
-    /// Adds the end of the log that is known to have been durable, and a first segment where there is none.
+    /// Adds the end of the log that is known to have been durable, and a first segment where there
+    /// is none.
     fn end(&mut self) -> Result<(), LogError> {
         let known = self.scope.known;
         match self.found.segments.last_mut() {
@@ -462,7 +533,13 @@ impl Surveyor<'_> {
                 };
                 let leads_to = (header.first, header.previous_chain, SEGMENT_HEADER_BYTES as u32);
                 let source = Source::Missing;
-                self.found.segments.push(Planned { header, source, lost: Vec::new(), leads_to, at_end: (1, 0) });
+                self.found.segments.push(Planned {
+                    header,
+                    source,
+                    lost: Vec::new(),
+                    leads_to,
+                    at_end: (1, 0),
+                });
                 Ok(())
             }
             Some(last) if last.leads_to.0 <= known.glsn => {
@@ -526,7 +603,8 @@ impl Visitor for DamageVisitor<'_> {
 
     fn record(&mut self, header: &RecordHeader, _: &[BlobRef]) -> Result<(), LogError> {
         let first_entry = self.first_entry.take().unwrap_or(0);
-        let start = first_entry.saturating_sub((header.head_bytes() + FRAGMENT_HEADER_BYTES) as u32);
+        let start =
+            first_entry.saturating_sub((header.head_bytes() + FRAGMENT_HEADER_BYTES) as u32);
         self.close(start, header.previous_chain);
         self.note_chain(Glsn(header.first.0 - 1), header.previous_chain);
         let glsns = header.first..header.last().next();

@@ -1,7 +1,7 @@
 //! Reads every file of a log and reports damage.
 //!
-//! It checks records and chains, density, tables against their segments, and blob files against their records. It needs
-//! no open log; a live log may be verified while it is written.
+//! It checks records and chains, density, tables against their segments, and blob files against
+//! their records. It needs no open log; a live log may be verified while it is written.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -41,8 +41,8 @@ pub struct Finding {
     pub cure: Cure,
     /// The blob file concerned.
     pub blob: Option<BlobDamage>,
-    /// Nothing is lost or wrong, and no action is needed: a table that is rebuilt, or a remainder of a killed writer or
-    /// a power cut.
+    /// Nothing is lost or wrong, and no action is needed: a table that is rebuilt, or a remainder
+    /// of a killed writer or a power cut.
     pub harmless: bool,
 }
 
@@ -51,7 +51,8 @@ pub struct Finding {
 pub struct BlobDamage {
     /// Its id.
     pub id: BlobId,
-    /// Its damaged pages. The last range has no end if the file's own end is lost: it may have had more pages.
+    /// Its damaged pages. The last range has no end if the file's own end is lost: it may have had
+    /// more pages.
     pub pages: Vec<Range<u32>>,
     /// The reference of a record to it.
     pub named: Option<BlobRef>,
@@ -89,7 +90,8 @@ pub struct VerifyScope<'a> {
     pub dir: &'a Path,
     /// The budget of its memory: two chunks.
     pub budget: &'a Budget,
-    /// Everything up to here must be there; entries after it may still be being written. `None`: the log is not open.
+    /// Everything up to here must be there; entries after it may still be being written. `None`:
+    /// the log is not open.
     pub durable: Option<Glsn>,
     /// Blob files that are being written.
     pub unfinished: &'a dyn Fn(BlobId) -> bool,
@@ -103,9 +105,16 @@ pub struct VerifyScope<'a> {
 ///
 /// # Errors
 /// The disk cannot be read, or the budget has no two chunks. Damage is a finding, not an error.
-pub fn verify(scope: &VerifyScope<'_>, progress: &mut dyn FnMut(VerifyProgress)) -> Result<Vec<Finding>, LogError> {
+pub fn verify(
+    scope: &VerifyScope<'_>,
+    progress: &mut dyn FnMut(VerifyProgress),
+) -> Result<Vec<Finding>, LogError> {
     let files = scope.disk.list(scope.dir)?;
-    let total_bytes = files.iter().filter(|entry| FileName::parse(&entry.name).is_some()).map(|entry| entry.len).sum();
+    let total_bytes = files
+        .iter()
+        .filter(|entry| FileName::parse(&entry.name).is_some())
+        .map(|entry| entry.len)
+        .sum();
     let mut check = Check {
         scope,
         findings: Vec::new(),
@@ -188,7 +197,16 @@ impl Check<'_> {
         cure: Cure,
     ) {
         let (file, what) = (name.name(), what.into());
-        self.findings.push(Finding { file, offset, glsn, last, what, harmless: false, cure, blob: None });
+        self.findings.push(Finding {
+            file,
+            offset,
+            glsn,
+            last,
+            what,
+            harmless: false,
+            cure,
+            blob: None,
+        });
     }
 
     fn report_harmless(&mut self, name: FileName, offset: u64, what: impl Into<String>) {
@@ -219,19 +237,30 @@ impl Check<'_> {
         }
     }
 
-    fn segment(&mut self, first: Glsn, next: Option<Glsn>, staging: &mut [u8]) -> Result<(), LogError> {
+    fn segment(
+        &mut self,
+        first: Glsn,
+        next: Option<Glsn>,
+        staging: &mut [u8],
+    ) -> Result<(), LogError> {
         let name = FileName::Segment(first);
         let found_before = self.findings.len();
         self.segment_there(first, next, staging)?;
         if self.open(name)?.is_none() {
-            // Trimmed while it was read: files that it names may be gone too, and nothing follows it.
+            // Trimmed while it was read: files that it names may be gone too, and nothing follows
+            // it.
             self.findings.truncate(found_before);
             self.before = None;
         }
         Ok(())
     }
 
-    fn segment_there(&mut self, first: Glsn, next: Option<Glsn>, staging: &mut [u8]) -> Result<(), LogError> {
+    fn segment_there(
+        &mut self,
+        first: Glsn,
+        next: Option<Glsn>,
+        staging: &mut [u8],
+    ) -> Result<(), LogError> {
         let name = FileName::Segment(first);
         let Some(file) = self.open(name)? else { return Ok(()) };
         let Some(header) = self.segment_header(name, first, &*file)? else {
@@ -250,9 +279,11 @@ impl Check<'_> {
         let mut durable = self.scope.durable;
         let found_before = self.findings.len();
         let (mut outcome, mut seen, mut lost) = self.walk(name, &header, &*file, staging)?;
-        // A writer may have filled the gap since it was read, and its later records say so. What they say was durable then is there now.
-        let may_be_filled =
-            |lost: &Lost| durable.is_some_and(|durable| durable < lost.from && lost.from <= outcome.durable);
+        // A writer may have filled the gap since it was read, and its later records say so. What
+        // they say was durable then is there now.
+        let may_be_filled = |lost: &Lost| {
+            durable.is_some_and(|durable| durable < lost.from && lost.from <= outcome.durable)
+        };
         if next.is_none() && lost.iter().any(may_be_filled) {
             durable = Some(outcome.durable);
             self.findings.truncate(found_before);
@@ -287,7 +318,11 @@ impl Check<'_> {
             lost: Vec::new(),
         };
         let outcome = walk_past_damage(file, header, staging, &mut walk)?;
-        Ok((outcome, SegmentSummary { hash: walk.hash, count: walk.count, blobs: walk.blobs }, walk.lost))
+        Ok((
+            outcome,
+            SegmentSummary { hash: walk.hash, count: walk.count, blobs: walk.blobs },
+            walk.lost,
+        ))
     }
 
     fn segment_header(
@@ -321,22 +356,36 @@ impl Check<'_> {
             return;
         }
         if before.log_id != header.log_id || before.epoch > header.epoch {
-            self.report(name, 0, Some(header.first), "the segment belongs to another log than the one before it");
+            self.report(
+                name,
+                0,
+                Some(header.first),
+                "the segment belongs to another log than the one before it",
+            );
         } else if outcome.next != header.first {
             let what = format!("the segment before it ends with GLSN {}", outcome.next.0 - 1);
             let last = (outcome.next < header.first).then(|| Glsn(header.first.0 - 1));
             let cure = if last.is_some() { Cure::Drop } else { Cure::Other };
             self.report_range(name, 0, (Some(outcome.next), last), what, cure);
         } else if outcome.chain != header.previous_chain {
-            self.report(name, 48, Some(header.first), "the chain hash of the segment before it is another");
+            self.report(
+                name,
+                48,
+                Some(header.first),
+                "the chain hash of the segment before it is another",
+            );
         } else if outcome.end != header.previous_end {
-            let what = format!("the segment before it ends at offset {}, not at {}", outcome.end, header.previous_end);
+            let what = format!(
+                "the segment before it ends at offset {}, not at {}",
+                outcome.end, header.previous_end
+            );
             self.report(name, 76, Some(header.first), what);
         }
     }
 
-    /// Records that were damaged, with good ones behind them. At the end of the log they may never have been durable: the system writes what
-    /// was not synced in any order, and a writer may be at it.
+    /// Records that were damaged, with good ones behind them. At the end of the log they may never
+    /// have been durable: the system writes what was not synced in any order, and a writer may be
+    /// at it.
     fn lost_records(&mut self, name: FileName, durable: Option<Glsn>, lost: &[Lost]) {
         for lost in lost {
             if durable.is_some_and(|durable| lost.from > durable) {
@@ -345,13 +394,20 @@ impl Check<'_> {
                 break;
             }
             let last = (lost.from < lost.next).then(|| Glsn(lost.next.0 - 1));
-            self.report_range(name, lost.problem.at, (Some(lost.from), last), lost.problem.what, Cure::Drop);
+            self.report_range(
+                name,
+                lost.problem.at,
+                (Some(lost.from), last),
+                lost.problem.what,
+                Cure::Drop,
+            );
         }
     }
 
     fn end_of_segment(&mut self, name: FileName, outcome: &Outcome, next: Option<Glsn>) {
         if let Some(problem) = outcome.problem {
-            let is_behind_all = next.is_none() && self.scope.durable.is_some_and(|durable| outcome.next > durable);
+            let is_behind_all =
+                next.is_none() && self.scope.durable.is_some_and(|durable| outcome.next > durable);
             if is_behind_all {
                 self.report_harmless(name, problem.at, behind_all(problem.what));
             } else {
@@ -360,20 +416,42 @@ impl Check<'_> {
                 let last = next.filter(|next| *next > outcome.next).map(|next| Glsn(next.0 - 1));
                 self.report_range(name, problem.at, (Some(outcome.next), last), problem.what, cure);
             }
-        } else if next.is_none() && self.scope.durable.is_some_and(|durable| outcome.next <= durable) {
+        } else if next.is_none()
+            && self.scope.durable.is_some_and(|durable| outcome.next <= durable)
+        {
             let what = "the log ends before what is durable";
-            self.report_range(name, u64::from(outcome.end), (Some(outcome.next), self.scope.durable), what, Cure::Cut);
+            self.report_range(
+                name,
+                u64::from(outcome.end),
+                (Some(outcome.next), self.scope.durable),
+                what,
+                Cure::Cut,
+            );
         }
         if let Some(at) = outcome.dirty_padding {
-            self.report(name, at, None, "bytes that are not zero where only padding is: no entry is concerned");
+            self.report(
+                name,
+                at,
+                None,
+                "bytes that are not zero where only padding is: no entry is concerned",
+            );
         }
     }
 
     /// Compares a segment's table with the segment.
-    fn table(&mut self, header: &SegmentHeader, outcome: &Outcome, seen: &SegmentSummary) -> Result<(), LogError> {
+    fn table(
+        &mut self,
+        header: &SegmentHeader,
+        outcome: &Outcome,
+        seen: &SegmentSummary,
+    ) -> Result<(), LogError> {
         let name = FileName::Table(header.first);
         let Some(file) = self.open(name)? else {
-            self.report_harmless(name, 0, "the table is missing; it is made again when it is needed");
+            self.report_harmless(
+                name,
+                0,
+                "the table is missing; it is made again when it is needed",
+            );
             return Ok(());
         };
         let mut pages = TableCheck {
@@ -383,7 +461,11 @@ impl Check<'_> {
         };
         let found = pages.table(header, outcome, seen)?;
         if let Some((offset, what)) = found {
-            self.report_harmless(name, offset, format!("{what}; the table is made again when it is needed"));
+            self.report_harmless(
+                name,
+                offset,
+                format!("{what}; the table is made again when it is needed"),
+            );
         }
         let bytes = file.len()?;
         self.advance(bytes);
@@ -395,7 +477,8 @@ impl Check<'_> {
         let Some(file) = self.open(name)? else { return Ok(()) };
         let Some(log_id) = self.log_id else { return Ok(()) };
         let pages = file.len()? / PAGE_BYTES as u64;
-        let ends_well = pages > 0 && ends_with_trailer(&*file, (log_id, id), pages - 1, &mut staging[..PAGE_BYTES])?;
+        let ends_well = pages > 0
+            && ends_with_trailer(&*file, (log_id, id), pages - 1, &mut staging[..PAGE_BYTES])?;
         let (mut hash, mut bad, mut dropped, mut is_plain) = (0, BadPages::default(), 0u32, None);
         // Behind the last page that can be read, unless it is the one that ends a file.
         let mut lost_from = Some(0);
@@ -424,19 +507,27 @@ impl Check<'_> {
                 lost_from = Some(number as u32);
             } else if last {
                 lost_from = (page_kind(page) != BLOB_TRAILER_PAGE).then_some(number as u32 + 1);
-                let expected = BlobTrailer { log_id, blob: BlobRef { id, pages: number as u32, hash } };
+                let expected =
+                    BlobTrailer { log_id, blob: BlobRef { id, pages: number as u32, hash } };
                 let fits = |said: BlobTrailer| {
                     // Dropped pages have no known hash.
                     let hash = if dropped > 0 { said.blob.hash } else { hash };
                     said == BlobTrailer { blob: BlobRef { hash, ..expected.blob }, ..expected }
                 };
                 let said = BlobTrailer::decode(page_payload(page));
-                if bad.what.is_none() && (page_kind(page) != BLOB_TRAILER_PAGE || !said.is_ok_and(fits)) {
-                    bad.add(number as u32, "the blob file's last page does not fit the others", false);
+                if bad.what.is_none()
+                    && (page_kind(page) != BLOB_TRAILER_PAGE || !said.is_ok_and(fits))
+                {
+                    bad.add(
+                        number as u32,
+                        "the blob file's last page does not fit the others",
+                        false,
+                    );
                 }
             } else {
                 dropped += u32::from(page_kind(page) == BLOB_DROPPED_PAGE);
-                is_plain = is_plain.or(Some(matches!(page_kind(page), BLOB_BYTES_PAGE | BLOB_DROPPED_PAGE)));
+                is_plain = is_plain
+                    .or(Some(matches!(page_kind(page), BLOB_BYTES_PAGE | BLOB_DROPPED_PAGE)));
                 hash = extend_blob_hash(hash, page);
             }
             self.advance(PAGE_BYTES as u64);
@@ -456,7 +547,14 @@ impl Check<'_> {
         }
         if let Some((first, what)) = bad.what {
             let offset = u64::from(first) * PAGE_BYTES as u64;
-            self.is_unsound(UnsoundBlob { id, offset, what, pages: bad.pages, is_plain, named_by: None });
+            self.is_unsound(UnsoundBlob {
+                id,
+                offset,
+                what,
+                pages: bad.pages,
+                is_plain,
+                named_by: None,
+            });
         }
         Ok(())
     }
@@ -481,7 +579,8 @@ impl Check<'_> {
         let glsn = named_by.map(|(glsn, _)| glsn);
         self.report_range(FileName::Blob(id), offset, (glsn, glsn), what, Cure::Drop);
         if let Some(finding) = self.findings.last_mut() {
-            finding.blob = Some(BlobDamage { id, pages, named: named_by.map(|(_, named)| named), is_plain });
+            finding.blob =
+                Some(BlobDamage { id, pages, named: named_by.map(|(_, named)| named), is_plain });
         }
     }
 
@@ -492,15 +591,17 @@ impl Check<'_> {
         }
     }
 
-    /// A damaged blob file is damage of the log if something needs it, else a remainder of a killed writer.
+    /// A damaged blob file is damage of the log if something needs it, else a remainder of a killed
+    /// writer.
     fn judge_unsound_blobs(&mut self) -> Result<(), LogError> {
         for unsound in std::mem::take(&mut self.unsound) {
             if unsound.named_by.is_some() || (self.scope.kept)(unsound.id) {
                 self.report_blob(unsound);
             } else if self.open(FileName::Blob(unsound.id))?.is_some() {
                 let UnsoundBlob { id, offset, what, .. } = unsound;
-                let what =
-                    format!("{what}, and nothing names it: a writer that was killed left it, the next one removes it");
+                let what = format!(
+                    "{what}, and nothing names it: a writer that was killed left it, the next one removes it"
+                );
                 self.report_harmless(FileName::Blob(id), offset, what);
             }
             // One that is gone, and that nothing needs any more, was removed meanwhile.
@@ -522,7 +623,11 @@ impl Check<'_> {
     }
 
     /// Compares a blob file's last page with the record that names it.
-    fn named_blob(&mut self, log_id: u128, blob: &BlobRef) -> Result<Option<&'static str>, LogError> {
+    fn named_blob(
+        &mut self,
+        log_id: u128,
+        blob: &BlobRef,
+    ) -> Result<Option<&'static str>, LogError> {
         if self.unsound.binary_search_by_key(&blob.id, |unsound| unsound.id).is_ok() {
             // It is reported with its pages.
             return Ok(None);
@@ -543,7 +648,12 @@ impl Check<'_> {
 const ZERO_PAGES_MAX: u64 = 256;
 
 /// Whether the last page of a blob file, `number`, is its trailer.
-fn ends_with_trailer(file: &dyn File, whose: (u128, BlobId), number: u64, page: &mut [u8]) -> Result<bool, LogError> {
+fn ends_with_trailer(
+    file: &dyn File,
+    whose: (u128, BlobId),
+    number: u64,
+    page: &mut [u8],
+) -> Result<bool, LogError> {
     let n = file.read_at(page, number * PAGE_BYTES as u64)?;
     Ok(is_trailer(&page[..n], whose, number))
 }
@@ -554,11 +664,14 @@ fn is_trailer(page: &[u8], (log_id, id): (u128, BlobId), number: u64) -> bool {
     page.len() == PAGE_BYTES
         && page_kind(page) == BLOB_TRAILER_PAGE
         && check_page(page, blob_seed(log_id, id.0), number).is_ok()
-        && BlobTrailer::decode(page_payload(page)).is_ok_and(|said| said.blob.id == id && said.blob.pages == number)
+        && BlobTrailer::decode(page_payload(page))
+            .is_ok_and(|said| said.blob.id == id && said.blob.pages == number)
 }
 
 fn behind_all(what: &str) -> String {
-    format!("{what}, behind the last durable record: a writer is at it, or the next opening for writing cuts it")
+    format!(
+        "{what}, behind the last durable record: a writer is at it, or the next opening for writing cuts it"
+    )
 }
 
 /// Pages of a blob file that are damaged.
@@ -614,12 +727,15 @@ impl Visitor for VerifyVisitor<'_, '_> {
         self.hash = self.hash.wrapping_add(hash);
         self.count += count;
         for blob in blobs {
-            let named = NamedBlob { record_first: header.first, record_count: header.count, blob: *blob };
+            let named =
+                NamedBlob { record_first: header.first, record_count: header.count, blob: *blob };
             self.blobs = (blob_hash(self.blobs.0, &named), self.blobs.1 + 1);
             self.check.is_named(*blob, header.first);
             if let Some(what) = self.check.named_blob(self.log_id, blob)? {
-                let (pages, named_by) = (vec![Range { start: 0, end: blob.pages }], Some((header.first, *blob)));
-                let unsound = UnsoundBlob { id: blob.id, offset: 0, what, pages, is_plain: None, named_by };
+                let (pages, named_by) =
+                    (vec![Range { start: 0, end: blob.pages }], Some((header.first, *blob)));
+                let unsound =
+                    UnsoundBlob { id: blob.id, offset: 0, what, pages, is_plain: None, named_by };
                 self.check.report_blob(unsound);
             }
         }

@@ -7,8 +7,8 @@ use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
 use crate::error::LogError;
 use crate::file_log::segments::walk::Outcome;
 use crate::format::offset_table::{
-    BLOB_ITEM_BYTES, BLOB_PAGE, DIRECTORY_ITEM_BYTES, DIRECTORY_PAGE, DirectoryItem, NamedBlob, OFFSET_PAGE,
-    POSTING_PAGE, TableHeader,
+    BLOB_ITEM_BYTES, BLOB_PAGE, DIRECTORY_ITEM_BYTES, DIRECTORY_PAGE, DirectoryItem, NamedBlob,
+    OFFSET_PAGE, POSTING_PAGE, TableHeader,
 };
 use crate::format::segment_header::SegmentHeader;
 use crate::format::u32_at;
@@ -42,7 +42,11 @@ pub(crate) struct TableCheck<'a> {
 
 impl TableCheck<'_> {
     /// Reads a page; `Err` is its damage.
-    fn get(&mut self, number: u32, kind: Option<u8>) -> Result<Result<&[u8], &'static str>, LogError> {
+    fn get(
+        &mut self,
+        number: u32,
+        kind: Option<u8>,
+    ) -> Result<Result<&[u8], &'static str>, LogError> {
         let n = self.file.read_at(self.page, u64::from(number) * PAGE_BYTES as u64)?;
         if let Err(what) = check_page(&self.page[..n], self.seed, number) {
             return Ok(Err(what));
@@ -98,19 +102,28 @@ impl TableCheck<'_> {
             let place = header.offset_place(index);
             match self.item(&mut held, place, OFFSET_PAGE, 4)? {
                 Err(what) => return Ok(Some((u64::from(place.0) * PAGE_BYTES as u64, what))),
-                Ok(bytes) => hash = hash.wrapping_add(entry_hash(u32_at(bytes, 0), StreamId(0), index).0),
+                Ok(bytes) => {
+                    hash = hash.wrapping_add(entry_hash(u32_at(bytes, 0), StreamId(0), index).0)
+                }
             }
         }
         if let Some(found) = self.postings(&header, &mut hash)? {
             return Ok(Some(found));
         }
         if hash != seen.hash {
-            return Ok(Some((PAGE_BYTES as u64, "offsets or postings are not those of the segment")));
+            return Ok(Some((
+                PAGE_BYTES as u64,
+                "offsets or postings are not those of the segment",
+            )));
         }
         self.blobs(&header, seen)
     }
 
-    fn postings(&mut self, header: &TableHeader, hash: &mut u64) -> Result<Option<(u64, &'static str)>, LogError> {
+    fn postings(
+        &mut self,
+        header: &TableHeader,
+        hash: &mut u64,
+    ) -> Result<Option<(u64, &'static str)>, LogError> {
         let mut held = u32::MAX;
         let mut next = 0;
         for number in 0..header.streams {
@@ -120,31 +133,45 @@ impl TableCheck<'_> {
                 Ok(bytes) => DirectoryItem::decode(bytes),
             };
             let Some(item) = item.filter(|item| item.start == next) else {
-                return Ok(Some((u64::from(place.0) * PAGE_BYTES as u64, "the directory has a hole")));
+                return Ok(Some((
+                    u64::from(place.0) * PAGE_BYTES as u64,
+                    "the directory has a hole",
+                )));
             };
             next = item.start.saturating_add(item.count);
             if next > header.count {
-                return Ok(Some((u64::from(place.0) * PAGE_BYTES as u64, "the directory is out of bounds")));
+                return Ok(Some((
+                    u64::from(place.0) * PAGE_BYTES as u64,
+                    "the directory is out of bounds",
+                )));
             }
             for posting in item.start..next {
                 let place = header.posting_place(posting);
                 match self.item(&mut held, place, POSTING_PAGE, 4)? {
                     Err(what) => return Ok(Some((u64::from(place.0) * PAGE_BYTES as u64, what))),
-                    Ok(bytes) => *hash = hash.wrapping_add(entry_hash(0, item.stream, u32_at(bytes, 0)).1),
+                    Ok(bytes) => {
+                        *hash = hash.wrapping_add(entry_hash(0, item.stream, u32_at(bytes, 0)).1)
+                    }
                 }
             }
         }
         Ok(None)
     }
 
-    fn blobs(&mut self, header: &TableHeader, seen: &SegmentSummary) -> Result<Option<(u64, &'static str)>, LogError> {
+    fn blobs(
+        &mut self,
+        header: &TableHeader,
+        seen: &SegmentSummary,
+    ) -> Result<Option<(u64, &'static str)>, LogError> {
         let mut held = u32::MAX;
         let mut hash = 0;
         for index in 0..header.blobs {
             let place = header.blob_place(index);
             match self.item(&mut held, place, BLOB_PAGE, BLOB_ITEM_BYTES)? {
                 Err(what) => return Ok(Some((u64::from(place.0) * PAGE_BYTES as u64, what))),
-                Ok(bytes) => hash = NamedBlob::decode(bytes).map_or(hash, |blob| blob_hash(hash, &blob)),
+                Ok(bytes) => {
+                    hash = NamedBlob::decode(bytes).map_or(hash, |blob| blob_hash(hash, &blob))
+                }
             }
         }
         Ok((hash != seen.blobs.0).then_some((0, "the blob files are not those of the segment")))

@@ -1,4 +1,5 @@
-//! Creates the file of a segment: at once durable under its name, or under a temporary name that a sync exchanges later.
+//! Creates the file of a segment: at once durable under its name, or under a temporary name that a
+//! sync exchanges later.
 
 use std::io;
 use std::path::Path;
@@ -20,8 +21,8 @@ pub(crate) enum NotCreated {
     Perhaps(io::Error),
 }
 
-/// Creates a segment's file with its header and `zeroed` bytes in all, durable under its name. It appears whole: before
-/// the rename it has a temporary name.
+/// Creates a segment's file with its header and `zeroed` bytes in all, durable under its name. It
+/// appears whole: before the rename it has a temporary name.
 pub(crate) fn create_segment(
     disk: &dyn Disk,
     dir: &Path,
@@ -31,7 +32,9 @@ pub(crate) fn create_segment(
     let path = FileName::Segment(header.first).path(dir);
     let draft = unfinished(&path);
     match disk.remove(&draft) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(NotCreated::Cleanly(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(NotCreated::Cleanly(error));
+        }
         _ => {}
     }
     let file = fill_new_segment(disk, &draft, header, zeroed).map_err(|error| {
@@ -40,15 +43,22 @@ pub(crate) fn create_segment(
     })?;
     if let Err(error) = file.sync().and_then(|()| disk.rename(&draft, &path)) {
         let _ = disk.remove(&draft);
-        // Other failures of a rename may be failures to report, for example over a network: the file that had this name before may
-        // be gone.
-        return Err(if has_no_room(&error) { NotCreated::Cleanly(error) } else { NotCreated::Perhaps(error) });
+        // Other failures of a rename may be failures to report, for example over a network: the
+        // file that had this name before may be gone.
+        return Err(if has_no_room(&error) {
+            NotCreated::Cleanly(error)
+        } else {
+            NotCreated::Perhaps(error)
+        });
     }
     drop(file);
-    disk.sync_dir(dir).and_then(|()| disk.open(&path, Open::ReadWrite, Caching::Buffered)).map_err(NotCreated::Perhaps)
+    disk.sync_dir(dir)
+        .and_then(|()| disk.open(&path, Open::ReadWrite, Caching::Buffered))
+        .map_err(NotCreated::Perhaps)
 }
 
-/// Creates the file of a segment under its temporary name, with its header and `zeroed` bytes in all. Nothing is synced.
+/// Creates the file of a segment under its temporary name, with its header and `zeroed` bytes in
+/// all. Nothing is synced.
 pub(crate) fn begin_segment(
     disk: &dyn Disk,
     dir: &Path,
@@ -70,7 +80,12 @@ pub(crate) fn name_segment(disk: &dyn Disk, dir: &Path, first: Glsn) -> io::Resu
     disk.sync_dir(dir)
 }
 
-fn fill_new_segment(disk: &dyn Disk, draft: &Path, header: &SegmentHeader, zeroed: u64) -> io::Result<Arc<dyn File>> {
+fn fill_new_segment(
+    disk: &dyn Disk,
+    draft: &Path,
+    header: &SegmentHeader,
+    zeroed: u64,
+) -> io::Result<Arc<dyn File>> {
     let file = disk.open(draft, Open::CreateNew, Caching::Buffered)?;
     file.write_at(&header.encode(), 0)?;
     write_zeros(&*file, SEGMENT_HEADER_BYTES as u64, zeroed)?;

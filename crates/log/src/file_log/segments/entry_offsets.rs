@@ -1,4 +1,5 @@
-//! The entries of a segment in memory: for each the offset of its header and its stream, in chunks of the budget.
+//! The entries of a segment in memory: for each the offset of its header and its stream, in chunks
+//! of the budget.
 
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
@@ -37,7 +38,10 @@ impl EntryOffsets {
     pub(crate) fn reserve(&mut self, more: u32, budget: &Budget) -> Result<(), OutOfBudget> {
         let wanted = (u64::from(self.len) + u64::from(more)).div_ceil(u64::from(ENTRIES_PER_PAIR));
         while (self.pairs.len() as u64) < wanted {
-            self.pairs.push(Pair { offsets: budget.take(Kind::LogTable)?, streams: budget.take(Kind::LogTable)? });
+            self.pairs.push(Pair {
+                offsets: budget.take(Kind::LogTable)?,
+                streams: budget.take(Kind::LogTable)?,
+            });
         }
         Ok(())
     }
@@ -55,7 +59,8 @@ impl EntryOffsets {
         self.len = self.len.min(len);
     }
 
-    /// Removes all entries, and returns all memory except that for the first entries of the next segment.
+    /// Removes all entries, and returns all memory except that for the first entries of the next
+    /// segment.
     pub(crate) fn clear(&mut self) {
         self.pairs.truncate(1);
         self.len = 0;
@@ -119,7 +124,10 @@ mod tests {
         assert_eq!(entry_offsets.find(StreamId(1), 0, count), Some(4999));
         assert_eq!(entry_offsets.find(StreamId(1), 5000, count), Some(9999));
         assert_eq!(entry_offsets.find(StreamId(1), 15_000, count), None);
-        assert_eq!(entry_offsets.find(StreamId(0), ENTRIES_PER_PAIR - 1, count), Some(ENTRIES_PER_PAIR - 1));
+        assert_eq!(
+            entry_offsets.find(StreamId(0), ENTRIES_PER_PAIR - 1, count),
+            Some(ENTRIES_PER_PAIR - 1)
+        );
         assert_eq!(entry_offsets.find(StreamId(1), 5000, 9999), None);
         entry_offsets.clear();
         assert_eq!(budget.usage().of(Kind::LogTable), 2 * CHUNK_BYTES as u64);

@@ -12,8 +12,15 @@ use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHe
 use crate::glsn::Glsn;
 
 /// Opens a segment whose header is going to be read.
-pub(crate) fn open_header(options: &FileLogOptions, first: Glsn) -> Result<Arc<dyn File>, LogError> {
-    let file = options.disk.open(&FileName::Segment(first).path(&options.dir), Open::Read, Caching::Buffered)?;
+pub(crate) fn open_header(
+    options: &FileLogOptions,
+    first: Glsn,
+) -> Result<Arc<dyn File>, LogError> {
+    let file = options.disk.open(
+        &FileName::Segment(first).path(&options.dir),
+        Open::Read,
+        Caching::Buffered,
+    )?;
     file.will_read(0, SEGMENT_HEADER_BYTES as u64);
     Ok(file)
 }
@@ -23,7 +30,12 @@ pub(crate) fn read_header(file: &dyn File, first: Glsn) -> Result<SegmentHeader,
     let name = FileName::Segment(first);
     let mut bytes = [0; SEGMENT_HEADER_BYTES];
     let n = file.read_at(&mut bytes, 0)?;
-    let corrupt = |what: &str| LogError::Corrupt { glsn: first, file: name.name(), offset: 0, what: what.to_owned() };
+    let corrupt = |what: &str| LogError::Corrupt {
+        glsn: first,
+        file: name.name(),
+        offset: 0,
+        what: what.to_owned(),
+    };
     let header = SegmentHeader::decode(&bytes[..n]).map_err(|error| match error {
         HeaderError::Bad(what) => corrupt(what),
         HeaderError::Newer(message) => LogError::Format { message },
@@ -45,7 +57,8 @@ pub fn id_in(disk: &dyn Disk, dir: &Path) -> Option<u128> {
     let mut segments: Vec<Glsn> = names.iter().filter_map(segment_of).collect();
     segments.sort_unstable();
     segments.into_iter().find_map(|first| {
-        let file = disk.open(&FileName::Segment(first).path(dir), Open::Read, Caching::Buffered).ok()?;
+        let file =
+            disk.open(&FileName::Segment(first).path(dir), Open::Read, Caching::Buffered).ok()?;
         Some(read_header(&*file, first).ok()?.log_id)
     })
 }

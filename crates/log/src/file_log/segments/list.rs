@@ -27,7 +27,8 @@ pub(crate) struct Segments {
     first: AtomicU64,
     /// Held while segments are freed.
     pub(crate) trimming: Mutex<()>,
-    /// Held by a reader while it looks what the writing process has trimmed. A backup holds `trimming` and may come here.
+    /// Held by a reader while it looks what the writing process has trimmed. A backup holds
+    /// `trimming` and may come here.
     noticing: Mutex<()>,
     /// Held while an offset table is written.
     pub(crate) rebuilding: Mutex<SortScratch>,
@@ -47,8 +48,8 @@ pub(crate) struct Sealing {
     pub(crate) file: Arc<dyn File>,
 }
 
-/// Room in the budget for segment descriptions: for one more than there are, so that a new segment never fails for lack
-/// of memory.
+/// Room in the budget for segment descriptions: for one more than there are, so that a new segment
+/// never fails for lack of memory.
 #[derive(Debug)]
 struct Room {
     lease: Lease,
@@ -126,7 +127,9 @@ impl Segments {
         first
     }
 
-    /// Called when a file is missing of a log that another process may trim: finds out which segments it has trimmed. Segments are trimmed from the front, so a missing segment after the first existing one was not trimmed.
+    /// Called when a file is missing of a log that another process may trim: finds out which
+    /// segments it has trimmed. Segments are trimmed from the front, so a missing segment after the
+    /// first existing one was not trimmed.
     pub(crate) fn notice_trim(&self) {
         if !self.env.may_be_trimmed_elsewhere() {
             return;
@@ -149,7 +152,8 @@ impl Segments {
         }
     }
 
-    /// Everything in segments that end at or below `until` is trimmed from now on: another process is removing their files, or has done so.
+    /// Everything in segments that end at or below `until` is trimmed from now on: another process
+    /// is removing their files, or has done so.
     pub(crate) fn trimmed_below(&self, until: Glsn) {
         let _noticing = lock(&self.noticing);
         loop {
@@ -171,7 +175,13 @@ impl Segments {
     }
 
     /// Turns an error of the pool into one of the log about entry `glsn`.
-    pub(crate) fn load_error(&self, error: LoadError, name: FileName, glsn: Glsn, offset: u64) -> LogError {
+    pub(crate) fn load_error(
+        &self,
+        error: LoadError,
+        name: FileName,
+        glsn: Glsn,
+        offset: u64,
+    ) -> LogError {
         if matches!(error, LoadError::Io { kind: io::ErrorKind::NotFound, .. }) {
             self.notice_trim();
         }
@@ -186,7 +196,9 @@ impl Segments {
                 offset: 0,
                 what: format!("the file is missing: {message}"),
             },
-            LoadError::Corrupt { message } => LogError::Corrupt { glsn, file: name.name(), offset, what: message },
+            LoadError::Corrupt { message } => {
+                LogError::Corrupt { glsn, file: name.name(), offset, what: message }
+            }
             other => other.into(),
         }
     }

@@ -33,8 +33,13 @@ impl NamedBlobs {
     }
 
     pub(crate) fn truncate(&mut self, len: usize) {
-        self.pages -=
-            self.list.get(len..).unwrap_or_default().iter().map(|blob| u64::from(blob.blob.pages)).sum::<u64>();
+        self.pages -= self
+            .list
+            .get(len..)
+            .unwrap_or_default()
+            .iter()
+            .map(|blob| u64::from(blob.blob.pages))
+            .sum::<u64>();
         self.list.truncate(len);
     }
 

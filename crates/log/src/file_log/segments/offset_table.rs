@@ -1,5 +1,5 @@
-//! Maps the entries of a sealed segment, by GLSN or by stream, to offsets. The table is a file that is read through the
-//! pool, or is held in memory where the file cannot be written.
+//! Maps the entries of a sealed segment, by GLSN or by stream, to offsets. The table is a file that
+//! is read through the pool, or is held in memory where the file cannot be written.
 
 use plimsoll_memory::pool::LoadError;
 
@@ -14,7 +14,8 @@ use crate::glsn::StreamId;
 pub(crate) enum OffsetTable {
     /// Read through the pool.
     File(TableFile),
-    /// In memory, because the file cannot be written: the log is open read-only, or the disk is full.
+    /// In memory, because the file cannot be written: the log is open read-only, or the disk is
+    /// full.
     Memory {
         /// Of all entries.
         entry_offsets: EntryOffsets,
@@ -39,7 +40,8 @@ impl OffsetTable {
         }
     }
 
-    /// Fills `into` with the offsets of the entries from `index` on; returns how many, at least one.
+    /// Fills `into` with the offsets of the entries from `index` on; returns how many, at least
+    /// one.
     pub(crate) fn offsets(&self, index: u32, into: &mut [u32]) -> Result<usize, LoadError> {
         match self {
             Self::File(table) => table.offsets(index, into),
@@ -52,11 +54,12 @@ impl OffsetTable {
         }
     }
 
-    /// Fills `into` with the indexes of the entries of a stream from `index` on; returns how many, 0 at the end.
-    /// `postings` is what the last call left, if that ended right before `index`: it spares the search.
+    /// Fills `into` with the indexes of the entries of a stream from `index` on; returns how many,
+    /// 0 at the end. `postings` is what the last call left, if that ended right before `index`: it
+    /// spares the search.
     ///
-    /// Law: a segment's table may become another one between two calls, of the other kind: `index` says where a scan is,
-    /// and `postings` only where that is in a file.
+    /// Law: a segment's table may become another one between two calls, of the other kind: `index`
+    /// says where a scan is, and `postings` only where that is in a file.
     pub(crate) fn of_stream(
         &self,
         stream: StreamId,
@@ -103,7 +106,9 @@ impl OffsetTable {
     pub(crate) fn blob(&self, index: u32) -> Result<NamedBlob, LoadError> {
         match self {
             Self::File(table) => table.blob(index),
-            Self::Memory { blobs, .. } => blobs.list().get(index as usize).copied().ok_or_else(missing),
+            Self::Memory { blobs, .. } => {
+                blobs.list().get(index as usize).copied().ok_or_else(missing)
+            }
         }
     }
 }
@@ -111,7 +116,9 @@ impl OffsetTable {
 fn first_posting(table: &TableFile, stream: StreamId, index: u32) -> Result<Postings, LoadError> {
     Ok(match table.stream(stream)? {
         None => Postings { at: 0, end: 0 },
-        Some(item) => Postings { at: table.posting_from(&item, index)?, end: item.start + item.count },
+        Some(item) => {
+            Postings { at: table.posting_from(&item, index)?, end: item.start + item.count }
+        }
     })
 }
 

@@ -1,5 +1,5 @@
-//! Opens the offset tables of sealed segments, and rebuilds those that are missing or damaged from their segments. A
-//! table is not needed to know what the log holds, only to find it fast.
+//! Opens the offset tables of sealed segments, and rebuilds those that are missing or damaged from
+//! their segments. A table is not needed to know what the log holds, only to find it fast.
 
 use std::io;
 use std::sync::Arc;
@@ -90,11 +90,12 @@ impl Segments {
             let seed = table_seed(self.env.id, segment.first());
             self.env.files.forget(FileName::Table(segment.first()));
             let (disk, place) = (&*self.env.options.disk, self.env.table_place(header.first));
-            let written = write_table(disk, &place, header, seed, &mut source, &mut scratch, &mut writing);
+            let written =
+                write_table(disk, &place, header, seed, &mut source, &mut scratch, &mut writing);
             self.env.files.forget(FileName::Table(segment.first()));
             if written.is_ok() {
-                let table =
-                    TableFile::open(&self.env, segment.first()).map_err(|error| self.table_error(segment, error))?;
+                let table = TableFile::open(&self.env, segment.first())
+                    .map_err(|error| self.table_error(segment, error))?;
                 return Ok(keep(segment, OffsetTable::File(table)));
             }
         }
@@ -121,19 +122,27 @@ struct FromSegment<'a> {
 }
 
 impl FromSegment<'_> {
-    /// Walks the whole segment. Each walk is compared with the segment's end, not only the first: one that met a bad
-    /// byte and ended early would leave entries or blob files out of the table.
+    /// Walks the whole segment. Each walk is compared with the segment's end, not only the first:
+    /// one that met a bad byte and ended early would leave entries or blob files out of the table.
     fn walk(&mut self, visitor: &mut dyn Visitor) -> Result<Outcome, LogError> {
         let name = FileName::Segment(self.segment.first());
-        let missing = |error: io::Error| self.segments.load_error(error.into(), name, self.segment.first(), 0);
+        let missing = |error: io::Error| {
+            self.segments.load_error(error.into(), name, self.segment.first(), 0)
+        };
         let file = self.segments.env.files.get(name, Caching::Buffered).map_err(missing)?;
         let outcome = walk_segment(&*file, &self.segment.header, u64::MAX, self.staging, visitor)?;
         let sealed = self.segment.sealed().map(|sealed| (sealed.next, sealed.chain, sealed.end));
         if sealed != Some((outcome.next, outcome.chain, outcome.end)) {
             let problem = outcome.problem.map(|problem| (problem.at, problem.what));
-            let (offset, what) = problem.unwrap_or((u64::from(outcome.end), "it does not lead to the next segment"));
+            let (offset, what) =
+                problem.unwrap_or((u64::from(outcome.end), "it does not lead to the next segment"));
             let file = FileName::Segment(self.segment.first()).name();
-            return Err(LogError::Corrupt { glsn: outcome.next, file, offset, what: what.to_owned() });
+            return Err(LogError::Corrupt {
+                glsn: outcome.next,
+                file,
+                offset,
+                what: what.to_owned(),
+            });
         }
         Ok(outcome)
     }
@@ -156,14 +165,21 @@ impl FromSegment<'_> {
 
     /// The table in memory.
     fn hold(&mut self, budget: &Budget) -> Result<OffsetTable, LogError> {
-        let mut held = TableVisitor { budget, entry_offsets: EntryOffsets::default(), blobs: NamedBlobs::new(budget)? };
+        let mut held = TableVisitor {
+            budget,
+            entry_offsets: EntryOffsets::default(),
+            blobs: NamedBlobs::new(budget)?,
+        };
         self.walk(&mut held)?;
         Ok(OffsetTable::Memory { entry_offsets: held.entry_offsets, blobs: held.blobs })
     }
 }
 
 impl TableSource for FromSegment<'_> {
-    fn offsets(&mut self, each: &mut dyn FnMut(u32) -> Result<(), LogError>) -> Result<(), LogError> {
+    fn offsets(
+        &mut self,
+        each: &mut dyn FnMut(u32) -> Result<(), LogError>,
+    ) -> Result<(), LogError> {
         self.walk(&mut EntriesVisitor { each: &mut |offset, _| each(offset) }).map(|_| ())
     }
 
@@ -175,7 +191,10 @@ impl TableSource for FromSegment<'_> {
         self.walk(&mut EntriesVisitor { each: &mut one }).map(|_| ())
     }
 
-    fn blobs(&mut self, each: &mut dyn FnMut(NamedBlob) -> Result<(), LogError>) -> Result<(), LogError> {
+    fn blobs(
+        &mut self,
+        each: &mut dyn FnMut(NamedBlob) -> Result<(), LogError>,
+    ) -> Result<(), LogError> {
         self.walk(&mut BlobsVisitor { each }).map(|_| ())
     }
 }
@@ -207,7 +226,9 @@ impl Visitor for BlobsVisitor<'_> {
 
     fn record(&mut self, header: &RecordHeader, blobs: &[BlobRef]) -> Result<(), LogError> {
         let (record_first, record_count) = (header.first, header.count);
-        blobs.iter().try_for_each(|blob| (self.each)(NamedBlob { record_first, record_count, blob: *blob }))
+        blobs
+            .iter()
+            .try_for_each(|blob| (self.each)(NamedBlob { record_first, record_count, blob: *blob }))
     }
 
     fn abandon(&mut self) {}
@@ -229,7 +250,9 @@ impl Visitor for TableVisitor<'_> {
     fn record(&mut self, header: &RecordHeader, blobs: &[BlobRef]) -> Result<(), LogError> {
         self.blobs.reserve(blobs.len())?;
         let (record_first, record_count) = (header.first, header.count);
-        blobs.iter().for_each(|blob| self.blobs.push(NamedBlob { record_first, record_count, blob: *blob }));
+        blobs.iter().for_each(|blob| {
+            self.blobs.push(NamedBlob { record_first, record_count, blob: *blob })
+        });
         Ok(())
     }
 

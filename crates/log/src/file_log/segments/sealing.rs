@@ -1,8 +1,8 @@
-//! Seals segments behind the appends: the offset table, by which a segment's entries are found from now on, is written to
-//! its file after the next segment has begun.
+//! Seals segments behind the appends: the offset table, by which a segment's entries are found from
+//! now on, is written to its file after the next segment has begun.
 //!
-//! Until then the entries are found by the table in memory that was filled while the segment was active. A crash before
-//! loses nothing: a table is rebuilt when it is needed ([`super::rebuild`]).
+//! Until then the entries are found by the table in memory that was filled while the segment was
+//! active. A crash before loses nothing: a table is rebuilt when it is needed ([`super::rebuild`]).
 //!
 //! Law: at most one segment waits to be sealed.
 
@@ -33,16 +33,19 @@ impl Segments {
         self.bell.ring();
     }
 
-    /// Seals the segment that waits for it; returns its table in memory, or `None` if no segment waits. Without room on
-    /// the disk its table is made again when it is needed.
+    /// Seals the segment that waits for it; returns its table in memory, or `None` if no segment
+    /// waits. Without room on the disk its table is made again when it is needed.
     pub(crate) fn seal(&self, staging: &mut [u8]) -> Option<Arc<OffsetTable>> {
         let mut scratch = lock(&self.rebuilding);
         let Sealing { segment, table, header, file } = lock(&self.sealing).clone()?;
         let is_shared = self.env.options.shared.is_some();
-        // Another member may have been faster; a file that is replaced keeps its space while a member has it open.
+        // Another member may have been faster; a file that is replaced keeps its space while a
+        // member has it open.
         let theirs = if is_shared { self.finished_table(&header) } else { None };
         let opened = match theirs {
-            None if !self.env.is_read_only() => self.write_finished(&header, &table, &*file, &mut scratch, staging),
+            None if !self.env.is_read_only() => {
+                self.write_finished(&header, &table, &*file, &mut scratch, staging)
+            }
             theirs => theirs,
         };
         set_table(&segment, opened.map(|table| Arc::new(OffsetTable::File(table))));
@@ -53,7 +56,9 @@ impl Segments {
     /// The finished table of a segment, if it is there.
     fn finished_table(&self, header: &TableHeader) -> Option<TableFile> {
         let told = |header: &TableHeader| (header.chain, header.end, header.count);
-        TableFile::open(&self.env, header.first).ok().filter(|table| told(&table.header) == told(header))
+        TableFile::open(&self.env, header.first)
+            .ok()
+            .filter(|table| told(&table.header) == told(header))
     }
 
     fn write_finished(
@@ -69,7 +74,8 @@ impl Segments {
         let seed = table_seed(header.log_id, header.first);
         self.env.files.forget(FileName::Table(header.first));
         let (disk, place) = (&*self.env.options.disk, self.env.table_place(header.first));
-        let written = write_table(disk, &place, *header, seed, &mut FromMemory(table), scratch, staging);
+        let written =
+            write_table(disk, &place, *header, seed, &mut FromMemory(table), scratch, staging);
         // A reader may have opened the one that was replaced.
         self.env.files.forget(FileName::Table(header.first));
         written.ok().and_then(|_| TableFile::open(&self.env, header.first).ok())
@@ -98,13 +104,18 @@ impl FromMemory<'_> {
     fn parts(&self) -> Result<(&EntryOffsets, &NamedBlobs), LogError> {
         match self.0 {
             OffsetTable::Memory { entry_offsets, blobs } => Ok((entry_offsets, blobs)),
-            OffsetTable::File(_) => Err(LogError::Format { message: "a segment that was sealed already".to_owned() }),
+            OffsetTable::File(_) => {
+                Err(LogError::Format { message: "a segment that was sealed already".to_owned() })
+            }
         }
     }
 }
 
 impl TableSource for FromMemory<'_> {
-    fn offsets(&mut self, each: &mut dyn FnMut(u32) -> Result<(), LogError>) -> Result<(), LogError> {
+    fn offsets(
+        &mut self,
+        each: &mut dyn FnMut(u32) -> Result<(), LogError>,
+    ) -> Result<(), LogError> {
         let (entry_offsets, _) = self.parts()?;
         (0..entry_offsets.len()).filter_map(|index| entry_offsets.offset(index)).try_for_each(each)
     }
@@ -115,7 +126,10 @@ impl TableSource for FromMemory<'_> {
         Ok(())
     }
 
-    fn blobs(&mut self, each: &mut dyn FnMut(NamedBlob) -> Result<(), LogError>) -> Result<(), LogError> {
+    fn blobs(
+        &mut self,
+        each: &mut dyn FnMut(NamedBlob) -> Result<(), LogError>,
+    ) -> Result<(), LogError> {
         self.parts()?.1.list().iter().try_for_each(|blob| each(*blob))
     }
 }

@@ -22,8 +22,8 @@ pub(crate) trait Unwritten: Debug + Send + Sync {
     /// Copies a block of the segment that begins with `first`, if it is in the buffer.
     fn copy_block(&self, first: Glsn, block: u32, into: &mut [u8]) -> bool;
 
-    /// The offset where the complete records of the segment that begins with `first` end; 0 if it is not the active
-    /// one.
+    /// The offset where the complete records of the segment that begins with `first` end; 0 if it
+    /// is not the active one.
     fn end_of(&self, first: Glsn) -> u32;
 }
 
@@ -69,8 +69,15 @@ pub(crate) const SEGMENT_LEASE_BYTES: u64 = 512;
 
 impl Segment {
     /// The segment with this header; `unwritten` has the bytes that are not in its file yet.
-    pub(crate) fn new(header: SegmentHeader, env: &Env, unwritten: Weak<dyn Unwritten>) -> Arc<Self> {
-        let known = Arc::new(KnownBySource { end: AtomicU32::new(OPEN), was_never_cut: AtomicBool::new(false) });
+    pub(crate) fn new(
+        header: SegmentHeader,
+        env: &Env,
+        unwritten: Weak<dyn Unwritten>,
+    ) -> Arc<Self> {
+        let known = Arc::new(KnownBySource {
+            end: AtomicU32::new(OPEN),
+            was_never_cut: AtomicBool::new(false),
+        });
         let source = SegmentSource {
             first: header.first,
             epoch: header.epoch,
@@ -86,10 +93,11 @@ impl Segment {
 
     /// Nothing more is appended to it: another segment, with the header `next`, follows.
     pub(crate) fn seal(&self, next: &SegmentHeader) {
-        let sealed = SegmentEnd { next: next.first, chain: next.previous_chain, end: next.previous_end };
+        let sealed =
+            SegmentEnd { next: next.first, chain: next.previous_chain, end: next.previous_end };
         self.sealed.get_or_init(|| sealed);
-        // Relaxed: the values choose how the file is read, and both ways read the same bytes; and how blocks that were
-        // complete before are checked.
+        // Relaxed: the values choose how the file is read, and both ways read the same bytes; and
+        // how blocks that were complete before are checked.
         self.known.was_never_cut.store(next.epoch == self.header.epoch, Ordering::Relaxed);
         self.known.end.store(sealed.end, Ordering::Relaxed);
     }
@@ -99,7 +107,8 @@ impl Segment {
         self.sealed.get().copied()
     }
 
-    /// Whether it is sealed and no torn tail was ever cut in it: each fragment that passes its checksum is the one that was written there.
+    /// Whether it is sealed and no torn tail was ever cut in it: each fragment that passes its
+    /// checksum is the one that was written there.
     pub(crate) fn was_never_cut(&self) -> bool {
         self.known.was_never_cut.load(Ordering::Relaxed)
     }
@@ -138,7 +147,8 @@ impl SegmentSource {
         pages[n..].fill(0);
         for (number, page) in (first..).zip(pages.chunks_exact_mut(BLOCK_BYTES)) {
             match check_whole_block(page, number, self.seed, end) {
-                // Nobody checked what lies behind them. A fragment whose header turned to zeros ends them too early.
+                // Nobody checked what lies behind them. A fragment whose header turned to zeros
+                // ends them too early.
                 Ok(filled) if is_complete(number, end) => page[filled..].fill(0),
                 Ok(_) => {}
                 Err(_) if self.save_sound_part(&*file, number, page)? => {}
@@ -151,8 +161,14 @@ impl SegmentSource {
         Ok(())
     }
 
-    /// Reads a damaged block once more and leaves its sound fragments in `page`; false if there are none, or if nobody can tell which are.
-    fn save_sound_part(&self, file: &dyn File, number: u32, page: &mut [u8]) -> Result<bool, LoadError> {
+    /// Reads a damaged block once more and leaves its sound fragments in `page`; false if there are
+    /// none, or if nobody can tell which are.
+    fn save_sound_part(
+        &self,
+        file: &dyn File,
+        number: u32,
+        page: &mut [u8],
+    ) -> Result<bool, LoadError> {
         if !self.known.was_never_cut.load(Ordering::Relaxed) {
             return Ok(false);
         }
@@ -163,7 +179,8 @@ impl SegmentSource {
             page[filled..].fill(0);
             return Ok(true);
         }
-        // What differs from one read to the next is no damage of the file: the page must not stay in memory.
+        // What differs from one read to the next is no damage of the file: the page must not stay
+        // in memory.
         Ok(checksum(0, page) == before && blank_damage(page, number, self.seed, self.epoch))
     }
 
@@ -190,8 +207,14 @@ pub(crate) enum KnownEnd {
     NotBefore(u32),
 }
 
-/// Checks a block, and that the segment's records reach as far into it as they must; returns where its fragments end.
-pub(crate) fn check_whole_block(block: &[u8], number: u32, seed: u64, end: KnownEnd) -> Result<usize, BadBlock> {
+/// Checks a block, and that the segment's records reach as far into it as they must; returns where
+/// its fragments end.
+pub(crate) fn check_whole_block(
+    block: &[u8],
+    number: u32,
+    seed: u64,
+    end: KnownEnd,
+) -> Result<usize, BadBlock> {
     let filled = check_block(block, number, seed)?;
     let is_behind = || is_complete(number, end) && has_fragment(block, filled, number, seed);
     let checked = match check_end(number, filled, end) {
@@ -207,8 +230,8 @@ fn is_complete(number: u32, end: KnownEnd) -> bool {
     (u64::from(number) + 1) * BLOCK_BYTES as u64 <= u64::from(least)
 }
 
-/// Compares the end of a block's fragments with the end of the segment's: an empty block is valid only after all
-/// records.
+/// Compares the end of a block's fragments with the end of the segment's: an empty block is valid
+/// only after all records.
 fn check_end(number: u32, filled: usize, end: KnownEnd) -> Result<(), &'static str> {
     let start = u64::from(number) * BLOCK_BYTES as u64;
     let (KnownEnd::At(least) | KnownEnd::NotBefore(least)) = end;
@@ -220,7 +243,8 @@ fn check_end(number: u32, filled: usize, end: KnownEnd) -> Result<(), &'static s
     }
     match end {
         KnownEnd::At(end)
-            if u64::from(end) <= start + BLOCK_BYTES as u64 && start + filled as u64 != u64::from(end) =>
+            if u64::from(end) <= start + BLOCK_BYTES as u64
+                && start + filled as u64 != u64::from(end) =>
         {
             Err("the last records of the segment are missing")
         }
@@ -233,7 +257,8 @@ impl PageSource for SegmentSource {
         if self.copy_unwritten(number, page) {
             return Ok(());
         }
-        // The active segment is written through the page cache: direct reads would flush it each time.
+        // The active segment is written through the page cache: direct reads would flush it each
+        // time.
         let caching = if self.is_sealed() { self.caching } else { Caching::Buffered };
         self.read(number, page, caching)
     }
@@ -242,6 +267,8 @@ impl PageSource for SegmentSource {
         if self.is_sealed() {
             return self.read(first, pages, self.caching);
         }
-        (first..).zip(pages.chunks_exact_mut(BLOCK_BYTES)).try_for_each(|(number, page)| self.load(number, page))
+        (first..)
+            .zip(pages.chunks_exact_mut(BLOCK_BYTES))
+            .try_for_each(|(number, page)| self.load(number, page))
     }
 }

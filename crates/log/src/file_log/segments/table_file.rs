@@ -10,8 +10,8 @@ use crate::file_log::env::Env;
 use crate::file_log::files::names::FileName;
 use crate::file_log::files::open_files::OpenFiles;
 use crate::format::offset_table::{
-    BLOB_PAGE, DIRECTORY_ITEM_BYTES, DIRECTORY_PAGE, DirectoryItem, NUMBERS_PER_PAGE, NamedBlob, OFFSET_PAGE,
-    POSTING_PAGE, STREAMS_PER_PAGE, TableHeader,
+    BLOB_PAGE, DIRECTORY_ITEM_BYTES, DIRECTORY_PAGE, DirectoryItem, NUMBERS_PER_PAGE, NamedBlob,
+    OFFSET_PAGE, POSTING_PAGE, STREAMS_PER_PAGE, TableHeader,
 };
 use crate::format::segment_header::HeaderError;
 use crate::format::{table_seed, u32_at};
@@ -42,7 +42,9 @@ impl TableFile {
         })?;
         drop(page);
         if header.log_id != env.id || header.first != first {
-            return Err(LoadError::Corrupt { message: "an offset table of another segment".to_owned() });
+            return Err(LoadError::Corrupt {
+                message: "an offset table of another segment".to_owned(),
+            });
         }
         Ok(Self { header, pages })
     }
@@ -54,12 +56,19 @@ impl TableFile {
         item(&page, at, 4).map(|bytes| u32_at(bytes, 0))
     }
 
-    /// Fills `into` with the offsets of the entries from `index` on, at most those on one page; returns how many.
+    /// Fills `into` with the offsets of the entries from `index` on, at most those on one page;
+    /// returns how many.
     pub(crate) fn offsets(&self, index: u32, into: &mut [u32]) -> Result<usize, LoadError> {
-        self.numbers(self.header.offset_place(index), OFFSET_PAGE, NUMBERS_PER_PAGE - index % NUMBERS_PER_PAGE, into)
+        self.numbers(
+            self.header.offset_place(index),
+            OFFSET_PAGE,
+            NUMBERS_PER_PAGE - index % NUMBERS_PER_PAGE,
+            into,
+        )
     }
 
-    /// Fills `into` with postings from number `posting` on, at most those on one page; returns how many.
+    /// Fills `into` with postings from number `posting` on, at most those on one page; returns how
+    /// many.
     pub(crate) fn postings(&self, posting: u32, into: &mut [u32]) -> Result<usize, LoadError> {
         let on_page = NUMBERS_PER_PAGE - posting % NUMBERS_PER_PAGE;
         self.numbers(self.header.posting_place(posting), POSTING_PAGE, on_page, into)
@@ -103,15 +112,24 @@ impl TableFile {
         let (page, at) = self.header.stream_place(index);
         debug_assert!(index % STREAMS_PER_PAGE == (at / DIRECTORY_ITEM_BYTES) as u32);
         let page = self.page(page, DIRECTORY_PAGE, Touch::Point)?;
-        let found = DirectoryItem::decode(item(&page, at, DIRECTORY_ITEM_BYTES)?).ok_or_else(out_of_place)?;
+        let found = DirectoryItem::decode(item(&page, at, DIRECTORY_ITEM_BYTES)?)
+            .ok_or_else(out_of_place)?;
         let end = found.start.checked_add(found.count);
         if end.is_none_or(|end| end > self.header.count) {
-            return Err(LoadError::Corrupt { message: "an offset table whose directory is out of bounds".to_owned() });
+            return Err(LoadError::Corrupt {
+                message: "an offset table whose directory is out of bounds".to_owned(),
+            });
         }
         Ok(found)
     }
 
-    fn numbers(&self, (page, at): (u32, usize), kind: u8, on_page: u32, into: &mut [u32]) -> Result<usize, LoadError> {
+    fn numbers(
+        &self,
+        (page, at): (u32, usize),
+        kind: u8,
+        on_page: u32,
+        into: &mut [u32],
+    ) -> Result<usize, LoadError> {
         let page = self.page(page, kind, Touch::Point)?;
         let n = into.len().min(on_page as usize);
         let bytes = item(&page, at, n * 4)?;

@@ -1,7 +1,7 @@
 //! Writes the offset table of a segment that is being sealed, or whose table was lost.
 //!
-//! Entries are sorted by stream in a scratch buffer of bounded size, in several rounds if necessary: a table can be
-//! written under any budget.
+//! Entries are sorted by stream in a scratch buffer of bounded size, in several rounds if
+//! necessary: a table can be written under any budget.
 
 use std::io;
 
@@ -13,7 +13,8 @@ use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, s
 use crate::error::LogError;
 use crate::file_log::files::names::TablePlace;
 use crate::format::offset_table::{
-    BLOB_PAGE, DIRECTORY_PAGE, DirectoryItem, HEADER_PAGE, NamedBlob, OFFSET_PAGE, POSTING_PAGE, TableHeader,
+    BLOB_PAGE, DIRECTORY_PAGE, DirectoryItem, HEADER_PAGE, NamedBlob, OFFSET_PAGE, POSTING_PAGE,
+    TableHeader,
 };
 use crate::format::put;
 use crate::glsn::StreamId;
@@ -24,13 +25,19 @@ const SCRATCH_MIN: usize = 8192;
 /// The source of a table's contents.
 pub(crate) trait TableSource {
     /// Gives the offset of every entry, in order.
-    fn offsets(&mut self, each: &mut dyn FnMut(u32) -> Result<(), LogError>) -> Result<(), LogError>;
+    fn offsets(
+        &mut self,
+        each: &mut dyn FnMut(u32) -> Result<(), LogError>,
+    ) -> Result<(), LogError>;
 
     /// Gives the stream of every entry, in order; asked several times.
     fn streams(&mut self, each: &mut dyn FnMut(StreamId)) -> Result<(), LogError>;
 
     /// Gives every blob file, in order.
-    fn blobs(&mut self, each: &mut dyn FnMut(NamedBlob) -> Result<(), LogError>) -> Result<(), LogError>;
+    fn blobs(
+        &mut self,
+        each: &mut dyn FnMut(NamedBlob) -> Result<(), LogError>,
+    ) -> Result<(), LogError>;
 }
 
 /// The scratch buffer for sorting: a part is reserved, the rest is taken while the budget has room.
@@ -64,7 +71,8 @@ impl SortScratch {
     }
 }
 
-/// Writes the table of a segment. `streams` and `blobs` of `header` are counted here. The file is not synced.
+/// Writes the table of a segment. `streams` and `blobs` of `header` are counted here. The file is
+/// not synced.
 pub(crate) fn write_table(
     disk: &dyn Disk,
     place: &TablePlace,
@@ -110,7 +118,9 @@ fn write_streams(
     source: &mut dyn TableSource,
     scratch: &mut SortScratch,
 ) -> Result<u32, LogError> {
-    in_order_of_streams(count, source, scratch, &mut |_, index| pages.push(POSTING_PAGE, &index.to_le_bytes()))?;
+    in_order_of_streams(count, source, scratch, &mut |_, index| {
+        pages.push(POSTING_PAGE, &index.to_le_bytes())
+    })?;
     pages.end_section(POSTING_PAGE)?;
     let mut streams = 0;
     let mut item: Option<DirectoryItem> = None;
@@ -132,8 +142,8 @@ fn write_streams(
     Ok(streams)
 }
 
-/// Calls `each` with each entry's stream and index, sorted by stream and then by index. Each round gathers the smallest
-/// that were not given yet.
+/// Calls `each` with each entry's stream and index, sorted by stream and then by index. Each round
+/// gathers the smallest that were not given yet.
 fn in_order_of_streams(
     count: u32,
     source: &mut dyn TableSource,
@@ -153,7 +163,9 @@ fn in_order_of_streams(
         given += round.len() as u32;
         last = round.last().copied();
         if round.is_empty() {
-            return Err(LogError::Format { message: "the streams of a segment changed while they were sorted".into() });
+            return Err(LogError::Format {
+                message: "the streams of a segment changed while they were sorted".into(),
+            });
         }
     }
     Ok(())
@@ -244,7 +256,10 @@ mod tests {
     struct Streams(Vec<u32>);
 
     impl TableSource for Streams {
-        fn offsets(&mut self, _: &mut dyn FnMut(u32) -> Result<(), LogError>) -> Result<(), LogError> {
+        fn offsets(
+            &mut self,
+            _: &mut dyn FnMut(u32) -> Result<(), LogError>,
+        ) -> Result<(), LogError> {
             Ok(())
         }
 
@@ -253,7 +268,10 @@ mod tests {
             Ok(())
         }
 
-        fn blobs(&mut self, _: &mut dyn FnMut(NamedBlob) -> Result<(), LogError>) -> Result<(), LogError> {
+        fn blobs(
+            &mut self,
+            _: &mut dyn FnMut(NamedBlob) -> Result<(), LogError>,
+        ) -> Result<(), LogError> {
             Ok(())
         }
     }

@@ -1,6 +1,8 @@
-//! Reads a segment front to back and checks everything in it: for recovery, for lost tables, and for `verify`.
+//! Reads a segment front to back and checks everything in it: for recovery, for lost tables, and
+//! for `verify`.
 //!
-//! Law: a walk reports where the good records end and what follows them; it decides nothing. `recovery::decide` does.
+//! Law: a walk reports where the good records end and what follows them; it decides nothing.
+//! `recovery::decide` does.
 
 use plimsoll_disk::vfs::File;
 
@@ -8,9 +10,12 @@ use crate::blob::BlobRef;
 use crate::error::LogError;
 use crate::format::block::first_fragment;
 use crate::format::content::ContentHash;
-use crate::format::fragment::{FRAGMENT_HEADER_BYTES, Found, Fragment, FragmentType, Refusal, fragment_at};
+use crate::format::fragment::{
+    FRAGMENT_HEADER_BYTES, Found, Fragment, FragmentType, Refusal, fragment_at,
+};
 use crate::format::record::{
-    BLOB_REF_BYTES, ENTRY_HEADER_BYTES, EntryHeader, Mark, RECORD_HEADER_BYTES, RecordHeader, decode_blob,
+    BLOB_REF_BYTES, ENTRY_HEADER_BYTES, EntryHeader, Mark, RECORD_HEADER_BYTES, RecordHeader,
+    decode_blob,
 };
 use crate::format::segment_header::SegmentHeader;
 use crate::format::{BLOCK_BYTES, align8, segment_seed};
@@ -113,12 +118,12 @@ pub(crate) struct Outcome {
     pub(crate) dirty_padding: Option<u64>,
 }
 
-/// The system is told of reads in advance, this many bytes at a time and as many ahead: a disk reads large pieces,
-/// several at once, two to four times as fast as one request after the other.
+/// The system is told of reads in advance, this many bytes at a time and as many ahead: a disk
+/// reads large pieces, several at once, two to four times as fast as one request after the other.
 const AHEAD_BYTES: u64 = 4 << 20;
 
-/// Reads the segment with this header through `staging` (a multiple of a block), up to `limit` bytes of its file. Bytes
-/// after the length in the header belong to nothing and are not read.
+/// Reads the segment with this header through `staging` (a multiple of a block), up to `limit`
+/// bytes of its file. Bytes after the length in the header belong to nothing and are not read.
 pub(crate) fn walk_segment(
     file: &dyn File,
     header: &SegmentHeader,
@@ -142,8 +147,8 @@ pub(crate) struct Start {
     pub(crate) epoch: u32,
 }
 
-/// As [`walk_segment`], from a place within the segment up to `limit`, where a record ends. If `staging` has room for all blocks in between,
-/// it has their bytes from that place on afterwards.
+/// As [`walk_segment`], from a place within the segment up to `limit`, where a record ends. If
+/// `staging` has room for all blocks in between, it has their bytes from that place on afterwards.
 pub(crate) fn walk_on(
     file: &dyn File,
     header: &SegmentHeader,
@@ -162,15 +167,21 @@ pub(crate) fn walk_on(
     run_between(from, limit, file, staging, walk)
 }
 
-/// As [`walk_segment`] of the whole segment, but continues with the next good record after damage and tells the visitor
-/// what is lost. Damage that no good record follows is the outcome's problem.
+/// As [`walk_segment`] of the whole segment, but continues with the next good record after damage
+/// and tells the visitor what is lost. Damage that no good record follows is the outcome's problem.
 pub(crate) fn walk_past_damage(
     file: &dyn File,
     header: &SegmentHeader,
     staging: &mut [u8],
     visitor: &mut dyn Visitor,
 ) -> Result<Outcome, LogError> {
-    run(file, u64::MAX, header, staging, SegmentWalk { passes: true, ..SegmentWalk::new(header, visitor) })
+    run(
+        file,
+        u64::MAX,
+        header,
+        staging,
+        SegmentWalk { passes: true, ..SegmentWalk::new(header, visitor) },
+    )
 }
 
 fn run(
@@ -203,7 +214,11 @@ fn run_between(
         // What lies before the place where it begins was walked before.
         let known = if offset == from { walk.begin.min(wanted) } else { 0 };
         let n = known + file.read_at(&mut staging[known..wanted], offset + known as u64)?;
-        let whole = if walk.ends_at_limit { n } else { wanted.next_multiple_of(BLOCK_BYTES).min(staging.len()) };
+        let whole = if walk.ends_at_limit {
+            n
+        } else {
+            wanted.next_multiple_of(BLOCK_BYTES).min(staging.len())
+        };
         staging[n..whole].fill(0);
         for block in staging[..whole].chunks(BLOCK_BYTES) {
             walk.block(block, (offset / BLOCK_BYTES as u64) as u32)?;
@@ -317,7 +332,9 @@ impl<'v> SegmentWalk<'v> {
                     at += align8(fragment.whole_bytes());
                 }
                 Found::Bad(refusal) => self.fail(offset, refusal),
-                Found::Nothing if self.passes && self.find_record(block, block_offset, at).is_some() => {
+                Found::Nothing
+                    if self.passes && self.find_record(block, block_offset, at).is_some() =>
+                {
                     self.fail(offset, Refusal::bad("zeros in place of a fragment"));
                 }
                 Found::Nothing => {
@@ -333,8 +350,15 @@ impl<'v> SegmentWalk<'v> {
         Ok(())
     }
 
-    /// Looks for the next good record in a block, from `at` on, and continues there; returns its place.
-    fn resume(&mut self, block: &[u8], offset: u32, at: usize, problem: Problem) -> Result<Option<usize>, LogError> {
+    /// Looks for the next good record in a block, from `at` on, and continues there; returns its
+    /// place.
+    fn resume(
+        &mut self,
+        block: &[u8],
+        offset: u32,
+        at: usize,
+        problem: Problem,
+    ) -> Result<Option<usize>, LogError> {
         let Some((at, header)) = self.find_record(block, offset, at) else { return Ok(None) };
         let here = offset + at as u32;
         let outcome = &mut self.outcome;
@@ -356,8 +380,14 @@ impl<'v> SegmentWalk<'v> {
         Ok(Some(at))
     }
 
-    /// The next good record in a block, from `at` on, that may be a later one than the last good one.
-    fn find_record(&self, block: &[u8], offset: u32, mut at: usize) -> Option<(usize, RecordHeader)> {
+    /// The next good record in a block, from `at` on, that may be a later one than the last good
+    /// one.
+    fn find_record(
+        &self,
+        block: &[u8],
+        offset: u32,
+        mut at: usize,
+    ) -> Option<(usize, RecordHeader)> {
         while at + FRAGMENT_HEADER_BYTES <= block.len() {
             let Found::Fragment(fragment) = fragment_at(block, at, offset, self.seed) else {
                 at += 8;
@@ -365,7 +395,9 @@ impl<'v> SegmentWalk<'v> {
             };
             let here = offset + at as u32;
             let begins = matches!(fragment.part, FragmentType::Whole | FragmentType::First);
-            let header = RecordHeader::decode(fragment.bytes).ok().filter(|_| begins && here > self.resumed_at);
+            let header = RecordHeader::decode(fragment.bytes)
+                .ok()
+                .filter(|_| begins && here > self.resumed_at);
             if let Some(header) = header.filter(|header| self.may_follow(fragment.epoch, header)) {
                 return Some((at, header));
             }
@@ -378,7 +410,8 @@ impl<'v> SegmentWalk<'v> {
     fn may_follow(&self, epoch: u32, header: &RecordHeader) -> bool {
         let outcome = &self.outcome;
         let is_next = header.first == outcome.next && header.previous_chain == outcome.chain;
-        let is_later = header.first > outcome.next && header.timestamp_micros > outcome.last_timestamp;
+        let is_later =
+            header.first > outcome.next && header.timestamp_micros > outcome.last_timestamp;
         epoch >= outcome.epoch && (is_next || is_later)
     }
 
@@ -389,7 +422,10 @@ impl<'v> SegmentWalk<'v> {
             self.fail(block_offset + at as u32, Refusal::bad("a record whose end is missing"));
             return self.look_for_evidence(block, block_offset, at);
         }
-        let dirty = block[at..].iter().position(|byte| *byte != 0).map(|i| u64::from(block_offset) + (at + i) as u64);
+        let dirty = block[at..]
+            .iter()
+            .position(|byte| *byte != 0)
+            .map(|i| u64::from(block_offset) + (at + i) as u64);
         if at == first_fragment(block_offset / BLOCK_BYTES as u32) {
             self.blank = true;
         }
@@ -400,13 +436,18 @@ impl<'v> SegmentWalk<'v> {
     }
 
     fn fail(&mut self, offset: u32, refusal: Refusal) {
-        self.outcome.problem = Some(Problem { at: u64::from(offset), what: refusal.what, newer: refusal.newer });
+        self.outcome.problem =
+            Some(Problem { at: u64::from(offset), what: refusal.what, newer: refusal.newer });
         (self.open, self.dirty) = (None, None);
         self.visitor.abandon();
     }
 
     /// Takes one more intact fragment; `Err` is the reason why it does not follow.
-    fn fragment(&mut self, offset: u32, fragment: &Fragment<'_>) -> Result<Result<(), Refusal>, LogError> {
+    fn fragment(
+        &mut self,
+        offset: u32,
+        fragment: &Fragment<'_>,
+    ) -> Result<Result<(), Refusal>, LogError> {
         if fragment.epoch < self.outcome.epoch {
             return Ok(Err(Refusal::bad("a fragment of an earlier epoch: stale bytes")));
         }
@@ -450,7 +491,11 @@ impl<'v> SegmentWalk<'v> {
         Ok(())
     }
 
-    fn begin(&mut self, offset: u32, fragment: &Fragment<'_>) -> Result<Result<(), Refusal>, LogError> {
+    fn begin(
+        &mut self,
+        offset: u32,
+        fragment: &Fragment<'_>,
+    ) -> Result<Result<(), Refusal>, LogError> {
         if self.open.is_some() {
             return Ok(Err(Refusal::bad("a record that begins within another")));
         }
@@ -471,7 +516,9 @@ impl<'v> SegmentWalk<'v> {
                 return Ok(Err(Refusal::bad("a record whose blob files are cut short")));
             };
             if blob.id.node() != 0 {
-                return Ok(Err(Refusal::newer("a blob file of another node, which this version does not read")));
+                return Ok(Err(Refusal::newer(
+                    "a blob file of another node, which this version does not read",
+                )));
             }
             self.blobs.push(blob);
         }
@@ -494,9 +541,15 @@ impl<'v> SegmentWalk<'v> {
         self.entries(offset, fragment, head)
     }
 
-    fn go_on(&mut self, offset: u32, fragment: &Fragment<'_>) -> Result<Result<(), Refusal>, LogError> {
+    fn go_on(
+        &mut self,
+        offset: u32,
+        fragment: &Fragment<'_>,
+    ) -> Result<Result<(), Refusal>, LogError> {
         let missing = Refusal::bad("a part of a record whose beginning is missing");
-        let (Some(open), Some(continues)) = (&mut self.open, fragment.continues) else { return Ok(Err(missing)) };
+        let (Some(open), Some(continues)) = (&mut self.open, fragment.continues) else {
+            return Ok(Err(missing));
+        };
         if open.epoch != fragment.epoch || open.head != continues.head {
             return Ok(Err(missing));
         }
@@ -541,7 +594,10 @@ impl<'v> SegmentWalk<'v> {
             let at = offset + pos as u32;
             let payload = align8(entry.payload_bytes as usize);
             let taken = (ENTRY_HEADER_BYTES + payload) as u64;
-            if entry.index != open.entries_seen || entry.back != at - open.at || taken > open.body_left {
+            if entry.index != open.entries_seen
+                || entry.back != at - open.at
+                || taken > open.body_left
+            {
                 return Ok(Err(Refusal::bad("an entry of another place")));
             }
             open.entries_seen += 1;
@@ -554,7 +610,9 @@ impl<'v> SegmentWalk<'v> {
     }
 
     fn end_record(&mut self) -> Result<Result<(), Refusal>, LogError> {
-        let Some(open) = self.open.take() else { return Ok(Err(Refusal::bad("an end without a record"))) };
+        let Some(open) = self.open.take() else {
+            return Ok(Err(Refusal::bad("an end without a record")));
+        };
         if open.entries_seen != open.header.count || open.payload_left > 0 || open.body_left > 0 {
             return Ok(Err(Refusal::bad("a record that ends before its last entry does")));
         }
@@ -562,7 +620,9 @@ impl<'v> SegmentWalk<'v> {
             RecordChain::Known(chain) => chain,
             RecordChain::Content(content, named) if named == Some(content.sum()) => content.sum(),
             RecordChain::Content(..) => {
-                return Ok(Err(Refusal::bad("a record whose parts do not have the chain hash that they name")));
+                return Ok(Err(Refusal::bad(
+                    "a record whose parts do not have the chain hash that they name",
+                )));
             }
         };
         self.visitor.record(&open.header, &self.blobs)?;
@@ -571,8 +631,11 @@ impl<'v> SegmentWalk<'v> {
             outcome.first_timestamp = open.header.timestamp_micros;
         }
         outcome.last_timestamp = open.header.timestamp_micros;
-        outcome.last_blob_id =
-            self.blobs.iter().map(|blob| blob.id.0).fold(outcome.last_blob_id.max(open.header.last_blob_id), u64::max);
+        outcome.last_blob_id = self
+            .blobs
+            .iter()
+            .map(|blob| blob.id.0)
+            .fold(outcome.last_blob_id.max(open.header.last_blob_id), u64::max);
         outcome.durable = outcome.durable.max(open.header.durable);
         outcome.chain = chain;
         outcome.next = open.header.last().next();
@@ -605,8 +668,11 @@ impl<'v> SegmentWalk<'v> {
                 let end = self.outcome.end;
                 self.fail(end, Refusal::bad("a record whose end is missing"));
             } else if let Some(at) = self.dirty {
-                self.outcome.problem =
-                    Some(Problem { at, what: "bytes that are not zero behind the last record", newer: false });
+                self.outcome.problem = Some(Problem {
+                    at,
+                    what: "bytes that are not zero behind the last record",
+                    newer: false,
+                });
             }
         }
         self.outcome

@@ -1,4 +1,5 @@
-//! Takes in what other members have ordered: their records are read from the files, checked, and become part of this process's tail.
+//! Takes in what other members have ordered: their records are read from the files, checked, and
+//! become part of this process's tail.
 
 use std::sync::Arc;
 
@@ -28,8 +29,13 @@ use crate::members::{Members, words};
 /// Bytes that are taken in at a time: more than the largest record.
 const STEP_BYTES: u64 = 4 << 20;
 
-/// Takes in everything up to the published end; a process that only reads, everything that is durable.
-pub(crate) fn catch_up(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogError> {
+/// Takes in everything up to the published end; a process that only reads, everything that is
+/// durable.
+pub(crate) fn catch_up(
+    log: &OpenLog,
+    members: &Members,
+    order: &mut Order,
+) -> Result<(), LogError> {
     if !members.is_reader() {
         let end = members.end();
         members.check_words()?;
@@ -47,12 +53,20 @@ pub(crate) fn catch_up(log: &OpenLog, members: &Members, order: &mut Order) -> R
     })
 }
 
-fn catch_up_to(log: &OpenLog, members: &Members, order: &mut Order, end: words::End) -> Result<(), LogError> {
+fn catch_up_to(
+    log: &OpenLog,
+    members: &Members,
+    order: &mut Order,
+    end: words::End,
+) -> Result<(), LogError> {
     while order.header.first < end.segment {
         let next = header_after(log, order.header.first)?;
         take_in(log, order, next.previous_end)?;
         if order.end.next != next.first || order.end.chain != next.previous_chain {
-            return Err(strayed(order, "it does not lead to the next segment that another process began"));
+            return Err(strayed(
+                order,
+                "it does not lead to the next segment that another process began",
+            ));
         }
         follow(log, order, next)?;
     }
@@ -131,11 +145,17 @@ fn take_in(log: &OpenLog, order: &mut Order, until: u32) -> Result<(), LogError>
         taking.abandon();
         let taken = walked.and_then(|outcome| {
             if outcome.end <= order.end.offset {
-                let what = outcome.problem.map_or("its records end before their end", |problem| problem.what);
+                let what = outcome
+                    .problem
+                    .map_or("its records end before their end", |problem| problem.what);
                 return Err(strayed(order, what));
             }
             let from = block_of(u64::from(order.end.offset)) * BLOCK_BYTES as u64;
-            let read = if limit - from <= staging.len() as u64 { Some((from, &staging[..])) } else { None };
+            let read = if limit - from <= staging.len() as u64 {
+                Some((from, &staging[..]))
+            } else {
+                None
+            };
             fill(&mut tail, &*order.file, read, order.end.offset, outcome.end)?;
             Ok(outcome)
         });
@@ -155,9 +175,15 @@ fn take_in(log: &OpenLog, order: &mut Order, until: u32) -> Result<(), LogError>
     Ok(())
 }
 
-/// Copies the bytes between two offsets into the tail's buffer, from what was `read`, and where, if that has all of them. They are in the file:
-/// what the buffer cannot hold is left out.
-fn fill(tail: &mut TailState, file: &dyn File, read: Option<(u64, &[u8])>, from: u32, to: u32) -> Result<(), LogError> {
+/// Copies the bytes between two offsets into the tail's buffer, from what was `read`, and where, if
+/// that has all of them. They are in the file: what the buffer cannot hold is left out.
+fn fill(
+    tail: &mut TailState,
+    file: &dyn File,
+    read: Option<(u64, &[u8])>,
+    from: u32,
+    to: u32,
+) -> Result<(), LogError> {
     let chunk = CHUNK_BYTES as u64;
     let to = u64::from(to);
     if to >= tail.buffer.current_start() + chunk {
@@ -176,8 +202,12 @@ fn fill(tail: &mut TailState, file: &dyn File, read: Option<(u64, &[u8])>, from:
 }
 
 fn advance(order: &mut Order, tail: &mut TailState, outcome: &Outcome) {
-    order.end =
-        End { offset: outcome.end, next: outcome.next, chain: outcome.chain, timestamp: outcome.last_timestamp };
+    order.end = End {
+        offset: outcome.end,
+        next: outcome.next,
+        chain: outcome.chain,
+        timestamp: outcome.last_timestamp,
+    };
     order.epoch = outcome.epoch;
     order.marked = outcome.marked;
     // Another process may have written zeros further ahead.
@@ -190,7 +220,11 @@ fn advance(order: &mut Order, tail: &mut TailState, outcome: &Outcome) {
 }
 
 /// The segment with this header, which another member began, is the active one now.
-pub(super) fn follow(log: &OpenLog, order: &mut Order, header: SegmentHeader) -> Result<(), LogError> {
+pub(super) fn follow(
+    log: &OpenLog,
+    order: &mut Order,
+    header: SegmentHeader,
+) -> Result<(), LogError> {
     let options = &log.env.options;
     let path = FileName::Segment(header.first).path(&options.dir);
     let open = if log.env.is_read_only() { Open::Read } else { Open::ReadWrite };
@@ -228,7 +262,11 @@ impl Visitor for Taking<'_> {
     fn record(&mut self, header: &RecordHeader, blobs: &[BlobRef]) -> Result<(), LogError> {
         self.tail.blobs.reserve(blobs.len())?;
         for blob in blobs {
-            self.tail.blobs.push(NamedBlob { record_first: header.first, record_count: header.count, blob: *blob });
+            self.tail.blobs.push(NamedBlob {
+                record_first: header.first,
+                record_count: header.count,
+                blob: *blob,
+            });
         }
         self.complete = (self.tail.entry_offsets.len(), self.tail.blobs.list().len());
         Ok(())

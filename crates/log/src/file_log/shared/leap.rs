@@ -1,7 +1,8 @@
-//! Goes on behind a part of the log that is gone: for a process for which nothing is kept, and that has not taken in what was trimmed meanwhile.
+//! Goes on behind a part of the log that is gone: for a process for which nothing is kept, and that
+//! has not taken in what was trimmed meanwhile.
 //!
-//! Law: what is left out was taken into the index, up to the checkpoint of the manifest that the caller has read. The log is never trimmed beyond
-//! that.
+//! Law: what is left out was taken into the index, up to the checkpoint of the manifest that the
+//! caller has read. The log is never trimmed beyond that.
 
 use crate::error::LogError;
 use crate::file_log::files::names::FileName;
@@ -11,7 +12,8 @@ use crate::file_log::shared::catch_up::follow;
 use crate::file_log::tail::order::{End, Order};
 use crate::glsn::Glsn;
 
-/// Makes the oldest segment that is there the one that is read from. Everything up to `known` need not be read. Returns the first GLSN that is.
+/// Makes the oldest segment that is there the one that is read from. Everything up to `known` need
+/// not be read. Returns the first GLSN that is.
 pub(crate) fn leap(log: &OpenLog, order: &mut Order, known: Glsn) -> Result<Glsn, LogError> {
     let (options, before) = (&log.env.options, order.header.first);
     let names = options.disk.names(&options.dir)?;

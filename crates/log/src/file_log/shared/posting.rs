@@ -1,7 +1,9 @@
-//! Commits by posts ([`crate::members::posts`]): one process orders and syncs the records of several.
+//! Commits by posts ([`crate::members::posts`]): one process orders and syncs the records of
+//! several.
 //!
-//! Each commit posts its record and waits. One of the waiting threads gathers the others, orders all posts in one turn, and syncs them. A group costs one
-//! turn, one write and one sync, however many processes and threads it serves.
+//! Each commit posts its record and waits. One of the waiting threads gathers the others, orders
+//! all posts in one turn, and syncs them. A group costs one turn, one write and one sync, however
+//! many processes and threads it serves.
 
 use plimsoll_disk::borders::{Border, hit};
 
@@ -25,17 +27,25 @@ pub struct Posted<'a> {
     pub parts: &'a [&'a [u8]],
     /// As in [`Draft`].
     pub read_at: Glsn,
-    /// It is not ordered behind a record that all have to know ([`Members::to_be_known`]) and that is younger than this.
+    /// It is not ordered behind a record that all have to know ([`Members::to_be_known`]) and that
+    /// is younger than this.
     pub known: Glsn,
 }
 
-/// Posts a commit and waits until it is durable. `None` if its owner has to order it: it is too large, there is no room for it, it could not be ordered, or
-/// there is something new to be known before.
+/// Posts a commit and waits until it is durable. `None` if its owner has to order it: it is too
+/// large, there is no room for it, it could not be ordered, or there is something new to be known
+/// before.
 ///
 /// # Errors
 /// `Stalled`: it may be ordered, and durable, once another process goes on. `Poisoned`.
-pub(crate) fn commit(log: &OpenLog, members: &Members, commit: &Posted<'_>) -> Result<Option<Glsn>, LogError> {
-    let Some(post) = members.post(commit.parts, commit.read_at, commit.known) else { return Ok(None) };
+pub(crate) fn commit(
+    log: &OpenLog,
+    members: &Members,
+    commit: &Posted<'_>,
+) -> Result<Option<Glsn>, LogError> {
+    let Some(post) = members.post(commit.parts, commit.read_at, commit.known) else {
+        return Ok(None);
+    };
     let is_over = || post.answer() != Answer::None || check(log, members).is_err();
     let outcome = || is_over().then_some(Ok(()));
     let lead = || lead(log, members, &post, &is_over);
@@ -60,9 +70,15 @@ pub(crate) fn commit(log: &OpenLog, members: &Members, commit: &Posted<'_>) -> R
 }
 
 /// Waits until a post that was claimed is durable, if it has been ordered.
-fn wait_for_claimed(log: &OpenLog, members: &Members, post: &Post<'_>) -> Result<Option<Glsn>, LogError> {
+fn wait_for_claimed(
+    log: &OpenLog,
+    members: &Members,
+    post: &Post<'_>,
+) -> Result<Option<Glsn>, LogError> {
     check(log, members)?;
-    let Answer::Ordered(glsn) = members.post_answer(post.cell) else { return Err(members.posting.stalled()) };
+    let Answer::Ordered(glsn) = members.post_answer(post.cell) else {
+        return Err(members.posting.stalled());
+    };
     let taken_in = log.tail.order().and_then(|mut order| catch_up(log, members, &mut order));
     // If it is not published yet, this fails as well: it was never submitted.
     let durable = taken_in.and_then(|()| log.durability.wait_if_there(glsn));
@@ -73,17 +89,25 @@ fn wait_for_claimed(log: &OpenLog, members: &Members, post: &Post<'_>) -> Result
     })
 }
 
-/// Sees to it that this process's posts are ordered and synced, with those of all members, unless another one does.
-fn lead(log: &OpenLog, members: &Members, post: &Post<'_>, is_over: &dyn Fn() -> bool) -> Result<(), LogError> {
+/// Sees to it that this process's posts are ordered and synced, with those of all members, unless
+/// another one does.
+fn lead(
+    log: &OpenLog,
+    members: &Members,
+    post: &Post<'_>,
+    is_over: &dyn Fn() -> bool,
+) -> Result<(), LogError> {
     members.arrive(POSTS);
-    let got = members.take_posting(post.cell, is_over).inspect_err(|_| members.note_posting_stalled())?;
+    let got =
+        members.take_posting(post.cell, is_over).inspect_err(|_| members.note_posting_stalled())?;
     if got == Got::Needless {
         return Ok(());
     }
     let group = members.gather(POSTS, &*log.env.options.clock);
     let led = order(log, members, post).and_then(|()| log.durability.sync_to_end());
     members.expect(POSTS, group);
-    // Also where another process has synced: it may have looked for those that wait before they were there.
+    // Also where another process has synced: it may have looked for those that wait before they
+    // were there.
     members.wake_group();
     members.release_posting();
     led.map(drop)
@@ -100,7 +124,8 @@ fn order(log: &OpenLog, members: &Members, own: &Post<'_>) -> Result<(), LogErro
     if members.withdraw_post(own) { Ok(()) } else { Err(members.posting.stalled()) }
 }
 
-/// Orders all posts. One that cannot be ordered is refused: its owner tries by itself, and learns why.
+/// Orders all posts. One that cannot be ordered is refused: its owner tries by itself, and learns
+/// why.
 fn order_all(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogError> {
     let to_be_known = members.to_be_known();
     let mut bytes = [0; POST_BYTES_MAX];
@@ -108,7 +133,8 @@ fn order_all(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), 
     let (mut is_any_placed, mut has_failed) = (false, false);
     members.begin_group();
     for cell in members.posts() {
-        // Otherwise it was withdrawn; or ordered, and published, by a member that was killed before it cleared the bit.
+        // Otherwise it was withdrawn; or ordered, and published, by a member that was killed before
+        // it cleared the bit.
         if members.claim_post(cell) {
             let (payload, read_at, known) = members.read_post(cell, &mut bytes);
             let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &[payload] }];
@@ -117,7 +143,9 @@ fn order_all(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), 
             // After a failure the others are not tried: each could wait as long under the turn.
             if !has_failed && known >= to_be_known && members.is_owner_there(cell) {
                 match place(log, order, &draft, None) {
-                    Ok(placed) => (answer, is_any_placed) = (Answer::Ordered(placed.ticket.last), true),
+                    Ok(placed) => {
+                        (answer, is_any_placed) = (Answer::Ordered(placed.ticket.last), true)
+                    }
                     Err(_) => has_failed = true,
                 }
             }

@@ -37,7 +37,13 @@ impl Process {
         Self::join_with(disk, store, is_first, 16 << 10, 16 << 20)
     }
 
-    fn join_with(disk: &Arc<dyn Disk>, store: &Path, is_first: bool, segment_bytes: u32, memory: u64) -> Self {
+    fn join_with(
+        disk: &Arc<dyn Disk>,
+        store: &Path,
+        is_first: bool,
+        segment_bytes: u32,
+        memory: u64,
+    ) -> Self {
         // Short: some tests wait until it is over.
         Self::join_for(disk, store, is_first, (segment_bytes, memory), Duration::from_millis(200))
     }
@@ -67,7 +73,10 @@ impl Process {
 
     fn append(&self, text: &str) -> Glsn {
         let entries = [DraftEntry { stream: StreamId(9), parts: &[text.as_bytes()] }];
-        let ticket = self.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap();
+        let ticket = self
+            .log
+            .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+            .unwrap();
         self.log.wait_durable(ticket.last).unwrap();
         ticket.last
     }
@@ -146,7 +155,11 @@ fn what_one_member_waits_for_another_one_can_have_made_durable() {
     let (one, two) = (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
     let submit = |process: &Process, text: &str| {
         let entries = [DraftEntry { stream: StreamId(9), parts: &[text.as_bytes()] }];
-        process.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap().last
+        process
+            .log
+            .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+            .unwrap()
+            .last
     };
     let (a, b) = (submit(&one, "a"), submit(&two, "b"));
     let before = disk.sync_count();
@@ -200,7 +213,8 @@ fn a_sync_that_was_begun_and_not_ended_is_not_trusted() {
     let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
     let glsn = one.log.submit(&draft, None).unwrap().last;
     two.log.catch_up().unwrap();
-    // One syncs, is told of a failure, and ends before it can tell anyone. For the system all is written now.
+    // One syncs, is told of a failure, and ends before it can tell anyone. For the system all is
+    // written now.
     one.members.take_sync(&|| false).unwrap();
     disk.fail_next_sync();
     let path = FileName::Segment(Glsn::FIRST).path(&store.join("log"));
@@ -245,7 +259,8 @@ fn a_segment_that_could_not_be_begun_is_removed_by_the_next() {
     let entries = [DraftEntry { stream: StreamId(9), parts: &[large.as_bytes()] }];
     // The segment has its name, and the folder cannot be synced.
     disk.fail_sync(2);
-    let refused = one.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None);
+    let refused =
+        one.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None);
     assert!(matches!(refused, Err(LogError::Poisoned { .. })), "{refused:?}");
     assert!(disk.entry(&unpublished).unwrap().is_some());
     // Fits in the segment before.
@@ -271,7 +286,8 @@ fn a_segment_that_could_not_be_begun_for_a_moment_is_begun_by_the_next_record() 
     let draft = unfinished(&FileName::Segment(one.members.end().next).path(&store.join("log")));
     disk.create_dir(&draft).unwrap();
     let entries = [DraftEntry { stream: StreamId(9), parts: &[large.as_bytes()] }];
-    let refused = one.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None);
+    let refused =
+        one.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None);
     assert!(matches!(refused, Err(LogError::Io { .. })), "{refused:?}");
     disk.remove_dir(&draft).unwrap();
     assert_eq!((one.append(&large), two.append("b")), (Glsn(2), Glsn(3)));
@@ -343,9 +359,13 @@ fn members_with_little_memory_begin_another_segment() {
     let (disk, store) = mem_disk();
     let large = Process::join_with(&disk, &store, true, 64 << 20, 512 << 20);
     let mut texts = Vec::new();
-    let entries: Vec<_> = (0..4000).map(|_| DraftEntry { stream: StreamId(9), parts: &[b"e"] }).collect();
+    let entries: Vec<_> =
+        (0..4000).map(|_| DraftEntry { stream: StreamId(9), parts: &[b"e"] }).collect();
     for _ in 0..30 {
-        large.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap();
+        large
+            .log
+            .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+            .unwrap();
         texts.extend((0..4000).map(|_| "e".to_owned()));
     }
     large.append("f");
@@ -357,8 +377,9 @@ fn members_with_little_memory_begin_another_segment() {
     assert!(small.texts() == texts && large.texts() == texts);
 }
 
-/// `threads` of each of four members append at once, on a real disk, by `append`, which is given the member, its thread, the round and the text. All records are there,
-/// once, and those of each thread are in its order. Members have done `begin` before.
+/// `threads` of each of four members append at once, on a real disk, by `append`, which is given
+/// the member, its thread, the round and the text. All records are there, once, and those of each
+/// thread are in its order. Members have done `begin` before.
 fn append_at_once(
     (threads, rounds, text_bytes): (usize, usize, usize),
     begin: impl Fn(&Process),
@@ -367,7 +388,8 @@ fn append_at_once(
     let dir = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
     // A busy machine may keep a thread waiting for long.
-    let join = |is_first| Process::join_for(&disk, dir.path(), is_first, (16 << 10, 16 << 20), PATIENCE);
+    let join =
+        |is_first| Process::join_for(&disk, dir.path(), is_first, (16 << 10, 16 << 20), PATIENCE);
     let members: Vec<_> = (0..4).map(|at| join(at == 0)).collect();
     members.iter().for_each(begin);
     std::thread::scope(|scope| {
@@ -377,7 +399,10 @@ fn append_at_once(
                 scope.spawn(move || {
                     let mut last = Glsn::NONE;
                     for round in 0..rounds {
-                        let text = format!("{at}.{thread}.{round} {}", "y".repeat(round * 31 % text_bytes));
+                        let text = format!(
+                            "{at}.{thread}.{round} {}",
+                            "y".repeat(round * 31 % text_bytes)
+                        );
                         let glsn = append(member, thread, round, &text);
                         assert!(glsn > last);
                         last = glsn;
@@ -395,8 +420,9 @@ fn append_at_once(
     }
     for (at, thread) in (0..4).flat_map(|at| (0..threads).map(move |thread| (at, thread))) {
         let start = format!("{at}.{thread}.");
-        let rounds_of =
-            texts.iter().filter_map(|text| text.strip_prefix(&start)?.split(' ').next()?.parse::<usize>().ok());
+        let rounds_of = texts
+            .iter()
+            .filter_map(|text| text.strip_prefix(&start)?.split(' ').next()?.parse::<usize>().ok());
         assert!(rounds_of.eq(0..rounds));
     }
     members.into_iter().for_each(Process::leave);
@@ -416,7 +442,8 @@ fn a_record_that_was_written_and_not_published_does_not_come_back() {
         disk.create_dir(&store).unwrap();
         disk.sync_dir(Path::new("/")).unwrap();
         let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-        let (one, two) = (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
+        let (one, two) =
+            (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
         one.append("a");
         let end = one.members.end();
         let mut turn = one.log.turn().unwrap().unwrap();
@@ -463,7 +490,8 @@ fn a_member_that_finds_other_records_than_another_one_said_takes_in_and_orders_n
         let taken = two.log.catch_up();
         assert!(matches!(taken, Err(LogError::Corrupt { .. })), "{taken:?}");
         let entries = [DraftEntry { stream: StreamId(9), parts: &[b"c"] }];
-        let ordered = two.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None);
+        let ordered =
+            two.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None);
         assert!(matches!(ordered, Err(LogError::Corrupt { .. })), "{ordered:?}");
         assert_eq!(one.members.end().next, end.next);
     }
@@ -475,8 +503,12 @@ fn what_a_catch_up_took_in_before_it_failed_is_taken_in_once() {
     let one = Process::join_with(&disk, &store, true, 64 << 20, 64 << 20);
     let two = Process::join_with(&disk, &store, false, 64 << 20, 64 << 20);
     let submit = |entries: usize| {
-        let entries: Vec<_> = (0..entries).map(|_| DraftEntry { stream: StreamId(9), parts: &[b"x"] }).collect();
-        one.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap().last
+        let entries: Vec<_> =
+            (0..entries).map(|_| DraftEntry { stream: StreamId(9), parts: &[b"x"] }).collect();
+        one.log
+            .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+            .unwrap()
+            .last
     };
     // The offsets of the next ones need another chunk, which is refused in the middle of them.
     for _ in 0..4 {
@@ -514,7 +546,8 @@ fn a_process_that_may_not_write_to_the_words_has_no_share_of_memory() {
     let (disk, store) = mem_disk();
     let one = Process::join(&disk, &store, true);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let watching = Members::open(&disk, &clock, &store, Duration::from_secs(1), Access::Watches).unwrap();
+    let watching =
+        Members::open(&disk, &clock, &store, Duration::from_secs(1), Access::Watches).unwrap();
     one.members.first_budget(Some(64 << 20), 32 << 20, 16 << 20).unwrap();
     assert_eq!(one.members.memory_share(), Some(32 << 20));
     assert_eq!((watching.memory_share(), watching.grow().unwrap()), (None, None));
@@ -524,9 +557,13 @@ fn a_process_that_may_not_write_to_the_words_has_no_share_of_memory() {
 fn one_that_begins_a_segment_while_it_joins_buries_what_was_left_behind_the_last_record() {
     let (disk, store) = mem_disk();
     let large = Process::join_with(&disk, &store, true, 64 << 20, 512 << 20);
-    let entries: Vec<_> = (0..4000).map(|_| DraftEntry { stream: StreamId(9), parts: &[b"e"] }).collect();
+    let entries: Vec<_> =
+        (0..4000).map(|_| DraftEntry { stream: StreamId(9), parts: &[b"e"] }).collect();
     for _ in 0..30 {
-        large.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap();
+        large
+            .log
+            .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+            .unwrap();
     }
     large.append("f");
     let end = large.members.end();
@@ -547,13 +584,18 @@ fn one_that_begins_a_segment_while_it_joins_buries_what_was_left_behind_the_last
     assert_eq!(small.texts().len(), 30 * 4000 + 2);
 }
 
-/// A member has ordered a record and another one has taken it in; a sync of it was begun and not ended.
+/// A member has ordered a record and another one has taken it in; a sync of it was begun and not
+/// ended.
 fn half_synced() -> (Arc<dyn Disk>, PathBuf, Process, Process, Glsn) {
     let (disk, store) = mem_disk();
     let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
     one.append("a");
     let entries = [DraftEntry { stream: StreamId(9), parts: &[b"b"] }];
-    let glsn = one.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap().last;
+    let glsn = one
+        .log
+        .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+        .unwrap()
+        .last;
     two.log.catch_up().unwrap();
     one.members.take_sync(&|| false).unwrap();
     one.members.sync.release_abandoned();
@@ -596,22 +638,24 @@ fn threads_that_wait_for_the_turn_together_give_up_together() {
         });
         Duration::from_nanos(clock.monotonic_nanos() - begun)
     };
-    // One waits from the start, and the others, which came while it did, once more. One after the other they would wait for longer each time; a busy
-    // machine takes its time now and then.
+    // One waits from the start, and the others, which came while it did, once more. One after the
+    // other they would wait for longer each time; a busy machine takes its time now and then.
     assert!((0..10).any(|_| wait_together() < threads * Duration::from_millis(200)));
 }
 
 #[test]
 fn a_member_that_leaves_waits_for_the_commit_that_one_of_its_threads_orders() {
     let (disk, store) = mem_disk();
-    let join = |is_first| Process::join_for(&disk, &store, is_first, (16 << 10, 16 << 20), PATIENCE);
+    let join =
+        |is_first| Process::join_for(&disk, &store, is_first, (16 << 10, 16 << 20), PATIENCE);
     let (one, two) = (join(true), join(false));
     let mut turn = one.log.turn().unwrap().unwrap();
     let glsn = std::thread::scope(|scope| {
         let closing = scope.spawn(|| one.log.close_as(false));
         SystemClock::new().sleep(Duration::from_millis(50));
         let entries = [DraftEntry { stream: StreamId(9), parts: &[b"a"] }];
-        let ticket = turn.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }).unwrap();
+        let ticket =
+            turn.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }).unwrap();
         drop(turn);
         closing.join().unwrap().unwrap();
         ticket.last

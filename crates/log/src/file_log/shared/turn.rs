@@ -20,7 +20,8 @@ use crate::members::Members;
 use crate::members::lock::Got;
 use crate::members::words::End;
 
-/// The right to order the next record: while it is held, no other member orders one. [`Turn::begin`] comes first.
+/// The right to order the next record: while it is held, no other member orders one.
+/// [`Turn::begin`] comes first.
 pub struct Turn<'a> {
     log: &'a OpenLog,
     members: &'a Members,
@@ -43,7 +44,8 @@ impl<'a> Turn<'a> {
         Ok(Self { log, members, got, order: None, _own: own })
     }
 
-    /// Takes in what other members have ordered; returns the last entry. From here on nothing else is ordered until a record is submitted.
+    /// Takes in what other members have ordered; returns the last entry. From here on nothing else
+    /// is ordered until a record is submitted.
     ///
     /// # Errors
     /// `Corrupt`, the disk, the budget.
@@ -63,7 +65,8 @@ impl<'a> Turn<'a> {
         Ok(tip)
     }
 
-    /// Orders a record right behind the last one. When this returns, all members know it; it is not durable yet.
+    /// Orders a record right behind the last one. When this returns, all members know it; it is not
+    /// durable yet.
     ///
     /// # Errors
     /// As for [`crate::log::Log::submit`].
@@ -72,7 +75,11 @@ impl<'a> Turn<'a> {
     }
 
     /// As [`Turn::submit`], if the record's first GLSN is `expected`.
-    pub(crate) fn submit_expecting(&mut self, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError> {
+    pub(crate) fn submit_expecting(
+        &mut self,
+        draft: &Draft<'_>,
+        expected: Option<Glsn>,
+    ) -> Result<Ticket, LogError> {
         let log = self.log;
         append::submit_in_order(log, self.order_mut()?, draft, expected)
     }
@@ -82,7 +89,8 @@ impl<'a> Turn<'a> {
         self.members.begin_to_post();
     }
 
-    /// Takes GLSNs back that the member gave to posts that had the turn before and ended in it. A turn that is not begun stays abandoned.
+    /// Takes GLSNs back that the member gave to posts that had the turn before and ended in it. A
+    /// turn that is not begun stays abandoned.
     pub(super) fn take_back_if_abandoned(&self) {
         if self.got == Got::Abandoned {
             self.members.take_back_unpublished();
@@ -98,8 +106,8 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// Removes what a member left behind that ended in its turn, durably: a record that was not published is never to come back, since the blob files
-/// that it names may be swept from now on.
+/// Removes what a member left behind that ended in its turn, durably: a record that was not
+/// published is never to come back, since the blob files that it names may be swept from now on.
 fn bury(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogError> {
     members.take_back_unpublished();
     let end = members.end();
@@ -161,10 +169,13 @@ pub(crate) fn with_order<T>(
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // What was written and not published is for the next one to bury. A failure that poisons may have left a part of a record behind the end,
-        // or a segment.
+        // What was written and not published is for the next one to bury. A failure that poisons
+        // may have left a part of a record behind the end, or a segment.
         let left_all_right = match &self.order {
-            Some(order) => order.published_end() == self.members.end() && self.log.durability.group.check().is_ok(),
+            Some(order) => {
+                order.published_end() == self.members.end()
+                    && self.log.durability.group.check().is_ok()
+            }
             None => self.got == Got::Clean,
         };
         if left_all_right {

@@ -5,8 +5,8 @@
 //! | full chunk | full chunk | ... | current chunk |
 //! ```
 //!
-//! Full chunks are shared and never change again, so that they can be written without a lock. Law: bytes that are not
-//! in the file are here; a chunk is released only after it was written.
+//! Full chunks are shared and never change again, so that they can be written without a lock. Law:
+//! bytes that are not in the file are here; a chunk is released only after it was written.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,11 +34,13 @@ impl TailBuffer {
     pub(crate) fn new(budget: &Budget) -> Result<Self, OutOfBudget> {
         let mut current = budget.take(Kind::LogBuffer)?;
         current.fill(0);
-        let spares = (1..SET_ASIDE).map(|_| budget.take(Kind::LogBuffer)).collect::<Result<_, _>>()?;
+        let spares =
+            (1..SET_ASIDE).map(|_| budget.take(Kind::LogBuffer)).collect::<Result<_, _>>()?;
         Ok(Self { base: 0, full: VecDeque::new(), current, spares })
     }
 
-    /// Restarts with zeros from `offset` on, rounded down to a chunk; all bytes before were written.
+    /// Restarts with zeros from `offset` on, rounded down to a chunk; all bytes before were
+    /// written.
     pub(crate) fn restart(&mut self, offset: u64) {
         while let Some(chunk) = self.full.pop_front() {
             self.give_back(chunk);
@@ -68,7 +70,8 @@ impl TailBuffer {
         end.saturating_sub(held).div_ceil(CHUNK_BYTES as u64) as usize
     }
 
-    /// Whether `chunks` more can be started; takes them from the budget while the buffer is below its limit.
+    /// Whether `chunks` more can be started; takes them from the budget while the buffer is below
+    /// its limit.
     pub(crate) fn prepare(&mut self, chunks: usize, budget: &Budget) -> bool {
         while self.spares.len() < chunks && self.full.len() + self.spares.len() < CHUNKS_MAX {
             match budget.take(Kind::LogBuffer) {

@@ -57,7 +57,8 @@ impl Order {
     /// Looks how far the file has bytes, if another process may have written some.
     pub(crate) fn look_at_zeros(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.may_be_zeroed_further) {
-            self.zeroed = self.file.len()?.min(u64::from(self.header.segment_bytes)).max(self.zeroed);
+            self.zeroed =
+                self.file.len()?.min(u64::from(self.header.segment_bytes)).max(self.zeroed);
         }
         Ok(())
     }

@@ -55,7 +55,11 @@ impl Disk for HeldDisk {
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
         let file = self.disk.open(path, open, caching)?;
         let is_segment = path.extension().is_some_and(|extension| extension == "seg");
-        Ok(if is_segment { Arc::new(HeldFile { file, gate: Arc::clone(&self.gate) }) } else { file })
+        Ok(if is_segment {
+            Arc::new(HeldFile { file, gate: Arc::clone(&self.gate) })
+        } else {
+            file
+        })
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {

@@ -1,5 +1,5 @@
-//! Index pages under the cache's lock: when a page is shared, when one is given up, and how entries that lose their
-//! slots are handled.
+//! Index pages under the cache's lock: when a page is shared, when one is given up, and how entries
+//! that lose their slots are handled.
 
 use super::super::Shared;
 use super::super::entry::Header;
@@ -12,8 +12,15 @@ use super::passing::{Aside, AsideFor};
 const PAGES_AT_ONCE: usize = 16;
 
 impl Keeper {
-    /// Shares a crowded page of the index. Without memory for that the index stays as it is, at the cost of ghosts.
-    pub(super) fn make_room_in_index(&mut self, shared: &Shared, queue: Queue, header: Header, hash: u64) -> bool {
+    /// Shares a crowded page of the index. Without memory for that the index stays as it is, at the
+    /// cost of ghosts.
+    pub(super) fn make_room_in_index(
+        &mut self,
+        shared: &Shared,
+        queue: Queue,
+        header: Header,
+        hash: u64,
+    ) -> bool {
         if !self.pages.is_crowded(&shared.index, hash, self.mean_bytes()) {
             return true;
         }
@@ -30,16 +37,19 @@ impl Keeper {
         true
     }
 
-    /// Shares the page of this hash, which is not crowded as a whole, but is in the buckets of the hash. Returns
-    /// whether it did.
+    /// Shares the page of this hash, which is not crowded as a whole, but is in the buckets of the
+    /// hash. Returns whether it did.
     pub(super) fn share_full_page(&mut self, shared: &Shared, hash: u64) -> bool {
         self.has_room(shared, 1) && self.share_page(shared, hash)
     }
 
-    /// Adds pages for this many entries of this mean size: some at a time, as the lock is held. Returns whether there is more to add.
+    /// Adds pages for this many entries of this mean size: some at a time, as the lock is held.
+    /// Returns whether there is more to add.
     pub(super) fn add_pages_for(&mut self, shared: &Shared, entries: u64, mean_bytes: u64) -> bool {
         for _ in 0..PAGES_AT_ONCE {
-            let Some(hash) = self.pages.widest(&shared.index, entries, mean_bytes) else { return false };
+            let Some(hash) = self.pages.widest(&shared.index, entries, mean_bytes) else {
+                return false;
+            };
             if !self.share_full_page(shared, hash) {
                 return false;
             }
@@ -63,8 +73,8 @@ impl Keeper {
         has_grown
     }
 
-    /// Checks one page of the index, and gives it up if its neighbours can take over its contents. Returns whether it
-    /// did.
+    /// Checks one page of the index, and gives it up if its neighbours can take over its contents.
+    /// Returns whether it did.
     pub(super) fn shrink_index(&mut self, shared: &Shared) -> bool {
         let mean_bytes = self.mean_bytes();
         let Some(at) = self.pages.next_spare(&shared.index, mean_bytes) else { return false };

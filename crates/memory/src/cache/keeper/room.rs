@@ -1,7 +1,8 @@
-//! Makes room: the oldest entry of a queue is evicted or moved on, repeatedly, until there is enough.
+//! Makes room: the oldest entry of a queue is evicted or moved on, repeatedly, until there is
+//! enough.
 //!
-//! The policy chooses the queue and decides who stays. This file decides when to consult it, and how much a large entry
-//! must be worth.
+//! The policy chooses the queue and decides who stays. This file decides when to consult it, and
+//! how much a large entry must be worth.
 
 use std::sync::atomic::Ordering;
 
@@ -13,29 +14,33 @@ use super::super::queue::Ends;
 use super::super::slot::{Slot, fingerprint};
 use super::{Keeper, Meant, RESERVE};
 
-/// Dead bytes that cleaning recovers are cleaned away once they exceed one part in this many of the cache.
+/// Dead bytes that cleaning recovers are cleaned away once they exceed one part in this many of the
+/// cache.
 const DEAD_PART: u64 = 32;
 
-/// An entry larger than one part in this many of the cache must be worth the entries that it displaces before it enters
-/// the protected queue.
+/// An entry larger than one part in this many of the cache must be worth the entries that it
+/// displaces before it enters the protected queue.
 const LARGE_PART: u64 = 64;
 
-/// A touch of a large entry weighs as much as this many of those it displaces. A weight of one would serve hits best
-/// and bytes worst.
+/// A touch of a large entry weighs as much as this many of those it displaces. A weight of one
+/// would serve hits best and bytes worst.
 const WEIGHT_OF_LARGE: u64 = 4;
 
-/// While no segment is to spare, each insertion evicts this many quarters of its own size, so that the next segment is
-/// free a little before it is needed, and no insertion evicts a whole one at once.
+/// While no segment is to spare, each insertion evicts this many quarters of its own size, so that
+/// the next segment is free a little before it is needed, and no insertion evicts a whole one at
+/// once.
 const LEAVE_FOR_FOUR: u64 = 5;
 
-/// Upper bound on the entries looked at per insertion, unless the insertion has no room without more.
+/// Upper bound on the entries looked at per insertion, unless the insertion has no room without
+/// more.
 const TURNS_AHEAD: u32 = 16;
 
 /// Upper bound on the victims examined to estimate the worth of all.
 const VICTIMS_LOOKED_AT: u64 = 1024;
 
 impl Keeper {
-    /// Evicts the share of an entry that is about to be written, for the next segment, unless one is to spare.
+    /// Evicts the share of an entry that is about to be written, for the next segment, unless one
+    /// is to spare.
     pub(super) fn evict_ahead(&mut self, shared: &Shared, header: Header) {
         let leave = (header.words() * LEAVE_FOR_FOUR / 4).min(1 << shared.segments.words_shift());
         let wanted = self.words_in_queues().saturating_sub(leave);
@@ -76,10 +81,12 @@ impl Keeper {
         self.owner.provide(&shared.segments, segments + RESERVE)
     }
 
-    /// Processes the oldest entry of a queue, which stays or leaves. Returns `false` if there is none.
+    /// Processes the oldest entry of a queue, which stays or leaves. Returns `false` if there is
+    /// none.
     pub(in super::super) fn turn(&mut self, shared: &Shared) -> bool {
         let limit = self.limit(shared);
-        // One round without evicting leaves none of these: cleaning ends, however long the heads of entries are.
+        // One round without evicting leaves none of these: cleaning ends, however long the heads of
+        // entries are.
         let dead = self.ends.each_ref().map(Ends::cleanable_bytes);
         let cleans = dead[0] + dead[1] > limit / DEAD_PART;
         let chosen = match cleans {
@@ -115,7 +122,8 @@ impl Keeper {
 
     fn turn_oldest(&mut self, shared: &Shared, queue: Queue, cleans: bool) {
         let position = self.ends[queue as usize].old;
-        let placed = self.ends[queue as usize].entry_at(&shared.segments, shared.ring(queue), position);
+        let placed =
+            self.ends[queue as usize].entry_at(&shared.segments, shared.ring(queue), position);
         let end = position + placed.header.words();
         if placed.header.is_filler() {
             self.ends(queue).passes_filler(&shared.segments, placed.header);
@@ -132,7 +140,8 @@ impl Keeper {
         self.pass(shared, queue, Some(fingerprint(hash)), end);
     }
 
-    /// Moves the oldest entry of a queue to its next place, or evicts it, including when there is no room for it.
+    /// Moves the oldest entry of a queue to its next place, or evicts it, including when there is
+    /// no room for it.
     fn turn_entry(&mut self, shared: &Shared, entry: &Meant<'_>, cleans: bool) {
         let touches = Slot(entry.slot.load(Ordering::Relaxed)).touches();
         if entry.placed.queue == Queue::Protected && touches == 1 && !cleans {
@@ -148,7 +157,13 @@ impl Keeper {
     }
 
     /// The entry's next queue and its touches there, or `None` if it leaves.
-    fn verdict(&self, shared: &Shared, entry: &Meant<'_>, touches: u8, cleans: bool) -> Option<(Queue, u8)> {
+    fn verdict(
+        &self,
+        shared: &Shared,
+        entry: &Meant<'_>,
+        touches: u8,
+        cleans: bool,
+    ) -> Option<(Queue, u8)> {
         let placed = &entry.placed;
         if self.has_expired(entry) {
             return None;
@@ -157,13 +172,14 @@ impl Keeper {
             return Some((placed.queue, touches));
         }
         let kept = policy::touches_if_kept(placed.queue, touches)?;
-        let worth = placed.queue == Queue::Protected || self.is_worth_its_place(shared, placed.header, touches);
+        let worth = placed.queue == Queue::Protected
+            || self.is_worth_its_place(shared, placed.header, touches);
         worth.then_some((Queue::Protected, kept))
     }
 
-    /// Whether an entry is worth the oldest entries of the protected queue that it would displace. Small entries always
-    /// are. A large one is if its touches outweigh those of all displaced entries together; each of its touches counts
-    /// for several.
+    /// Whether an entry is worth the oldest entries of the protected queue that it would displace.
+    /// Small entries always are. A large one is if its touches outweigh those of all displaced
+    /// entries together; each of its touches counts for several.
     pub(super) fn is_worth_its_place(&self, shared: &Shared, header: Header, touches: u8) -> bool {
         let bytes = header.bytes();
         if bytes <= self.limit(shared) / LARGE_PART {
@@ -197,7 +213,9 @@ impl Keeper {
     fn evict(&mut self, shared: &Shared, entry: &Meant<'_>) {
         let Placed { queue, header, .. } = entry.placed;
         match queue {
-            Queue::Probation => self.pages.bury(&shared.index, &shared.segments, entry.hash, entry.slot, self.tick),
+            Queue::Probation => {
+                self.pages.bury(&shared.index, &shared.segments, entry.hash, entry.slot, self.tick)
+            }
             Queue::Protected => self.empty_slot(shared, entry.slot, entry.hash),
         }
         self.uncount(queue, header);

@@ -1,4 +1,5 @@
-//! The cache's limit: its equivalent in segments, and how the cache grows, shrinks and gives memory back.
+//! The cache's limit: its equivalent in segments, and how the cache grows, shrinks and gives memory
+//! back.
 
 use super::super::Shared;
 use super::{Keeper, RESERVE};
@@ -14,24 +15,29 @@ const LEAST_SEGMENTS: usize = 12;
 const LEAST_WHOLE_CHUNKS: usize = 8;
 
 impl Keeper {
-    /// The segments for a limit in bytes. Rounded to whole chunks, so that the memory held does not exceed it either,
-    /// unless rounding would take much of a very small cache. At least enough segments to keep entries of some size
-    /// beside the index.
+    /// The segments for a limit in bytes. Rounded to whole chunks, so that the memory held does not
+    /// exceed it either, unless rounding would take much of a very small cache. At least enough
+    /// segments to keep entries of some size beside the index.
     pub(in super::super) fn limit_for(&self, shared: &Shared, bytes: u64) -> usize {
         let of_chunk = CHUNK_BYTES / shared.segments.bytes();
         let segments = (bytes / shared.segments.bytes() as u64) as usize;
-        let whole = if segments < LEAST_WHOLE_CHUNKS * of_chunk { segments } else { segments / of_chunk * of_chunk };
+        let whole = if segments < LEAST_WHOLE_CHUNKS * of_chunk {
+            segments
+        } else {
+            segments / of_chunk * of_chunk
+        };
         whole.max(self.pages.len() + LEAST_SEGMENTS).min(shared.probation.len())
     }
 
-    /// Moves the limit toward `wanted_bytes`: at once if it grows, else by at most [`BITE_BYTES`], so that the lock is
-    /// not held for long. Returns whether the cache is at the final limit, which it is not while readers hold more than
-    /// that.
+    /// Moves the limit toward `wanted_bytes`: at once if it grows, else by at most [`BITE_BYTES`],
+    /// so that the lock is not held for long. Returns whether the cache is at the final limit,
+    /// which it is not while readers hold more than that.
     pub(in super::super) fn approach(&mut self, shared: &Shared, wanted_bytes: u64) -> bool {
         let wanted = self.limit_for(shared, wanted_bytes);
         let bite = (BITE_BYTES / shared.segments.bytes()).max(1);
         // Unused segments need no eviction.
-        let limit = wanted.max(self.owner.limit().min(self.owner.used() + RESERVE).saturating_sub(bite));
+        let limit =
+            wanted.max(self.owner.limit().min(self.owner.used() + RESERVE).saturating_sub(bite));
         self.owner.set_limit(limit);
         let is_within = self.shrink(shared);
         self.owner.end_shrinking();
@@ -42,7 +48,8 @@ impl Keeper {
         (limit == wanted && self.pages.len() == pages) || !is_within
     }
 
-    /// Evicts until no more than the limit is in use. Returns `false` if readers hold more than that.
+    /// Evicts until no more than the limit is in use. Returns `false` if readers hold more than
+    /// that.
     fn shrink(&mut self, shared: &Shared) -> bool {
         while self.owner.used() > self.owner.limit() {
             self.take_back_what_is_read_no_more(shared);
@@ -53,8 +60,8 @@ impl Keeper {
         true
     }
 
-    /// Gives up to `chunks` chunks back to the budget, evicting for them. Returns how many. As long as there are
-    /// entries, the room to move them stays.
+    /// Gives up to `chunks` chunks back to the budget, evicting for them. Returns how many. As long
+    /// as there are entries, the room to move them stays.
     pub(in super::super) fn give_back(&mut self, shared: &Shared, chunks: usize) -> usize {
         let mut given = self.owner.release_chunks(&shared.segments, chunks, RESERVE);
         while given < chunks {

@@ -1,7 +1,8 @@
 //! Warm restart of the cache: copies entries out, and takes them in again.
 //!
 //! Laws:
-//! 1. Copying entries changes nothing about them, and holds the cache's lock for a few hundred of them at most.
+//! 1. Copying entries changes nothing about them, and holds the cache's lock for a few hundred of
+//!    them at most.
 //! 2. Taking an entry in evicts nothing, and replaces no present entry.
 
 use std::ops::Range;
@@ -65,7 +66,8 @@ pub struct Returning<'a> {
 /// Result of taking entries in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BroughtBack {
-    /// Entries that were inserted. Those whose key has an entry already, or that do not fit into this cache, are left out.
+    /// Entries that were inserted. Those whose key has an entry already, or that do not fit into
+    /// this cache, are left out.
     pub entered: u64,
     /// Why the rest was not looked at.
     pub stopped: Option<Stopped>,
@@ -101,9 +103,14 @@ pub struct Copied<'a> {
 }
 
 impl Copies {
-    /// Room for this many bytes of keys and values. It takes as much memory, and half as much again at most.
+    /// Room for this many bytes of keys and values. It takes as much memory, and half as much again
+    /// at most.
     pub fn with_room(bytes: usize) -> Self {
-        Self { bytes: Vec::with_capacity(bytes), room: bytes, spans: Vec::with_capacity(LOOKS_AT_ONCE) }
+        Self {
+            bytes: Vec::with_capacity(bytes),
+            room: bytes,
+            spans: Vec::with_capacity(LOOKS_AT_ONCE),
+        }
     }
 
     /// Iterates over the copies.
@@ -138,9 +145,9 @@ impl Copies {
 }
 
 impl Cache {
-    /// The range of places of the entries of a standing, the oldest first. A place is never reused for another key;
-    /// entries keep theirs until they move to the young end of a queue. [`Cache::insert`] may write another value of
-    /// the key there, [`Cache::replace`] does not.
+    /// The range of places of the entries of a standing, the oldest first. A place is never reused
+    /// for another key; entries keep theirs until they move to the young end of a queue.
+    /// [`Cache::insert`] may write another value of the key there, [`Cache::replace`] does not.
     pub fn places(&self, standing: Standing) -> Range<u64> {
         let keeper = self.inner.lock();
         let ends = &keeper.ends[standing.queue() as usize];
@@ -152,23 +159,34 @@ impl Cache {
         let counters = self.inner.lock().counters;
         Changes {
             entered: counters.insertions,
-            removed: counters.insertions.wrapping_sub(counters.evictions).wrapping_sub(counters.entries),
+            removed: counters
+                .insertions
+                .wrapping_sub(counters.evictions)
+                .wrapping_sub(counters.entries),
             turned: counters.evictions.wrapping_add(counters.moved_bytes),
         }
     }
 
-    /// Copies entries in this range of places, from the first on, until `into`, which is emptied before, has no room
-    /// for the next. An entry that exceeds all the room, or that expires, is left out.
+    /// Copies entries in this range of places, from the first on, until `into`, which is emptied
+    /// before, has no room for the next. An entry that exceeds all the room, or that expires, is
+    /// left out.
     ///
-    /// Returns the start of the next entry: at or behind the end of `places` if there is none. `places` begins at an
-    /// entry: at the beginning of [`Cache::places`], or where an earlier call ended.
+    /// Returns the start of the next entry: at or behind the end of `places` if there is none.
+    /// `places` begins at an entry: at the beginning of [`Cache::places`], or where an earlier call
+    /// ended.
     pub fn copy_entries(&self, standing: Standing, places: Range<u64>, into: &mut Copies) -> u64 {
         into.clear();
         self.look_over(standing, places, &mut |placed, touches| into.push(placed, touches))
     }
 
-    /// Counts the entries in this range of places of at most `largest` bytes; places as for [`Cache::copy_entries`].
-    pub fn count_entries(&self, standing: Standing, places: Range<u64>, largest: usize) -> (Census, u64) {
+    /// Counts the entries in this range of places of at most `largest` bytes; places as for
+    /// [`Cache::copy_entries`].
+    pub fn count_entries(
+        &self,
+        standing: Standing,
+        places: Range<u64>,
+        largest: usize,
+    ) -> (Census, u64) {
         let mut census = Census::default();
         let next = self.look_over(standing, places, &mut |placed, touches| {
             let counts = placed.header.key_bytes + placed.header.value_bytes <= largest;
@@ -179,9 +197,14 @@ impl Cache {
         (census, next)
     }
 
-    /// Calls `look` with the entries in this range of places until it returns false. Returns the place of the refused
-    /// entry, or of the next behind all.
-    fn look_over(&self, standing: Standing, places: Range<u64>, look: &mut dyn FnMut(&Placed<'_>, u8) -> bool) -> u64 {
+    /// Calls `look` with the entries in this range of places until it returns false. Returns the
+    /// place of the refused entry, or of the next behind all.
+    fn look_over(
+        &self,
+        standing: Standing,
+        places: Range<u64>,
+        look: &mut dyn FnMut(&Placed<'_>, u8) -> bool,
+    ) -> u64 {
         let queue = standing.queue();
         let mut at = places.start;
         loop {
@@ -203,16 +226,19 @@ impl Cache {
         }
     }
 
-    /// Adds a few pages to the index for this many entries of this mean size, as far as there is room without an eviction: an index that
-    /// grows while they come moves each of them several times. Returns whether to call it again, for more.
+    /// Adds a few pages to the index for this many entries of this mean size, as far as there is
+    /// room without an eviction: an index that grows while they come moves each of them several
+    /// times. Returns whether to call it again, for more.
     pub fn expect_entries(&self, entries: u64, mean_bytes: u64) -> bool {
-        // No more than fit: an entry has some words beside its key and value, and some bytes in the index.
+        // No more than fit: an entry has some words beside its key and value, and some bytes in the
+        // index.
         let entries = entries.min(self.turnover().limit_bytes / (mean_bytes + 26));
         self.inner.lock().add_pages_for(&self.inner.shared, entries, mean_bytes)
     }
 
-    /// Prepares an entry that this cache or another had before, its value in two parts, for [`Cache::bring_back`]. Prefetches its place in
-    /// the index, which is a random access: several are to be prepared before the first is taken in.
+    /// Prepares an entry that this cache or another had before, its value in two parts, for
+    /// [`Cache::bring_back`]. Prefetches its place in the index, which is a random access: several
+    /// are to be prepared before the first is taken in.
     pub fn returning<'a>(&self, key: &'a [u8], parts: [&'a [u8]; 2], touches: u8) -> Returning<'a> {
         let shared = &self.inner.shared;
         let hash = shared.hash(key);
@@ -220,9 +246,14 @@ impl Cache {
         Returning { hash, key, parts, touches: touches.min(MAX_TOUCHES) }
     }
 
-    /// Inserts entries in the protected queue, one after the other, if there is room without an eviction and the key has none. None is
-    /// inserted unless `is_current` returns true, as for [`Cache::insert_if`]. The cache's lock is held for all of them.
-    pub fn bring_back(&self, entries: &[Returning<'_>], is_current: impl FnOnce() -> bool) -> BroughtBack {
+    /// Inserts entries in the protected queue, one after the other, if there is room without an
+    /// eviction and the key has none. None is inserted unless `is_current` returns true, as for
+    /// [`Cache::insert_if`]. The cache's lock is held for all of them.
+    pub fn bring_back(
+        &self,
+        entries: &[Returning<'_>],
+        is_current: impl FnOnce() -> bool,
+    ) -> BroughtBack {
         let shared = &self.inner.shared;
         // Before the cache's lock is taken, as in `Cache::insert_if`.
         entries.iter().for_each(|entry| self.inner.loads.supersede(entry.key));
@@ -243,8 +274,8 @@ impl Cache {
 }
 
 impl Keeper {
-    /// The entry or filler at a place between the ends, and its touches if it is an entry that the index refers to and
-    /// that does not expire.
+    /// The entry or filler at a place between the ends, and its touches if it is an entry that the
+    /// index refers to and that does not expire.
     fn stands_at<'a>(&self, shared: &'a Shared, queue: Queue, at: u64) -> (Placed<'a>, Option<u8>) {
         let placed = self.ends[queue as usize].entry_at(&shared.segments, shared.ring(queue), at);
         if placed.header.is_filler() || placed.header.expires {
@@ -260,8 +291,10 @@ impl Keeper {
         if !self.fits(shared, header) || self.find(shared, arrival.hash, arrival.key).is_some() {
             return Some(false);
         }
-        // One segment more than the entry needs, for a page of the index: with these nothing has to be evicted.
-        let wanted = self.ends[Queue::Protected as usize].segments_for(&shared.segments, header) + 1;
+        // One segment more than the entry needs, for a page of the index: with these nothing has to
+        // be evicted.
+        let wanted =
+            self.ends[Queue::Protected as usize].segments_for(&shared.segments, header) + 1;
         if !self.has_room(shared, wanted) {
             return None;
         }
@@ -290,7 +323,9 @@ mod tests {
         let mut places = cache.places(standing);
         while places.start < places.end {
             places.start = cache.copy_entries(standing, places.clone(), &mut copies);
-            found.extend(copies.iter().map(|copy| (copy.key.to_vec(), copy.value.to_vec(), copy.touches)));
+            found.extend(
+                copies.iter().map(|copy| (copy.key.to_vec(), copy.value.to_vec(), copy.touches)),
+            );
         }
         found
     }
@@ -320,7 +355,8 @@ mod tests {
             .collect();
         assert_eq!(all_of(&cache), expected);
         let standings = [Standing::Protected, Standing::Probation];
-        let counts = standings.map(|standing| cache.count_entries(standing, cache.places(standing), 4096).0);
+        let counts =
+            standings.map(|standing| cache.count_entries(standing, cache.places(standing), 4096).0);
         assert_eq!(counts[0].entries + counts[1].entries, 1600);
         assert_eq!(counts[0].touches + counts[1].touches, 800);
         cache.check();
@@ -350,7 +386,10 @@ mod tests {
         assert!(cache.get(b"a").is_some());
         assert_eq!(cache.changes(), before);
         assert!(cache.replace(b"a", &[b"2"]));
-        assert_eq!((cache.changes().entered, cache.changes().removed), (before.entered + 1, before.removed + 1));
+        assert_eq!(
+            (cache.changes().entered, cache.changes().removed),
+            (before.entered + 1, before.removed + 1)
+        );
         cache.insert(b"b", b"3");
         assert_eq!(cache.changes().removed, before.removed + 1);
         cache.clear();
@@ -390,9 +429,13 @@ mod tests {
         let cache = cache(256 << 10);
         let value = [7; 6000];
         let keys: Vec<[u8; 4]> = (0..60).map(number).collect();
-        let group: Vec<_> = keys.iter().map(|key| cache.returning(key, [b"head", &value], 1)).collect();
+        let group: Vec<_> =
+            keys.iter().map(|key| cache.returning(key, [b"head", &value], 1)).collect();
         let brought = cache.bring_back(&group, || true);
-        assert!((10..50).contains(&brought.entered) && brought.stopped == Some(Stopped::NoRoom), "{brought:?}");
+        assert!(
+            (10..50).contains(&brought.entered) && brought.stopped == Some(Stopped::NoRoom),
+            "{brought:?}"
+        );
         let whole = [&b"head"[..], &value].concat();
         for (at, key) in keys.iter().enumerate() {
             assert_eq!(cache.get(key), ((at as u64) < brought.entered).then(|| whole.clone()));
@@ -409,7 +452,10 @@ mod tests {
         let all = all_of(&full);
         let returning = |(key, value, touches): &'_ (Vec<u8>, Vec<u8>, u8)| {
             // A group of one.
-            other.bring_back(&[other.returning(key, [&value[..40], &value[40..]], *touches)], || true)
+            other
+                .bring_back(&[other.returning(key, [&value[..40], &value[40..]], *touches)], || {
+                    true
+                })
         };
         let (mut entered, mut ended) = (0, None);
         for (at, entry) in all.iter().enumerate() {
@@ -421,7 +467,11 @@ mod tests {
         assert!(entered > 1000 && ended == Some(Stopped::NoRoom), "{entered}");
         let stats = other.stats();
         assert_eq!((stats.evictions, stats.entries), (0, entered + 1));
-        assert!((0..5000u32).all(|n| n == 3 || other.get(&number(n)).is_none_or(|value| value == [n as u8; 100])));
+        assert!(
+            (0..5000u32).all(
+                |n| n == 3 || other.get(&number(n)).is_none_or(|value| value == [n as u8; 100])
+            )
+        );
         other.check();
         let new = [other.returning(b"new", [b"x", b""], 0)];
         let refused = BroughtBack { entered: 0, stopped: Some(Stopped::NotCurrent) };

@@ -86,7 +86,11 @@ fn a_value_in_parts_is_one_value_and_enters_only_while_it_is_current() {
     assert!(cache.insert_if(b"key", &[b"12345678", b"", b"rest"], || true));
     assert_eq!(cache.get(b"key").as_deref(), Some(&b"12345678rest"[..]));
     assert!(!cache.insert_if(b"key", &[b"no"], || false) && !cache.is_empty());
-    assert_eq!(cache.get(b"key").as_deref(), Some(&b"12345678rest"[..]), "a refusal changes nothing");
+    assert_eq!(
+        cache.get(b"key").as_deref(),
+        Some(&b"12345678rest"[..]),
+        "a refusal changes nothing"
+    );
     cache.check();
 }
 

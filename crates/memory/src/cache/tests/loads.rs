@@ -105,7 +105,8 @@ fn who_asks_after_a_change_does_not_get_what_was_loaded_before_it() {
 fn a_load_that_panics_lets_the_next_one_load() {
     let cache = cache_of(1 << 20);
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let _ = cache.get_or_load(b"key", || -> Result<Vec<u8>, io::Error> { panic!("on purpose") });
+        let _ =
+            cache.get_or_load(b"key", || -> Result<Vec<u8>, io::Error> { panic!("on purpose") });
     }));
     assert!(panicked.is_err());
     assert_eq!(cache.get_or_load(b"key", || Ok::<_, io::Error>(b"1".to_vec())).unwrap(), b"1");

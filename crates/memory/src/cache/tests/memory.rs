@@ -9,14 +9,19 @@ use crate::budget::Kind;
 use crate::budget::chunk::CHUNK_BYTES;
 use crate::cache::{Cache, CacheOptions, MIN_CACHE_BYTES};
 
-/// The contents of a cache after four times as many entries as it holds have passed through it, one in three of them
-/// replacing another if `replace`: entries, bytes of their keys and values, and bytes that the budget has charged for
-/// them.
-fn churned(bytes: u64, replace: bool, mut some_len: impl FnMut(&mut Random) -> usize) -> (Cache, [u64; 3]) {
+/// The contents of a cache after four times as many entries as it holds have passed through it, one
+/// in three of them replacing another if `replace`: entries, bytes of their keys and values, and
+/// bytes that the budget has charged for them.
+fn churned(
+    bytes: u64,
+    replace: bool,
+    mut some_len: impl FnMut(&mut Random) -> usize,
+) -> (Cache, [u64; 3]) {
     let budget = budget(4 * bytes);
     let cache = Cache::new(&budget, CacheOptions::of_bytes(bytes)).unwrap();
     let mut random = Random::new(5);
-    let name = |key: u64| [key.wrapping_mul(0x9e37_79b9_7f4a_7c15), key].map(u64::to_le_bytes).concat();
+    let name =
+        |key: u64| [key.wrapping_mul(0x9e37_79b9_7f4a_7c15), key].map(u64::to_le_bytes).concat();
     let mean = (0..1000).map(|_| some_len(&mut random)).sum::<usize>() as u64 / 1000 + 16;
     let keys = bytes / mean * 4;
     for key in 0..keys {
@@ -36,16 +41,18 @@ fn churned(bytes: u64, replace: bool, mut some_len: impl FnMut(&mut Random) -> u
     (cache, [entries, bytes, budget.usage().of(Kind::Objects)])
 }
 
-/// The head of an entry, its key included, is in one segment. With keys of 4 KiB the ends of segments that heads did
-/// not fit into exceed the part of the cache at which cleaning begins, and cleaning only recreates them. Entries went
-/// round for ever.
+/// The head of an entry, its key included, is in one segment. With keys of 4 KiB the ends of
+/// segments that heads did not fit into exceed the part of the cache at which cleaning begins, and
+/// cleaning only recreates them. Entries went round for ever.
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
 fn a_cache_of_entries_with_long_keys_makes_room_for_the_next() {
     // Segments of 4, 16 and 64 KiB; a head is a quarter of one at most.
-    for (bytes, key_bytes) in
-        [(1 << 20, [400, 700, 850, 1000]), (4 << 20, [2100, 2700, 3000, 4000]), (16 << 20, [4000, 5600, 7000, 12_000])]
-    {
+    for (bytes, key_bytes) in [
+        (1 << 20, [400, 700, 850, 1000]),
+        (4 << 20, [2100, 2700, 3000, 4000]),
+        (16 << 20, [4000, 5600, 7000, 12_000]),
+    ] {
         for key_bytes in key_bytes {
             let cache = cache_of(bytes);
             let name = |number: u64| [&number.to_le_bytes()[..], &vec![7; key_bytes]].concat();
@@ -60,7 +67,10 @@ fn a_cache_of_entries_with_long_keys_makes_room_for_the_next() {
             }
             cache.check();
             let stats = cache.stats();
-            assert!(stats.live_bytes * 100 >= stats.memory_bytes * 75, "{key_bytes} in {bytes}: {stats:?}");
+            assert!(
+                stats.live_bytes * 100 >= stats.memory_bytes * 75,
+                "{key_bytes} in {bytes}: {stats:?}"
+            );
         }
     }
 }
@@ -82,7 +92,8 @@ fn after_churn_a_small_entry_costs_forty_bytes_beside_key_and_value_with_everyth
             "{overhead} bytes beside {} of an entry: {stats:?}",
             of_entries / entries
         );
-        // All memory outside the index: entries, remains of dead ones, segments that are not full, room to move.
+        // All memory outside the index: entries, remains of dead ones, segments that are not full,
+        // room to move.
         let queues = charged - stats.index_bytes - stats.table_bytes;
         assert!(stats.live_bytes * 100 >= queues * 90, "{stats:?}");
     }
@@ -92,7 +103,8 @@ fn after_churn_a_small_entry_costs_forty_bytes_beside_key_and_value_with_everyth
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
 fn after_churn_nine_tenths_of_the_memory_are_entries() {
     for bytes in [1 << 20, 16 << 20] {
-        let (cache, [_, _, charged]) = churned(bytes, true, |random| 80 + random.below(900) as usize);
+        let (cache, [_, _, charged]) =
+            churned(bytes, true, |random| 80 + random.below(900) as usize);
         let stats = cache.stats();
         assert!(charged <= bytes && stats.live_bytes * 100 >= charged * 90, "{charged}: {stats:?}");
     }
@@ -106,8 +118,14 @@ fn after_churn_nine_tenths_of_the_memory_are_entries_also_where_values_have_a_hu
         for replace in [false, true] {
             let (cache, [entries, of_entries, charged]) = churned(bytes, replace, |_| 100);
             let stats = cache.stats();
-            assert!(of_entries == entries * 116 && stats.refusals * 10_000 <= stats.insertions, "{stats:?}");
-            assert!(charged <= bytes && stats.live_bytes * 100 >= charged * percent, "{replace}, {charged}: {stats:?}");
+            assert!(
+                of_entries == entries * 116 && stats.refusals * 10_000 <= stats.insertions,
+                "{stats:?}"
+            );
+            assert!(
+                charged <= bytes && stats.live_bytes * 100 >= charged * percent,
+                "{replace}, {charged}: {stats:?}"
+            );
         }
     }
 }
@@ -151,7 +169,10 @@ fn a_step_to_a_smaller_number_displaces_little() {
         let stats = cache.stats();
         assert_eq!((limit, stats.memory_bytes <= limit), (stats.limit_bytes, true));
         // 256 KiB, and the segments that are in work.
-        assert!((entries - stats.entries) * 416 <= (256 << 10) + 4 * CHUNK_BYTES as u64, "{entries}, {stats:?}");
+        assert!(
+            (entries - stats.entries) * 416 <= (256 << 10) + 4 * CHUNK_BYTES as u64,
+            "{entries}, {stats:?}"
+        );
         steps += 1;
         if is_there {
             break;
@@ -200,14 +221,24 @@ fn the_index_becomes_smaller_with_the_cache_and_grows_again() {
         cache.set_memory(number);
         let stats = cache.stats();
         cache.check();
-        assert!(stats.memory_bytes <= number && budget.usage().of(Kind::Objects) <= number, "{number}, {stats:?}");
-        assert!(stats.index_bytes <= before.index_bytes * stats.entries / before.entries * 2 + 65_536, "{stats:?}");
+        assert!(
+            stats.memory_bytes <= number && budget.usage().of(Kind::Objects) <= number,
+            "{number}, {stats:?}"
+        );
+        assert!(
+            stats.index_bytes <= before.index_bytes * stats.entries / before.entries * 2 + 65_536,
+            "{stats:?}"
+        );
         let kept = (0..keys).filter(|key| cache.peek(&key.to_le_bytes(), |_| ()).is_some()).count();
         assert_eq!(kept as u64, stats.entries, "what is there is found");
     }
     let least = cache.set_memory(MIN_CACHE_BYTES);
     // Twelve segments, and the pages for as many of these entries as they hold.
-    assert!(least <= cache.stats().table_bytes + 24 * CHUNK_BYTES as u64, "{least}, {:?}", cache.stats());
+    assert!(
+        least <= cache.stats().table_bytes + 24 * CHUNK_BYTES as u64,
+        "{least}, {:?}",
+        cache.stats()
+    );
     for key in 0..1000u64 {
         assert!(cache.insert(&key.to_le_bytes(), b"again"));
         assert_eq!(cache.get(&key.to_le_bytes()).as_deref(), Some(&b"again"[..]));

@@ -37,7 +37,11 @@ fn a_value_that_takes_anothers_place_takes_its_standing_over_and_enters_nowhere_
     assert_eq!(cache.get(b"key").as_deref(), Some(&[[2; 50].as_slice(), &[3; 90]].concat()[..]));
     let too_large = vec![0; 600 << 10];
     assert!(!cache.replace(b"key", &[&too_large]));
-    assert_eq!(cache.get(b"key"), None, "what does not fit leaves nothing behind that is no longer true");
+    assert_eq!(
+        cache.get(b"key"),
+        None,
+        "what does not fit leaves nothing behind that is no longer true"
+    );
     cache.check();
 }
 
@@ -58,7 +62,11 @@ fn a_value_is_written_over_its_predecessor_if_it_fits_and_nobody_looks() {
     });
     assert_eq!((seen, dead()), (Some(vec![3; 90]), 112), "what somebody looks at stays");
     assert!(cache.insert(b"key", &[5; 120]));
-    assert_eq!((cache.get(b"key"), dead()), (Some(vec![5; 120]), 112 + 104), "a larger one has no room there");
+    assert_eq!(
+        (cache.get(b"key"), dead()),
+        (Some(vec![5; 120]), 112 + 104),
+        "a larger one has no room there"
+    );
     assert_eq!((cache.stats().entries, cache.stats().insertions), (1, 5));
     cache.check();
 }
@@ -132,7 +140,8 @@ fn half_hot(budget: &Budget, bytes: u64) -> Cache {
 
 fn hot_percent(cache: &Cache, bytes: u64) -> u64 {
     let hot = bytes / 1600;
-    (0..hot).filter(|key| cache.peek(&key.to_le_bytes(), |_| ()).is_some()).count() as u64 * 100 / hot
+    (0..hot).filter(|key| cache.peek(&key.to_le_bytes(), |_| ()).is_some()).count() as u64 * 100
+        / hot
 }
 
 #[test]

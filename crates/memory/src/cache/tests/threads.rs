@@ -51,7 +51,10 @@ fn eight_threads_never_exceed_the_number_and_never_see_a_wrong_value() {
                         let name = key.to_le_bytes();
                         if let Some(found) = cache.get(&name) {
                             let version = u64::from_le_bytes(found[8..16].try_into().unwrap());
-                            assert!(found == value_of(key, version, found.len()), "key {key}, version {version}");
+                            assert!(
+                                found == value_of(key, version, found.len()),
+                                "key {key}, version {version}"
+                            );
                         } else {
                             cache.insert(&name, &value_of(key, version, some_len(&mut random)));
                         }
@@ -79,7 +82,8 @@ fn eight_threads_never_exceed_the_number_and_never_see_a_wrong_value() {
 #[test]
 fn a_value_is_never_seen_half_written_over() {
     let cache = cache_of(1 << 20);
-    // A reader that stalls while it looks for a key holds back all insertions under that key: they may be refused.
+    // A reader that stalls while it looks for a key holds back all insertions under that key: they
+    // may be refused.
     let write = |round: u32| cache.insert(&(round % 4).to_le_bytes(), &[(round / 4) as u8; 300]);
     (0..4).for_each(|key| assert!(write(key)));
     let rounds = if cfg!(miri) { 40 } else { 100_000 };
@@ -120,7 +124,10 @@ fn what_is_there_is_found_also_while_the_index_grows() {
                     // Acquire: pairs with the writer's Release.
                     let below = entered.load(Ordering::Acquire);
                     let key = random.below(below.max(1));
-                    assert!(below == 0 || cache.get(&key.to_le_bytes()).is_some(), "key {key} of {below}");
+                    assert!(
+                        below == 0 || cache.get(&key.to_le_bytes()).is_some(),
+                        "key {key} of {below}"
+                    );
                     if below == keys {
                         return;
                     }
@@ -143,7 +150,8 @@ fn what_is_there_is_found_also_while_the_index_becomes_smaller() {
     let bytes = if cfg!(miri) { 1 << 20 } else { 16 << 20 };
     let cache = cache_of(bytes);
     let (kept, passing) = if cfg!(miri) { (20, 500) } else { (1000, 300_000) };
-    let name = |key: u64| [key.wrapping_mul(0x9e37_79b9_7f4a_7c15), key].map(u64::to_le_bytes).concat();
+    let name =
+        |key: u64| [key.wrapping_mul(0x9e37_79b9_7f4a_7c15), key].map(u64::to_le_bytes).concat();
     for key in 0..kept {
         cache.insert(&name(key), &[1; 40]);
         (0..3).for_each(|_| _ = cache.get(&name(key)));
@@ -156,7 +164,12 @@ fn what_is_there_is_found_also_while_the_index_becomes_smaller() {
                 let mut random = Random::new(reader);
                 while !done.load(Ordering::Relaxed) {
                     let key = random.below(kept);
-                    assert!(cache.peek(&name(key), |value| assert_eq!(value.to_vec(), [1; 40])).is_some(), "key {key}");
+                    assert!(
+                        cache
+                            .peek(&name(key), |value| assert_eq!(value.to_vec(), [1; 40]))
+                            .is_some(),
+                        "key {key}"
+                    );
                 }
             });
         }
@@ -167,7 +180,11 @@ fn what_is_there_is_found_also_while_the_index_becomes_smaller() {
             (kept..kept + passing).for_each(|key| _ = cache.remove(&name(key)));
             cache.approach_memory(bytes - round);
             while !cache.approach_memory(bytes - round).1 {}
-            assert!(cfg!(miri) || cache.stats().index_bytes * 4 < most, "{most}, {:?}", cache.stats());
+            assert!(
+                cfg!(miri) || cache.stats().index_bytes * 4 < most,
+                "{most}, {:?}",
+                cache.stats()
+            );
         }
         done.store(true, Ordering::Relaxed);
     });
@@ -198,7 +215,8 @@ fn a_reader_that_stalls_while_it_searches_holds_back_next_to_nothing() {
         let cache = cache_of(bytes);
         let shared = &cache.inner.shared;
         cache.insert(b"searched", &value_of(1, 1, 10_000));
-        let searching = shared.readers.begin(3, slot::fingerprint(shared.hash(b"searched"))).unwrap();
+        let searching =
+            shared.readers.begin(3, slot::fingerprint(shared.hash(b"searched"))).unwrap();
         let churn = |keys: std::ops::Range<u64>| {
             keys.for_each(|key| assert!(cache.insert(&key.to_le_bytes(), &vec![1; len])));
             cache.stats().entries
@@ -209,7 +227,10 @@ fn a_reader_that_stalls_while_it_searches_holds_back_next_to_nothing() {
         cache.check();
         drop(searching);
         let then = churn(passing..2 * passing);
-        assert!(kept * 100 >= then * if cfg!(miri) { 75 } else { 85 }, "{kept} of {then} entries in {bytes} bytes");
+        assert!(
+            kept * 100 >= then * if cfg!(miri) { 75 } else { 85 },
+            "{kept} of {then} entries in {bytes} bytes"
+        );
         cache.clear();
         cache.check();
     }
@@ -221,7 +242,8 @@ fn what_a_stalled_searcher_looks_for_is_not_written_over_when_all_is_dropped() {
     let cache = cache_of(4 << 20);
     let shared = &cache.inner.shared;
     (0..10_000u64).for_each(|key| assert!(cache.insert(&key.to_le_bytes(), &[1; 200])));
-    let searching = shared.readers.begin(3, slot::fingerprint(shared.hash(&7u64.to_le_bytes()))).unwrap();
+    let searching =
+        shared.readers.begin(3, slot::fingerprint(shared.hash(&7u64.to_le_bytes()))).unwrap();
     let before = cache.stats().memory_bytes;
     cache.clear();
     cache.check();
@@ -230,5 +252,8 @@ fn what_a_stalled_searcher_looks_for_is_not_written_over_when_all_is_dropped() {
     cache.check();
     let after = cache.stats();
     assert!(held.memory_bytes > after.memory_bytes, "nothing was held: {held:?}");
-    assert!((held.memory_bytes - after.memory_bytes) * 4 < before, "{held:?}, {before} before, {after:?}");
+    assert!(
+        (held.memory_bytes - after.memory_bytes) * 4 < before,
+        "{held:?}, {before} before, {after:?}"
+    );
 }

@@ -43,7 +43,8 @@ fn what_was_read_ahead_stays_until_it_is_read_and_hot_pages_with_it() {
     let scanned = if cfg!(miri) { 200 } else { 2000 };
     for number in (1000..1000 + scanned).step_by(ahead as usize) {
         file.prefetch(number, ahead);
-        (number..number + ahead).for_each(|number| assert_is(&file.get(number, Touch::Scan).unwrap(), 1, number));
+        (number..number + ahead)
+            .for_each(|number| assert_is(&file.get(number, Touch::Scan).unwrap(), 1, number));
     }
     let loads = source.loads.load(Ordering::Relaxed);
     assert_eq!(loads, 60 + u64::from(scanned.next_multiple_of(ahead)), "none was read twice");

@@ -136,7 +136,9 @@ fn every_refusal_of_the_budget_is_an_error_or_an_eviction_and_the_next_page_is_h
 fn the_books_balance_after_any_sequence_of_operations() {
     for seed in 1..=if cfg!(miri) { 1 } else { 40 } {
         let mut random = Random(seed);
-        let budget = Budget::with_ceiling((10 + random.below(20)) * CHUNK, 60 * CHUNK, Backing::Heap).unwrap();
+        let budget =
+            Budget::with_ceiling((10 + random.below(20)) * CHUNK, 60 * CHUNK, Backing::Heap)
+                .unwrap();
         let pool = Pool::new(&budget, random.below(3) * CHUNK).unwrap();
         let mut files = Vec::new();
         let (mut pages, mut others) = (Vec::new(), Vec::new());
@@ -181,8 +183,15 @@ fn the_books_balance_after_any_sequence_of_operations() {
             }
             assert_books_balance(&budget);
             let stats = pool.stats();
-            assert!(stats.pinned <= stats.resident && stats.resident <= stats.frames, "seed {seed}: {stats:?}");
-            assert_eq!(stats.frames / 4 * CHUNK, budget.usage().of(Kind::Pages) / CHUNK * CHUNK, "seed {seed}");
+            assert!(
+                stats.pinned <= stats.resident && stats.resident <= stats.frames,
+                "seed {seed}: {stats:?}"
+            );
+            assert_eq!(
+                stats.frames / 4 * CHUNK,
+                budget.usage().of(Kind::Pages) / CHUNK * CHUNK,
+                "seed {seed}"
+            );
         }
         pages.iter().for_each(|(name, number, page)| assert_is(page, *name, *number));
         drop((pages, others));

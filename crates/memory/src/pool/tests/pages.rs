@@ -108,8 +108,11 @@ fn a_page_outlives_the_thread_that_found_it_and_is_let_go_by_another() {
     let (_budget, pool) = pool_of(1);
     let (_, file) = numbered(&pool, 1);
     (0..4).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
-    let by_thread =
-        |number| thread::scope(|scope| scope.spawn(|| file.get(number, Touch::Point).unwrap()).join().unwrap());
+    let by_thread = |number| {
+        thread::scope(|scope| {
+            scope.spawn(|| file.get(number, Touch::Point).unwrap()).join().unwrap()
+        })
+    };
     // The second thread may take over the line of the first, with a slot of it in use.
     let pages = [by_thread(1), by_thread(2)];
     pool.clear();
@@ -174,7 +177,10 @@ fn after_an_error_the_next_who_asks_tries_again() {
     let source = Arc::new(Numbered { name: 1, fails_one_in: 2, ..Numbered::default() });
     let file = pool.attach(source);
     for number in 0..20 {
-        let outcomes = [file.get(number, Touch::Point).map(drop), file.get(number + 50, Touch::Scan).map(drop)];
+        let outcomes = [
+            file.get(number, Touch::Point).map(drop),
+            file.get(number + 50, Touch::Scan).map(drop),
+        ];
         assert!(outcomes[0].is_ok() && outcomes[1].is_err(), "page {number}: {outcomes:?}");
         // Another load, of another page, between it and its second try.
         file.get(number + 100, Touch::Point).unwrap();
@@ -189,14 +195,19 @@ fn after_an_error_the_next_who_asks_tries_again() {
 fn a_load_that_panics_fails_those_who_wait_and_nobody_after_them() {
     let (_budget, pool) = pool_of(1);
     let gate = Some((Arc::clone(&pool), 2));
-    let source = Arc::new(Numbered { name: 1, panics: AtomicU32::new(1), gate, ..Numbered::default() });
+    let source =
+        Arc::new(Numbered { name: 1, panics: AtomicU32::new(1), gate, ..Numbered::default() });
     let file = pool.attach(source);
     let (panics, errors) = thread::scope(|scope| {
-        let threads = [(); 3].map(|()| scope.spawn(|| catch_unwind(AssertUnwindSafe(|| file.get(0, Touch::Point)))));
+        let threads = [(); 3]
+            .map(|()| scope.spawn(|| catch_unwind(AssertUnwindSafe(|| file.get(0, Touch::Point)))));
         let outcomes = threads.map(|thread| thread.join().unwrap());
         (
             outcomes.iter().filter(|outcome| outcome.is_err()).count(),
-            outcomes.iter().filter(|outcome| matches!(outcome, Ok(Err(LoadError::Io { .. })))).count(),
+            outcomes
+                .iter()
+                .filter(|outcome| matches!(outcome, Ok(Err(LoadError::Io { .. }))))
+                .count(),
         )
     });
     assert_eq!((panics, errors), (1, 2));
@@ -242,7 +253,12 @@ fn a_page_outlives_its_file_and_its_pool_and_dropping_all_gives_the_whole_budget
     let (clock, mut looks) = (SystemClock::new(), 0);
     while budget.free_bytes() < budget.limit_bytes() {
         looks += 1;
-        assert!(looks < 60_000, "{} of {} bytes are free", budget.free_bytes(), budget.limit_bytes());
+        assert!(
+            looks < 60_000,
+            "{} of {} bytes are free",
+            budget.free_bytes(),
+            budget.limit_bytes()
+        );
         clock.sleep(Duration::from_millis(1));
     }
     assert_eq!(budget.usage().of(Kind::Pages), 0);
@@ -253,7 +269,10 @@ fn a_page_tells_whether_it_was_there() {
     let (_budget, pool) = pool_of(1);
     let (_, file) = numbered(&pool, 1);
     let is_miss = |number| file.get(number, Touch::Point).unwrap().is_miss();
-    assert_eq!((file.is_resident(0), is_miss(0), is_miss(0), file.is_resident(0)), (false, true, false, true));
+    assert_eq!(
+        (file.is_resident(0), is_miss(0), is_miss(0), file.is_resident(0)),
+        (false, true, false, true)
+    );
     std::thread::scope(|scope| _ = scope.spawn(|| drop(file.get(1, Touch::Point).unwrap())));
     assert!(!is_miss(1), "another thread loaded it");
     file.put(2, &[2; PAGE_BYTES], false);
@@ -267,7 +286,13 @@ fn readers_of_few_frames_always_get_the_bytes_they_asked_for() {
         let budget = budget(chunks);
         let pool = Pool::new(&budget, min_chunks * CHUNK).unwrap();
         let files: Vec<_> = (0..3)
-            .map(|name| pool.attach(Arc::new(Numbered { name, fails_one_in: 50 + name, ..Numbered::default() })))
+            .map(|name| {
+                pool.attach(Arc::new(Numbered {
+                    name,
+                    fails_one_in: 50 + name,
+                    ..Numbered::default()
+                }))
+            })
             .collect();
         let start = Barrier::new(THREADS as usize + 1);
         let gets = AtomicU64::new(0);
@@ -292,7 +317,9 @@ fn readers_of_few_frames_always_get_the_bytes_they_asked_for() {
                                     held = Some((name, number, page));
                                 }
                             }
-                            Err(LoadError::Corrupt { .. }) => _ = errors.fetch_add(1, Ordering::Relaxed),
+                            Err(LoadError::Corrupt { .. }) => {
+                                _ = errors.fetch_add(1, Ordering::Relaxed)
+                            }
                             Err(error) => panic!("{error}"),
                         }
                         if let Some((name, number, page)) = &held
@@ -320,7 +347,8 @@ fn readers_of_few_frames_always_get_the_bytes_they_asked_for() {
         // Each get was one of these, but a wait may have ended in an error.
         let counted = stats.hits + stats.loads + stats.waits + errors.load(Ordering::Relaxed);
         assert!(
-            (gets.load(Ordering::Relaxed)..=gets.load(Ordering::Relaxed) + stats.waits).contains(&counted),
+            (gets.load(Ordering::Relaxed)..=gets.load(Ordering::Relaxed) + stats.waits)
+                .contains(&counted),
             "{stats:?}"
         );
         assert_books_balance(&budget);
@@ -337,7 +365,10 @@ fn a_thread_that_wants_resident_pages_only_loads_none() {
     {
         let _only = ResidentOnly::enter();
         assert_is(&file.get(3, Touch::Point).unwrap(), 7, 3);
-        assert!(matches!(file.get(4, Touch::Point), Err(LoadError::Io { kind: io::ErrorKind::WouldBlock, .. })));
+        assert!(matches!(
+            file.get(4, Touch::Point),
+            Err(LoadError::Io { kind: io::ErrorKind::WouldBlock, .. })
+        ));
         ResidentOnly::pause(|| drop(file.get(5, Touch::Point).unwrap()));
     }
     assert_is(&file.get(4, Touch::Point).unwrap(), 7, 4);

@@ -10,7 +10,9 @@ fn a_pool_follows_its_budget_up_and_down() {
     let pool = Pool::new(&budget, 4 * CHUNK).unwrap();
     let (_, file) = numbered(&pool, 1);
     let pages = if cfg!(miri) { 300 } else { 1200 };
-    let read_all = || (0..pages).for_each(|number| assert_is(&file.get(number, Touch::Point).unwrap(), 1, number));
+    let read_all = || {
+        (0..pages).for_each(|number| assert_is(&file.get(number, Touch::Point).unwrap(), 1, number))
+    };
     read_all();
     let small = pool.stats().frames;
     pool.resize(256 * CHUNK, 32 * CHUNK).unwrap();
@@ -30,21 +32,25 @@ fn a_pool_follows_its_budget_up_and_down() {
 
 #[test]
 #[cfg_attr(miri, ignore = "reserves 8 GiB of address space")]
-fn a_pool_for_eight_gigabytes_becomes_one_for_sixteen_megabytes_and_one_for_eight_gigabytes_again() {
+fn a_pool_for_eight_gigabytes_becomes_one_for_sixteen_megabytes_and_one_for_eight_gigabytes_again()
+{
     const MIB: u64 = 1 << 20;
     let budget = Budget::new(8192 * MIB, Backing::Mapped).unwrap();
     let pool = Pool::new(&budget, MIB).unwrap();
     let large = budget.usage().of(Kind::Pages);
     assert!(large > 48 * MIB, "the tables alone are more than the small budget: {large}");
     let (_, file) = numbered(&pool, 1);
-    let read_all = || (0..2000).for_each(|number| assert_is(&file.get(number, Touch::Point).unwrap(), 1, number));
+    let read_all = || {
+        (0..2000).for_each(|number| assert_is(&file.get(number, Touch::Point).unwrap(), 1, number))
+    };
     read_all();
     let pin = file.get(1999, Touch::Point).unwrap();
     for _ in 0..2 {
         pool.resize(16 * MIB, 2 * MIB).unwrap();
         read_all();
         assert_eq!(budget.limit_bytes(), 16 * MIB);
-        // Page tables may be needed for chunks that lie far apart, and descriptors as far as the page that is held.
+        // Page tables may be needed for chunks that lie far apart, and descriptors as far as the
+        // page that is held.
         let tables = budget.usage().of(Kind::Pages) - pool.stats().frames * PAGE_BYTES as u64;
         assert!(tables < MIB + MIB / 2, "{tables} bytes of tables");
         pool.resize(8192 * MIB, MIB).unwrap();
@@ -90,7 +96,9 @@ fn a_page_that_is_let_go_of_in_a_moment_is_not_in_the_way_of_a_smaller_pool() {
     let (_, file) = numbered(&pool, 1);
     // Four to a chunk; the pages read first are in the last slots.
     let mut held: Vec<_> = (0..160).map(|number| file.get(number, Touch::Point).unwrap()).collect();
-    held.retain(|page| page[..8] == word(1, 0, 0) || page[..8] == word(1, 159, 0) || page[..8] == word(1, 80, 0));
+    held.retain(|page| {
+        page[..8] == word(1, 0, 0) || page[..8] == word(1, 159, 0) || page[..8] == word(1, 80, 0)
+    });
     assert_eq!(held.len(), 3);
     pool.lock().set_min_chunks(1);
     let mut passes = 0;
@@ -101,7 +109,10 @@ fn a_page_that_is_let_go_of_in_a_moment_is_not_in_the_way_of_a_smaller_pool() {
             held.pop();
         }
     });
-    assert_eq!(passes, 60, "the page that was read first stands in a slot that there is to be no more");
+    assert_eq!(
+        passes, 60,
+        "the page that was read first stands in a slot that there is to be no more"
+    );
     assert!(pool.lock().slots() <= 20);
     assert!(pool.lock().held() <= 20);
     let pin = file.get(7, Touch::Point).unwrap();
@@ -121,11 +132,12 @@ fn readers_that_hold_each_page_for_a_moment_are_seldom_in_the_way_of_a_smaller_p
     let budget = Budget::new(400 * CHUNK, backing).unwrap();
     let pool = Pool::new(&budget, CHUNK).unwrap();
     let (_, file) = numbered(&pool, 1);
-    // Number of pages; the first changing page differs each time, so that the changing pages are in the slots filled
-    // last.
+    // Number of pages; the first changing page differs each time, so that the changing pages are in
+    // the slots filled last.
     let (all, wanted) = if cfg!(miri) { (40, 8) } else { (1200, 60) };
     let (first, is_over) = (AtomicU32::new(0), AtomicU32::new(0));
-    // A reader may lose its processor while it holds a page, and on a busy machine for long: then it is in the way more often.
+    // A reader may lose its processor while it holds a page, and on a busy machine for long: then
+    // it is in the way more often.
     let (whole_wanted, rounds_max) = if cfg!(miri) { (2, 40) } else { (11, 400) };
     let (mut whole, mut round) = (0, 0);
     thread::scope(|scope| {
@@ -149,7 +161,10 @@ fn readers_that_hold_each_page_for_a_moment_are_seldom_in_the_way_of_a_smaller_p
             let pages = round * all..(round + 1) * all;
             pages.clone().for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
             first.store(pages.end - wanted, Ordering::Relaxed);
-            pages.rev().take(wanted as usize).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
+            pages
+                .rev()
+                .take(wanted as usize)
+                .for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
             pool.resize(24 * CHUNK, CHUNK).unwrap();
             whole += u32::from(pool.lock().slots() <= 24);
             round += 1;

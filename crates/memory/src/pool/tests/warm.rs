@@ -12,8 +12,9 @@ fn what_is_resident_comes_back_into_another_pool_with_its_heat() {
     let mut residents = Vec::new();
     pool.residents(&mut |resident| residents.push(resident));
     residents.sort_unstable();
-    let wanted: Vec<_> =
-        (0..6).map(|number| Resident { file: file.id(), number, hot: (2..4).contains(&number) }).collect();
+    let wanted: Vec<_> = (0..6)
+        .map(|number| Resident { file: file.id(), number, hot: (2..4).contains(&number) })
+        .collect();
     assert_eq!(residents, wanted, "what only scans touched is not worth it");
 
     let (_budget, pool) = pool_beside_a_free_chunk(4);

@@ -1,12 +1,14 @@
 //! Copies a store while it is in use.
 //!
-//! The index's files are copied first, then the log's up to its durable end, which is therefore at least as new: a member of a shared store takes in
-//! the log once it knows which files of the index it copies. Trimming is suspended
-//! meanwhile; readers and writers are not blocked. Immutable files are hard-linked if the file system supports it (unless a copy is
-//! requested); of the active segment, the durable part is copied. The log's folder is renamed to its final name last, so an interrupted
-//! backup does not open as a store.
+//! The index's files are copied first, then the log's up to its durable end, which is therefore at
+//! least as new: a member of a shared store takes in the log once it knows which files of the index
+//! it copies. Trimming is suspended meanwhile; readers and writers are not blocked. Immutable files
+//! are hard-linked if the file system supports it (unless a copy is requested); of the active
+//! segment, the durable part is copied. The log's folder is renamed to its final name last, so an
+//! interrupted backup does not open as a store.
 //!
-//! Law: `Ok` means durable: every file, every name in the copy, and the copy's own name in the folder around it.
+//! Law: `Ok` means durable: every file, every name in the copy, and the copy's own name in the
+//! folder around it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -70,7 +72,8 @@ pub(crate) fn backup(store: &Engine, dest: &Path, how: &BackupOptions) -> Result
     refuse_inside(disk, &store.path, dest)?;
     let is_made = prepare(disk, dest)?;
     let (index, log) = (dest.join("index"), dest.join(PARTIAL_LOG));
-    // If another backup is made here at the same time, one of the two fails at one of these, and removes only what it made.
+    // If another backup is made here at the same time, one of the two fails at one of these, and
+    // removes only what it made.
     disk.create_dir(&log)?;
     disk.create_dir(&index).inspect_err(|_| _ = disk.remove_dir(&log))?;
     let before = Sources::of(store);
@@ -106,11 +109,14 @@ struct Sources {
 
 impl Sources {
     fn of(store: &Engine) -> Self {
-        Self { first: store.reader.log.bounds().first, manifest: store.reader.index.manifest_number() }
+        Self {
+            first: store.reader.log.bounds().first,
+            manifest: store.reader.index.manifest_number(),
+        }
     }
 
-    /// For a read-only store: the error if another process has merged away its runs, trimmed its log, or written a manifest for which its
-    /// log is too short. `None` if nothing changed.
+    /// For a read-only store: the error if another process has merged away its runs, trimmed its
+    /// log, or written a manifest for which its log is too short. `None` if nothing changed.
     fn left_behind(&self, store: &Engine) -> Option<Error> {
         if !store.options.read_only {
             return None;
@@ -126,7 +132,12 @@ impl Sources {
 }
 
 /// Copies all files that belong to the store at one moment. Both folders are there.
-fn copy_files(store: &Engine, index: &Path, log: &Path, how: &BackupOptions) -> Result<BackupReport> {
+fn copy_files(
+    store: &Engine,
+    index: &Path,
+    log: &Path,
+    how: &BackupOptions,
+) -> Result<BackupReport> {
     let disk = &*store.options.disk;
     let (manifest, index_files, _pinned) = store.reader.index.files();
     // The keeper may have installed it since this process looked at the log.
@@ -146,7 +157,8 @@ fn copy_files(store: &Engine, index: &Path, log: &Path, how: &BackupOptions) -> 
     copier.report.glsn = copy_log(&mut copier, log, &mut blobs)?;
     let (needed, first) = (manifest.checkpoint.glsn.next(), store.reader.log.bounds().first);
     if store.options.read_only && first > needed {
-        // Another process has trimmed what the manifest needs, and this one has noticed: the copy may be without it.
+        // Another process has trimmed what the manifest needs, and this one has noticed: the copy
+        // may be without it.
         return Err(Error::Trimmed { asked: needed, first });
     }
     // Blob files needed only by the index: the records that named them are trimmed.
@@ -162,7 +174,9 @@ fn copy_files(store: &Engine, index: &Path, log: &Path, how: &BackupOptions) -> 
 fn withdraw(disk: &dyn Disk, dest: &Path, partial: &Path, error: io::Error) -> Error {
     let advice = match disk.rename(&dest.join("log"), partial).and_then(|()| disk.sync_dir(dest)) {
         Ok(()) => "the backup is not whole; remove it and make another".to_owned(),
-        Err(second) => format!("the backup may not be durable, and cannot be marked so ({second}); remove it"),
+        Err(second) => {
+            format!("the backup may not be durable, and cannot be marked so ({second}); remove it")
+        }
     };
     Error::Io {
         kind: error.kind(),
@@ -171,15 +185,19 @@ fn withdraw(disk: &dyn Disk, dest: &Path, partial: &Path, error: io::Error) -> E
     }
 }
 
-/// Copies the log's files, and removes the blob files that it named from `blobs`. Returns the end of the copy.
+/// Copies the log's files, and removes the blob files that it named from `blobs`. Returns the end
+/// of the copy.
 fn copy_log(copier: &mut Copier<'_>, into: &Path, blobs: &mut BTreeSet<String>) -> Result<Glsn> {
     let folder = copier.store.path.join("log");
     let mut failure = None;
     let position = copier.store.file_log.files_for_backup(&mut |file| {
         blobs.remove(&file.name);
         let from = folder.join(&file.name);
-        let copied =
-            if file.immutable { copier.link(&from, into) } else { copier.copy(&from, into, file.bytes, false) };
+        let copied = if file.immutable {
+            copier.link(&from, into)
+        } else {
+            copier.copy(&from, into, file.bytes, false)
+        };
         copied.map_err(|error| {
             let message = error.to_string();
             failure = Some(error);
@@ -216,7 +234,8 @@ pub(crate) fn refuse_inside(disk: &dyn Disk, store: &Path, dest: &Path) -> Resul
     Ok(())
 }
 
-/// Creates the backup's folder, unless there is an empty one, and makes its name durable. Returns whether it was created.
+/// Creates the backup's folder, unless there is an empty one, and makes its name durable. Returns
+/// whether it was created.
 fn prepare(disk: &dyn Disk, dest: &Path) -> Result<bool> {
     let entry = disk.entry(dest)?;
     match &entry {
@@ -258,12 +277,15 @@ struct Copier<'a> {
 }
 
 impl Copier<'_> {
-    /// Hard-links an immutable file into `dir`, or copies it if linking is impossible or not wanted.
+    /// Hard-links an immutable file into `dir`, or copies it if linking is impossible or not
+    /// wanted.
     fn link(&mut self, from: &Path, dir: &Path) -> Result<()> {
         self.how.cancel.check()?;
         let disk = &*self.store.options.disk;
         let bytes = disk.entry(from)?.map_or(0, |entry| entry.len);
-        if self.how.sharing == Sharing::Copy || disk.hard_link(from, &dir.join(name_of(from))).is_err() {
+        if self.how.sharing == Sharing::Copy
+            || disk.hard_link(from, &dir.join(name_of(from))).is_err()
+        {
             return self.copy(from, dir, bytes, true);
         }
         self.report.files += 1;
@@ -278,7 +300,8 @@ impl Copier<'_> {
         self.store.file_log.check_piece(&name, immutable, at, end, bytes).lift()
     }
 
-    /// Copies the first `bytes` of a file into `dir` (the whole file if `immutable`), checking every page and block on the way.
+    /// Copies the first `bytes` of a file into `dir` (the whole file if `immutable`), checking
+    /// every page and block on the way.
     fn copy(&mut self, from: &Path, dir: &Path, bytes: u64, immutable: bool) -> Result<()> {
         let disk = &*self.store.options.disk;
         let mut chunk = self.store.reader.budget.take(Kind::Staging)?;
@@ -327,7 +350,9 @@ mod tests {
             let dest = dest.with_extension(number.to_string());
             prepare(&*member.options.disk, &dest).unwrap();
             let (index, log) = (dest.join("index"), dest.join("log"));
-            [&index, &log].into_iter().for_each(|folder| member.options.disk.create_dir(folder).unwrap());
+            [&index, &log]
+                .into_iter()
+                .for_each(|folder| member.options.disk.create_dir(folder).unwrap());
             copy_files(&member, &index, &log, &BackupOptions::new()).unwrap();
             let copy = open(&dest, options()).unwrap();
             assert_eq!(copy.visible(), keeper.visible());

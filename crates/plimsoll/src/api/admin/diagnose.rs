@@ -1,4 +1,5 @@
-//! Maps damage in a store to the data lost with it: from findings in the log and in the index's tables to keys.
+//! Maps damage in a store to the data lost with it: from findings in the log and in the index's
+//! tables to keys.
 //!
 //! Works on stores that do not open.
 
@@ -45,7 +46,8 @@ pub(crate) enum LostPart {
     Records(Range<Glsn>),
     /// Pages of a blob file, and the commit that names it.
     Blob(BlobDamage, Option<Glsn>),
-    /// Pages of a blob file that match their checksums and hold another value than the one that was written.
+    /// Pages of a blob file that match their checksums and hold another value than the one that was
+    /// written.
     Value(BlobId, Range<u32>),
     /// Pages of a table, or something else.
     Other,
@@ -69,7 +71,14 @@ pub(crate) struct Part {
 impl Part {
     pub(crate) fn of(table: &Table, run: usize, problems: Vec<String>) -> Self {
         let source = Some(Arc::clone(table.file.source()));
-        Self { info: Arc::clone(&table.info), run, history: false, described: true, source, problems }
+        Self {
+            info: Arc::clone(&table.info),
+            run,
+            history: false,
+            described: true,
+            source,
+            problems,
+        }
     }
 
     /// Total bytes of its pages.
@@ -102,7 +111,9 @@ impl LostPlaces {
                 LostPart::Blob(blob, _) if !blob.pages.is_empty() => {
                     places.blobs.push((blob.id, blob.pages.clone(), number))
                 }
-                LostPart::Value(blob, pages) => places.blobs.push((*blob, vec![pages.clone()], number)),
+                LostPart::Value(blob, pages) => {
+                    places.blobs.push((*blob, vec![pages.clone()], number))
+                }
                 LostPart::Blob(..) | LostPart::Other => {}
             }
         }
@@ -123,12 +134,19 @@ impl LostPlaces {
     /// The number of the finding that affects a version's value, if any.
     pub(crate) fn find(&self, glsn: Glsn, stored: &Stored<'_>) -> Option<usize> {
         match *stored {
-            Stored::InLog { .. } => self.records.iter().find(|(glsns, _)| glsns.contains(&glsn)).map(|(_, at)| *at),
+            Stored::InLog { .. } => {
+                self.records.iter().find(|(glsns, _)| glsns.contains(&glsn)).map(|(_, at)| *at)
+            }
             Stored::InBlob { blob, offset, len, .. } => {
                 let page = |offset: u64| offset / PAGE_PAYLOAD_BYTES as u64;
-                let (first, last) = (page(offset), page(offset.saturating_add(len).saturating_sub(1)));
-                let touches = |range: &Range<u32>| u64::from(range.start) <= last && first < u64::from(range.end);
-                let hit = |(id, pages, _): &&(BlobId, Vec<Range<u32>>, usize)| *id == blob && pages.iter().any(touches);
+                let (first, last) =
+                    (page(offset), page(offset.saturating_add(len).saturating_sub(1)));
+                let touches = |range: &Range<u32>| {
+                    u64::from(range.start) <= last && first < u64::from(range.end)
+                };
+                let hit = |(id, pages, _): &&(BlobId, Vec<Range<u32>>, usize)| {
+                    *id == blob && pages.iter().any(touches)
+                };
                 self.blobs.iter().find(hit).map(|(_, _, at)| *at)
             }
             Stored::Deleted | Stored::Inline(_) | Stored::Dropped { .. } => None,
@@ -138,12 +156,19 @@ impl LostPlaces {
 
 impl Scene<'_> {
     /// Describes the log's findings and the tables' problems. The notes are harmless.
-    pub(crate) fn describe(&mut self, findings: &[Finding], parts: &[Part]) -> Result<(Vec<Found>, Vec<String>)> {
+    pub(crate) fn describe(
+        &mut self,
+        findings: &[Finding],
+        parts: &[Part],
+    ) -> Result<(Vec<Found>, Vec<String>)> {
         let (mut found, mut notes) = (Vec::new(), Vec::new());
         for finding in findings {
             if finding.harmless {
                 let glsn = finding.glsn.map_or_else(String::new, |glsn| format!(" (GLSN {glsn})"));
-                notes.push(format!("log/{}, offset {}{glsn}: {}", finding.file, finding.offset, finding.what));
+                notes.push(format!(
+                    "log/{}, offset {}{glsn}: {}",
+                    finding.file, finding.offset, finding.what
+                ));
             } else {
                 found.push(self.of_log(finding));
             }
@@ -156,13 +181,16 @@ impl Scene<'_> {
     }
 
     fn of_log(&self, finding: &Finding) -> Found {
-        let mut damage = Damage::new(format!("log/{}", finding.file), finding.offset, finding.what.clone());
+        let mut damage =
+            Damage::new(format!("log/{}", finding.file), finding.offset, finding.what.clone());
         damage.glsns = finding.glsn.map(|first| first..=finding.last.unwrap_or(first));
         let first = finding.glsn.unwrap_or(Glsn::FIRST);
         let lost = match (finding.cure, &finding.blob) {
             (_, Some(blob)) => LostPart::Blob(blob.clone(), finding.glsn),
             (Cure::Drop, None) => LostPart::Records(first..finding.last.map_or(first, Glsn::next)),
-            (Cure::Cut, None) => LostPart::Records(first..finding.last.map_or(Glsn::MAX, Glsn::next)),
+            (Cure::Cut, None) => {
+                LostPart::Records(first..finding.last.map_or(Glsn::MAX, Glsn::next))
+            }
             _ => LostPart::Other,
         };
         damage.advise(self.path);
@@ -177,9 +205,11 @@ impl Scene<'_> {
             1 => String::new(),
             problems => format!(" (and {} more problems in this file)", problems - 1),
         };
-        let what = format!("{}{more}", part.problems.first().map_or("it is damaged", |problem| problem));
+        let what =
+            format!("{}{more}", part.problems.first().map_or("it is damaged", |problem| problem));
         let mut add = |page: u32, key_range: Option<DamagedKeys>| {
-            let mut damage = Damage::new(file.clone(), u64::from(page) * PAGE_BYTES as u64, what.clone());
+            let mut damage =
+                Damage::new(file.clone(), u64::from(page) * PAGE_BYTES as u64, what.clone());
             damage.glsns = Some(info.min_glsn..=info.max_glsn);
             damage.key_range = key_range;
             damage.advise(self.path);
@@ -206,7 +236,8 @@ impl Scene<'_> {
                     let damage = &mut found[at].damage;
                     damage.add_key(self.key_of(version));
                     if damage.glsns.is_none() {
-                        // No record names this blob file any more: take the GLSN from the values in it.
+                        // No record names this blob file any more: take the GLSN from the values in
+                        // it.
                         damage.glsns = Some(version.glsn..=version.glsn);
                     }
                 }
@@ -237,7 +268,8 @@ impl Scene<'_> {
     /// The range between two index keys.
     pub(crate) fn range(&self, first: &[u8], last: &[u8]) -> DamagedKeys {
         let (from, to) = (keyspace_of(first), keyspace_of(last));
-        let between = if from < to { Some((Bound::Excluded(from), Bound::Excluded(to))) } else { None };
+        let between =
+            if from < to { Some((Bound::Excluded(from), Bound::Excluded(to))) } else { None };
         let names = between.into_iter().flat_map(|between| self.names.range(between));
         let between = names.map(|(_, name)| name.clone()).collect();
         let (keyspace, first) = self.split(first);
@@ -251,11 +283,14 @@ impl Scene<'_> {
         for part in parts.iter().filter(|part| part.info.first_key.starts_with(&system)) {
             let names = &mut self.names;
             survey(part.source.as_deref(), &part.info, self.budget, &mut |version| {
-                if let (Some(name), Stored::Inline(value)) = (version.key.strip_prefix(&system), version.stored)
+                if let (Some(name), Stored::Inline(value)) =
+                    (version.key.strip_prefix(&system), version.stored)
                     && let Ok(record) = Record::decode(value)
                 {
                     let name = dropped_name(name).unwrap_or(name);
-                    names.entry(record.id).or_insert_with(|| String::from_utf8_lossy(name).into_owned());
+                    names
+                        .entry(record.id)
+                        .or_insert_with(|| String::from_utf8_lossy(name).into_owned());
                 }
                 Ok(())
             })?;
@@ -288,8 +323,11 @@ pub(crate) fn look(
     }
     let known = manifest.as_ref().ok().and_then(Option::as_ref);
     let kept = |blob: BlobId| {
-        let infos = known.into_iter().flat_map(|manifest| &manifest.runs).flat_map(|run| &run.tables);
-        infos.into_iter().any(|info| info.id == TableId::Blob(blob) || info.blobs.binary_search(&blob).is_ok())
+        let infos =
+            known.into_iter().flat_map(|manifest| &manifest.runs).flat_map(|run| &run.tables);
+        infos
+            .into_iter()
+            .any(|info| info.id == TableId::Blob(blob) || info.blobs.binary_search(&blob).is_ok())
     };
     let needed = known.map(value_blobs).unwrap_or_default();
     let scope = VerifyScope {
@@ -301,11 +339,20 @@ pub(crate) fn look(
         kept: &kept,
         needed: &needed,
     };
-    let findings = verify::verify(&scope, &mut |so_far| progress(so_far.done_bytes, so_far.total_bytes)).lift()?;
+    let findings =
+        verify::verify(&scope, &mut |so_far| progress(so_far.done_bytes, so_far.total_bytes))
+            .lift()?;
     let mut parts = Vec::new();
     for (run, info) in known.into_iter().flat_map(|manifest| manifest.runs.iter().enumerate()) {
         for info in &info.tables {
-            parts.push(look_at_part(disk, path, pool, budget, (known.expect("its runs").log_id, info), run)?);
+            parts.push(look_at_part(
+                disk,
+                path,
+                pool,
+                budget,
+                (known.expect("its runs").log_id, info),
+                run,
+            )?);
         }
     }
     Ok(Closed { manifest, parts, findings })
@@ -331,16 +378,28 @@ pub(crate) fn check_is_store(path: &Path, disk: &dyn Disk) -> Result<()> {
     refuse_index_without_log(path, disk)?;
     match disk.entry(&path.join("log"))? {
         Some(entry) if entry.is_dir => Ok(()),
-        _ => Err(Error::NotAStore { path: path.to_owned(), what: "there is no store here; check the path".to_owned() }),
+        _ => Err(Error::NotAStore {
+            path: path.to_owned(),
+            what: "there is no store here; check the path".to_owned(),
+        }),
     }
 }
 
-/// Whether an index has no manifest that fits its log, which begins with `first` ([`Glsn::NONE`] if there is none).
-pub(crate) fn is_lost(disk: &dyn Disk, index: &Path, manifest: &Result<Option<Manifest>>, first: Glsn) -> Result<bool> {
+/// Whether an index has no manifest that fits its log, which begins with `first` ([`Glsn::NONE`] if
+/// there is none).
+pub(crate) fn is_lost(
+    disk: &dyn Disk,
+    index: &Path,
+    manifest: &Result<Option<Manifest>>,
+    first: Glsn,
+) -> Result<bool> {
     Ok(match manifest {
         Ok(Some(manifest)) => first > manifest.checkpoint.glsn.next(),
         // Without runs, opening makes the index anew.
-        Ok(None) => disk.entry(index)?.is_some() && disk.names(index)?.iter().any(|name| run_id_of(name).is_some()),
+        Ok(None) => {
+            disk.entry(index)?.is_some()
+                && disk.names(index)?.iter().any(|name| run_id_of(name).is_some())
+        }
         Err(Error::Corrupt { .. }) => true,
         Err(_) => false,
     })
@@ -367,7 +426,9 @@ pub(crate) fn look_at_part(
         TableId::Run(_) => open_run(disk, &path.join("index"), pool, log_id, info.clone()),
         TableId::Blob(blob) => {
             let pages = blob_pages(disk, &path.join("log"), log_id, blob);
-            pages.lift().map(|source| Table { info: Arc::new(info.clone()), file: pool.attach(source) })
+            pages
+                .lift()
+                .map(|source| Table { info: Arc::new(info.clone()), file: pool.attach(source) })
         }
     };
     match opened {
@@ -399,7 +460,8 @@ pub(crate) fn first_of_log(disk: &dyn Disk, path: &Path) -> Result<Glsn> {
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
         names => names?,
     };
-    let first = |name: &String| name.strip_suffix(".seg").and_then(|digits| digits.parse().ok()).map(Glsn);
+    let first =
+        |name: &String| name.strip_suffix(".seg").and_then(|digits| digits.parse().ok()).map(Glsn);
     Ok(names.iter().filter_map(first).min().unwrap_or(Glsn::NONE))
 }
 

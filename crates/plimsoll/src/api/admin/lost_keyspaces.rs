@@ -1,8 +1,9 @@
-//! Keyspaces whose records were on a damaged page: the index has their keys, and nothing names them.
+//! Keyspaces whose records were on a damaged page: the index has their keys, and nothing names
+//! them.
 //!
-//! A recovery gives each of them a record again, by an ordinary commit: then its keys can be read. It has the name that
-//! an older record says, if there is one and no other keyspace has that name, else `recovered-ID`; its retention is
-//! `Forever`.
+//! A recovery gives each of them a record again, by an ordinary commit: then its keys can be read.
+//! It has the name that an older record says, if there is one and no other keyspace has that name,
+//! else `recovered-ID`; its retention is `Forever`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -23,8 +24,8 @@ use crate::types::keyspaces::{Record, SYSTEM, check_name, dropped_name, keyspace
 use crate::types::retention::Retention;
 use crate::types::version::Stored;
 
-/// A name for a keyspace that has lost its record; `known` is the one that an older record says. To be called for younger keyspaces first:
-/// an older one with the same name was dropped.
+/// A name for a keyspace that has lost its record; `known` is the one that an older record says. To
+/// be called for younger keyspaces first: an older one with the same name was dropped.
 fn name_for(id: u32, known: Option<&String>, is_taken: &dyn Fn(&str) -> bool) -> String {
     if let Some(known) = known.filter(|known| check_name(known).is_ok() && !is_taken(known)) {
         return known.clone();
@@ -58,27 +59,37 @@ fn ids_in(parts: &[Part], at: Glsn, budget: &Budget) -> Result<BTreeSet<u32>> {
     Ok(ids)
 }
 
-/// Gives names to the keyspaces of a store that is not open which have no record in `parts`, its tables; returns their
-/// ids.
+/// Gives names to the keyspaces of a store that is not open which have no record in `parts`, its
+/// tables; returns their ids.
 pub(crate) fn name_in(scene: &mut Scene<'_>, parts: &[Part]) -> Result<BTreeSet<u32>> {
     // The newest version of each record. A record that only a history run has was replaced.
     let mut records: BTreeMap<Vec<u8>, (Glsn, Option<u32>)> = BTreeMap::new();
-    for part in parts.iter().filter(|part| !part.history).filter(|part| keyspace_of(&part.info.first_key) == SYSTEM) {
+    for part in parts
+        .iter()
+        .filter(|part| !part.history)
+        .filter(|part| keyspace_of(&part.info.first_key) == SYSTEM)
+    {
         survey(part.source.as_deref(), &part.info, scene.budget, &mut |version| {
             let is_newest = |newest: &(Glsn, _)| newest.0 < version.glsn;
-            if keyspace_of(version.key) == SYSTEM && records.get(&version.key[4..]).is_none_or(is_newest) {
+            if keyspace_of(version.key) == SYSTEM
+                && records.get(&version.key[4..]).is_none_or(is_newest)
+            {
                 let record = match version.stored {
                     Stored::Inline(record) => Record::decode(record).ok(),
                     _ => None,
                 };
-                records.insert(version.key[4..].to_vec(), (version.glsn, record.map(|record| record.id)));
+                records.insert(
+                    version.key[4..].to_vec(),
+                    (version.glsn, record.map(|record| record.id)),
+                );
             }
             Ok(())
         })?;
     }
     let recorded: BTreeSet<u32> = records.values().filter_map(|(_, id)| *id).collect();
     let live = records.iter().filter(|(key, (_, id))| id.is_some() && dropped_name(key).is_none());
-    let mut taken: BTreeSet<String> = live.map(|(key, _)| String::from_utf8_lossy(key).into_owned()).collect();
+    let mut taken: BTreeSet<String> =
+        live.map(|(key, _)| String::from_utf8_lossy(key).into_owned()).collect();
     let mut ids = ids_in(parts, Glsn::MAX, scene.budget)?;
     ids.retain(|id| !recorded.contains(id));
     for id in ids.iter().rev() {
@@ -89,8 +100,8 @@ pub(crate) fn name_in(scene: &mut Scene<'_>, parts: &[Part]) -> Result<BTreeSet<
     Ok(ids)
 }
 
-/// The ids of keyspaces that have keys in the index at `at`, or had them before, and no record. The records that the store knows are as
-/// new as `at`, or newer.
+/// The ids of keyspaces that have keys in the index at `at`, or had them before, and no record. The
+/// records that the store knows are as new as `at`, or newer.
 pub(crate) fn unnamed(store: &Engine, at: Glsn) -> Result<BTreeSet<u32>> {
     let view = store.reader.index.view();
     let tables = view.all_runs().flat_map(|run| run.tables().iter());
@@ -103,7 +114,8 @@ pub(crate) fn unnamed(store: &Engine, at: Glsn) -> Result<BTreeSet<u32>> {
         let from = from.to_be_bytes();
         let mut key = Vec::new();
         let walk = view.visible(Bound::Included(&from), Bound::Unbounded, at, Direction::Forward);
-        let found = walk.and_then(|mut walk| Ok(walk.next(&mut key)?.map(|version| keyspace_of(version.key))));
+        let found = walk
+            .and_then(|mut walk| Ok(walk.next(&mut key)?.map(|version| keyspace_of(version.key))));
         let id = match found {
             Ok(Some(id)) => id,
             // Another process has dropped the moment that this one reads.
@@ -122,18 +134,24 @@ pub(crate) fn unnamed(store: &Engine, at: Glsn) -> Result<BTreeSet<u32>> {
 }
 
 /// Names for keyspaces; `known` are those that older records say.
-pub(crate) fn new_names(store: &Engine, ids: BTreeSet<u32>, known: &BTreeMap<u32, String>) -> BTreeMap<u32, String> {
+pub(crate) fn new_names(
+    store: &Engine,
+    ids: BTreeSet<u32>,
+    known: &BTreeMap<u32, String>,
+) -> BTreeMap<u32, String> {
     let mut names: BTreeMap<u32, String> = BTreeMap::new();
     for id in ids.into_iter().rev() {
-        let is_taken =
-            |name: &str| store.reader.keyspaces.find(name).is_some() || names.values().any(|other| other == name);
+        let is_taken = |name: &str| {
+            store.reader.keyspaces.find(name).is_some() || names.values().any(|other| other == name)
+        };
         let name = name_for(id, known.get(&id), &is_taken);
         names.insert(id, name);
     }
     names
 }
 
-/// The keyspaces that have no record, also those of `lost` that have no keys left, with names for them.
+/// The keyspaces that have no record, also those of `lost` that have no keys left, with names for
+/// them.
 pub(crate) fn without_record(
     store: &Engine,
     lost: &BTreeSet<u32>,
@@ -161,7 +179,8 @@ pub(crate) fn write_records(store: &Arc<Engine>, names: &BTreeMap<u32, String>) 
     Ok(())
 }
 
-/// Records again that the log carries streams of the user, where that record is lost: such a log is never trimmed automatically.
+/// Records again that the log carries streams of the user, where that record is lost: such a log is
+/// never trimmed automatically.
 pub(crate) fn record_streams(store: &Arc<Engine>) -> Result<()> {
     let _no_trim = store.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if !store.catalog.streams_known.load(Ordering::Acquire) && has_streams(store)? {
@@ -170,7 +189,8 @@ pub(crate) fn record_streams(store: &Arc<Engine>) -> Result<()> {
     Ok(())
 }
 
-/// Whether the log has entries of the user's own streams. Damaged entries are passed, in steps that double: there may be very many.
+/// Whether the log has entries of the user's own streams. Damaged entries are passed, in steps that
+/// double: there may be very many.
 pub(crate) fn has_streams(store: &Engine) -> Result<bool> {
     let bounds = store.reader.log.bounds();
     let (mut from, mut step) = (bounds.first, 1);
@@ -179,7 +199,10 @@ pub(crate) fn has_streams(store: &Engine) -> Result<bool> {
         loop {
             match scan.next().map(Lift::lift) {
                 None => return Ok(false),
-                Some(Ok(entry)) if ![StreamId::TRANSACTIONS, StreamId::DROPPED].contains(&entry.meta.stream) => {
+                Some(Ok(entry))
+                    if ![StreamId::TRANSACTIONS, StreamId::DROPPED]
+                        .contains(&entry.meta.stream) =>
+                {
                     return Ok(true);
                 }
                 Some(Ok(entry)) => (from, step) = (entry.meta.glsn.next(), 1),

@@ -23,10 +23,11 @@ pub struct MemberInfo {
     pub is_here: bool,
     /// Its memory budget in bytes, as it is now.
     pub memory_bytes: u64,
-    /// The last commit that it had taken in when it last looked, which is every half second while something is committed. What it reads is
-    /// always as new as the store.
+    /// The last commit that it had taken in when it last looked, which is every half second while
+    /// something is committed. What it reads is always as new as the store.
     pub applied: Glsn,
-    /// The oldest moment that it may read: versions from there on are kept, and so is the log behind it.
+    /// The oldest moment that it may read: versions from there on are kept, and so is the log
+    /// behind it.
     pub floor: Glsn,
     /// When it opened the store.
     pub since: SystemTime,
@@ -47,8 +48,8 @@ impl From<Member> for MemberInfo {
     }
 }
 
-/// The processes that have the store at `path` open with [`Options::shared`], the oldest first. Opens nothing. Where this process may not look,
-/// there are none.
+/// The processes that have the store at `path` open with [`Options::shared`], the oldest first.
+/// Opens nothing. Where this process may not look, there are none.
 ///
 /// # Errors
 /// The disk.
@@ -56,7 +57,8 @@ pub fn members(path: impl AsRef<Path>, options: &Options) -> Result<Vec<MemberIn
     match members_of(&options.disk, path.as_ref()).lift() {
         Ok(members) => Ok(members.into_iter().map(MemberInfo::from).collect()),
         Err(Error::Io {
-            kind: std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem, ..
+            kind: std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem,
+            ..
         }) => Ok(Vec::new()),
         Err(error) => Err(error),
     }

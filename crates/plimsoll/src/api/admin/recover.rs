@@ -1,4 +1,5 @@
-//! Recovers a damaged store: reads everything that can be read of its log and its index, and writes a sound store.
+//! Recovers a damaged store: reads everything that can be read of its log and its index, and writes
+//! a sound store.
 //!
 //! ```text
 //! STORE              is only read
@@ -9,14 +10,15 @@
 //! ```
 //!
 //! Laws:
-//! 1. No file of the source is changed, but `LOCK`, by which writers are kept away. Files with a name in both stores are
-//!    never changed.
-//! 2. Entries keep their GLSNs and times. Those that are lost become lost records, so that GLSNs stay dense.
-//! 3. No read of the new store returns other bytes than were written: a version whose value is lost returns
-//!    [`Error::Dropped`] at the moments at which it was current. Keys whose newest value is lost are deleted by one commit,
-//!    so that the newest state can be read throughout.
-//! 4. The new store gets its name once it has been read and verified. An interrupted recovery leaves a folder that the next
-//!    one into the same destination removes.
+//! 1. No file of the source is changed, but `LOCK`, by which writers are kept away. Files with a
+//!    name in both stores are never changed.
+//! 2. Entries keep their GLSNs and times. Those that are lost become lost records, so that GLSNs
+//!    stay dense.
+//! 3. No read of the new store returns other bytes than were written: a version whose value is lost
+//!    returns [`Error::Dropped`] at the moments at which it was current. Keys whose newest value is
+//!    lost are deleted by one commit, so that the newest state can be read throughout.
+//! 4. The new store gets its name once it has been read and verified. An interrupted recovery
+//!    leaves a folder that the next one into the same destination removes.
 
 mod doubts;
 mod index;
@@ -82,33 +84,39 @@ const ATTEMPTS_MAX: u32 = 16;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecoverReport {
-    /// The newest GLSN of the new store; of a dry run, the newest one that the new store would begin with.
+    /// The newest GLSN of the new store; of a dry run, the newest one that the new store would
+    /// begin with.
     pub glsn: Glsn,
     /// The source of the new store's index.
     pub index: IndexSource,
     /// The damaged places.
     pub damage: Vec<Damage>,
-    /// Entries of the log that are lost. Values above 1 KiB that they wrote are lost too; smaller ones are in the index up
-    /// to the last commit that it held.
+    /// Entries of the log that are lost. Values above 1 KiB that they wrote are lost too; smaller
+    /// ones are in the index up to the last commit that it held.
     pub lost_entries: Vec<RangeInclusive<Glsn>>,
-    /// Those among them that the index is not known to hold: what they wrote is lost, as far as no run has it.
+    /// Those among them that the index is not known to hold: what they wrote is lost, as far as no
+    /// run has it.
     pub lost_commits: Vec<RangeInclusive<Glsn>>,
     /// Versions whose values are lost, at most a thousand.
     pub values: Vec<DamagedKey>,
     /// Total number of versions whose values are lost.
     pub value_count: u64,
-    /// Ranges of keys that were on damaged pages of the index: the keys in them that nothing else holds are not known.
+    /// Ranges of keys that were on damaged pages of the index: the keys in them that nothing else
+    /// holds are not known.
     pub lost_ranges: Vec<DamagedKeys>,
     /// Keys that were deleted because their newest value is lost.
     pub deleted: u64,
-    /// Moments before this one cannot be read in every keyspace; 0 if the recovery has changed nothing in this.
+    /// Moments before this one cannot be read in every keyspace; 0 if the recovery has changed
+    /// nothing in this.
     pub readable_from: Glsn,
     /// The names that keyspaces have now whose records are lost; their retention is
     /// [`Retention::Forever`](crate::Retention::Forever).
     pub renamed: Vec<String>,
-    /// Files whose contents are not in the new store, and damage that is still in it, one sentence each.
+    /// Files whose contents are not in the new store, and damage that is still in it, one sentence
+    /// each.
     pub unresolved: Vec<String>,
-    /// Bytes of files that the new store shares with the old one, until one of the two no longer needs them.
+    /// Bytes of files that the new store shares with the old one, until one of the two no longer
+    /// needs them.
     pub bytes_linked: u64,
     /// Bytes that were copied.
     pub bytes_copied: u64,
@@ -173,7 +181,10 @@ pub(crate) fn recover(
         }
     }
     let _ = remove_folder(place.disk, &place.new);
-    Err(Error::corrupt(format!("{}: no sound store can be made of what can be read: restore a backup", path.display())))
+    Err(Error::corrupt(format!(
+        "{}: no sound store can be made of what can be read: restore a backup",
+        path.display()
+    )))
 }
 
 /// [`Db::recover_dry_run`](crate::Db::recover_dry_run).
@@ -194,7 +205,10 @@ pub(crate) fn dry_run(path: &Path, options: Options) -> Result<RecoverReport> {
         report.lost_ranges = ranges(&source, &scene)?;
         return Ok(report);
     }
-    Err(Error::corrupt(format!("{}: too much of the log refers to what is damaged", path.display())))
+    Err(Error::corrupt(format!(
+        "{}: too much of the log refers to what is damaged",
+        path.display()
+    )))
 }
 
 /// Checks the source, and locks it.
@@ -202,12 +216,14 @@ fn begin(path: &Path, options: Options) -> Result<(Options, Option<Arc<dyn DirLo
     options.check()?;
     let options = options.read_only(false).shared(false).create(false).warm(false);
     let disk = &*options.disk;
-    let is_dir = |path: &Path| disk.entry(path).map(|entry| entry.is_some_and(|entry| entry.is_dir));
+    let is_dir =
+        |path: &Path| disk.entry(path).map(|entry| entry.is_some_and(|entry| entry.is_dir));
     if disk.entry(path)?.is_some_and(|entry| !entry.is_dir) {
         return Err(Error::is_a_file(path));
     }
     let is_of_store = |name: &String| {
-        [".seg", ".idx", ".blob", ".run"].iter().any(|ending| name.ends_with(ending)) || name.starts_with("MANIFEST.")
+        [".seg", ".idx", ".blob", ".run"].iter().any(|ending| name.ends_with(ending))
+            || name.starts_with("MANIFEST.")
     };
     let mut has_files = false;
     for folder in ["log", "index"].map(|name| path.join(name)) {
@@ -220,7 +236,10 @@ fn begin(path: &Path, options: Options) -> Result<(Options, Option<Arc<dyn DirLo
     let lock = match lock_alone(path, &options) {
         Ok(lock) => Some(Arc::from(lock)),
         // Nobody writes to it there.
-        Err(Error::Io { kind: ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied, .. }) => {
+        Err(Error::Io {
+            kind: ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied,
+            ..
+        }) => {
             if let Some((pid, who)) = disk.locked_by(path)? {
                 return Err(Error::Locked { path: path.to_owned(), pid, who });
             }
@@ -289,8 +308,9 @@ fn attempt(
     }
     let mut report = describe(path, &source, &scene, &found)?;
     let (log, mut copied) = (place.new.join("log"), Copied::default());
-    let write_blobs =
-        |copied: &mut Copied| write_blobs(&source.log_options, source.survey.log_id, &damaged, &log, copied).lift();
+    let write_blobs = |copied: &mut Copied| {
+        write_blobs(&source.log_options, source.survey.log_id, &damaged, &log, copied).lift()
+    };
     write_blobs(&mut copied)?;
     write_segments(&source.log_options, &source.survey, &log, &mut copied).lift()?;
     index::begin(&source, path, &place.new, source.plan == Plan::Keep, &mut copied)?;
@@ -307,7 +327,8 @@ fn attempt(
         write_blobs(&mut Copied::default())?;
         let MergeLosses { ranges, readable_from } = merge(&source, &scene, &place.new, options)?;
         (report.lost_ranges, report.readable_from) = (ranges, readable_from);
-        let before = source.manifest.as_ref().map_or(Glsn::NONE, |manifest| manifest.oldest_readable);
+        let before =
+            source.manifest.as_ref().map_or(Glsn::NONE, |manifest| manifest.oldest_readable);
         if report.readable_from <= before {
             report.readable_from = Glsn::NONE;
         }
@@ -328,9 +349,13 @@ fn attempt(
     delete_newest(&store, &blobs, &mut report)?;
     let problems = verify_open(&store, &mut |_| {})?.problems;
     if !problems.is_empty() {
-        let wrong: Vec<_> = find_bad_values(&store, &[])?.iter().filter_map(|bad| bad.pages()).collect();
+        let wrong: Vec<_> =
+            find_bad_values(&store, &[])?.iter().filter_map(|bad| bad.pages()).collect();
         let known = doubts.wrong_pages.len();
-        let new = wrong.into_iter().filter(|wrong| !doubts.wrong_pages.contains(wrong)).collect::<Vec<_>>();
+        let new = wrong
+            .into_iter()
+            .filter(|wrong| !doubts.wrong_pages.contains(wrong))
+            .collect::<Vec<_>>();
         doubts.wrong_pages.extend(new);
         if doubts.wrong_pages.len() > known {
             return Ok(None);
@@ -346,8 +371,9 @@ fn attempt(
     Ok(Some(report))
 }
 
-/// Makes runs of all that the log holds. The log must not be freed: this store does not know what its cursors and keyspaces
-/// keep of it. A merge that frees some before it is locked leaves a log that begins later.
+/// Makes runs of all that the log holds. The log must not be freed: this store does not know what
+/// its cursors and keyspaces keep of it. A merge that frees some before it is locked leaves a log
+/// that begins later.
 fn replay_log(path: &Path, options: &Options) -> Result<()> {
     let store = open_by(path, options.clone())?;
     let no_trim = store.space.trim_lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -356,10 +382,15 @@ fn replay_log(path: &Path, options: &Options) -> Result<()> {
     store.close()
 }
 
-/// Finds the commit or the index to blame for a new store that does not open; else it is that error.
+/// Finds the commit or the index to blame for a new store that does not open; else it is that
+/// error.
 fn blame(doubts: &mut Doubts, source: &Source, error: Error) -> Result<()> {
     match &error {
-        Error::Corrupt { glsn: Some(glsn), .. } if source.survey.has(*glsn) && doubts.unusable.insert(*glsn) => Ok(()),
+        Error::Corrupt { glsn: Some(glsn), .. }
+            if source.survey.has(*glsn) && doubts.unusable.insert(*glsn) =>
+        {
+            Ok(())
+        }
         _ if is_damage(&error) && source.plan == Plan::Keep && !doubts.index => {
             doubts.index = true;
             Ok(())
@@ -370,7 +401,11 @@ fn blame(doubts: &mut Doubts, source: &Source, error: Error) -> Result<()> {
 
 /// Names for keyspaces that have lost their records, if the index is merged; their ids.
 fn name_lost(source: &Source, scene: &mut Scene<'_>) -> Result<BTreeSet<u32>> {
-    if source.plan == Plan::Merge { lost_keyspaces::name_in(scene, &source.parts) } else { Ok(BTreeSet::new()) }
+    if source.plan == Plan::Merge {
+        lost_keyspaces::name_in(scene, &source.parts)
+    } else {
+        Ok(BTreeSet::new())
+    }
 }
 
 fn ranges(source: &Source, scene: &Scene<'_>) -> Result<Vec<DamagedKeys>> {
@@ -379,13 +414,22 @@ fn ranges(source: &Source, scene: &Scene<'_>) -> Result<Vec<DamagedKeys>> {
 }
 
 /// What is lost, as far as the source tells.
-fn describe(path: &Path, source: &Source, scene: &Scene<'_>, found: &[Found]) -> Result<RecoverReport> {
+fn describe(
+    path: &Path,
+    source: &Source,
+    scene: &Scene<'_>,
+    found: &[Found],
+) -> Result<RecoverReport> {
     let survey_of_log = &source.survey;
     let bounds = survey_of_log.bounds();
     let index_end = source.index_end();
-    let is_empty = survey_of_log.records == 0 && source.parts.iter().all(|part| part.info.max_glsn == Glsn::NONE);
+    let is_empty = survey_of_log.records == 0
+        && source.parts.iter().all(|part| part.info.max_glsn == Glsn::NONE);
     if is_empty && (bounds.start > Glsn::FIRST || !survey_of_log.is_whole()) {
-        return Err(Error::corrupt(format!("{}: nothing of the store can be read: restore a backup", path.display())));
+        return Err(Error::corrupt(format!(
+            "{}: nothing of the store can be read: restore a backup",
+            path.display()
+        )));
     }
     let mut lost: Vec<RangeInclusive<Glsn>> = Vec::new();
     // The index does not reach up to the log.
@@ -408,7 +452,8 @@ fn describe(path: &Path, source: &Source, scene: &Scene<'_>, found: &[Found]) ->
         unresolved: source.unresolved.clone(),
         ..RecoverReport::default()
     };
-    let mut places = LostPlaces::of(found.iter().filter(|found| !matches!(found.lost, LostPart::Records(_))));
+    let mut places =
+        LostPlaces::of(found.iter().filter(|found| !matches!(found.lost, LostPart::Records(_))));
     lost.iter().for_each(|lost| places.add_records(*lost.start()..lost.end().next(), 0));
     if source.plan == Plan::Merge {
         places.add_records(Glsn::NONE..bounds.start, 0);
@@ -428,15 +473,27 @@ fn describe(path: &Path, source: &Source, scene: &Scene<'_>, found: &[Found]) ->
 }
 
 /// Deletes the keys whose newest value is lost.
-fn delete_newest(store: &Arc<Engine>, blobs: &BTreeSet<BlobId>, report: &mut RecoverReport) -> Result<()> {
+fn delete_newest(
+    store: &Arc<Engine>,
+    blobs: &BTreeSet<BlobId>,
+    report: &mut RecoverReport,
+) -> Result<()> {
     let at = store.visible();
     let mut tx = Transaction::new(&store.committer);
-    let known: BTreeMap<(String, Vec<u8>), Glsn> =
-        report.values.iter().map(|value| ((value.keyspace.clone(), value.key.clone()), value.glsn)).collect();
+    let known: BTreeMap<(String, Vec<u8>), Glsn> = report
+        .values
+        .iter()
+        .map(|value| ((value.keyspace.clone(), value.key.clone()), value.glsn))
+        .collect();
     for (name, record) in store.reader.keyspaces.all() {
         let keyspace = store.reader.keyspaces.handle(record.id, Arc::clone(&name));
         let span = Span::new(record.id, &(..));
-        let mut walk = store.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
+        let mut walk = store.reader.index.view().visible(
+            span.lower(),
+            span.upper(),
+            at,
+            Direction::Forward,
+        )?;
         let mut key = Vec::new();
         while let Some(version) = walk.next(&mut key)? {
             if is_dropped(store, blobs, &version)? {
@@ -452,7 +509,9 @@ fn delete_newest(store: &Arc<Engine>, blobs: &BTreeSet<BlobId>, report: &mut Rec
         }
     }
     if report.deleted > 0 {
-        tx.set_metadata(format!("{{\"recover_deleted\":{{\"keys\":{}}}}}", report.deleted).as_bytes())?;
+        tx.set_metadata(
+            format!("{{\"recover_deleted\":{{\"keys\":{}}}}}", report.deleted).as_bytes(),
+        )?;
         tx.commit()?;
     }
     Ok(())

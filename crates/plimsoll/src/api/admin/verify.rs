@@ -1,5 +1,5 @@
-//! Reads and checks every byte of a store: the log's chain and checksums, every page, key and fence of the index, and each value against
-//! its original checksum.
+//! Reads and checks every byte of a store: the log's chain and checksums, every page, key and fence
+//! of the index, and each value against its original checksum.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,7 +10,8 @@ use plimsoll_log::file_log::id_in;
 use plimsoll_log::file_log::repair::verify::Finding;
 
 use crate::api::admin::diagnose::{
-    Found, LostPlaces, Part, Scene, check_is_store, first_of_log, is_damage, is_lost, look, look_at, value_blobs,
+    Found, LostPlaces, Part, Scene, check_is_store, first_of_log, is_damage, is_lost, look,
+    look_at, value_blobs,
 };
 use crate::api::admin::lost_keyspaces::unnamed;
 use crate::api::admin::verify_values::{BadValue, Values};
@@ -56,8 +57,8 @@ pub struct VerifyReport {
     pub problems: Vec<String>,
     /// The same problems in detail: place, commits and keys affected, and the command that helps.
     pub damage: Vec<Damage>,
-    /// Deviations from a cleanly closed store that need no action: leftovers of a killed process or a power cut, tables that will be
-    /// rebuilt, data that a recovery could not read.
+    /// Deviations from a cleanly closed store that need no action: leftovers of a killed process or
+    /// a power cut, tables that will be rebuilt, data that a recovery could not read.
     pub notes: Vec<String>,
     /// Bytes read.
     pub bytes: u64,
@@ -93,7 +94,8 @@ const MAX_PROBLEMS: usize = 1000;
 /// ```
 ///
 /// # Errors
-/// There is no store, or it has another format; disk errors, or the budget. Damage is not an error: it is in the report.
+/// There is no store, or it has another format; disk errors, or the budget. Damage is not an error:
+/// it is in the report.
 pub fn verify(
     path: impl AsRef<Path>,
     options: Options,
@@ -108,7 +110,10 @@ pub fn verify(
 }
 
 /// Checks all of an open store.
-pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgress)) -> Result<VerifyReport> {
+pub(crate) fn verify_open(
+    store: &Engine,
+    progress: &mut dyn FnMut(VerifyProgress),
+) -> Result<VerifyReport> {
     let _no_trim = store.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     store.check_open()?;
     let _held = store.hold_files()?;
@@ -131,12 +136,23 @@ pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgres
         })
         .lift()?;
     report.bytes = log_bytes;
-    report.files =
-        store.options.disk.list(&store.path.join("log"))?.iter().filter(|entry| entry.name != "LOCK").count() as u64;
+    report.files = store
+        .options
+        .disk
+        .list(&store.path.join("log"))?
+        .iter()
+        .filter(|entry| entry.name != "LOCK")
+        .count() as u64;
     let mut scene = Scene {
         path: &store.path,
         budget: &store.reader.budget,
-        names: store.reader.keyspaces.names().into_iter().map(|(id, name)| (id, name.to_string())).collect(),
+        names: store
+            .reader
+            .keyspaces
+            .names()
+            .into_iter()
+            .map(|(id, name)| (id, name.to_string()))
+            .collect(),
     };
     let mut values = Values::new(store)?;
     values.check_log(&findings)?;
@@ -148,10 +164,11 @@ pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgres
         progress(VerifyProgress { done_bytes: report.bytes, total_bytes });
         parts.push(part);
     };
-    store
-        .reader
-        .index
-        .verify(&mut |version| values.check_version(version), &mut checked, &mut |what| between.push(what))?;
+    store.reader.index.verify(
+        &mut |version| values.check_version(version),
+        &mut checked,
+        &mut |what| between.push(what),
+    )?;
     let mut bad = values.finish()?;
     let gone = removed_elsewhere(store, &findings, &bad)?;
     findings.retain(|finding| finding.blob.as_ref().is_none_or(|blob| !gone.contains(&blob.id)));
@@ -172,21 +189,30 @@ pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgres
         advised(&store.path, "index", what)
     }));
     let mut notes = notes;
-    notes.extend(older_manifests(&*store.options.disk, &store.path, store.reader.index.manifest_number())?);
+    notes.extend(older_manifests(
+        &*store.options.disk,
+        &store.path,
+        store.reader.index.manifest_number(),
+    )?);
     notes.extend(foreign_manifests(&*store.options.disk, &store.path, store.reader.log.id())?);
     fill(&mut report, damage, notes);
     Ok(report)
 }
 
-/// The manifests before the newest one that cannot be read: they are needed only if newer ones are damaged too.
+/// The manifests before the newest one that cannot be read: they are needed only if newer ones are
+/// damaged too.
 fn older_manifests(disk: &dyn Disk, path: &Path, newest: u64) -> Result<Vec<String>> {
     let index = path.join("index");
     let mut notes = Vec::new();
     let names = if disk.entry(&index)?.is_some() { disk.names(&index)? } else { Vec::new() };
-    for number in names.iter().filter_map(|name| manifest_number(name)).filter(|number| *number < newest) {
+    for number in
+        names.iter().filter_map(|name| manifest_number(name)).filter(|number| *number < newest)
+    {
         let read = Manifest::read_numbered(disk, &index, number);
         if let Err(Error::Corrupt { message, .. } | Error::Format { message, .. }) = read {
-            notes.push(format!("{message}; the store does not need this older manifest, and removes it in time"));
+            notes.push(format!(
+                "{message}; the store does not need this older manifest, and removes it in time"
+            ));
         }
     }
     Ok(notes)
@@ -212,14 +238,22 @@ fn unless_damaged<T>(result: Result<T>, found: &[Damage]) -> Result<Option<T>> {
     }
 }
 
-/// Blob files that are missing because another process has removed them: its newest manifest does not need them.
-fn removed_elsewhere(store: &Engine, findings: &[Finding], bad: &[BadValue]) -> Result<BTreeSet<BlobId>> {
+/// Blob files that are missing because another process has removed them: its newest manifest does
+/// not need them.
+fn removed_elsewhere(
+    store: &Engine,
+    findings: &[Finding],
+    bad: &[BadValue],
+) -> Result<BTreeSet<BlobId>> {
     let mut gone = BTreeSet::new();
     if !store.options.read_only {
         return Ok(gone);
     }
     // One that a record of the log names is missing for certain.
-    let unnamed = findings.iter().filter(|finding| finding.glsn.is_none()).filter_map(|finding| finding.blob.as_ref());
+    let unnamed = findings
+        .iter()
+        .filter(|finding| finding.glsn.is_none())
+        .filter_map(|finding| finding.blob.as_ref());
     let in_values = bad.iter().filter_map(|bad| match bad.stored {
         Stored::InBlob { blob, .. } => Some(blob),
         _ => None,
@@ -289,7 +323,11 @@ fn verify_closed(
         damage.push(advised(path, file, without_advice(error, path)));
     }
     let mut notes = notes;
-    notes.extend(older_manifests(disk, path, newest_number(disk, &path.join("index"))?.unwrap_or(0))?);
+    notes.extend(older_manifests(
+        disk,
+        path,
+        newest_number(disk, &path.join("index"))?.unwrap_or(0),
+    )?);
     if let Some(log_id) = id_in(disk, &path.join("log")) {
         notes.extend(foreign_manifests(disk, path, log_id)?);
     }

@@ -1,7 +1,8 @@
-//! Compares each value above 1 KiB with its original checksum, wherever it is stored: pages and blocks that are individually valid may
-//! still be the wrong ones.
+//! Compares each value above 1 KiB with its original checksum, wherever it is stored: pages and
+//! blocks that are individually valid may still be the wrong ones.
 //!
-//! Values in a commit's entry are checked as the entry is read; values in blob files are read once, in pieces.
+//! Values in a commit's entry are checked as the entry is read; values in blob files are read once,
+//! in pieces.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -33,7 +34,8 @@ pub(crate) struct BadValue {
 }
 
 impl BadValue {
-    /// The pages of a blob file that are dropped with the value: those that no other value shares, if there are any.
+    /// The pages of a blob file that are dropped with the value: those that no other value shares,
+    /// if there are any.
     pub(crate) fn pages(&self) -> Option<(BlobId, Range<u32>)> {
         let Stored::InBlob { blob, offset, len, .. } = self.stored else { return None };
         let page = |offset: u64| u32::try_from(offset / PAGE_PAYLOAD_BYTES as u64).ok();
@@ -52,17 +54,27 @@ impl BadValue {
         let mut damage = Damage::new(file, offset, self.what);
         damage.glsns = Some(self.glsn..=self.glsn);
         let (keyspace, key) = scene.split(&self.key);
-        damage.add_key(DamagedKey { keyspace, key, glsn: self.glsn, bytes: self.stored.value_bytes() });
+        damage.add_key(DamagedKey {
+            keyspace,
+            key,
+            glsn: self.glsn,
+            bytes: self.stored.value_bytes(),
+        });
         damage.advise(scene.path);
         Found { damage, lost }
     }
 }
 
-/// Reads all values of a store, and finds those that are not the ones that were written and that `findings` does not cover.
+/// Reads all values of a store, and finds those that are not the ones that were written and that
+/// `findings` does not cover.
 pub(crate) fn find_bad_values(store: &Engine, findings: &[Finding]) -> Result<Vec<BadValue>> {
     let mut values = Values::new(store)?;
     values.check_log(findings)?;
-    store.reader.index.verify(&mut |version| values.check_version(version), &mut |_, _| {}, &mut |_| {})?;
+    store.reader.index.verify(
+        &mut |version| values.check_version(version),
+        &mut |_, _| {},
+        &mut |_| {},
+    )?;
     values.finish()
 }
 
@@ -81,12 +93,21 @@ pub(crate) struct Values<'a> {
 impl<'a> Values<'a> {
     pub(crate) fn new(store: &'a Engine) -> Result<Self> {
         let piece = store.reader.budget.take(Kind::Staging)?;
-        Ok(Self { store, bad: Vec::new(), checked: BTreeSet::new(), damaged: BTreeSet::new(), piece, failure: None })
+        Ok(Self {
+            store,
+            bad: Vec::new(),
+            checked: BTreeSet::new(),
+            damaged: BTreeSet::new(),
+            piece,
+            failure: None,
+        })
     }
 
     /// Checks the values of all commits in the log, except those already found damaged.
     pub(crate) fn check_log(&mut self, findings: &[Finding]) -> Result<()> {
-        self.damaged.extend(findings.iter().filter_map(|finding| finding.blob.as_ref()).map(|blob| blob.id));
+        self.damaged.extend(
+            findings.iter().filter_map(|finding| finding.blob.as_ref()).map(|blob| blob.id),
+        );
         let behind = self.store.visible().next();
         let mut from = self.store.reader.log.bounds().first;
         let mut lost: Vec<(Glsn, Glsn)> = findings
@@ -114,9 +135,12 @@ impl<'a> Values<'a> {
             match entry {
                 Ok(entry) => {
                     let glsn = entry.meta.glsn;
-                    let checked = Payload::decode(entry.payload).and_then(|payload| self.check_writes(glsn, &payload));
+                    let checked = Payload::decode(entry.payload)
+                        .and_then(|payload| self.check_writes(glsn, &payload));
                     match checked {
-                        Err(Error::Corrupt { message, .. }) => self.note(&[], glsn, Stored::Deleted, message),
+                        Err(Error::Corrupt { message, .. }) => {
+                            self.note(&[], glsn, Stored::Deleted, message)
+                        }
                         checked => checked?,
                     }
                 }
@@ -172,7 +196,8 @@ impl<'a> Values<'a> {
                         if self.damaged.contains(&blob) {
                             return Ok(());
                         }
-                        // Another process may have removed it: one value is noted, and others find place in the list.
+                        // Another process may have removed it: one value is noted, and others find
+                        // place in the list.
                         if self.is_missing(blob)? {
                             self.damaged.insert(blob);
                         }
@@ -226,7 +251,8 @@ mod tests {
         let mut values = Values::new(&store).unwrap();
         for blob in [900, 901] {
             for number in 0..2 * MAX_BAD as u64 {
-                let stored = Stored::InBlob { blob: BlobId(blob), offset: number * 2000, len: 2000, sum: 0 };
+                let stored =
+                    Stored::InBlob { blob: BlobId(blob), offset: number * 2000, len: 2000, sum: 0 };
                 values.check_version(&Version { key: b"\0\0\0\x01row", glsn: Glsn(1), stored });
             }
         }

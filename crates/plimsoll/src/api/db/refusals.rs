@@ -1,5 +1,6 @@
-//! Runs every operation of a store with its n-th memory reservation refused, for every n: the operation either fails with an error that
-//! says so, or works without the memory. Nothing leaks, nothing is left half done, and the next operation works.
+//! Runs every operation of a store with its n-th memory reservation refused, for every n: the
+//! operation either fails with an error that says so, or works without the memory. Nothing leaks,
+//! nothing is left half done, and the next operation works.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -58,7 +59,8 @@ fn check(db: &Db) {
     }
 }
 
-/// Runs `operation` with the n-th reservation refused, for n from 0 until no reservation is left to refuse. Returns the number of refusals.
+/// Runs `operation` with the n-th reservation refused, for n from 0 until no reservation is left to
+/// refuse. Returns the number of refusals.
 fn refuse_each(db: &Db, name: &str, operation: impl FnMut(&Db) -> Result<()>) -> u32 {
     refuse_each_and(db, name, operation, |_, _| ())
 }
@@ -87,7 +89,11 @@ fn refuse_each_and(
             }
             Err(error) => panic!("{name}, reservation {n} refused: {error}"),
         }
-        assert_eq!(OF_OPERATIONS.map(|kind| budget.usage().of(kind)), before, "{name}, {n}: something leaks");
+        assert_eq!(
+            OF_OPERATIONS.map(|kind| budget.usage().of(kind)),
+            before,
+            "{name}, {n}: something leaks"
+        );
         check(db);
         if is_over {
             return refused;
@@ -167,7 +173,8 @@ fn a_write_whose_reservations_are_refused_is_whole_or_nothing() {
         };
         let look = |db: &Db, is_committed: bool| {
             let snapshot = db.snapshot();
-            let read = |number| snapshot.get(&keyspace, &key(number)).unwrap().map(|value| value.to_vec());
+            let read =
+                |number| snapshot.get(&keyspace, &key(number)).unwrap().map(|value| value.to_vec());
             assert_eq!(read(0), read(keys - 1), "{name}: half a transaction");
             assert_eq!(read(0) == Some(round.get().to_be_bytes().to_vec()), is_committed, "{name}");
             assert_eq!(db.newest() > newest.get(), is_committed, "{name}");

@@ -29,7 +29,10 @@ fn cached(before: bool, machine: Option<Room>, cgroups: &[Room]) -> bool {
 #[test]
 fn a_free_machine_is_used_and_a_full_one_is_not() {
     assert!(cached(false, large_machine(), &[]));
-    assert!(!cached(true, Some(room(24 * GIB, 23 * GIB)), &[]), "a 16th of the machine is left alone");
+    assert!(
+        !cached(true, Some(room(24 * GIB, 23 * GIB)), &[]),
+        "a 16th of the machine is left alone"
+    );
     assert!(!cached(true, None, &[]), "where nothing is told nothing is free");
 }
 
@@ -38,9 +41,13 @@ fn in_a_hard_cgroup_of_the_budget_and_32_mib_reads_pass_by_the_page_cache() {
     for budget in [16 * MIB, 64 * MIB, 256 * MIB, 4 * GIB] {
         let limit = budget + 32 * MIB;
         // From an empty to a full budget, and whatever the earlier choice was.
-        for (used, unused) in
-            [(0, budget), (2 * MIB, budget), (budget / 2, budget / 2), (budget, 0), (budget + 8 * MIB, 0)]
-        {
+        for (used, unused) in [
+            (0, budget),
+            (2 * MIB, budget),
+            (budget / 2, budget / 2),
+            (budget, 0),
+            (budget + 8 * MIB, 0),
+        ] {
             for before in [false, true] {
                 let rooms = Rooms { machine: large_machine(), cgroups: vec![room(limit, used)] };
                 assert!(!decide(before, &rooms, budget, unused).cached, "{budget} {used} {before}");
@@ -64,14 +71,21 @@ fn the_tightest_cgroup_up_to_the_root_decides() {
 #[test]
 fn what_the_budget_may_still_take_is_no_room() {
     let rooms = Rooms { machine: large_machine(), cgroups: vec![room(GIB, 0)] };
-    assert_eq!(decide(false, &rooms, 512 * MIB, 512 * MIB), Decision { cached: false, room_bytes: 512 * MIB });
-    assert_eq!(decide(false, &rooms, 256 * MIB, 256 * MIB), Decision { cached: true, room_bytes: 768 * MIB });
+    assert_eq!(
+        decide(false, &rooms, 512 * MIB, 512 * MIB),
+        Decision { cached: false, room_bytes: 512 * MIB }
+    );
+    assert_eq!(
+        decide(false, &rooms, 256 * MIB, 256 * MIB),
+        Decision { cached: true, room_bytes: 768 * MIB }
+    );
 }
 
 #[test]
 fn between_two_borders_it_stays_as_it_was() {
     // Chosen from 96 MiB on, given up below 64 MiB.
-    for (free, from_direct, from_cached) in [(63, false, false), (64, false, true), (95, false, true), (96, true, true)]
+    for (free, from_direct, from_cached) in
+        [(63, false, false), (64, false, true), (95, false, true), (96, true, true)]
     {
         let cgroup = room(GIB, GIB - free * MIB);
         assert_eq!(cached(false, large_machine(), &[cgroup]), from_direct, "{free}");
@@ -98,14 +112,25 @@ impl Told {
 impl RoomGauge for Told {
     fn read(&self) -> Rooms {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        Rooms { machine: large_machine(), cgroups: vec![*self.cgroup.lock().unwrap_or_else(PoisonError::into_inner)] }
+        Rooms {
+            machine: large_machine(),
+            cgroups: vec![*self.cgroup.lock().unwrap_or_else(PoisonError::into_inner)],
+        }
     }
 }
 
 /// The choice of a store on `disk`.
-fn choice(io: Io, gauge: &Arc<Told>, clock: &Arc<ManualClock>, disk: Arc<dyn Disk>) -> Arc<IoChoice> {
+fn choice(
+    io: Io,
+    gauge: &Arc<Told>,
+    clock: &Arc<ManualClock>,
+    disk: Arc<dyn Disk>,
+) -> Arc<IoChoice> {
     let budget = Budget::new(16 * MIB, Backing::Heap).unwrap();
-    let options = Options::new().io(io).world(disk, Arc::clone(clock) as _).room_gauge(Arc::clone(gauge) as _);
+    let options = Options::new()
+        .io(io)
+        .world(disk, Arc::clone(clock) as _)
+        .room_gauge(Arc::clone(gauge) as _);
     choose(options, &budget).1
 }
 
@@ -126,7 +151,10 @@ fn the_room_is_looked_at_once_a_second_of_the_stores_clock() {
     }
     // Reading the statistics also checks the free memory.
     gauge.set(0);
-    assert_eq!(choice.stats(), IoStats { asked: Io::Auto, cached: false, switches: 4, room_bytes: Some(0) });
+    assert_eq!(
+        choice.stats(),
+        IoStats { asked: Io::Auto, cached: false, switches: 4, room_bytes: Some(0) }
+    );
 }
 
 #[test]
@@ -161,11 +189,16 @@ fn a_disk_without_a_page_cache_is_left_as_it_is() {
     for io in [Io::Auto, Io::Cached] {
         let budget = Budget::new(16 * MIB, Backing::Heap).unwrap();
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
-        let options =
-            Options::new().io(io).world(Arc::clone(&disk), Arc::clone(&clock) as _).room_gauge(Arc::clone(&gauge) as _);
+        let options = Options::new()
+            .io(io)
+            .world(Arc::clone(&disk), Arc::clone(&clock) as _)
+            .room_gauge(Arc::clone(&gauge) as _);
         let (options, choice) = choose(options, &budget);
         assert!(Arc::ptr_eq(&options.disk, &disk));
-        assert_eq!(choice.stats(), IoStats { asked: Io::Direct, cached: false, switches: 0, room_bytes: None });
+        assert_eq!(
+            choice.stats(),
+            IoStats { asked: Io::Direct, cached: false, switches: 0, room_bytes: None }
+        );
     }
     assert_eq!(gauge.asked.load(Ordering::Relaxed), 0);
 }

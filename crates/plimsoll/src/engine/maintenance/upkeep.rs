@@ -1,4 +1,5 @@
-//! The memory workers of a store: the evictor, in a thread or step by step, and the read-ahead threads.
+//! The memory workers of a store: the evictor, in a thread or step by step, and the read-ahead
+//! threads.
 
 use std::sync::Arc;
 
@@ -29,7 +30,8 @@ enum Seat {
 }
 
 impl Upkeep {
-    /// Starts the threads that the options ask for. Without background threads each scan reads ahead on its own thread.
+    /// Starts the threads that the options ask for. Without background threads each scan reads
+    /// ahead on its own thread.
     pub(crate) fn start(pool: &Arc<Pool>, options: &Options) -> Result<Self> {
         let seat = |evictor| match options.background {
             true => EvictorThread::start(evictor).map(|thread| Seat::Thread { _thread: thread }),
@@ -40,7 +42,8 @@ impl Upkeep {
             evictor.on_batch(|batch| events::evicted(batch.pages, batch.bytes))
         };
         let evictor = options.evictor.then(|| seat(evictor())).transpose()?;
-        let readers = options.background.then(|| ReaderThreads::start(pool, READERS)).transpose()?;
+        let readers =
+            options.background.then(|| ReaderThreads::start(pool, READERS)).transpose()?;
         Ok(Self { evictor, _readers: readers })
     }
 

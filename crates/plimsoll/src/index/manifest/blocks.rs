@@ -1,8 +1,8 @@
 //! Reads and writes the manifest's file as a sequence of bytes under one checksum.
 //!
 //! Laws:
-//! 1. The checksum covers every byte: each block's checksum is seeded with that of the previous block, and the last one is stored at the
-//!    end.
+//! 1. The checksum covers every byte: each block's checksum is seeded with that of the previous
+//!    block, and the last one is stored at the end.
 //! 2. Writing and reading need one small buffer, whatever the file's length.
 
 use std::io;
@@ -32,7 +32,8 @@ impl From<io::Error> for Failure {
 }
 
 pub(super) const CUT: Failure = Failure::Damaged("the manifest ends in the middle of something");
-pub(super) const SENSELESS: Failure = Failure::Damaged("the manifest describes a run that cannot be");
+pub(super) const SENSELESS: Failure =
+    Failure::Damaged("the manifest describes a run that cannot be");
 
 /// Computes the checksum of blocks and writes them.
 pub(super) struct Writer<'f> {
@@ -81,8 +82,9 @@ impl<'f> Writer<'f> {
     }
 }
 
-/// Reads a file sequentially, a block at a time. Its output must not be used before [`Input::check_sum`] has succeeded. The bytes are read
-/// only once, because a second read might return other bytes.
+/// Reads a file sequentially, a block at a time. Its output must not be used before
+/// [`Input::check_sum`] has succeeded. The bytes are read only once, because a second read might
+/// return other bytes.
 pub(super) struct Input<'f> {
     file: &'f dyn File,
     /// The offset of the next block.
@@ -95,7 +97,8 @@ pub(super) struct Input<'f> {
 }
 
 impl<'f> Input<'f> {
-    /// Starts at the first byte of the file, whose length must be valid for a manifest: at least `least` bytes and the checksum.
+    /// Starts at the first byte of the file, whose length must be valid for a manifest: at least
+    /// `least` bytes and the checksum.
     pub(super) fn new(file: &'f dyn File, least: usize) -> Result<Self, Failure> {
         let len = file.len()?;
         let end = len.checked_sub(SUM_BYTES).filter(|&end| end >= least as u64 && len <= MAX_BYTES);
@@ -137,7 +140,11 @@ impl<'f> Input<'f> {
 
     /// Damage if anything follows the bytes returned so far.
     pub(super) fn must_be_at_end(&self) -> Result<(), Failure> {
-        if self.place() == self.end { Ok(()) } else { Err(Failure::Damaged("the manifest goes on behind its end")) }
+        if self.place() == self.end {
+            Ok(())
+        } else {
+            Err(Failure::Damaged("the manifest goes on behind its end"))
+        }
     }
 
     /// Reads to the end and verifies everything against the stored checksum.

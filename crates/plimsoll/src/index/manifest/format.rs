@@ -1,6 +1,7 @@
 //! The manifest's encoding; `docs/reference/format.md` describes the bytes.
 //!
-//! Law: nothing is taken from a manifest before all of it was checked, and no length in it is trusted beyond the file's end.
+//! Law: nothing is taken from a manifest before all of it was checked, and no length in it is
+//! trusted beyond the file's end.
 
 use std::io;
 
@@ -20,7 +21,8 @@ const MAGIC: [u8; 8] = *b"PLIMMANI";
 const FORMAT: u32 = 1;
 pub(super) const HEAD_BYTES: usize = 56;
 
-/// Tag of an addition behind the runs. Each has a length, so that a version that does not know it skips it.
+/// Tag of an addition behind the runs. Each has a length, so that a version that does not know it
+/// skips it.
 pub(super) const DELETIONS_DROPPED: u64 = 1;
 
 const HAS_POINTER: u8 = 1;
@@ -81,8 +83,8 @@ fn encode_head(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the additions to the format; older versions skip them. An empty addition is written as well: a missing one means that nothing is
-/// known.
+/// Writes the additions to the format; older versions skip them. An empty addition is written as
+/// well: a missing one means that nothing is known.
 fn encode_additions(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
     let dropped = &head.limits.deletions_dropped_in;
     let mut body = Vec::with_capacity(dropped.len() * 8);
@@ -205,11 +207,13 @@ fn decode(log_id: u128, input: &mut Input<'_>) -> Result<Manifest, Failure> {
     }
     let dropped = decode_additions(input)?;
     let deletions_dropped_in = dropped.unwrap_or_else(|| oldest_readable_in.clone());
-    let limits = Limits { deletions_moved, oldest_readable, oldest_readable_in, deletions_dropped_in };
+    let limits =
+        Limits { deletions_moved, oldest_readable, oldest_readable_in, deletions_dropped_in };
     Ok(Manifest::of(Head { log_id, number, checkpoint, durable, next_run, limits }, runs))
 }
 
-/// Reads the additions behind the runs: the dropped deletions, if listed. Unknown additions are skipped.
+/// Reads the additions behind the runs: the dropped deletions, if listed. Unknown additions are
+/// skipped.
 fn decode_additions(input: &mut Input<'_>) -> Result<Option<Vec<(u32, Glsn)>>, Failure> {
     let mut dropped = None;
     for _ in 0..input.varint()? {

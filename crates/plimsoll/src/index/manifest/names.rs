@@ -1,6 +1,7 @@
 //! The names of manifests in the index's folder: `MANIFEST.<number>`, 20 digits.
 
-/// Manifests that are kept: the newest, and older ones for readers that have chosen one and not opened it yet.
+/// Manifests that are kept: the newest, and older ones for readers that have chosen one and not
+/// opened it yet.
 pub(crate) const KEPT: u64 = 3;
 
 const PREFIX: &str = "MANIFEST.";
@@ -14,7 +15,8 @@ pub(crate) fn manifest_name(number: u64) -> String {
     format!("{PREFIX}{number:020}")
 }
 
-/// The name under which a manifest is written, before it gets its own: by a process that has the store alone (0), or by a member.
+/// The name under which a manifest is written, before it gets its own: by a process that has the
+/// store alone (0), or by a member.
 pub(crate) fn new_manifest_name(number: u64, writer: u64) -> String {
     match writer {
         0 => manifest_name(number) + UNFINISHED,
@@ -32,7 +34,9 @@ pub(crate) fn manifest_number(name: &str) -> Option<u64> {
 pub(crate) fn is_leftover(name: &str, newest: u64) -> bool {
     match manifest_number(name) {
         Some(number) => number.saturating_add(KEPT) <= newest,
-        None => name.split_once(UNFINISHED).is_some_and(|(manifest, _)| manifest_number(manifest).is_some()),
+        None => name
+            .split_once(UNFINISHED)
+            .is_some_and(|(manifest, _)| manifest_number(manifest).is_some()),
     }
 }
 
@@ -48,7 +52,9 @@ mod tests {
             assert_eq!(manifest_number(&new_manifest_name(number, 0)), None);
             assert_eq!(manifest_number(&new_manifest_name(number, 3)), None);
         }
-        for name in ["MANIFEST", "MANIFEST.", "MANIFEST.7", "MANIFEST.+0000000000000000007", "MANIFEST.new"] {
+        for name in
+            ["MANIFEST", "MANIFEST.", "MANIFEST.7", "MANIFEST.+0000000000000000007", "MANIFEST.new"]
+        {
             assert_eq!(manifest_number(name), None, "{name}");
         }
     }
@@ -57,8 +63,12 @@ mod tests {
     fn the_last_three_and_strange_files_are_no_leftovers() {
         let leftover = |name: &str| is_leftover(name, 9);
         assert!(
-            leftover(&manifest_name(6)) && leftover(&new_manifest_name(10, 0)) && leftover(&new_manifest_name(3, 17))
+            leftover(&manifest_name(6))
+                && leftover(&new_manifest_name(10, 0))
+                && leftover(&new_manifest_name(3, 17))
         );
-        assert!(!leftover(&manifest_name(7)) && !leftover(&manifest_name(9)) && !leftover("notes.new"));
+        assert!(
+            !leftover(&manifest_name(7)) && !leftover(&manifest_name(9)) && !leftover("notes.new")
+        );
     }
 }

@@ -40,7 +40,11 @@ fn sample(tables: u64) -> Manifest {
         deletions_moved: Glsn(40),
         oldest_readable: Glsn(30),
         oldest_readable_in: vec![(2, Glsn(30)), (9, Glsn(4))],
-        deletions_dropped_in: if tables == 8 { vec![] } else { vec![(2, Glsn(25)), (0xffff_ffff, Glsn(7))] },
+        deletions_dropped_in: if tables == 8 {
+            vec![]
+        } else {
+            vec![(2, Glsn(25)), (0xffff_ffff, Glsn(7))]
+        },
         runs: vec![
             RunInfo { history: false, tables: (0..tables).map(info).collect() },
             RunInfo { history: true, tables: vec![info(7)] },
@@ -59,7 +63,10 @@ fn a_manifest_comes_back_as_it_was_written() {
         let manifest = Manifest { number, ..manifest };
         manifest.write(&disk, dir).unwrap();
         assert_eq!(Manifest::read_beyond(&disk, dir, None, Some(number)).unwrap(), None);
-        assert_eq!(Manifest::read_beyond(&disk, dir, None, Some(number - 1)).unwrap(), Some(manifest.clone()));
+        assert_eq!(
+            Manifest::read_beyond(&disk, dir, None, Some(number - 1)).unwrap(),
+            Some(manifest.clone())
+        );
         assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(manifest));
     }
     let mut names = disk.names(dir).unwrap();
@@ -76,18 +83,28 @@ fn the_newest_counts_also_if_it_is_damaged_or_has_the_number_of_another() {
     let path = dir.join(manifest_name(13));
     disk.open(&path, Open::ReadWrite, Caching::Buffered).unwrap().write_at(&[1], 200).unwrap();
     let error = Manifest::read(&disk, dir).unwrap_err();
-    assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains(&manifest_name(13)), "{error}");
+    assert!(
+        matches!(error, Error::Corrupt { .. }) && error.to_string().contains(&manifest_name(13)),
+        "{error}"
+    );
     disk.remove(&path).unwrap();
     newer.write(&disk, dir).unwrap();
     disk.rename(&path, &dir.join(manifest_name(14))).unwrap();
     let error = Manifest::read(&disk, dir).unwrap_err();
-    assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains("another number"), "{error}");
+    assert!(
+        matches!(error, Error::Corrupt { .. }) && error.to_string().contains("another number"),
+        "{error}"
+    );
 }
 
 #[test]
 fn the_last_number_has_no_next_one() {
     let error = number_after(u64::MAX).unwrap_err();
-    assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains(&manifest_name(u64::MAX)), "{error}");
+    assert!(
+        matches!(error, Error::Corrupt { .. })
+            && error.to_string().contains(&manifest_name(u64::MAX)),
+        "{error}"
+    );
     assert_eq!(number_after(7).unwrap(), 8);
 }
 
@@ -136,7 +153,11 @@ impl Disk for Links {
         self.inner.remove_dir(path)
     }
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        if self.links { self.inner.hard_link(from, to) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+        if self.links {
+            self.inner.hard_link(from, to)
+        } else {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
     }
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.inner.sync_dir(dir)
@@ -167,10 +188,14 @@ fn what_is_not_known_behind_the_runs_is_passed_over_and_what_is_missing_there_is
     assert_eq!((count, &addition[..2]), (&[1][..], &[DELETIONS_DROPPED as u8, 8][..]));
     // As an earlier version wrote it.
     write_bytes(&disk, dir, &[front, &[0]].concat());
-    let assumed = Manifest { deletions_dropped_in: manifest.oldest_readable_in.clone(), ..manifest.clone() };
+    let assumed =
+        Manifest { deletions_dropped_in: manifest.oldest_readable_in.clone(), ..manifest.clone() };
     assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(assumed));
     // As a later version may write it.
-    for bytes in [[front, &[2], &[9, 3, 1, 2, 3], addition].concat(), [front, &[2], addition, &[9, 0]].concat()] {
+    for bytes in [
+        [front, &[2], &[9, 3, 1, 2, 3], addition].concat(),
+        [front, &[2], addition, &[9, 0]].concat(),
+    ] {
         write_bytes(&disk, dir, &bytes);
         assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(manifest.clone()));
     }
@@ -220,7 +245,10 @@ fn a_read_that_returns_a_wrong_bit_is_refused_or_changes_nothing() {
         match Manifest::read(&disk, dir) {
             Ok(read) => assert_eq!(read.as_ref(), Some(&manifest), "seed {seed}"),
             Err(error) => {
-                assert!(matches!(error, Error::Corrupt { .. } | Error::Format { .. }), "seed {seed}: {error}");
+                assert!(
+                    matches!(error, Error::Corrupt { .. } | Error::Format { .. }),
+                    "seed {seed}: {error}"
+                );
                 refused += 1;
             }
         }
@@ -260,7 +288,8 @@ fn a_newer_format_is_named_as_such() {
     for (at, what) in [(8, "format"), (24, "feature")] {
         let disk = MemDisk::new();
         sample(2).write(&disk, dir).unwrap();
-        let file = disk.open(&dir.join(manifest_name(12)), Open::ReadWrite, Caching::Buffered).unwrap();
+        let file =
+            disk.open(&dir.join(manifest_name(12)), Open::ReadWrite, Caching::Buffered).unwrap();
         let mut head = [0; HEAD_BYTES];
         file.read_exact_at(&mut head, 0).unwrap();
         head[at] = 2;
@@ -268,7 +297,10 @@ fn a_newer_format_is_named_as_such() {
         head[48..].copy_from_slice(&sum.to_le_bytes());
         file.write_at(&head, 0).unwrap();
         let error = Manifest::read(&disk, dir).unwrap_err();
-        assert!(matches!(&error, Error::Format { message, .. } if message.contains(what)), "{error}");
+        assert!(
+            matches!(&error, Error::Format { message, .. } if message.contains(what)),
+            "{error}"
+        );
     }
 }
 
@@ -280,7 +312,8 @@ fn versions_of_a_branch_are_of_a_newer_version() {
     let file = disk.open(&dir.join(manifest_name(12)), Open::Read, Caching::Buffered).unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize - 8];
     file.read_exact_at(&mut bytes, 0).unwrap();
-    // The flags of the first table: behind the head, eight numbers, the floors, and the counts of runs and tables.
+    // The flags of the first table: behind the head, eight numbers, the floors, and the counts of
+    // runs and tables.
     let flags = HEAD_BYTES + 64 + 5 + 1 + 1 + 1 + 1;
     assert_eq!(
         bytes[flags - 4..=flags],
@@ -290,7 +323,10 @@ fn versions_of_a_branch_are_of_a_newer_version() {
     bytes[flags] = HAS_BRANCHES;
     write_bytes(&disk, dir, &bytes);
     let error = Manifest::read(&disk, dir).unwrap_err();
-    assert!(matches!(&error, Error::Format { message, .. } if message.contains("branches")), "{error}");
+    assert!(
+        matches!(&error, Error::Format { message, .. } if message.contains("branches")),
+        "{error}"
+    );
 }
 
 #[test]
@@ -363,6 +399,9 @@ fn a_lengthened_manifest_is_read_no_further_than_its_content() {
         let read = read_file(&file, &path, 12);
         assert!(matches!(read, Err(Error::Corrupt { .. })), "cut at {len}: {read:?}");
         let read_bytes = file.read_bytes.into_inner();
-        assert!(read_bytes <= len as u64 + (64 << 10), "cut at {len}: {read_bytes} bytes were read");
+        assert!(
+            read_bytes <= len as u64 + (64 << 10),
+            "cut at {len}: {read_bytes} bytes were read"
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! Writes a table sequentially.
 //!
-//! Versions go into the open leaf. A full leaf is written and joins the open group. A full group is written as a guide page (filter and
-//! index block) and joins the open inner page, and so on upwards. The last page left alone at its level is the root. No page is written
-//! twice and none is read.
+//! Versions go into the open leaf. A full leaf is written and joins the open group. A full group is
+//! written as a guide page (filter and index block) and joins the open inner page, and so on
+//! upwards. The last page left alone at its level is the root. No page is written twice and none is
+//! read.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -54,8 +55,9 @@ pub(crate) trait PageSink: Send {
     fn write_page(&mut self, page: &[u8]) -> Result<()>;
 }
 
-/// Builds one table. Memory: three chunks of `Kind::Sort` (one more for every four levels beyond the first), whatever its size, and a
-/// lease for the ids of the blob files that it points to. After an error it must be dropped.
+/// Builds one table. Memory: three chunks of `Kind::Sort` (one more for every four levels beyond
+/// the first), whatever its size, and a lease for the ids of the blob files that it points to.
+/// After an error it must be dropped.
 #[derive(Debug)]
 pub(crate) struct TableBuilder<S: PageSink> {
     sink: S,
@@ -106,8 +108,8 @@ struct Tally {
 }
 
 impl<S: PageSink> TableBuilder<S> {
-    /// Starts a table. With `fixed_glsn_pending`, versions carry no GLSN of their own (they are added with [`Glsn::NONE`] and get
-    /// one when the table is adopted).
+    /// Starts a table. With `fixed_glsn_pending`, versions carry no GLSN of their own (they are
+    /// added with [`Glsn::NONE`] and get one when the table is adopted).
     pub(crate) fn new(sink: S, budget: &Budget, fixed_glsn_pending: bool) -> Result<Self> {
         let mut builder = Self {
             sink,
@@ -125,20 +127,28 @@ impl<S: PageSink> TableBuilder<S> {
             stored: Vec::with_capacity(MAX_STORED_BYTES),
             tally: Tally::new(budget)?,
         };
-        let header = Header { id: builder.sink.id(), log_id: builder.sink.log_id(), pending: fixed_glsn_pending };
+        let header = Header {
+            id: builder.sink.id(),
+            log_id: builder.sink.log_id(),
+            pending: fixed_glsn_pending,
+        };
         let bytes = header.write(builder.desk.split().out);
         builder.write_out(HEADER_PAGE, bytes)?;
         Ok(builder)
     }
 
-    /// Adds a version: keys ascending, one key's versions newest first. All versions of a key must be in one table.
+    /// Adds a version: keys ascending, one key's versions newest first. All versions of a key must
+    /// be in one table.
     pub(crate) fn add(&mut self, version: &Version<'_>) -> Result<()> {
         let key = version.key;
         let (common, order) = compare(&self.last_key, key);
         self.assert_order(order, version);
         self.stored.clear();
         version.stored.encode(&mut self.stored);
-        assert!(self.stored.len() <= MAX_STORED_BYTES, "an inline value has at most as many bytes as a version may");
+        assert!(
+            self.stored.len() <= MAX_STORED_BYTES,
+            "an inline value has at most as many bytes as a version may"
+        );
 
         let payload = &mut self.desk.work[PAGE_HEADER_BYTES..PAGE_BYTES];
         if !self.leaf.add(payload, key, common, version.glsn, &self.stored) {
@@ -147,7 +157,10 @@ impl<S: PageSink> TableBuilder<S> {
             }
             self.close_leaf(Some(version))?;
             let payload = &mut self.desk.work[PAGE_HEADER_BYTES..PAGE_BYTES];
-            assert!(self.leaf.add(payload, key, common, version.glsn, &self.stored), "an empty leaf takes any entry");
+            assert!(
+                self.leaf.add(payload, key, common, version.glsn, &self.stored),
+                "an empty leaf takes any entry"
+            );
         }
         if order != Ordering::Equal || self.leaf.entries() == 1 {
             self.desk.push_hash(self.guide.keys() + self.leaf_keys, key_hash(key));
@@ -178,8 +191,8 @@ impl<S: PageSink> TableBuilder<S> {
         self.tally.blobs.len()
     }
 
-    /// Writes the remaining pages and the footer; returns the sink (not yet synced) and the table's metadata. At least one version must
-    /// have been added.
+    /// Writes the remaining pages and the footer; returns the sink (not yet synced) and the table's
+    /// metadata. At least one version must have been added.
     pub(crate) fn finish(mut self) -> Result<(S, TableInfo)> {
         assert!(self.versions() > 0, "a table holds at least one version");
         self.close_leaf(None)?;
@@ -187,7 +200,13 @@ impl<S: PageSink> TableBuilder<S> {
         let root = self.close_levels()?;
         let blobs_page = self.pages;
         self.write_blob_pages()?;
-        let footer = self.tally.footer(self.pages + 1, root, blobs_page, self.pending, self.last_key.clone());
+        let footer = self.tally.footer(
+            self.pages + 1,
+            root,
+            blobs_page,
+            self.pending,
+            self.last_key.clone(),
+        );
         let bytes = footer.write(self.desk.split().out);
         self.write_out(FOOTER_PAGE, bytes)?;
         let blobs = self.tally.blobs.iter().map(|&id| BlobId(id)).collect();
@@ -202,7 +221,10 @@ impl<S: PageSink> TableBuilder<S> {
             Ordering::Greater => false,
         };
         assert!(follows, "versions are added by key, then newest first");
-        assert!(version.key.len() <= MAX_INDEX_KEY_BYTES, "an index key has at most {MAX_INDEX_KEY_BYTES} bytes");
+        assert!(
+            version.key.len() <= MAX_INDEX_KEY_BYTES,
+            "an index key has at most {MAX_INDEX_KEY_BYTES} bytes"
+        );
         assert!(!self.pending || version.glsn == Glsn::NONE, "a pending version has no GLSN yet");
     }
 
@@ -213,7 +235,11 @@ impl<S: PageSink> TableBuilder<S> {
             self.close_guide()?;
         }
         let (draft, page) = self.desk.work[..2 * PAGE_BYTES].split_at_mut(PAGE_BYTES);
-        let bytes = self.leaf.finish(&draft[PAGE_HEADER_BYTES..], &mut page[PAGE_HEADER_BYTES..], &self.last_key);
+        let bytes = self.leaf.finish(
+            &draft[PAGE_HEADER_BYTES..],
+            &mut page[PAGE_HEADER_BYTES..],
+            &self.last_key,
+        );
         let number = write_sealed(&mut self.sink, &mut self.pages, page, LEAF_PAGE, bytes)?;
         self.guide.add(self.desk.split().fences, number, self.leaf_fence.get(), self.leaf_keys);
         self.leaf_keys = 0;
@@ -240,8 +266,8 @@ impl<S: PageSink> TableBuilder<S> {
         self.rise(0, number)
     }
 
-    /// Adds a page, with the fence `self.rising` before it, to the inner page at `level`. A full inner page is written first and itself
-    /// added to the next level.
+    /// Adds a page, with the fence `self.rising` before it, to the inner page at `level`. A full
+    /// inner page is written first and itself added to the next level.
     fn rise(&mut self, mut level: usize, mut child: u32) -> Result<()> {
         loop {
             if level == self.levels.len() {
@@ -304,7 +330,13 @@ impl<S: PageSink> TableBuilder<S> {
 }
 
 /// Seals a page as the next one and passes it to the sink; returns its number.
-fn write_sealed<S: PageSink>(sink: &mut S, pages: &mut u32, page: &mut [u8], kind: u8, bytes: usize) -> Result<u32> {
+fn write_sealed<S: PageSink>(
+    sink: &mut S,
+    pages: &mut u32,
+    page: &mut [u8],
+    kind: u8,
+    bytes: usize,
+) -> Result<u32> {
     let number = *pages;
     *pages = number.checked_add(1).expect("a table ends far below 2^32 pages");
     seal_page(page, sink.seed(), number, kind, bytes);
@@ -327,7 +359,11 @@ impl Desk {
 
     fn split(&mut self) -> DeskParts<'_> {
         let (pages, fences) = self.work.split_at_mut(2 * PAGE_BYTES);
-        DeskParts { out: &mut pages[PAGE_BYTES + PAGE_HEADER_BYTES..], fences, hashes: &mut self.hashes }
+        DeskParts {
+            out: &mut pages[PAGE_BYTES + PAGE_HEADER_BYTES..],
+            fences,
+            hashes: &mut self.hashes,
+        }
     }
 
     fn add_level(&mut self, level: usize, budget: &Budget) -> Result<()> {
@@ -379,7 +415,8 @@ impl Tally {
             Stored::Inline(_) | Stored::Dropped { .. } => {}
             Stored::InLog { len, .. } => {
                 self.log_bytes = self.log_bytes.saturating_add(len);
-                self.min_pointer = Some(self.min_pointer.map_or(version.glsn, |oldest| oldest.min(version.glsn)));
+                self.min_pointer =
+                    Some(self.min_pointer.map_or(version.glsn, |oldest| oldest.min(version.glsn)));
             }
             Stored::InBlob { blob, .. } => self.note_blob(blob)?,
         }
@@ -396,7 +433,14 @@ impl Tally {
         Ok(())
     }
 
-    fn footer(&self, pages: u32, root: u32, blobs_page: u32, pending: bool, last_key: Vec<u8>) -> Footer {
+    fn footer(
+        &self,
+        pages: u32,
+        root: u32,
+        blobs_page: u32,
+        pending: bool,
+        last_key: Vec<u8>,
+    ) -> Footer {
         Footer {
             pages,
             root,

@@ -62,7 +62,8 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes)
 }
 
-/// Maps a signed distance to an unsigned number that is small for small distances in both directions.
+/// Maps a signed distance to an unsigned number that is small for small distances in both
+/// directions.
 pub(crate) fn zigzag(distance: i64) -> u64 {
     ((distance << 1) ^ (distance >> 63)) as u64
 }
@@ -90,7 +91,10 @@ mod tests {
                     other[changed] ^= 0x80;
                     let common = changed.min(a_len).min(b_len);
                     assert_eq!(common_prefix(&key[..a_len], &other[..b_len]), common);
-                    assert_eq!(compare(&key[..a_len], &other[..b_len]), (common, key[..a_len].cmp(&other[..b_len])));
+                    assert_eq!(
+                        compare(&key[..a_len], &other[..b_len]),
+                        (common, key[..a_len].cmp(&other[..b_len]))
+                    );
                 }
             }
         }

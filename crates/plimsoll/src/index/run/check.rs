@@ -1,7 +1,8 @@
 //! Verifies a table completely.
 //!
-//! Each page is read once from the file itself, bypassing the pool, on a walk from the root. Checked are its checksum and place, the order
-//! of keys, the fences around them, the filter over them, and at the end that all counts agree with the footer and the manifest.
+//! Each page is read once from the file itself, bypassing the pool, on a walk from the root.
+//! Checked are its checksum and place, the order of keys, the fences around them, the filter over
+//! them, and at the end that all counts agree with the footer and the manifest.
 
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
@@ -24,11 +25,16 @@ const MAX_PROBLEMS: usize = 100;
 /// The most levels of inner pages: more than any table has.
 const MAX_HEIGHT: usize = 32;
 
-/// Reads the whole table and reports its problems; none if it is as it was written. `each` receives every version.
+/// Reads the whole table and reports its problems; none if it is as it was written. `each` receives
+/// every version.
 ///
 /// # Errors
 /// The budget refuses: then nothing is known. Errors of the disk are reported as problems.
-pub(crate) fn check_table(table: &Table, budget: &Budget, each: &mut dyn FnMut(&Version<'_>)) -> Result<Vec<String>> {
+pub(crate) fn check_table(
+    table: &Table,
+    budget: &Budget,
+    each: &mut dyn FnMut(&Version<'_>),
+) -> Result<Vec<String>> {
     let info = &table.info;
     let mut walk = Walk { table, budget, each, problems: Vec::new(), seen: Seen::default() };
     let read = read_info(&**table.file.source(), info.pages, info.id, budget);
@@ -53,7 +59,8 @@ fn agree(said: &TableInfo, info: &TableInfo) -> bool {
     let mut said = said.clone();
     if info.fixed_glsn.is_some() {
         // It was written before the GLSN was known.
-        (said.min_glsn, said.max_glsn, said.min_pointer) = (info.min_glsn, info.max_glsn, info.min_pointer);
+        (said.min_glsn, said.max_glsn, said.min_pointer) =
+            (info.min_glsn, info.max_glsn, info.min_pointer);
     }
     said.fixed_glsn = info.fixed_glsn;
     said == *info
@@ -105,8 +112,12 @@ impl Walk<'_> {
         }
         let payload = page_payload(page);
         let flaw = match (page_kind(page), height) {
-            (GUIDE_PAGE, None | Some(0)) => self.check_group(number, payload, &mut rest[..PAGE_BYTES], bounds)?,
-            (INNER_PAGE, None | Some(1..)) => self.check_children(number, payload, height, bounds)?,
+            (GUIDE_PAGE, None | Some(0)) => {
+                self.check_group(number, payload, &mut rest[..PAGE_BYTES], bounds)?
+            }
+            (INNER_PAGE, None | Some(1..)) => {
+                self.check_children(number, payload, height, bounds)?
+            }
             _ => Some("the page is of another kind than its parent says"),
         };
         if let Some(what) = flaw {
@@ -116,12 +127,20 @@ impl Walk<'_> {
     }
 
     /// Checks an inner page and all below it; returns the fault of the page itself.
-    fn check_children(&mut self, number: u32, payload: &[u8], height: Option<usize>, bounds: &Bounds) -> Result<Flaw> {
+    fn check_children(
+        &mut self,
+        number: u32,
+        payload: &[u8],
+        height: Option<usize>,
+        bounds: &Bounds,
+    ) -> Result<Flaw> {
         let inner = match check_inner(payload) {
             Ok(inner) => inner,
             Err(what) => return Ok(Some(what)),
         };
-        if !(1..=MAX_HEIGHT).contains(&inner.height()) || height.is_some_and(|height| height != inner.height()) {
+        if !(1..=MAX_HEIGHT).contains(&inner.height())
+            || height.is_some_and(|height| height != inner.height())
+        {
             return Ok(Some("the page's height is not what its parent says"));
         }
         for child in 0..inner.children() {
@@ -138,8 +157,15 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    /// Checks a guide and its leaves, which are read into `page`; returns the fault of the guide itself.
-    fn check_group(&mut self, number: u32, payload: &[u8], page: &mut [u8], bounds: &Bounds) -> Result<Flaw> {
+    /// Checks a guide and its leaves, which are read into `page`; returns the fault of the guide
+    /// itself.
+    fn check_group(
+        &mut self,
+        number: u32,
+        payload: &[u8],
+        page: &mut [u8],
+        bounds: &Bounds,
+    ) -> Result<Flaw> {
         let guide = match check_guide(payload) {
             Ok(guide) => guide,
             Err(what) => return Ok(Some(what)),
@@ -149,19 +175,28 @@ impl Walk<'_> {
         }
         let mut keys = 0;
         for leaf in 0..guide.leaves() {
-            let Some(bounds) = bounds.of_child(guide.fences(), leaf as usize, guide.leaves() as usize) else {
+            let Some(bounds) =
+                bounds.of_child(guide.fences(), leaf as usize, guide.leaves() as usize)
+            else {
                 return Ok(Some("a fence cannot be read"));
             };
             let leaf = guide.first_leaf() + leaf;
             if self.load(leaf, page)? {
-                keys += self.check_leaf(leaf, page, &bounds, |key| guide.may_contain(key_hash(key)));
+                keys +=
+                    self.check_leaf(leaf, page, &bounds, |key| guide.may_contain(key_hash(key)));
             }
         }
         Ok((keys != guide.keys()).then_some("the guide counts other keys than its leaves have"))
     }
 
     /// Checks a leaf; returns the number of its keys.
-    fn check_leaf(&mut self, number: u32, page: &[u8], bounds: &Bounds, passes: impl Fn(&[u8]) -> bool) -> u32 {
+    fn check_leaf(
+        &mut self,
+        number: u32,
+        page: &[u8],
+        bounds: &Bounds,
+        passes: impl Fn(&[u8]) -> bool,
+    ) -> u32 {
         if page_kind(page) != LEAF_PAGE {
             self.report_page(number, "the page is no leaf");
             return 0;
@@ -209,9 +244,14 @@ impl Bounds {
     /// The fences around child `number` of `children`; `self` are those around the parent.
     fn of_child(&self, fences: &Fences<'_>, number: usize, children: usize) -> Option<Self> {
         let mut key = Vec::new();
-        let lower = if number == 0 { self.lower.clone() } else { fences.before(number, &mut key)?.into() };
+        let lower =
+            if number == 0 { self.lower.clone() } else { fences.before(number, &mut key)?.into() };
         let is_last = number + 1 == children;
-        let upper = if is_last { self.upper.clone() } else { Some(fences.before(number + 1, &mut key)?.into()) };
+        let upper = if is_last {
+            self.upper.clone()
+        } else {
+            Some(fences.before(number + 1, &mut key)?.into())
+        };
         Some(Self { lower, upper })
     }
 }
@@ -254,7 +294,8 @@ impl Seen {
         true
     }
 
-    /// Whether the counts agree with the footer. The pages from 1 to the root are all pages between header and footer.
+    /// Whether the counts agree with the footer. The pages from 1 to the root are all pages between
+    /// header and footer.
     fn agrees(&self, said: &TableInfo) -> bool {
         self.tree_pages == said.root
             && (self.versions, self.deletions) == (said.versions, said.deletions)

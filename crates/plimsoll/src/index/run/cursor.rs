@@ -1,7 +1,7 @@
 //! Iterates over the versions of a run, forward or backward.
 //!
-//! Leaves are stored in key order, so a walk needs no path: it reads page after page and skips those that are not leaves. Only a seek
-//! descends from the root.
+//! Leaves are stored in key order, so a walk needs no path: it reads page after page and skips
+//! those that are not leaves. Only a seek descends from the root.
 
 use std::cmp::{Ordering, Reverse};
 use std::fmt;
@@ -35,8 +35,8 @@ const FETCHED_BYTES: usize = 256;
 /// A walk that begins in a leaf with no more entries from there on expects to leave it.
 const FEW_ENTRIES: usize = 16;
 
-/// Bodies of this many bytes are far enough from each other that the processor does not fetch them by itself; and how many ahead one is
-/// prefetched.
+/// Bodies of this many bytes are far enough from each other that the processor does not fetch them
+/// by itself; and how many ahead one is prefetched.
 const FAR_BODY_BYTES: usize = 256;
 const BODIES_AHEAD: usize = 3;
 
@@ -45,12 +45,14 @@ const BODIES_AHEAD: usize = 3;
 pub(crate) enum Feed {
     /// From the pool: as points while the walk is short, as a scan once it is long.
     Pool(Touch),
-    /// Into a chunk of its own (`Kind::Sort`), for compaction: copied from the pool where that has them, otherwise read from the file, 64 KiB at
-    /// a time. The pool's pages stay as hot or cold as they are.
+    /// Into a chunk of its own (`Kind::Sort`), for compaction: copied from the pool where that has
+    /// them, otherwise read from the file, 64 KiB at a time. The pool's pages stay as hot or cold
+    /// as they are.
     Private(Budget),
 }
 
-/// A walk over a run: its tables do not overlap and are sorted, and no key has versions in two of them.
+/// A walk over a run: its tables do not overlap and are sorted, and no key has versions in two of
+/// them.
 #[derive(Debug)]
 pub(crate) struct RunCursor {
     tables: Arc<[Table]>,
@@ -99,11 +101,25 @@ enum Way {
 impl RunCursor {
     /// A cursor without a position yet.
     pub(crate) fn new(tables: Arc<[Table]>, feed: Feed) -> Self {
-        let pages = Pages { feed, held: Held::Nothing, chunk: None, leaves_walked: 0, recent: RecentPages::default() };
-        Self { tables, pages, stand: Stand::Nowhere, key: Vec::new(), before: Vec::new(), heat: None }
+        let pages = Pages {
+            feed,
+            held: Held::Nothing,
+            chunk: None,
+            leaves_walked: 0,
+            recent: RecentPages::default(),
+        };
+        Self {
+            tables,
+            pages,
+            stand: Stand::Nowhere,
+            key: Vec::new(),
+            before: Vec::new(),
+            heat: None,
+        }
     }
 
-    /// Lets go of its tables and pages, and is a cursor over `tables` without a position. Keeps its buffers.
+    /// Lets go of its tables and pages, and is a cursor over `tables` without a position. Keeps its
+    /// buffers.
     pub(crate) fn begin(&mut self, tables: Arc<[Table]>) {
         self.lift();
         self.pages.held = Held::Nothing;
@@ -111,8 +127,8 @@ impl RunCursor {
         self.tables = tables;
     }
 
-    /// Moves to the first version at or after (`key`, `glsn`) in the order key ascending, GLSN descending; `Glsn::MAX` finds the newest
-    /// version of the key.
+    /// Moves to the first version at or after (`key`, `glsn`) in the order key ascending, GLSN
+    /// descending; `Glsn::MAX` finds the newest version of the key.
     pub(crate) fn seek(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
         self.place(key, glsn, Way::On)
     }
@@ -160,8 +176,9 @@ impl RunCursor {
         self.check_place(key, glsn, Ordering::Less)
     }
 
-    /// After a search for (`key`, `glsn`): checks that it stands before it (`Less`), or at or behind it. Who goes on where it was relies on it:
-    /// otherwise it would come to the same versions again and again.
+    /// After a search for (`key`, `glsn`): checks that it stands before it (`Less`), or at or
+    /// behind it. Who goes on where it was relies on it: otherwise it would come to the same
+    /// versions again and again.
     fn check_place(&mut self, key: &[u8], glsn: Glsn, order: Ordering) -> Result<()> {
         let Stand::On(place) = &self.stand else { return Ok(()) };
         let is_before = (&self.key[..], Reverse(place.spot.entry.glsn)) < (key, Reverse(glsn));
@@ -191,12 +208,17 @@ impl RunCursor {
         }
     }
 
-    /// The key, GLSN and kind (whether it is a deletion) of the current version: cheaper than all of it.
+    /// The key, GLSN and kind (whether it is a deletion) of the current version: cheaper than all
+    /// of it.
     #[inline]
     pub(crate) fn head(&self) -> Option<VersionHead<'_>> {
         let Stand::On(place) = &self.stand else { return None };
         let Entry { glsn, tag, body, end, .. } = place.spot.entry;
-        Some(VersionHead { key: &self.key, glsn, is_deleted: Stored::is_deletion(tag as u8, end - body) })
+        Some(VersionHead {
+            key: &self.key,
+            glsn,
+            is_deleted: Stored::is_deletion(tag as u8, end - body),
+        })
     }
 
     /// The current version; `None` before the first, behind the last, or without a position.
@@ -204,16 +226,22 @@ impl RunCursor {
     pub(crate) fn current(&self) -> Option<Version<'_>> {
         let Stand::On(place) = &self.stand else { return None };
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
-        let stored = leaf.stored(&place.spot.entry).expect("it was read once when the cursor came here");
+        let stored =
+            leaf.stored(&place.spot.entry).expect("it was read once when the cursor came here");
         Some(Version { key: &self.key, glsn: place.spot.entry.glsn, stored })
     }
 
-    /// The value of that version, where the version holds it. Not through [`RunCursor::current`], whose answer is copied from call to call.
+    /// The value of that version, where the version holds it. Not through [`RunCursor::current`],
+    /// whose answer is copied from call to call.
     #[inline]
     pub(crate) fn inline_value(&self) -> Option<&[u8]> {
         let Stand::On(place) = &self.stand else { return None };
         let Entry { tag, body, end, .. } = place.spot.entry;
-        if tag == INLINE_TAG { page_payload(self.pages.held(place.leaf)).get(body..end) } else { None }
+        if tag == INLINE_TAG {
+            page_payload(self.pages.held(place.leaf)).get(body..end)
+        } else {
+            None
+        }
     }
 
     /// The key of that version.
@@ -226,7 +254,8 @@ impl RunCursor {
         size_of::<Self>() + self.key.capacity() + self.before.capacity()
     }
 
-    /// Unpins the current page until [`RunCursor::come_back`]. No other method may be called in between.
+    /// Unpins the current page until [`RunCursor::come_back`]. No other method may be called in
+    /// between.
     pub(crate) fn leave_page(&mut self) {
         self.pages.held = Held::Nothing;
     }
@@ -252,12 +281,14 @@ impl RunCursor {
         }
     }
 
-    /// Moves one version forward: from before the first (or no position) to the first, from the last to behind it, where it stays.
+    /// Moves one version forward: from before the first (or no position) to the first, from the
+    /// last to behind it, where it stays.
     pub(crate) fn next(&mut self) -> Result<()> {
         self.pass_version().map(drop)
     }
 
-    /// As [`RunCursor::next`]; returns whether the next version is of the same key: cheaper than a comparison.
+    /// As [`RunCursor::next`]; returns whether the next version is of the same key: cheaper than a
+    /// comparison.
     #[inline]
     pub(crate) fn pass_version(&mut self) -> Result<bool> {
         let place = match &mut self.stand {
@@ -280,7 +311,8 @@ impl RunCursor {
         self.leave_leaf(place, moved, from)
     }
 
-    /// The rest of [`RunCursor::pass_version`], where the step from the version with the GLSN `from` has left the leaf or failed.
+    /// The rest of [`RunCursor::pass_version`], where the step from the version with the GLSN
+    /// `from` has left the leaf or failed.
     #[cold]
     fn leave_leaf(&mut self, place: Place, moved: Option<Stepped>, from: Glsn) -> Result<bool> {
         self.stand = Stand::Nowhere;
@@ -298,7 +330,8 @@ impl RunCursor {
         }
     }
 
-    /// Moves one version back: from behind the last (or no position) to the last, from the first to before it, where it stays.
+    /// Moves one version back: from behind the last (or no position) to the last, from the first to
+    /// before it, where it stays.
     pub(crate) fn prev(&mut self) -> Result<()> {
         let place = match self.stand {
             Stand::On(place) => place,
@@ -319,8 +352,8 @@ impl RunCursor {
         self.check_order(place.spot.entry.glsn, Ordering::Greater)
     }
 
-    /// After a step from a version with the GLSN `from`, whose key is in `before`: checks that it is in `order` to the current one. Merges and
-    /// walks rely on it.
+    /// After a step from a version with the GLSN `from`, whose key is in `before`: checks that it
+    /// is in `order` to the current one. Merges and walks rely on it.
     fn check_order(&mut self, from: Glsn, order: Ordering) -> Result<()> {
         let Stand::On(place) = &self.stand else { return Ok(()) };
         let (before, now) = (Reverse(from), Reverse(place.spot.entry.glsn));
@@ -343,7 +376,9 @@ impl RunCursor {
     fn enter_forward(&mut self, mut number: usize, mut page: u32) -> Result<()> {
         while let Some(table) = self.tables.get(number) {
             while page < table.info.root {
-                if let Some(place) = self.pages.enter(number, table, page, Way::On, &mut self.key)? {
+                if let Some(place) =
+                    self.pages.enter(number, table, page, Way::On, &mut self.key)?
+                {
                     return self.stand_on(place);
                 }
                 page += 1;
@@ -359,7 +394,9 @@ impl RunCursor {
         loop {
             let table = &self.tables[number];
             while page > 0 {
-                if let Some(place) = self.pages.enter(number, table, page, Way::Back, &mut self.key)? {
+                if let Some(place) =
+                    self.pages.enter(number, table, page, Way::Back, &mut self.key)?
+                {
                     return self.stand_on(place);
                 }
                 page -= 1;
@@ -373,7 +410,8 @@ impl RunCursor {
         }
     }
 
-    /// Makes an entry current whose key has been assembled and whose leaf is held; checks that it can be read.
+    /// Makes an entry current whose key has been assembled and whose leaf is held; checks that it
+    /// can be read.
     fn stand_on(&mut self, place: Place) -> Result<()> {
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
         let table = &self.tables[place.table];
@@ -423,7 +461,9 @@ impl Pages {
         let is_held = match self.held {
             Held::Nothing => false,
             Held::Pinned { number: held, at: page, .. } => (held, page) == (number, at),
-            Held::Window { number: held, first, count } => held == number && (first..first + count).contains(&at),
+            Held::Window { number: held, first, count } => {
+                held == number && (first..first + count).contains(&at)
+            }
         };
         if !is_held {
             self.load(number, table, at, way)?;
@@ -457,16 +497,23 @@ impl Pages {
             Some(chunk) => chunk,
             none => none.insert(budget.take(Kind::Sort)?),
         };
-        // A page that was damaged in memory would be written with a checksum that calls it good: it is read from the file instead.
-        let resident = table.file.find(at, Touch::Again).filter(|page| table.file.source().is_sound(at, page));
+        // A page that was damaged in memory would be written with a checksum that calls it good: it
+        // is read from the file instead.
+        let resident =
+            table.file.find(at, Touch::Again).filter(|page| table.file.source().is_sound(at, page));
         self.held = match resident {
             Some(page) => {
-                // Copied: a job keeps its pages from step to step, and a pinned page would be missing in a small pool.
+                // Copied: a job keeps its pages from step to step, and a pinned page would be
+                // missing in a small pool.
                 chunk[..PAGE_BYTES].copy_from_slice(&page);
                 Held::Window { number, first: at, count: 1 }
             }
             None => {
-                table.file.source().load_run(first, &mut chunk[..count as usize * PAGE_BYTES]).lift()?;
+                table
+                    .file
+                    .source()
+                    .load_run(first, &mut chunk[..count as usize * PAGE_BYTES])
+                    .lift()?;
                 Held::Window { number, first, count }
             }
         };
@@ -497,8 +544,16 @@ impl Pages {
         }
     }
 
-    /// The first entry of the leaf at page `at`, or the last for a backward walk; `None` if it is no leaf.
-    fn enter(&mut self, number: usize, table: &Table, at: u32, way: Way, key: &mut Vec<u8>) -> Result<Option<Place>> {
+    /// The first entry of the leaf at page `at`, or the last for a backward walk; `None` if it is
+    /// no leaf.
+    fn enter(
+        &mut self,
+        number: usize,
+        table: &Table,
+        at: u32,
+        way: Way,
+        key: &mut Vec<u8>,
+    ) -> Result<Option<Place>> {
         let page = self.get(number, table, at, way)?;
         if page_kind(page) != LEAF_PAGE {
             return Ok(None);
@@ -527,7 +582,8 @@ fn fetch_body(leaf: &Leaf<'_>, entry: &Entry) {
     }
 }
 
-/// Prefetches the bodies that [`fetch_body`] does not reach: those of the first entries of a walk in a leaf.
+/// Prefetches the bodies that [`fetch_body`] does not reach: those of the first entries of a walk
+/// in a leaf.
 #[inline]
 fn fetch_first_bodies(leaf: &Leaf<'_>, entry: &Entry) {
     let body_bytes = entry.end - entry.body;

@@ -12,9 +12,10 @@
 //!   u32     u32    u64        u64         u64        u64        u64           u32     u32          u8      u16 and bytes
 //! ```
 //!
-//! `place` is 0 for a file of the index and 1 for a blob file of the log. Flag 1 of header and footer: versions have no GLSN of their own.
-//! Flag 2 of the footer: there is a min pointer. A blobs page holds ids of blob files, ascending, each as its distance to the previous one
-//! (the first of a page, to 0).
+//! `place` is 0 for a file of the index and 1 for a blob file of the log. Flag 1 of header and
+//! footer: versions have no GLSN of their own. Flag 2 of the footer: there is a min pointer. A
+//! blobs page holds ids of blob files, ascending, each as its distance to the previous one (the
+//! first of a page, to 0).
 
 use plimsoll_disk::codec::{Reader, put_varint, varint_len};
 use plimsoll_log::blob::BlobId;
@@ -178,7 +179,11 @@ impl Footer {
 pub(crate) fn check_footer(payload: &[u8]) -> Result<Footer, &'static str> {
     let footer = read_footer(payload).ok_or("the footer is cut short")?;
     let last = footer.pages.checked_sub(1).ok_or("the footer counts no pages")?;
-    if footer.root == 0 || footer.root >= last || footer.blobs_page > last || footer.blobs_page <= footer.root {
+    if footer.root == 0
+        || footer.root >= last
+        || footer.blobs_page > last
+        || footer.blobs_page <= footer.root
+    {
         return Err("the footer names pages that are not there");
     }
     if (footer.blobs == 0) != (footer.blobs_page == last) {
@@ -228,7 +233,10 @@ fn read_footer(payload: &[u8]) -> Option<Footer> {
 }
 
 /// Writes as many ids of blob files as fit into a payload and returns its length.
-pub(crate) fn write_blobs(ids: &mut std::iter::Peekable<impl Iterator<Item = u64>>, payload: &mut [u8]) -> usize {
+pub(crate) fn write_blobs(
+    ids: &mut std::iter::Peekable<impl Iterator<Item = u64>>,
+    payload: &mut [u8],
+) -> usize {
     let (mut at, mut count, mut before) = (2, 0u16, 0);
     while let Some(id) = ids.next_if(|id| at + varint_len(id - before) <= PAGE_PAYLOAD_BYTES) {
         at += put_varint(&mut payload[at..], id - before);
@@ -243,7 +251,10 @@ pub(crate) fn write_blobs(ids: &mut std::iter::Peekable<impl Iterator<Item = u64
 ///
 /// # Errors
 /// The fault of the page.
-pub(crate) fn check_blobs(payload: &[u8], mut each: impl FnMut(BlobId)) -> Result<(), &'static str> {
+pub(crate) fn check_blobs(
+    payload: &[u8],
+    mut each: impl FnMut(BlobId),
+) -> Result<(), &'static str> {
     let mut reader = Reader::new(payload);
     let broken = "the list of blob files is broken";
     let mut id = 0u64;

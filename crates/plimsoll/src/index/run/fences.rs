@@ -1,7 +1,8 @@
 //! Fences: the separators between the children of a page.
 //!
-//! A fence is a position in the order of versions: a key, and `below`. All versions at or after it are to its right. With `below` 0 these
-//! are all versions of the key; otherwise only those with a GLSN less than `below` (one key's versions may fill several leaves).
+//! A fence is a position in the order of versions: a key, and `below`. All versions at or after it
+//! are to its right. With `below` 0 these are all versions of the key; otherwise only those with a
+//! GLSN less than `below` (one key's versions may fill several leaves).
 //!
 //! ```text
 //! | prefix length | prefix | fence ... fence | offsets (u16 each) |
@@ -11,7 +12,8 @@
 //!          varint   u32, only where named
 //! ```
 //!
-//! The prefix is common to all keys. A page with n children has n − 1 fences: the fence before its first child is in the page above.
+//! The prefix is common to all keys. A page with n children has n − 1 fences: the fence before its
+//! first child is in the page above.
 
 use std::cmp::Ordering;
 
@@ -86,8 +88,8 @@ fn stands_left(order: Ordering, below: u64, glsn: Glsn) -> bool {
 /// Bytes before a raw fence's key: child, below, length.
 const RAW_HEADER_BYTES: usize = 4 + 8 + 2;
 
-/// Children collected for a page, each with the fence before it. They are kept in a raw buffer that the caller passes to every call, until
-/// their number and their common prefix are known.
+/// Children collected for a page, each with the fence before it. They are kept in a raw buffer that
+/// the caller passes to every call, until their number and their common prefix are known.
 #[derive(Debug, Default)]
 pub(crate) struct FenceDraft {
     names_children: bool,
@@ -141,7 +143,8 @@ impl FenceDraft {
         (child, fence)
     }
 
-    /// Writes the fences after the first at `start` of a payload, which takes [`FenceDraft::bytes`], and starts anew.
+    /// Writes the fences after the first at `start` of a payload, which takes
+    /// [`FenceDraft::bytes`], and starts anew.
     pub(crate) fn finish(&mut self, raw: &[u8], payload: &mut [u8], start: usize) {
         let offsets_start = start + self.bytes() - 2 * self.fences();
         payload[start..start + 2].copy_from_slice(&(self.prefix as u16).to_le_bytes());
@@ -176,7 +179,13 @@ impl FenceDraft {
         let used = self.used + RAW_HEADER_BYTES + fence.key.len();
         let children = self.children + 1;
         if children == 1 {
-            return Self { children, used, second: used, names_children: self.names_children, ..Self::default() };
+            return Self {
+                children,
+                used,
+                second: used,
+                names_children: self.names_children,
+                ..Self::default()
+            };
         }
         let prefix = match children {
             2 => fence.key.len(),
@@ -223,7 +232,12 @@ struct PageFence<'a> {
 
 impl<'a> Fences<'a> {
     /// The `count` fences that fill a payload from `start`.
-    pub(crate) fn new(payload: &'a [u8], start: usize, count: usize, names_children: bool) -> Option<Self> {
+    pub(crate) fn new(
+        payload: &'a [u8],
+        start: usize,
+        count: usize,
+        names_children: bool,
+    ) -> Option<Self> {
         let prefix_len = u16_at(payload, start)?;
         let offsets_start = payload.len().checked_sub(2 * count)?;
         let prefix = payload.get(start + 2..start + 2 + prefix_len)?;
@@ -285,7 +299,9 @@ impl<'a> Fences<'a> {
             }
             let ordered = before.is_none_or(|before| match before.rest.cmp(fence.rest) {
                 Ordering::Less => true,
-                Ordering::Equal => fence.below != 0 && (before.below == 0 || fence.below < before.below),
+                Ordering::Equal => {
+                    fence.below != 0 && (before.below == 0 || fence.below < before.below)
+                }
                 Ordering::Greater => false,
             });
             if !ordered {

@@ -1,7 +1,8 @@
 //! Tables on disk: files of the index's folder, and blob files of the log.
 //!
-//! A run file is named by its id, twenty digits and `.run`. It is a sequence of pages and nothing else, written past the system's page
-//! cache. Reads go past it or through it ([`plimsoll_disk::switching`]), but never before the file is complete. An unfinished file is
+//! A run file is named by its id, twenty digits and `.run`. It is a sequence of pages and nothing
+//! else, written past the system's page cache. Reads go past it or through it
+//! ([`plimsoll_disk::switching`]), but never before the file is complete. An unfinished file is
 //! removed when its sink is dropped, or swept at the next open.
 
 use std::fmt;
@@ -20,7 +21,9 @@ use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
 use plimsoll_memory::pool::{LoadError, PageSource, Pool, PoolFile};
 
 use crate::index::run::builder::PageSink;
-use crate::index::run::ends::{BLOBS_PAGE, FOOTER_PAGE, Footer, HEADER_PAGE, check_blobs, check_footer, check_header};
+use crate::index::run::ends::{
+    BLOBS_PAGE, FOOTER_PAGE, Footer, HEADER_PAGE, check_blobs, check_footer, check_header,
+};
 use crate::index::run::leaf::LEAF_PAGE;
 use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::index::run::warmth::{Scale, Warmth};
@@ -29,14 +32,15 @@ use crate::types::error::{Error, Lift, Result};
 /// The most chunks of pages that are written together.
 const WAITING_CHUNKS: usize = 16;
 
-/// Pages between warm ones that are fetched with them: one request for all takes less time than two.
+/// Pages between warm ones that are fetched with them: one request for all takes less time than
+/// two.
 const GAP_BYTES: u64 = 4 * PAGE_BYTES as u64;
 
 /// Fewest pages of a table: header, leaf, guide, footer.
 const MIN_PAGES: u32 = 4;
 
-/// The highest id that a run is taken to have: with the gaps that openings leave, ids last for 2^31 openings. A file with a higher number
-/// would leave no ids above it, so it is none of the index's.
+/// The highest id that a run is taken to have: with the gaps that openings leave, ids last for 2^31
+/// openings. A file with a higher number would leave no ids above it, so it is none of the index's.
 const LAST_RUN: u64 = u64::MAX / 2;
 
 /// The id of the run that has this name; `None` if no run has.
@@ -50,7 +54,8 @@ pub(crate) fn run_seed(log_id: u128, id: u64) -> u64 {
     seed(&[log_id as u64, (log_id >> 64) as u64, id])
 }
 
-/// Checks whole pages of a run's file, starting at `at`, that were read to be copied; files of other names are not runs.
+/// Checks whole pages of a run's file, starting at `at`, that were read to be copied; files of
+/// other names are not runs.
 pub(crate) fn check_piece(log_id: u128, name: &str, at: u64, bytes: &[u8]) -> Result<()> {
     let Some(id) = run_id_of(name) else { return Ok(()) };
     for (number, page) in ((at / PAGE_BYTES as u64) as u32..).zip(bytes.chunks(PAGE_BYTES)) {
@@ -84,7 +89,8 @@ struct Warmer {
     scale: Scale,
     /// Open from the first warm page on: as the pool knows it, and to read it.
     file: Option<(PoolFile, Arc<dyn File>)>,
-    /// The parts of the file whose pages were put into the pool; `None` if no other process reads them. For a table of 64 MiB at most 16 KiB.
+    /// The parts of the file whose pages were put into the pool; `None` if no other process reads
+    /// them. For a table of 64 MiB at most 16 KiB.
     told: Option<Vec<Range<u64>>>,
 }
 
@@ -114,14 +120,20 @@ impl Warmer {
 pub(crate) enum Readers {
     /// This process, whose pool has the warm pages.
     Here,
-    /// Other processes as well. The pages that they have are of the runs before. So the warm pages are fetched into the page cache, which all share,
-    /// if reads go through it.
+    /// Other processes as well. The pages that they have are of the runs before. So the warm pages
+    /// are fetched into the page cache, which all share, if reads go through it.
     Elsewhere,
 }
 
 impl RunFileSink {
     /// A new file in `dir`; it holds one chunk of `Kind::Staging`.
-    pub(crate) fn create(disk: &Arc<dyn Disk>, dir: &Path, id: u64, log_id: u128, budget: &Budget) -> Result<Self> {
+    pub(crate) fn create(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        id: u64,
+        log_id: u128,
+        budget: &Budget,
+    ) -> Result<Self> {
         let waiting = budget.take(Kind::Staging)?;
         let path = dir.join(run_file_name(id));
         let file = disk.open(&path, Open::CreateNew, Caching::Direct)?;
@@ -155,8 +167,9 @@ impl RunFileSink {
         }
     }
 
-    /// Writes the buffered pages and syncs the file. The caller must sync the folder: only then does the file survive a power failure.
-    /// Returns the file as the pool knows it, if pages entered the pool.
+    /// Writes the buffered pages and syncs the file. The caller must sync the folder: only then
+    /// does the file survive a power failure. Returns the file as the pool knows it, if pages
+    /// entered the pool.
     pub(crate) fn finish(mut self) -> Result<Option<PoolFile>> {
         self.write_waiting()?;
         self.file.sync()?;
@@ -167,19 +180,27 @@ impl RunFileSink {
     /// Inserts the next page into the pool if it is warm.
     fn put_warm(&mut self, page: &[u8]) {
         let Some(warmer) = &mut self.warmer else { return };
-        let warmth = if page_kind(page) == LEAF_PAGE { warmer.scale.take_leaf() } else { warmer.scale.take_above() };
+        let warmth = if page_kind(page) == LEAF_PAGE {
+            warmer.scale.take_leaf()
+        } else {
+            warmer.scale.take_above()
+        };
         if warmth == Warmth::Unread && !warmer.pool.has_free_memory() {
             return;
         }
         if warmer.file.is_none() {
             // If it cannot be opened now, its pages are loaded when they are read, like all others.
             let Some(directory) = self.path.parent() else { return };
-            let Ok(run) = RunFile::open(&*self.disk, directory, self.id, self.log_id) else { return };
+            let Ok(run) = RunFile::open(&*self.disk, directory, self.id, self.log_id) else {
+                return;
+            };
             let file = Arc::clone(&run.file);
             warmer.file = Some((warmer.pool.attach(Arc::new(run)), file));
         }
         let at = self.written_bytes + self.waiting_bytes as u64;
-        if let (Some((pooled, _)), Ok(number)) = (&warmer.file, u32::try_from(at / PAGE_BYTES as u64)) {
+        if let (Some((pooled, _)), Ok(number)) =
+            (&warmer.file, u32::try_from(at / PAGE_BYTES as u64))
+        {
             match warmth {
                 Warmth::Unread => pooled.put_if_free(number, page),
                 Warmth::Read | Warmth::Hot => pooled.put(number, page, warmth == Warmth::Hot),
@@ -197,8 +218,11 @@ impl RunFileSink {
     fn write_waiting(&mut self) -> Result<()> {
         let bytes_of = |at: usize| (self.waiting_bytes - at * CHUNK_BYTES).min(CHUNK_BYTES);
         let count = self.waiting_bytes.div_ceil(CHUNK_BYTES);
-        let parts: Vec<_> =
-            self.waiting[..count].iter().enumerate().map(|(at, chunk)| &chunk[..bytes_of(at)]).collect();
+        let parts: Vec<_> = self.waiting[..count]
+            .iter()
+            .enumerate()
+            .map(|(at, chunk)| &chunk[..bytes_of(at)])
+            .collect();
         self.file.write_parts_at(&parts, self.written_bytes)?;
         self.written_bytes += self.waiting_bytes as u64;
         self.waiting_bytes = 0;
@@ -305,7 +329,10 @@ impl RunFile {
         let bytes = self.file.len()?;
         match u32::try_from(bytes / PAGE_BYTES as u64) {
             Ok(pages) if bytes.is_multiple_of(PAGE_BYTES as u64) => Ok(pages),
-            _ => Err(Error::corrupt(format!("{}: {bytes} bytes are not a whole number of pages", self.path.display()))),
+            _ => Err(Error::corrupt(format!(
+                "{}: {bytes} bytes are not a whole number of pages",
+                self.path.display()
+            ))),
         }
     }
 }
@@ -340,19 +367,35 @@ impl PageSource for RunFile {
 }
 
 /// Opens a table of the index's folder.
-pub(crate) fn open_run(disk: &dyn Disk, dir: &Path, pool: &Arc<Pool>, log_id: u128, info: TableInfo) -> Result<Table> {
-    let TableId::Run(id) = info.id else { panic!("{} does not stand in the index's folder", info.id) };
+pub(crate) fn open_run(
+    disk: &dyn Disk,
+    dir: &Path,
+    pool: &Arc<Pool>,
+    log_id: u128,
+    info: TableInfo,
+) -> Result<Table> {
+    let TableId::Run(id) = info.id else {
+        panic!("{} does not stand in the index's folder", info.id)
+    };
     let file = RunFile::open(disk, dir, id, log_id)?;
     let pages = file.pages()?;
     if pages != info.pages {
         let path = file.path.display();
-        return Err(Error::corrupt(format!("{path}: the file has {pages} pages, the manifest says {}", info.pages)));
+        return Err(Error::corrupt(format!(
+            "{path}: the file has {pages} pages, the manifest says {}",
+            info.pages
+        )));
     }
     Ok(Table { info: Arc::new(info), file: pool.attach(Arc::new(file)) })
 }
 
 /// The pages of a run file, whatever its length.
-pub(crate) fn pages_of_run(disk: &dyn Disk, dir: &Path, log_id: u128, id: u64) -> Result<Arc<dyn PageSource>> {
+pub(crate) fn pages_of_run(
+    disk: &dyn Disk,
+    dir: &Path,
+    log_id: u128,
+    id: u64,
+) -> Result<Arc<dyn PageSource>> {
     Ok(Arc::new(RunFile::open(disk, dir, id, log_id)?))
 }
 
@@ -363,7 +406,12 @@ pub(crate) fn pages_in_file(disk: &dyn Disk, dir: &Path, id: u64) -> Result<u32>
 }
 
 /// The youngest version in the run files of a folder, as far as they can be read.
-pub(crate) fn newest_in_folder(disk: &dyn Disk, dir: &Path, log_id: u128, budget: &Budget) -> Result<Glsn> {
+pub(crate) fn newest_in_folder(
+    disk: &dyn Disk,
+    dir: &Path,
+    log_id: u128,
+    budget: &Budget,
+) -> Result<Glsn> {
     let mut newest = Glsn::NONE;
     if disk.entry(dir)?.is_none() {
         return Ok(newest);
@@ -382,7 +430,12 @@ pub(crate) fn newest_in_folder(disk: &dyn Disk, dir: &Path, log_id: u128, budget
 }
 
 /// A table's metadata from its own pages, read past the pool. The caller leases its memory.
-pub(crate) fn read_info(source: &dyn PageSource, pages: u32, id: TableId, budget: &Budget) -> Result<TableInfo> {
+pub(crate) fn read_info(
+    source: &dyn PageSource,
+    pages: u32,
+    id: TableId,
+    budget: &Budget,
+) -> Result<TableInfo> {
     let mut ends = Ends { source, id, page: budget.take(Kind::Staging)? };
     if pages < MIN_PAGES {
         return Err(ends.corrupt(0, "too few pages for a table"));
@@ -408,10 +461,19 @@ struct Ends<'a> {
 }
 
 impl Ends<'_> {
-    fn read<T>(&mut self, number: u32, kind: u8, read: impl FnOnce(&[u8]) -> Result<T, &'static str>) -> Result<T> {
+    fn read<T>(
+        &mut self,
+        number: u32,
+        kind: u8,
+        read: impl FnOnce(&[u8]) -> Result<T, &'static str>,
+    ) -> Result<T> {
         let page = &mut self.page[..PAGE_BYTES];
         self.source.load(number, page).lift()?;
-        let payload = if page_kind(page) == kind { Ok(page_payload(page)) } else { Err("a page of another kind") };
+        let payload = if page_kind(page) == kind {
+            Ok(page_payload(page))
+        } else {
+            Err("a page of another kind")
+        };
         payload.and_then(read).map_err(|what| self.corrupt(number, what))
     }
 
@@ -429,12 +491,15 @@ impl Ends<'_> {
             })?;
         }
         if blobs.len() != count || !blobs.is_sorted_by(|a, b| a < b) {
-            return Err(self.corrupt(last, "a footer that does not agree with the list of blob files"));
+            return Err(
+                self.corrupt(last, "a footer that does not agree with the list of blob files")
+            );
         }
         Ok(blobs)
     }
 
     fn corrupt(&self, number: u32, what: &str) -> Error {
-        Error::corrupt(format!("{}, page {number}: found {what}", self.id)).in_file(|| self.id.file())
+        Error::corrupt(format!("{}, page {number}: found {what}", self.id))
+            .in_file(|| self.id.file())
     }
 }

@@ -1,8 +1,9 @@
 //! Filters: test whether a key may be among a guide's leaves.
 //!
-//! A blocked Bloom filter: a key's hash picks one block of 64 bytes (one cache line) and [`PROBES`] bits in it. An absent key passes
-//! with a chance below one in a hundred; a present one always does. After Putze, Sanders and Singler, "Cache-, Hash- and
-//! Space-Efficient Bloom Filters" (2007).
+//! A blocked Bloom filter: a key's hash picks one block of 64 bytes (one cache line) and [`PROBES`]
+//! bits in it. An absent key passes with a chance below one in a hundred; a present one always
+//! does. After Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom Filters"
+//! (2007).
 
 use plimsoll_disk::checksum::checksum;
 
@@ -51,7 +52,8 @@ pub(crate) fn insert(filter: &mut [u8], hash: u32) {
 pub(crate) fn may_contain(filter: &[u8], hash: u32) -> bool {
     let at = block_of(filter.len(), hash);
     let block = &filter[at..at + BLOCK_BYTES];
-    // All bits are tested without a branch: they are in one cache line, and a branch for each would be mispredicted for most absent keys.
+    // All bits are tested without a branch: they are in one cache line, and a branch for each would
+    // be mispredicted for most absent keys.
     bits(hash).fold(1, |all, bit| all & (block[bit / 8] >> (bit % 8))) != 0
 }
 
@@ -62,8 +64,8 @@ fn block_of(filter_bytes: usize, hash: u32) -> usize {
 
 /// The bits of a key within its block.
 fn bits(hash: u32) -> impl Iterator<Item = usize> {
-    // The hash's upper bits selected the block. After this mixing step (of the finalizer of MurmurHash3) all bits of the hash determine
-    // each probe.
+    // The hash's upper bits selected the block. After this mixing step (of the finalizer of
+    // MurmurHash3) all bits of the hash determine each probe.
     let mut stirred = u64::from(hash).wrapping_mul(0xff51_afd7_ed55_8ccd);
     stirred ^= stirred >> 33;
     stirred = stirred.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
@@ -78,7 +80,8 @@ mod tests {
     fn a_key_that_was_added_always_passes_and_one_that_was_not_hardly_ever() {
         for keys in [1usize, 100, 1000, 12_000] {
             let mut filter = vec![0; blocks_for(keys) * BLOCK_BYTES];
-            let hash = |n: usize| key_hash(&[&[0, 0, 0, 1], &(n as u64).to_be_bytes()[..]].concat());
+            let hash =
+                |n: usize| key_hash(&[&[0, 0, 0, 1], &(n as u64).to_be_bytes()[..]].concat());
             (0..keys).for_each(|n| insert(&mut filter, hash(n)));
             assert!((0..keys).all(|n| may_contain(&filter, hash(n))));
             let wrong = (keys..keys + 100_000).filter(|&n| may_contain(&filter, hash(n))).count();

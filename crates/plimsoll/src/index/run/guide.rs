@@ -1,4 +1,5 @@
-//! Guide pages (filter and index block in one): a filter over the keys of a group of leaves, and the separators of the leaves.
+//! Guide pages (filter and index block in one): a filter over the keys of a group of leaves, and
+//! the separators of the leaves.
 //!
 //! ```text
 //! 0        2        4            8       12         48
@@ -6,10 +7,12 @@
 //! ```
 //!
 //! Laws:
-//! 1. The leaves of a group are consecutive pages, and the guide is the page behind the last of them.
+//! 1. The leaves of a group are consecutive pages, and the guide is the page behind the last of
+//!    them.
 //! 2. Every key of its leaves passes the filter.
 //!
-//! So one page tells without a leaf read that a key is absent, and otherwise which leaf it is in. The filter begins at a cache line.
+//! So one page tells without a leaf read that a key is absent, and otherwise which leaf it is in.
+//! The filter begins at a cache line.
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
@@ -53,9 +56,9 @@ impl GuideDraft {
     /// Whether a leaf with this many keys behind `fence` fits.
     pub(crate) fn has_room(&self, raw: &[u8], fence: Fence<'_>, keys: usize) -> bool {
         let filter_bytes = filter::blocks_for(self.keys + keys) * BLOCK_BYTES;
-        self.fences
-            .bytes_with(raw, fence)
-            .is_some_and(|fences_bytes| FILTER_START + filter_bytes + fences_bytes <= PAGE_PAYLOAD_BYTES)
+        self.fences.bytes_with(raw, fence).is_some_and(|fences_bytes| {
+            FILTER_START + filter_bytes + fences_bytes <= PAGE_PAYLOAD_BYTES
+        })
     }
 
     /// Adds a leaf that fits.
@@ -69,8 +72,14 @@ impl GuideDraft {
         self.fences.first(raw).1
     }
 
-    /// Writes the page's payload, returns its length, and starts a new group. `hashes` are those of its keys.
-    pub(crate) fn finish(&mut self, raw: &[u8], payload: &mut [u8], hashes: impl Iterator<Item = u32>) -> usize {
+    /// Writes the page's payload, returns its length, and starts a new group. `hashes` are those of
+    /// its keys.
+    pub(crate) fn finish(
+        &mut self,
+        raw: &[u8],
+        payload: &mut [u8],
+        hashes: impl Iterator<Item = u32>,
+    ) -> usize {
         let room = (PAGE_PAYLOAD_BYTES - FILTER_START - self.fences.bytes()) / BLOCK_BYTES;
         let blocks = filter::blocks_within(self.keys, room);
         let fences_start = FILTER_START + blocks * BLOCK_BYTES;
@@ -163,18 +172,29 @@ mod tests {
             for keys in [1, 2, 15, 333, 1310, 3744] {
                 let (mut raw, mut payload) = (vec![0; 2 * 16384], vec![0; PAGE_PAYLOAD_BYTES]);
                 let mut draft = GuideDraft::new();
-                let fence = |n: usize| [&vec![7; key_bytes][..], &(n as u32).to_be_bytes()].concat();
+                let fence =
+                    |n: usize| [&vec![7; key_bytes][..], &(n as u32).to_be_bytes()].concat();
                 let mut leaves = 0;
                 while draft.has_room(&raw, Fence { key: &fence(leaves), below: 0 }, keys) {
-                    draft.add(&mut raw, 5 + leaves as u32, Fence { key: &fence(leaves), below: 0 }, keys);
+                    draft.add(
+                        &mut raw,
+                        5 + leaves as u32,
+                        Fence { key: &fence(leaves), below: 0 },
+                        keys,
+                    );
                     leaves += 1;
                 }
                 assert!(leaves > 0, "one leaf always fits");
-                let bytes = draft.finish(&raw, &mut payload, (0..(leaves * keys) as u32).map(|n| n << 12));
+                let bytes =
+                    draft.finish(&raw, &mut payload, (0..(leaves * keys) as u32).map(|n| n << 12));
                 let guide = check_guide(&payload[..bytes]).unwrap();
                 assert_eq!((guide.first_leaf(), guide.leaves() as usize), (5, leaves));
                 for n in 0..leaves {
-                    assert_eq!(guide.find(&fence(n), Glsn::MAX), Some(5 + n as u32), "{key_bytes} and {keys}");
+                    assert_eq!(
+                        guide.find(&fence(n), Glsn::MAX),
+                        Some(5 + n as u32),
+                        "{key_bytes} and {keys}"
+                    );
                 }
             }
         }

@@ -5,7 +5,8 @@
 //! | children | height | first child | fences, each with its child |
 //! ```
 //!
-//! `height` is 1 above guides and one more with each level. Law: children are stored before their parent page in the file.
+//! `height` is 1 above guides and one more with each level. Law: children are stored before their
+//! parent page in the file.
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
@@ -38,7 +39,9 @@ impl InnerDraft {
 
     /// Whether a child behind `fence` fits.
     pub(crate) fn has_room(&self, raw: &[u8], fence: Fence<'_>) -> bool {
-        self.fences.bytes_with(raw, fence).is_some_and(|bytes| FENCES_START + bytes <= PAGE_PAYLOAD_BYTES)
+        self.fences
+            .bytes_with(raw, fence)
+            .is_some_and(|bytes| FENCES_START + bytes <= PAGE_PAYLOAD_BYTES)
     }
 
     /// Adds a child that fits.
@@ -76,7 +79,12 @@ impl<'a> Inner<'a> {
     pub(crate) fn new(payload: &'a [u8]) -> Option<Self> {
         let children = u16_at(payload, 0)?;
         let fences = Fences::new(payload, FENCES_START, children.checked_sub(1)?, true)?;
-        Some(Self { children, height: u16_at(payload, 2)?, first_child: u32_at(payload, 4)?, fences })
+        Some(Self {
+            children,
+            height: u16_at(payload, 2)?,
+            first_child: u32_at(payload, 4)?,
+            fences,
+        })
     }
 
     /// Page of the child that contains (`key`, `glsn`).
@@ -125,8 +133,11 @@ mod tests {
             for below in [0, 1, u64::MAX] {
                 let (mut raw, mut payload) = (vec![0; 16384], vec![0; PAGE_PAYLOAD_BYTES]);
                 let mut draft = InnerDraft::new(1);
-                // The keys have no common prefix: with a long `below` the page fills up first, otherwise the buffer.
-                let key = |n: usize| [&((n as u32) << 22).to_be_bytes()[..], &vec![7; key_bytes]].concat();
+                // The keys have no common prefix: with a long `below` the page fills up first,
+                // otherwise the buffer.
+                let key = |n: usize| {
+                    [&((n as u32) << 22).to_be_bytes()[..], &vec![7; key_bytes]].concat()
+                };
                 let mut children = 0;
                 while draft.has_room(&raw, Fence { key: &key(children), below }) {
                     draft.add(&mut raw, 9 + children as u32, Fence { key: &key(children), below });
@@ -137,7 +148,11 @@ mod tests {
                 let inner = check_inner(&payload[..bytes]).unwrap();
                 assert_eq!((inner.children(), inner.height()), (children, 1));
                 for n in 0..children {
-                    assert_eq!(inner.find(&key(n), Glsn(0)), Some(9 + n as u32), "{key_bytes} bytes, child {n}");
+                    assert_eq!(
+                        inner.find(&key(n), Glsn(0)),
+                        Some(9 + n as u32),
+                        "{key_bytes} bytes, child {n}"
+                    );
                 }
             }
         }

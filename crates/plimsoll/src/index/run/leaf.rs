@@ -12,19 +12,23 @@
 //!   one byte          varint         varint       varint   varint
 //! ```
 //!
-//! Keys and bodies are apart because a search reads keys only: those of a block are in a few consecutive cache lines, whatever the values'
-//! size. The hints follow the head for the same reason. So a search waits for memory about three times: head, block, body.
+//! Keys and bodies are apart because a search reads keys only: those of a block are in a few
+//! consecutive cache lines, whatever the values' size. The hints follow the head for the same
+//! reason. So a search waits for memory about three times: head, block, body.
 //!
 //! Laws:
 //! 1. Entries are sorted by key, then newest first; no two are equal.
-//! 2. Every 16th entry is a *restart*: it shares bytes with the page's first key, all other entries with the previous one. The shared
-//!    length is always maximal, so that a search can often order a key by that length alone. The leaf has the offset of a restart's entry
-//!    and of its body (u16 each).
-//! 3. All keys have their first `prefix` bytes in common. A restart's hint is the four bytes of its key after these (zeros where the key
-//!    ends), so that a search touches few cache lines before it has found its block.
+//! 2. Every 16th entry is a *restart*: it shares bytes with the page's first key, all other entries
+//!    with the previous one. The shared length is always maximal, so that a search can often order
+//!    a key by that length alone. The leaf has the offset of a restart's entry and of its body (u16
+//!    each).
+//! 3. All keys have their first `prefix` bytes in common. A restart's hint is the four bytes of its
+//!    key after these (zeros where the key ends), so that a search touches few cache lines before
+//!    it has found its block.
 //! 4. `glsn` is the zigzag of the distance to the page's base.
 //!
-//! The bytes have passed their checksum but are not trusted: for any bytes, a method returns an answer or `None`.
+//! The bytes have passed their checksum but are not trusted: for any bytes, a method returns an
+//! answer or `None`.
 
 #[cfg(test)]
 mod tests;
@@ -63,13 +67,16 @@ const NIBBLE: usize = 15;
 const MAX_ENTRY_BYTES: usize = 1 + 2 + 2 + 10 + 2 + MAX_INDEX_KEY_BYTES + MAX_STORED_BYTES;
 
 /// The most keys in a leaf: each takes at least four bytes, and its part of a restart.
-pub(crate) const MAX_LEAF_KEYS: usize = (PAGE_PAYLOAD_BYTES / (4 * RESTART_EVERY + RESTART_BYTES) + 1) * RESTART_EVERY;
+pub(crate) const MAX_LEAF_KEYS: usize =
+    (PAGE_PAYLOAD_BYTES / (4 * RESTART_EVERY + RESTART_BYTES) + 1) * RESTART_EVERY;
 
-const _: () =
-    assert!(HINTS_START + MAX_ENTRY_BYTES + RESTART_BYTES <= PAGE_PAYLOAD_BYTES, "a leaf takes at least one entry");
+const _: () = assert!(
+    HINTS_START + MAX_ENTRY_BYTES + RESTART_BYTES <= PAGE_PAYLOAD_BYTES,
+    "a leaf takes at least one entry"
+);
 
-/// A leaf being written. Its bytes are in a draft of [`PAGE_PAYLOAD_BYTES`] that the caller passes to every call: entries from the front
-/// on, bodies from the end on, backward.
+/// A leaf being written. Its bytes are in a draft of [`PAGE_PAYLOAD_BYTES`] that the caller passes
+/// to every call: entries from the front on, bodies from the end on, backward.
 #[derive(Debug)]
 pub(crate) struct LeafDraft {
     entries: usize,
@@ -97,8 +104,16 @@ impl LeafDraft {
         HINTS_START + RESTART_BYTES * self.entries.div_ceil(RESTART_EVERY) + self.keys + self.bodies
     }
 
-    /// Adds an entry whose key has `common` bytes in common with the previous one. `false` if it does not fit. `stored` is encoded.
-    pub(crate) fn add(&mut self, draft: &mut [u8], key: &[u8], common: usize, glsn: Glsn, stored: &[u8]) -> bool {
+    /// Adds an entry whose key has `common` bytes in common with the previous one. `false` if it
+    /// does not fit. `stored` is encoded.
+    pub(crate) fn add(
+        &mut self,
+        draft: &mut [u8],
+        key: &[u8],
+        common: usize,
+        glsn: Glsn,
+        stored: &[u8],
+    ) -> bool {
         let restart = self.entries.is_multiple_of(RESTART_EVERY);
         let shared = match self.entries {
             0 => 0,
@@ -106,9 +121,16 @@ impl LeafDraft {
             _ => common,
         };
         let base = if self.entries == 0 { glsn.0 } else { self.base };
-        let entry = EntryDraft { shared, rest: &key[shared..], distance: glsn.0.wrapping_sub(base) as i64, stored };
+        let entry = EntryDraft {
+            shared,
+            rest: &key[shared..],
+            distance: glsn.0.wrapping_sub(base) as i64,
+            stored,
+        };
         let (entry_bytes, body) = (entry.bytes(), &stored[1..]);
-        if self.bytes() + entry_bytes + body.len() + if restart { RESTART_BYTES } else { 0 } > PAGE_PAYLOAD_BYTES {
+        if self.bytes() + entry_bytes + body.len() + if restart { RESTART_BYTES } else { 0 }
+            > PAGE_PAYLOAD_BYTES
+        {
             return false;
         }
         entry.write(&mut draft[self.keys..]);
@@ -124,7 +146,8 @@ impl LeafDraft {
         true
     }
 
-    /// Writes the leaf of a draft to `payload`, returns its length, and starts an empty leaf. The last entry has `last_key`.
+    /// Writes the leaf of a draft to `payload`, returns its length, and starts an empty leaf. The
+    /// last entry has `last_key`.
     pub(crate) fn finish(&mut self, draft: &[u8], payload: &mut [u8], last_key: &[u8]) -> usize {
         let bytes = self.bytes();
         let prefix = common_prefix(&draft[self.first_key.0..self.first_key.1], last_key);
@@ -134,20 +157,24 @@ impl LeafDraft {
         payload[10..12].copy_from_slice(&(prefix as u16).to_le_bytes());
         payload[12..HINTS_START].copy_from_slice(&(bodies as u16).to_le_bytes());
         payload[bodies - self.keys..bodies].copy_from_slice(&draft[..self.keys]);
-        let shape = LeafShape::of(&payload[..bytes], None).expect("its head and its first entry were just written");
+        let shape = LeafShape::of(&payload[..bytes], None)
+            .expect("its head and its first entry were just written");
         let (mut offset, mut body, mut drafted) = (shape.keys_start(), bodies, PAGE_PAYLOAD_BYTES);
         for number in 0..self.entries {
-            let entry = shape.on(&payload[..bytes]).entry(offset, body).expect("it was written there");
+            let entry =
+                shape.on(&payload[..bytes]).entry(offset, body).expect("it was written there");
             if number.is_multiple_of(RESTART_EVERY) {
                 let hint = shape.on(&payload[..bytes]).hint_of(&entry, prefix);
                 let (block, offsets) = (number / RESTART_EVERY, shape.offsets_start());
-                payload[HINTS_START + HINT_BYTES * block..][..HINT_BYTES].copy_from_slice(&hint.to_be_bytes());
+                payload[HINTS_START + HINT_BYTES * block..][..HINT_BYTES]
+                    .copy_from_slice(&hint.to_be_bytes());
                 let at = offsets + OFFSETS_BYTES * block;
                 payload[at..at + 2].copy_from_slice(&(offset as u16).to_le_bytes());
                 payload[at + 2..at + OFFSETS_BYTES].copy_from_slice(&(body as u16).to_le_bytes());
             }
             drafted -= entry.end - entry.body;
-            payload[entry.body..entry.end].copy_from_slice(&draft[drafted..drafted + entry.end - entry.body]);
+            payload[entry.body..entry.end]
+                .copy_from_slice(&draft[drafted..drafted + entry.end - entry.body]);
             (offset, body) = (entry.next, entry.end);
         }
         *self = Self::new();
@@ -212,7 +239,8 @@ pub(crate) struct LeafShape {
 /// What is wrong with a leaf that has versions of branches.
 pub(crate) const BRANCHES: &str = "versions of a branch, written by a newer version of Plimsoll";
 
-/// Bit of the number of entries, reserved: each entry has a branch id behind its GLSN. Leaves of the main branch never set it.
+/// Bit of the number of entries, reserved: each entry has a branch id behind its GLSN. Leaves of
+/// the main branch never set it.
 const HAS_BRANCHES: u16 = 1 << 15;
 
 /// Whether a leaf has versions of branches: a newer version of Plimsoll wrote it.
@@ -277,7 +305,8 @@ pub(crate) struct Entry {
     pub(crate) body: usize,
     /// End of its body, and offset of the next one.
     pub(crate) end: usize,
-    /// The kind of [`Stored`] in the body. As wide as its neighbours, so that an entry is copied in whole words.
+    /// The kind of [`Stored`] in the body. As wide as its neighbours, so that an entry is copied in
+    /// whole words.
     pub(crate) tag: u64,
     /// The commit that wrote it.
     pub(crate) glsn: Glsn,
@@ -343,13 +372,15 @@ impl<'a> Leaf<'a> {
         self.seek_in_block(block, common, key, at)
     }
 
-    /// The last block whose restart comes before (`key`, `at`). The first entry is before it, and has `common` bytes in common with `key`.
+    /// The last block whose restart comes before (`key`, `at`). The first entry is before it, and
+    /// has `common` bytes in common with `key`.
     fn block_before(&self, key: &[u8], at: Glsn, common: usize) -> Option<usize> {
         let hint = hint(|i| key.get(self.shape.prefix + i));
         let hints = self.hints()?;
         let mut below = partition_point(hints, |other| other < hint).saturating_sub(1);
         // Only restarts with the same hint as the key need a comparison.
-        let mut above = below + 1 + partition_point(&hints[HINT_BYTES * (below + 1)..], |other| other <= hint);
+        let mut above =
+            below + 1 + partition_point(&hints[HINT_BYTES * (below + 1)..], |other| other <= hint);
         while above - below > 1 {
             let middle = below.midpoint(above);
             let entry = self.restart(middle)?;
@@ -359,16 +390,19 @@ impl<'a> Leaf<'a> {
         Some(below)
     }
 
-    /// Searches a block whose restart comes before (`key`, `at`); the first key has `common` bytes in common with `key`.
+    /// Searches a block whose restart comes before (`key`, `at`); the first key has `common` bytes
+    /// in common with `key`.
     fn seek_in_block(&self, block: usize, common: usize, key: &[u8], at: Glsn) -> Option<Sought> {
         let (start, body) = self.restart_offsets(block)?;
-        // Its lines follow each other, but the processor would notice only after it has waited for some of them.
+        // Its lines follow each other, but the processor would notice only after it has waited for
+        // some of them.
         let is_last = (block + 1) * RESTART_EVERY >= self.shape.entries;
         let next = if is_last { None } else { self.restart_offsets(block + 1) };
         let end = next.map_or(self.shape.bodies, |(end, _)| end.min(self.shape.bodies));
         prefetch(self.payload.get(start..end).unwrap_or_default());
         let mut before = self.entry(start, body)?;
-        let mut matched = if block == 0 { common } else { self.compare_after(&before, key, common).0 };
+        let mut matched =
+            if block == 0 { common } else { self.compare_after(&before, key, common).0 };
         let behind = ((block + 1) * RESTART_EVERY).min(self.shape.entries);
         for number in block * RESTART_EVERY + 1..behind {
             let entry = self.after_entry(&before)?;
@@ -386,16 +420,19 @@ impl<'a> Leaf<'a> {
         Some(Sought::At(Spot { number: behind, entry }, order == Ordering::Equal))
     }
 
-    /// Compares an entry's key with `key`. The key that the entry shares bytes with is not after `key` and agrees with it in `matched`
-    /// bytes. Returns the number of bytes in which they agree, and the entry's order to `key`.
+    /// Compares an entry's key with `key`. The key that the entry shares bytes with is not after
+    /// `key` and agrees with it in `matched` bytes. Returns the number of bytes in which they
+    /// agree, and the entry's order to `key`.
     fn compare_after(&self, entry: &Entry, key: &[u8], matched: usize) -> (usize, Ordering) {
         match entry.shared.cmp(&matched) {
             // It shares the byte in which its predecessor is below the key.
             Ordering::Greater => (matched, Ordering::Less),
-            // It differs from its predecessor in a byte in which that one agrees with the key, so it is above both.
+            // It differs from its predecessor in a byte in which that one agrees with the key, so
+            // it is above both.
             Ordering::Less => (entry.shared, Ordering::Greater),
             Ordering::Equal => {
-                let (common, order) = compare(&self.payload[entry.rest..entry.next], &key[matched..]);
+                let (common, order) =
+                    compare(&self.payload[entry.rest..entry.next], &key[matched..]);
                 (matched + common, order)
             }
         }
@@ -414,12 +451,14 @@ impl<'a> Leaf<'a> {
         Some(Spot { number, entry })
     }
 
-    /// Assembles in `key` the key of the entry that a search for `sought` has found: from the sought key, rather than entry by entry.
+    /// Assembles in `key` the key of the entry that a search for `sought` has found: from the
+    /// sought key, rather than entry by entry.
     pub(crate) fn found_key(&self, found: &Spot, sought: &[u8], key: &mut Vec<u8>) -> Option<()> {
         if found.number.is_multiple_of(RESTART_EVERY) {
             return self.restart_key(&found.entry, key);
         }
-        // The entry before it is not after the sought key, and agrees with it at least as far as the two entries do (`compare_after`).
+        // The entry before it is not after the sought key, and agrees with it at least as far as
+        // the two entries do (`compare_after`).
         let front = sought.get(..found.entry.shared)?;
         key.clear();
         key.extend_from_slice(front);
@@ -427,10 +466,11 @@ impl<'a> Leaf<'a> {
         Some(())
     }
 
-    /// Moves `spot` to the next entry. `key` holds the key of `spot` and is changed to the new one's. Where it returns `None`, both are as
-    /// before or worthless.
+    /// Moves `spot` to the next entry. `key` holds the key of `spot` and is changed to the new
+    /// one's. Where it returns `None`, both are as before or worthless.
     ///
-    /// In place, because a walk takes one for each version: a copy of what was written just now waits for the processor's store buffer.
+    /// In place, because a walk takes one for each version: a copy of what was written just now
+    /// waits for the processor's store buffer.
     #[inline]
     pub(crate) fn step(&self, spot: &mut Spot, key: &mut Vec<u8>) -> Option<Stepped> {
         let number = spot.number + 1;
@@ -474,7 +514,8 @@ impl<'a> Leaf<'a> {
         Some(())
     }
 
-    /// Turns `key` from the previous entry's (whose GLSN is `before`) into that of `entry`; `None` if the two are out of order.
+    /// Turns `key` from the previous entry's (whose GLSN is `before`) into that of `entry`; `None`
+    /// if the two are out of order.
     #[inline]
     fn extend_key(&self, entry: &Entry, before: Glsn, key: &mut Vec<u8>) -> Option<()> {
         let rest = &self.payload[entry.rest..entry.next];
@@ -558,11 +599,20 @@ impl<'a> Leaf<'a> {
         let (next, end) = (at + rest_len, body + body_len);
         let glsn = self.shape.fixed.unwrap_or(Glsn(self.shape.base.wrapping_add_signed(distance)));
         let is_inside = next <= bytes.len() && end <= self.payload.len();
-        is_inside.then_some(Entry { shared, rest: at, next, body, end, tag: length_and_tag & 3, glsn })
+        is_inside.then_some(Entry {
+            shared,
+            rest: at,
+            next,
+            body,
+            end,
+            tag: length_and_tag & 3,
+            glsn,
+        })
     }
 }
 
-/// The four bytes that `byte` returns, as a number with the same order; zeros where it returns none.
+/// The four bytes that `byte` returns, as a number with the same order; zeros where it returns
+/// none.
 fn hint<'b>(byte: impl Fn(usize) -> Option<&'b u8>) -> u32 {
     (0..HINT_BYTES).fold(0, |hint, i| hint << 8 | u32::from(*byte(i).unwrap_or(&0)))
 }
@@ -574,7 +624,8 @@ fn partition_point(hints: &[u8], is_near: impl Fn(u32) -> bool) -> usize {
         let half = len / 2;
         let at = HINT_BYTES * (start + half);
         let hint = u32::from_be_bytes([hints[at], hints[at + 1], hints[at + 2], hints[at + 3]]);
-        (start, len) = if is_near(hint) { (start + half + 1, len - half - 1) } else { (start, half) };
+        (start, len) =
+            if is_near(hint) { (start + half + 1, len - half - 1) } else { (start, half) };
     }
     start
 }
@@ -645,7 +696,12 @@ pub(crate) fn check_leaf(
 }
 
 /// Checks the leaf's data on a restart; `offsets` are those of its entry and its body.
-fn check_restart(leaf: &Leaf<'_>, block: usize, offsets: (usize, usize), entry: &Entry) -> Result<(), &'static str> {
+fn check_restart(
+    leaf: &Leaf<'_>,
+    block: usize,
+    offsets: (usize, usize),
+    entry: &Entry,
+) -> Result<(), &'static str> {
     if leaf.restart_offsets(block) != Some(offsets) {
         return Err("a restart does not stand where the leaf says");
     }
@@ -653,6 +709,7 @@ fn check_restart(leaf: &Leaf<'_>, block: usize, offsets: (usize, usize), entry: 
         return Err("a restart shares more bytes than there are");
     }
     let hint = leaf.hint_of(entry, leaf.shape.prefix).to_be_bytes();
-    let said = leaf.hints().and_then(|hints| hints.get(HINT_BYTES * block..HINT_BYTES * (block + 1)));
+    let said =
+        leaf.hints().and_then(|hints| hints.get(HINT_BYTES * block..HINT_BYTES * (block + 1)));
     if said == Some(&hint[..]) { Ok(()) } else { Err("a restart's hint is not of its key") }
 }

@@ -1,10 +1,12 @@
-//! Reads the readable part of a damaged table: its leaves in file order, independent of guides and inner pages, which may be damaged
-//! too.
+//! Reads the readable part of a damaged table: its leaves in file order, independent of guides and
+//! inner pages, which may be damaged too.
 //!
 //! Laws:
-//! 1. For each unreadable leaf, the span of keys that it may have held is reported. An unreadable guide or inner page loses nothing.
-//! 2. A leaf that holds what it cannot hold, under a right checksum, is unreadable: keys outside those of the table, or versions that do not
-//!    follow the ones before it. Then the leaf before it may be the wrong one, so the span begins before both.
+//! 1. For each unreadable leaf, the span of keys that it may have held is reported. An unreadable
+//!    guide or inner page loses nothing.
+//! 2. A leaf that holds what it cannot hold, under a right checksum, is unreadable: keys outside
+//!    those of the table, or versions that do not follow the ones before it. Then the leaf before
+//!    it may be the wrong one, so the span begins before both.
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind};
@@ -26,7 +28,8 @@ pub(crate) struct Survey {
     pub(crate) lost: Vec<LostSpan>,
 }
 
-/// Index keys of which versions may be lost: from `first` to `last`, each bound inclusive or exclusive.
+/// Index keys of which versions may be lost: from `first` to `last`, each bound inclusive or
+/// exclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LostSpan {
     pub(crate) page: u32,
@@ -104,7 +107,8 @@ impl Taken {
 /// The survey stops after this many unreadable pages in a row, more than a table has.
 const BAD_MAX: u32 = 1 << 16;
 
-/// Reads a table; `each` receives every readable version, in order. Without a `source` the file is missing.
+/// Reads a table; `each` receives every readable version, in order. Without a `source` the file is
+/// missing.
 ///
 /// # Errors
 /// The disk fails other than by wrong bytes, the budget, or what `each` returns.
@@ -166,7 +170,12 @@ pub(crate) fn survey(
         } else if !is_good || kind == LEAF_PAGE || kind == GUIDE_PAGE {
             found.note_bad(number);
             if in_tree {
-                missing.push(Missing { page: number, before: taken.last_key(), behind: None, is_leaf: None });
+                missing.push(Missing {
+                    page: number,
+                    before: taken.last_key(),
+                    behind: None,
+                    is_leaf: None,
+                });
             }
         }
     }
@@ -175,8 +184,8 @@ pub(crate) fn survey(
     Ok(found)
 }
 
-/// Decides the kind of pages below `first_leaf` that no guide describes: a single one is the guide of the leaves before it, or an inner
-/// page; of several, some may have been leaves.
+/// Decides the kind of pages below `first_leaf` that no guide describes: a single one is the guide
+/// of the leaves before it, or an inner page; of several, some may have been leaves.
 fn judge(missing: &mut [Missing], first_leaf: u32) {
     let unknown = |missing: &&mut Missing| missing.is_leaf.is_none() && missing.page < first_leaf;
     let count = missing.iter_mut().filter(unknown).count();
@@ -197,13 +206,16 @@ impl Survey {
         for page in missing.iter_mut().filter(|missing| leaves.contains(&missing.page)) {
             page.is_leaf = Some(true);
             let next = (page.page + 1 - leaves.start) as usize;
-            let fence = (page.page + 1 < leaves.end).then(|| guide.fences().before(next, &mut key)).flatten();
+            let fence = (page.page + 1 < leaves.end)
+                .then(|| guide.fences().before(next, &mut key))
+                .flatten();
             if let (Some((behind, with)), Some(fence)) = (&mut page.behind, fence) {
                 // A fence within the versions of a key tells how far they extend.
                 *with = fence.below != 0 && fence.key == &behind[..];
             }
         }
-        let (closed, open) = std::mem::take(missing).into_iter().partition(|page| page.behind.is_some());
+        let (closed, open) =
+            std::mem::take(missing).into_iter().partition(|page| page.behind.is_some());
         *missing = open;
         self.close(closed, info);
     }
@@ -215,8 +227,12 @@ impl Survey {
             let (last, with_last) = page.behind.unwrap_or_else(|| (info.last_key.clone(), true));
             match self.lost.last_mut() {
                 // One behind the other.
-                Some(before) if before.first == first => (before.last, before.with_last) = (last, with_last),
-                _ => self.lost.push(LostSpan { page: page.page, first, with_first, last, with_last }),
+                Some(before) if before.first == first => {
+                    (before.last, before.with_last) = (last, with_last)
+                }
+                _ => {
+                    self.lost.push(LostSpan { page: page.page, first, with_first, last, with_last })
+                }
             }
         }
     }

@@ -12,7 +12,9 @@ use plimsoll_memory::pool::{LoadError, Page, PoolFile, Touch};
 use crate::index::run::filter::key_hash;
 use crate::index::run::guide::{GUIDE_PAGE, Guide};
 use crate::index::run::inner::{INNER_PAGE, Inner};
-use crate::index::run::leaf::{BRANCHES, Entry, LEAF_PAGE, Leaf, Sought, check_leaf, comes_before, has_branches};
+use crate::index::run::leaf::{
+    BRANCHES, Entry, LEAF_PAGE, Leaf, Sought, check_leaf, comes_before, has_branches,
+};
 use crate::types::error::{Error, Result};
 use crate::types::version::Stored;
 
@@ -75,11 +77,13 @@ pub(crate) struct TableInfo {
     pub(crate) max_glsn: Glsn,
     /// The oldest log entry that one of its values points to.
     pub(crate) min_pointer: Option<Glsn>,
-    /// Bytes of its values that lie in log entries; `None` if an earlier version wrote it, which did not count them.
+    /// Bytes of its values that lie in log entries; `None` if an earlier version wrote it, which
+    /// did not count them.
     pub(crate) log_bytes: Option<u64>,
     /// Blob files that its values point to, sorted.
     pub(crate) blobs: Vec<BlobId>,
-    /// Set if every version has this GLSN, whatever the pages say (a transaction that was written before its GLSN was known).
+    /// Set if every version has this GLSN, whatever the pages say (a transaction that was written
+    /// before its GLSN was known).
     pub(crate) fixed_glsn: Option<Glsn>,
 }
 
@@ -180,7 +184,8 @@ impl Table {
         let Guided { leaf, misses } = self.leaf_that_may_have(key, touch)?;
         let mut missed = misses > 0;
         let Some(leaf) = leaf else { return Ok(Lookup::nothing(missed)) };
-        let InLeaf::Found(newest) = self.find_in_leaf(leaf, key, Glsn::MAX, touch, &mut missed)? else {
+        let InLeaf::Found(newest) = self.find_in_leaf(leaf, key, Glsn::MAX, touch, &mut missed)?
+        else {
             return Ok(Lookup::nothing(missed));
         };
         let newest_glsn = Some(newest.glsn);
@@ -196,9 +201,14 @@ impl Table {
         Ok(Lookup { newest: newest_glsn, found: found.found(), missed })
     }
 
-    /// As [`Table::lookup`], without the newest version: one search, where that takes two if the newest one is younger than `at`. Returns the
-    /// version, and whether a page was not in memory.
-    pub(crate) fn find_as_of(&self, key: &[u8], at: Glsn, touch: Touch) -> Result<(Option<Found>, bool)> {
+    /// As [`Table::lookup`], without the newest version: one search, where that takes two if the
+    /// newest one is younger than `at`. Returns the version, and whether a page was not in memory.
+    pub(crate) fn find_as_of(
+        &self,
+        key: &[u8],
+        at: Glsn,
+        touch: Touch,
+    ) -> Result<(Option<Found>, bool)> {
         if key < &self.info.first_key[..] || key > &self.info.last_key[..] {
             return Ok((None, false));
         }
@@ -225,8 +235,16 @@ impl Table {
         Ok(Guided { leaf: Some(leaf), misses })
     }
 
-    /// Searches a leaf for the newest version of `key` that is not younger than `at`. Sets `missed` if the leaf was not in memory.
-    fn find_in_leaf(&self, number: u32, key: &[u8], at: Glsn, touch: Touch, missed: &mut bool) -> Result<InLeaf> {
+    /// Searches a leaf for the newest version of `key` that is not younger than `at`. Sets `missed`
+    /// if the leaf was not in memory.
+    fn find_in_leaf(
+        &self,
+        number: u32,
+        key: &[u8],
+        at: Glsn,
+        touch: Touch,
+        missed: &mut bool,
+    ) -> Result<InLeaf> {
         let page = self.load(number, touch)?;
         *missed |= page.is_miss();
         self.find_in_page(number, page, key, at)
@@ -246,16 +264,18 @@ impl Table {
         Ok(InLeaf::Found(Found { glsn, page, tag: tag as u8, start, end }))
     }
 
-    /// Page of the leaf that contains (`key`, `glsn`), and the leaves of its guide. If that leaf ends before it, the next one begins after it.
+    /// Page of the leaf that contains (`key`, `glsn`), and the leaves of its guide. If that leaf
+    /// ends before it, the next one begins after it.
     fn leaf_of(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<(u32, u32)> {
         let (number, page, _) = self.guide_of(key, glsn, touch)?;
         let guide = self.read(number, Guide::new(page_payload(&page)))?;
         Ok((self.read(number, guide.find(key, glsn))?, guide.leaves()))
     }
 
-    /// Estimates a sum over the versions from the place `from` up to `to` (`None`: the table's ends), whose order is by key and then from the
-    /// newest on: `weigh` is called with the keys and stored forms of the first leaf, of the last
-    /// one, and of a few in between. Exact for a few leaves.
+    /// Estimates a sum over the versions from the place `from` up to `to` (`None`: the table's
+    /// ends), whose order is by key and then from the newest on: `weigh` is called with the keys
+    /// and stored forms of the first leaf, of the last one, and of a few in between. Exact for a
+    /// few leaves.
     pub(crate) fn estimate(
         &self,
         from: Option<(&[u8], Glsn)>,
@@ -264,8 +284,9 @@ impl Table {
     ) -> Result<f64> {
         let info = &self.info;
         let (begin, end) = ((&info.first_key[..], Glsn::MAX), (&info.last_key[..], Glsn::NONE));
-        let is_before =
-            |(key, glsn): (&[u8], Glsn), place: (&[u8], Glsn)| comes_before(key.cmp(place.0), glsn, place.1);
+        let is_before = |(key, glsn): (&[u8], Glsn), place: (&[u8], Glsn)| {
+            comes_before(key.cmp(place.0), glsn, place.1)
+        };
         let from = from.filter(|from| is_before(begin, *from)).unwrap_or(begin);
         let to = to.filter(|to| is_before(*to, end)).unwrap_or(end);
         let (first, of_guide) = self.leaf_of(from.0, from.1, Touch::Scan)?;
@@ -281,7 +302,8 @@ impl Table {
                     sum += weigh(key, stored);
                 }
             };
-            check_leaf(page_payload(&page), info.fixed_glsn, each).map_err(|fault| self.corrupt(number, fault))?;
+            check_leaf(page_payload(&page), info.fixed_glsn, each)
+                .map_err(|fault| self.corrupt(number, fault))?;
             Ok(Some(sum))
         };
         let mut sum = in_leaf(first)?.unwrap_or(0.0);
@@ -292,7 +314,9 @@ impl Table {
         let pages = between.min(LEAVES_SAMPLED);
         let (mut sampled, mut leaves) = (0.0, 0.0);
         for page in 0..pages {
-            let number = first + 1 + (u64::from(between) * u64::from(2 * page + 1) / u64::from(2 * pages)) as u32;
+            let number = first
+                + 1
+                + (u64::from(between) * u64::from(2 * page + 1) / u64::from(2 * pages)) as u32;
             // A page of another kind lies among leaves.
             let there = match in_leaf(number)? {
                 None if number + 1 < last && pages < between => in_leaf(number + 1)?,
@@ -310,7 +334,8 @@ impl Table {
         Ok(sum + sampled / f64::max(leaves, 1.0) * leaves_between)
     }
 
-    /// Keys at about equal distances, the first one included. Reads a page or two for each other one.
+    /// Keys at about equal distances, the first one included. Reads a page or two for each other
+    /// one.
     pub(crate) fn sample_keys(&self, count: usize) -> Result<Vec<Vec<u8>>> {
         let mut keys = vec![self.info.first_key.clone()];
         for part in 1..count {
@@ -332,7 +357,8 @@ impl Table {
         Ok((leaf.first_key().to_vec(), leaf.entries()))
     }
 
-    /// The guide over the leaf that contains (`key`, `glsn`), and the number of pages on the way that were not in memory.
+    /// The guide over the leaf that contains (`key`, `glsn`), and the number of pages on the way
+    /// that were not in memory.
     fn guide_of(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<(u32, Page, u32)> {
         let (mut number, mut misses) = (self.info.root, 0);
         loop {
@@ -346,12 +372,19 @@ impl Table {
     }
 
     /// Reads page `number` on the way from the root to (`key`, `glsn`).
-    pub(crate) fn step_down<'a>(&self, number: u32, page: &'a [u8], key: &[u8], glsn: Glsn) -> Result<Step<'a>> {
+    pub(crate) fn step_down<'a>(
+        &self,
+        number: u32,
+        page: &'a [u8],
+        key: &[u8],
+        glsn: Glsn,
+    ) -> Result<Step<'a>> {
         let payload = page_payload(page);
         match page_kind(page) {
             GUIDE_PAGE => Ok(Step::Guide(self.read(number, Guide::new(payload))?)),
             INNER_PAGE => {
-                let child = self.read(number, Inner::new(payload).and_then(|inner| inner.find(key, glsn)))?;
+                let child =
+                    self.read(number, Inner::new(payload).and_then(|inner| inner.find(key, glsn)))?;
                 // Children are stored before their parents, so every descent ends.
                 if child < number {
                     Ok(Step::Child(child))
@@ -370,9 +403,10 @@ impl Table {
         }
         let payload = page_payload(page);
         match Leaf::new(payload, self.info.fixed_glsn) {
-            None if has_branches(payload) => {
-                Err(Error::format(format!("{}, page {number}: {BRANCHES}; use that version", self.info.id)))
-            }
+            None if has_branches(payload) => Err(Error::format(format!(
+                "{}, page {number}: {BRANCHES}; use that version",
+                self.info.id
+            ))),
             leaf => self.read(number, leaf),
         }
     }

@@ -92,7 +92,11 @@ fn versions(model: &Model) -> impl DoubleEndedIterator<Item = Version<'_>> {
     })
 }
 
-fn build<'a>(budget: &Budget, versions: impl Iterator<Item = Version<'a>>, pending: bool) -> (Vec<u8>, TableInfo) {
+fn build<'a>(
+    budget: &Budget,
+    versions: impl Iterator<Item = Version<'a>>,
+    pending: bool,
+) -> (Vec<u8>, TableInfo) {
     let mut builder = TableBuilder::new(Pages::default(), budget, pending).unwrap();
     versions.for_each(|version| builder.add(&version).unwrap());
     let (pages, info) = builder.finish().unwrap();
@@ -120,7 +124,8 @@ enum Shape {
     Mixed,
 }
 
-const SHAPES: [Shape; 6] = [Shape::Integers, Shape::Paths, Shape::Long, Shape::Tiny, Shape::ManyVersions, Shape::Mixed];
+const SHAPES: [Shape; 6] =
+    [Shape::Integers, Shape::Paths, Shape::Long, Shape::Tiny, Shape::ManyVersions, Shape::Mixed];
 
 fn random_key(random: &mut Random, shape: Shape) -> Vec<u8> {
     let mut key = (random.below(2) as u32).to_be_bytes().to_vec();
@@ -133,7 +138,8 @@ fn random_key(random: &mut Random, shape: Shape) -> Vec<u8> {
             key.extend(format!("file{}", random.below(3000)).bytes());
         }
         Shape::Long => {
-            // Prefixes nearly as long as the longest key: a few that many keys share, and some that no two keys share.
+            // Prefixes nearly as long as the longest key: a few that many keys share, and some that
+            // no two keys share.
             let mut front = [random.below(3) as u8; 4080];
             if random.below(3) == 0 {
                 front.fill_with(|| random.below(256) as u8);
@@ -175,7 +181,10 @@ fn random_model(random: &mut Random, shape: Shape, versions: usize) -> Model {
     while model.len() < versions {
         let key = random_key(random, shape);
         for _ in 0..1 + random.below(3) {
-            model.insert((key.clone(), Reverse(1 + random.below(newest + versions as u64))), random_stored(random));
+            model.insert(
+                (key.clone(), Reverse(1 + random.below(newest + versions as u64))),
+                random_stored(random),
+            );
         }
     }
     model
@@ -211,7 +220,11 @@ fn build_integers(budget: &Budget, numbers: impl Iterator<Item = u64>) -> (Vec<u
     (pages.0, info)
 }
 
-fn write_integers<S: PageSink>(sink: S, budget: &Budget, numbers: impl Iterator<Item = u64>) -> (S, TableInfo) {
+fn write_integers<S: PageSink>(
+    sink: S,
+    budget: &Budget,
+    numbers: impl Iterator<Item = u64>,
+) -> (S, TableInfo) {
     let mut builder = TableBuilder::new(sink, budget, false).unwrap();
     let mut key = [0; 12];
     for n in numbers {

@@ -1,5 +1,6 @@
-//! Decides which pages of a new run enter the pool while it is written. Versions that were read in the inputs are likely to be read again,
-//! so the pages that replace theirs enter the pool at once instead of being loaded one by one.
+//! Decides which pages of a new run enter the pool while it is written. Versions that were read in
+//! the inputs are likely to be read again, so the pages that replace theirs enter the pool at once
+//! instead of being loaded one by one.
 
 /// How versions were accessed in their source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +31,8 @@ impl Scale {
         self.hot_bytes += if warmth == Warmth::Hot { bytes } else { 0 };
     }
 
-    /// The warmth of a page that is not a leaf: that of the warmest leaf since the previous such page. The open leaf does not count: a
-    /// guide may be written to make room for it.
+    /// The warmth of a page that is not a leaf: that of the warmest leaf since the previous such
+    /// page. The open leaf does not count: a guide may be written to make room for it.
     pub(crate) fn take_above(&mut self) -> Warmth {
         self.below.take().unwrap_or(Warmth::Unread)
     }
@@ -67,7 +68,10 @@ mod tests {
         };
         assert_eq!(scale.take_above(), Warmth::Unread, "a header");
         assert_eq!(leaf(&mut scale, &[(60, Warmth::Unread), (40, Warmth::Hot)]), Warmth::Unread);
-        assert_eq!(leaf(&mut scale, &[(40, Warmth::Unread), (30, Warmth::Hot), (30, Warmth::Read)]), Warmth::Read);
+        assert_eq!(
+            leaf(&mut scale, &[(40, Warmth::Unread), (30, Warmth::Hot), (30, Warmth::Read)]),
+            Warmth::Read
+        );
         assert_eq!(scale.take_above(), Warmth::Read, "the guide over both");
         assert_eq!(scale.take_above(), Warmth::Unread, "a page above that has no leaf of its own");
         assert_eq!(leaf(&mut scale, &[(50, Warmth::Unread), (50, Warmth::Hot)]), Warmth::Hot);

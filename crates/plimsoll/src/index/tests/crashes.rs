@@ -1,5 +1,5 @@
-//! Crash tests: the power is cut at every sync of a run of random operations, those of the log included. The index found afterwards holds
-//! exactly the commits that the log holds.
+//! Crash tests: the power is cut at every sync of a run of random operations, those of the log
+//! included. The index found afterwards holds exactly the commits that the log holds.
 
 use plimsoll_disk::lying::LyingDisk;
 
@@ -18,7 +18,8 @@ impl World {
         Self::with_log_on(Arc::new(disk.clone()), Arc::new(disk.clone()), seed, sizes(seed))
     }
 
-    /// Closes everything, and opens the log as the power cut left it. The model forgets the commits that are lost.
+    /// Closes everything, and opens the log as the power cut left it. The model forgets the commits
+    /// that are lost.
     fn restore_power(&mut self, disk: &LyingDisk, seed: u64) {
         self.index = None;
         assert!(self.log.close().is_err(), "the power is cut");
@@ -59,7 +60,11 @@ fn after_a_power_cut_at_any_sync_everything_durable_is_there() {
             world.restore_power(&disk, seed);
             world.open().unwrap_or_else(|error| panic!("seed {seed}, cut at {cut}: {error}"));
             assert_eq!(world.problems(), [""; 0], "seed {seed}, cut at {cut}");
-            assert_eq!(world.run_files(), world.named_files(), "seed {seed}, cut at {cut}: leftovers are swept");
+            assert_eq!(
+                world.run_files(),
+                world.named_files(),
+                "seed {seed}, cut at {cut}: leftovers are swept"
+            );
             world.check_all();
             world.walk(STEPS / 4, &disk, seed);
             world.check_all();
@@ -80,7 +85,13 @@ fn a_full_disk_loses_nothing_and_is_no_hindrance_once_there_is_space() {
             for _ in 0..STEPS {
                 if let Err(error) = world.step() {
                     let is_full = |error: &crate::types::error::Error| {
-                        matches!(error, crate::types::error::Error::Io { kind: std::io::ErrorKind::StorageFull, .. })
+                        matches!(
+                            error,
+                            crate::types::error::Error::Io {
+                                kind: std::io::ErrorKind::StorageFull,
+                                ..
+                            }
+                        )
                     };
                     assert!(is_full(&error), "seed {seed}: {error}");
                     refused += 1;

@@ -23,7 +23,11 @@ fn a_failed_job_leaves_no_blob_file_behind() {
     disk.fill_up(Some(0));
     assert!(world.index().compact_all().is_err());
     assert!(world.index().stats().last_error.is_some());
-    assert_eq!(world.log.sweep_blobs(&|blob| world.index().uses_blob(blob)).unwrap(), 0, "it was removed at once");
+    assert_eq!(
+        world.log.sweep_blobs(&|blob| world.index().uses_blob(blob)).unwrap(),
+        0,
+        "it was removed at once"
+    );
     disk.fill_up(None);
     world.index().compact_all().unwrap();
     assert_eq!(world.index().stats().last_error, None);
@@ -60,11 +64,15 @@ fn run_files_that_no_manifest_names_are_swept_and_their_ids_not_used_again() {
     world.disk.open(&dir().join("notes.txt"), Open::CreateNew, Caching::Buffered).unwrap();
     world.open().unwrap();
     assert_eq!(world.disk.entry(&stray).unwrap(), None);
-    let names: Vec<_> = world.disk.list(&dir()).unwrap().into_iter().map(|entry| entry.name).collect();
+    let names: Vec<_> =
+        world.disk.list(&dir()).unwrap().into_iter().map(|entry| entry.name).collect();
     assert_eq!(names, [run_file_name(1), manifest_name(1), "notes.txt".to_owned()]);
     world.flush_keys(FOREVER, 0..10, Some(b"value"));
     let files = world.run_files();
-    assert!(files.len() == 2 && files[0] == run_file_name(1) && files[1] > run_file_name(70), "{files:?}");
+    assert!(
+        files.len() == 2 && files[0] == run_file_name(1) && files[1] > run_file_name(70),
+        "{files:?}"
+    );
 }
 
 #[test]
@@ -77,7 +85,10 @@ fn damage_stops_compaction_and_nothing_else() {
     disk.corrupt(&dir().join(run_file_name(2)), 40_000, 4).unwrap();
     world.pool.clear();
     let error = world.index().compact_all().unwrap_err();
-    assert!(matches!(&error, Error::Corrupt { message, .. } if message.contains("verify")), "{error}");
+    assert!(
+        matches!(&error, Error::Corrupt { message, .. } if message.contains("verify")),
+        "{error}"
+    );
     assert!(world.index().stats().last_error.is_some());
     assert_eq!(world.index().compact_step().unwrap(), Progress::Idle);
     assert!(world.index().compact_all().is_err(), "it is not forgotten");
@@ -93,7 +104,10 @@ fn a_missing_run_file_is_reported_at_open() {
     world.index = None;
     world.disk.remove(&dir().join(run_file_name(1))).unwrap();
     let error = world.open().unwrap_err();
-    assert!(matches!(&error, Error::Corrupt { message, .. } if message.contains("plimsoll verify")), "{error}");
+    assert!(
+        matches!(&error, Error::Corrupt { message, .. } if message.contains("plimsoll verify")),
+        "{error}"
+    );
 }
 
 #[test]
@@ -122,7 +136,11 @@ fn a_manifest_whose_name_is_in_doubt_keeps_its_number() {
         took_effect[usize::from(number == 2)] = true;
         world.index().flush(world.applied).unwrap();
         let manifest = Manifest::read(&disk, &dir()).unwrap().unwrap();
-        assert_eq!((number.max(2) + 1, manifest.checkpoint.glsn), (manifest.number, world.applied), "seed {seed}");
+        assert_eq!(
+            (number.max(2) + 1, manifest.checkpoint.glsn),
+            (manifest.number, world.applied),
+            "seed {seed}"
+        );
         world.check_all();
         world.open().unwrap();
         world.check_all();

@@ -1,4 +1,5 @@
-//! Tests of flushes and merges: their cost, the files that they leave alone, and their behaviour on errors.
+//! Tests of flushes and merges: their cost, the files that they leave alone, and their behaviour on
+//! errors.
 
 use super::*;
 use crate::index::Progress;
@@ -9,7 +10,8 @@ pub(super) fn world(sizes: Sizes) -> World {
     World::new(Arc::new(MemDisk::new()), 1, sizes)
 }
 
-pub(super) const FLUSHED: Sizes = Sizes { memtable_bytes: 1 << 30, table_bytes: 2 << 20, keys: 100 };
+pub(super) const FLUSHED: Sizes =
+    Sizes { memtable_bytes: 1 << 30, table_bytes: 2 << 20, keys: 100 };
 
 pub(super) fn key(keyspace: u32, number: u64) -> Vec<u8> {
     let mut key = Vec::new();
@@ -25,7 +27,8 @@ impl World {
         numbers: impl Iterator<Item = u64>,
         value: Option<&[u8]>,
     ) -> Glsn {
-        let writes = numbers.map(|number| (key(keyspace, number), value.map(<[u8]>::to_vec))).collect();
+        let writes =
+            numbers.map(|number| (key(keyspace, number), value.map(<[u8]>::to_vec))).collect();
         let glsn = self.commit(writes).unwrap();
         self.index().flush(glsn).unwrap();
         self.horizon.visible.store(glsn.0, Ordering::Relaxed);
@@ -34,7 +37,9 @@ impl World {
 
     /// Does the work that is due, and no more.
     pub(super) fn compact_due(&self) {
-        while self.index().compaction.step_for(crate::index::policy::Priority::Due).unwrap() == Progress::Worked {}
+        while self.index().compaction.step_for(crate::index::policy::Priority::Due).unwrap()
+            == Progress::Worked
+        {}
     }
 
     pub(super) fn latest_only(&self) {
@@ -68,7 +73,11 @@ fn few_small_flushes_of_a_sorted_load_are_linked_as_they_are() {
     assert!(stats.compactions > 5 && stats.tables == 50, "{stats:?}");
     assert_eq!(stats.bytes_compaction_written, 0, "{stats:?}");
     world.index().compact_all().unwrap();
-    assert!(world.index().stats().tables <= 15, "a whole compaction joins them: {:?}", world.index().stats());
+    assert!(
+        world.index().stats().tables <= 15,
+        "a whole compaction joins them: {:?}",
+        world.index().stats()
+    );
     assert_eq!(world.problems(), [""; 0]);
 }
 
@@ -98,7 +107,11 @@ fn a_random_load_is_rewritten_a_few_times_and_leaves_few_runs() {
     }
     let stats = world.index().stats();
     let rewritten = stats.bytes_compaction_written as f64 / stats.bytes_flushed as f64;
-    println!("rewritten {rewritten} times, {} runs, {} merges", stats.runs.len(), stats.compactions);
+    println!(
+        "rewritten {rewritten} times, {} runs, {} merges",
+        stats.runs.len(),
+        stats.compactions
+    );
     assert!((1.0..=4.0).contains(&rewritten), "rewritten {rewritten} times: {stats:?}");
     assert!(stats.bytes_compaction_read >= stats.bytes_compaction_written, "{stats:?}");
 }
@@ -125,10 +138,9 @@ fn the_laws_of_runs_hold_after_random_operations() {
             let view = world.view();
             let mut oldest: BTreeMap<Vec<u8>, Glsn> = BTreeMap::new();
             let mut newest: BTreeMap<Vec<u8>, Glsn> = BTreeMap::new();
-            let memtables = world
-                .versions
-                .iter()
-                .filter_map(|(key, versions)| versions.keys().next_back().map(|&glsn| (key.clone(), glsn)));
+            let memtables = world.versions.iter().filter_map(|(key, versions)| {
+                versions.keys().next_back().map(|&glsn| (key.clone(), glsn))
+            });
             newest.extend(memtables);
             for run in &view.runs {
                 let keys = run_keys(run);
@@ -136,7 +148,10 @@ fn the_laws_of_runs_hold_after_random_operations() {
                 for (key, glsn, _) in keys {
                     let younger = oldest.insert(key, glsn);
                     // Copies of one transaction's writes are told apart by the order of their runs.
-                    assert!(younger.is_none_or(|younger| younger >= glsn), "law 2: newer runs hold younger versions");
+                    assert!(
+                        younger.is_none_or(|younger| younger >= glsn),
+                        "law 2: newer runs hold younger versions"
+                    );
                 }
             }
             for (key, glsn, deleted) in view.history.iter().flat_map(|run| run_keys(run)) {
@@ -160,7 +175,9 @@ fn while_a_large_merge_is_under_way_newer_runs_are_merged_by_a_small_one() {
     for _ in 0..4 {
         scattered(&mut world, 60_000);
     }
-    let due = |world: &World| world.index().compaction.step_for(crate::index::policy::Priority::Due).unwrap();
+    let due = |world: &World| {
+        world.index().compaction.step_for(crate::index::policy::Priority::Due).unwrap()
+    };
     assert_eq!(due(&world), Progress::Worked);
     for keys in [1000, 1000, 1000, 1500] {
         scattered(&mut world, keys);
@@ -246,12 +263,15 @@ fn however_often_a_flush_is_asked_for_one_memtable_waits() {
     assert_eq!(world.index().view().closed.len(), 1);
 }
 
-/// Does all the work there is, while the horizon falls and rises between `low` and `high` from step to step.
+/// Does all the work there is, while the horizon falls and rises between `low` and `high` from step
+/// to step.
 fn compact_with_a_horizon_that_falls(world: &World, low: Glsn, high: Glsn) {
     for turn in 0.. {
         let horizon = if turn % 2 == 0 { high } else { low };
         world.horizon.snapshot.store(horizon.0, Ordering::Relaxed);
-        if world.index().compaction.step_for(crate::index::policy::Priority::All).unwrap() == Progress::Idle {
+        if world.index().compaction.step_for(crate::index::policy::Priority::All).unwrap()
+            == Progress::Idle
+        {
             break;
         }
     }
@@ -287,7 +307,8 @@ fn a_deleted_row_stays_deleted_if_the_horizon_falls_within_a_merge() {
         // What is younger than a moment has a walk ask history, too.
         world.commit([(key(LATEST, KEYS), Some(vec![2]))].into()).unwrap();
         assert_eq!(keys_at(&world, deleted), 0, "history {history}");
-        (0..KEYS).for_each(|number| world.check_get_at(&world.view(), &key(LATEST, number), deleted));
+        (0..KEYS)
+            .for_each(|number| world.check_get_at(&world.view(), &key(LATEST, number), deleted));
         assert_eq!(world.view().oldest_readable_in(LATEST), deleted, "some were dropped");
         assert!(!world.view().history.is_empty(), "and some were kept");
         assert_eq!(world.problems(), [""; 0]);

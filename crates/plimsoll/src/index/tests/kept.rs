@@ -1,4 +1,5 @@
-//! What flushes and merges keep: deletions, versions that a moment needs, values that move out of the log.
+//! What flushes and merges keep: deletions, versions that a moment needs, values that move out of
+//! the log.
 
 use plimsoll_disk::lying::LyingDisk;
 
@@ -17,7 +18,10 @@ fn a_deleted_key_leaves_nothing_behind_once_nobody_can_read_below() {
     let deleted = world.flush_keys(LATEST, 0..500, None);
     world.index().compact_all().unwrap();
     let stats = world.index().stats();
-    assert_eq!(stats.versions, 1000, "the snapshot before sees the last values, later ones the deletions: {stats:?}");
+    assert_eq!(
+        stats.versions, 1000,
+        "the snapshot before sees the last values, later ones the deletions: {stats:?}"
+    );
     assert_eq!(stats.history_runs.len(), 1);
     assert_eq!(world.view().limits.deletions_moved, deleted);
     world.check_all();
@@ -40,7 +44,11 @@ fn a_deletion_is_kept_in_history_where_everything_is_kept() {
     let view = world.view();
     assert_eq!(view.runs[0].deletions(), 0, "a scan of the present does not meet them");
     assert_eq!(view.history[0].versions(), 400);
-    assert_eq!(view.changed(&key(FOREVER, 200), put).unwrap(), Some(deleted), "a conflict is still seen");
+    assert_eq!(
+        view.changed(&key(FOREVER, 200), put).unwrap(),
+        Some(deleted),
+        "a conflict is still seen"
+    );
     assert_eq!(view.changed(&key(FOREVER, 50), put).unwrap(), None);
     world.check_all();
     // Reborn, and moved on.
@@ -53,8 +61,9 @@ fn a_deletion_is_kept_in_history_where_everything_is_kept() {
 fn values_leave_log_entries_that_are_wanted_back() {
     let mut world = world(FLUSHED);
     for round in 0..9 {
-        let writes =
-            (0..6).map(|number| (key(FOREVER, number), Some(vec![round as u8 + 1; 150_000 + number as usize])));
+        let writes = (0..6).map(|number| {
+            (key(FOREVER, number), Some(vec![round as u8 + 1; 150_000 + number as usize]))
+        });
         world.commit(writes.collect()).unwrap();
         world.index().flush(world.applied).unwrap();
     }
@@ -100,7 +109,8 @@ fn moves_that_nobody_asked_for_and_that_fail_for_now_hinder_nobody() {
     let writes = (0..3).map(|number| (key(FOREVER, number), Some(vec![9; 50_000])));
     world.commit(writes.collect()).unwrap();
     world.index().flush(world.applied).unwrap();
-    let want = |world: &World| world.horizon.relocate_below.store(world.applied.0 + 1, Ordering::Relaxed);
+    let want =
+        |world: &World| world.horizon.relocate_below.store(world.applied.0 + 1, Ordering::Relaxed);
     world.horizon.unasked.store(true, Ordering::Relaxed);
     want(&world);
     disk.fill_up(Some(0));
@@ -130,7 +140,8 @@ fn a_moment_whose_versions_may_be_gone_is_refused() {
     assert_eq!(view.get(&key(LATEST, 1), asked).unwrap_err(), trimmed);
     let lower = key(LATEST, 0);
     assert_eq!(
-        view.visible(Bound::Included(&lower), Bound::Unbounded, asked, Direction::Forward).unwrap_err(),
+        view.visible(Bound::Included(&lower), Bound::Unbounded, asked, Direction::Forward)
+            .unwrap_err(),
         trimmed
     );
     assert_eq!(view.get(&key(LATEST, 1), Glsn(5)).unwrap().unwrap().glsn(), Glsn(5));
@@ -144,13 +155,16 @@ fn of_a_transaction_that_was_spilled_many_times_the_last_writes_count() {
         world.flush_keys(FOREVER, 0..50, Some(b"before"));
         // Newest first; each run writes all keys, now and then as a deletion.
         let value = |run: u64| (run % 2 != u64::from(last_is_deletion)).then(|| vec![run as u8; 9]);
-        let runs = (0..11).map(|run| (0..50).map(|number| (key(FOREVER, number), value(run + 1))).collect());
+        let runs = (0..11)
+            .map(|run| (0..50).map(|number| (key(FOREVER, number), value(run + 1))).collect());
         let runs: Vec<_> = runs.collect();
         world.commit_spilled(runs).unwrap();
         world.check_all();
         world.index().flush(world.applied).unwrap();
         assert_eq!(world.view().runs.len(), 12);
-        while world.view().runs.len() > 1 && world.index().compact_step().unwrap() == Progress::Worked {
+        while world.view().runs.len() > 1
+            && world.index().compact_step().unwrap() == Progress::Worked
+        {
             world.check_all();
         }
         world.flush_keys(FOREVER, 0..25, Some(b"after"));

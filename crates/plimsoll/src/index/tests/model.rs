@@ -20,7 +20,8 @@ impl World {
             }
             50..=52 => self.append_other()?,
             53..=55 => {
-                let runs = (0..=self.random.below(3)).map(|_| self.random_writes(40, true)).collect();
+                let runs =
+                    (0..=self.random.below(3)).map(|_| self.random_writes(40, true)).collect();
                 self.commit_spilled(runs)?;
             }
             56..=59 => {
@@ -59,7 +60,10 @@ impl World {
         if self.index().min_pointer().is_some_and(|oldest| oldest < until) {
             self.index().relocate()?;
         }
-        assert!(self.index().min_pointer().is_none_or(|oldest| oldest >= until), "everything below was moved");
+        assert!(
+            self.index().min_pointer().is_none_or(|oldest| oldest >= until),
+            "everything below was moved"
+        );
         let until = until.min(self.index().checkpoint().glsn.next());
         self.log.trim(until, &|blob| self.index().uses_blob(blob)).lift()?;
         Ok(())
@@ -83,7 +87,8 @@ impl World {
 fn random_operations_are_answered_as_by_the_model() {
     for seed in seeds(24) {
         println!("seed {seed}");
-        let mut world = World::new(Arc::new(MemDisk::new()), seed, SIZES[seed as usize % SIZES.len()]);
+        let mut world =
+            World::new(Arc::new(MemDisk::new()), seed, SIZES[seed as usize % SIZES.len()]);
         for _ in 0..400 {
             world.step().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             world.check_some();

@@ -46,7 +46,8 @@ fn a_refusal_at_any_reservation_loses_nothing_and_leaks_nothing() {
 }
 
 fn hog(world: &World, leave: u64) -> Vec<Chunk> {
-    let mut chunks: Vec<_> = std::iter::from_fn(|| world.budget.take(Kind::WriteSet).ok()).collect();
+    let mut chunks: Vec<_> =
+        std::iter::from_fn(|| world.budget.take(Kind::WriteSet).ok()).collect();
     chunks.truncate(chunks.len().saturating_sub(leave as usize));
     chunks
 }
@@ -102,13 +103,18 @@ fn a_flush_is_never_refused_whatever_the_tables_names_take() {
     let mut hogged = hog(&world, 2);
     let (mut written, mut refused) = (0_u32, 0_u32);
     for number in 0..600_u32 {
-        let key = |part: u32| [&LATEST.to_be_bytes()[..], &(2 * number + part).to_be_bytes(), &[7; 4000]].concat();
+        let key = |part: u32| {
+            [&LATEST.to_be_bytes()[..], &(2 * number + part).to_be_bytes(), &[7; 4000]].concat()
+        };
         match world.commit((0..2).map(|part| (key(part), Some(vec![1]))).collect()) {
             Ok(_) => written += 1,
             Err(Error::OutOfBudget(_)) => refused += 1,
             Err(error) => panic!("{error}"),
         }
-        world.index().flush(world.applied).unwrap_or_else(|error| panic!("after {written} commits: {error}"));
+        world
+            .index()
+            .flush(world.applied)
+            .unwrap_or_else(|error| panic!("after {written} commits: {error}"));
         hogged.extend(hog(&world, 2));
     }
     assert!(written > 10 && refused > 10, "{written} written, {refused} refused");

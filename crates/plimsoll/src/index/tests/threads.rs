@@ -129,5 +129,9 @@ fn the_smallest_budget_has_room_for_memtables_flush_and_a_merge_of_eight() {
     world.index().flush(world.applied).unwrap();
     world.index().compact_all().unwrap();
     let stats = world.index().stats();
-    assert_eq!((stats.runs.len(), stats.history_runs.len(), stats.versions), (1, 1, 80 * 3000), "{stats:?}");
+    assert_eq!(
+        (stats.runs.len(), stats.history_runs.len(), stats.versions),
+        (1, 1, 80 * 3000),
+        "{stats:?}"
+    );
 }

@@ -29,7 +29,10 @@ fn what_was_written_is_in_memory_where_memory_is_free() {
 fn loads_of(world: &World, numbers: std::ops::Range<u64>) -> u64 {
     let before = world.pool.stats().loads;
     for number in numbers {
-        assert!(world.view().get(&key(FOREVER, number), world.applied).unwrap().is_some(), "key {number}");
+        assert!(
+            world.view().get(&key(FOREVER, number), world.applied).unwrap().is_some(),
+            "key {number}"
+        );
     }
     world.pool.stats().loads - before
 }
@@ -55,7 +58,8 @@ fn what_was_read_in_a_memtable_is_in_memory_once_it_is_flushed() {
     let _taken = leave_no_free_memory(&world);
     for (reads, loads) in [(2, 0..1), (0, 6..1000)] {
         let first = 10_000 * reads;
-        let writes = (first..first + 1000).map(|number| (key(FOREVER, number), Some(vec![7; 60]))).collect();
+        let writes =
+            (first..first + 1000).map(|number| (key(FOREVER, number), Some(vec![7; 60]))).collect();
         let glsn = world.commit(writes).unwrap();
         (0..reads).for_each(|_| assert_eq!(loads_of(&world, first..first + 1000), 0));
         world.index().flush(glsn).unwrap();
@@ -64,8 +68,8 @@ fn what_was_read_in_a_memtable_is_in_memory_once_it_is_flushed() {
     }
 }
 
-/// Pages in the pool after a run was written whose versions are as long as `lens` says, of which those that `is_hot` says were read; and the
-/// pages of the run.
+/// Pages in the pool after a run was written whose versions are as long as `lens` says, of which
+/// those that `is_hot` says were read; and the pages of the run.
 fn warm_pages(lens: &[usize], is_hot: impl Fn(usize) -> bool) -> (u64, u32) {
     let world = world(FLUSHED);
     let _taken = leave_no_free_memory(&world);
@@ -73,7 +77,13 @@ fn warm_pages(lens: &[usize], is_hot: impl Fn(usize) -> bool) -> (u64, u32) {
     for (number, len) in lens.iter().enumerate() {
         let (key, value) = (key(FOREVER, number as u64), vec![1; *len]);
         let warmth = if is_hot(number) { Warmth::Hot } else { Warmth::Unread };
-        output.add(&Version { key: &key, glsn: Glsn(1), stored: Stored::Inline(&value) }, true, warmth).unwrap();
+        output
+            .add(
+                &Version { key: &key, glsn: Glsn(1), stored: Stored::Inline(&value) },
+                true,
+                warmth,
+            )
+            .unwrap();
     }
     let (members, _) = output.finish().unwrap();
     (world.pool.stats().resident, members[0].table.info.pages)
@@ -83,8 +93,10 @@ fn warm_pages(lens: &[usize], is_hot: impl Fn(usize) -> bool) -> (u64, u32) {
 fn a_version_that_begins_a_leaf_says_nothing_of_how_the_leaf_before_it_was_read() {
     let pages_of = |count| warm_pages(&vec![400; count], |_| false).1;
     let in_leaf = (1..100).find(|&count| pages_of(count + 1) > pages_of(1)).unwrap();
-    // A leaf that was read by less than half; behind it one whose first version was read, and is long.
-    let lens: Vec<usize> = (0..in_leaf + 6).map(|number| if number == in_leaf { 1000 } else { 400 }).collect();
+    // A leaf that was read by less than half; behind it one whose first version was read, and is
+    // long.
+    let lens: Vec<usize> =
+        (0..in_leaf + 6).map(|number| if number == in_leaf { 1000 } else { 400 }).collect();
     let read = in_leaf.div_ceil(2) - 1;
     assert_eq!(warm_pages(&lens, |number| number < read || number == in_leaf).0, 0);
     assert!(warm_pages(&lens, |number| number <= read || number == in_leaf).0 > 0);

@@ -28,7 +28,8 @@ impl Bounds {
         self.upper.as_ref().map(|key| &key[..])
     }
 
-    /// The walk has a key to continue from: only the keyspace of the bound at which it began is kept, for [`crate::index::view::View::check_readable`].
+    /// The walk has a key to continue from: only the keyspace of the bound at which it began is
+    /// kept, for [`crate::index::view::View::check_readable`].
     pub(super) fn pass(&mut self, direction: Direction) {
         if !std::mem::replace(&mut self.is_past, true) {
             match (direction, &mut self.lower) {
@@ -62,7 +63,12 @@ pub(super) enum Place {
 }
 
 /// The rest of a walk's range.
-pub(super) fn rest_of<'a>(bounds: &'a Bounds, place: Place, direction: Direction, key: &'a [u8]) -> KeyRange<'a> {
+pub(super) fn rest_of<'a>(
+    bounds: &'a Bounds,
+    place: Place,
+    direction: Direction,
+    key: &'a [u8],
+) -> KeyRange<'a> {
     let (lower, upper) = (bounds.lower(), bounds.upper());
     let end = match place {
         Place::Before | Place::Behind => return (lower, upper),

@@ -11,7 +11,8 @@ use crate::index::merge::Direction;
 pub(super) struct Passed {
     /// Deleted keys that were stepped over.
     pub(super) dead: u64,
-    /// Where it begins (forward) or ends (backward, exclusive). Meaningful if `dead` or `from_gap` is set.
+    /// Where it begins (forward) or ends (backward, exclusive). Meaningful if `dead` or `from_gap`
+    /// is set.
     pub(super) edge: Vec<u8>,
     /// It begins at the end of a gap.
     from_gap: bool,
@@ -22,8 +23,15 @@ impl Passed {
         (self.dead, self.from_gap) = (0, false);
     }
 
-    /// A deleted key was stepped over. If it is time to ask for a gap, or the walk knows one, returns where the walk can go on.
-    pub(super) fn step_over(&mut self, key: &[u8], gaps: &Gaps, direction: Direction, at: Glsn) -> Option<Vec<u8>> {
+    /// A deleted key was stepped over. If it is time to ask for a gap, or the walk knows one,
+    /// returns where the walk can go on.
+    pub(super) fn step_over(
+        &mut self,
+        key: &[u8],
+        gaps: &Gaps,
+        direction: Direction,
+        at: Glsn,
+    ) -> Option<Vec<u8>> {
         let is_first = self.dead == 0 && !self.from_gap;
         self.dead += 1;
         match direction {

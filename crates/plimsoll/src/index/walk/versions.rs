@@ -15,7 +15,8 @@ use crate::index::walk::seated::{SITS, STEPS_MAX, Sat, merge_of};
 use crate::types::error::Result;
 use crate::types::version::Version;
 
-/// A walk over all versions. The caller keeps the key of the version that was returned or passed last, and passes it to each step.
+/// A walk over all versions. The caller keeps the key of the version that was returned or passed
+/// last, and passes it to each step.
 #[derive(Debug)]
 pub(crate) struct Versions {
     sat: Option<Sat>,
@@ -40,15 +41,20 @@ impl Walk for Versions {
 
     fn sit_down(&mut self, view: &Arc<View>, key: &[u8]) -> Result<()> {
         if self.sat.is_none() {
-            if let (Some(at), Bound::Included(key) | Bound::Excluded(key)) = (self.readable_at, self.bounds.lower()) {
+            if let (Some(at), Bound::Included(key) | Bound::Excluded(key)) =
+                (self.readable_at, self.bounds.lower())
+            {
                 view.check_readable(key, at)?;
             }
-            let lower = if self.place == Place::Past { Bound::Included(key) } else { self.bounds.lower() };
+            let lower =
+                if self.place == Place::Past { Bound::Included(key) } else { self.bounds.lower() };
             let range = (lower, self.bounds.upper());
             let sources = view.sources().chain(view.history.iter().map(Source::Run));
             let mut tables = 0;
             let cursors = sources
-                .filter_map(|source| version_cursor(source, range, self.after, self.upto, &mut tables))
+                .filter_map(|source| {
+                    version_cursor(source, range, self.after, self.upto, &mut tables)
+                })
                 .collect();
             self.tables_bytes = tables * size_of::<Table>();
             self.sat = Some(Sat::new(view, Merge::new(cursors, Direction::Forward)));
@@ -95,8 +101,8 @@ impl Versions {
         self.lent == 1
     }
 
-    /// The next version, borrowed until the next call. `key` receives its key; it must hold the key left there by the last call. The walk
-    /// must be seated.
+    /// The next version, borrowed until the next call. `key` receives its key; it must hold the key
+    /// left there by the last call. The walk must be seated.
     pub(crate) fn next(&mut self, key: &mut Vec<u8>) -> Result<Option<Version<'_>>> {
         if self.place == Place::Behind {
             return Ok(None);
@@ -161,8 +167,15 @@ impl Versions {
     }
 }
 
-/// A cursor over the tables of a source that may hold wanted versions; adds the bytes that it holds apart from the source to `own`.
-fn version_cursor(source: Source<'_>, range: KeyRange<'_>, after: Glsn, upto: Glsn, own: &mut usize) -> Option<Cursor> {
+/// A cursor over the tables of a source that may hold wanted versions; adds the bytes that it holds
+/// apart from the source to `own`.
+fn version_cursor(
+    source: Source<'_>,
+    range: KeyRange<'_>,
+    after: Glsn,
+    upto: Glsn,
+    own: &mut usize,
+) -> Option<Cursor> {
     if source.min_glsn() > upto || source.max_glsn() <= after {
         return None;
     }

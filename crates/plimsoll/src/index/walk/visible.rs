@@ -13,14 +13,17 @@ use crate::index::kept_cursors::KeptCursors;
 use crate::index::merge::{Cursor, Direction, Merge};
 use crate::index::seat::Walk;
 use crate::index::source::{Run, Source};
-use crate::index::view::{KeyRange, OwnRange, View, beyond, in_front, seek_lower, seek_upper, tables_in};
+use crate::index::view::{
+    KeyRange, OwnRange, View, beyond, in_front, seek_lower, seek_upper, tables_in,
+};
 use crate::index::walk::bounds::{Bounds, Place, rest_of};
 use crate::index::walk::passed::Passed;
 use crate::index::walk::seated::{SITS, STEPS_MAX, Sat, merge_of};
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
 
-/// A walk over keys as of one moment. The caller keeps the key that was answered last, or is being looked at, and passes it to each step.
+/// A walk over keys as of one moment. The caller keeps the key that was answered last, or is being
+/// looked at, and passes it to each step.
 #[derive(Debug)]
 pub(crate) struct Visible {
     sat: Option<Sat>,
@@ -73,7 +76,12 @@ impl Walk for Visible {
             }
             let mut merge = self.kept.as_mut().map_or_else(Merge::default, |kept| kept.lend());
             merge.begin(self.direction);
-            add_visible(&mut merge, view, rest_of(&self.bounds, self.place, self.direction, key), self.at);
+            add_visible(
+                &mut merge,
+                view,
+                rest_of(&self.bounds, self.place, self.direction, key),
+                self.at,
+            );
             self.sat = Some(Sat::new(view, merge));
             hit(Border::WalkSat);
         }
@@ -90,7 +98,11 @@ impl Walk for Visible {
 
     fn kept_bytes(&self) -> usize {
         let kept = self.kept.as_ref().map_or(0, |kept| kept.heap_bytes());
-        size_of::<Self>() + self.bounds.heap_bytes() + self.held.encoded.capacity() + self.passed.edge.capacity() + kept
+        size_of::<Self>()
+            + self.bounds.heap_bytes()
+            + self.held.encoded.capacity()
+            + self.passed.edge.capacity()
+            + kept
     }
 }
 
@@ -98,7 +110,16 @@ impl Visible {
     /// A walk that is not seated yet.
     pub(crate) fn new(range: OwnRange, at: Glsn, direction: Direction) -> Self {
         let (held, passed) = (Held::default(), Passed::default());
-        Self { sat: None, kept: None, bounds: Bounds::new(range), at, direction, place: Place::Before, held, passed }
+        Self {
+            sat: None,
+            kept: None,
+            bounds: Bounds::new(range),
+            at,
+            direction,
+            place: Place::Before,
+            held,
+            passed,
+        }
     }
 
     /// The same walk with cursors that it keeps whenever it gets up, until [`Visible::take_kept`].
@@ -125,13 +146,14 @@ impl Visible {
         self.sat.as_ref().map_or_else(Weak::new, |sat| Arc::downgrade(&sat.view))
     }
 
-    /// The next key's version, borrowed until the next call. `key` receives the key itself; it must hold the key left there by the last
-    /// call. The walk must be seated.
+    /// The next key's version, borrowed until the next call. `key` receives the key itself; it must
+    /// hold the key left there by the last call. The walk must be seated.
     pub(crate) fn next<'a>(&'a mut self, key: &'a mut Vec<u8>) -> Result<Option<Version<'a>>> {
         Ok(if self.step(key)? { self.current(key) } else { None })
     }
 
-    /// Moves to the next key, as [`Visible::next`] does; false at the end. [`Visible::inline_value`] and [`Visible::current`] tell what is there.
+    /// Moves to the next key, as [`Visible::next`] does; false at the end.
+    /// [`Visible::inline_value`] and [`Visible::current`] tell what is there.
     pub(crate) fn step(&mut self, key: &mut Vec<u8>) -> Result<bool> {
         if self.place == Place::Behind {
             return Ok(false);
@@ -161,7 +183,8 @@ impl Visible {
         found
     }
 
-    /// The value at the key that [`Visible::step`] moved to, where the version holds it. Cheaper than the version.
+    /// The value at the key that [`Visible::step`] moved to, where the version holds it. Cheaper
+    /// than the version.
     #[inline]
     pub(crate) fn inline_value(&self) -> Option<&[u8]> {
         match self.direction {
@@ -174,12 +197,14 @@ impl Visible {
     pub(crate) fn current<'a>(&'a self, key: &'a [u8]) -> Option<Version<'a>> {
         match self.direction {
             Direction::Forward => self.sat.as_ref()?.merge.top(),
-            Direction::Backward => Some(Version { key, glsn: self.held.glsn, stored: self.held.stored() }),
+            Direction::Backward => {
+                Some(Version { key, glsn: self.held.glsn, stored: self.held.stored() })
+            }
         }
     }
 
-    /// Goes on at `to` (forward), or right before it (backward), which lies ahead: the caller knows that nothing in between is wanted. `key`
-    /// receives `to`.
+    /// Goes on at `to` (forward), or right before it (backward), which lies ahead: the caller knows
+    /// that nothing in between is wanted. `key` receives `to`.
     pub(crate) fn skip(&mut self, key: &mut Vec<u8>, to: &[u8]) {
         if self.place == Place::Behind {
             return;
@@ -217,7 +242,8 @@ impl Visible {
         }
     }
 
-    /// Moves the merge to where the walk continues, unless it is there; returns whether it was there already.
+    /// Moves the merge to where the walk continues, unless it is there; returns whether it was
+    /// there already.
     fn was_placed(&mut self, key: &[u8]) -> Result<bool> {
         if self.sat.as_ref().expect(SITS).is_placed {
             return Ok(true);
@@ -277,14 +303,16 @@ impl Visible {
         let merge = merge_of(&mut self.sat);
         for _ in 0..STEPS_MAX {
             merge.advance()?;
-            if merge.top_head().is_none_or(|version| version.glsn <= self.at || version.key != key) {
+            if merge.top_head().is_none_or(|version| version.glsn <= self.at || version.key != key)
+            {
                 return Ok(());
             }
         }
         merge.skip_to(key, self.at)
     }
 
-    /// Moves before the next key in a backward walk and holds its visible version; false at the end.
+    /// Moves before the next key in a backward walk and holds its visible version; false at the
+    /// end.
     fn find_backward(&mut self, key: &mut Vec<u8>) -> Result<bool> {
         self.was_placed(key)?;
         loop {
@@ -306,12 +334,15 @@ impl Visible {
         }
     }
 
-    /// Passes all versions of `key`, oldest first, and holds the newest that is not too young; returns whether there is one.
+    /// Passes all versions of `key`, oldest first, and holds the newest that is not too young;
+    /// returns whether there is one.
     fn hold_newest(&mut self, key: &[u8]) -> Result<bool> {
         let (at, held, merge) = (self.at, &mut self.held, merge_of(&mut self.sat));
         let mut any = false;
         for _ in 0..STEPS_MAX {
-            let Some(version) = merge.top().filter(|version| version.key == key) else { return Ok(any) };
+            let Some(version) = merge.top().filter(|version| version.key == key) else {
+                return Ok(any);
+            };
             if version.glsn <= at {
                 held.set(version);
                 any = true;
@@ -326,7 +357,8 @@ impl Visible {
     }
 }
 
-/// Adds cursors over the sources that may hold a version visible at `at`, newer current sources first.
+/// Adds cursors over the sources that may hold a version visible at `at`, newer current sources
+/// first.
 fn add_visible(merge: &mut Merge, view: &View, range: KeyRange<'_>, at: Glsn) {
     let mut history_wanted = at < view.limits.deletions_moved;
     for source in view.sources() {
@@ -342,6 +374,8 @@ fn add_visible(merge: &mut Merge, view: &View, range: KeyRange<'_>, at: Glsn) {
             }
         }
     }
-    let wanted = |run: &&Arc<Run>| history_wanted && run.min_glsn() <= at && !tables_in(run, range).is_empty();
+    let wanted = |run: &&Arc<Run>| {
+        history_wanted && run.min_glsn() <= at && !tables_in(run, range).is_empty()
+    };
     view.history.iter().filter(wanted).for_each(|run| merge.add_run(run.tables()));
 }

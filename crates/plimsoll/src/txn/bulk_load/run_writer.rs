@@ -2,7 +2,8 @@
 //!
 //! Laws:
 //! 1. Runs are written in the order in which their rows were put: a newer one hides an older one.
-//! 2. When the writer is dropped, its thread has ended and its files are gone; but for a forked child, which has no such thread and leaves the files alone.
+//! 2. When the writer is dropped, its thread has ended and its files are gone; but for a forked
+//!    child, which has no such thread and leaves the files alone.
 
 use std::mem::{forget, swap};
 use std::panic::resume_unwind;
@@ -45,14 +46,15 @@ struct OpenRun {
 }
 
 impl RunWriter {
-    /// A writer of runs for an empty `spill`. With `has_threads`, rows are written while others are put.
+    /// A writer of runs for an empty `spill`. With `has_threads`, rows are written while others are
+    /// put.
     pub(super) fn new(spill: Spill, rows: SortBuffer, has_threads: bool) -> Self {
         let runs = Arc::new(Mutex::new(Runs { spill, open: None, rows }));
         Self { runs, thread: None, has_threads, origin: Origin::here() }
     }
 
-    /// Writes rows as a run, or behind the newest one if they are all greater. Leaves an empty buffer in their place. Fails if these rows
-    /// or those before them could not be written.
+    /// Writes rows as a run, or behind the newest one if they are all greater. Leaves an empty
+    /// buffer in their place. Fails if these rows or those before them could not be written.
     pub(super) fn write(&mut self, rows: &mut SortBuffer) -> Result<()> {
         self.wait()?;
         if rows.is_empty() {

@@ -16,7 +16,11 @@ type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 /// Runs of some hundred rows, tables of some thousand.
 fn options() -> Options {
     let sizes = Sizes { write_set_bytes: Some(64 << 10), table_bytes: 128 << 10, ..Sizes::USUAL };
-    Options::new().memory_bytes(16 << 20).background(false).retention(Retention::Forever).sizes(sizes)
+    Options::new()
+        .memory_bytes(16 << 20)
+        .background(false)
+        .retention(Retention::Forever)
+        .sizes(sizes)
 }
 
 fn blob_files(store: &Path) -> usize {
@@ -47,7 +51,9 @@ fn rows(random: &mut Random, count: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
 #[test]
 fn a_load_is_one_commit_whose_last_rows_win_over_the_others_and_over_the_store() {
     let mut random = Random::new(3);
-    for (count, background) in [(0, false), (1, false), (30, false), (2000, false), (20_000, false), (20_000, true)] {
+    for (count, background) in
+        [(0, false), (1, false), (30, false), (2000, false), (20_000, false), (20_000, true)]
+    {
         let options = || options().background(background);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
@@ -68,7 +74,10 @@ fn a_load_is_one_commit_whose_last_rows_win_over_the_others_and_over_the_store()
         let check = |db: &Db| {
             assert_eq!(rows_of(db), expected, "{count}");
             let then = db.snapshot_at(crate::Moment::Glsn(before.0)).unwrap();
-            let old = then.iter(&keyspace_of(db)).unwrap().map(|row| row.map(|(key, value)| (key, value.to_vec())));
+            let old = then
+                .iter(&keyspace_of(db))
+                .unwrap()
+                .map(|row| row.map(|(key, value)| (key, value.to_vec())));
             assert_eq!(old.collect::<Result<Rows>>().unwrap(), before.1, "{count}");
         };
         check(&db);
@@ -109,7 +118,8 @@ fn rows_in_order_are_written_once_and_a_few_need_no_file() {
     }
     assert_eq!((load.runs.count(), load.len()), (0, 30_000));
     load.commit().unwrap();
-    // Nothing of it was merged: else there were more bytes than those of one run, whose small tables have more than rows.
+    // Nothing of it was merged: else there were more bytes than those of one run, whose small
+    // tables have more than rows.
     let bytes: u64 = 30_000 * (4 + 4 + 100);
     assert!(blob_bytes(&path) < bytes * 8 / 5, "{}", blob_bytes(&path));
     assert_eq!(rows_of(&db).len(), 30_002);
@@ -135,7 +145,11 @@ fn leaves_nothing(options: &dyn Fn() -> Options) {
     let keyspace = db.create_keyspace("short-lived", Retention::Latest).unwrap();
     let fill = |load: &mut BulkLoad| {
         for number in (0..20_000_u32).rev() {
-            load.put(number.to_be_bytes(), vec![1; 40 + 2000 * usize::from(number.is_multiple_of(500))]).unwrap();
+            load.put(
+                number.to_be_bytes(),
+                vec![1; 40 + 2000 * usize::from(number.is_multiple_of(500))],
+            )
+            .unwrap();
         }
     };
     let mut load = db.begin_bulk_load(&keyspace).unwrap();

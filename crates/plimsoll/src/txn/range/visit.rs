@@ -1,8 +1,9 @@
 //! Visits: walks that lend each row, from where it is in memory, to a closure.
 //!
 //! Laws:
-//! 1. A visit holds a page of each run and the memtables of one moment of the index. Once the sources were exchanged (a flush, a step of
-//!    compaction) it holds those that it began with until the closure returns, and no longer.
+//! 1. A visit holds a page of each run and the memtables of one moment of the index. Once the
+//!    sources were exchanged (a flush, a step of compaction) it holds those that it began with
+//!    until the closure returns, and no longer.
 //! 2. What it needs of memory beyond that is charged.
 
 use std::mem::take;
@@ -14,17 +15,20 @@ use crate::index::seat::Walk;
 use crate::index::walk::visible::Visible;
 use crate::types::error::{Error, Result};
 
-/// Charged for the cursors of a visit before it sits down; what they take beyond that is charged when they are there.
+/// Charged for the cursors of a visit before it sits down; what they take beyond that is charged
+/// when they are there.
 const CURSORS_BYTES: usize = 1 << 10;
 
 /// What the cursors take is charged once in as many rows: it grows with the longest key.
 const ROWS_A_CHARGE: u64 = 64;
 
 impl<'t> Range<'t> {
-    /// Calls `each` with the remaining keys and values, in order, until it breaks; returns the value that it breaks with, `None` at the end.
+    /// Calls `each` with the remaining keys and values, in order, until it breaks; returns the
+    /// value that it breaks with, `None` at the end.
     ///
-    /// The fastest way to read many rows: keys and values are lent from where they are in memory, nothing is copied, and nothing is
-    /// allocated for a row. `each` should be short, although it may use the store: while it runs, the memory that the walk uses is not freed.
+    /// The fastest way to read many rows: keys and values are lent from where they are in memory,
+    /// nothing is copied, and nothing is allocated for a row. `each` should be short, although it
+    /// may use the store: while it runs, the memory that the walk uses is not freed.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -45,7 +49,10 @@ impl<'t> Range<'t> {
     ///
     /// # Errors
     /// As for [`Range::advance`].
-    pub fn visit<B>(mut self, mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
+    pub fn visit<B>(
+        mut self,
+        mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
+    ) -> Result<Option<B>> {
         if self.own.is_some() || self.walk.is_some() || self.finished {
             while let Some((key, value)) = self.advance()? {
                 if let ControlFlow::Break(found) = each(key, value) {
@@ -74,7 +81,8 @@ enum Left<B> {
     AtEnd,
     /// The sources were exchanged, or its cursors could not be charged for: it sits down anew.
     Early,
-    /// A value could not be read, in newer sources neither. It has come to that row: sitting down anew would leave it out.
+    /// A value could not be read, in newer sources neither. It has come to that row: sitting down
+    /// anew would leave it out.
     Failed(Error),
 }
 
@@ -86,9 +94,11 @@ impl<'r, 't> Visit<'r, 't> {
         let mut key = take(&mut cursors.key);
         key.clear();
         let is_free = cursors.is_free();
-        let base = Visible::new(span.expect(super::SPAN).into_range(), range.at, range.direction).with(cursors);
+        let base = Visible::new(span.expect(super::SPAN).into_range(), range.at, range.direction)
+            .with(cursors);
         let mut visit = Self { base, range, key, has_any: false };
-        // What is charged for kept cursors is about what this visit needs; the rest is charged at its first row.
+        // What is charged for kept cursors is about what this visit needs; the rest is charged at
+        // its first row.
         if is_free {
             let Self { base, range, .. } = &mut visit;
             let bytes = base.kept_bytes() + CURSORS_BYTES;
@@ -121,8 +131,13 @@ impl<'r, 't> Visit<'r, 't> {
         }
     }
 
-    /// Lends rows from the view that it sits in, which was taken after the exchange with this number.
-    fn lend<B>(&mut self, exchange: u64, each: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Left<B>> {
+    /// Lends rows from the view that it sits in, which was taken after the exchange with this
+    /// number.
+    fn lend<B>(
+        &mut self,
+        exchange: u64,
+        each: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
+    ) -> Result<Left<B>> {
         let Self { range, base, key, has_any } = self;
         let mut rows: u64 = 0;
         loop {
@@ -135,7 +150,9 @@ impl<'r, 't> Visit<'r, 't> {
                 Some(value) => value,
                 None => {
                     let version = base.current(key).expect("it has moved there");
-                    if let Err(error) = range.load_value(version.key, version.glsn, version.stored, &base.view()) {
+                    if let Err(error) =
+                        range.load_value(version.key, version.glsn, version.stored, &base.view())
+                    {
                         return Ok(Left::Failed(error));
                     }
                     &range.value[..]

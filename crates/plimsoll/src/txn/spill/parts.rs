@@ -1,4 +1,5 @@
-//! A merge of runs in parts: ranges of keys of about the same size, each written by a thread of its own.
+//! A merge of runs in parts: ranges of keys of about the same size, each written by a thread of its
+//! own.
 //!
 //! Law: the parts, in the order of their keys, are what one merge would write.
 
@@ -37,7 +38,14 @@ type Part = (Option<Vec<u8>>, Option<Vec<u8>>);
 impl PartedMerge {
     /// A merge of `inputs`, newest first, into tables of `table_bytes`.
     pub(super) fn new(site: Site, inputs: Vec<Arc<[Table]>>, table_bytes: u64, tier: u32) -> Self {
-        Self { site, inputs, table_bytes, tier, cancel: Cancel::default(), failed: AtomicBool::new(false) }
+        Self {
+            site,
+            inputs,
+            table_bytes,
+            tier,
+            cancel: Cancel::default(),
+            failed: AtomicBool::new(false),
+        }
     }
 
     /// The same merge, which fails once it is cancelled.
@@ -45,7 +53,8 @@ impl PartedMerge {
         Self { cancel, ..self }
     }
 
-    /// Merges in at most `count` parts at once; returns what was written, in the order of keys. A failure leaves nothing.
+    /// Merges in at most `count` parts at once; returns what was written, in the order of keys. A
+    /// failure leaves nothing.
     pub(super) fn write(self, count: usize) -> Result<Vec<SpilledRun>> {
         let parts = self.parts(count)?;
         let merge = Arc::new(self);
@@ -117,7 +126,8 @@ impl PartedMerge {
     }
 }
 
-/// Keys that divide the samples, each with its weight, into `count` parts of about the same weight; fewer where keys are heavy.
+/// Keys that divide the samples, each with its weight, into `count` parts of about the same weight;
+/// fewer where keys are heavy.
 fn borders(mut samples: Vec<(Vec<u8>, u64)>, count: usize) -> Vec<Vec<u8>> {
     samples.sort_unstable();
     let total: u64 = samples.iter().map(|(_, weight)| weight).sum();
@@ -125,7 +135,8 @@ fn borders(mut samples: Vec<(Vec<u8>, u64)>, count: usize) -> Vec<Vec<u8>> {
     let mut before = 0;
     for (key, weight) in samples {
         let due = total * (borders.len() as u64 + 1) / count as u64;
-        if before > 0 && before >= due && borders.len() + 1 < count && borders.last() != Some(&key) {
+        if before > 0 && before >= due && borders.len() + 1 < count && borders.last() != Some(&key)
+        {
             borders.push(key);
         }
         before += weight;
@@ -139,7 +150,9 @@ mod tests {
 
     #[test]
     fn borders_divide_by_weight_and_are_no_more_than_there_are_keys() {
-        let samples = |weights: &[(u8, u64)]| weights.iter().map(|&(key, weight)| (vec![key], weight)).collect();
+        let samples = |weights: &[(u8, u64)]| {
+            weights.iter().map(|&(key, weight)| (vec![key], weight)).collect()
+        };
         let even: Vec<_> = (0..100).map(|key| (key, 7)).collect();
         assert_eq!(borders(samples(&even), 4), [[25], [50], [75]]);
         assert_eq!(borders(samples(&even), 1), Vec::<Vec<u8>>::new());

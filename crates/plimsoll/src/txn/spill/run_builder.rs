@@ -15,7 +15,8 @@ use crate::index::run::table::{Table, TableInfo};
 use crate::types::error::{Lift, Result};
 use crate::types::version::{Stored, Version};
 
-/// Divisor: a table of a run that goes on and on takes at least this part of what was written before it.
+/// Divisor: a table of a run that goes on and on takes at least this part of what was written
+/// before it.
 const GROWTH_PART: u64 = 8;
 
 /// Where runs are written: the log that has their files, and the memory for it.
@@ -94,7 +95,8 @@ impl SpillBuilder {
         }
         if self.open.is_none() {
             let log = &self.site.log;
-            let blob = if self.synced_later { log.create_blob_for_record() } else { log.create_blob() };
+            let blob =
+                if self.synced_later { log.create_blob_for_record() } else { log.create_blob() };
             let sink = BlobSink::new(blob.lift()?);
             self.open = Some(TableBuilder::new(sink, &self.site.budget, true)?);
         }

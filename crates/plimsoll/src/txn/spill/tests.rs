@@ -1,4 +1,5 @@
-//! Merges of spilled runs: whatever the number of parts, the newest write of each key, or nothing changes.
+//! Merges of spilled runs: whatever the number of parts, the newest write of each key, or nothing
+//! changes.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,8 @@ use crate::types::version::Stored;
 type Writes = BTreeMap<Vec<u8>, u8>;
 
 fn store(dir: &tempfile::TempDir) -> Arc<Engine> {
-    open(&dir.path().join("store"), Options::new().memory_bytes(16 << 20).background(false)).unwrap()
+    open(&dir.path().join("store"), Options::new().memory_bytes(16 << 20).background(false))
+        .unwrap()
 }
 
 /// Runs of a few MiB that overlap; some keys are in several.
@@ -72,9 +74,13 @@ fn parts_are_of_about_the_same_size() {
     let (spill, all) = spilled(&store, 5);
     let tables = spill.runs.iter().map(|run| Arc::clone(&run.tables)).collect();
     let merged = PartedMerge::new(spill.site.clone(), tables, 1 << 20, 0).write(3).unwrap();
-    let keys: Vec<u64> = merged.iter().map(|run| run.tables.iter().map(|table| table.info.versions).sum()).collect();
+    let keys: Vec<u64> =
+        merged.iter().map(|run| run.tables.iter().map(|table| table.info.versions).sum()).collect();
     assert_eq!(keys.iter().sum::<u64>(), all.len() as u64);
-    assert!(keys.len() == 3 && keys.iter().all(|keys| keys.abs_diff(all.len() as u64 / 3) < 2000), "{keys:?}");
+    assert!(
+        keys.len() == 3 && keys.iter().all(|keys| keys.abs_diff(all.len() as u64 / 3) < 2000),
+        "{keys:?}"
+    );
     merged.into_iter().for_each(|run| run.discard(&spill.site));
 }
 
@@ -83,8 +89,11 @@ fn a_merge_that_the_budget_refuses_changes_nothing_and_leaves_no_files() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(&dir);
     let blob_files = || {
-        let names =
-            plimsoll_disk::vfs::Disk::list(&plimsoll_disk::os::OsDisk::new(), &dir.path().join("store/log")).unwrap();
+        let names = plimsoll_disk::vfs::Disk::list(
+            &plimsoll_disk::os::OsDisk::new(),
+            &dir.path().join("store/log"),
+        )
+        .unwrap();
         names.iter().filter(|entry| entry.name.ends_with(".blob")).count()
     };
     let (mut spill, mut expected) = spilled(&store, 5);

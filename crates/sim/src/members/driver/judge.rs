@@ -1,7 +1,8 @@
 //! Compares what processes read and answer with what was committed.
 //!
-//! A commit whose process was killed, or failed, is in doubt until another process reads its mark: then it was ordered, at that place. Once a later
-//! commit is acknowledged and its mark is not there, it never may be.
+//! A commit whose process was killed, or failed, is in doubt until another process reads its mark:
+//! then it was ordered, at that place. Once a later commit is acknowledged and its mark is not
+//! there, it never may be.
 
 mod freed;
 mod streams;
@@ -48,7 +49,8 @@ pub(in crate::members) struct Known {
     /// A sync failed since the store was opened: nothing is durable until all have left.
     pub(in crate::members) has_failed_sync: bool,
     failed_syncs: u64,
-    /// Since the store was open last, the power was cut, or a sync failed: what was not durable may be lost.
+    /// Since the store was open last, the power was cut, or a sync failed: what was not durable may
+    /// be lost.
     pub(in crate::members) is_cut: bool,
     /// The last commit that is durable as far as is known.
     pub(in crate::members) durable: u64,
@@ -60,7 +62,8 @@ pub(in crate::members) struct Known {
     looks: u64,
     /// Whether a call of the act fails.
     pub(in crate::members) call_fails: bool,
-    /// Those whose transaction was begun while a call failed: it may have seen too little, and says so.
+    /// Those whose transaction was begun while a call failed: it may have seen too little, and says
+    /// so.
     pub(in crate::members) may_be_behind: BTreeSet<u8>,
 }
 
@@ -85,7 +88,8 @@ impl Known {
     /// The store is open again, and its last commit is this one: later ones are lost.
     fn learn_what_is_left(&mut self, last: u64, is_buffered: bool) -> Outcome {
         // Unless commits are buffered, what was read by anybody is durable.
-        let durable = if is_buffered { self.durable } else { self.durable.max(self.model.newest()) };
+        let durable =
+            if is_buffered { self.durable } else { self.durable.max(self.model.newest()) };
         ensure(last >= durable, || {
             format!("GLSN {last} is the last one that is left, and GLSN {durable} was durable")
         })?;
@@ -142,13 +146,19 @@ impl Driver {
         Ok(())
     }
 
-    /// The commit `id` was acknowledged: those that had ended when it was begun, and were not ordered, never will be.
+    /// The commit `id` was acknowledged: those that had ended when it was begun, and were not
+    /// ordered, never will be.
     fn settle_doubts(&mut self, id: u64) {
         self.known.in_doubt.retain(|_, pending| pending.ended.is_none_or(|ended| ended > id));
     }
 
     /// Judges what a process answered.
-    pub(in crate::members) fn judge(&mut self, member: u8, order: &Order, answer: plimsoll::Result<Answer>) -> Outcome {
+    pub(in crate::members) fn judge(
+        &mut self,
+        member: u8,
+        order: &Order,
+        answer: plimsoll::Result<Answer>,
+    ) -> Outcome {
         let failed_syncs = self.disk().injected().failed_syncs;
         // One that was killed by it has told nobody, and the others have to do without that.
         let is_known = !self.seats.values().any(|seat| seat.process.has_died_of_sync());
@@ -159,18 +169,23 @@ impl Driver {
         {
             self.judge_error(other, order, &error, "background work")?;
         }
-        let dead = self.seats.get(&member).is_some_and(|seat| seat.process.is_dead()) || self.disk().power_is_cut();
+        let dead = self.seats.get(&member).is_some_and(|seat| seat.process.is_dead())
+            || self.disk().power_is_cut();
         let answer = match answer {
             Ok(answer) => answer,
             Err(_) if dead => return Ok(()),
             // One that leaves reads what it seals: where that fails, the log is closed as it is.
-            Err(Error::Poisoned { .. }) if self.known.call_fails && order.act == Act::Leave => return Ok(()),
+            Err(Error::Poisoned { .. }) if self.known.call_fails && order.act == Act::Leave => {
+                return Ok(());
+            }
             Err(error) if self.known.call_fails && is_of_failing_call(&error) => {
                 // Nothing was committed: whoever reads it finds what nobody has committed.
                 self.known.in_doubt.remove(&order.id);
                 return Ok(());
             }
-            Err(error) => return self.judge_error(member, order, &error, &format!("{:?}", order.act)),
+            Err(error) => {
+                return self.judge_error(member, order, &error, &format!("{:?}", order.act));
+            }
         };
         if !dead && matches!(answer, Answer::Synced) {
             // One that leaves answers for its own commits.
@@ -215,7 +230,8 @@ impl Driver {
 
     /// Whether the process was killed while it was looked at.
     fn may_die(&self, member: u8) -> bool {
-        self.disk().power_is_cut() || self.seats.get(&member).is_none_or(|seat| seat.process.is_dead())
+        self.disk().power_is_cut()
+            || self.seats.get(&member).is_none_or(|seat| seat.process.is_dead())
     }
 
     fn judge_answer(&mut self, member: u8, order: &Order, life: &Life, answer: Answer) -> Outcome {
@@ -231,18 +247,28 @@ impl Driver {
             }
             Answer::Taken(taken) => {
                 self.judge_taken(&format!("process {member}"), order, &taken)?;
-                taken.cursor.map_or(Ok(()), |name| self.judge_cursor(order, name, Some(Glsn(taken.to))))
+                taken
+                    .cursor
+                    .map_or(Ok(()), |name| self.judge_cursor(order, name, Some(Glsn(taken.to))))
             }
             Answer::Rows { span, at, own, rows } => {
                 if matches!(order.act, Act::Get { .. } | Act::Scan { .. }) {
                     let seen = order.seen;
-                    ensure(at >= seen, || format!("process {member} reads GLSN {at}, GLSN {seen} was committed"))?;
+                    ensure(at >= seen, || {
+                        format!("process {member} reads GLSN {at}, GLSN {seen} was committed")
+                    })?;
                 }
                 self.judge_rows(&format!("process {member}"), span, at, &own, rows)
             }
             Answer::NoSpace => {
-                let before = if order.act == Act::DropSpace { self.known.passing_before } else { self.known.passing };
-                ensure(before != Space::Present, || "a keyspace that was made is not there".to_owned())?;
+                let before = if order.act == Act::DropSpace {
+                    self.known.passing_before
+                } else {
+                    self.known.passing
+                };
+                ensure(before != Space::Present, || {
+                    "a keyspace that was made is not there".to_owned()
+                })?;
                 if matches!(order.act, Act::DropSpace) {
                     // An earlier drop, of which nothing was told, has taken its rows.
                     self.known.model.forget(PASSING);
@@ -252,13 +278,19 @@ impl Driver {
                 Ok(())
             }
             Answer::Made { rows } => {
-                let expected = self.known.model.rows(Span { space: PASSING, from: 0, to: u64::MAX }, u64::MAX, &[]);
+                let expected = self.known.model.rows(
+                    Span { space: PASSING, from: 0, to: u64::MAX },
+                    u64::MAX,
+                    &[],
+                );
                 // What others have committed may not be durable yet.
                 let sees_all = !self.is_mixed() || order.is_buffered;
                 match self.known.passing_before {
                     Space::Present if !sees_all => {}
                     Space::Unknown if rows == 0 => self.known.model.forget(PASSING),
-                    Space::Unknown | Space::Present => same("rows of the keyspace", &rows, &expected.len())?,
+                    Space::Unknown | Space::Present => {
+                        same("rows of the keyspace", &rows, &expected.len())?
+                    }
                     Space::Absent => same("rows of a new keyspace", &rows, &0)?,
                 }
                 self.known.passing = Space::Present;
@@ -271,20 +303,25 @@ impl Driver {
             }
             Answer::DroppedByAnother => {
                 let is_known = self.known.passing_before != Space::Unknown;
-                ensure(!is_known, || "a keyspace that nobody has dropped was dropped by another process".to_owned())
+                ensure(!is_known, || {
+                    "a keyspace that nobody has dropped was dropped by another process".to_owned()
+                })
             }
             Answer::Cursor { name, at } => self.judge_cursor(order, name, at),
-            Answer::Verified(problems) => {
-                ensure(problems.is_empty(), || format!("process {member} found problems: {problems:?}"))
-            }
+            Answer::Verified(problems) => ensure(problems.is_empty(), || {
+                format!("process {member} found problems: {problems:?}")
+            }),
             Answer::BackedUp => {
                 let checked = self.check_alone(&order.backup);
-                if self.disk().power_is_cut() || self.disk().injected().failed_syncs > self.known.failed_syncs {
+                if self.disk().power_is_cut()
+                    || self.disk().injected().failed_syncs > self.known.failed_syncs
+                {
                     return Ok(());
                 }
                 checked?;
                 let removed = self.world.remove_all(order.backup.as_ref());
-                removed.map_err(|error| Failure::new(format!("the backup cannot be removed: {error}")))
+                removed
+                    .map_err(|error| Failure::new(format!("the backup cannot be removed: {error}")))
             }
         }
     }
@@ -311,8 +348,15 @@ impl Driver {
         Ok(())
     }
 
-    /// A commit was acknowledged, and is not read now: what is read later tells whether it is there.
-    fn judge_unread(&mut self, member: u8, order: &Order, pending: &Pending, glsn: Glsn) -> Outcome {
+    /// A commit was acknowledged, and is not read now: what is read later tells whether it is
+    /// there.
+    fn judge_unread(
+        &mut self,
+        member: u8,
+        order: &Order,
+        pending: &Pending,
+        glsn: Glsn,
+    ) -> Outcome {
         self.known.last_of.insert(member, glsn.0);
         if !order.is_buffered {
             self.known.durable = self.known.durable.max(glsn.0);
@@ -324,8 +368,9 @@ impl Driver {
     }
 
     fn judge_cursor(&mut self, order: &Order, name: u64, at: Option<Glsn>) -> Outcome {
-        let is_disturbed =
-            self.known.was_stopped || self.is_mixed() || self.seats.values().any(|seat| seat.is_stopped());
+        let is_disturbed = self.known.was_stopped
+            || self.is_mixed()
+            || self.seats.values().any(|seat| seat.is_stopped());
         let before = self.known.cursor_before.take();
         if is_disturbed {
             return Ok(());
@@ -342,7 +387,8 @@ impl Driver {
 
     /// An error that nothing excuses is a failure. One of a commit leaves that in doubt.
     fn judge_error(&self, member: u8, order: &Order, error: &Error, what: &str) -> Outcome {
-        let is_stopped = self.known.was_stopped || self.seats.values().any(|seat| seat.is_stopped());
+        let is_stopped =
+            self.known.was_stopped || self.seats.values().any(|seat| seat.is_stopped());
         let is_excused = match error {
             Error::Corrupt { .. } | Error::Forked { .. } => false,
             _ if self.known.has_failed_sync => true,
@@ -360,10 +406,19 @@ impl Driver {
 
     fn must_be_fresh(&self, member: u8, at: u64) -> Outcome {
         let seen = self.newest_for(member);
-        ensure(at >= seen, || format!("process {member} reads GLSN {at}, and GLSN {seen} was committed before"))
+        ensure(at >= seen, || {
+            format!("process {member} reads GLSN {at}, and GLSN {seen} was committed before")
+        })
     }
 
-    fn judge_rows(&self, who: &str, span: Span, at: u64, own: &[Write], rows: Vec<(u64, Vec<u8>)>) -> Outcome {
+    fn judge_rows(
+        &self,
+        who: &str,
+        span: Span,
+        at: u64,
+        own: &[Write],
+        rows: Vec<(u64, Vec<u8>)>,
+    ) -> Outcome {
         let expected = self.known.model.rows(span, at, own);
         let keys: Vec<u64> = rows.iter().map(|(key, _)| *key).collect();
         let expected_keys: Vec<u64> = expected.keys().copied().collect();
@@ -413,7 +468,9 @@ impl Driver {
             }
         }
         let is_one_stopped = self.seats.values().any(Seat::is_stopped);
-        if let Some(newest) = seen.last().filter(|_| self.known.model.has_notes() && !is_one_stopped) {
+        if let Some(newest) =
+            seen.last().filter(|_| self.known.model.has_notes() && !is_one_stopped)
+        {
             self.known.freed.ended(*newest);
         }
         ensure(seen.len() <= 1 || self.is_mixed() || self.any_dead(), || {
@@ -429,10 +486,16 @@ impl Driver {
         let Some(db) = self.seats.get(&member).and_then(|seat| seat.db()) else { return Ok(()) };
         let (Some(total), Ok(members)) = (self.memory_total(), db.members()) else { return Ok(()) };
         let sum: u64 = members.iter().map(|member| member.memory_bytes).sum();
-        let budgets = self.seats.values().filter_map(|seat| seat.db()).map(|db| db.stats().memory.limit_bytes);
+        let budgets = self
+            .seats
+            .values()
+            .filter_map(|seat| seat.db())
+            .map(|db| db.stats().memory.limit_bytes);
         let held: u64 = budgets.sum();
         ensure(self.any_dead() || (sum <= total && held <= total), || {
-            format!("the processes have {sum} bytes of memory and budgets of {held}, the total is {total}")
+            format!(
+                "the processes have {sum} bytes of memory and budgets of {held}, the total is {total}"
+            )
         })
     }
 
@@ -461,7 +524,9 @@ impl Driver {
     }
 
     fn check_spans(&mut self, member: u8, spans: &[Span]) -> Outcome {
-        let Some(seat) = self.seats.get(&member).filter(|seat| !seat.is_stopped()) else { return Ok(()) };
+        let Some(seat) = self.seats.get(&member).filter(|seat| !seat.is_stopped()) else {
+            return Ok(());
+        };
         let life = seat.life_handle();
         let life = life.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(life) = life.as_ref() else { return Ok(()) };
@@ -475,14 +540,18 @@ impl Driver {
         for span in spans {
             match life.read(*span).map_err(|error| error_in(who, &error))? {
                 Answer::Rows { at, rows, .. } => self.judge_rows(who, *span, at, &[], rows)?,
-                _ => ensure(self.known.passing != Space::Present, || format!("{who}: a keyspace is not there"))?,
+                _ => ensure(self.known.passing != Space::Present, || {
+                    format!("{who}: a keyspace is not there")
+                })?,
             }
         }
         Ok(())
     }
 
     fn check_past(&mut self, member: u8) -> Outcome {
-        let Some(seat) = self.seats.get(&member).filter(|seat| !seat.is_stopped()) else { return Ok(()) };
+        let Some(seat) = self.seats.get(&member).filter(|seat| !seat.is_stopped()) else {
+            return Ok(());
+        };
         let life = seat.life_handle();
         let life = life.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(life) = life.as_ref() else { return Ok(()) };
@@ -490,7 +559,9 @@ impl Driver {
             if self.may_die(member) {
                 return Ok(());
             }
-            if let Answer::Rows { span, at, rows, .. } = read.map_err(|error| error_in("a snapshot", &error))? {
+            if let Answer::Rows { span, at, rows, .. } =
+                read.map_err(|error| error_in("a snapshot", &error))?
+            {
                 self.judge_rows(&format!("process {member}, snapshot"), span, at, &[], rows)?;
             }
         }
@@ -501,15 +572,24 @@ impl Driver {
         let Some(db) = self.seats.get(&member).and_then(|seat| seat.db()) else { return Ok(()) };
         let newest = db.newest();
         let (found, first) = (cursors(&db), db.log().bounds().first.0);
-        if self.may_die(member) || self.is_mixed() || self.seats.values().any(|seat| seat.is_stopped()) {
+        if self.may_die(member)
+            || self.is_mixed()
+            || self.seats.values().any(|seat| seat.is_stopped())
+        {
             return Ok(());
         }
         let found: BTreeMap<u64, u64> = found.into_iter().collect();
         for (name, at) in self.known.cursors.iter().filter_map(|(name, at)| Some((*name, (*at)?))) {
-            same(format!("process {member} at GLSN {newest}: place of cursor {name}"), &found.get(&name), &Some(&at))?;
+            same(
+                format!("process {member} at GLSN {newest}: place of cursor {name}"),
+                &found.get(&name),
+                &Some(&at),
+            )?;
         }
         let oldest = found.values().min().copied().unwrap_or(u64::MAX);
-        ensure(first <= oldest, || format!("the log begins at GLSN {first}, and a cursor stands at GLSN {oldest}"))
+        ensure(first <= oldest, || {
+            format!("the log begins at GLSN {first}, and a cursor stands at GLSN {oldest}")
+        })
     }
 
     /// Opens a store alone, and compares all of it.

@@ -1,9 +1,12 @@
-//! Operations and scenes that are aimed: at the edges of what was read, at single calls, at the order of upkeep and of ends.
+//! Operations and scenes that are aimed: at the edges of what was read, at single calls, at the
+//! order of upkeep and of ends.
 
 use crate::content::Content;
 use crate::op::generate::Generator;
 use crate::op::generate::scenes::{ALL, SLOT, TX, commit};
-use crate::op::{Call, Deed, Edge, Feed, Get, Key, Op, Reader, Removal, Span, Within, numbered_key};
+use crate::op::{
+    Call, Deed, Edge, Feed, Get, Key, Op, Reader, Removal, Span, Within, numbered_key,
+};
 
 /// The most choices of an edge.
 const PICKS: u64 = 1 << 20;
@@ -77,7 +80,8 @@ impl Generator {
         if self.random.chance(0.5) { Op::CutAtChange { after } } else { Op::KillAtChange { after } }
     }
 
-    /// Something within upkeep, as another thread could do it, or the end of the process or of the power there.
+    /// Something within upkeep, as another thread could do it, or the end of the process or of the
+    /// power there.
     pub(super) fn amid_upkeep(&mut self) -> Op {
         let (at, op) = match self.below(10) {
             0..2 => (Within::CursorHeld, self.cursor()),
@@ -120,7 +124,8 @@ impl Generator {
         Deed::Put { space: self.space(), key: self.key(), value: self.value_of(60) }
     }
 
-    /// A transaction reads: some of a queue or all of it, a part of a range, one key. Another one changes a key at an edge of that.
+    /// A transaction reads: some of a queue or all of it, a part of a range, one key. Another one
+    /// changes a key at an edge of that.
     pub(super) fn changed_at_the_edge(&mut self) -> Vec<Op> {
         let (space, count) = (self.below(2) as u8, 1 + self.below(40) as u32);
         let value = self.value_of(20);
@@ -144,18 +149,35 @@ impl Generator {
             let keys_only = self.random.chance(0.3);
             let reads = match self.below(8) {
                 0 | 1 => self.pops_to_the_end(space, count, empties),
-                2 => vec![Op::Remove { tx: TX, space, span, how: Removal::Extract(1 + self.below(3) as u8), limit }],
-                3 => vec![Op::Remove { tx: TX, space, span, how: Removal::Retain(1 + self.below(3) as u8), limit }],
+                2 => vec![Op::Remove {
+                    tx: TX,
+                    space,
+                    span,
+                    how: Removal::Extract(1 + self.below(3) as u8),
+                    limit,
+                }],
+                3 => vec![Op::Remove {
+                    tx: TX,
+                    space,
+                    span,
+                    how: Removal::Retain(1 + self.below(3) as u8),
+                    limit,
+                }],
                 4 => {
                     let key = numbered_key(self.below(u64::from(count) + 2) as u32);
-                    let how = [Get::Value, Get::Contains, Get::Lent, Get::Streamed][self.below(4) as usize];
+                    let how = [Get::Value, Get::Contains, Get::Lent, Get::Streamed]
+                        [self.below(4) as usize];
                     vec![Op::Get { from, space, key, how }]
                 }
                 _ => vec![Op::Walk { from, space, span, reverse, limit, keys_only, amid: None }],
             };
             for op in reads {
                 let fails = self.settings.fails && self.random.chance(0.05);
-                ops.push(if fails { Op::Failing { call: self.call(), op: Box::new(op) } } else { op });
+                ops.push(if fails {
+                    Op::Failing { call: self.call(), op: Box::new(op) }
+                } else {
+                    op
+                });
             }
             if self.random.chance(0.2) {
                 ops.push(self.write_in(space, count));
@@ -187,7 +209,11 @@ impl Generator {
             let how = if self.random.chance(0.5) { Removal::First } else { Removal::Last };
             ops.extend((0..count).map(|_| Op::Remove { tx: TX, space, span: ALL, how, limit: 1 }));
         } else {
-            let gone = (first..first + count).map(|number| Op::Delete { tx: TX, space, key: numbered_key(number) });
+            let gone = (first..first + count).map(|number| Op::Delete {
+                tx: TX,
+                space,
+                key: numbered_key(number),
+            });
             ops.extend(gone);
         }
         ops.push(commit(TX));
@@ -199,9 +225,15 @@ impl Generator {
         ops.extend([walk(false), walk(true), walk(false)]);
         let beside = if self.random.chance(0.5) { 0 } else { 1000 };
         let value = Content { bytes: 900, seed: self.content().seed.wrapping_mul(0x9e37_79b1) };
-        let many = Op::PutMany { tx: TX, space, first: beside, count: 300, value, scattered: false };
-        let (key, value) = (numbered_key(first + self.below(u64::from(count)) as u32), self.value_of(24));
-        ops.extend([Op::Begin { tx: TX }, many, Op::Put { tx: TX, space, key, value, streamed: false }]);
+        let many =
+            Op::PutMany { tx: TX, space, first: beside, count: 300, value, scattered: false };
+        let (key, value) =
+            (numbered_key(first + self.below(u64::from(count)) as u32), self.value_of(24));
+        ops.extend([
+            Op::Begin { tx: TX },
+            many,
+            Op::Put { tx: TX, space, key, value, streamed: false },
+        ]);
         ops.extend([commit(TX), walk(false), walk(true)]);
         ops.extend(self.interruption());
         ops.extend([walk(true), walk(false)]);
@@ -229,20 +261,28 @@ impl Generator {
         }
     }
 
-    /// Commits, images, flushes and reads of a few keys in any order, and the end of the process or of the power.
+    /// Commits, images, flushes and reads of a few keys in any order, and the end of the process or
+    /// of the power.
     pub(super) fn images_flushes_and_an_end(&mut self) -> Vec<Op> {
-        let space = if self.settings.limited && self.random.chance(0.3) { 2 } else { self.below(2) as u8 };
+        let space =
+            if self.settings.limited && self.random.chance(0.3) { 2 } else { self.below(2) as u8 };
         let bytes = [40, 200, 900, 3000, 30_000, 300_000][self.below(6) as usize];
         let value = self.value_of(if bytes > 3000 { 200 } else { bytes });
-        let many = Op::PutMany { tx: TX, space, first: 0, count: HOT as u32, value, scattered: false };
+        let many =
+            Op::PutMany { tx: TX, space, first: 0, count: HOT as u32, value, scattered: false };
         let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX)];
-        let get = |key: Key, back: u64| Op::Get { from: Reader::Back(back), space, key, how: Get::Value };
+        let get =
+            |key: Key, back: u64| Op::Get { from: Reader::Back(back), space, key, how: Get::Value };
         for _ in 0..1 + self.below(3) {
             for _ in 0..4 + self.below(9) {
                 let key = numbered_key(self.below(HOT) as u32);
                 match self.below(14) {
                     0..3 => ops.extend(self.put_one(space, &key, bytes)),
-                    3 => ops.extend([Op::Begin { tx: TX }, Op::Delete { tx: TX, space, key }, commit(TX)]),
+                    3 => ops.extend([
+                        Op::Begin { tx: TX },
+                        Op::Delete { tx: TX, space, key },
+                        commit(TX),
+                    ]),
                     4..6 => ops.push(Op::Flush),
                     6 => ops.push(Op::Compact),
                     7..9 => ops.push(Op::Warm),
@@ -320,7 +360,8 @@ impl Generator {
             ops.extend(self.put_one(space, &key, bytes));
             if self.random.chance(0.2) {
                 // A commit that is written as runs, which a feed has to read.
-                let value = Content { bytes: 900, seed: self.content().seed.wrapping_mul(0x9e37_79b1) };
+                let value =
+                    Content { bytes: 900, seed: self.content().seed.wrapping_mul(0x9e37_79b1) };
                 let (first, count) = (0, self.settings.many.clamp(100, 250));
                 let many = Op::PutMany { tx: TX, space, first, count, value, scattered: false };
                 ops.extend([Op::Begin { tx: TX }, many, commit(TX)]);

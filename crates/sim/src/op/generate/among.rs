@@ -1,7 +1,7 @@
 //! Generates workloads of several processes on one store.
 //!
-//! Each run has interests of its own: some kill much, some stop, some hold snapshots, some move memory. Which processes are there is only
-//! guessed; the driver leaves out what cannot be done.
+//! Each run has interests of its own: some kill much, some stop, some hold snapshots, some move
+//! memory. Which processes are there is only guessed; the driver leaves out what cannot be done.
 
 mod scenes;
 
@@ -16,7 +16,8 @@ pub const MEMBERS: u64 = 4;
 /// Keyspaces that acts name: one keeps the latest versions, one all, and one comes and goes.
 pub const SPACES: u64 = 3;
 
-/// The most bytes of an entry of a stream: several of them fit into the record of the smallest segment.
+/// The most bytes of an entry of a stream: several of them fit into the record of the smallest
+/// segment.
 const APPENDED_MAX: u64 = 3000;
 
 /// The interests of a run: weights.
@@ -72,7 +73,9 @@ impl Interests {
         let mut random = Random::new(seed ^ 0x05ee_9e35);
         match random.below(4) {
             0 => Self { sweeps: true, ..self },
-            1 if random.below(3) == 0 => Self { streams: 60, cursors: 10, only_reads: true, ..self },
+            1 if random.below(3) == 0 => {
+                Self { streams: 60, cursors: 10, only_reads: true, ..self }
+            }
             1 => Self { streams: 60, ..self },
             _ => self,
         }
@@ -83,7 +86,8 @@ impl Interests {
 pub fn generate(seed: u64, count: usize) -> Vec<Op> {
     let mut random = Random::new(seed ^ 0x00c0_44fa_17ed);
     let interests = Interests::of_seed(&mut random).with_special_ones(seed);
-    let joins = (0..interests.members).map(|member| Among { member: member as u8, act: Act::Join { mebibytes: 0 } });
+    let joins = (0..interests.members)
+        .map(|member| Among { member: member as u8, act: Act::Join { mebibytes: 0 } });
     let mut ops: Vec<Op> = joins.map(Op::Among).collect();
     while ops.len() < count {
         if random.below(interests.scenes) == 0 {
@@ -100,7 +104,19 @@ pub fn generate(seed: u64, count: usize) -> Vec<Op> {
 fn choose(random: &mut Random, of: &Interests) -> Act {
     let aimed = of.kills / 2 + of.stops + 6;
     let upkeep = of.upkeep;
-    let weights = [90, of.transactions, 40, of.kills, of.stops, of.power, of.cursors, upkeep, 14, of.streams, aimed];
+    let weights = [
+        90,
+        of.transactions,
+        40,
+        of.kills,
+        of.stops,
+        of.power,
+        of.cursors,
+        upkeep,
+        14,
+        of.streams,
+        aimed,
+    ];
     let mut at = random.below(weights.iter().sum());
     let makers: [fn(&mut Random, &Interests) -> Act; 11] =
         [write, transact, read, kill, stop, power, cursor, keep_up, come_and_go, stream, aim];
@@ -126,9 +142,12 @@ fn write(random: &mut Random, of: &Interests) -> Act {
     let (space, key) = (space(random), random.below(of.keys));
     match random.below(40) {
         0..8 => Act::Delete { space, key },
-        8 => {
-            Act::Load { space, first: 1000 + random.below(400), count: 1 + random.below(120), bytes: bytes(random, of) }
-        }
+        8 => Act::Load {
+            space,
+            first: 1000 + random.below(400),
+            count: 1 + random.below(120),
+            bytes: bytes(random, of),
+        },
         _ => Act::Put { space, key, bytes: bytes(random, of) },
     }
 }
@@ -215,7 +234,11 @@ fn stream(random: &mut Random, of: &Interests) -> Act {
     }
     let stream = 1 + random.below(3);
     match random.below(8) {
-        0..4 => Act::Append { stream, count: 1 + random.below(4), bytes: bytes(random, of).min(APPENDED_MAX) },
+        0..4 => Act::Append {
+            stream,
+            count: 1 + random.below(4),
+            bytes: bytes(random, of).min(APPENDED_MAX),
+        },
         4 => Act::Follow { stream, back: random.below(20) },
         5..7 => Act::Take,
         _ => Act::Consume { name: random.below(3) },

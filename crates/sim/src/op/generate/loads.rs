@@ -16,7 +16,10 @@ impl Generator {
 
     fn open_load(&mut self) -> u8 {
         let start = self.below(u64::from(LOADS)) as u8;
-        (0..LOADS).map(|i| (start + i) % LOADS).find(|&slot| self.open_loads[usize::from(slot)]).unwrap_or(start)
+        (0..LOADS)
+            .map(|i| (start + i) % LOADS)
+            .find(|&slot| self.open_loads[usize::from(slot)])
+            .unwrap_or(start)
     }
 
     pub(super) fn load_put(&mut self) -> Op {
@@ -28,7 +31,13 @@ impl Generator {
         // From a thousand and some bytes on a value is outside of the run.
         let bytes = self.below(1500) as u32;
         let value = Content { bytes, seed: self.content().seed.wrapping_mul(0x9e37_79b1) };
-        Op::LoadMany { slot: self.open_load(), first, count, value, scattered: self.random.chance(0.5) }
+        Op::LoadMany {
+            slot: self.open_load(),
+            first,
+            count,
+            value,
+            scattered: self.random.chance(0.5),
+        }
     }
 
     pub(super) fn load_end(&mut self) -> Op {

@@ -1,5 +1,5 @@
-//! Operations and scenes on past versions: under retentions, held by cursors, of dropped keyspaces, changed within another operation, and their
-//! place in full files.
+//! Operations and scenes on past versions: under retentions, held by cursors, of dropped keyspaces,
+//! changed within another operation, and their place in full files.
 
 use crate::content::Content;
 use crate::op::generate::Generator;
@@ -55,7 +55,9 @@ impl Generator {
 
     fn get_at_a_moment(&mut self) -> Op {
         match self.get() {
-            Op::Get { from, space, key, how: Get::Now } => Op::Get { from, space, key, how: Get::Value },
+            Op::Get { from, space, key, how: Get::Now } => {
+                Op::Get { from, space, key, how: Get::Value }
+            }
             get => get,
         }
     }
@@ -70,7 +72,8 @@ impl Generator {
         Op::Recover { damage: self.below(1 << 40) }
     }
 
-    /// A walk or reader is open at a moment that its keyspace need not keep any more, and is used after everything droppable is gone.
+    /// A walk or reader is open at a moment that its keyspace need not keep any more, and is used
+    /// after everything droppable is gone.
     pub(super) fn held_against_retention(&mut self) -> Vec<Op> {
         let space = 2 + self.below(u64::from(self.settings.spaces.max(3)) - 2) as u8;
         let retention = match self.below(4) {
@@ -98,7 +101,10 @@ impl Generator {
             }
             2 => {
                 let (from, key) = (Reader::Back(0), key.clone());
-                ops.extend([Op::ReaderBegin { slot: SLOT, from, space, key }, Op::ReaderOn { slot: SLOT, bytes: 10 }]);
+                ops.extend([
+                    Op::ReaderBegin { slot: SLOT, from, space, key },
+                    Op::ReaderOn { slot: SLOT, bytes: 10 },
+                ]);
                 Reader::Back(0)
             }
             _ => {
@@ -113,7 +119,11 @@ impl Generator {
             ops.push(Op::Advance { micros: 2_000_000 });
         }
         if self.random.chance(0.3) {
-            ops.extend([Op::Begin { tx: TX }, Op::Delete { tx: TX, space, key: other.clone() }, commit(TX)]);
+            ops.extend([
+                Op::Begin { tx: TX },
+                Op::Delete { tx: TX, space, key: other.clone() },
+                commit(TX),
+            ]);
         }
         if self.random.chance(0.4) {
             ops.extend(self.fill_segment(space));
@@ -160,20 +170,26 @@ impl Generator {
         for back in 0..times {
             ops.push(self.walk_of(Reader::Back(back), space, None));
             let key = numbered_key(self.below(u64::from(count)) as u32);
-            ops.push(Op::Get { from: Reader::Back(back), space, key: key.clone(), how: Get::Value });
+            ops.push(Op::Get {
+                from: Reader::Back(back),
+                space,
+                key: key.clone(),
+                how: Get::Value,
+            });
             ops.push(Op::History { space, key });
         }
         ops
     }
 
-    /// A transaction writes rising keys, each twice in a row, and is spilled as often as several runs become one: the last key of one run
-    /// may be the first of the next.
+    /// A transaction writes rising keys, each twice in a row, and is spilled as often as several
+    /// runs become one: the last key of one run may be the first of the next.
     pub(super) fn rising_twice(&mut self) -> Vec<Op> {
         let space = self.below(2) as u8;
         let keys = 100 + self.below(50) as u32;
         let mut ops = vec![Op::Begin { tx: TX }];
         for number in 0..2 * keys {
-            let (key, value) = (numbered_key(number / 2), self.value_of(4000 + 1000 * (number % 2)));
+            let (key, value) =
+                (numbered_key(number / 2), self.value_of(4000 + 1000 * (number % 2)));
             ops.push(Op::Put { tx: TX, space, key, value, streamed: false });
         }
         ops.push(self.walk_of(Reader::Tx(TX), space, None));
@@ -183,7 +199,8 @@ impl Generator {
         ops
     }
 
-    /// A keyspace keeps a window of time; what it kept is read at moments within the window, and at its edge.
+    /// A keyspace keeps a window of time; what it kept is read at moments within the window, and at
+    /// its edge.
     pub(super) fn window_of_time(&mut self) -> Vec<Op> {
         let space = 2 + self.below(u64::from(self.settings.spaces.max(3)) - 2) as u8;
         let window = 4_000_000 + self.below(16_000_000);
@@ -192,7 +209,11 @@ impl Generator {
         for _ in 0..3 + self.below(4) {
             ops.extend(self.put_one(space, &key, 60));
             if self.random.chance(0.3) {
-                ops.extend([Op::Begin { tx: TX }, Op::Delete { tx: TX, space, key: key.clone() }, commit(TX)]);
+                ops.extend([
+                    Op::Begin { tx: TX },
+                    Op::Delete { tx: TX, space, key: key.clone() },
+                    commit(TX),
+                ]);
             }
             if self.random.chance(0.3) {
                 ops.push(Op::Flush);
@@ -201,15 +222,24 @@ impl Generator {
         }
         ops.push(Op::Compact);
         for _ in 0..3 {
-            ops.push(Op::Snapshot { slot: SLOT, moment: Moment::Age(self.below(window + window / 4)) });
-            ops.push(Op::Get { from: Reader::Snapshot(SLOT), space, key: key.clone(), how: Get::Value });
+            ops.push(Op::Snapshot {
+                slot: SLOT,
+                moment: Moment::Age(self.below(window + window / 4)),
+            });
+            ops.push(Op::Get {
+                from: Reader::Snapshot(SLOT),
+                space,
+                key: key.clone(),
+                how: Get::Value,
+            });
             ops.push(Op::Release { slot: SLOT });
         }
         ops
     }
 
-    /// A deletion and what it deleted stand in different history runs, and the younger ones are merged without the oldest while moments are
-    /// kept below another deletion, at which history is searched.
+    /// A deletion and what it deleted stand in different history runs, and the younger ones are
+    /// merged without the oldest while moments are kept below another deletion, at which history is
+    /// searched.
     pub(super) fn deletion_between_history_runs(&mut self) -> Vec<Op> {
         let space = 2 + self.below(u64::from(self.settings.spaces.max(3)) - 2) as u8;
         let (count, between) = (250, 2 + self.below(6));
@@ -218,11 +248,23 @@ impl Generator {
         // The oldest history run is large enough to be left alone.
         for _ in 0..4 {
             let value = self.value_of(900);
-            let many = Op::PutMany { tx: TX, space, first: 0, count: count as u32, value, scattered: false };
+            let many = Op::PutMany {
+                tx: TX,
+                space,
+                first: 0,
+                count: count as u32,
+                value,
+                scattered: false,
+            };
             ops.extend([Op::Begin { tx: TX }, many, commit(TX)]);
         }
         ops.push(Op::Compact);
-        ops.extend([Op::Begin { tx: TX }, Op::Delete { tx: TX, space, key: key.clone() }, commit(TX), Op::Flush]);
+        ops.extend([
+            Op::Begin { tx: TX },
+            Op::Delete { tx: TX, space, key: key.clone() },
+            commit(TX),
+            Op::Flush,
+        ]);
         for number in 0..between {
             ops.extend(self.put_one(space, &numbered_key((count + number % 2) as u32), 20));
         }
@@ -231,19 +273,27 @@ impl Generator {
         ops.extend([Op::Keyspace { space, retention: Keep::Glsns(kept) }, Op::Flush]);
         ops.extend((0..12).map(|_| Op::Step));
         for back in 1..kept + 2 {
-            ops.push(Op::Get { from: Reader::Back(back), space, key: key.clone(), how: Get::Value });
+            ops.push(Op::Get {
+                from: Reader::Back(back),
+                space,
+                key: key.clone(),
+                how: Get::Value,
+            });
         }
         ops
     }
 
     /// Every keyspace forgets from the beginning on: then the log trims itself.
     pub(super) fn all_forget(&mut self) -> Vec<Op> {
-        let forgets =
-            |space: u8| Op::Keyspace { space, retention: [Keep::Latest, Keep::Glsns(5)][usize::from(space % 2)] };
+        let forgets = |space: u8| Op::Keyspace {
+            space,
+            retention: [Keep::Latest, Keep::Glsns(5)][usize::from(space % 2)],
+        };
         (0..self.settings.spaces).map(forgets).collect()
     }
 
-    /// A keyspace is dropped while a transaction has written to it; another is created under its name.
+    /// A keyspace is dropped while a transaction has written to it; another is created under its
+    /// name.
     pub(super) fn dropped_and_made_anew(&mut self) -> Vec<Op> {
         let space = 1 + self.below(u64::from(self.settings.spaces.max(2)) - 1) as u8;
         let value = self.value_of(60);
@@ -252,7 +302,12 @@ impl Generator {
         let value = self.value_of(61);
         let read_first = self.random.chance(0.3);
         if read_first {
-            ops.push(Op::Get { from: Reader::Tx(OTHER_TX), space, key: numbered_key(3), how: Get::Value });
+            ops.push(Op::Get {
+                from: Reader::Tx(OTHER_TX),
+                space,
+                key: numbered_key(3),
+                how: Get::Value,
+            });
         }
         ops.push(Op::Put { tx: OTHER_TX, space, key: numbered_key(30), value, streamed: false });
         if self.random.chance(0.5) {
@@ -279,7 +334,10 @@ impl Generator {
         let (space, name) = (2, self.cursor_name());
         let mut ops = vec![Op::DropCursor { name }, Op::Cursor { name, back: 0 }];
         if self.settings.forgetful {
-            ops.extend((0..self.settings.spaces).map(|space| Op::Keyspace { space, retention: Keep::Latest }));
+            ops.extend(
+                (0..self.settings.spaces)
+                    .map(|space| Op::Keyspace { space, retention: Keep::Latest }),
+            );
         }
         ops.extend(self.fill_segment(space));
         ops.extend(self.interruption());

@@ -105,16 +105,26 @@ impl Profile {
             fault: None,
         };
         match self {
-            Profile::Model => {
-                Settings { restores: true, fault: Some(|random| Fault::Slow(random.below(3_000_000) as u32)), ..plain }
-            }
+            Profile::Model => Settings {
+                restores: true,
+                fault: Some(|random| Fault::Slow(random.below(3_000_000) as u32)),
+                ..plain
+            },
             Profile::EverySync => Settings { many: 40, scenes: false, ..plain },
             Profile::Crash => Settings { huge: 0.004, crashes: true, restores: true, ..plain },
-            Profile::FailedReads => Settings { fault: Some(|random| Fault::Reads(permille(random))), ..plain },
-            Profile::Flips => Settings { kills: false, fault: Some(|random| Fault::Flips(permille(random))), ..plain },
-            Profile::Full => {
-                Settings { large: 0.05, fault: Some(|random| Fault::Full(random.below(400_000))), ..plain }
+            Profile::FailedReads => {
+                Settings { fault: Some(|random| Fault::Reads(permille(random))), ..plain }
             }
+            Profile::Flips => Settings {
+                kills: false,
+                fault: Some(|random| Fault::Flips(permille(random))),
+                ..plain
+            },
+            Profile::Full => Settings {
+                large: 0.05,
+                fault: Some(|random| Fault::Full(random.below(400_000))),
+                ..plain
+            },
             Profile::FailedSyncs => Settings { crashes: true, fault: Some(failed_sync), ..plain },
             Profile::Metamorphic => Settings {
                 limited: false,
@@ -125,16 +135,23 @@ impl Profile {
                 many: 100,
                 ..plain
             },
-            Profile::Budget => Settings { keys: 400, large: 0.1, value_bytes_min: 3000, crashes: true, ..plain },
+            Profile::Budget => {
+                Settings { keys: 400, large: 0.1, value_bytes_min: 3000, crashes: true, ..plain }
+            }
         }
     }
 }
 
 impl Settings {
-    /// The settings for one seed: some runs have few keys with many versions, some have transactions of thousands of keys.
+    /// The settings for one seed: some runs have few keys with many versions, some have
+    /// transactions of thousands of keys.
     pub fn of_seed(self, seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5ca1_ab1e);
-        let settings = if self.many >= 250 && random.below(8) == 0 { Settings { many: 2000, ..self } } else { self };
+        let settings = if self.many >= 250 && random.below(8) == 0 {
+            Settings { many: 2000, ..self }
+        } else {
+            self
+        };
         let settings = match random.below(6) {
             0 => Settings { hot: true, keys: 3, ..settings },
             _ => settings,

@@ -1,4 +1,5 @@
-//! Operations and scenes that take keys away by what a walk finds, read ranges whose ends meet, or end the process amid an operation.
+//! Operations and scenes that take keys away by what a walk finds, read ranges whose ends meet, or
+//! end the process amid an operation.
 
 use crate::op::generate::Generator;
 use crate::op::generate::scenes::{ALL, OTHER_TX, TX, commit};
@@ -28,7 +29,8 @@ impl Generator {
         Op::Watch { space: self.space(), back: self.back(), prefix: self.prefix() }
     }
 
-    /// The process ends in the middle of something; the next one commits little, and the power is cut.
+    /// The process ends in the middle of something; the next one commits little, and the power is
+    /// cut.
     pub(super) fn killed_within(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let mut ops = vec![Op::KillAtSync { after: 1 + self.below(12) }];
@@ -59,14 +61,19 @@ impl Generator {
         // The keyspace's last keys are among them at times, and now and then it becomes empty.
         let from = self.below(12) as u32;
         let upto = if self.random.chance(0.5) { 12 } else { from + 1 + self.below(4) as u32 };
-        ops.extend((from..upto).map(|number| Op::Delete { tx: TX, space, key: numbered_key(number) }));
+        ops.extend((from..upto).map(|number| Op::Delete {
+            tx: TX,
+            space,
+            key: numbered_key(number),
+        }));
         ops.push(commit(TX));
         self.closed();
         ops.push(Op::Recover { damage: self.below(1 << 40) });
         ops
     }
 
-    /// More keys are taken away than one batch holds, among them such as the transaction has written itself.
+    /// More keys are taken away than one batch holds, among them such as the transaction has
+    /// written itself.
     pub(super) fn removed_in_batches(&mut self) -> Vec<Op> {
         let (space, value) = (self.below(2) as u8, self.value_of(20));
         let count = 1 + self.below(BATCHED) as u32;
@@ -106,7 +113,8 @@ impl Generator {
         for _ in 0..4 + self.below(16) {
             ops.push(Op::Remove { tx: TX, space, span: ALL, how, limit: 1 });
             if self.random.chance(0.15) {
-                let (key, value) = (numbered_key(self.below(u64::from(count)) as u32), self.value_of(23));
+                let (key, value) =
+                    (numbered_key(self.below(u64::from(count)) as u32), self.value_of(23));
                 ops.push(match self.below(3) {
                     0 => Op::Delete { tx: TX, space, key },
                     _ => Op::Put { tx: TX, space, key, value, streamed: false },
@@ -116,7 +124,8 @@ impl Generator {
         ops.push(self.walk_of(Reader::Tx(TX), space, None));
     }
 
-    /// A transaction deletes many keys of which few are there, and walks over them from both ends again and again.
+    /// A transaction deletes many keys of which few are there, and walks over them from both ends
+    /// again and again.
     pub(super) fn deletions_of_nothing(&mut self) -> Vec<Op> {
         let space = self.below(2) as u8;
         let mut ops = vec![Op::Begin { tx: TX }];
@@ -143,7 +152,15 @@ impl Generator {
                 };
                 let reverse = self.random.chance(0.6);
                 let limit = if self.random.chance(0.7) { u32::MAX } else { 1 };
-                ops.push(Op::Walk { from: Reader::Tx(TX), space, span, reverse, limit, keys_only: false, amid: None });
+                ops.push(Op::Walk {
+                    from: Reader::Tx(TX),
+                    space,
+                    span,
+                    reverse,
+                    limit,
+                    keys_only: false,
+                    amid: None,
+                });
             }
             let (key, value) = (numbered_key(self.below(36) as u32), self.value_of(22));
             if self.random.chance(0.3) {
@@ -154,7 +171,8 @@ impl Generator {
         ops
     }
 
-    /// A transaction reads ranges that begin or end at one key, with it and without it; another one changes this key, or one beside it.
+    /// A transaction reads ranges that begin or end at one key, with it and without it; another one
+    /// changes this key, or one beside it.
     pub(super) fn reads_with_one_end(&mut self) -> Vec<Op> {
         let (space, value) = (self.below(2) as u8, self.value_of(20));
         let many = Op::PutMany { tx: TX, space, first: 0, count: 12, value, scattered: false };
@@ -171,7 +189,15 @@ impl Generator {
             };
             let (reverse, keys_only) = (self.random.chance(0.5), self.random.chance(0.5));
             let limit = if self.random.chance(0.7) { u32::MAX } else { 1 + self.below(4) as u32 };
-            ops.push(Op::Walk { from: Reader::Tx(TX), space, span, reverse, limit, keys_only, amid: None });
+            ops.push(Op::Walk {
+                from: Reader::Tx(TX),
+                space,
+                span,
+                reverse,
+                limit,
+                keys_only,
+                amid: None,
+            });
         }
         let changed = if self.random.chance(0.7) { end } else { self.below(12) as u32 };
         let (key, value) = (numbered_key(changed), self.value_of(21));

@@ -4,7 +4,9 @@
 
 use crate::content::Content;
 use crate::op::generate::Generator;
-use crate::op::{Deed, Edge, Fault, Get, Keep, Key, Moment, Op, Reader, Span, Within, numbered_key};
+use crate::op::{
+    Deed, Edge, Fault, Get, Keep, Key, Moment, Op, Reader, Span, Within, numbered_key,
+};
 
 /// The transactions and slots that scenes use.
 pub(super) const TX: u8 = 0;
@@ -75,8 +77,11 @@ impl Generator {
             (true, Self::feed_over_errors),
             (true, Self::feed_over_errors),
         ];
-        let permitted: Vec<Scene> =
-            scenes.into_iter().filter(|(permitted, _)| *permitted).map(|(_, scene)| scene).collect();
+        let permitted: Vec<Scene> = scenes
+            .into_iter()
+            .filter(|(permitted, _)| *permitted)
+            .map(|(_, scene)| scene)
+            .collect();
         let scene = permitted[self.below(permitted.len() as u64) as usize];
         let ops = scene(self);
         self.forced.extend(ops);
@@ -112,7 +117,8 @@ impl Generator {
         }
     }
 
-    /// A transaction is spilled into blob files, read back, committed, and checked afterwards; some keys are written twice.
+    /// A transaction is spilled into blob files, read back, committed, and checked afterwards; some
+    /// keys are written twice.
     fn spilled(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let (first, scattered) = (self.below(200) as u32, self.random.chance(0.5));
@@ -145,9 +151,11 @@ impl Generator {
         Op::Walk { from, space, span: ALL, reverse, limit: u32::MAX, keys_only, amid }
     }
 
-    /// A queue is emptied from one end, by a transaction of its own and key by key, until walks know the gap; then something is put there.
+    /// A queue is emptied from one end, by a transaction of its own and key by key, until walks
+    /// know the gap; then something is put there.
     fn queue(&mut self) -> Vec<Op> {
-        let (space, value, reverse) = (self.below(2) as u8, self.value_of(20), self.random.chance(0.5));
+        let (space, value, reverse) =
+            (self.below(2) as u8, self.value_of(20), self.random.chance(0.5));
         let many = Op::PutMany { tx: TX, space, first: 0, count: QUEUED, value, scattered: false };
         let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX)];
         ops.extend(self.interruption());
@@ -163,21 +171,39 @@ impl Generator {
             1 => narrow,
             _ => Span::Prefix(b"m/".to_vec()),
         };
-        let end =
-            |from, limit| Op::Walk { from, space, span: span.clone(), reverse, limit, keys_only: false, amid: None };
-        let from_end = |number: u32| numbered_key(if reverse { QUEUED - 1 - number } else { number });
+        let end = |from, limit| Op::Walk {
+            from,
+            space,
+            span: span.clone(),
+            reverse,
+            limit,
+            keys_only: false,
+            amid: None,
+        };
+        let from_end =
+            |number: u32| numbered_key(if reverse { QUEUED - 1 - number } else { number });
         let popped = self.below(u64::from(QUEUED) - 12) as u32;
         ops.push(Op::Begin { tx: TX });
         for number in 0..popped {
-            ops.extend([Op::Delete { tx: TX, space, key: from_end(number) }, end(Reader::Tx(TX), 1)]);
+            ops.extend([
+                Op::Delete { tx: TX, space, key: from_end(number) },
+                end(Reader::Tx(TX), 1),
+            ]);
         }
         if popped > 0 && self.random.chance(0.3) {
             let (key, value) = (from_end(self.below(u64::from(popped)) as u32), self.value_of(21));
-            ops.extend([Op::Put { tx: TX, space, key, value, streamed: false }, end(Reader::Tx(TX), 3)]);
+            ops.extend([
+                Op::Put { tx: TX, space, key, value, streamed: false },
+                end(Reader::Tx(TX), 3),
+            ]);
         }
         ops.extend([commit(TX), end(Reader::Back(0), 2)]);
         for number in popped..QUEUED - 2 {
-            ops.extend([Op::Begin { tx: TX }, Op::Delete { tx: TX, space, key: from_end(number) }, commit(TX)]);
+            ops.extend([
+                Op::Begin { tx: TX },
+                Op::Delete { tx: TX, space, key: from_end(number) },
+                commit(TX),
+            ]);
             if self.random.chance(0.3) {
                 ops.push(end(Reader::Back(0), 1));
             }
@@ -190,7 +216,11 @@ impl Generator {
         for _ in 0..2 {
             let key = from_end(self.below(u64::from(QUEUED) - 3) as u32);
             ops.extend(self.put_one(space, &key, 22));
-            ops.extend([end(Reader::Back(0), 3), end(Reader::Back(1), 3), self.walk_of(Reader::Back(0), space, None)]);
+            ops.extend([
+                end(Reader::Back(0), 3),
+                end(Reader::Back(1), 3),
+                self.walk_of(Reader::Back(0), space, None),
+            ]);
         }
         ops
     }
@@ -202,7 +232,11 @@ impl Generator {
         let deleted = self.below(VERSIONS);
         for number in 0..VERSIONS {
             if number == deleted {
-                ops.extend([Op::Begin { tx: TX }, Op::Delete { tx: TX, space, key: key.clone() }, commit(TX)]);
+                ops.extend([
+                    Op::Begin { tx: TX },
+                    Op::Delete { tx: TX, space, key: key.clone() },
+                    commit(TX),
+                ]);
             } else {
                 let bytes = 960 + self.below(70) as u32;
                 ops.extend(self.put_one(space, &key, bytes));
@@ -213,7 +247,15 @@ impl Generator {
         }
         for _ in 0..3 {
             let from = Reader::Back(self.below(VERSIONS));
-            ops.push(Op::Walk { from, space, span: ALL, reverse: true, limit: 12, keys_only: false, amid: None });
+            ops.push(Op::Walk {
+                from,
+                space,
+                span: ALL,
+                reverse: true,
+                limit: 12,
+                keys_only: false,
+                amid: None,
+            });
             ops.push(Op::Get { from, space, key: key.clone(), how: Get::Value });
             ops.extend(self.interruption());
         }
@@ -221,7 +263,8 @@ impl Generator {
         ops
     }
 
-    /// A transaction has read what another deletes; the deletion leaves the current runs before the first one commits.
+    /// A transaction has read what another deletes; the deletion leaves the current runs before the
+    /// first one commits.
     fn moved_deletion(&mut self) -> Vec<Op> {
         let (space, key) = (self.kept_space(), self.key());
         let mut ops = self.put_one(space, &key, 50);
@@ -244,22 +287,38 @@ impl Generator {
         ops
     }
 
-    /// A transaction reads more than it may record; then another one changes one of the keys, or one beside them.
+    /// A transaction reads more than it may record; then another one changes one of the keys, or
+    /// one beside them.
     fn many_reads(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let value = self.value_of(30);
-        let many = Op::PutMany { tx: TX, space, first: 100, count: READ_KEYS, value, scattered: false };
+        let many =
+            Op::PutMany { tx: TX, space, first: 100, count: READ_KEYS, value, scattered: false };
         let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX), Op::Begin { tx: TX }];
-        // A wide range first that contains the keys: the range that covers all of them may end behind the last of them.
+        // A wide range first that contains the keys: the range that covers all of them may end
+        // behind the last of them.
         let walks = self.random.chance(0.5);
         if walks {
             let edge = |number| Edge::At(numbered_key(number));
             let from = 100 + self.below(u64::from(READ_KEYS) / 2) as u32;
             let span = Span::Range(edge(from), edge(100 + READ_KEYS + 9));
             let (from, reverse) = (Reader::Tx(TX), self.random.chance(0.5));
-            ops.push(Op::Walk { from, space, span, reverse, limit: u32::MAX, keys_only: true, amid: None });
+            ops.push(Op::Walk {
+                from,
+                space,
+                span,
+                reverse,
+                limit: u32::MAX,
+                keys_only: true,
+                amid: None,
+            });
         }
-        let get = |number| Op::Get { from: Reader::Tx(TX), space, key: numbered_key(number), how: Get::Contains };
+        let get = |number| Op::Get {
+            from: Reader::Tx(TX),
+            space,
+            key: numbered_key(number),
+            how: Get::Contains,
+        };
         ops.extend((100..100 + READ_KEYS).map(get));
         let read_last = if walks && self.random.chance(0.6) { READ_KEYS } else { 0 };
         let changed = numbered_key(if read_last > 0 {
@@ -289,7 +348,13 @@ impl Generator {
             _ => self.reopen(),
         };
         let mut ops = vec![opening, Op::Begin { tx: TX }];
-        ops.push(Op::Put { tx: TX, space, key: key.clone(), value, streamed: self.random.chance(0.5) });
+        ops.push(Op::Put {
+            tx: TX,
+            space,
+            key: key.clone(),
+            value,
+            streamed: self.random.chance(0.5),
+        });
         ops.push(if self.random.chance(0.7) { Op::Verify } else { Op::Compact });
         ops.push(commit(TX));
         ops.extend(self.interruption());
@@ -297,12 +362,23 @@ impl Generator {
         ops
     }
 
-    /// A walk is left open while everything in its range moves into new files, and the old ones are removed.
+    /// A walk is left open while everything in its range moves into new files, and the old ones are
+    /// removed.
     fn walk_over_what_moves(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let count = 100 + self.below(100) as u32;
-        let value = Content { bytes: 400 + self.below(900) as u32, seed: self.content().seed.wrapping_mul(77) };
-        let many = Op::PutMany { tx: TX, space, first: 0, count, value, scattered: self.random.chance(0.5) };
+        let value = Content {
+            bytes: 400 + self.below(900) as u32,
+            seed: self.content().seed.wrapping_mul(77),
+        };
+        let many = Op::PutMany {
+            tx: TX,
+            space,
+            first: 0,
+            count,
+            value,
+            scattered: self.random.chance(0.5),
+        };
         let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX)];
         if self.random.chance(0.5) {
             ops.push(Op::Flush);
@@ -314,11 +390,26 @@ impl Generator {
             let (key, value) = (numbered_key(self.below(100) as u32), self.value_of(20));
             ops.push(Op::Put { tx: TX, space, key, value, streamed: false });
             let (span, limit) = (ALL, u32::MAX);
-            ops.push(Op::Walk { from: Reader::Tx(TX), space, span, reverse, limit, keys_only, amid });
+            ops.push(Op::Walk {
+                from: Reader::Tx(TX),
+                space,
+                span,
+                reverse,
+                limit,
+                keys_only,
+                amid,
+            });
             ops.push(commit(TX));
             return ops;
         }
-        ops.push(Op::WalkBegin { slot: SLOT, from: Reader::Back(0), space, span: ALL, reverse, keys_only });
+        ops.push(Op::WalkBegin {
+            slot: SLOT,
+            from: Reader::Back(0),
+            space,
+            span: ALL,
+            reverse,
+            keys_only,
+        });
         ops.push(Op::WalkOn { slot: SLOT, count: 1 + self.below(u64::from(count)) as u32 });
         ops.extend(self.fill_segment(space));
         let key = numbered_key(self.below(u64::from(count)) as u32);
@@ -339,17 +430,29 @@ impl Generator {
     /// A walk continues although pages cannot be read, if there are newer sources.
     fn walk_while_reads_fail(&mut self) -> Vec<Op> {
         let space = self.kept_space();
-        let value = Content { bytes: 300 + self.below(600) as u32, seed: self.content().seed.wrapping_mul(77) };
+        let value = Content {
+            bytes: 300 + self.below(600) as u32,
+            seed: self.content().seed.wrapping_mul(77),
+        };
         let many = Op::PutMany { tx: TX, space, first: 0, count: 150, value, scattered: false };
-        let mut ops = vec![Op::Fault(Fault::Heal), Op::Begin { tx: TX }, many, commit(TX), Op::Flush];
+        let mut ops =
+            vec![Op::Fault(Fault::Heal), Op::Begin { tx: TX }, many, commit(TX), Op::Flush];
         let (reverse, keys_only) = (self.random.chance(0.6), self.random.chance(0.2));
-        ops.push(Op::WalkBegin { slot: SLOT, from: Reader::Back(0), space, span: ALL, reverse, keys_only });
+        ops.push(Op::WalkBegin {
+            slot: SLOT,
+            from: Reader::Back(0),
+            space,
+            span: ALL,
+            reverse,
+            keys_only,
+        });
         ops.push(Op::WalkOn { slot: SLOT, count: 1 + self.below(100) as u32 });
         ops.extend(self.put_one(space, &b"newer".to_vec(), 60));
         ops.extend([Op::Flush, Op::DropCaches]);
         ops.push(Op::Fault(Fault::Reads(100 + self.below(300) as u16)));
         let on = Op::WalkOn { slot: SLOT, count: u32::MAX };
-        // If the sources are exchanged within the call, a read that fails there is retried in the new ones.
+        // If the sources are exchanged within the call, a read that fails there is retried in the
+        // new ones.
         ops.push(if self.random.chance(0.5) {
             let key = numbered_key(self.below(150) as u32);
             let deed = Deed::Commit { space, key, value: self.value_of(70) };
@@ -367,7 +470,12 @@ impl Generator {
         let value = self.value_of(3);
         let many = Op::PutMany { tx: TX, space, first: 0, count: 15_000, value, scattered: false };
         let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX), Op::Compact, Op::DropCaches];
-        let get = |number| Op::Get { from: Reader::Back(0), space, key: numbered_key(number), how: Get::Value };
+        let get = |number| Op::Get {
+            from: Reader::Back(0),
+            space,
+            key: numbered_key(number),
+            how: Get::Value,
+        };
         ops.extend((0..20).map(|number| get(number * 740)));
         ops
     }
@@ -391,7 +499,8 @@ impl Generator {
         ops
     }
 
-    /// Values of the log that are larger than a step of compaction are moved, and read at their new place.
+    /// Values of the log that are larger than a step of compaction are moved, and read at their new
+    /// place.
     fn large_values_relocated(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let mut ops = Vec::new();
@@ -412,21 +521,36 @@ impl Generator {
         if self.random.chance(0.5) {
             ops.extend(self.interruption());
         }
-        let get = |number| Op::Get { from: Reader::Back(0), space, key: numbered_key(number), how: Get::Value };
+        let get = |number| Op::Get {
+            from: Reader::Back(0),
+            space,
+            key: numbered_key(number),
+            how: Get::Value,
+        };
         ops.extend((0..3).map(get));
-        ops.push(Op::Get { from: Reader::Back(2), space, key: numbered_key(0), how: Get::Streamed });
+        ops.push(Op::Get {
+            from: Reader::Back(2),
+            space,
+            key: numbered_key(0),
+            how: Get::Streamed,
+        });
         ops.push(Op::Get { from: Reader::Back(0), space, key: deleted.clone(), how: Get::Value });
         if deletes && self.random.chance(0.5) {
-            ops.extend([Op::Compact, Op::Get { from: Reader::Back(0), space, key: deleted, how: Get::Value }]);
+            ops.extend([
+                Op::Compact,
+                Op::Get { from: Reader::Back(0), space, key: deleted, how: Get::Value },
+            ]);
         }
         ops
     }
 
-    /// A moment is opened while another thread supersedes versions visible at it, in a keyspace that keeps the latest only.
+    /// A moment is opened while another thread supersedes versions visible at it, in a keyspace
+    /// that keeps the latest only.
     fn moment_beside_a_commit(&mut self) -> Vec<Op> {
         let space = 2;
         let key = numbered_key(self.below(3) as u32);
-        let mut ops = vec![Op::Release { slot: 0 }, Op::Release { slot: 1 }, Op::Release { slot: 2 }];
+        let mut ops =
+            vec![Op::Release { slot: 0 }, Op::Release { slot: 1 }, Op::Release { slot: 2 }];
         ops.extend((0..3).map(|tx| Op::Abort { tx }));
         ops.push(Op::Keyspace { space, retention: Keep::Latest });
         ops.extend(self.put_one(space, &key, 40));
@@ -443,11 +567,17 @@ impl Generator {
         ops
     }
 
-    /// Keys are deleted in a keyspace that keeps no past, and all trace of them is dropped; then they are written again.
+    /// Keys are deleted in a keyspace that keeps no past, and all trace of them is dropped; then
+    /// they are written again.
     fn deleted_for_good(&mut self) -> Vec<Op> {
         let (space, value) = (2, self.value_of(100));
         let many = Op::PutMany { tx: TX, space, first: 0, count: 30, value, scattered: false };
-        let mut ops = vec![Op::Keyspace { space, retention: Keep::Latest }, Op::Begin { tx: TX }, many, commit(TX)];
+        let mut ops = vec![
+            Op::Keyspace { space, retention: Keep::Latest },
+            Op::Begin { tx: TX },
+            many,
+            commit(TX),
+        ];
         ops.extend([Op::Warm, Op::Compact, Op::Warm]);
         if self.random.chance(0.6) {
             // An image that holds the keys is there after a kill.
@@ -464,7 +594,12 @@ impl Generator {
             self.interruption()
         });
         ops.extend((0..4).map(|_| Op::Work { first: 4 }));
-        let get = |number| Op::Get { from: Reader::Back(0), space, key: numbered_key(number), how: Get::Value };
+        let get = |number| Op::Get {
+            from: Reader::Back(0),
+            space,
+            key: numbered_key(number),
+            how: Get::Value,
+        };
         ops.extend((0..30).map(get));
         let key = numbered_key(self.below(30) as u32);
         ops.extend(self.put_one(space, &key, 40));
@@ -482,23 +617,37 @@ impl Generator {
         ops.extend([Op::Begin { tx: TX }, many, commit(TX), Op::Flush, Op::Warm, Op::SaveImage]);
         let key = numbered_key(self.below(12) as u32);
         if self.random.chance(0.3) {
-            ops.extend([Op::Begin { tx: TX }, Op::Delete { tx: TX, space, key: key.clone() }, commit(TX)]);
+            ops.extend([
+                Op::Begin { tx: TX },
+                Op::Delete { tx: TX, space, key: key.clone() },
+                commit(TX),
+            ]);
         } else {
             ops.extend(self.put_one(space, &key, 70));
         }
         ops.push(if self.random.chance(0.7) { Op::Flush } else { Op::Compact });
         ops.push(self.kill());
         ops.extend((0..6).map(|_| Op::Work { first: 4 }));
-        let get = |number| Op::Get { from: Reader::Back(0), space, key: numbered_key(number), how: Get::Value };
+        let get = |number| Op::Get {
+            from: Reader::Back(0),
+            space,
+            key: numbered_key(number),
+            how: Get::Value,
+        };
         ops.extend((0..12).map(get));
         ops
     }
 
-    /// A sync of a flush or a merge fails, the store remains in use, and the process ends: the next one must be able to open the store.
+    /// A sync of a flush or a merge fails, the store remains in use, and the process ends: the next
+    /// one must be able to open the store.
     fn failed_sync_and_kill(&mut self) -> Vec<Op> {
         let (space, key) = (self.kept_space(), self.key());
         let mut ops = self.put_one(space, &key, 300);
-        let fault = if self.random.chance(0.2) { Fault::RenameLater(1) } else { Fault::SyncLater(1 + self.below(5)) };
+        let fault = if self.random.chance(0.2) {
+            Fault::RenameLater(1)
+        } else {
+            Fault::SyncLater(1 + self.below(5))
+        };
         ops.push(Op::Fault(fault));
         ops.push(if self.random.chance(0.6) { Op::Flush } else { Op::Compact });
         for _ in 0..self.below(3) {

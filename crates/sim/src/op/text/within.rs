@@ -14,7 +14,9 @@ impl fmt::Display for Within {
 impl fmt::Display for Deed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Deed::Commit { space, key, value } => write!(f, "commit s{space} ={} {value}", Escaped(key)),
+            Deed::Commit { space, key, value } => {
+                write!(f, "commit s{space} ={} {value}", Escaped(key))
+            }
             Deed::Put { space, key, value } => write!(f, "put s{space} ={} {value}", Escaped(key)),
             Deed::Compact => f.write_str("compact"),
             Deed::Flush => f.write_str("flush"),
@@ -57,8 +59,12 @@ impl Words<'_> {
 
     fn deed(&mut self) -> Result<Deed, String> {
         Ok(match self.next()? {
-            "commit" => Deed::Commit { space: self.sign("s")?, key: self.key("=")?, value: self.content()? },
-            "put" => Deed::Put { space: self.sign("s")?, key: self.key("=")?, value: self.content()? },
+            "commit" => {
+                Deed::Commit { space: self.sign("s")?, key: self.key("=")?, value: self.content()? }
+            }
+            "put" => {
+                Deed::Put { space: self.sign("s")?, key: self.key("=")?, value: self.content()? }
+            }
             "compact" => Deed::Compact,
             "flush" => Deed::Flush,
             "trim" => Deed::Trim,

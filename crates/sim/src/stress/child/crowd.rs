@@ -1,6 +1,8 @@
-//! Work that puts pressure on the memory limit: values of 2 MB, and many walks and transactions that are open at once, over keys of 4 KiB.
+//! Work that puts pressure on the memory limit: values of 2 MB, and many walks and transactions
+//! that are open at once, over keys of 4 KiB.
 //!
-//! Values are generated and compared in pieces, so that the process holds little memory besides its store's.
+//! Values are generated and compared in pieces, so that the process holds little memory besides its
+//! store's.
 
 use std::io::Read;
 use std::ops::Bound;
@@ -39,8 +41,8 @@ type Head = [u8; 8];
 /// An idle walk, and the last key that it returned.
 type HeldWalk<'t> = (Range<'t>, Head);
 
-/// The memory of the thread that holds walks or transactions. An open transaction is a value of the program's; a walk that has begun is
-/// charged to the budget.
+/// The memory of the thread that holds walks or transactions. An open transaction is a value of the
+/// program's; a walk that has begun is charged to the budget.
 pub(super) const HELD_BYTES_MAX: u64 = TRANSACTIONS * size_of::<Transaction>() as u64;
 
 /// Bytes that are a function of a number and their offset.
@@ -51,11 +53,15 @@ struct Stream {
 
 impl Read for Stream {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        let bytes = usize::try_from(LARGE_BYTES - self.at).map_or(into.len(), |left| left.min(into.len()));
+        let bytes =
+            usize::try_from(LARGE_BYTES - self.at).map_or(into.len(), |left| left.min(into.len()));
         for byte in &mut into[..bytes] {
             *byte = match self.at {
                 0..8 => self.number.to_le_bytes()[self.at as usize],
-                at => (self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(at / 5) >> (at % 5 * 7)) as u8,
+                at => {
+                    (self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(at / 5)
+                        >> (at % 5 * 7)) as u8
+                }
             };
             self.at += 1;
         }
@@ -73,11 +79,16 @@ pub(super) fn large(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
     shared.unless_refused("a large value", done)?;
     let snapshot = shared.db.snapshot();
     let key = key(random);
-    let reader = shared.unless_refused("a large value's reader", snapshot.get_reader(&shared.crowd, key.as_bytes()))?;
+    let reader = shared.unless_refused(
+        "a large value's reader",
+        snapshot.get_reader(&shared.crowd, key.as_bytes()),
+    )?;
     if let Some(Some(mut reader)) = reader {
         let read = compare(&mut reader).map_err(|error| match error.downcast::<Error>() {
             Ok(error) => error,
-            Err(error) => Error::Corrupt { file: None, glsn: None, message: format!("{key}: {error}") },
+            Err(error) => {
+                Error::Corrupt { file: None, glsn: None, message: format!("{key}: {error}") }
+            }
         });
         if shared.unless_refused("a large value", read)?.is_some() {
             shared.count("large-values");
@@ -110,7 +121,8 @@ fn long_key(number: u64) -> Vec<u8> {
     key
 }
 
-/// Begins many walks over long keys, leaves them idle, and takes another step of each; or has many transactions open at once.
+/// Begins many walks over long keys, leaves them idle, and takes another step of each; or has many
+/// transactions open at once.
 pub(super) fn hold(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
     if random.chance(0.5) { hold_walks(shared, random) } else { hold_transactions(shared, random) }
 }
@@ -119,7 +131,8 @@ fn hold_walks(shared: &Shared, random: &mut Random) -> Outcome {
     for first in (0..LONG_KEYS).step_by(BATCH as usize) {
         let mut tx = shared.db.begin();
         let mut numbers = first..(first + BATCH).min(LONG_KEYS);
-        let put = numbers.try_for_each(|number| tx.put(&shared.crowd, &long_key(number), &number.to_le_bytes()));
+        let put = numbers
+            .try_for_each(|number| tx.put(&shared.crowd, &long_key(number), &number.to_le_bytes()));
         shared.unless_refused("long keys", put.and_then(|()| tx.commit()))?;
     }
     let snapshot: Snapshot = shared.db.snapshot();
@@ -131,7 +144,9 @@ fn hold_walks(shared: &Shared, random: &mut Random) -> Outcome {
         let walk = shared.unless_refused("a walk", snapshot.range(&shared.crowd, range))?;
         let Some(mut walk) = walk else { break };
         // Only the head of each key is kept: the test's own memory is not the store's.
-        match shared.unless_refused("a walk's first step", walk.advance().map(|pair| pair.map(head)))? {
+        match shared
+            .unless_refused("a walk's first step", walk.advance().map(|pair| pair.map(head)))?
+        {
             Some(Some(head)) => walks.push((walk, head)),
             Some(None) => {}
             None => break,
@@ -139,7 +154,9 @@ fn hold_walks(shared: &Shared, random: &mut Random) -> Outcome {
     }
     shared.pause(random, 300);
     for (walk, last) in &mut walks {
-        let Some(next) = shared.unless_refused("a walk's next step", walk.advance().map(|pair| pair.map(head)))? else {
+        let Some(next) = shared
+            .unless_refused("a walk's next step", walk.advance().map(|pair| pair.map(head)))?
+        else {
             break;
         };
         ensure(next.as_ref().is_none_or(|next| next > last), || {

@@ -14,8 +14,11 @@ impl Process {
     }
 
     fn commit(&self, text: &str) -> Result<Option<Glsn>, LogError> {
-        let posted =
-            Posted { parts: &[&text.as_bytes()[..1], &text.as_bytes()[1..]], read_at: Glsn::NONE, known: Glsn::NONE };
+        let posted = Posted {
+            parts: &[&text.as_bytes()[..1], &text.as_bytes()[1..]],
+            read_at: Glsn::NONE,
+            known: Glsn::NONE,
+        };
         self.log.commit_posted(&posted)
     }
 
@@ -23,13 +26,19 @@ impl Process {
         self.members.post(&[text.as_bytes()], Glsn::NONE, Glsn::NONE).unwrap()
     }
 
-    /// Gives a post of `other` the next GLSN, and is killed: before it publishes that, or before it says that it has dealt with the post.
+    /// Gives a post of `other` the next GLSN, and is killed: before it publishes that, or before it
+    /// says that it has dealt with the post.
     fn die_with(self, post: &Post<'_>, text: &str, is_published: bool) -> Glsn {
         let mut turn = self.log.turn().unwrap().unwrap();
         turn.begin().unwrap();
         let order = turn.order_mut().unwrap();
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &[text.as_bytes()] }];
-        let placed = place(&self.log.log, order, &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None);
+        let placed = place(
+            &self.log.log,
+            order,
+            &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] },
+            None,
+        );
         let glsn = placed.unwrap().ticket.last;
         self.members.answer_post(post.cell, Answer::Ordered(glsn));
         if is_published {
@@ -79,7 +88,11 @@ fn a_post_that_a_member_ordered_before_it_was_killed_is_ordered_once() {
             let killed = members.remove(0);
             let post = members[0].post("b");
             assert_eq!(killed.die_with(&post, "b", is_published), Glsn(1));
-            assert_eq!(post.answer() != Answer::None, is_published, "it is durable if its end was published");
+            assert_eq!(
+                post.answer() != Answer::None,
+                is_published,
+                "it is durable if its end was published"
+            );
             let next = &members[1];
             if by_post {
                 next.commit("c").unwrap().unwrap();
@@ -102,7 +115,8 @@ fn a_post_that_a_member_ordered_before_it_was_killed_is_ordered_once() {
 }
 
 #[test]
-fn a_post_of_a_process_that_was_killed_is_not_ordered_nor_mixed_with_those_of_the_next_one_in_its_slot() {
+fn a_post_of_a_process_that_was_killed_is_not_ordered_nor_mixed_with_those_of_the_next_one_in_its_slot()
+ {
     let (disk, store, mut members) = members(2);
     let killed = members.pop().unwrap();
     let slot = killed.members.slot();
@@ -256,8 +270,9 @@ fn posts_go_on_in_the_next_segment() {
     let (disk, store, members) = members(2);
     let mut texts = Vec::new();
     for round in 0..150 {
-        let posts: Vec<_> =
-            (0..8).map(|at| members[1].post(&format!("{round}.{at} {}", "y".repeat(round * 7 % 200)))).collect();
+        let posts: Vec<_> = (0..8)
+            .map(|at| members[1].post(&format!("{round}.{at} {}", "y".repeat(round * 7 % 200))))
+            .collect();
         let own = format!("own {round}");
         members[0].commit(&own).unwrap().unwrap();
         assert!(posts.iter().all(|post| matches!(post.answer(), Answer::Ordered(_))));

@@ -73,7 +73,14 @@ fn a_keyspace_gets_the_name_that_is_known_if_it_is_free() {
     let known = [(40, "free"), (41, "taken"), (42, "free"), (43, "\u{2}no name")];
     let known = known.map(|(id, name)| (id, name.to_owned())).into();
     let names = without_record(&store, &BTreeSet::from([16, 60]), &known).unwrap();
-    let told = ["recovered-40", "recovered-41-again", "free", "recovered-43", "recovered-44", "recovered-60"];
+    let told = [
+        "recovered-40",
+        "recovered-41-again",
+        "free",
+        "recovered-43",
+        "recovered-44",
+        "recovered-60",
+    ];
     assert!(names.values().eq(told.iter()), "{names:?}");
     write_records(&store, &names).unwrap();
     assert_eq!(unnamed(&store, store.visible()).unwrap(), BTreeSet::new());

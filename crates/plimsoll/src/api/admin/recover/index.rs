@@ -1,14 +1,15 @@
 //! Makes the index of the new store.
 //!
-//! - If the old index is sound, its files get a second name in the new store, and a manifest of their own.
-//! - Else the log is replayed into an empty index, and if the log does not hold every commit, the versions of these runs
-//!   and of the old ones are merged into new runs.
+//! - If the old index is sound, its files get a second name in the new store, and a manifest of
+//!   their own.
+//! - Else the log is replayed into an empty index, and if the log does not hold every commit, the
+//!   versions of these runs and of the old ones are merged into new runs.
 //!
 //! Laws of a merge:
 //! 1. Commits that the log holds come from the log, whatever the old index says of them.
-//! 2. If the newest version of a key may have been on a page that cannot be read, and neither the log nor another page
-//!    has it, then an older version does not take its place: the key is deleted. The record of a keyspace stays, unless it
-//!    is known that another one has replaced it.
+//! 2. If the newest version of a key may have been on a page that cannot be read, and neither the
+//!    log nor another page has it, then an older version does not take its place: the key is
+//!    deleted. The record of a keyspace stays, unless it is known that another one has replaced it.
 //! 3. Moments at which versions may be missing can no longer be read.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,9 +40,15 @@ use crate::types::keyspaces::{SYSTEM, keyspace_of};
 use crate::types::options::Options;
 use crate::types::version::{Stored, Version};
 
-/// Writes the manifest with which the new store is first opened: the one of the old index, if its files are kept; else one
-/// without runs, behind which all of the log is replayed.
-pub(crate) fn begin(source: &Source, path: &Path, into: &Path, kept: bool, copied: &mut Copied) -> Result<()> {
+/// Writes the manifest with which the new store is first opened: the one of the old index, if its
+/// files are kept; else one without runs, behind which all of the log is replayed.
+pub(crate) fn begin(
+    source: &Source,
+    path: &Path,
+    into: &Path,
+    kept: bool,
+    copied: &mut Copied,
+) -> Result<()> {
     let (disk, index) = (&*source.log_options.disk, into.join("index"));
     let mut manifest = Manifest::empty(source.survey.log_id);
     if let Some(known) = source.manifest.as_ref().filter(|_| kept) {
@@ -77,20 +84,26 @@ pub(crate) struct MergeLosses {
     pub(crate) readable_from: Glsn,
 }
 
-/// The key ranges of pages that cannot be read and that hold commits which the log does not have, each with the newest of
-/// these commits and whether the page was in a current run.
+/// The key ranges of pages that cannot be read and that hold commits which the log does not have,
+/// each with the newest of these commits and whether the page was in a current run.
 pub(crate) fn lost_spans(source: &Source) -> Result<Vec<(LostSpan, Glsn, bool)>> {
     let mut spans = Vec::new();
     for part in source.parts.iter().filter(|part| part.described && !part.problems.is_empty()) {
         let Some(gap) = source.newest_gap(part.info.min_glsn, part.info.max_glsn) else { continue };
-        let lost = survey(part.source.as_deref(), &part.info, &source.budget, &mut |_| Ok(()))?.lost;
+        let lost =
+            survey(part.source.as_deref(), &part.info, &source.budget, &mut |_| Ok(()))?.lost;
         spans.extend(lost.into_iter().map(|span| (span, gap, !part.history)));
     }
     Ok(spans)
 }
 
 /// Merges the runs of the new store, which hold what its log has, with the old ones.
-pub(crate) fn merge(source: &Source, scene: &Scene<'_>, into: &Path, options: &Options) -> Result<MergeLosses> {
+pub(crate) fn merge(
+    source: &Source,
+    scene: &Scene<'_>,
+    into: &Path,
+    options: &Options,
+) -> Result<MergeLosses> {
     let (log_options, budget) = look_at(&into.join("log"), options)?;
     let (disk, index) = (&*options.disk, into.join("index"));
     let replayed = Manifest::read_beyond(disk, &index, Some(source.survey.log_id), None)?
@@ -108,9 +121,13 @@ pub(crate) fn merge(source: &Source, scene: &Scene<'_>, into: &Path, options: &O
         tables: Vec::new(),
     };
     let mut cursors: Vec<Cursor> = Vec::new();
-    // Each group is a run: its tables are sorted and do not overlap. The log's come first: of two equal versions they win.
+    // Each group is a run: its tables are sorted and do not overlap. The log's come first: of two
+    // equal versions they win.
     for tables in output.open_new(&replayed)?.into_iter().chain(output.open_old()?) {
-        cursors.push(Cursor::Run(Box::new(RunCursor::new(Arc::from(tables), Feed::Pool(Touch::Scan)))));
+        cursors.push(Cursor::Run(Box::new(RunCursor::new(
+            Arc::from(tables),
+            Feed::Pool(Touch::Scan),
+        ))));
     }
     let mut merge = Merge::new(cursors, Direction::Forward);
     merge.seek_end()?;
@@ -119,7 +136,8 @@ pub(crate) fn merge(source: &Source, scene: &Scene<'_>, into: &Path, options: &O
     let mut last: Option<(Vec<u8>, Glsn)> = None;
     while let Some(version) = merge.top() {
         let is_new = last.as_ref().is_none_or(|(key, _)| key != version.key);
-        let is_again = last.as_ref().is_some_and(|(key, glsn)| key == version.key && *glsn == version.glsn);
+        let is_again =
+            last.as_ref().is_some_and(|(key, glsn)| key == version.key && *glsn == version.glsn);
         ids.insert(keyspace_of(version.key));
         if !is_again {
             let mut may_split = is_new;
@@ -127,8 +145,8 @@ pub(crate) fn merge(source: &Source, scene: &Scene<'_>, into: &Path, options: &O
                 *is_current && *gap > version.glsn && span.holds(version.key)
             };
             let by = spans.iter().filter(|_| is_new).filter(is_stale).map(|(_, gap, _)| *gap).max();
-            let is_record =
-                keyspace_of(version.key) == SYSTEM && !replaced.contains(&(version.key.to_vec(), version.glsn));
+            let is_record = keyspace_of(version.key) == SYSTEM
+                && !replaced.contains(&(version.key.to_vec(), version.glsn));
             if let Some(glsn) = by.filter(|_| !is_record) {
                 output.add(&Version { key: version.key, glsn, stored: Stored::Deleted }, true)?;
                 may_split = false;
@@ -149,7 +167,8 @@ pub(crate) fn merge(source: &Source, scene: &Scene<'_>, into: &Path, options: &O
     };
     let limits = limits(source, &replayed, &spans, ids);
     let mut head = replayed.head();
-    (head.number, head.next_run, head.limits) = (replayed.number.saturating_add(1), output.next, limits);
+    (head.number, head.next_run, head.limits) =
+        (replayed.number.saturating_add(1), output.next, limits);
     (head.checkpoint, head.durable) = (durable(source), durable(source));
     let manifest = Manifest::of(head, runs);
     disk.sync_dir(&index)?;
@@ -175,14 +194,23 @@ fn replaced_records(source: &Source) -> Result<BTreeSet<(Vec<u8>, Glsn)>> {
 }
 
 /// From which moments on the keyspaces can be read.
-fn limits(source: &Source, replayed: &Manifest, spans: &[(LostSpan, Glsn, bool)], ids: BTreeSet<u32>) -> Limits {
+fn limits(
+    source: &Source,
+    replayed: &Manifest,
+    spans: &[(LostSpan, Glsn, bool)],
+    ids: BTreeSet<u32>,
+) -> Limits {
     let mut limits = replayed.head().limits;
     let users = |id: &u32| *id != SYSTEM;
     match &source.manifest {
         Some(manifest) => limits.merge(&manifest.head().limits),
         None => {
             // Nothing says which versions compaction has dropped.
-            let newest = source.parts.iter().map(|part| part.info.max_glsn).fold(source.survey.start().glsn, Glsn::max);
+            let newest = source
+                .parts
+                .iter()
+                .map(|part| part.info.max_glsn)
+                .fold(source.survey.start().glsn, Glsn::max);
             for keyspace in ids.iter().copied().filter(users).filter(|_| newest > Glsn::NONE) {
                 limits.dropped(keyspace, newest);
                 limits.deletion_dropped(keyspace, newest);
@@ -191,7 +219,11 @@ fn limits(source: &Source, replayed: &Manifest, spans: &[(LostSpan, Glsn, bool)]
     }
     for (span, gap, _) in spans {
         let touched = keyspace_of(&span.first)..=keyspace_of(&span.last);
-        ids.iter().copied().filter(users).filter(|id| touched.contains(id)).for_each(|id| limits.dropped(id, *gap));
+        ids.iter()
+            .copied()
+            .filter(users)
+            .filter(|id| touched.contains(id))
+            .for_each(|id| limits.dropped(id, *gap));
     }
     limits
 }
@@ -227,7 +259,8 @@ struct Output<'a> {
 impl Output<'_> {
     fn begin(&mut self) -> Result<TableBuilder<RunFileSink>> {
         let log_id = self.source.survey.log_id;
-        let sink = RunFileSink::create(&self.options.disk, self.index, self.next, log_id, self.budget)?;
+        let sink =
+            RunFileSink::create(&self.options.disk, self.index, self.next, log_id, self.budget)?;
         self.next += 1;
         TableBuilder::new(sink, self.budget, false)
     }
@@ -239,7 +272,8 @@ impl Output<'_> {
     }
 
     fn open(&self, index: &Path, log: &Path, info: TableInfo) -> Result<Table> {
-        let (disk, pool, log_id) = (&*self.options.disk, &self.log_options.pool, self.source.survey.log_id);
+        let (disk, pool, log_id) =
+            (&*self.options.disk, &self.log_options.pool, self.source.survey.log_id);
         match info.id {
             TableId::Run(_) => open_run(disk, index, pool, log_id, info),
             TableId::Blob(blob) => {
@@ -249,8 +283,8 @@ impl Output<'_> {
         }
     }
 
-    /// The old runs. Of those that are damaged, or that hold commits in whose place the log has others, copies of what can
-    /// be used.
+    /// The old runs. Of those that are damaged, or that hold commits in whose place the log has
+    /// others, copies of what can be used.
     fn open_old(&mut self) -> Result<Vec<Vec<Table>>> {
         let source = self.source;
         let first = source.survey.bounds().start;
@@ -259,12 +293,18 @@ impl Output<'_> {
             let Some(pages) = &part.source else { continue };
             if part.problems.is_empty() && part.described && !source.is_forked {
                 let file = self.log_options.pool.attach(Arc::clone(pages));
-                runs.entry(part.run).or_default().push(Table { info: Arc::clone(&part.info), file });
+                runs.entry(part.run)
+                    .or_default()
+                    .push(Table { info: Arc::clone(&part.info), file });
                 continue;
             }
             let mut builder = self.begin()?;
             survey(Some(&**pages), &part.info, self.budget, &mut |version| {
-                if source.is_forked && version.glsn >= first { Ok(()) } else { builder.add(version) }
+                if source.is_forked && version.glsn >= first {
+                    Ok(())
+                } else {
+                    builder.add(version)
+                }
             })?;
             if builder.versions() > 0 {
                 let (sink, info) = builder.finish()?;
@@ -283,7 +323,11 @@ impl Output<'_> {
             Stored::InBlob { blob, .. } => self.blobs.contains(&blob.file_name()),
             Stored::Deleted | Stored::Inline(_) | Stored::Dropped { .. } => true,
         };
-        if is_there { version.stored } else { Stored::Dropped { len: version.stored.value_bytes() } }
+        if is_there {
+            version.stored
+        } else {
+            Stored::Dropped { len: version.stored.value_bytes() }
+        }
     }
 
     /// Adds a version; all versions of a key are in one table.

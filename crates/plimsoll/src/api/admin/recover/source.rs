@@ -1,4 +1,5 @@
-//! The damaged store: what can be read of its log and its index, and how its index comes into the new store.
+//! The damaged store: what can be read of its log and its index, and how its index comes into the
+//! new store.
 //!
 //! Law: nothing here changes a file.
 
@@ -14,14 +15,18 @@ use plimsoll_log::file_log::repair::survey::{Scope as LogScope, Survey, survey a
 use plimsoll_log::file_log::repair::verify::{BlobDamage, Finding, VerifyScope, verify};
 use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_memory::budget::{Budget, Kind};
-use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, check_page, page_kind};
+use plimsoll_memory::page::{
+    PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, check_page, page_kind,
+};
 
 use crate::api::admin::diagnose::{Found, LostPart, Part, Scene, look_at, look_at_part};
 use crate::api::admin::recover::doubts::Doubts;
 use crate::index::manifest::Manifest;
 use crate::index::manifest::names::manifest_number;
 use crate::index::run::ends::HEADER_PAGE;
-use crate::index::run::file::{newest_in_folder, pages_in_file, pages_of_run, read_info, run_id_of, run_seed};
+use crate::index::run::file::{
+    newest_in_folder, pages_in_file, pages_of_run, read_info, run_id_of, run_seed,
+};
 use crate::index::run::survey::survey;
 use crate::index::run::table::{TableId, TableInfo, run_file_name};
 use crate::types::error::{Error, Lift, Result};
@@ -78,10 +83,12 @@ impl Source {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self> {
         let (log_options, budget) = look_at(&path.join("log"), options)?;
-        let mut reader = Reader { path, options, log_options, budget, manifests: Vec::new(), newest: None };
+        let mut reader =
+            Reader { path, options, log_options, budget, manifests: Vec::new(), newest: None };
         reader.find_manifests()?;
         let log_id = reader.log_id()?;
-        let run_commits = newest_in_folder(reader.disk(), &path.join("index"), log_id, &reader.budget)?;
+        let run_commits =
+            newest_in_folder(reader.disk(), &path.join("index"), log_id, &reader.budget)?;
         let survey = reader.survey(log_id, run_commits, doubts)?;
         let mut source = reader.choose(survey, run_commits, doubts)?;
         source.findings = source.verify_log(path, progress)?;
@@ -95,8 +102,10 @@ impl Source {
         let mut needed: Vec<BlobId> = infos().flat_map(|info| info.blobs.iter().copied()).collect();
         needed.sort_unstable();
         needed.dedup();
-        let kept =
-            |blob: BlobId| needed.binary_search(&blob).is_ok() || infos().any(|info| info.id == TableId::Blob(blob));
+        let kept = |blob: BlobId| {
+            needed.binary_search(&blob).is_ok()
+                || infos().any(|info| info.id == TableId::Blob(blob))
+        };
         let scope = VerifyScope {
             disk: &*self.log_options.disk,
             dir: &path.join("log"),
@@ -127,7 +136,9 @@ impl Source {
         }
         for found in found {
             match &found.lost {
-                LostPart::Blob(blob, named_by) if self.is_run(blob) => losses.commits.extend(*named_by),
+                LostPart::Blob(blob, named_by) if self.is_run(blob) => {
+                    losses.commits.extend(*named_by)
+                }
                 LostPart::Blob(blob, _) => {
                     let damaged = blobs.entry(blob.id).or_insert_with(|| new(blob.id));
                     damaged.named = damaged.named.or(blob.named);
@@ -144,7 +155,8 @@ impl Source {
     /// Whether a blob file holds pages of a run.
     fn is_run(&self, blob: &BlobDamage) -> bool {
         let is_part = self.parts.iter().any(|part| part.info.id == TableId::Blob(blob.id));
-        let has_values = self.parts.iter().any(|part| part.info.blobs.binary_search(&blob.id).is_ok());
+        let has_values =
+            self.parts.iter().any(|part| part.info.blobs.binary_search(&blob.id).is_ok());
         match blob.is_plain {
             Some(is_plain) => !is_plain,
             None => is_part || !has_values,
@@ -170,18 +182,21 @@ impl Source {
         Ok(())
     }
 
-    /// Notes runs in blob files that no manifest names, if the log does not hold every commit: their commit, and so the age
-    /// of what they hold, was only in the manifest.
+    /// Notes runs in blob files that no manifest names, if the log does not hold every commit:
+    /// their commit, and so the age of what they hold, was only in the manifest.
     fn note_unknown_blobs(&mut self, path: &Path) -> Result<()> {
         if self.plan != Plan::Merge || self.manifest.is_some() {
             return Ok(());
         }
         let (disk, dir) = (&*self.log_options.disk, path.join("log"));
         let names = if disk.entry(&dir)?.is_some() { disk.names(&dir)? } else { Vec::new() };
-        let ids = names.iter().filter_map(|name| name.strip_suffix(".blob")?.parse().ok()).map(BlobId);
+        let ids =
+            names.iter().filter_map(|name| name.strip_suffix(".blob")?.parse().ok()).map(BlobId);
         let mut page = self.budget.take(Kind::Staging)?;
         let page = &mut page[..PAGE_BYTES];
-        for blob in ids.filter(|blob| !self.parts.iter().any(|part| part.info.id == TableId::Blob(*blob))) {
+        for blob in
+            ids.filter(|blob| !self.parts.iter().any(|part| part.info.id == TableId::Blob(*blob)))
+        {
             let pages = blob_pages(disk, &dir, self.survey.log_id, blob).lift()?;
             if pages.load(0, page).is_ok() && page_kind(page) == HEADER_PAGE {
                 self.unresolved.push(format!(
@@ -206,11 +221,13 @@ impl Source {
     /// The newest commit of the index.
     pub(crate) fn index_end(&self) -> Glsn {
         let newest = self.parts.iter().filter(|part| part.described).map(|part| part.info.max_glsn);
-        let checkpoint = self.manifest.as_ref().map_or(Glsn::NONE, |manifest| manifest.checkpoint.glsn);
+        let checkpoint =
+            self.manifest.as_ref().map_or(Glsn::NONE, |manifest| manifest.checkpoint.glsn);
         newest.fold(checkpoint, Glsn::max)
     }
 
-    /// The last commit up to which the index is known to be complete: later ones may be in it if they were adopted.
+    /// The last commit up to which the index is known to be complete: later ones may be in it if
+    /// they were adopted.
     pub(crate) fn complete_to(&self) -> Glsn {
         self.manifest.as_ref().map_or(Glsn::NONE, |manifest| manifest.checkpoint.glsn)
     }
@@ -223,11 +240,12 @@ impl Source {
     }
 }
 
-/// Removes tables whose files are missing, if runs from `next_run` on may have been merged of them: these cover their keys and
-/// commits. The others are lost.
+/// Removes tables whose files are missing, if runs from `next_run` on may have been merged of them:
+/// these cover their keys and commits. The others are lost.
 fn retain_unmerged(parts: &mut Vec<Part>, next_run: u64) {
     let is_newer = |part: &&Part| matches!(part.info.id, TableId::Run(id) if id >= next_run);
-    let newer = || parts.iter().filter(|part| part.described && part.source.is_some()).filter(is_newer);
+    let newer =
+        || parts.iter().filter(|part| part.described && part.source.is_some()).filter(is_newer);
     let first = newer().map(|part| part.info.first_key.clone()).min();
     let last = newer().map(|part| part.info.last_key.clone()).max();
     let commits = newer().map(|part| part.info.max_glsn).max();
@@ -258,18 +276,24 @@ impl Reader<'_> {
 
     fn index_names(&self) -> Result<Vec<String>> {
         let index = self.path.join("index");
-        if self.disk().entry(&index)?.is_some() { Ok(self.disk().names(&index)?) } else { Ok(Vec::new()) }
+        if self.disk().entry(&index)?.is_some() {
+            Ok(self.disk().names(&index)?)
+        } else {
+            Ok(Vec::new())
+        }
     }
 
     fn runs_in_folder(&self) -> Result<Vec<u64>> {
-        let mut ids: Vec<u64> = self.index_names()?.iter().filter_map(|name| run_id_of(name)).collect();
+        let mut ids: Vec<u64> =
+            self.index_names()?.iter().filter_map(|name| run_id_of(name)).collect();
         ids.sort_unstable_by(|a, b| b.cmp(a));
         Ok(ids)
     }
 
     fn find_manifests(&mut self) -> Result<()> {
         let index = self.path.join("index");
-        let mut numbers: Vec<u64> = self.index_names()?.iter().filter_map(|name| manifest_number(name)).collect();
+        let mut numbers: Vec<u64> =
+            self.index_names()?.iter().filter_map(|name| manifest_number(name)).collect();
         numbers.sort_unstable_by(|a, b| b.cmp(a));
         self.newest = numbers.first().copied();
         for number in numbers {
@@ -282,7 +306,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The id of the log according to the index: to a manifest, or to the header of a run; 0 if neither can be read.
+    /// The id of the log according to the index: to a manifest, or to the header of a run; 0 if
+    /// neither can be read.
     fn log_id(&self) -> Result<u128> {
         if let Some(manifest) = self.manifests.first() {
             return Ok(manifest.log_id);
@@ -291,7 +316,8 @@ impl Reader<'_> {
         let mut page = self.budget.take(Kind::Staging)?;
         let page = &mut page[..PAGE_BYTES];
         for id in self.runs_in_folder()? {
-            let file = self.disk().open(&index.join(run_file_name(id)), Open::Read, Caching::Buffered)?;
+            let file =
+                self.disk().open(&index.join(run_file_name(id)), Open::Read, Caching::Buffered)?;
             let n = file.read_at(page, 0)?;
             let Some(log_id) = page[PAGE_HEADER_BYTES..].get(16..32) else { continue };
             let log_id = u128::from_le_bytes(log_id.try_into().expect("16 bytes"));
@@ -304,11 +330,14 @@ impl Reader<'_> {
 
     fn survey(&self, log_id: u128, run_commits: Glsn, doubts: &Doubts) -> Result<Survey> {
         let of_log = self.manifests.iter().filter(|manifest| manifest.log_id == log_id);
-        let positions: Vec<Position> = of_log.flat_map(|manifest| [manifest.checkpoint, manifest.durable]).collect();
+        let positions: Vec<Position> =
+            of_log.flat_map(|manifest| [manifest.checkpoint, manifest.durable]).collect();
         let asked: Vec<Glsn> = positions.iter().map(|position| position.glsn).collect();
         let runs = Position { glsn: run_commits, chain: 0 };
         // A manifest knows the chain hash, a run does not.
-        let known = positions.into_iter().fold(runs, |known, it| if it.glsn >= known.glsn { it } else { known });
+        let known = positions
+            .into_iter()
+            .fold(runs, |known, it| if it.glsn >= known.glsn { it } else { known });
         let read = |known: Position| {
             let scope = LogScope {
                 options: &self.log_options,
@@ -328,11 +357,15 @@ impl Reader<'_> {
     fn choose(self, survey: Survey, run_commits: Glsn, doubts: &Doubts) -> Result<Source> {
         let runs = self.runs_in_folder()?;
         let named = self.manifests.iter().map(|manifest| manifest.next_run).max().unwrap_or(1);
-        let foreign = survey.foreign.iter().map(|name| format!("log/{name} is a segment of another log"));
+        let foreign =
+            survey.foreign.iter().map(|name| format!("log/{name} is a segment of another log"));
         let mut source = Source {
             next_run: runs.first().map_or(named, |id| named.max(id.saturating_add(1))),
             // In a new folder they may begin anew.
-            next_manifest: self.newest.filter(|newest| *newest < u64::MAX >> 1).map_or(1, |newest| newest + 1),
+            next_manifest: self
+                .newest
+                .filter(|newest| *newest < u64::MAX >> 1)
+                .map_or(1, |newest| newest + 1),
             unresolved: foreign.collect(),
             findings: Vec::new(),
             manifest: None,
@@ -361,22 +394,29 @@ impl Reader<'_> {
                 && !doubts.index
                 && manifest.checkpoint.glsn.next() >= bounds.start
                 && parts.iter().all(|part| {
-                    part.problems.is_empty() && part.info.min_pointer.is_none_or(|oldest| oldest >= bounds.start)
+                    part.problems.is_empty()
+                        && part.info.min_pointer.is_none_or(|oldest| oldest >= bounds.start)
                 });
             let is_newest = self.newest == Some(manifest.number);
-            // An older one is as good if the log has every commit behind it. A newer one may have dropped blob files.
+            // An older one is as good if the log has every commit behind it. A newer one may have
+            // dropped blob files.
             let is_complete = (is_newest && run_commits <= manifest.checkpoint.glsn)
                 || (run_commits < bounds.end
-                    && source.survey.newest_gap(manifest.checkpoint.glsn.next(), Glsn(bounds.end.0 - 1)).is_none()
+                    && source
+                        .survey
+                        .newest_gap(manifest.checkpoint.glsn.next(), Glsn(bounds.end.0 - 1))
+                        .is_none()
                     && self.has_blobs(&parts)?);
             if is_sound && is_complete {
-                (source.plan, source.manifest, source.parts) = (Plan::Keep, Some(manifest.clone()), parts);
+                (source.plan, source.manifest, source.parts) =
+                    (Plan::Keep, Some(manifest.clone()), parts);
                 return Ok(source);
             }
-            // A file that is missing, beside files that it does not know, was merged into these: a newer one is missing.
+            // A file that is missing, beside files that it does not know, was merged into these: a
+            // newer one is missing.
             source.is_forked |= is_forked;
-            let is_merged =
-                parts.iter().any(|part| part.source.is_none()) && runs.iter().any(|id| *id >= manifest.next_run);
+            let is_merged = parts.iter().any(|part| part.source.is_none())
+                && runs.iter().any(|id| *id >= manifest.next_run);
             let has_newer = is_merged || run_commits > manifest.checkpoint.glsn;
             if is_newest && !has_newer && manifest.checkpoint.glsn.next() >= bounds.start {
                 (source.manifest, source.parts) = (Some(manifest.clone()), parts);
@@ -412,23 +452,35 @@ impl Reader<'_> {
         Ok(true)
     }
 
-    /// The run files that the newest manifest may have named, and the tables that an older one names.
-    fn parts_in_folder(&self, log_id: u128, runs: &[u64], unresolved: &mut Vec<String>) -> Result<Vec<Part>> {
+    /// The run files that the newest manifest may have named, and the tables that an older one
+    /// names.
+    fn parts_in_folder(
+        &self,
+        log_id: u128,
+        runs: &[u64],
+        unresolved: &mut Vec<String>,
+    ) -> Result<Vec<Part>> {
         let (index, before) = (self.path.join("index"), self.manifests.first());
         let mut parts = match before {
             Some(manifest) => self.parts_of(manifest)?,
             None => Vec::new(),
         };
-        let is_known = |id: u64, parts: &[Part]| parts.iter().any(|part| part.info.id == TableId::Run(id));
-        for id in runs.iter().copied().filter(|id| before.is_none_or(|manifest| *id >= manifest.next_run)) {
+        let is_known =
+            |id: u64, parts: &[Part]| parts.iter().any(|part| part.info.id == TableId::Run(id));
+        for id in
+            runs.iter().copied().filter(|id| before.is_none_or(|manifest| *id >= manifest.next_run))
+        {
             if is_known(id, &parts) {
                 continue;
             }
             let source = pages_of_run(self.disk(), &index, log_id, id)?;
             let pages = pages_in_file(self.disk(), &index, id)?;
-            let (info, described) = match read_info(&*source, pages, TableId::Run(id), &self.budget) {
+            let (info, described) = match read_info(&*source, pages, TableId::Run(id), &self.budget)
+            {
                 Ok(info) => (info, true),
-                Err(Error::Corrupt { .. }) => (self.describe(TableId::Run(id), pages, &*source)?, false),
+                Err(Error::Corrupt { .. }) => {
+                    (self.describe(TableId::Run(id), pages, &*source)?, false)
+                }
                 Err(error) => return Err(error),
             };
             if !described {
@@ -439,16 +491,33 @@ impl Reader<'_> {
                 ));
             }
             let surveyed = survey(Some(&*source), &info, &self.budget, &mut |_| Ok(()))?;
-            let problems = if surveyed.bad.is_some() { vec!["some pages are damaged".to_owned()] } else { Vec::new() };
-            let (info, run) = (Arc::new(info), parts.len() + before.map_or(0, |manifest| manifest.runs.len()));
-            parts.push(Part { info, run, history: false, described, source: Some(source), problems });
+            let problems = if surveyed.bad.is_some() {
+                vec!["some pages are damaged".to_owned()]
+            } else {
+                Vec::new()
+            };
+            let (info, run) =
+                (Arc::new(info), parts.len() + before.map_or(0, |manifest| manifest.runs.len()));
+            parts.push(Part {
+                info,
+                run,
+                history: false,
+                described,
+                source: Some(source),
+                problems,
+            });
         }
         retain_unmerged(&mut parts, before.map_or(0, |manifest| manifest.next_run));
         Ok(parts)
     }
 
     /// The metadata of a table without a footer: of the versions that its leaves hold.
-    fn describe(&self, id: TableId, pages: u32, source: &dyn plimsoll_memory::pool::PageSource) -> Result<TableInfo> {
+    fn describe(
+        &self,
+        id: TableId,
+        pages: u32,
+        source: &dyn plimsoll_memory::pool::PageSource,
+    ) -> Result<TableInfo> {
         let mut info = TableInfo {
             id,
             pages,

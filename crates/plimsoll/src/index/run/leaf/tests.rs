@@ -34,8 +34,9 @@ fn a_search_ends_where_the_order_says_for_keys_that_are_and_are_not_there() {
         let mut random = Random::new(seed);
         let front = vec![1; [4, 5, 7, 20][random.below(4) as usize]];
         let count = 1 + random.below(120);
-        let versions: BTreeSet<_> =
-            (0..count).map(|_| (random_key(&mut random, &front), Reverse(random.below(5)))).collect();
+        let versions: BTreeSet<_> = (0..count)
+            .map(|_| (random_key(&mut random, &front), Reverse(random.below(5))))
+            .collect();
         let payload = write(&versions);
         let mut walked = Vec::new();
         let value_of = |key: &[u8], glsn: Glsn| [key, &glsn.0.to_le_bytes()].concat();
@@ -56,12 +57,19 @@ fn a_search_ends_where_the_order_says_for_keys_that_are_and_are_not_there() {
                 Some((key, glsn)) => {
                     let mut spelled = Vec::new();
                     let spot = leaf.spot(number, &mut spelled).unwrap();
-                    assert_eq!(found, Sought::At(spot, *key == sought.0), "seed {seed}, {sought:?}");
+                    assert_eq!(
+                        found,
+                        Sought::At(spot, *key == sought.0),
+                        "seed {seed}, {sought:?}"
+                    );
                     assert_eq!((&spelled, spot.entry.glsn), (key, Glsn(glsn.0)));
                     let mut of_search = b"another".to_vec();
                     leaf.found_key(&spot, &sought.0, &mut of_search).unwrap();
                     assert_eq!(of_search, spelled, "seed {seed}, {sought:?}");
-                    assert_eq!(leaf.stored(&spot.entry), Some(Stored::Inline(&value_of(key, Glsn(glsn.0)))));
+                    assert_eq!(
+                        leaf.stored(&spot.entry),
+                        Some(Stored::Inline(&value_of(key, Glsn(glsn.0))))
+                    );
                 }
             }
         }

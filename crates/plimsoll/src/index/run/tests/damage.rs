@@ -113,13 +113,23 @@ fn a_search_in_pages_of_any_bytes_stands_on_the_side_that_was_asked_for_or_fails
                 let sought = (&key[..], Reverse(Glsn(glsn.0)));
                 if cursor.seek(key, Glsn(glsn.0)).is_ok() {
                     behind += 1;
-                    let at = cursor.current().map(|version| (version.key.to_vec(), Reverse(version.glsn)));
-                    assert!(at.is_none_or(|(key, glsn)| (&key[..], glsn) >= sought), "{shape:?}: before {key:?}");
+                    let at = cursor
+                        .current()
+                        .map(|version| (version.key.to_vec(), Reverse(version.glsn)));
+                    assert!(
+                        at.is_none_or(|(key, glsn)| (&key[..], glsn) >= sought),
+                        "{shape:?}: before {key:?}"
+                    );
                 }
                 if cursor.seek_before(key, Glsn(glsn.0)).is_ok() {
                     before += 1;
-                    let at = cursor.current().map(|version| (version.key.to_vec(), Reverse(version.glsn)));
-                    assert!(at.is_none_or(|(key, glsn)| (&key[..], glsn) < sought), "{shape:?}: not before {key:?}");
+                    let at = cursor
+                        .current()
+                        .map(|version| (version.key.to_vec(), Reverse(version.glsn)));
+                    assert!(
+                        at.is_none_or(|(key, glsn)| (&key[..], glsn) < sought),
+                        "{shape:?}: not before {key:?}"
+                    );
                 }
             }
         }
@@ -146,7 +156,9 @@ fn read_everything(budget: &Budget, table: Table, keys: &[(Vec<u8>, Reverse<u64>
     let _ = check_table(&table, budget, &mut |_| ());
     let _ = read_info(&**table.file.source(), table.info.pages, table.info.id, budget);
     for (key, glsn) in keys.iter().step_by(9) {
-        let _ = table.lookup(key, Glsn(glsn.0 / 2), Touch::Point).map(|lookup| lookup.found.map(|f| f.glsn));
+        let _ = table
+            .lookup(key, Glsn(glsn.0 / 2), Touch::Point)
+            .map(|lookup| lookup.found.map(|f| f.glsn));
     }
     let mut cursor = RunCursor::new([table].into(), Feed::Pool(Touch::Point));
     let (mut ends, mut steps) = (0, 0);
@@ -172,7 +184,10 @@ fn a_leaf_out_of_order_is_an_error_whichever_way_it_is_walked() {
         if round % 5 == 0 {
             // A whole page from another place in the file.
             let (from, to) = (1 + random.below(3).min(u64::from(info.root) - 1), 1);
-            pages.copy_within(from as usize * PAGE_BYTES..(from as usize + 1) * PAGE_BYTES, to * PAGE_BYTES);
+            pages.copy_within(
+                from as usize * PAGE_BYTES..(from as usize + 1) * PAGE_BYTES,
+                to * PAGE_BYTES,
+            );
             let page = &mut pages[to * PAGE_BYTES..][..PAGE_BYTES];
             let (kind, len) = (page_kind(page), page_payload(page).len());
             seal_page(page, SEED, to as u32, kind, len);
@@ -201,7 +216,8 @@ fn a_leaf_out_of_order_is_an_error_whichever_way_it_is_walked() {
 fn decoders_answer_on_random_bytes() {
     let mut random = Random::new(60);
     for _ in 0..20_000 {
-        let payload: Vec<u8> = (0..random.below(200)).map(|_| (random.next_u64() >> random.below(64)) as u8).collect();
+        let payload: Vec<u8> =
+            (0..random.below(200)).map(|_| (random.next_u64() >> random.below(64)) as u8).collect();
         let _ = check_leaf(&payload, None, |_, _, _| ());
         let _ = Leaf::new(&payload, None).and_then(|leaf| leaf.seek(&payload, Glsn(5)));
         let _ = check_guide(&payload).map(|guide| guide.may_contain(payload.len() as u32));

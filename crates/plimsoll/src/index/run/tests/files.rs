@@ -10,7 +10,10 @@ fn what_is_known_of_a_table_is_true_and_stands_in_its_file() {
         let model = random_model(&mut random, shape, 1000);
         let (pages, info) = build(&budget, versions(&model), false);
         let of_kind = |tag: u8| model.iter().filter(move |(_, stored)| stored[0] == tag);
-        assert_eq!((info.versions, info.deletions), (1000.max(model.len() as u64), of_kind(0).count() as u64));
+        assert_eq!(
+            (info.versions, info.deletions),
+            (1000.max(model.len() as u64), of_kind(0).count() as u64)
+        );
         assert_eq!(info.first_key, model.keys().next().unwrap().0);
         assert_eq!(info.last_key, model.keys().next_back().unwrap().0);
         assert_eq!(Some(info.min_glsn.0), model.keys().map(|(_, glsn)| glsn.0).min());
@@ -41,7 +44,12 @@ fn a_table_may_point_into_more_blob_files_than_a_page_lists() {
     let pool = pool(&budget);
     let mut builder = TableBuilder::new(Pages::default(), &budget, false).unwrap();
     for n in 0..20_000 {
-        let stored = Stored::InBlob { blob: BlobId((n * 7919) % 20_000 * 1_000_003), offset: n, len: 1, sum: 0 };
+        let stored = Stored::InBlob {
+            blob: BlobId((n * 7919) % 20_000 * 1_000_003),
+            offset: n,
+            len: 1,
+            sum: 0,
+        };
         builder.add(&Version { key: &n.to_be_bytes(), glsn: Glsn(1), stored }).unwrap();
     }
     let (pages, info) = builder.finish().unwrap();
@@ -55,7 +63,8 @@ fn versions_without_a_glsn_all_have_the_one_that_their_table_gets() {
     let budget = budget();
     let pool = pool(&budget);
     let keys: Vec<_> = (0..5000u64).map(|n| (n * 2).to_be_bytes()).collect();
-    let pending = keys.iter().map(|key| Version { key, glsn: Glsn::NONE, stored: Stored::Inline(key) });
+    let pending =
+        keys.iter().map(|key| Version { key, glsn: Glsn::NONE, stored: Stored::Inline(key) });
     let (pages, mut info) = build(&budget, pending, true);
     assert_eq!((info.min_glsn, info.max_glsn), (Glsn::NONE, Glsn::NONE));
     (info.min_glsn, info.max_glsn, info.fixed_glsn) = (Glsn(50), Glsn(50), Some(Glsn(50)));
@@ -73,7 +82,11 @@ fn versions_without_a_glsn_all_have_the_one_that_their_table_gets() {
         for (at, number) in [(u64::MAX, n), (50, n), (49, n + 1), (0, n + 1)] {
             cursor.seek(&keys[n], Glsn(at)).unwrap();
             let version = cursor.current().unwrap();
-            assert_eq!((version.key, version.glsn), (&keys[number][..], Glsn(50)), "key {n} at {at}");
+            assert_eq!(
+                (version.key, version.glsn),
+                (&keys[number][..], Glsn(50)),
+                "key {n} at {at}"
+            );
         }
     }
 }
@@ -89,7 +102,8 @@ fn a_full_disk_is_an_error_that_leaves_no_file() {
     let sink = RunFileSink::create(&disk, dir, 3, LOG, &budget).unwrap();
     let mut builder = TableBuilder::new(sink, &budget, false).unwrap();
     let key = |n: u64| n.to_be_bytes();
-    let refused = (0..).map(|n| builder.add(&Version { key: &key(n), glsn: Glsn(1), stored: Stored::Deleted }));
+    let refused = (0..)
+        .map(|n| builder.add(&Version { key: &key(n), glsn: Glsn(1), stored: Stored::Deleted }));
     let error = refused.take(1_000_000).find_map(Result::err).unwrap();
     assert!(matches!(error, Error::Io { kind: std::io::ErrorKind::StorageFull, .. }), "{error}");
     drop(builder);
@@ -129,7 +143,10 @@ fn a_run_file_is_read_as_it_was_written_and_its_errors_name_file_and_page() {
         let file = disk.open(&path, Open::ReadWrite, Caching::Buffered).unwrap();
         file.write_at(&[0xee; 3], 2 * PAGE_BYTES as u64 + 99).unwrap();
         let problems = check_table(&table, &budget, &mut |_| ()).unwrap();
-        assert!(problems[0].contains(&run_file_name(12)) && problems[0].contains("page 2"), "{problems:?}");
+        assert!(
+            problems[0].contains(&run_file_name(12)) && problems[0].contains("page 2"),
+            "{problems:?}"
+        );
         file.set_len(u64::from(info.pages - 1) * PAGE_BYTES as u64).unwrap();
         assert!(matches!(open_run(&*disk, &dir, &pool, LOG, info), Err(Error::Corrupt { .. })));
         drop((cursor, table));
@@ -142,7 +159,8 @@ fn the_warm_pages_of_a_run_are_announced_for_readers_elsewhere_and_little_more()
         let budget = budget();
         let pool = pool(&budget);
         // So that pages enter the pool only where they were read.
-        let _taken = budget.lease(Kind::Staging, budget.free_bytes() - budget.limit_bytes() / 8).unwrap();
+        let _taken =
+            budget.lease(Kind::Staging, budget.free_bytes() - budget.limit_bytes() / 8).unwrap();
         let lying = LyingDisk::new(1);
         let disk: Arc<dyn Disk> = Arc::new(lying.clone());
         let dir = Path::new("index");
@@ -158,13 +176,22 @@ fn the_warm_pages_of_a_run_are_announced_for_readers_elsewhere_and_little_more()
         }
         let (sink, info) = builder.finish().unwrap();
         let _pages = sink.finish().unwrap();
-        let (resident, announced) = (pool.stats().resident, lying.announced_bytes() / PAGE_BYTES as u64);
-        assert!((25..100).contains(&resident) && info.pages > 500, "{resident} of {} pages are warm", info.pages);
+        let (resident, announced) =
+            (pool.stats().resident, lying.announced_bytes() / PAGE_BYTES as u64);
+        assert!(
+            (25..100).contains(&resident) && info.pages > 500,
+            "{resident} of {} pages are warm",
+            info.pages
+        );
         match readers {
             Readers::Here => assert_eq!(announced, 0),
-            // A group of leaves ends with its guide, and what lies between two warm pages may be as long as the gap that is closed.
+            // A group of leaves ends with its guide, and what lies between two warm pages may be as
+            // long as the gap that is closed.
             Readers::Elsewhere => {
-                assert!((resident..2 * resident).contains(&announced), "{announced} of {resident} pages")
+                assert!(
+                    (resident..2 * resident).contains(&announced),
+                    "{announced} of {resident} pages"
+                )
             }
         }
     }
@@ -197,7 +224,13 @@ fn a_run_of_another_log_or_under_another_name_is_refused() {
 fn a_name_is_a_runs_only_in_full() {
     assert_eq!(run_file_name(7), "00000000000000000007.run");
     assert_eq!(run_id_of("00000000000000000007.run"), Some(7));
-    for name in ["7.run", "00000000000000000007", "+0000000000000000007.run", "0000000000000000000x.run", "LOCK"] {
+    for name in [
+        "7.run",
+        "00000000000000000007",
+        "+0000000000000000007.run",
+        "0000000000000000000x.run",
+        "LOCK",
+    ] {
         assert_eq!(run_id_of(name), None, "{name}");
     }
 }

@@ -76,13 +76,19 @@ fn the_versions_of_one_key_may_fill_several_guides() {
     let mut stored = Vec::new();
     Stored::Inline(&[3; INLINE_BYTES]).encode(&mut stored);
     for (byte, count) in [(4, 10), (5, 900), (6, 10)] {
-        (0..count)
-            .for_each(|n| drop(model.insert((vec![byte; MAX_INDEX_KEY_BYTES], Reverse(10 + n * 2)), stored.clone())));
+        (0..count).for_each(|n| {
+            drop(
+                model
+                    .insert((vec![byte; MAX_INDEX_KEY_BYTES], Reverse(10 + n * 2)), stored.clone()),
+            )
+        });
     }
     let table = table_of(&budget, &pool, &model);
     assert!(height(&table) >= 1, "one guide holds all leaves");
     for at in 0..10 + 2 * 900 {
-        [4, 5, 6].iter().for_each(|&byte| assert_lookup(&table, &model, &[byte; MAX_INDEX_KEY_BYTES], at));
+        [4, 5, 6]
+            .iter()
+            .for_each(|&byte| assert_lookup(&table, &model, &[byte; MAX_INDEX_KEY_BYTES], at));
     }
     let mut cursor = RunCursor::new([table.clone()].into(), Feed::Pool(Touch::Point));
     for version in versions(&model) {
@@ -111,7 +117,10 @@ fn absent_keys_hardly_ever_cost_a_leaf_and_present_ones_one() {
         let (before, mut key) = (pages_touched(), [0; 12]);
         for n in 0..100_000 {
             integer_pair(&mut key, n * 4 + offset);
-            assert_eq!(table.lookup(&key, Glsn::MAX, Touch::Point).unwrap().found.is_some(), offset == 0);
+            assert_eq!(
+                table.lookup(&key, Glsn::MAX, Touch::Point).unwrap().found.is_some(),
+                offset == 0
+            );
         }
         pages_touched() - before - 100_000 * (height + 1)
     };

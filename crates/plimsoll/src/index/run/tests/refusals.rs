@@ -29,7 +29,13 @@ fn a_refusing_budget_is_an_error_everywhere_and_nothing_leaks() {
     assert!(succeeded > 50 && succeeded < 95, "{succeeded} of 100 went through");
 }
 
-fn use_all(budget: &Budget, disk: &Arc<dyn Disk>, dir: &Path, table: &Table, model: &Model) -> Result<()> {
+fn use_all(
+    budget: &Budget,
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    table: &Table,
+    model: &Model,
+) -> Result<()> {
     let sink = RunFileSink::create(disk, dir, 5, LOG, budget)?;
     let mut builder = TableBuilder::new(sink, budget, false)?;
     versions(model).try_for_each(|version| builder.add(&version))?;

@@ -5,22 +5,28 @@ use super::*;
 #[test]
 fn a_pair_of_integers_takes_few_bytes() {
     let budget = budget();
-    // Random keys differ in more bytes the fewer there are: here 300,000 of 56 bits, as dense as 60 million of 64 bits.
+    // Random keys differ in more bytes the fewer there are: here 300,000 of 56 bits, as dense as 60
+    // million of 64 bits.
     let random = random_numbers(300_000);
     for (name, in_leaves, in_all, numbers) in [
         ("consecutive", 13.0, 14.5, (0..300_000).collect()),
         ("random", 17.0, 18.5, random.iter().map(|n| n >> 8).collect::<Vec<_>>()),
     ] {
         let (pages, info) = build_integers(&budget, numbers.into_iter());
-        let leaf_bytes: usize =
-            pages.chunks_exact(PAGE_BYTES).filter(|page| page_kind(page) == LEAF_PAGE).map(<[u8]>::len).sum();
-        let (leaf, all) = (leaf_bytes as f64 / info.versions as f64, pages.len() as f64 / info.versions as f64);
+        let leaf_bytes: usize = pages
+            .chunks_exact(PAGE_BYTES)
+            .filter(|page| page_kind(page) == LEAF_PAGE)
+            .map(<[u8]>::len)
+            .sum();
+        let (leaf, all) =
+            (leaf_bytes as f64 / info.versions as f64, pages.len() as f64 / info.versions as f64);
         println!("{name}: {leaf:.2} bytes per pair in leaves, {all:.2} with all that leads to it");
         assert!(leaf <= in_leaves && all <= in_all, "{name}: {leaf} and {all}");
     }
 }
 
-/// Prints how fast it goes: `cargo test --release -p plimsoll run::tests::size_and_speed::speed -- --ignored --nocapture`.
+/// Prints how fast it goes: `cargo test --release -p plimsoll run::tests::size_and_speed::speed --
+/// --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn speed() {
@@ -32,15 +38,26 @@ fn speed() {
         let start = clock.monotonic_nanos();
         work();
         let nanos = (clock.monotonic_nanos() - start) as f64;
-        println!("{what}: {:.1} ns each, {:.2} million/s", nanos / count as f64, count as f64 / nanos * 1e3);
+        println!(
+            "{what}: {:.1} ns each, {:.2} million/s",
+            nanos / count as f64,
+            count as f64 / nanos * 1e3
+        );
     };
-    for (name, numbers) in
-        [("consecutive", (0..COUNT).map(|n| n * 2).collect()), ("random", random_numbers(COUNT as usize))]
-    {
+    for (name, numbers) in [
+        ("consecutive", (0..COUNT).map(|n| n * 2).collect()),
+        ("random", random_numbers(COUNT as usize)),
+    ] {
         let mut built = None;
-        timed(&format!("{name}: build"), COUNT, &mut || built = Some(build_integers(&budget, numbers.iter().copied())));
+        timed(&format!("{name}: build"), COUNT, &mut || {
+            built = Some(build_integers(&budget, numbers.iter().copied()))
+        });
         let (pages, info) = built.unwrap();
-        println!("{name}: {:.2} bytes per pair, {} pages", pages.len() as f64 / COUNT as f64, info.pages);
+        println!(
+            "{name}: {:.2} bytes per pair, {} pages",
+            pages.len() as f64 / COUNT as f64,
+            info.pages
+        );
         let table = open(&pool, pages, info);
         let run: Arc<[Table]> = [table.clone()].into();
         for round in ["cold", "warm"] {

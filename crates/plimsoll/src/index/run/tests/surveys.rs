@@ -1,4 +1,5 @@
-//! Tests of surveys: leaves with right checksums that hold what they cannot hold are named, and not taken.
+//! Tests of surveys: leaves with right checksums that hold what they cannot hold are named, and not
+//! taken.
 
 use super::*;
 use crate::index::run::survey::{Survey, survey};
@@ -7,7 +8,8 @@ use crate::index::run::survey::{Survey, survey};
 fn leaves(budget: &Budget) -> (Vec<u8>, TableInfo, Vec<usize>) {
     let (pages, info) = build_integers(budget, (0..20_000).map(|n| 3 * n));
     let kinds = pages.chunks_exact(PAGE_BYTES).map(page_kind).enumerate();
-    let leaves: Vec<usize> = kinds.filter(|(_, kind)| *kind == LEAF_PAGE).map(|(page, _)| page).collect();
+    let leaves: Vec<usize> =
+        kinds.filter(|(_, kind)| *kind == LEAF_PAGE).map(|(page, _)| page).collect();
     assert!(leaves.len() > 8, "{leaves:?}");
     (pages, info, leaves)
 }
@@ -42,7 +44,10 @@ fn leaves_out_of_order_are_damage_and_all_keys_that_are_missing_are_in_its_spans
         let (found, keys) = survey_of(&budget, pages, &info);
         assert!(found.bad.is_some(), "from {from} to {to}: not named");
         for key in all.iter().filter(|key| keys.binary_search(key).is_err()) {
-            assert!(found.lost.iter().any(|span| span.holds(key)), "from {from} to {to}: {key:02x?} is in no span");
+            assert!(
+                found.lost.iter().any(|span| span.holds(key)),
+                "from {from} to {to}: {key:02x?} is in no span"
+            );
         }
         // Leaves before the two are taken.
         let untouched = all.len() / leaves.len() * from.min(to).saturating_sub(1);
@@ -61,7 +66,10 @@ fn a_leaf_with_keys_that_the_manifest_excludes_is_damage_and_costs_no_other_leaf
     page.copy_from_slice(&other[to * PAGE_BYTES..][..PAGE_BYTES]);
     let (found, keys) = survey_of(&budget, pages, &info);
     assert_eq!((found.bad, found.lost.len()), (Some((to as u32, 1)), 1));
-    assert!(keys.len() > 20_000 / leaves.len() * (leaves.len() - 2) && keys.iter().all(|key| *key <= info.last_key));
+    assert!(
+        keys.len() > 20_000 / leaves.len() * (leaves.len() - 2)
+            && keys.iter().all(|key| *key <= info.last_key)
+    );
 }
 
 #[test]
@@ -70,10 +78,19 @@ fn a_leaf_with_a_key_that_is_shorter_than_a_keyspace_is_damage() {
     for bytes in 0..8 {
         let stored = Stored::Inline(b"value");
         let version = |key| Version { key, glsn: Glsn(3), stored };
-        let (pages, info) = build(&budget, [version(&[7; 9][..bytes]), version(&[8; 9])].into_iter(), false);
+        let (pages, info) =
+            build(&budget, [version(&[7; 9][..bytes]), version(&[8; 9])].into_iter(), false);
         let (found, keys) = survey_of(&budget, pages.clone(), &info);
-        assert_eq!((found.bad.is_none(), keys.len()), if bytes < 4 { (false, 0) } else { (true, 2) }, "{bytes}");
+        assert_eq!(
+            (found.bad.is_none(), keys.len()),
+            if bytes < 4 { (false, 0) } else { (true, 2) },
+            "{bytes}"
+        );
         let table = open(&pool(&budget), pages, info);
-        assert_eq!(check_table(&table, &budget, &mut |_| ()).unwrap().is_empty(), bytes >= 4, "{bytes}");
+        assert_eq!(
+            check_table(&table, &budget, &mut |_| ()).unwrap().is_empty(),
+            bytes >= 4,
+            "{bytes}"
+        );
     }
 }

@@ -48,7 +48,11 @@ fn cursors_walk_everything_both_ways_on_every_feed() {
             cursor.prev().unwrap();
             assert_eq!(cursor.current(), None);
             cursor.next().unwrap();
-            assert_eq!(cursor.current(), versions(&model).next(), "from before the first it comes back");
+            assert_eq!(
+                cursor.current(),
+                versions(&model).next(),
+                "from before the first it comes back"
+            );
             cursor.seek_last().unwrap();
             assert_eq!(cursor.current(), versions(&model).next_back());
         }
@@ -68,7 +72,8 @@ fn a_seek_finds_its_place_from_anywhere_and_the_walk_goes_on_from_there() {
         for feed in feeds(&budget) {
             let mut cursor = RunCursor::new(Arc::clone(&run), feed);
             for round in 0..400 {
-                let (mut key, Reverse(mut glsn)) = keys[random.below(keys.len() as u64) as usize].clone();
+                let (mut key, Reverse(mut glsn)) =
+                    keys[random.below(keys.len() as u64) as usize].clone();
                 match round % 4 {
                     0 => glsn = random.next_u64() >> random.below(64),
                     1 => key = random_key(&mut random, shape),
@@ -91,15 +96,23 @@ fn a_seek_finds_its_place_from_anywhere_and_the_walk_goes_on_from_there() {
     }
 }
 
-fn versions_from<'a>(model: &'a Model, sought: &(Vec<u8>, Reverse<u64>)) -> impl Iterator<Item = Version<'a>> {
+fn versions_from<'a>(
+    model: &'a Model,
+    sought: &(Vec<u8>, Reverse<u64>),
+) -> impl Iterator<Item = Version<'a>> {
     model.range(sought.clone()..).map(to_version)
 }
 
-fn versions_before<'a>(model: &'a Model, sought: &(Vec<u8>, Reverse<u64>)) -> impl Iterator<Item = Version<'a>> {
+fn versions_before<'a>(
+    model: &'a Model,
+    sought: &(Vec<u8>, Reverse<u64>),
+) -> impl Iterator<Item = Version<'a>> {
     model.range(..sought.clone()).rev().map(to_version)
 }
 
-fn to_version<'a>(((key, glsn), stored): (&'a (Vec<u8>, Reverse<u64>), &'a Vec<u8>)) -> Version<'a> {
+fn to_version<'a>(
+    ((key, glsn), stored): (&'a (Vec<u8>, Reverse<u64>), &'a Vec<u8>),
+) -> Version<'a> {
     Version { key, glsn: Glsn(glsn.0), stored: Stored::decode(stored).unwrap() }
 }
 
@@ -159,8 +172,10 @@ fn a_private_feed_reads_tables_of_any_number_of_pages() {
     let pool = pool(&budget);
     for count in (1..40_000).step_by(1300) {
         let (pages, info) = build_integers(&budget, 0..count);
-        let mut cursor = RunCursor::new([open(&pool, pages, info)].into(), Feed::Private(budget.clone()));
-        let standing = |cursor: &RunCursor| cursor.current().map(|version| version.key[4..].to_vec());
+        let mut cursor =
+            RunCursor::new([open(&pool, pages, info)].into(), Feed::Private(budget.clone()));
+        let standing =
+            |cursor: &RunCursor| cursor.current().map(|version| version.key[4..].to_vec());
         for n in 0..count {
             cursor.next().unwrap();
             assert_eq!(standing(&cursor).unwrap(), n.to_be_bytes());

@@ -1,7 +1,7 @@
 //! Which entries of the log may be gone.
 //!
-//! Once a user's stream is known, the log is freed only by who asks for it: what was ordered after all of these calls had ended is there. Until
-//! then it frees itself, as far as cursors permit.
+//! Once a user's stream is known, the log is freed only by who asks for it: what was ordered after
+//! all of these calls had ended is there. Until then it frees itself, as far as cursors permit.
 
 /// What may have been freed.
 #[derive(Debug)]

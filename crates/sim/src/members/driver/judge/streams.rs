@@ -14,7 +14,9 @@ impl Driver {
         let id = order.id;
         if let Some(pending) = self.known.in_doubt.remove(&id) {
             let may_be_unread = self.known.has_failed_sync || self.disk().power_is_cut();
-            ensure(may_be_unread, || format!("entries at GLSN {first} were acknowledged, and are not read"))?;
+            ensure(may_be_unread, || {
+                format!("entries at GLSN {first} were acknowledged, and are not read")
+            })?;
             self.known.found(&pending, first)?;
         }
         self.known.places.remove(&id);
@@ -34,31 +36,55 @@ impl Driver {
         let Taken { stream, from, to, ref found, is_at_end, .. } = *taken;
         self.judge_entries(who, stream, from, to, found)?;
         ensure(!is_at_end || to > order.seen, || {
-            format!("{who}: stream {stream:?} ends before GLSN {to}, and GLSN {} was committed before", order.seen)
+            format!(
+                "{who}: stream {stream:?} ends before GLSN {to}, and GLSN {} was committed before",
+                order.seen
+            )
         })
     }
 
     /// What was read between two places is what was ordered there.
-    fn judge_entries(&self, who: &str, stream: Option<u64>, from: u64, to: u64, found: &[Found]) -> Outcome {
-        let said = || format!("{who}: entries from GLSN {from} to before {to} of stream {stream:?}");
+    fn judge_entries(
+        &self,
+        who: &str,
+        stream: Option<u64>,
+        from: u64,
+        to: u64,
+        found: &[Found],
+    ) -> Outcome {
+        let said =
+            || format!("{who}: entries from GLSN {from} to before {to} of stream {stream:?}");
         let places: Vec<u64> = found.iter().map(|found| found.glsn).collect();
         match stream {
-            None => ensure(places.iter().copied().eq(from..to), || format!("{} are at {places:?} only", said()))?,
+            None => ensure(places.iter().copied().eq(from..to), || {
+                format!("{} are at {places:?} only", said())
+            })?,
             // The store's own commits are among them.
             Some(0) => {
-                let mut missing = self.known.model.marked(from, to).filter(|glsn| places.binary_search(glsn).is_err());
-                missing.next().map_or(Ok(()), |glsn| Err(Failure::new(format!("{}: {glsn} is missing", said()))))?;
+                let mut missing = self
+                    .known
+                    .model
+                    .marked(from, to)
+                    .filter(|glsn| places.binary_search(glsn).is_err());
+                missing.next().map_or(Ok(()), |glsn| {
+                    Err(Failure::new(format!("{}: {glsn} is missing", said())))
+                })?;
             }
             Some(_) => {}
         }
         let found: Vec<&Found> = found.iter().filter(|found| found.stream > 0).collect();
-        let expected: Vec<Found> = self.known.model.notes(from, to, stream).map(|(glsn, note)| note.at(glsn)).collect();
-        ensure(expected.iter().eq(found.iter().copied()), || format!("{} are {found:?}, not {expected:?}", said()))
+        let expected: Vec<Found> =
+            self.known.model.notes(from, to, stream).map(|(glsn, note)| note.at(glsn)).collect();
+        ensure(expected.iter().eq(found.iter().copied()), || {
+            format!("{} are {found:?}, not {expected:?}", said())
+        })
     }
 
     /// Compares all entries that a process reads.
     pub(super) fn check_streams(&mut self, member: u8) -> Outcome {
-        let Some(seat) = self.seats.get(&member).filter(|seat| !seat.is_stopped()) else { return Ok(()) };
+        let Some(seat) = self.seats.get(&member).filter(|seat| !seat.is_stopped()) else {
+            return Ok(());
+        };
         let life = seat.life_handle();
         let life = life.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(life) = life.as_ref() else { return Ok(()) };
@@ -85,12 +111,14 @@ impl Driver {
     }
 }
 
-/// The place of the first entry of an append in doubt, if a process reads them: all, one after the other, or none.
+/// The place of the first entry of an append in doubt, if a process reads them: all, one after the
+/// other, or none.
 pub(super) fn place_of_entries(life: &Life, pending: &Pending) -> Result<Option<u64>, Failure> {
     let found = entries_of(&life.db, pending.behind + 1, &pending.notes)
         .map_err(|error| error_in("reading entries", &error))?;
     let Some(first) = found.first().map(|found| found.glsn) else { return Ok(None) };
-    let expected: Vec<Found> = (first..).zip(&pending.notes).map(|(glsn, note)| note.at(glsn)).collect();
+    let expected: Vec<Found> =
+        (first..).zip(&pending.notes).map(|(glsn, note)| note.at(glsn)).collect();
     same("entries of an append in doubt", &found, &expected)?;
     Ok(Some(first))
 }

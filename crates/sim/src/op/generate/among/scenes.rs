@@ -1,4 +1,5 @@
-//! Scenes of a few acts that single acts seldom come to: a process ends or stops in the middle of what others go on from.
+//! Scenes of a few acts that single acts seldom come to: a process ends or stops in the middle of
+//! what others go on from.
 //!
 //! Each scene is written for a kind of fault; what it does is right for any store.
 
@@ -37,7 +38,11 @@ impl Scene<'_> {
     }
 
     fn put(&mut self, bytes: u64) -> Act {
-        Act::Put { space: self.random.below(2), key: self.key, bytes: bytes + self.random.below(50) }
+        Act::Put {
+            space: self.random.below(2),
+            key: self.key,
+            bytes: bytes + self.random.below(50),
+        }
     }
 
     /// Both are there.
@@ -83,10 +88,13 @@ pub(super) fn scene(random: &mut Random, of: &Interests) -> Vec<Among> {
     scene.acts
 }
 
-/// One is killed while it orders, writes or syncs; the other reads or commits; then the power is cut.
+/// One is killed while it orders, writes or syncs; the other reads or commits; then the power is
+/// cut.
 fn killed_in_a_commit(scene: &mut Scene<'_>) {
-    let bytes = [IN_LEAF_BYTES, IN_LOG_BYTES, LARGE_BYTES, LARGE_BYTES][scene.random.below(4) as usize];
-    let (before, killed, after) = (scene.put(IN_LEAF_BYTES), scene.put(bytes), scene.put(IN_LEAF_BYTES));
+    let bytes =
+        [IN_LEAF_BYTES, IN_LOG_BYTES, LARGE_BYTES, LARGE_BYTES][scene.random.below(4) as usize];
+    let (before, killed, after) =
+        (scene.put(IN_LEAF_BYTES), scene.put(bytes), scene.put(IN_LEAF_BYTES));
     // A blob file is written and synced before the record.
     let changes = if bytes == LARGE_BYTES { 9 } else { 3 };
     let (nth, later) = (1 + scene.random.below(changes), scene.random.below(4));
@@ -105,11 +113,14 @@ fn killed_in_a_commit(scene: &mut Scene<'_>) {
     }
 }
 
-/// A sync fails in one, which may be killed before it can tell; the other commits; then the power is cut.
+/// A sync fails in one, which may be killed before it can tell; the other commits; then the power
+/// is cut.
 fn sync_fails(scene: &mut Scene<'_>) {
     let after = 1 + scene.random.below(3);
-    let fail = [Act::FailSync { after }, Act::FailSyncAndKill { after }][scene.random.below(2) as usize];
-    let (first, second, third) = (scene.put(IN_LEAF_BYTES), scene.put(IN_LOG_BYTES), scene.put(IN_LEAF_BYTES));
+    let fail =
+        [Act::FailSync { after }, Act::FailSyncAndKill { after }][scene.random.below(2) as usize];
+    let (first, second, third) =
+        (scene.put(IN_LEAF_BYTES), scene.put(IN_LOG_BYTES), scene.put(IN_LEAF_BYTES));
     scene.by(scene.one, [fail, first]);
     scene.by(scene.other, [second, third, Act::PowerCut]);
     scene.join();
@@ -128,12 +139,18 @@ fn written_over_behind_a_row(scene: &mut Scene<'_>) {
     };
     scene.by(scene.one, [put(IN_LEAF_BYTES)]);
     settle(scene);
-    scene.by(scene.other, [Act::Get { space, key }, Act::Get { space, key }, Act::Get { space, key }]);
+    scene.by(
+        scene.other,
+        [Act::Get { space, key }, Act::Get { space, key }, Act::Get { space, key }],
+    );
     let bytes = IN_LEAF_BYTES + scene.random.below(80);
     let change = if scene.random.below(4) == 0 { Act::Delete { space, key } } else { put(bytes) };
     scene.by(scene.one, [change]);
     settle(scene);
-    scene.by(scene.other, [Act::Get { space, key }, Act::Flush, Act::Get { space, key }, Act::Check]);
+    scene.by(
+        scene.other,
+        [Act::Get { space, key }, Act::Flush, Act::Get { space, key }, Act::Check],
+    );
 }
 
 /// One writes a large value in a transaction; the other sweeps meanwhile.
@@ -143,7 +160,8 @@ fn large_value_while_others_sweep(scene: &mut Scene<'_>) {
     scene.by(scene.one, [Act::TxBegin, write]);
     let newest = Act::Trim { back: 0 };
     for _ in 0..1 + scene.random.below(3) {
-        let act = [Act::Flush, Act::Compact, newest, Act::Step { first: 0 }][scene.random.below(4) as usize];
+        let act = [Act::Flush, Act::Compact, newest, Act::Step { first: 0 }]
+            [scene.random.below(4) as usize];
         scene.by(scene.other, [act]);
     }
     scene.by(scene.one, [newest, Act::TxCommit, Act::DropCaches, Act::Get { space, key }]);
@@ -161,8 +179,9 @@ fn keyspace_of_another_one(scene: &mut Scene<'_>) {
     scene.by(scene.one, [Act::DropSpace, Act::Check]);
 }
 
-/// One becomes the keeper and sweeps. It is stopped in the middle of that, while the other writes or commits a large value; or a commit of the other
-/// was ended by a kill, and what that left behind may not come back.
+/// One becomes the keeper and sweeps. It is stopped in the middle of that, while the other writes
+/// or commits a large value; or a commit of the other was ended by a kill, and what that left
+/// behind may not come back.
 fn sweep(scene: &mut Scene<'_>, members: u8) {
     let (one, other, space, key) = (scene.one, scene.other, scene.random.below(2), scene.key);
     for member in (0..members).filter(|member| *member != other) {
@@ -186,8 +205,10 @@ fn sweep(scene: &mut Scene<'_>, members: u8) {
     }
     let begins = [Act::TxBegin, Act::TxPut { space, key, bytes: large }];
     let ends = [Act::TxCommit, Act::DropCaches, Act::Get { space, key }];
-    let (sweeps, commits_meanwhile) =
-        (Act::StopAt { after: 1 + scene.random.below(SWEEP_OPERATIONS) }, scene.random.below(2) == 0);
+    let (sweeps, commits_meanwhile) = (
+        Act::StopAt { after: 1 + scene.random.below(SWEEP_OPERATIONS) },
+        scene.random.below(2) == 0,
+    );
     if commits_meanwhile {
         scene.by(other, begins);
         scene.by(one, [sweeps, Act::Verify]);
@@ -202,11 +223,16 @@ fn sweep(scene: &mut Scene<'_>, members: u8) {
     scene.by(other, [Act::DropCaches, Act::Get { space, key }, Act::Check]);
 }
 
-/// The keeper stops in the middle of its work, and the other stops where it takes its place; the first one goes on before the other.
+/// The keeper stops in the middle of its work, and the other stops where it takes its place; the
+/// first one goes on before the other.
 fn keeper_stops_and_the_next_one_too(scene: &mut Scene<'_>) {
-    let mut stops = |changes| Act::StopAtChange { nth: 1 + scene.random.below(changes), later: scene.random.below(4) };
+    let mut stops = |changes| Act::StopAtChange {
+        nth: 1 + scene.random.below(changes),
+        later: scene.random.below(4),
+    };
     let (first, second) = (stops(12), stops(5));
-    let (before, meanwhile, after) = (scene.put(IN_LOG_BYTES), scene.put(IN_LOG_BYTES), scene.put(IN_LEAF_BYTES));
+    let (before, meanwhile, after) =
+        (scene.put(IN_LOG_BYTES), scene.put(IN_LOG_BYTES), scene.put(IN_LEAF_BYTES));
     scene.by(scene.one, [before, first, Act::Flush]);
     scene.by(scene.other, [meanwhile, second, Act::Flush]);
     scene.by(scene.one, [Act::GoOn, Act::Check]);
@@ -217,7 +243,8 @@ fn keeper_stops_and_the_next_one_too(scene: &mut Scene<'_>) {
     scene.by(scene.one, [Act::Check]);
 }
 
-/// The other has commits in its memtable whose values are in the log; one flushes and frees the log.
+/// The other has commits in its memtable whose values are in the log; one flushes and frees the
+/// log.
 fn log_freed_beside_who_reads_it(scene: &mut Scene<'_>) {
     for _ in 0..3 + scene.random.below(20) {
         scene.key += 1;
@@ -227,18 +254,24 @@ fn log_freed_beside_who_reads_it(scene: &mut Scene<'_>) {
     }
     scene.by(scene.other, [Act::Scan { space: 0 }, Act::Snapshot]);
     scene.by(scene.one, [Act::Compact, Act::Trim { back: 0 }]);
-    scene.by(scene.other, [Act::DropCaches, Act::Past { space: 0 }, Act::Past { space: 1 }, Act::Scan { space: 1 }]);
+    scene.by(
+        scene.other,
+        [Act::DropCaches, Act::Past { space: 0 }, Act::Past { space: 1 }, Act::Scan { space: 1 }],
+    );
 }
 
-/// The keeper stops in the middle of its work, or one that is about to take its place does; the other takes it and writes; the first one goes on.
+/// The keeper stops in the middle of its work, or one that is about to take its place does; the
+/// other takes it and writes; the first one goes on.
 fn keeper_stops(scene: &mut Scene<'_>) {
     let first = scene.put(IN_LOG_BYTES);
     if scene.random.below(2) == 0 {
         // Nobody is the keeper, or this one is.
         scene.by(scene.other, [Act::Leave, Act::Join { mebibytes: 0 }]);
     }
-    let (nth, later) = (1 + scene.random.below(16), [0, 0, 1, 3, 20][scene.random.below(5) as usize]);
-    let act = [Act::Flush, Act::Flush, Act::Compact, Act::Step { first: 0 }][scene.random.below(4) as usize];
+    let (nth, later) =
+        (1 + scene.random.below(16), [0, 0, 1, 3, 20][scene.random.below(5) as usize]);
+    let act = [Act::Flush, Act::Flush, Act::Compact, Act::Step { first: 0 }]
+        [scene.random.below(4) as usize];
     scene.by(scene.one, [first, Act::StopAtChange { nth, later }, act]);
     for _ in 0..1 + scene.random.below(6) {
         let put = scene.put(IN_LOG_BYTES);
@@ -253,11 +286,13 @@ fn keeper_stops(scene: &mut Scene<'_>) {
     scene.by(scene.other, [Act::Check, last, Act::Flush, Act::Check]);
 }
 
-/// One has posted a commit and is stopped before it is ordered, or in the middle of that; the other orders both, and is killed in that; the
-/// first one goes on, and a third commit shows what became of both.
+/// One has posted a commit and is stopped before it is ordered, or in the middle of that; the other
+/// orders both, and is killed in that; the first one goes on, and a third commit shows what became
+/// of both.
 fn leader_of_posts_ends(scene: &mut Scene<'_>) {
     let reach = 1 << (3 + scene.random.below(4));
-    let (first, second, third) = (scene.put(IN_LEAF_BYTES), scene.put(IN_LEAF_BYTES), scene.put(IN_LEAF_BYTES));
+    let (first, second, third) =
+        (scene.put(IN_LEAF_BYTES), scene.put(IN_LEAF_BYTES), scene.put(IN_LEAF_BYTES));
     // A process that reads does not post.
     let (before, again) = (scene.put(IN_LEAF_BYTES), scene.put(IN_LEAF_BYTES));
     scene.by(scene.one, [before]);
@@ -287,7 +322,8 @@ fn leader_of_posts_ends(scene: &mut Scene<'_>) {
     }
 }
 
-/// More want to join than their memory allows, while one of them holds much; then some leave, and others come again.
+/// More want to join than their memory allows, while one of them holds much; then some leave, and
+/// others come again.
 fn joins_with_little_memory(scene: &mut Scene<'_>, members: u8) {
     let space = scene.random.below(2);
     let load = Act::Load { space, first: 1000, count: 100, bytes: 900 };
@@ -340,7 +376,8 @@ fn changed_at_the_edge(scene: &mut Scene<'_>) {
     scene.by(scene.one, [write, Act::TxCommit, Act::Check]);
 }
 
-/// One has much to take in that others have committed, and a call of that fails; what it has is right, and it goes on.
+/// One has much to take in that others have committed, and a call of that fails; what it has is
+/// right, and it goes on.
 fn catches_up_and_fails(scene: &mut Scene<'_>) {
     for _ in 0..2 + scene.random.below(8) {
         scene.key += 1;
@@ -372,7 +409,8 @@ fn catches_up_and_fails(scene: &mut Scene<'_>) {
     scene.by(scene.one, [Act::Check, Act::Flush, Act::Check]);
 }
 
-/// One changes cursors and keyspaces; the other has to learn that, and a call of it fails, or it ends or stops in it.
+/// One changes cursors and keyspaces; the other has to learn that, and a call of it fails, or it
+/// ends or stops in it.
 fn learns_and_fails(scene: &mut Scene<'_>) {
     let (name, back) = (scene.random.below(3), scene.random.below(6));
     let changes = [
@@ -392,7 +430,8 @@ fn learns_and_fails(scene: &mut Scene<'_>) {
             _ => Act::Refuse { after: scene.random.below(reach) },
         };
         let put = scene.put(IN_LEAF_BYTES);
-        let act = [put, Act::Scan { space: 0 }, Act::Trim { back: 0 }, change][scene.random.below(4) as usize];
+        let act = [put, Act::Scan { space: 0 }, Act::Trim { back: 0 }, change]
+            [scene.random.below(4) as usize];
         scene.by(scene.one, [Act::DropCaches, fails, act]);
         if scene.random.below(2) == 0 {
             scene.by(scene.other, [Act::Trim { back: 0 }]);
