@@ -178,7 +178,8 @@ impl From<plimsoll_git::Error> for Failure {
             Git::Unreadable { .. } => (
                 Exit::System,
                 Some(
-                    "`git fsck` tells whether the repository is sound; run the import again to continue.",
+                    "`git fsck` tells whether the repository is sound; run the import again to \
+                     continue.",
                 ),
             ),
             _ => (Exit::System, None),
@@ -212,20 +213,22 @@ impl From<plimsoll_replay::Error> for Failure {
 fn advice(error: &Error) -> Option<&'static str> {
     match error {
         Error::OutOfBudget(refusal) if refusal.kind == MemoryKind::Memtable => Some(
-            "Give it more with --memory, e.g. --memory 256MiB. A command that only reads flushes nothing: it holds what the store's writers \
-             had in memory, an eighth of their budget, up to 64 MiB for each.",
+            "Give it more with --memory, e.g. --memory 256MiB. A command that only reads flushes \
+             nothing: it holds what the store's writers had in memory, an eighth of their budget, \
+             up to 64 MiB for each.",
         ),
         Error::OutOfBudget(_) => Some("Give it more with --memory, e.g. --memory 256MiB."),
         Error::Corrupt { .. } => {
             Some("`plimsoll verify STORE` lists all that is damaged, and what helps.")
         }
         Error::Io { kind: io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, .. } => Some(
-            "What was committed before is kept; free some space and run the command again. If the store alone fills the disk, \
-             `plimsoll trim STORE --until newest` frees its log, for which it needs a few MiB at first; \
-             `plimsoll log` then lists no earlier commits.",
+            "What was committed before is kept; free some space and run the command again. If the \
+             store alone fills the disk, `plimsoll trim STORE --until newest` frees its log, for \
+             which it needs a few MiB at first; `plimsoll log` then lists no earlier commits.",
         ),
         Error::Io { kind: io::ErrorKind::ReadOnlyFilesystem, .. } => Some(
-            "Commands that only read work there; to write, copy the store to a file system that can be written.",
+            "Commands that only read work there; to write, copy the store to a file system that \
+             can be written.",
         ),
         _ => None,
     }

@@ -42,7 +42,8 @@ const OWN: &str = "plimsoll.";
 pub(crate) fn check_writable(name: &str) -> Result<(), Failure> {
     match name.starts_with(OWN) {
         true => Err(Failure::usage(format!(
-            "keyspace `{name}` cannot be written to: names that begin with `{OWN}` are for the bookkeeping of commands such as import"
+            "keyspace `{name}` cannot be written to: names that begin with `{OWN}` are for the \
+             bookkeeping of commands such as import"
         ))),
         false => Ok(()),
     }

@@ -35,7 +35,8 @@ pub(crate) fn parse_at(text: &str) -> Result<At, String> {
         let refusal = || format!("`{id}` is no commit id: write 4 to 64 hexadecimal digits");
         return if valid { Ok(At::Commit(id.to_ascii_lowercase())) } else { Err(refusal()) };
     }
-    let refusal = "is neither a GLSN nor a time; write e.g. 120, newest, 2024-01-31, \"2024-01-31 12:00\", \"2 hours ago\" or commit:1a2b3c4";
+    let refusal = "is neither a GLSN nor a time; write e.g. 120, newest, 2024-01-31, \"2024-01-31 \
+                   12:00\", \"2 hours ago\" or commit:1a2b3c4";
     parse_time(text, now()).map(At::Time).ok_or_else(|| format!("`{text}` {refusal}"))
 }
 

@@ -25,5 +25,6 @@ Commands, one per line:
 
 get, scan and count take --at MOMENT: a GLSN or a time, as `plimsoll get --at` does.
 Blanks separate words. 'Single quotes' keep everything as it is. In \"double quotes\", and without
-quotes, a backslash writes \\n \\t \\r \\0 \\\\ \\\" \\' \\# \\-, a blank, or any byte as \\xHH. A word that
+quotes, a backslash writes \\n \\t \\r \\0 \\\\ \\\" \\' \\# \\-, a blank, or any byte as \\xHH. A \
+                                   word that
 starts with # starts a comment. Quote a key that starts with --.";

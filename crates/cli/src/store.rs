@@ -14,7 +14,8 @@ use crate::stderr::say;
 use crate::wait;
 
 /// What is said where the system forbids to open a store to write.
-const FORBIDDEN: &str = "This user may not write to the store; \"Users, containers, builds\" in docs/explanation/processes.md says how several users share one.";
+const FORBIDDEN: &str = "This user may not write to the store; \"Users, containers, builds\" in \
+                         docs/explanation/processes.md says how several users share one.";
 
 /// What is said where the system forbids to make one.
 const FORBIDDEN_TO_MAKE: &str =
@@ -150,7 +151,8 @@ fn tell_warnings(db: Db) -> Db {
 pub(crate) fn close_after_commits(db: Db) {
     if let Err(error) = db.close() {
         say(format_args!(
-            "{error}\nWhat was committed is kept; the next command that writes puts the rest in order."
+            "{error}\nWhat was committed is kept; the next command that writes puts the rest in \
+             order."
         ));
     }
 }

@@ -145,7 +145,8 @@ mod tests {
         write("a/b/memory.current", "94371840\n");
         write(
             "a/b/memory.stat",
-            "anon 1048576\nfile 0\ninactive_file 31457280\nactive_file 10485760\nfile_dirty 1048576\n",
+            "anon 1048576\nfile 0\ninactive_file 31457280\nactive_file 10485760\nfile_dirty \
+             1048576\n",
         );
         write("a/memory.max", "max\n");
         write("a/memory.high", "209715200\n");

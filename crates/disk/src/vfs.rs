@@ -35,7 +35,8 @@ pub(crate) fn check_direct(buf: &[u8], offset: u64) -> io::Result<()> {
     Err(io::Error::new(
         io::ErrorKind::InvalidInput,
         format!(
-            "a direct handle needs multiples of {DIRECT_ALIGN}: buffer at {address:#x}, offset {offset}, length {}",
+            "a direct handle needs multiples of {DIRECT_ALIGN}: buffer at {address:#x}, offset \
+             {offset}, length {}",
             buf.len()
         ),
     ))

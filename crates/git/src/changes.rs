@@ -220,7 +220,8 @@ mod tests {
     fn answers_are_read_up_to_their_marks() {
         let (zero, one, two) = ("0".repeat(40), "1".repeat(40), "2".repeat(40));
         let output = format!(
-            "{one}\0:000000 100644 {zero} {one} A\0a b\nc\0:100644 160000 {one} {two} T\0m\0;\n{one} {two}\n:100644 000000 {two} {zero} D\0d\0;\n"
+            "{one}\0:000000 100644 {zero} {one} A\0a b\nc\0:100644 160000 {one} {two} \
+             T\0m\0;\n{one} {two}\n:100644 000000 {two} {zero} D\0d\0;\n"
         );
         let file = |digit, submodule| Some(File { id: id(digit), submodule });
         let change =

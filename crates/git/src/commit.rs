@@ -204,8 +204,9 @@ mod tests {
     fn a_commit_becomes_json() {
         let parent = "b".repeat(40);
         let object = format!(
-            "tree {TREE}\nparent {parent}\nauthor Ada <ada@x.org> 1706702403 +0100\n\
-             committer Bob <bob@x.org> 1706702404 -0530\ngpgsig -----BEGIN\n author fake <x> 1 +0000\n\nsubject\n\nbody\n"
+            "tree {TREE}\nparent {parent}\nauthor Ada <ada@x.org> 1706702403 +0100\ncommitter Bob \
+             <bob@x.org> 1706702404 -0530\ngpgsig -----BEGIN\n author fake <x> 1 \
+             +0000\n\nsubject\n\nbody\n"
         );
         let expected = serde_json::json!({
             "commit": "a".repeat(40),

@@ -70,7 +70,8 @@ pub enum Error {
     /// Another import has continued the history since this one began: open a new import, which
     /// continues after it.
     #[error(
-        "another import has continued the history in keyspace `{keyspace}`; run this one again to continue after it"
+        "another import has continued the history in keyspace `{keyspace}`; run this one again to \
+         continue after it"
     )]
     AnotherImport {
         /// The keyspace of the history.

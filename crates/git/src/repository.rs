@@ -129,7 +129,8 @@ fn git_dir(path: &Path) -> Result<PathBuf> {
     if answer.stderr.contains("not a git repository") {
         return Err(Error::NotARepository {
             path: path.to_owned(),
-            why: "not a Git repository, and no folder above it is one; give a working tree or a bare repository",
+            why: "not a Git repository, and no folder above it is one; give a working tree or a \
+                  bare repository",
         });
     }
     Err(answer.error(&format!("open {}", path.display())))

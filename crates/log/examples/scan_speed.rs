@@ -145,7 +145,8 @@ fn appends(disk: &Arc<dyn Disk>, dir: &Path) -> Outcome<()> {
     let log = open(disk, &dir.join("appends"))?;
     let bare = zeroed_file(disk, dir, 64 << 20)?;
     println!(
-        "durable appends of 128 bytes, one entry each; a bare loop writes and syncs as many bytes at a time"
+        "durable appends of 128 bytes, one entry each; a bare loop writes and syncs as many bytes \
+         at a time"
     );
     for threads in [1u64, 8] {
         let mut rates = (Vec::new(), Vec::new(), Vec::new());
@@ -172,7 +173,8 @@ fn appends(disk: &Arc<dyn Disk>, dir: &Path) -> Outcome<()> {
             list.sort_by(f64::total_cmp);
         }
         println!(
-            "{threads} threads: log {:.0}/s, bare loop with groups of {threads} {:.0}/s, ratio {:.2} ({:.2} to {:.2})",
+            "{threads} threads: log {:.0}/s, bare loop with groups of {threads} {:.0}/s, ratio \
+             {:.2} ({:.2} to {:.2})",
             rates.0[3], rates.1[3], rates.2[3], rates.2[0], rates.2[5]
         );
     }

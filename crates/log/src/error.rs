@@ -56,7 +56,8 @@ pub enum LogError {
     },
     /// Bytes on disk are not those that were written: restore a backup, or recover the log.
     #[error(
-        "the log is corrupt at GLSN {glsn} ({file}, offset {offset}): {what}; restore a backup, or see `plimsoll verify`"
+        "the log is corrupt at GLSN {glsn} ({file}, offset {offset}): {what}; restore a backup, \
+         or see `plimsoll verify`"
     )]
     Corrupt {
         /// The first GLSN that cannot be read (as far as known).

@@ -216,8 +216,8 @@ impl Members {
         } else if !self.are_words_known() {
             return Err(LogError::Format {
                 message: format!(
-                    "{}: other processes have the store open, and this file was removed, or is of another version; close the store \
-                     everywhere, and open it again",
+                    "{}: other processes have the store open, and this file was removed, or is of \
+                     another version; close the store everywhere, and open it again",
                     self.dir.with_file_name(WORDS_FILE).display()
                 ),
             });

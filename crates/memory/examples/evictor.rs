@@ -65,7 +65,8 @@ fn misses(with_evictor: bool) {
     let quantile = |part: f64| nanos[(READS as f64 * part) as usize - 1];
     let (stats, pressure) = (pool.stats(), budget.pressure());
     println!(
-        "evictor {with_evictor}: p50 {} p99 {} p99.9 {} p99.99 {} ns; hits {:.2} %, resident {}, inline pages {} chunks {}",
+        "evictor {with_evictor}: p50 {} p99 {} p99.9 {} p99.99 {} ns; hits {:.2} %, resident {}, \
+         inline pages {} chunks {}",
         quantile(0.5),
         quantile(0.99),
         quantile(0.999),

@@ -84,8 +84,9 @@ impl<T> Reserved<T> {
 
 fn refused(bytes: usize, what: &str) -> io::Error {
     let message = format!(
-        "the system refuses {bytes} bytes of address space for tables, most of which are never touched ({what}): set \
-         vm.overcommit_memory to 0 or 1, raise the limit of address space (ulimit -v), or let the budget grow less far"
+        "the system refuses {bytes} bytes of address space for tables, most of which are never \
+         touched ({what}): set vm.overcommit_memory to 0 or 1, raise the limit of address space \
+         (ulimit -v), or let the budget grow less far"
     );
     io::Error::new(io::ErrorKind::OutOfMemory, message)
 }

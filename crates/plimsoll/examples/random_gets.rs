@@ -17,8 +17,8 @@ use std::time::Instant;
 
 use plimsoll::{Db, Io, Options, Retention};
 
-const USAGE: &str =
-    "usage: random_gets STORE [--memory MIB] [--io auto|direct|cached] [--rows N] [--gets N] [--threads N]
+const USAGE: &str = "usage: random_gets STORE [--memory MIB] [--io auto|direct|cached] [--rows N] \
+                     [--gets N] [--threads N]
 Makes STORE with N rows (4,000,000, about 870 MB) if there is none.";
 
 /// What is measured.
@@ -87,7 +87,8 @@ fn run(measured: &Measured) -> Result<(), String> {
         let took = begun.elapsed();
         let stats = db.stats();
         println!(
-            "round {round}: {gets} gets in {:.2} s, {:.1} us each; now {}, {} switches, {} MiB free beside the budget; {} pages read so far",
+            "round {round}: {gets} gets in {:.2} s, {:.1} us each; now {}, {} switches, {} MiB \
+             free beside the budget; {} pages read so far",
             took.as_secs_f64(),
             took.as_secs_f64() * 1e6 / gets as f64,
             if stats.io.cached { "cached" } else { "direct" },

@@ -24,7 +24,8 @@ fn main() {
     // An option is not the path of a store.
     let Some(store) = arguments.next().filter(|store| !store.starts_with('-')) else {
         eprintln!(
-            "usage: resident_reads STORE [--memory MIB] [--rows N] ...; makes STORE if there is none"
+            "usage: resident_reads STORE [--memory MIB] [--rows N] ...; makes STORE if there is \
+             none"
         );
         std::process::exit(2);
     };

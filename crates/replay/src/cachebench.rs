@@ -295,7 +295,8 @@ impl Config {
         if generator != REPLAYS {
             let made = GENERATORS.join("`, `");
             return Err(self.malformed(&format!(
-                "the generator `{generator}` is not imitated: `{made}` are, and `{REPLAYS}` reads a trace as CSV"
+                "the generator `{generator}` is not imitated: `{made}` are, and `{REPLAYS}` reads \
+                 a trace as CSV"
             )));
         }
         let several =

@@ -57,7 +57,8 @@ impl<R: Read> Requests for Oracle<R> {
             RECORD_BYTES => {}
             len => {
                 let what = format!(
-                    "ends inside a record ({len} of {RECORD_BYTES} bytes): truncated, or another format"
+                    "ends inside a record ({len} of {RECORD_BYTES} bytes): truncated, or another \
+                     format"
                 );
                 return Err(self.malformed(what));
             }

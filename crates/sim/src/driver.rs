@@ -611,7 +611,8 @@ impl Driver {
         let allowed = self.model.first().max(self.trim_asked).max(unasked);
         ensure(first <= allowed, || {
             format!(
-                "the log begins at {first}: nobody allowed to free more than what is below {allowed}"
+                "the log begins at {first}: nobody allowed to free more than what is below \
+                 {allowed}"
             )
         })
     }

@@ -97,7 +97,8 @@ impl Judge<'_> {
                 let right = asked == at && at < floor && first <= floor;
                 ensure(right, || {
                     format!(
-                        "{} was refused (asked {asked}, first {first}), but {space} is kept from {floor} on",
+                        "{} was refused (asked {asked}, first {first}), but {space} is kept from \
+                         {floor} on",
                         what()
                     )
                 })?;

@@ -328,7 +328,8 @@ pub(crate) fn look(
         let more = if scenario == Scenario::Buffered { SYNC_EACH } else { 1 };
         ensure((least..=acked + more).contains(&found), || {
             format!(
-                "thread {thread} is at {found}, it was at {before} before this life, acknowledged was {least} to {acked}"
+                "thread {thread} is at {found}, it was at {before} before this life, acknowledged \
+                 was {least} to {acked}"
             )
         })?;
         follow_each_other(*before, &mine)?;

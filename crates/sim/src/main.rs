@@ -55,9 +55,12 @@ const MINIMISE_RUNS: usize = 2000;
   plimsoll-sim --mode crash --seed 17 --minimise   the same, shortened, as text
   plimsoll-sim --mode crash --seed 17 --replay ops.txt
   plimsoll-sim --hours 2 --seed 1000               a soak: seed after seed from 1000 on
-  plimsoll-sim --mode members --seeds 1000         several processes on one store, killed, stopped, coming and going
-  plimsoll-sim kill-every --every 7                one of them killed at every 7th of its operations
-  plimsoll-sim workers --points                    real ones, each killed at a point of what it does
+  plimsoll-sim --mode members --seeds 1000         several processes on one store, killed, \
+                  stopped, coming and going
+  plimsoll-sim kill-every --every 7                one of them killed at every 7th of its \
+                  operations
+  plimsoll-sim workers --points                    real ones, each killed at a point of what it \
+                  does
   plimsoll-sim planted                             checks that the simulation finds planted bugs
   plimsoll-sim stress --minutes 60 --svg memory.svg"
 )]
@@ -227,7 +230,8 @@ fn borders_never_crossed(arguments: &Arguments, runs: u64) -> Vec<Border> {
         counts.into_iter().filter(|(_, count)| *count == 0).map(|(border, _)| border).collect();
     for border in &never {
         println!(
-            "NEVER CROSSED {border:?}: the simulation says nothing about it; change the workloads so that some run does"
+            "NEVER CROSSED {border:?}: the simulation says nothing about it; change the workloads \
+             so that some run does"
         );
     }
     never
@@ -272,7 +276,8 @@ fn flip(arguments: &Arguments) -> Result<bool, String> {
         Ok(Flips { bytes, refused, reported, harmless }) => {
             let all: usize = store.files().map(|(_, bytes)| bytes).sum();
             println!(
-                "{bytes} of {all} bytes changed: {refused} refused at open, {reported} reported, {harmless} harmless"
+                "{bytes} of {all} bytes changed: {refused} refused at open, {reported} reported, \
+                 {harmless} harmless"
             );
             Ok(true)
         }

@@ -131,7 +131,8 @@ impl Stress {
             let above = report.above_bytes_max;
             ensure(above <= SLACK_BYTES || self.any_memory, || {
                 format!(
-                    "memory was {above} bytes above the budget; {SLACK_BYTES} are what it may have beside it"
+                    "memory was {above} bytes above the budget; {SLACK_BYTES} are what it may \
+                     have beside it"
                 )
             })?;
             progress(&report, elapsed());

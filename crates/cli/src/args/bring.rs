@@ -20,30 +20,38 @@ pub(crate) enum Import {
 const IMPORT_GIT_LONG: &str = "\
 Import the history of a Git repository: one commit, one transaction.
 
-Keys are paths (raw bytes), values are file contents; the value of a symbolic link is its target. A merge is compared with its first \
-parent. Submodules are skipped and counted. File modes are not stored.
+Keys are paths (raw bytes), values are file contents; the value of a symbolic link is its target. \
+     A merge is compared with its first parent. Submodules are skipped and counted. File modes \
+     are not stored.
 
-Each transaction's metadata is JSON: {\"commit\", \"author\", \"email\", \"date\", \"committer\": {\"name\", \"email\", \"date\"}, \
-\"message\", \"parents\": [...]}. Dates are RFC 3339 with their original offset. A message that does not fit into \
-64 KiB is cut, and \"message_cut\" is true. Text is decoded from the commit's encoding. Where bytes are not valid in it, the text has U+FFFD, \
-and \"undecoded\": {\"encoding\", \"author\", \"committer\", \"message\"} has the bytes of the line or message in hexadecimal. \
-A time zone that cannot be read counts as UTC.
+Each transaction's metadata is JSON: {\"commit\", \"author\", \"email\", \"date\", \"committer\": \
+     {\"name\", \"email\", \"date\"}, \"message\", \"parents\": [...]}. Dates are RFC 3339 with \
+     their original offset. A message that does not fit into 64 KiB is cut, and \"message_cut\" \
+     is true. Text is decoded from the commit's encoding. Where bytes are not valid in it, the \
+     text has U+FFFD, and \"undecoded\": {\"encoding\", \"author\", \"committer\", \"message\"} \
+     has the bytes of the line or message in hexadecimal. A time zone that cannot be read counts \
+     as UTC.
 
-A time or a commit id reads the history as it was then: --at 2012-01-01 is the last commit whose committer's time is not later, \
---at commit:ID is that commit. Only commits of the first-parent line are imported.
+A time or a commit id reads the history as it was then: --at 2012-01-01 is the last commit whose \
+     committer's time is not later, --at commit:ID is that commit. Only commits of the \
+     first-parent line are imported.
 
-Run it again to continue: each transaction also records its commit (keyspace plimsoll.import, into which no other command puts anything; without it, the next import begins anew). The import fails if the last \
-imported commit is no longer an ancestor of the branch because the history was rewritten. Of two imports into one keyspace at once, one \
-continues; the other ends with exit code 7, and continues after it when it is run again.
+Run it again to continue: each transaction also records its commit (keyspace plimsoll.import, into \
+     which no other command puts anything; without it, the next import begins anew). The import \
+     fails if the last imported commit is no longer an ancestor of the branch because the history \
+     was rewritten. Of two imports into one keyspace at once, one continues; the other ends with \
+     exit code 7, and continues after it when it is run again.
 
-Objects that the repository does not hold (partial clones and snapshots) are reported and skipped. A file without its content is \
-absent at that commit. A commit without its folders is left out, and its changes arrive with the next one.
+Objects that the repository does not hold (partial clones and snapshots) are reported and skipped. \
+     A file without its content is absent at that commit. A commit without its folders is left \
+     out, and its changes arrive with the next one.
 
-The history of a shallow clone is imported from where the clone begins, and the import says so. The earlier commits cannot be added \
-later: for the whole history, run `git fetch --unshallow` first, or import into a new store afterwards.
+The history of a shallow clone is imported from where the clone begins, and the import says so. \
+     The earlier commits cannot be added later: for the whole history, run `git fetch \
+     --unshallow` first, or import into a new store afterwards.
 
-Without --sync the import does not wait for the disk before its end. After a power loss the store holds a prefix of the history, \
-and the next run continues from there.";
+Without --sync the import does not wait for the disk before its end. After a power loss the store \
+     holds a prefix of the history, and the next run continues from there.";
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -69,11 +77,15 @@ pub(crate) struct ImportGit {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The first line of CSV and TSV names the columns. CSV fields may be quoted (RFC 4180); TSV fields stand as they are. A row is at \
-most 4 MiB, with 8 bytes more for each field, unless --max-row says otherwise. Without --value, the value is the rest of the row as a JSON object. Of rows with the same key, the last one wins. All rows become one commit: \
-if a row is malformed or the command is stopped, nothing is loaded. With --batch the rows before it stay, and the message says how to go on. \
-With --ignore-errors malformed rows are left out; a quote that is never closed still ends the load. \
-A stream that never ends needs --batch.
+The first line of CSV and TSV names the columns. CSV fields may be quoted (RFC 4180); TSV fields \
+                        stand as they are. A row is at most 4 MiB, with 8 bytes more for each \
+                        field, unless --max-row says otherwise. Without --value, the value is \
+                        the rest of the row as a JSON object. Of rows with the same key, the \
+                        last one wins. All rows become one commit: if a row is malformed or the \
+                        command is stopped, nothing is loaded. With --batch the rows before it \
+                        stay, and the message says how to go on. With --ignore-errors malformed \
+                        rows are left out; a quote that is never closed still ends the load. A \
+                        stream that never ends needs --batch.
 
 Examples:
   plimsoll load demo.plimsoll people.csv --key email

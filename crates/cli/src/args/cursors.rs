@@ -20,8 +20,10 @@ pub(crate) enum Cursor {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A cursor is a named position in the log. The log is not trimmed past the oldest cursor, neither by `plimsoll trim` nor automatically (if every \
-keyspace limits its retention). `plimsoll log --cursor NAME` reads from a cursor and moves it. A pipe gets one line per cursor: name, tab, GLSN.
+A cursor is a named position in the log. The log is not trimmed past the oldest cursor, neither by \
+                        `plimsoll trim` nor automatically (if every keyspace limits its \
+                        retention). `plimsoll log --cursor NAME` reads from a cursor and moves \
+                        it. A pipe gets one line per cursor: name, tab, GLSN.
 
 Examples:
   plimsoll cursor list demo.plimsoll")]
@@ -49,8 +51,8 @@ pub(crate) struct CursorCreate {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-For programs that read the log on their own; `plimsoll log --cursor NAME` moves its cursor itself. A cursor cannot move back: the log before \
-it may have been trimmed.
+For programs that read the log on their own; `plimsoll log --cursor NAME` moves its cursor itself. \
+                        A cursor cannot move back: the log before it may have been trimmed.
 
 Examples:
   plimsoll cursor advance demo.plimsoll mailer 1042")]

@@ -7,14 +7,19 @@ use plimsoll_replay::{Policy, TraceFormat};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Formats: oracle is libCacheSim's oracleGeneral; csv has a header with key and size (and optionally op, op_count, key_size), or is of \
-Twitter's form; cachebench is a JSON configuration of CacheLib's. Files may be compressed with zstd. A read that misses enters a value of \
-the size it asked for. A replay uses one thread and gives the same result each time.
+Formats: oracle is libCacheSim's oracleGeneral; csv has a header with key and size (and optionally \
+                        op, op_count, key_size), or is of Twitter's form; cachebench is a JSON \
+                        configuration of CacheLib's. Files may be compressed with zstd. A read \
+                        that misses enters a value of the size it asked for. A replay uses one \
+                        thread and gives the same result each time.
 
---memory is the size of the cache, from 64KiB to 128GiB; a configuration may name it. All memory of the cache counts: keys, values, \
-index and tables. s3-fifo is the cache itself; the other policies are models to compare with, in which an entry takes \
-40 bytes beside its key and value. With --curve the trace is replayed for memories from a 64th of --memory to four times as \
-much. The time is that of the cache without reading the trace; peak memory is that of the whole process.
+--memory is the size of the cache, from 64KiB to 128GiB; a configuration may name it. All memory \
+                        of the cache counts: keys, values, index and tables. s3-fifo is the \
+                        cache itself; the other policies are models to compare with, in which an \
+                        entry takes 40 bytes beside its key and value. With --curve the trace is \
+                        replayed for memories from a 64th of --memory to four times as much. The \
+                        time is that of the cache without reading the trace; peak memory is that \
+                        of the whole process.
 
 Examples:
   zcat requests.csv.gz | plimsoll replay - --format csv --memory 64MiB

@@ -35,8 +35,9 @@ pub(crate) struct KeyspaceList {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The first put into a keyspace also creates it. A keyspace that already exists is left unchanged; if its retention differs, \
-that is an error (`plimsoll keyspace retention` changes it).
+The first put into a keyspace also creates it. A keyspace that already exists is left unchanged; \
+                        if its retention differs, that is an error (`plimsoll keyspace \
+                        retention` changes it).
 
 Retention:
   forever    every version (default)
@@ -59,8 +60,8 @@ pub(crate) struct KeyspaceCreate {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Versions that a shorter retention no longer covers are dropped when runs are merged (`plimsoll compact` does that at once). A longer \
-retention does not bring them back.
+Versions that a shorter retention no longer covers are dropped when runs are merged (`plimsoll \
+                        compact` does that at once). A longer retention does not bring them back.
 
 Examples:
   plimsoll keyspace retention demo.plimsoll default
@@ -79,9 +80,10 @@ pub(crate) struct KeyspaceRetention {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Deletes the keyspace and all its keys in one transaction. Its past stays readable (get, scan and count with --at) according to its \
-retention; a keyspace that keeps every version also keeps its space. With --forget its past is dropped, too, when runs are merged. \
-The default keyspace cannot be dropped.
+Deletes the keyspace and all its keys in one transaction. Its past stays readable (get, scan and \
+                        count with --at) according to its retention; a keyspace that keeps every \
+                        version also keeps its space. With --forget its past is dropped, too, \
+                        when runs are merged. The default keyspace cannot be dropped.
 
 Examples:
   plimsoll keyspace drop demo.plimsoll sessions
@@ -98,9 +100,11 @@ pub(crate) struct KeyspaceDrop {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Deletes whole segments of the log. Values that are current or retained are moved out first, so no key loses a retained version; \
-but `plimsoll log` can no longer list the older commits, older times cannot be looked up, and the index cannot be made anew from the log alone. \
-This does not change which past versions are kept: see `plimsoll keyspace retention`.
+Deletes whole segments of the log. Values that are current or retained are moved out first, so no \
+                        key loses a retained version; but `plimsoll log` can no longer list the \
+                        older commits, older times cannot be looked up, and the index cannot be \
+                        made anew from the log alone. This does not change which past versions \
+                        are kept: see `plimsoll keyspace retention`.
 
 Examples:
   plimsoll trim demo.plimsoll --until 100000
@@ -116,9 +120,11 @@ pub(crate) struct Trim {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Commit times rise with GLSNs. After a commit under a clock that was ahead by more than a day, commits are refused until the clock gets there, because \
-versions would not age. If the clock of this machine is right now, this command has commit times follow it again. Commits before the restart count \
-as made before it, also if the time that they show is later.
+Commit times rise with GLSNs. After a commit under a clock that was ahead by more than a day, \
+                        commits are refused until the clock gets there, because versions would \
+                        not age. If the clock of this machine is right now, this command has \
+                        commit times follow it again. Commits before the restart count as made \
+                        before it, also if the time that they show is later.
 
 Examples:
   plimsoll restart-time demo.plimsoll")]
@@ -129,11 +135,14 @@ pub(crate) struct RestartTime {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Merges the runs of the index into as few as possible, and drops versions that are no longer retained. An open store does this in the \
-background; this command does it at once. A merge needs at most as much free space as the index takes: one that writes history \
-frees its inputs at its end, any other part by part. What no keyspace keeps of the log is freed, too: with `keyspace retention STORE NAME \
-latest` before it, the space of what was deleted or written over. Rows of a bulk load that the log keeps stay in its file, unless as much else is \
-merged with them.
+Merges the runs of the index into as few as possible, and drops versions that are no longer \
+                        retained. An open store does this in the background; this command does \
+                        it at once. A merge needs at most as much free space as the index takes: \
+                        one that writes history frees its inputs at its end, any other part by \
+                        part. What no keyspace keeps of the log is freed, too: with `keyspace \
+                        retention STORE NAME latest` before it, the space of what was deleted or \
+                        written over. Rows of a bulk load that the log keeps stay in its file, \
+                        unless as much else is merged with them.
 
 Examples:
   plimsoll compact demo.plimsoll")]

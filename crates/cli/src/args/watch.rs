@@ -10,12 +10,17 @@ use crate::number::{parse_count, parse_glsn};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-One line a change, in commit order: GLSN, + (put) or - (delete), key and value. A pipe gets these fields separated by tabs, with tab, line breaks and \
-backslash written as \\t, \\n, \\r, \\\\; a terminal shows the beginning of a value; --json gives one object a line: {\"glsn\", \"time\", \"op\", \"key\", \
-\"value\"}. A change is printed once it is durable, also if another process commits it. Ctrl-C ends the command (exit code 130).
+One line a change, in commit order: GLSN, + (put) or - (delete), key and value. A pipe gets these \
+                        fields separated by tabs, with tab, line breaks and backslash written as \
+                        \\t, \\n, \\r, \\\\; a terminal shows the beginning of a value; --json \
+                        gives one object a line: {\"glsn\", \"time\", \"op\", \"key\", \
+                        \"value\"}. A change is printed once it is durable, also if another \
+                        process commits it. Ctrl-C ends the command (exit code 130).
 
-To continue after a stop without a gap, pass the last GLSN printed as --from: its changes are printed again, because the stop may have come between \
-them. --from fails if the log was trimmed past it; a cursor (`plimsoll cursor`) prevents that. A GLSN that is not in the log yet is waited for.
+To continue after a stop without a gap, pass the last GLSN printed as --from: its changes are \
+                        printed again, because the stop may have come between them. --from fails \
+                        if the log was trimmed past it; a cursor (`plimsoll cursor`) prevents \
+                        that. A GLSN that is not in the log yet is waited for.
 
 Examples:
   plimsoll watch demo.plimsoll

@@ -103,8 +103,9 @@ fn tell_cut(cut: Cut, args: &ImportGit) {
             ));
         }
         Cut::Shallow { first } => say(format_args!(
-            "{}: a shallow clone; the parents of commit {first} are not in it, so the history begins with that commit\n\
-             For the whole history, run `git fetch --unshallow` there and import it into a new store.",
+            "{}: a shallow clone; the parents of commit {first} are not in it, so the history \
+             begins with that commit\nFor the whole history, run `git fetch --unshallow` there \
+             and import it into a new store.",
             args.repository.display()
         )),
     }

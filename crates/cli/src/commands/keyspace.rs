@@ -36,8 +36,8 @@ fn refused(error: Error, args: &KeyspaceCreate) -> Failure {
     match error {
         Error::InvalidInput(InvalidInput::OtherRetention { name, keeps, asked }) => {
             Failure::usage(format!(
-                "keyspace `{name}` exists with the retention {keeps}, not {asked}; \
-             `plimsoll keyspace retention {} {name} {asked}` changes it",
+                "keyspace `{name}` exists with the retention {keeps}, not {asked}; `plimsoll \
+                 keyspace retention {} {name} {asked}` changes it",
                 args.store.display(),
             ))
         }

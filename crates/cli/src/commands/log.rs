@@ -171,7 +171,7 @@ fn name_entry(args: &Log, glsn: u64, failure: Failure) -> Failure {
     }
     let store = args.store.display();
     failure.lead(&format!("the entry with GLSN {glsn} cannot be read: ")).advise(&format!(
-        "`plimsoll verify {store}` names its keyspace and keys, where they are known, and the command that takes it out of the store; with --skip-damaged \
-         everything else is printed."
+        "`plimsoll verify {store}` names its keyspace and keys, where they are known, and the \
+         command that takes it out of the store; with --skip-damaged everything else is printed."
     ))
 }

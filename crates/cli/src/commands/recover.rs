@@ -117,7 +117,10 @@ fn losses(report: &RecoverReport) -> Vec<String> {
     };
     lines.extend(report.lost_ranges.iter().map(keys));
     lines.extend(report.renamed.iter().map(|name| {
-        format!("lost: the record of a keyspace; its keys are in keyspace {name}, which keeps all versions")
+        format!(
+            "lost: the record of a keyspace; its keys are in keyspace {name}, which keeps all \
+             versions"
+        )
     }));
     lines.extend(report.unresolved.iter().map(|what| format!("note: {what}")));
     lines

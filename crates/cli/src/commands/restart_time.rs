@@ -15,7 +15,8 @@ pub(crate) fn run(globals: &Globals, args: &RestartTime, output: &mut Output) ->
     match last {
         Some(last) => {
             let said = format!(
-                "The log's time follows the clock again; GLSN {last} is the last commit before that."
+                "The log's time follows the clock again; GLSN {last} is the last commit before \
+                 that."
             );
             output.report(&said, |output| {
                 output.facts(&[Fact::new("last GLSN before", last.to_string(), last.0)])

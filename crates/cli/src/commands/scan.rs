@@ -253,7 +253,8 @@ fn behind_rows(error: Error, rows: u64, at: u64) -> Stop {
     }
     let rows = count_of(rows, "row that was printed is", "rows that were printed are");
     let advice = format!(
-        "The {rows} right as of GLSN {at}; the rest was dropped meanwhile by the process that writes. Run it again, or with --from."
+        "The {rows} right as of GLSN {at}; the rest was dropped meanwhile by the process that \
+         writes. Run it again, or with --from."
     );
     Stop::Failed(failure.advise(&advice))
 }

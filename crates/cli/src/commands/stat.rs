@@ -20,7 +20,8 @@ use crate::time::{show_duration, show_time};
 const COUNTED_MAX: u64 = 200_000;
 
 /// Heads the sections that describe this process, and not those that use the store.
-const OWN_PROCESS: &str = "This command's own process, which opened the store to read (Db::stats has the counters of a program):";
+const OWN_PROCESS: &str = "This command's own process, which opened the store to read (Db::stats \
+                           has the counters of a program):";
 
 pub(crate) fn run(globals: &Globals, args: &Stat, output: &mut Output) -> Outcome {
     store::read_newest(globals, &args.store, output, |db, output| print(globals, args, db, output))

@@ -51,7 +51,9 @@ fn why_nothing(db: &Db, first: Glsn, until: Glsn) -> String {
         return format!("process {} reads from GLSN {} on", other.pid, other.floor);
     }
     if until > db.newest() {
-        return "there was no room for the next segment of the log, or another process has committed meanwhile; try again".to_owned();
+        return "there was no room for the next segment of the log, or another process has \
+                committed meanwhile; try again"
+            .to_owned();
     }
     format!("only whole segments are, and the oldest one also holds entries from GLSN {until} on")
 }

@@ -40,7 +40,8 @@ pub(super) fn refuse_by_name(path: &Path) -> Result<(), Failure> {
 fn refuse_where(file: &str, is_it: impl Fn(&Compression) -> bool) -> Result<(), Failure> {
     match KNOWN.iter().find(|known| is_it(known)) {
         Some(Compression { name, program, .. }) => Err(Failure::usage(format!(
-            "{file}: this looks like {name}; give the rows on stdin: `{program} FILE | plimsoll load STORE - --format FORMAT`"
+            "{file}: this looks like {name}; give the rows on stdin: `{program} FILE | plimsoll \
+             load STORE - --format FORMAT`"
         ))),
         None => Ok(()),
     }

@@ -28,7 +28,9 @@ pub(crate) fn parse_delimiter(text: &str) -> Result<u8, String> {
     match text.as_bytes() {
         b"\\t" => Ok(b'\t'),
         &[byte] if byte.is_ascii() && !matches!(byte, b'"' | b'\r' | b'\n') => Ok(byte),
-        _ => Err("a delimiter is one ASCII character, and neither a quote nor a line break; \\t is a tab".to_owned()),
+        _ => Err("a delimiter is one ASCII character, and neither a quote nor a line break; \\t \
+                  is a tab"
+            .to_owned()),
     }
 }
 
@@ -85,7 +87,13 @@ impl<R: BufRead> Delimited<R> {
             let field = self.records.field(place);
             let text = std::str::from_utf8(field).map_err(|_| {
                 let shown = show_bytes(&field[..field.len().min(40)]);
-                Problem::of_row(line, format!("column `{name}` is not UTF-8 ({shown}), so the row cannot become JSON; choose the value's column with --value"))
+                Problem::of_row(
+                    line,
+                    format!(
+                        "column `{name}` is not UTF-8 ({shown}), so the row cannot become JSON; \
+                         choose the value's column with --value"
+                    ),
+                )
             })?;
             push_json(value, name);
             value.push(b':');
@@ -170,7 +178,8 @@ fn check_delimiter<R: BufRead>(records: &Records<R>, line: u64) -> Result<(), Pr
         Some((_, shown)) => Err(Problem::new(
             line,
             format!(
-                "the line has no comma, and `{shown}` seems to separate its fields; say --delimiter '{shown}', or --delimiter , if there is one column"
+                "the line has no comma, and `{shown}` seems to separate its fields; say \
+                 --delimiter '{shown}', or --delimiter , if there is one column"
             ),
         )),
         None => Ok(()),

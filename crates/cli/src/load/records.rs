@@ -129,7 +129,8 @@ impl<R: BufRead> Records<R> {
                         self.input.consume(used);
                         return Err(Problem::of_row(
                             self.line,
-                            "a carriage return without a line feed; lines end with LF or CRLF, and a field that holds one is quoted",
+                            "a carriage return without a line feed; lines end with LF or CRLF, \
+                             and a field that holds one is quoted",
                         ));
                     }
                     (State::Returned, _) => {
@@ -148,7 +149,8 @@ impl<R: BufRead> Records<R> {
                         self.input.consume(used);
                         return Err(Problem::of_row(
                             self.line,
-                            "there is text after a closing quote; a quote inside a field is written twice",
+                            "there is text after a closing quote; a quote inside a field is \
+                             written twice",
                         ));
                     }
                     (State::FieldStart, b'"') if self.quotes => {

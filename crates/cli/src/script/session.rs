@@ -255,7 +255,8 @@ impl<'a> Session<'a> {
     fn refuse_in_whole(&self, word: &str) -> Result<(), Failure> {
         match self.mode {
             Mode::Whole => Err(Failure::usage(format!(
-                "all lines are one transaction; leave `{word}` out, or make each line a transaction with --each-line"
+                "all lines are one transaction; leave `{word}` out, or make each line a \
+                 transaction with --each-line"
             ))),
             Mode::EachLine | Mode::Answered => Ok(()),
         }

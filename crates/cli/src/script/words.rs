@@ -79,7 +79,8 @@ fn double_quoted<'a>(mut rest: &'a [u8], into: &mut Vec<u8>) -> Result<&'a [u8],
 
 fn unclosed(mark: char) -> String {
     format!(
-        "a {mark} is not closed on its line; a line break within a value is written as \\n in double quotes"
+        "a {mark} is not closed on its line; a line break within a value is written as \\n in \
+         double quotes"
     )
 }
 

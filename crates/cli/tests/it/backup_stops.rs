@@ -47,7 +47,8 @@ fn what_a_killed_backup_left_is_named_and_may_be_deleted() {
     let mut child = begun(&store, &backup);
     child.kill().unwrap();
     child.wait().unwrap();
-    let unfinished = "this folder holds an unfinished backup; unless one is being made there now, delete the folder";
+    let unfinished = "this folder holds an unfinished backup; unless one is being made there now, \
+                      delete the folder";
     run(&["backup", &store, &backup]).fails(2, &[&backup, unfinished]);
     for command in
         [["verify", &backup].as_slice(), &["get", &backup, "large"], &["put", &backup, "k", "v"]]

@@ -23,7 +23,8 @@ fn commits(store: &str) -> usize {
 fn all_lines_are_one_transaction() {
     let folder = Folder::new();
     let store = folder.at("store");
-    let lines = "# people\nput ada 'Ada Lovelace'\n\nput \"two words\" \"line\\nbreak\"\nput gone x\ndelete gone\n";
+    let lines = "# people\nput ada 'Ada Lovelace'\n\nput \"two words\" \"line\\nbreak\"\nput gone \
+                 x\ndelete gone\n";
     assert_eq!(batch(&store, &[], lines).ok().text(), "1\n");
     assert_eq!(commits(&store), 1);
     assert_eq!(run(&["get", &store, "ada"]).ok().out, b"Ada Lovelace");

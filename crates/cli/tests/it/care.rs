@@ -143,7 +143,8 @@ fn commits_that_were_durable_and_are_gone_are_named() {
     }
     std::fs::write(&log, before).unwrap();
     let advice = format!(
-        "(GLSN 2 to 4): the log ends before what is durable; run `plimsoll recover {store} {store}.recovered`"
+        "(GLSN 2 to 4): the log ends before what is durable; run `plimsoll recover {store} \
+         {store}.recovered`"
     );
     let found = run(&["verify", &store]);
     assert!(found.code == 4 && found.text().contains(&advice), "{}", found.text());

@@ -20,7 +20,8 @@ fn the_script_for_bash_completes_a_command() {
     let folder = Folder::new();
     let script = folder.file("plimsoll.bash", run(&["completions", "bash"]).ok().out);
     let test = format!(
-        "source '{script}'; COMP_WORDS=(plimsoll hist); COMP_CWORD=1; _plimsoll plimsoll hist plimsoll; echo \"${{COMPREPLY[@]}}\""
+        "source '{script}'; COMP_WORDS=(plimsoll hist); COMP_CWORD=1; _plimsoll plimsoll hist \
+         plimsoll; echo \"${{COMPREPLY[@]}}\""
     );
     let output =
         Command::new("bash").args(["-c", &test]).stderr(Stdio::inherit()).output().unwrap();

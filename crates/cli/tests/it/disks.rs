@@ -51,8 +51,9 @@ fn with_small_disk(script: &str) -> Option<Ran> {
         }
     }
     panic!(
-        "nobody may mount a small file system here, so full and read-only disks cannot be tested: run the tests as root, or where users \
-         may make namespaces, or set {NO_MOUNT}=1 to do without them\n{refusals}"
+        "nobody may mount a small file system here, so full and read-only disks cannot be tested: \
+         run the tests as root, or where users may make namespaces, or set {NO_MOUNT}=1 to do \
+         without them\n{refusals}"
     );
 }
 
@@ -219,7 +220,8 @@ fn a_store_of_somebody_else_can_be_read_and_says_so_to_writers() {
     let nobody = |arguments: &[&str]| run_as_nobody(&program, arguments);
     assert_eq!(nobody(&["get", &store, "k"]).ok().out, b"v");
     nobody(&["verify", &store]).ok();
-    let remedy = "This user may not write to the store; \"Users, containers, builds\" in docs/explanation/processes.md";
+    let remedy = "This user may not write to the store; \"Users, containers, builds\" in \
+                  docs/explanation/processes.md";
     nobody(&["put", &store, "k", "w"]).fails(6, &["ermission denied", &store, remedy]);
     let ran = nobody(&["put", &folder.at("new"), "k", "w"]);
     let ran = ran.fails(6, &["ermission denied", "new", "This user may not make a store there;"]);

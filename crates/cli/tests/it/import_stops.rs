@@ -18,7 +18,8 @@ fn slow_git(folder: &Folder) -> String {
     );
     let real = real.unwrap().trim().to_owned();
     let script = format!(
-        "#!/bin/sh\ncase \"$*\" in\n*--reverse*) '{real}' \"$@\" | while read line; do echo $line; sleep 0.01; done ;;\n*) exec '{real}' \"$@\" ;;\nesac\n"
+        "#!/bin/sh\ncase \"$*\" in\n*--reverse*) '{real}' \"$@\" | while read line; do echo \
+         $line; sleep 0.01; done ;;\n*) exec '{real}' \"$@\" ;;\nesac\n"
     );
     fs::create_dir(folder.at("bin")).unwrap();
     folder.program("bin/git", &folder.file("git.sh", script));

@@ -14,7 +14,8 @@ fn what_is_advised_at_a_bad_row_gets_past_it() {
     let text = "{\"id\":1}\n{\"id\":2}\nnonsense\n{\"id\":4}\n";
     let file = folder.file("a.jsonl", text);
     let mended = folder.file("mended.jsonl", text.replace("nonsense", "{\"id\":3}"));
-    let advice = "2 rows were loaded; correct line 3 and go on with --skip 2, or leave that row out by --skip 3, or all bad rows by --ignore-errors.";
+    let advice = "2 rows were loaded; correct line 3 and go on with --skip 2, or leave that row \
+                  out by --skip 3, or all bad rows by --ignore-errors.";
     for (then, keys) in [
         ([mended.as_str(), "--skip", "2"].as_slice(), "1\n2\n3\n4\n"),
         (&[&file, "--skip", "3"], "1\n2\n4\n"),
@@ -29,8 +30,11 @@ fn what_is_advised_at_a_bad_row_gets_past_it() {
     }
     let first = folder.file("first.csv", "k,v\n1\n2,b\n");
     let store = folder.at("first");
-    run(&["load", &store, &first, "--batch", "1"])
-        .fails(2, &["Nothing was loaded; correct line 2 and run the command again, or leave that row out by --skip 1"]);
+    run(&["load", &store, &first, "--batch", "1"]).fails(
+        2,
+        &["Nothing was loaded; correct line 2 and run the command again, or leave that row out \
+           by --skip 1"],
+    );
     run(&["load", &store, &first, "--skip", "1"]).ok();
     assert_eq!(run(&["count", &store]).ok().text(), "1\n");
 }

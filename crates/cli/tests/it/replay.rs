@@ -64,8 +64,11 @@ fn policies_stand_side_by_side_and_keep_to_the_memory() {
 #[test]
 fn csv_of_cachelibs_and_of_twitters_form_is_read() {
     let folder = Folder::new();
-    let cachelib = folder
-        .file("a.csv", "key,op,size,key_size,op_count\n1,GET,100,8,3\n1,DELETE,0,8,1\n1,GET,100,8,1\n2,SET,9,8,1\n");
+    let cachelib = folder.file(
+        "a.csv",
+        "key,op,size,key_size,op_count\n1,GET,100,8,3\n1,DELETE,0,8,1\n1,GET,100,8,1\n2,SET,9,8,1\\
+         n",
+    );
     let cache =
         run(&["replay", &cachelib, "--memory", "1MiB", "--json"]).ok().json()["s3-fifo"].clone();
     let of = |name: &str| cache[name].as_u64().unwrap();

@@ -185,15 +185,16 @@ fn held(file: &Place<'_>, folder: Identity) -> LockError {
         }
         Some(pid) if here == Some(pid) => {
             format!(
-                "in process {pid}, which this process is a fork of; close it there, or open read-only"
+                "in process {pid}, which this process is a fork of; close it there, or open \
+                 read-only"
             )
         }
         Some(pid) if is_running(pid) => {
             format!("in another process (pid {pid}); close it there, or open read-only")
         }
         Some(pid) => format!(
-            "by process {pid}, which is not running (unless it is in another container): a child that it forked may still hold \
-             the lock; end that child, or open read-only"
+            "by process {pid}, which is not running (unless it is in another container): a child \
+             that it forked may still hold the lock; end that child, or open read-only"
         ),
         None => "in another process; close it there, or open read-only".to_owned(),
     };
@@ -234,8 +235,8 @@ impl DirLock for OsLock {
         let pid = std::process::id();
         if pid != self.pid {
             let what = format!(
-                "process {} opened this for writing, and process {pid}, its forked child, must not write to it; open it there anew \
-                 once the other has closed it",
+                "process {} opened this for writing, and process {pid}, its forked child, must \
+                 not write to it; open it there anew once the other has closed it",
                 self.pid
             );
             return Err(at_path(

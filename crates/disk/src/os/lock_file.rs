@@ -64,7 +64,8 @@ impl LockFile for OsLockFile {
         if self.origin.is_foreign() {
             // To the system it would be the lock of its parent, who may hold it.
             let what = format!(
-                "process {} opened this, and process {}, its forked child, must not write to it; open it there anew",
+                "process {} opened this, and process {}, its forked child, must not write to it; \
+                 open it there anew",
                 self.pid,
                 std::process::id()
             );

@@ -157,7 +157,8 @@ pub(super) fn compare(
         Err(errno) => return Err(at_path(path, errno)),
     };
     let message = format!(
-        "{what} was {happened} while it was open for writing; close it and see what else was changed"
+        "{what} was {happened} while it was open for writing; close it and see what else was \
+         changed"
     );
     Err(at_path(path, io::Error::other(message)))
 }

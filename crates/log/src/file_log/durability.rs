@@ -314,7 +314,8 @@ impl DurabilityState {
         if options.disk.entry(&options.dir)?.is_some() {
             return Ok(());
         }
-        let what = "the log was removed or moved while it was open for writing; close the store and see what else was changed";
+        let what = "the log was removed or moved while it was open for writing; close the store \
+                    and see what else was changed";
         Err(io::Error::other(format!("{}: {what}", options.dir.display())).into())
     }
 

@@ -107,18 +107,21 @@ impl SegmentHeader {
 pub(crate) fn check_format(version: u32, incompatible: u32) -> Result<(), String> {
     if version > FORMAT_VERSION {
         return Err(format!(
-            "the log is of format {version}; this version of Plimsoll reads format {FORMAT_VERSION}: use a newer one"
+            "the log is of format {version}; this version of Plimsoll reads format \
+             {FORMAT_VERSION}: use a newer one"
         ));
     }
     if version < FORMAT_VERSION {
         return Err(format!(
-            "the log is of format {version}, which no published version wrote; this one reads format {FORMAT_VERSION}: copy the data out with the version that wrote it"
+            "the log is of format {version}, which no published version wrote; this one reads \
+             format {FORMAT_VERSION}: copy the data out with the version that wrote it"
         ));
     }
     let unknown = incompatible & !KNOWN_INCOMPATIBLE;
     if unknown != 0 {
         return Err(format!(
-            "the log uses features that this version of Plimsoll does not know (bits {unknown:#x}): use a newer one"
+            "the log uses features that this version of Plimsoll does not know (bits \
+             {unknown:#x}): use a newer one"
         ));
     }
     Ok(())

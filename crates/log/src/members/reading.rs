@@ -171,7 +171,8 @@ impl Members {
             // told, and all of it.
             0 if instance / OPENED_ALONE == followed / OPENED_ALONE => {}
             0 | ALONE => {
-                let message = "another process opened the store for itself; open it shared there, or open it here again without following";
+                let message = "another process opened the store for itself; open it shared there, \
+                               or open it here again without following";
                 return Err(LogError::Format { message: message.to_owned() });
             }
             _ => return Err(self.other_words()),

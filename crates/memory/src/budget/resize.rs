@@ -43,7 +43,8 @@ impl fmt::Display for ResizeError {
         match self {
             Self::BeyondCeiling { wanted_bytes, ceiling_bytes } => write!(
                 f,
-                "a budget of {wanted_bytes} bytes cannot be had while running: 64 KiB to {ceiling_bytes} bytes can"
+                "a budget of {wanted_bytes} bytes cannot be had while running: 64 KiB to \
+                 {ceiling_bytes} bytes can"
             ),
             Self::Held { missing_bytes, usage } => {
                 write!(

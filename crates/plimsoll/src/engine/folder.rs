@@ -33,7 +33,8 @@ pub(crate) fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> 
         },
         None => not_a_store(
             path,
-            "there is no store here; check the path, or make one: by a command that writes, or an opening that may create it",
+            "there is no store here; check the path, or make one: by a command that writes, or an \
+             opening that may create it",
         ),
         Some(entry) if !entry.is_dir => Err(Error::is_a_file(path)),
         Some(_) => Ok(()),
@@ -65,7 +66,8 @@ pub(crate) fn check_folder(path: &Path, options: &Options) -> Result<()> {
     }
     let names = disk.names(path)?;
     if is_unfinished(&names) {
-        let what = "this folder holds an unfinished backup; unless it is being made now, delete it and make another";
+        let what = "this folder holds an unfinished backup; unless it is being made now, delete \
+                    it and make another";
         return not_a_store(path, what);
     }
     // Folders get their names when they have their rights.
@@ -81,7 +83,8 @@ pub(crate) fn check_folder(path: &Path, options: &Options) -> Result<()> {
             String::new()
         };
         let what = format!(
-            "this folder holds `{name}`{more} and no store; give an empty folder, or another path, such as that of a new folder in it"
+            "this folder holds `{name}`{more} and no store; give an empty folder, or another \
+             path, such as that of a new folder in it"
         );
         return not_a_store(path, &what);
     }
@@ -115,8 +118,8 @@ pub(crate) fn refuse_index_without_log(path: &Path, disk: &dyn Disk) -> Result<(
     for (folder, what) in [("index", "an index"), (WARM_DIR, "an image of its memory")] {
         if !names_in(folder)?.is_empty() {
             let message = format!(
-                "{}: its folder `log` is missing or empty, and {what} is there, in `{folder}`: bring the log back, or give another path; \
-                 `plimsoll verify` says what helps",
+                "{}: its folder `log` is missing or empty, and {what} is there, in `{folder}`: \
+                 bring the log back, or give another path; `plimsoll verify` says what helps",
                 path.display()
             );
             return Err(Error::corrupt(message).in_file(|| "log".to_owned()));

@@ -41,7 +41,8 @@ const HELD_BY_NOBODY: &str =
 
 /// As [`HELD_BY_NOBODY`], where the words name no member because they are not those that the
 /// members use.
-const HELD_BY_UNKNOWN: &str = "by processes whose file SHARED was removed or replaced; close the store in every process, then open it again";
+const HELD_BY_UNKNOWN: &str = "by processes whose file SHARED was removed or replaced; close the \
+                               store in every process, then open it again";
 
 /// The longest time between two looks at the others: while something is committed, and otherwise.
 /// The next sync of a commit ends a longer one.

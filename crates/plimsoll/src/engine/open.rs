@@ -449,8 +449,8 @@ fn log_options(
 /// The advice if log and index do not belong together.
 fn forked_advice(path: &Path) -> String {
     format!(
-        "put back the folder as it was at one time; or run `{}`, which makes a new store of what can be read and changes \
-         nothing in this one",
+        "put back the folder as it was at one time; or run `{}`, which makes a new store of what \
+         can be read and changes nothing in this one",
         recover_command(path)
     )
 }
@@ -489,8 +489,8 @@ fn check_pointers(path: &Path, index: &Index, log: &dyn Log) -> Result<()> {
     match index.min_pointer().filter(|oldest| *oldest < first) {
         None => Ok(()),
         Some(oldest) => Err(Error::corrupt(format!(
-            "{}: the index needs entry {oldest} of the log, which begins with {first}: it is older than the log; put the whole folder back \
-             as it was at one time",
+            "{}: the index needs entry {oldest} of the log, which begins with {first}: it is \
+             older than the log; put the whole folder back as it was at one time",
             path.display()
         ))),
     }
@@ -502,7 +502,8 @@ fn refuse_to_forget(path: &Path, options: &Options, log: &dyn Log, budget: &Budg
     let bounds = log.bounds();
     if bounds.first > Glsn::FIRST {
         return Err(Error::corrupt(format!(
-            "{}: the index has no manifest, and the log begins only with GLSN {}; `plimsoll verify` says what helps",
+            "{}: the index has no manifest, and the log begins only with GLSN {}; `plimsoll \
+             verify` says what helps",
             path.display(),
             bounds.first
         ))
@@ -513,8 +514,8 @@ fn refuse_to_forget(path: &Path, options: &Options, log: &dyn Log, budget: &Budg
         return Err(Error::Forked {
             glsn: Some(bounds.next),
             message: format!(
-                "{}: the index has no manifest, and its runs hold commits up to GLSN {newest}, which the log, with its end at {}, does not have; \
-                 {}",
+                "{}: the index has no manifest, and its runs hold commits up to GLSN {newest}, \
+                 which the log, with its end at {}, does not have; {}",
                 path.display(),
                 bounds.next.0 - 1,
                 forked_advice(path)
@@ -558,8 +559,8 @@ fn check_manifest(path: &Path, manifest: Manifest, log: &dyn Log) -> Result<Mani
     }
     if log.bounds().first > checkpoint.glsn.next() {
         return Err(Error::corrupt(format!(
-            "{}: the log begins with GLSN {}, and manifest {} of the index holds commits up to {} only: a newer manifest is missing; \
-             `plimsoll verify` says what helps",
+            "{}: the log begins with GLSN {}, and manifest {} of the index holds commits up to {} \
+             only: a newer manifest is missing; `plimsoll verify` says what helps",
             path.display(),
             log.bounds().first,
             manifest.number,

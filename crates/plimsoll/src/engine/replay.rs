@@ -37,7 +37,8 @@ pub(crate) fn replay(
     let last = Glsn(bounds.next.0 - 1).min(log.readable());
     if from.next() < bounds.first {
         return Err(Error::corrupt(format!(
-            "the index ends at GLSN {from}, but the log begins only at {}: what lies between is lost; `plimsoll verify` says what helps",
+            "the index ends at GLSN {from}, but the log begins only at {}: what lies between is \
+             lost; `plimsoll verify` says what helps",
             bounds.first
         )));
     }

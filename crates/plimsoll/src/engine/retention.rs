@@ -91,7 +91,8 @@ impl Horizon for RetentionHorizon {
         self.move_wanted.store(0, Ordering::Release);
         if is_lasting(error) {
             let _ = self.moves_stopped.set(format!(
-                "a value below GLSN {below} holds the log back and cannot be moved, so the log is freed up to there only: {error}"
+                "a value below GLSN {below} holds the log back and cannot be moved, so the log is \
+                 freed up to there only: {error}"
             ));
         }
     }

@@ -280,7 +280,8 @@ impl Files {
                 if self.duty.may_write() || self.duty.only_reads() =>
             {
                 Error::corrupt(format!(
-                    "{message}: the manifest names {}, which is missing; `plimsoll verify` says what helps",
+                    "{message}: the manifest names {}, which is missing; `plimsoll verify` says \
+                     what helps",
                     self.path_of(id).display()
                 ))
                 .in_file(|| TableId::Run(id).file())

@@ -265,8 +265,8 @@ pub(crate) fn foreign_names(disk: &dyn Disk, dir: &Path, log_id: u128) -> Result
 pub(crate) fn number_after(number: u64) -> Result<u64> {
     number.checked_add(1).ok_or_else(|| {
         Error::corrupt(format!(
-            "{} has the last number that a manifest can have, which no store reaches; `plimsoll verify` \
-             says what helps",
+            "{} has the last number that a manifest can have, which no store reaches; `plimsoll \
+             verify` says what helps",
             manifest_name(number)
         ))
         .in_file(|| format!("index/{}", manifest_name(number)))
@@ -332,7 +332,8 @@ fn give_name(
     writer: u64,
 ) -> Result<(), (Outcome, Error)> {
     let taken = || {
-        let what = "a manifest of this number is there already: another process wrote to the index, or put an old one back";
+        let what = "a manifest of this number is there already: another process wrote to the \
+                    index, or put an old one back";
         (
             Outcome::Taken,
             Error::corrupt(format!(

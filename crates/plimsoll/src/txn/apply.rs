@@ -197,7 +197,8 @@ fn in_order<'v>(
         let operation = operation?;
         if before.is_some_and(|before| before >= operation.key) {
             return Err(Error::corrupt(format!(
-                "the transaction at GLSN {glsn} does not name its keys in their order although its checksum is right; see `plimsoll verify`"
+                "the transaction at GLSN {glsn} does not name its keys in their order although \
+                 its checksum is right; see `plimsoll verify`"
             )));
         }
         before = Some(operation.key);

@@ -187,8 +187,9 @@ impl Follower {
         match error {
             Error::Trimmed { asked, first } if self.members.is_reader() => Error::Behind {
                 cause: format!(
-                    "the log was trimmed below GLSN {first}, and this process has taken in only what is before {asked}; nothing is kept for one \
-                     that may not write to the store's folder, nor by one that has the store for itself"
+                    "the log was trimmed below GLSN {first}, and this process has taken in only \
+                     what is before {asked}; nothing is kept for one that may not write to the \
+                     store's folder, nor by one that has the store for itself"
                 ),
             },
             error => error,

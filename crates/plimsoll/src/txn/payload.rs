@@ -119,7 +119,8 @@ impl<'a> Payload<'a> {
         let version = reader.u8().ok_or_else(damaged)?;
         if version != VERSION {
             return Err(Error::format(format!(
-                "a transaction is written in encoding {version}, this version knows {VERSION}; use a newer Plimsoll"
+                "a transaction is written in encoding {version}, this version knows {VERSION}; \
+                 use a newer Plimsoll"
             )));
         }
         let flags = reader.u8().ok_or_else(damaged)?;
@@ -141,7 +142,8 @@ impl<'a> Payload<'a> {
             FLAG_RUNS => Writes::Runs(decode_runs(&mut reader, count).ok_or_else(damaged)?),
             _ => {
                 return Err(Error::format(format!(
-                    "a transaction carries flags {flags:#x} that this version does not know; use a newer Plimsoll"
+                    "a transaction carries flags {flags:#x} that this version does not know; use \
+                     a newer Plimsoll"
                 )));
             }
         };
@@ -218,7 +220,8 @@ impl<'a> Operations<'a> {
             PUT_BLOB => self.put_blob().ok_or_else(damaged)?,
             _ => {
                 return Err(Error::format(format!(
-                    "a transaction holds an operation of kind {kind} that this version does not know; use a newer Plimsoll"
+                    "a transaction holds an operation of kind {kind} that this version does not \
+                     know; use a newer Plimsoll"
                 )));
             }
         };
@@ -241,7 +244,8 @@ impl<'a> Operations<'a> {
         let sum = self.reader.u64().ok_or_else(damaged)?;
         if self.compared && value_sum(value) != sum {
             return Err(Error::corrupt(format!(
-                "the value of {} bytes that a transaction gave to {} is not the one that was written; see `plimsoll verify`",
+                "the value of {} bytes that a transaction gave to {} is not the one that was \
+                 written; see `plimsoll verify`",
                 value.len(),
                 key[4..].escape_ascii()
             )));
@@ -267,7 +271,8 @@ impl<'a> Operations<'a> {
 
 fn damaged() -> Error {
     Error::corrupt(
-        "a transaction's entry in the log cannot be decoded although its checksum is right; see `plimsoll verify`",
+        "a transaction's entry in the log cannot be decoded although its checksum is right; see \
+         `plimsoll verify`",
     )
 }
 

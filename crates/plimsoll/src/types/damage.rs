@@ -196,8 +196,9 @@ mod tests {
         }
         damage.keys.truncate(2);
         damage.advise(Path::new("s"));
-        let told = "log/1.blob, offset 16384 (GLSN 4): the page is cut short; in keyspace \"default\" the values of \"a0\" at GLSN 4, \
-                    \"a1\" at GLSN 4 and 2 more; run `plimsoll recover s s.recovered`";
+        let told = "log/1.blob, offset 16384 (GLSN 4): the page is cut short; in keyspace \
+                    \"default\" the values of \"a0\" at GLSN 4, \"a1\" at GLSN 4 and 2 more; run \
+                    `plimsoll recover s s.recovered`";
         assert_eq!(damage.to_string(), told);
     }
 }

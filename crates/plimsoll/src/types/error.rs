@@ -39,7 +39,8 @@ use crate::types::times::{of_micros, show_time};
 pub enum Error {
     /// Another transaction changed a key this one read: run it again.
     #[error(
-        "conflict on key {}: changed at GLSN {by}, after the snapshot at {at}; run the transaction again",
+        "conflict on key {}: changed at GLSN {by}, after the snapshot at {at}; run the \
+         transaction again",
         show_key(key)
     )]
     Conflict {
@@ -119,8 +120,8 @@ pub enum Error {
     /// This process was forked from the one that opened the store, which is still its owner: open
     /// the store here.
     #[error(
-        "process {pid} opened the store, and this one was forked from it: open the store in this process, or start processes in another way than \
-         by fork alone"
+        "process {pid} opened the store, and this one was forked from it: open the store in this \
+         process, or start processes in another way than by fork alone"
     )]
     InForkedChild {
         /// The process id of the one that opened it.

@@ -69,7 +69,8 @@ pub enum InvalidInput {
     },
     /// There is no keyspace with this name, and it cannot be created here.
     #[error(
-        "there is no keyspace {name:?} in this store, and none is created: the store is open read-only or damaged"
+        "there is no keyspace {name:?} in this store, and none is created: the store is open \
+         read-only or damaged"
     )]
     NoKeyspace {
         /// The name.
@@ -93,8 +94,8 @@ pub enum InvalidInput {
     },
     /// The handle of a keyspace belongs to another store, or to an earlier opening of this one.
     #[error(
-        "the handle of keyspace {name:?} belongs to another store, or to an earlier opening of this one; get it from the Db that is used here, by \
-         Db::keyspace"
+        "the handle of keyspace {name:?} belongs to another store, or to an earlier opening of \
+         this one; get it from the Db that is used here, by Db::keyspace"
     )]
     ForeignKeyspace {
         /// Its name.
@@ -102,7 +103,8 @@ pub enum InvalidInput {
     },
     /// The keyspace exists with another retention.
     #[error(
-        "keyspace {name:?} exists with retention {keeps}, not {asked}; open it by Db::keyspace, or change it by Db::set_retention"
+        "keyspace {name:?} exists with retention {keeps}, not {asked}; open it by Db::keyspace, \
+         or change it by Db::set_retention"
     )]
     OtherRetention {
         /// Its name.
@@ -120,7 +122,8 @@ pub enum InvalidInput {
     },
     /// A cursor cannot move backwards.
     #[error(
-        "cursor {name:?} is at GLSN {at} and does not go back to {asked}: what lies below may be trimmed"
+        "cursor {name:?} is at GLSN {at} and does not go back to {asked}: what lies below may be \
+         trimmed"
     )]
     CursorGoesBack {
         /// Its name.
@@ -237,7 +240,8 @@ pub enum InvalidInput {
     DropOfDefaultKeyspace,
     /// The memory budget of an open store cannot grow that far.
     #[error(
-        "a budget of {bytes} bytes cannot be had while the store is open; at most {ceiling_bytes} bytes can"
+        "a budget of {bytes} bytes cannot be had while the store is open; at most {ceiling_bytes} \
+         bytes can"
     )]
     BudgetBeyondCeiling {
         /// The budget.
@@ -253,7 +257,8 @@ pub enum InvalidInput {
     },
     /// The I/O allowance of the warm image is too small.
     #[error(
-        "a warm image needs an allowance of at least 64 KiB a second, not {bytes_per_second} bytes; to do without it, switch it off"
+        "a warm image needs an allowance of at least 64 KiB a second, not {bytes_per_second} \
+         bytes; to do without it, switch it off"
     )]
     WarmAllowanceTooSmall {
         /// The allowance.
@@ -261,7 +266,8 @@ pub enum InvalidInput {
     },
     /// The interval between two saves of the warm image is too short.
     #[error(
-        "a warm image is written every 100 ms at most, not every {interval:?}; to do without it, switch it off"
+        "a warm image is written every 100 ms at most, not every {interval:?}; to do without it, \
+         switch it off"
     )]
     WarmIntervalTooShort {
         /// The interval.

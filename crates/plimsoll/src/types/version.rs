@@ -242,7 +242,8 @@ impl<'a> Stored<'a> {
             return Ok(());
         }
         Err(Error::corrupt(format!(
-            "the value of {len} bytes that GLSN {glsn} wrote is not the one that is stored in {place}: its checksum is {read:016x}, not {sum:016x}; see `plimsoll verify`"
+            "the value of {len} bytes that GLSN {glsn} wrote is not the one that is stored in \
+             {place}: its checksum is {read:016x}, not {sum:016x}; see `plimsoll verify`"
         ))
         .at_glsn(glsn))
     }

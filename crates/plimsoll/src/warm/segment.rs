@@ -84,7 +84,8 @@ impl fmt::Display for Rejection {
             Self::Ahead { glsn, durable } => {
                 write!(
                     f,
-                    "it is of GLSN {glsn}, and the log ends at {durable}: it is of another copy of the store"
+                    "it is of GLSN {glsn}, and the log ends at {durable}: it is of another copy \
+                     of the store"
                 )
             }
             Self::Forked { glsn } => {

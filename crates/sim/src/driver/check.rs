@@ -277,7 +277,8 @@ pub(crate) fn inspect(
     let newest = db.newest();
     ensure((sure..=model.newest()).contains(&newest.0) && model.is_border(newest.0), || {
         format!(
-            "the newest moment is {newest}: it may be one from {sure} to {}, at the end of a record",
+            "the newest moment is {newest}: it may be one from {sure} to {}, at the end of a \
+             record",
             model.newest()
         )
     })?;

@@ -100,7 +100,8 @@ impl Driver {
             Err(Error::InvalidInput(InvalidInput::TimeBeforeFirst { .. })) => {
                 ensure(!known || !self.times_ordered || wanted == 0, || {
                     format!(
-                        "the moment {then} µs was refused as before the first commit: it is {wanted}"
+                        "the moment {then} µs was refused as before the first commit: it is \
+                         {wanted}"
                     )
                 })?;
                 return said("before the first commit");
@@ -108,7 +109,8 @@ impl Driver {
             Err(Error::TimeTrimmed { .. }) => {
                 ensure(!known || !self.times_ordered || wanted < first, || {
                     format!(
-                        "the moment {then} µs was refused as trimmed: it is {wanted}, the log begins at {first}"
+                        "the moment {then} µs was refused as trimmed: it is {wanted}, the log \
+                         begins at {first}"
                     )
                 })?;
                 return said("trimmed");

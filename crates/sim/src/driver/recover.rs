@@ -202,7 +202,8 @@ impl Driver {
                     || report.unresolved.iter().any(|what| what.contains(".run"));
                 ensure(is_named, || {
                     format!(
-                        "{} in {name}, of commit {glsn}, is not in a recovered store, and was not named",
+                        "{} in {name}, of commit {glsn}, is not in a recovered store, and was not \
+                         named",
                         show(&key)
                     )
                 })?;

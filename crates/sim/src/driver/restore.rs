@@ -122,12 +122,14 @@ impl Driver {
         match inspect(&world, &model, model.newest(), &|_| true).map_err(told)? {
             Err(error) => ensure(is_refusal(&error), || {
                 format!(
-                    "beside another {folder} the store does not open, for another reason: {error} [{error:?}]"
+                    "beside another {folder} the store does not open, for another reason: {error} \
+                     [{error:?}]"
                 )
             }),
             Ok(_) => ensure(known <= common, || {
                 format!(
-                    "the index knows of commit {known}, the log is the same up to {common} only, and the store opens"
+                    "the index knows of commit {known}, the log is the same up to {common} only, \
+                     and the store opens"
                 )
             }),
         }

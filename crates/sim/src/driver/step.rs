@@ -460,7 +460,8 @@ impl Driver {
         {
             let key = show(&key);
             return Err(Failure::new(format!(
-                "committed although {key} in keyspace {space} was changed after {at}, which it read"
+                "committed although {key} in keyspace {space} was changed after {at}, which it \
+                 read"
             )));
         }
         let entry = Entry::Commit { writes: open.writes, metadata, read_at: at.0 };
@@ -488,7 +489,8 @@ impl Driver {
             || {
                 let read = if reads.covers(key) { "was read" } else { "was not read" };
                 format!(
-                    "conflict on {} by {by} after {at}: the key {read}, and that commit did not change it",
+                    "conflict on {} by {by} after {at}: the key {read}, and that commit did not \
+                     change it",
                     show(key)
                 )
             },

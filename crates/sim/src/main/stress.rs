@@ -93,7 +93,8 @@ pub(crate) fn run(arguments: &StressArguments) -> Result<bool, String> {
 
 fn line_of(report: &Report) -> String {
     format!(
-        "{} lives, {} of them killed, {} commits acknowledged; memory at most {:.1} MiB above the budget of the moment (allowed {:.1})",
+        "{} lives, {} of them killed, {} commits acknowledged; memory at most {:.1} MiB above the \
+         budget of the moment (allowed {:.1})",
         report.lives,
         report.kills,
         report.acknowledged,

@@ -152,14 +152,16 @@ fn print(report: &Report, work: Work) {
         Work::Bank => {
             let (longest, most) = report.stalls_millis;
             println!(
-                "{} transfers acknowledged, at most {most} ms apart (99 of 100), {longest} the longest",
+                "{} transfers acknowledged, at most {most} ms apart (99 of 100), {longest} the \
+                 longest",
                 report.acknowledged
             );
         }
         Work::Lists => {
             let checked = report.checked;
             println!(
-                "{} transactions strictly serializable ({} of killed workers), {} refused; {} values, {} relations",
+                "{} transactions strictly serializable ({} of killed workers), {} refused; {} \
+                 values, {} relations",
                 checked.committed,
                 checked.of_killed,
                 checked.refused,
@@ -176,7 +178,8 @@ fn print_deaths(deaths: &Deaths) {
     let reached = deaths.points.values().filter(|kills| **kills > 0).count();
     let (keepers, longest, most) = deaths.keepers_millis;
     println!(
-        "workers were killed at {reached} of {} points; {keepers} times a keeper was, and the next one came within {most} ms (99 of 100), {longest} at most",
+        "workers were killed at {reached} of {} points; {keepers} times a keeper was, and the \
+         next one came within {most} ms (99 of 100), {longest} at most",
         deaths.points.len()
     );
 }

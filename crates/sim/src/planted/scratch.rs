@@ -203,8 +203,8 @@ impl Scratch {
         let program = self.build()?;
         if program != self.clean_program {
             return Err(format!(
-                "the copy without a bug is {program} now and was {} before: a bug was left in it, or the compiler does not give the \
-                 same program for the same sources",
+                "the copy without a bug is {program} now and was {} before: a bug was left in it, \
+                 or the compiler does not give the same program for the same sources",
                 self.clean_program
             ));
         }
@@ -424,7 +424,8 @@ mod tests {
 
     #[test]
     fn an_output_says_how_many_runs_there_were_and_which_failed() {
-        let out = "FAILED --mode crash --seed 12 --ops 400: the store opened at 3\n13 runs, 1 failed, 0 s\n";
+        let out = "FAILED --mode crash --seed 12 --ops 400: the store opened at 3\n13 runs, 1 \
+                   failed, 0 s\n";
         assert_eq!(runs_of(out), Some(13));
         assert_eq!(failed_of(out), Some("--mode crash --seed 12 --ops 400: the store opened at 3"));
         assert_eq!((runs_of("Killed"), failed_of("Killed")), (None, None));

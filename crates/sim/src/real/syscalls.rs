@@ -63,7 +63,8 @@ pub fn fail_calls(program: &Path, dir: &Path, children: u64, seed: u64) -> Outco
             [random.below(4) as usize];
         let told = |failure: Failure| {
             Failure::new(format!(
-                "child {life}, call {at} of {calls} fails with {error}, seed {seed}, {scenario}: {failure}"
+                "child {life}, call {at} of {calls} fails with {error}, seed {seed}, {scenario}: \
+                 {failure}"
             ))
         };
         let mut command = Command::new("strace");

@@ -60,8 +60,9 @@ pub fn svg(samples: &[Sample]) -> String {
         format!("<polyline fill=\"none\" stroke=\"{colour}\" points=\"{}\"/>\n", points.trim_end())
     };
     let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" \
+         fill=\"white\"/>\n",
         WIDTH + 2 * MARGIN,
         HEIGHT + 2 * MARGIN
     );
@@ -69,7 +70,8 @@ pub fn svg(samples: &[Sample]) -> String {
         let bytes = most * quarter / 4;
         let _ = writeln!(
             out,
-            "<line x1=\"{MARGIN}\" x2=\"{}\" y1=\"{at}\" y2=\"{at}\" stroke=\"#ddd\"/><text x=\"4\" y=\"{at}\">{} MiB</text>",
+            "<line x1=\"{MARGIN}\" x2=\"{}\" y1=\"{at}\" y2=\"{at}\" stroke=\"#ddd\"/><text \
+             x=\"4\" y=\"{at}\">{} MiB</text>",
             MARGIN + WIDTH,
             bytes >> 20,
             at = y(bytes)
@@ -79,7 +81,8 @@ pub fn svg(samples: &[Sample]) -> String {
     out += &line(|sample| sample.resident_bytes, "#06c");
     let _ = write!(
         out,
-        "<text x=\"{MARGIN}\" y=\"30\">grey: the budget of the moment; blue: RssAnon and page tables of the process; {} s</text>\n</svg>\n",
+        "<text x=\"{MARGIN}\" y=\"30\">grey: the budget of the moment; blue: RssAnon and page \
+         tables of the process; {} s</text>\n</svg>\n",
         end / 1000
     );
     out

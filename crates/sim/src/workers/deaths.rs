@@ -253,7 +253,8 @@ impl Judge {
         let was_killed = end.is_some() && status.signal() == Some(Signal::KILL.as_raw());
         ensure(was_killed || status.success(), || {
             format!(
-                "worker {number} ended by itself ({status}; it was to be killed at {end:?}): {complaints}"
+                "worker {number} ended by itself ({status}; it was to be killed at {end:?}): \
+                 {complaints}"
             )
         })?;
         for point in std::mem::take(&mut told.points) {

@@ -28,9 +28,9 @@ fn a_visit_whose_value_cannot_be_read_beside_a_merge_fails_and_leaves_no_row_out
     // The power goes while the merge moves the value, after the visit has come to its row.
     for seed in [5096, 1, 2, 3, 4, 5] {
         let text = format!(
-            "begin t0\nput t0 s0 =b/10 7315#20873217\ncommit t0 0#0\nput-many t0 s2 0 30 100#20873218 rising\nbegin t1\n\
-             put t1 s1 =a/06%00 100929#20873244\nsubmit t1\nstep\ncut {}\n\
-             amid walk-sat trim then walk -2 s0 ^b/1 . rev 4294967295 values",
+            "begin t0\nput t0 s0 =b/10 7315#20873217\ncommit t0 0#0\nput-many t0 s2 0 30 \
+             100#20873218 rising\nbegin t1\nput t1 s1 =a/06%00 100929#20873244\nsubmit \
+             t1\nstep\ncut {}\namid walk-sat trim then walk -2 s0 ^b/1 . rev 4294967295 values",
             if seed == 5096 { 5 } else { seed }
         );
         let case = Case::new(Mode::Crash, seed);

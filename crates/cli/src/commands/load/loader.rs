@@ -233,9 +233,10 @@ impl<'a> Loader<'a> {
                 None => "all is loaded".to_owned(),
             };
             return format!(
-                "{loaded}The last commit ({}) may or may not be there. Before anything else is written, `plimsoll log {store} --limit 1` \
-                 tells: if the newest GLSN is {glsn}, it is there: {next}; if it is less, it is not: {again}. If other processes write to the store, \
-                 see whether it is among the commits from GLSN {glsn} on.",
+                "{loaded}The last commit ({}) may or may not be there. Before anything else is \
+                 written, `plimsoll log {store} --limit 1` tells: if the newest GLSN is {glsn}, \
+                 it is there: {next}; if it is less, it is not: {again}. If other processes write \
+                 to the store, see whether it is among the commits from GLSN {glsn} on.",
                 count_of(in_doubt.rows, "row", "rows"),
                 glsn = in_doubt.glsn
             );
@@ -247,10 +248,13 @@ impl<'a> Loader<'a> {
         if self.args.batch.is_none() {
             return match bad {
                 Some(Problem { is_of_one_row: true, .. }) => {
-                    "Nothing was loaded; with --batch ROWS the rows before it stay, and --ignore-errors leaves out bad rows."
+                    "Nothing was loaded; with --batch ROWS the rows before it stay, and \
+                     --ignore-errors leaves out bad rows."
                 }
                 Some(_) => "Nothing was loaded; with --batch ROWS the rows before it stay.",
-                None => "Nothing was loaded; with --batch ROWS the rows that were read before stay.",
+                None => {
+                    "Nothing was loaded; with --batch ROWS the rows that were read before stay."
+                }
             }
             .to_owned();
         }
@@ -261,7 +265,8 @@ impl<'a> Loader<'a> {
         };
         let next = match bad {
             Some(&Problem { line, is_of_one_row: true, .. }) => format!(
-                "; correct line {line} and {again}, or leave that row out by --skip {}, or all bad rows by --ignore-errors",
+                "; correct line {line} and {again}, or leave that row out by --skip {}, or all \
+                 bad rows by --ignore-errors",
                 rows + 1
             ),
             Some(problem) => format!("; correct line {} and {again}", problem.line),
@@ -344,7 +349,10 @@ mod tests {
             assert!(all.contains(words), "{words:?}: {all}");
         }
         assert!(
-            all.ends_with("If other processes write to the store, see whether it is among the commits from GLSN 8 on."),
+            all.ends_with(
+                "If other processes write to the store, see whether it is among the commits from \
+                 GLSN 8 on."
+            ),
             "{all}"
         );
         assert!(told(None, Error::Stalled { pid: None }).contains("may or may not be there"));

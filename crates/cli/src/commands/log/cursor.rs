@@ -122,7 +122,10 @@ impl Cursor {
         match self.open(globals) {
             Ok(db) => {
                 if !self.advance(db)? {
-                    self.tell_once("until another process, which may be stopped, has published what was printed last");
+                    self.tell_once(
+                        "until another process, which may be stopped, has published what was \
+                         printed last",
+                    );
                 }
                 Ok(())
             }
@@ -152,7 +155,8 @@ impl Cursor {
         }
         let db = wait::to_share(globals, interrupt, || self.open(globals)).map_err(|failure| {
             failure.advise(&format!(
-                "Cursor {} stays at GLSN {}: what was printed from there on is printed again the next time.",
+                "Cursor {} stays at GLSN {}: what was printed from there on is printed again the \
+                 next time.",
                 self.name, self.place
             ))
         })?;
@@ -160,8 +164,9 @@ impl Cursor {
             return Ok(());
         }
         Err(Failure::system(format!(
-            "cursor {} stays at GLSN {}: the process that wrote what was printed last has not published it yet, and may be stopped; what was printed \
-             from there on is printed again the next time",
+            "cursor {} stays at GLSN {}: the process that wrote what was printed last has not \
+             published it yet, and may be stopped; what was printed from there on is printed \
+             again the next time",
             self.name, self.place
         )))
     }

@@ -80,9 +80,9 @@ impl FileBlobWriter {
             .or_else(|_| AlignedBytes::new(middle, budget))
             .or_else(|_| AlignedBytes::new(small, budget))?;
         let id = blobs.registry.begin().ok_or_else(|| LogError::Format {
-            message:
-                "the log has given out all 2^48 ids of blob files: scan its keyspaces and load them into a new store"
-                    .to_owned(),
+            message: "the log has given out all 2^48 ids of blob files: scan its keyspaces and \
+                      load them into a new store"
+                .to_owned(),
         })?;
         let path = env.files.path(FileName::Blob(id));
         let file = env

@@ -551,7 +551,8 @@ impl OpenLog {
     }
 
     pub(crate) fn does_not_go_on(&self, segment: &Segment, glsn: Glsn, at: u64) -> LogError {
-        let what = "the record does not go on in this block: the block is not the one that was written here last";
+        let what = "the record does not go on in this block: the block is not the one that was \
+                    written here last";
         self.corrupt(segment, glsn, at, what.to_owned())
     }
 

@@ -301,9 +301,9 @@ impl<'a> FileScan<'a> {
             && chain != said.previous_chain
             && let Some(segment) = &self.segment
         {
-            let what =
-                "the chain hash of the records before it is another: one of them is not the one that was written"
-                    .to_owned();
+            let what = "the chain hash of the records before it is another: one of them is not \
+                        the one that was written"
+                .to_owned();
             return Err(self.log.corrupt(segment, glsn, u64::from(record_at), what));
         }
         self.record_at = record_at;

@@ -555,8 +555,8 @@ impl Surveyor<'_> {
 /// The error for segments that do not follow each other.
 fn apart(header: &SegmentHeader) -> LogError {
     let file = FileName::Segment(header.first).name();
-    let what = "the segment does not follow the one before it: files of different logs, or of different times of one \
-                log, are in this folder"
+    let what = "the segment does not follow the one before it: files of different logs, or of \
+                different times of one log, are in this folder"
         .to_owned();
     LogError::Corrupt { glsn: header.first, file, offset: 0, what }
 }

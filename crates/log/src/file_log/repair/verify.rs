@@ -496,7 +496,8 @@ impl Check<'_> {
                 break;
             }
             if !last && is_trailer(page, (log_id, id), number) {
-                let what = "the blob file goes on behind its last page; if that is all, cutting it there mends it";
+                let what = "the blob file goes on behind its last page; if that is all, cutting \
+                            it there mends it";
                 bad.add(number as u32 + 1, what, false);
                 lost_from = None;
                 self.advance((pages - number) * PAGE_BYTES as u64);
@@ -536,7 +537,10 @@ impl Check<'_> {
             self.report_dropped(
                 name,
                 None,
-                format!("{dropped} of its pages are lost: they were damaged when the store was recovered"),
+                format!(
+                    "{dropped} of its pages are lost: they were damaged when the store was \
+                     recovered"
+                ),
             );
         }
         if pages == 0 {
@@ -600,7 +604,8 @@ impl Check<'_> {
             } else if self.open(FileName::Blob(unsound.id))?.is_some() {
                 let UnsoundBlob { id, offset, what, .. } = unsound;
                 let what = format!(
-                    "{what}, and nothing names it: a writer that was killed left it, the next one removes it"
+                    "{what}, and nothing names it: a writer that was killed left it, the next one \
+                     removes it"
                 );
                 self.report_harmless(FileName::Blob(id), offset, what);
             }
@@ -670,7 +675,8 @@ fn is_trailer(page: &[u8], (log_id, id): (u128, BlobId), number: u64) -> bool {
 
 fn behind_all(what: &str) -> String {
     format!(
-        "{what}, behind the last durable record: a writer is at it, or the next opening for writing cuts it"
+        "{what}, behind the last durable record: a writer is at it, or the next opening for \
+         writing cuts it"
     )
 }
 

@@ -114,7 +114,8 @@ impl Known {
             let between = self.model.changed(*span, pending.at.unwrap_or_default(), glsn);
             ensure(between.is_none(), || {
                 format!(
-                    "the transaction at GLSN {glsn} has read {span:?} as of GLSN {:?}, and GLSN {between:?} changed that",
+                    "the transaction at GLSN {glsn} has read {span:?} as of GLSN {:?}, and GLSN \
+                     {between:?} changed that",
                     pending.at
                 )
             })?;
@@ -494,7 +495,8 @@ impl Driver {
         let held: u64 = budgets.sum();
         ensure(self.any_dead() || (sum <= total && held <= total), || {
             format!(
-                "the processes have {sum} bytes of memory and budgets of {held}, the total is {total}"
+                "the processes have {sum} bytes of memory and budgets of {held}, the total is \
+                 {total}"
             )
         })
     }

@@ -200,8 +200,8 @@ impl Source {
             let pages = blob_pages(disk, &dir, self.survey.log_id, blob).lift()?;
             if pages.load(0, page).is_ok() && page_kind(page) == HEADER_PAGE {
                 self.unresolved.push(format!(
-                    "log/{} is a run that no readable manifest names: its rows are in the new store only if the log has \
-                     their commit",
+                    "log/{} is a run that no readable manifest names: its rows are in the new \
+                     store only if the log has their commit",
                     blob.file_name()
                 ));
             }
@@ -380,7 +380,8 @@ impl Reader<'_> {
         for manifest in self.manifests.iter() {
             if manifest.log_id != source.survey.log_id {
                 source.unresolved.push(format!(
-                    "the index is of another log, as its manifest {} says: nothing of it is in the new store",
+                    "the index is of another log, as its manifest {} says: nothing of it is in \
+                     the new store",
                     manifest.number
                 ));
                 return Ok(source);
@@ -485,8 +486,8 @@ impl Reader<'_> {
             };
             if !described {
                 unresolved.push(format!(
-                    "{} has no readable header or footer: the rows that can be read are kept, and whether there were \
-                     others is not known",
+                    "{} has no readable header or footer: the rows that can be read are kept, and \
+                     whether there were others is not known",
                     info.id.file()
                 ));
             }
