@@ -41,7 +41,7 @@ fn a_merge_that_overtakes_what_was_imported_still_ends_as_git_shows() {
 }
 
 #[test]
-fn two_repositories_share_a_store_in_keyspaces_of_their_own() {
+fn two_repositories_import_into_two_keyspaces() {
     let folder = Folder::new();
     let store = folder.at("store");
     for (name, content) in [("one", &b"1"[..]), ("two", b"2")] {
