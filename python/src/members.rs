@@ -53,8 +53,8 @@ impl MemberInfo {
         self.info.memory_bytes
     }
 
-    /// The last commit that it had taken in when it last looked, which is every half second while
-    /// something is committed.
+    /// The last commit that it had applied when it last published its position, which happens every
+    /// half second while commits are made.
     #[getter]
     fn applied(&self) -> u64 {
         self.info.applied.0
