@@ -117,7 +117,7 @@ class Cache(Queues, Upkeep):
             if not setting.startswith("sqlite_"):
                 self.reset(setting, value)
 
-    # What it is.
+    # Attributes.
 
     @property
     def directory(self) -> str:

@@ -15,7 +15,7 @@ use crate::store::Store;
 ///
 /// - `memory`: the budget for everything that grows with the data, as a number of bytes or as text
 ///   ("256MB", "1GiB"); at least 16 MiB. By default a quarter of the container's or the machine's
-///   memory. What Python holds (keys, values, results) comes on top.
+///   memory. Python's own objects (keys, values, results) come on top.
 /// - `durability`: "sync" (a commit returns once it survives a power cut) or "buffered" (a crash
 ///   may lose the last 200 ms).
 /// - `retention`: the past versions kept by the keyspace "default", and by keyspaces created

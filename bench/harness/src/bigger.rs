@@ -42,7 +42,7 @@ pub(crate) struct Bigger {
     /// Budgets, each compared with the next
     #[arg(long, value_delimiter = ',', default_value = "16MiB,32MiB,64MiB,128MiB,256MiB,512MiB,1GiB,2GiB", value_parser = parse_size)]
     memory: Vec<u64>,
-    /// What is done
+    /// Work to do
     #[arg(long, value_delimiter = ',', default_value = "replay,mix")]
     only: Vec<Work>,
     /// Pairs of turns for two neighbours

@@ -28,9 +28,9 @@ use crate::work_folder::Places;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// What the row cache saves a store
+    /// Savings of the row cache in a store
     Store,
-    /// What a hit costs by the number of entries (goal 3b)
+    /// Cost of a hit by the number of entries (goal 3b)
     Hits,
     /// Whether the number holds with eight threads (goal 4)
     Strict,
@@ -44,7 +44,7 @@ enum Part {
 
 #[derive(Args, Debug)]
 pub(crate) struct Cache {
-    /// What is measured
+    /// Measurements to run
     #[arg(
         long,
         value_delimiter = ',',

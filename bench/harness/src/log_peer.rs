@@ -29,7 +29,7 @@ impl Setting {
     }
 }
 
-/// What is timed.
+/// The timed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     /// A scan of this many entries from a random one on.

@@ -60,7 +60,7 @@ pub(crate) struct Misses {
     turn_ms: u64,
 }
 
-/// What is read how.
+/// The kind of read.
 #[derive(Clone, Copy, Debug)]
 enum Case {
     Random { threads: u64 },

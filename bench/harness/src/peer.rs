@@ -1,5 +1,5 @@
-//! What a store is to a workload: a few calls that every store has. Each peer is an adapter in a
-//! file of its own.
+//! The interface of a store for workloads: a few calls that every store has. Each peer is an
+//! adapter in its own file.
 
 mod btree;
 #[cfg(feature = "peers")]
@@ -184,7 +184,7 @@ pub(crate) trait Peer: Send + Sync {
     fn sync(&self) -> Result<()>;
 
     /// Writes what is in memory to its place. Background work that follows from it is waited for by
-    /// whoever asks.
+    /// Flushes memory to its final place. The caller waits for the background work that follows.
     fn settle(&self) -> Result<()>;
 
     /// Closes the store, with all data on disk in its final place, as far as closing ever puts it

@@ -30,7 +30,7 @@ use crate::sizes::{parse_size, show_size};
 use crate::table::{self, number};
 use crate::work_folder::{Places, WorkFolder};
 
-/// What is measured.
+/// The scenes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scene {
     /// Durable commits of one put: alone in shared mode, by 8 processes, by 16, against the peers
@@ -48,8 +48,8 @@ pub(crate) enum Scene {
     Memory,
     /// How warm a ninth process starts
     Ninth,
-    /// What the others feel of a process that is stopped and of one that is killed; when its space
-    /// comes back
+    /// The effect on the others of a process that is stopped and of one that is killed; when its
+    /// space is freed
     Lost,
     /// Commits with `sync` in a loop beside them
     Sync,

@@ -45,13 +45,13 @@ pub(crate) struct Seen {
     pub(crate) peak_threads: u64,
     /// The figure compared with the limit, over the time in which the process was not paused.
     pub(crate) memory: Vec<(Duration, u64)>,
-    /// What it used from start to end.
+    /// Its usage from start to end.
     pub(crate) counters: Counters,
     /// From start to end.
     pub(crate) seconds: f64,
     /// Number of memory samples.
     pub(crate) samples: u64,
-    /// What it wrote to standard output.
+    /// Its standard output.
     pub(crate) output: String,
     /// How it ended.
     pub(crate) end: End,

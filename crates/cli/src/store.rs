@@ -150,8 +150,8 @@ fn tell_warnings(db: Db) -> Db {
 pub(crate) fn close_after_commits(db: Db) {
     if let Err(error) = db.close() {
         say(format_args!(
-            "{error}\nWhat was committed is kept; the next command that writes puts the rest in \
-             order."
+            "{error}\nThe commits are kept; the next command that writes completes the unfinished \
+             work."
         ));
     }
 }

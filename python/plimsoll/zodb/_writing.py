@@ -401,7 +401,7 @@ class Writing:
         assert tx is not None and hold is not None, "tpc_vote comes before tpc_finish"
         if f is not None:
             # Before the commit can be read: `lastTransaction` must not return its tid until the
-            # callback has told the caller's instances what to invalidate.
+            # callback has passed the invalidations to the caller's instances.
             self._announcing = tid
         try:
             try:

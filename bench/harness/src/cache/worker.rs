@@ -19,7 +19,7 @@ pub(crate) struct CacheWorker {
     /// Bytes that it is told
     #[arg(long)]
     capacity: u64,
-    /// What it is asked for
+    /// Source of the requests
     #[arg(long, value_parser = Source::parse)]
     source: Source,
     /// Threads that ask

@@ -1,5 +1,5 @@
-//! What reading costs where others may write: alone in shared mode, beside a writer; and when a
-//! commit is seen.
+//! The cost of reading where other processes may write: alone in shared mode, beside a writer; and
+//! when a commit becomes visible.
 
 use std::path::Path;
 

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use super::{commits, gets, held, overwrites, queue, scans, values};
 use crate::peer::{Commits, Peer, PeerKind, Setup};
 
-/// What is measured in one store.
+/// The scenes, each in one store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scene {
     /// Loads and point reads

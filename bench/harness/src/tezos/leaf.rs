@@ -21,7 +21,7 @@ pub(super) enum Leaf {
     Balance(u64),
     /// Operations of a contract.
     Counter(u64),
-    /// What a contract's program keeps.
+    /// Data of a contract's program.
     Storage(u64),
     /// A key of a big map.
     BigMap(u64),

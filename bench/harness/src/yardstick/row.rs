@@ -80,7 +80,7 @@ impl Row {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// What is counted.
+    /// The unit of the count.
     pub(crate) fn unit(self) -> &'static str {
         match self {
             Self::LoadSorted | Self::LoadRandom | Self::Pairs | Self::Build | Self::Build16k => {

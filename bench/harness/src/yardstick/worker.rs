@@ -64,7 +64,7 @@ pub(crate) struct Worker {
     threads: u64,
 }
 
-/// What a slice did.
+/// The work of a slice.
 struct Tally {
     operations: u64,
     seconds: f64,

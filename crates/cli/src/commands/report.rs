@@ -17,7 +17,7 @@ use crate::output::Output;
 use crate::script::statement::Report;
 use crate::script::words::Word;
 
-/// What a session has open.
+/// The open objects of a session.
 #[derive(Clone, Copy)]
 pub(super) struct Opened<'a> {
     pub(super) db: &'a Db,

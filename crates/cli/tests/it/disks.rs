@@ -124,7 +124,7 @@ fn full_disk_at_close_does_not_fail_the_commit() {
         "$PLIMSOLL" put "$MOUNT/store" k y && "$PLIMSOLL" verify "$MOUNT/store" > /dev/null && echo sound
     "#;
     let Some(ran) = with_small_disk(script) else { return };
-    let ran = ran.fails(0, &["No space left", "What was committed is kept"]);
+    let ran = ran.fails(0, &["No space left", "The commits are kept"]);
     assert!(!ran.err.contains("run the command again"), "{}", ran.err);
     assert_eq!(
         ran.text(),
