@@ -183,7 +183,6 @@ pub(crate) trait Peer: Send + Sync {
     /// Makes relaxed commits durable.
     fn sync(&self) -> Result<()>;
 
-    /// Writes what is in memory to its place. Background work that follows from it is waited for by
     /// Flushes memory to its final place. The caller waits for the background work that follows.
     fn settle(&self) -> Result<()>;
 
