@@ -2,7 +2,6 @@
 //!
 //! Each prints a JSON object with the figures that only it knows: the duration of its phases, and
 //! that the results were correct. A wrong result is a failure.
-//! answer was right. A wrong answer is a failure.
 
 mod scenes;
 mod snapshots;

@@ -4,7 +4,6 @@
 //! An operation is slow if it took more than a millisecond from its start or from its due time. The
 //! store's counters are read after each operation that took that long itself: exact for one thread,
 //! an estimate if several wait at once.
-//! thread, a guess where several wait at once.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
