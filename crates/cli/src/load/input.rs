@@ -156,8 +156,8 @@ pub(crate) fn format_of(path: &Path) -> Result<Format, Failure> {
         Some("tsv" | "tab") => Ok(Format::Tsv),
         Some("jsonl" | "ndjson") => Ok(Format::Jsonl),
         _ => compressed::refuse_by_name(path).and(Err(Failure::usage(format!(
-            "{}: the name does not tell the format; say --format csv, --format tsv or --format \
-             jsonl",
+            "{}: cannot infer the format from the name; give --format csv, --format tsv or \
+             --format jsonl",
             path.display()
         )))),
     }

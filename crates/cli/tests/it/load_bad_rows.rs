@@ -32,8 +32,8 @@ fn advice_for_a_malformed_row_works() {
     let store = folder.at("first");
     run(&["load", &store, &first, "--batch", "1"]).fails(
         2,
-        &["Nothing was loaded; correct line 2 and run the command again, or leave that row out \
-           by --skip 1"],
+        &["Nothing was loaded; correct line 2 and run the command again, or leave out that row \
+           with --skip 1"],
     );
     run(&["load", &store, &first, "--skip", "1"]).ok();
     assert_eq!(run(&["count", &store]).ok().text(), "1\n");

@@ -81,8 +81,8 @@ fn trim_names_what_retains_the_log() {
     let store = store(&folder);
     run(&["put", &store, "key00", "again"]).ok();
     let trim = |until: &str| run(&["trim", &store, "--until", until]).ok().err;
-    let same_segment = "plimsoll: nothing was freed: only whole segments are, and the oldest one \
-                        also holds entries from GLSN 2 on\n";
+    let same_segment = "plimsoll: nothing was freed: only whole segments can be freed, and the \
+                        oldest one also holds entries from GLSN 2 on\n";
     assert_eq!(trim("2"), same_segment);
     assert_eq!(trim("1"), "plimsoll: nothing was freed: the log has no entry before GLSN 1\n");
     let options = plimsoll::Options::new().memory_bytes(32 << 20).shared(true);

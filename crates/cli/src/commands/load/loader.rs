@@ -337,7 +337,7 @@ mod tests {
         let poisoned = || Error::Poisoned { cause: "a sync failed".to_owned() };
         let all = told(None, poisoned());
         for words in [
-            "may or may not be there",
+            "may or may not be in the store",
             "GLSN is 8",
             "there: everything is loaded",
             "not: run the command again",
@@ -351,7 +351,9 @@ mod tests {
             ),
             "{all}"
         );
-        assert!(told(None, Error::Stalled { pid: None }).contains("may or may not be there"));
+        assert!(
+            told(None, Error::Stalled { pid: None }).contains("may or may not be in the store")
+        );
         assert!(!all.contains("Nothing was loaded"), "{all}");
         let batch = told(Some(5), poisoned());
         for words in [
